@@ -1,0 +1,82 @@
+"""FATE: object detection with event cameras at any rate from 20 to 200 Hz.
+
+The names below are the public face. They are imported on first use, so that ``import fate`` and
+``fate --help`` stay fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fate.errors import FateError, FateWarning, FormatError, MissingDependencyError
+    from fate.events.events import Events, Sensor
+    from fate.events.label_files import read_labels, write_labels
+    from fate.events.labels import Labels, Source
+    from fate.events.window import Window
+    from fate.formats.bench import bench_decode
+    from fate.formats.converting import convert
+    from fate.formats.decoders import decoder_for
+    from fate.formats.opening import open_recording
+    from fate.formats.recording import Recording
+    from fate.formats.saving import open_writer, write_events
+    from fate.formats.summary import info
+
+_HOME = {
+    "FateError": "fate.errors",
+    "FateWarning": "fate.errors",
+    "FormatError": "fate.errors",
+    "MissingDependencyError": "fate.errors",
+    "Events": "fate.events.events",
+    "Sensor": "fate.events.events",
+    "Labels": "fate.events.labels",
+    "Source": "fate.events.labels",
+    "Window": "fate.events.window",
+    "Recording": "fate.formats.recording",
+    "bench_decode": "fate.formats.bench",
+    "convert": "fate.formats.converting",
+    "decoder_for": "fate.formats.decoders",
+    "info": "fate.formats.summary",
+    "open_recording": "fate.formats.opening",
+    "open_writer": "fate.formats.saving",
+    "read_labels": "fate.events.label_files",
+    "write_events": "fate.formats.saving",
+    "write_labels": "fate.events.label_files",
+}
+
+__all__ = [
+    "Events",
+    "FateError",
+    "FateWarning",
+    "FormatError",
+    "Labels",
+    "MissingDependencyError",
+    "Recording",
+    "Sensor",
+    "Source",
+    "Window",
+    "bench_decode",
+    "convert",
+    "decoder_for",
+    "info",
+    "open_recording",
+    "open_writer",
+    "read_labels",
+    "write_events",
+    "write_labels",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'fate' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

@@ -1,0 +1,5 @@
+"""``python -m fate.cli``."""
+
+from fate.cli.main import main
+
+main()

@@ -1,0 +1,82 @@
+"""``fate bench``: measurements, each beside its peers in the same run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from fate.formats.bench import DecodeBench, Measurement
+
+app = typer.Typer(help="Measure speed and memory, beside other programs in the same run.", no_args_is_help=True)
+
+HELP = """How fast recordings are read: whole, by windows of 5 and 50 ms in a row, and at random times.
+Without FILES, recordings are made up and measured. Other decoders are measured if installed.
+
+Example:
+
+  fate bench decode drive.raw night.dat --against evt3,faery
+
+  fate bench decode --events 20000000 --json decode.json
+"""
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+@app.command("decode", help=HELP)
+def decode(
+    files: Annotated[list[str] | None, typer.Argument(metavar="[FILES]", help="Recordings to measure.")] = None,
+    against: Annotated[
+        str, typer.Option(help="Peers, comma-separated: evt3, faery, expelliarmus, searchsorted; empty for none.")
+    ] = "evt3,faery,expelliarmus,searchsorted",
+    events: Annotated[int, typer.Option(help="Events in the made-up files.")] = 20_000_000,
+    repeats: Annotated[int, typer.Option(help="Whole-file reads; the median counts.")] = 3,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+) -> None:
+    import json
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from fate.formats.bench import bench_decode
+
+    console = Console(stderr=True)
+    peers = [name for name in against.split(",") if name]
+    with console.status("starting") as status:
+        result = bench_decode(
+            files or (), against=peers, num_events=events, repeats=repeats, progress=status.update
+        )
+    print(_table(result))
+    if json_file:
+        Path(json_file).write_text(json.dumps(result.to_dict(), indent=2))
+
+
+def _table(result: DecodeBench) -> str:
+    names = {"index": "time index", "whole": "whole file", "indexed": "whole file, index kept", "window:5000": "5 ms windows"}
+    names |= {"window:50000": "50 ms windows", "seek:5000": "5 ms at random times"}
+    lines = [
+        f"Machine: {result.machine}",
+        "",
+        "| file | format | reader | what | Mev/s | p50 ms | p99 ms | peak MB | fate is |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    ours = {(m.file, m.mode): m for m in result.measurements if m.reader == "fate"}
+    for m in result.measurements:
+        quantiles = [f"{q:.3f}" if q is not None else "" for q in (m.p50_ms, m.p99_ms)]
+        ratio = "" if m.reader == "fate" else f"{_speed(ours[m.file, m.mode]) / _speed(m):.2f} ×"
+        lines.append(
+            f"| {m.file} | {m.format} | {m.reader} | {names.get(m.mode, m.mode)} | {m.mev_per_s:.1f} |"
+            f" {quantiles[0]} | {quantiles[1]} | {m.peak_mb:.0f} | {ratio} |"
+        )
+    if result.missing:
+        lines += ["", f"Not installed, so not measured: {', '.join(result.missing)}"]
+    return "\n".join(lines)
+
+
+def _speed(m: Measurement) -> float:
+    """Events a second; for single windows, windows a second."""
+    return 1 / m.p50_ms if m.mode.startswith("seek") and m.p50_ms else m.mev_per_s

@@ -1,0 +1,70 @@
+"""``fate convert``: copy a recording into another format."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fate.cli import arguments as args
+
+HELP = """Copy a recording into another format, whole or in part. The suffix of OUT gives its format:
+.dat, .raw (EVT3), .hdf5 (Prophesee), .h5 (RVT's layout), .npz, .npy, .csv.
+
+Example:
+
+  fate convert drive.raw drive.h5
+
+  fate convert drive.aedat4 part.dat --start +2s --end +4s --roi 0,0,320,240 --zero-time
+"""
+
+
+def convert(
+    source: Annotated[str, typer.Argument(metavar="IN", help="A recording of any supported format.")],
+    target: Annotated[str, typer.Argument(metavar="OUT", help="The copy; replaced if it exists.")],
+    start: Annotated[
+        str | None, typer.Option(help="First time to copy: 1500us, 2s; with + from the first event (+2s).")
+    ] = None,
+    end: Annotated[str | None, typer.Option(help="First time not to copy, written likewise.")] = None,
+    roi: Annotated[
+        str | None,
+        typer.Option(metavar="X1,Y1,X2,Y2", help="Keep these pixels (X2, Y2 not included); coordinates stay."),
+    ] = None,
+    zero_time: Annotated[bool, typer.Option("--zero-time", help="Shift times so that the copy starts at 0.")] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", help="Format of OUT: dat, evt2, evt21, evt3, prophesee-hdf5, rvt-hdf5, npz, npy, csv."
+        ),
+    ] = None,
+    sensor: args.Sensor = None,
+    format: args.Format = None,
+    columns: args.Columns = None,
+    time_unit: args.TimeUnit = None,
+    strict: args.Strict = False,
+    drop: args.Drop = False,
+    sort: args.Sort = False,
+    no_cache: args.NoCache = False,
+) -> None:
+    from fate.errors import FormatError
+    from fate.formats.converting import convert as copy
+    from fate.formats.opening import open_recording
+
+    options = args.open_options(sensor, format, columns, time_unit, strict, drop, sort, no_cache)
+    with open_recording(source, **options) as recording:
+        with args.progress_bar("indexing") as update:
+            index = recording.index(update)
+        if not index.num_events:
+            raise FormatError(f"{source}: a {recording.format} file with a header and no events; nothing to convert")
+        with args.progress_bar("converting") as update:
+            done = copy(
+                recording,
+                target,
+                start_us=args.parse_time(start, "--start", recording.start_us) if start else None,
+                end_us=args.parse_time(end, "--end", recording.start_us) if end else None,
+                roi=args.parse_roi(roi) if roi else None,
+                zero_time=zero_time,
+                output_format=to,
+                progress=update,
+            )
+    print(f"{target}: {done.num_written:,} of {done.num_read:,} events written".replace(",", " "))

@@ -1,0 +1,77 @@
+"""``fate info``: what a recording holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fate.cli import arguments as args
+
+if TYPE_CHECKING:
+    from fate.formats.summary import Info
+
+HELP = """What a recording holds: format, sensor, events, times, rate, what was skipped or dropped.
+
+Example:
+
+  fate info drive.raw
+
+  fate info night.dat --json --drop-out-of-bounds
+"""
+
+
+def info(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A recording of any supported format.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    sensor: args.Sensor = None,
+    format: args.Format = None,
+    columns: args.Columns = None,
+    time_unit: args.TimeUnit = None,
+    strict: args.Strict = False,
+    drop: args.Drop = False,
+    sort: args.Sort = False,
+    no_cache: args.NoCache = False,
+) -> None:
+    import json
+
+    from fate.errors import FormatError
+    from fate.formats.opening import open_recording
+    from fate.formats.summary import info as summarise
+
+    options = args.open_options(sensor, format, columns, time_unit, strict, drop, sort, no_cache)
+    with open_recording(file, **options) as recording:
+        with args.progress_bar("indexing") as update:
+            index = recording.index(update)
+        if not index.num_events:
+            raise FormatError(f"{file}: a {recording.format} file with a header and no events; nothing was recorded")
+        with args.progress_bar("counting") as update:
+            found = summarise(recording, progress=update)
+    print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False) if as_json else _table(found))
+
+
+def _table(found: Info) -> str:
+    rows = [
+        ("file", found.path),
+        ("format", found.format),
+        ("sensor", f"{found.width}×{found.height} (x up to {found.x_max}, y up to {found.y_max})"),
+        ("events", _number(found.num_events)),
+        ("time", f"{found.start_us} to {found.end_us} µs ({found.duration_s:.6f} s)"),
+        ("rate", f"{found.rate_hz / 1e6:.3f} Mev/s"),
+        ("ON share", f"{100 * found.on_share:.1f} %"),
+        ("duplicates", f"{_number(found.duplicates)} ({100 * found.duplicates / found.num_events:.1f} %)"),
+        ("skipped", _counts(found.skipped)),
+        ("dropped", _counts(found.dropped)),
+        ("time steps back", _number(found.time_steps_back)),
+        ("bytes", f"{_number(found.bytes_consumed)} of {_number(found.bytes)} read"),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{_number(number)} {kind}" for kind, number in counts.items()) or "nothing"
+
+
+def _number(value: int) -> str:
+    return f"{value:,}".replace(",", " ")

@@ -1,0 +1,196 @@
+"""Events of one sensor, in time order: the value type everything else stands on.
+
+A structure of arrays rather than an array of structures, because every consumer (encoders, writers,
+statistics) walks single columns. The invariants are checked once, here; inside the package
+``Events.trusted`` skips the check for columns that a reader has already checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fate.errors import FateError
+
+MAX_SIDE = 65_536  # coordinates are uint16
+
+
+class Sensor(NamedTuple):
+    """Size of a sensor in pixels, rows first; equal to the plain tuple ``(height, width)``."""
+
+    height: int
+    width: int
+
+    @classmethod
+    def of(cls, size: Sequence[int]) -> Sensor:
+        """``(height, width)`` as a checked :class:`Sensor`."""
+        try:
+            height, width = (int(side) for side in size)
+        except (TypeError, ValueError):
+            raise FateError(f"sensor {size!r} was given; expected (height, width) in pixels") from None
+        if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
+            raise FateError(f"sensor {height}×{width} was given; each side must be 1 to {MAX_SIDE} pixels")
+        return cls(height, width)
+
+    def __str__(self) -> str:
+        return f"{self.width}×{self.height}"  # width first, as people write 1280×720
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Events:
+    """Events sorted by time and inside the sensor. Immutable: the columns are read-only arrays.
+
+    Args:
+        t_us: [E] int64, microseconds, never decreasing.
+        x: [E] uint16, column, 0 at the left.
+        y: [E] uint16, row, 0 at the top.
+        p: [E] uint8, 1 for ON, 0 for OFF.
+        sensor: ``(height, width)`` in pixels.
+    """
+
+    t_us: NDArray[np.int64]
+    x: NDArray[np.uint16]
+    y: NDArray[np.uint16]
+    p: NDArray[np.uint8]
+    sensor: Sensor
+
+    def __init__(
+        self, t_us: ArrayLike, x: ArrayLike, y: ArrayLike, p: ArrayLike, sensor: Sequence[int]
+    ) -> None:
+        size = Sensor.of(sensor)
+        time = _integers("t_us", t_us, np.int64)
+        column, row = _integers("x", x, np.int64), _integers("y", y, np.int64)
+        polarity = _integers("p", p, np.int64)
+        lengths = [len(time), len(column), len(row), len(polarity)]
+        if len(set(lengths)) != 1:
+            raise FateError(f"t_us, x, y, p have lengths {lengths}; expected four columns of one length")
+        _refuse_first(
+            (column < 0) | (column >= size.width) | (row < 0) | (row >= size.height),
+            lambda i: f"outside the {size} sensor (x = {column[i]}, y = {row[i]})",
+        )
+        _refuse_first((polarity != 0) & (polarity != 1), lambda i: f"of polarity {polarity[i]}, not 0 or 1")
+        if len(time):
+            _refuse_first(
+                np.concatenate(([False], time[1:] < time[:-1])),
+                lambda i: f"earlier than the one before ({time[i]} after {time[i - 1]} µs); sort by time first",
+            )
+        self._fill(
+            time, column.astype(np.uint16), row.astype(np.uint16), polarity.astype(np.uint8), size
+        )
+
+    def _fill(self, t_us: Any, x: Any, y: Any, p: Any, sensor: Sensor) -> None:
+        for name, column in (("t_us", t_us), ("x", x), ("y", y), ("p", p)):
+            view = column.view()
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
+        object.__setattr__(self, "sensor", sensor)
+
+    @classmethod
+    def trusted(
+        cls,
+        t_us: NDArray[np.int64],
+        x: NDArray[np.uint16],
+        y: NDArray[np.uint16],
+        p: NDArray[np.uint8],
+        sensor: Sensor,
+    ) -> Events:
+        """The same without checks or copies, for columns of the final types that a reader has checked."""
+        events = object.__new__(cls)
+        events._fill(t_us, x, y, p, sensor)
+        return events
+
+    @classmethod
+    def empty(cls, sensor: Sequence[int]) -> Events:
+        """No events, E = 0."""
+        return cls([], [], [], [], sensor)
+
+    @classmethod
+    def concatenate(cls, pieces: Sequence[Events]) -> Events:
+        """Pieces of one sensor joined in the given order, each starting no earlier than the one before."""
+        if not pieces:
+            raise FateError("nothing to concatenate; give at least one Events (Events.empty(sensor) for none)")
+        sensor = pieces[0].sensor
+        previous = None
+        for i, piece in enumerate(pieces):
+            if piece.sensor != sensor:
+                raise FateError(f"piece {i} is of a {piece.sensor} sensor, piece 0 of a {sensor} one")
+            if len(piece):
+                if previous is not None and piece.t_us[0] < previous:
+                    raise FateError(f"piece {i} starts at {piece.t_us[0]} µs, before {previous} µs; sort them")
+                previous = piece.t_us[-1]
+        if len(pieces) == 1:
+            return pieces[0]
+        return cls.trusted(
+            np.concatenate([e.t_us for e in pieces]),
+            np.concatenate([e.x for e in pieces]),
+            np.concatenate([e.y for e in pieces]),
+            np.concatenate([e.p for e in pieces]),
+            sensor,
+        )
+
+    def __len__(self) -> int:
+        return len(self.t_us)
+
+    def __getitem__(self, part: slice) -> Events:
+        """A run of events, ``events[10:20]``, as views. Steps other than 1 would break nothing but are refused
+        when negative, since time must not run backwards."""
+        if not isinstance(part, slice) or (part.step is not None and part.step < 1):
+            raise FateError(f"events[{part!r}]: expected a forward slice such as events[10:20]")
+        return Events.trusted(self.t_us[part], self.x[part], self.y[part], self.p[part], self.sensor)
+
+    def between(self, start_us: int, end_us: int) -> Events:
+        """Events with ``start_us <= t < end_us``, as views, in O(log E)."""
+        first, last = np.searchsorted(self.t_us, (start_us, end_us), side="left")
+        return self[int(first) : max(int(first), int(last))]
+
+    def shifted(self, offset_us: int) -> Events:
+        """The same events, ``offset_us`` later."""
+        return Events.trusted(self.t_us + np.int64(offset_us), self.x, self.y, self.p, self.sensor)
+
+    def inside(self, x1: int, y1: int, x2: int, y2: int) -> Events:
+        """Events in the rectangle ``x1 <= x < x2, y1 <= y < y2``; coordinates and sensor stay as they are."""
+        keep = (self.x >= x1) & (self.x < x2) & (self.y >= y1) & (self.y < y2)
+        return Events.trusted(self.t_us[keep], self.x[keep], self.y[keep], self.p[keep], self.sensor)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Events):
+            return NotImplemented
+        return self.sensor == other.sensor and all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in ("t_us", "x", "y", "p")
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # arrays inside: equality by value, no hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Events.trusted, (self.t_us, self.x, self.y, self.p, self.sensor))
+
+    def __repr__(self) -> str:
+        if not len(self):
+            return f"Events(none, {self.sensor})"
+        start, last = int(self.t_us[0]), int(self.t_us[-1])
+        on = 100 * float(np.count_nonzero(self.p)) / len(self)
+        return f"Events({len(self):,} on {self.sensor}, {start}…{last} µs, {(last - start) / 1e6:.6g} s, {on:.0f} % ON)"
+
+
+def _integers(name: str, values: ArrayLike, dtype: type[np.integer[Any]]) -> NDArray[Any]:
+    """One column as a fresh integer array; anything that would lose a value is refused."""
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise FateError(f"{name} has shape {array.shape}; expected one dimension")
+    if array.dtype == bool or array.size == 0:
+        return array.astype(dtype)
+    if array.dtype.kind not in "iu":
+        raise FateError(f"{name} has type {array.dtype}; expected integers (times are microseconds)")
+    if array.dtype == np.uint64 and int(array.max()) > np.iinfo(np.int64).max:
+        raise FateError(f"{name} holds {int(array.max())}, more than 64-bit signed integers carry")
+    return array.astype(dtype)
+
+
+def _refuse_first(bad: NDArray[np.bool_], describe: Any) -> None:
+    if bad.any():
+        first = int(np.argmax(bad))
+        raise FateError(f"{int(bad.sum())} of {len(bad)} events refused; the first, index {first}, is {describe(first)}")

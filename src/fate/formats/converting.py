@@ -1,0 +1,100 @@
+"""Copy a recording into another format, whole or in part, with bounded memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fate.errors import FateError
+from fate.events.events import Sensor
+from fate.formats.index import Progress
+from fate.formats.opening import open_recording
+from fate.formats.recording import Recording
+from fate.formats.saving import open_writer
+
+
+class Converted(NamedTuple):
+    """What was read and what was written."""
+
+    num_read: int
+    num_written: int
+
+
+def convert(
+    source: str | os.PathLike[str] | Recording,
+    target: str | os.PathLike[str],
+    *,
+    start_us: int | None = None,
+    end_us: int | None = None,
+    roi: tuple[int, int, int, int] | None = None,
+    zero_time: bool = False,
+    output_format: str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Converted:
+    """Copy ``source`` to ``target``; the suffix of ``target`` (or ``output_format``) gives its format.
+
+    Args:
+        source: any recording that :func:`fate.open_recording` reads, or one already open.
+        target: written whole or not at all; replaced if it exists.
+        start_us: first time to copy, in the recording's own µs.
+        end_us: first time not to copy.
+        roi: ``(x1, y1, x2, y2)``, the last two not included; coordinates and sensor stay as they are.
+        zero_time: shift times so that the copied part starts at 0.
+        output_format: a key of ``fate.formats.saving.WRITERS``.
+        progress: called with (events read, events in all).
+        options: as for :func:`fate.open_recording`.
+    """
+    if not isinstance(source, Recording):
+        with open_recording(source, **options) as recording:
+            return convert(
+                recording,
+                target,
+                start_us=start_us,
+                end_us=end_us,
+                roi=roi,
+                zero_time=zero_time,
+                output_format=output_format,
+                progress=progress,
+            )
+    recording = source
+    if Path(target).exists() and os.path.samefile(recording.path, target):
+        raise FateError(f"{target}: is the recording to convert; give another name for the copy")
+    _check_span(recording, start_us, end_us)
+    if roi is not None:
+        _check_roi(roi, recording.sensor)
+    read = written = 0
+    shift: int | None = None if zero_time else 0
+    with open_writer(target, recording.sensor, output_format) as writer:
+        for piece in recording.chunks(start_us=start_us, end_us=end_us):
+            read += len(piece)
+            events = piece.inside(*roi) if roi else piece
+            if shift is None and len(events):
+                shift = -int(events.t_us[0])
+            writer.write(events.shifted(shift) if shift else events)
+            written += len(events)
+            if progress:
+                progress(read, recording.num_events)
+    return Converted(read, written)
+
+
+def _check_span(recording: Recording, start_us: int | None, end_us: int | None) -> None:
+    if start_us is not None and end_us is not None and end_us <= start_us:
+        raise FateError(f"--start {start_us} --end {end_us}: the end must come after the start")
+    outside = (start_us is not None and start_us >= recording.end_us) or (
+        end_us is not None and end_us <= recording.start_us
+    )
+    if outside and recording.num_events:
+        raise FateError(
+            f"{recording.path}: nothing lies between the start and the end given; its events span"
+            f" {recording.start_us} to {recording.end_us} µs"
+        )
+
+
+def _check_roi(roi: tuple[int, int, int, int], sensor: Sensor) -> None:
+    x1, y1, x2, y2 = roi
+    if not (0 <= x1 < x2 <= sensor.width and 0 <= y1 < y2 <= sensor.height):
+        raise FateError(
+            f"--roi {x1},{y1},{x2},{y2}: expected x1 < x2 and y1 < y2 inside the {sensor} sensor (x2, y2 not included)"
+        )

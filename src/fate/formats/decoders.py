@@ -1,0 +1,39 @@
+"""Decoders for byte streams that are not files: sockets, pipes, cameras."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+
+from fate.errors import FateError
+from fate.formats.decoder import Decoder, OutOfBounds
+
+DECODERS: dict[str, str] = {
+    "dat": "fate.formats.dat:DatDecoder",
+    "evt2": "fate.formats.evt2:Evt2Decoder",
+    "evt21": "fate.formats.evt2:Evt21Decoder",
+    "evt3": "fate.formats.evt3:Evt3Decoder",
+    "aedat2": "fate.formats.aedat2:Aedat2Decoder",
+    "es": "fate.formats.event_stream:EventStreamDecoder",
+    "csv": "fate.formats.text:TextDecoder",
+}
+
+
+def decoder_for(format: str, sensor: Sequence[int], *, out_of_bounds: OutOfBounds = "raise") -> Decoder:
+    """A decoder for a stream without a header: ``decoder.feed(data)`` gives the events that are complete.
+
+    Args:
+        format: one of ``DECODERS``.
+        sensor: ``(height, width)`` in pixels.
+        out_of_bounds: ``"raise"``, or ``"drop"`` and count events outside the sensor.
+
+    Example:
+        >>> decoder = decoder_for("evt3", (720, 1280))
+        >>> len(decoder.feed(bytes.fromhex("0180 0060 0500 0720")))  # TIME_HIGH, TIME_LOW, ADDR_Y, ADDR_X
+        1
+    """
+    if format not in DECODERS:
+        raise FateError(f"no stream decoder for {format!r}; known are {', '.join(DECODERS)}")
+    module, _, name = DECODERS[format].partition(":")
+    cls: type[Decoder] = getattr(importlib.import_module(module), name)
+    return cls(sensor, out_of_bounds=out_of_bounds)

@@ -1,0 +1,83 @@
+"""The text header of Prophesee files: lines ``% key value``, then ``% end`` in newer files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fate.errors import FormatError
+from fate.events.events import MAX_SIDE, Sensor
+
+MAX_HEADER_BYTES = 1 << 20
+MAX_LINE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Header:
+    """Fields of the header, keys in lower case, and the number of bytes it takes."""
+
+    fields: dict[str, str]
+    num_bytes: int
+
+    def event_format(self) -> str | None:
+        """``"evt2"``, ``"evt21"`` or ``"evt3"`` when the header names it, in the new way or the old."""
+        name = self.fields.get("format", "").split(";")[0].strip().lower()
+        if name:
+            return name
+        version = self.fields.get("evt", "").strip()
+        return {"2.0": "evt2", "2.1": "evt21", "3.0": "evt3", "4.0": "evt4"}.get(version, version or None)
+
+    def format_options(self) -> dict[str, str]:
+        """``% format EVT3;height=720;width=1280`` as a dict."""
+        parts = self.fields.get("format", "").split(";")[1:]
+        pairs = (part.split("=", 1) for part in parts if "=" in part)
+        return {key.strip().lower(): value.strip() for key, value in pairs}
+
+    def sensor(self, path: Path) -> Sensor | None:
+        """The sensor size, from any of the three ways it has been written."""
+        options = self.format_options()
+        sides: tuple[str, str] | None = None
+        if "width" in options and "height" in options:
+            sides = options["height"], options["width"]
+        elif "geometry" in self.fields:
+            width, _, height = self.fields["geometry"].lower().partition("x")
+            sides = height, width
+        elif "width" in self.fields and "height" in self.fields:
+            sides = self.fields["height"], self.fields["width"]
+        if sides is None:
+            return None
+        try:
+            height_px, width_px = int(sides[0]), int(sides[1])
+        except ValueError:
+            height_px = width_px = 0
+        if not (0 < height_px <= MAX_SIDE and 0 < width_px <= MAX_SIDE):
+            raise FormatError(
+                f"{path}: the header gives a sensor of height {sides[0]!r}, width {sides[1]!r}; expected pixels;"
+                " pass --sensor WIDTHxHEIGHT (sensor=(height, width)) to override it"
+            )
+        return Sensor(height_px, width_px)
+
+
+def parse_header(data: bytes) -> Header:
+    """The header at the start of ``data``. A line belongs to it when it starts with ``"% "`` and is text:
+    binary data may begin with the byte ``%`` by chance."""
+    fields: dict[str, str] = {}
+    position = 0
+    while data[position : position + 1] == b"%" and position < MAX_HEADER_BYTES:
+        end = data.find(b"\n", position, position + MAX_LINE_BYTES)
+        if end < 0:
+            break
+        line = data[position:end].rstrip(b"\r")
+        if line[1:2] not in (b" ", b"") or not _is_text(line):
+            break
+        key, _, value = line[1:].decode("utf-8", "replace").strip().partition(" ")
+        position = end + 1
+        if key.lower() == "end":
+            break
+        if key:
+            fields.setdefault(key.lower(), value.strip())
+    return Header(fields, position)
+
+
+def _is_text(line: bytes) -> bool:
+    return all(byte >= 32 or byte == 9 for byte in line)

@@ -1,0 +1,168 @@
+"""The time index of a recording: one bookmark per block, kept between runs in a cache folder.
+
+Building it is one pass over the file; with it, reading a window costs only the blocks it touches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.errors import FateWarning
+from fate.events.events import Sensor
+from fate.formats.columns import Tally, check
+from fate.formats.source import Bookmark, Source, Tail
+
+VERSION = 1  # raise it when the meaning of anything stored changes: old cache files are then ignored
+Progress = Callable[[int, int], None]  # bytes or rows done, of how many
+
+
+@dataclass(frozen=True)
+class Index:
+    """Blocks of a recording, in file order, and what the pass over the file found.
+
+    Args:
+        positions: [blocks + 1] int64, where each block starts; the last is the end.
+        states: [blocks, S] int64, the decoder's state at each start.
+        first: [blocks + 1] int64, number of kept events before each block.
+        t_min, t_max: [blocks] int64, µs; ``t_max < t_min`` marks a block without events.
+    """
+
+    positions: NDArray[np.int64]
+    states: NDArray[np.int64]
+    first: NDArray[np.int64]
+    t_min: NDArray[np.int64]
+    t_max: NDArray[np.int64]
+    tally: Tally
+    skipped: dict[str, int]
+    tail: Tail
+    bytes_consumed: int
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.t_min)
+
+    @property
+    def num_events(self) -> int:
+        """Events kept (inside the sensor)."""
+        return int(self.first[-1])
+
+    def bookmark(self, block: int) -> Bookmark:
+        return Bookmark(int(self.positions[block]), self.states[block])
+
+    def blocks_between(self, start_us: int, end_us: int) -> NDArray[np.intp]:
+        """Blocks that may hold events of ``[start_us, end_us)``. Times may go back, so every block is asked."""
+        return np.flatnonzero((self.t_max >= start_us) & (self.t_min < end_us) & (self.t_max >= self.t_min))
+
+    def likely_events(self, start_us: int, end_us: int) -> float:
+        """Events in ``[start_us, end_us)`` if each block spread its own evenly over its time."""
+        blocks = self.blocks_between(start_us, end_us)
+        t_min, t_max = self.t_min[blocks], self.t_max[blocks] + 1
+        overlap = np.minimum(t_max, end_us) - np.maximum(t_min, start_us)
+        return float((np.diff(self.first)[blocks] * (overlap / (t_max - t_min))).sum())
+
+
+def build_index(source: Source, sensor: Sensor | None, progress: Progress | None = None) -> Index:
+    """One pass over ``source``; events outside ``sensor`` are counted and left out of the block counts."""
+    tally = Tally()
+    positions: list[int] = []
+    states: list[NDArray[np.int64]] = []
+    counts: list[int] = []
+    spans: list[tuple[int, int]] = []
+    for bookmark, columns in source.scan():
+        kept = check(columns, sensor, tally)
+        positions.append(bookmark.position)
+        states.append(bookmark.state)
+        counts.append(len(kept.t))
+        spans.append(tally.block)
+        if progress:
+            progress(bookmark.position, max(source.size, bookmark.position))
+    span = np.array(spans, np.int64).reshape(-1, 2)
+    return Index(
+        positions=np.array([*positions, source.end()], np.int64),
+        states=np.array(states, np.int64).reshape(len(states), -1),
+        first=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+        t_min=np.ascontiguousarray(span[:, 0]),
+        t_max=np.ascontiguousarray(span[:, 1]),
+        tally=tally,
+        skipped=source.skipped(),
+        tail=source.tail(),
+        bytes_consumed=source.bytes_consumed(),
+    )
+
+
+def cache_folder() -> Path:
+    """Where indexes are kept: ``$FATE_CACHE_DIR``, else the user's cache folder."""
+    if folder := os.environ.get("FATE_CACHE_DIR"):
+        return Path(folder) / "index"
+    base = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "fate" / "index"
+
+
+def cache_path(path: Path, options: dict[str, Any]) -> Path | None:
+    """The cache file for this file as it is now: another size, time or option gives another name."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    key = json.dumps([VERSION, str(path.resolve()), stat.st_size, stat.st_mtime_ns, options], sort_keys=True)
+    return cache_folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+
+
+def load_index(file: Path) -> Index | None:
+    """A stored index, or None where there is none or it cannot be trusted (it is then built again)."""
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            meta = json.loads(str(stored["meta"]))
+            index = Index(
+                *(stored[name] for name in ("positions", "states", "first", "t_min", "t_max")),
+                tally=Tally(**{k: tuple(v) if isinstance(v, list) else v for k, v in meta["tally"].items()}),
+                skipped=meta["skipped"],
+                tail=Tail(*meta["tail"]),
+                bytes_consumed=meta["bytes_consumed"],
+            )
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+        return None
+    blocks = index.num_blocks
+    whole = len(index.positions) == len(index.first) == blocks + 1 and len(index.states) == len(index.t_max) == blocks
+    return index if whole else None
+
+
+def store_index(file: Path, index: Index) -> None:
+    """Keep an index; when that fails (no room, no rights) say so once and go on without."""
+    meta = {
+        "tally": asdict(index.tally),
+        "skipped": index.skipped,
+        "tail": list(index.tail),
+        "bytes_consumed": index.bytes_consumed,
+    }
+    arrays = {name: getattr(index, name) for name in ("positions", "states", "first", "t_min", "t_max")}
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".tmp", delete=False) as temporary:
+            try:
+                np.savez(temporary, meta=json.dumps(meta), **arrays)
+                temporary.close()
+                os.replace(temporary.name, file)
+            except BaseException:
+                temporary.close()
+                Path(temporary.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        warnings.warn(
+            f"the time index could not be kept in {file.parent} ({error.strerror}); it will be built again next"
+            " time (set FATE_CACHE_DIR to a folder that can be written)",
+            FateWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,224 @@
+"""Which format is this file? By content first, by suffix where the content does not say."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from fate.errors import FateError, FormatError
+from fate.events.events import Sensor
+from fate.formats.decoder import OutOfBounds
+from fate.formats.header import parse_header
+from fate.formats.recording import Options, Recording
+from fate.formats.source import Hints, Source
+
+HEAD_BYTES = 64 * 1024
+
+# format → the function that opens it. Modules are imported when needed: most users have one kind of file.
+OPENERS: dict[str, str] = {
+    "dat": "fate.formats.dat:open_dat",
+    "evt2": "fate.formats.raw:open_raw",
+    "evt21": "fate.formats.raw:open_raw",
+    "evt3": "fate.formats.raw:open_raw",
+    "hdf5": "fate.formats.hdf5:open_hdf5",
+    "aedat2": "fate.formats.aedat2:open_aedat2",
+    "aedat4": "fate.formats.aedat4:open_aedat4",
+    "es": "fate.formats.event_stream:open_event_stream",
+    "npy": "fate.formats.arrays:open_npy",
+    "npz": "fate.formats.arrays:open_npz",
+    "csv": "fate.formats.text:open_text",
+    "ros": "fate.formats.ros:open_ros",
+}
+
+# first bytes → format
+MAGIC: tuple[tuple[bytes, str], ...] = (
+    (b"\x89HDF\r\n\x1a\n", "hdf5"),
+    (b"#!AER-DAT4.0", "aedat4"),
+    (b"#!AER-DAT2", "aedat2"),
+    (b"#!AER-DAT1", "aedat2"),
+    (b"Event Stream", "es"),
+    (b"\x93NUMPY", "npy"),
+    (b"PK\x03\x04", "npz"),
+    (b"PK\x05\x06", "npz"),
+    (b"#ROSBAG V", "ros"),
+    (b"SQLite format 3\x00", "ros"),
+    (b"\x89MCAP0\r\n", "ros"),
+)
+
+
+def open_recording(
+    path: str | os.PathLike[str],
+    *,
+    sensor: Sequence[int] | None = None,
+    format: str | None = None,
+    columns: str | None = None,
+    time_unit: Literal["s", "ms", "us", "ns"] | None = None,
+    strict: bool = False,
+    out_of_bounds: OutOfBounds = "raise",
+    unsorted: Literal["raise", "sort"] = "raise",
+    cache: bool = True,
+) -> Recording:
+    """Open an event recording of any supported format.
+
+    Args:
+        path: the file (for ROS 2, also the folder of a bag).
+        sensor: ``(height, width)``, instead of what the file says or leaves open.
+        format: one of the keys of ``fate.formats.opening.OPENERS``, instead of recognising it.
+        columns: for tables without names (CSV, N×4 arrays), the order of the columns, such as ``"txyp"``.
+        time_unit: for tables, the unit of time, when it is not µs (or seconds written with a decimal point).
+        strict: raise on a truncated tail instead of dropping it with a warning.
+        out_of_bounds: ``"raise"``, or ``"drop"`` and count events outside the sensor.
+        unsorted: ``"raise"``, or ``"sort"`` events by time.
+        cache: keep the time index of large files on disk.
+
+    Example:
+        >>> recording = fate.open_recording("drive.raw")          # doctest: +SKIP
+        >>> events = recording.read(0, 50_000)                    # doctest: +SKIP
+    """
+    file = Path(path)
+    hints = Hints(None if sensor is None else Sensor.of(sensor), format, columns, time_unit)
+    _check_choice("out_of_bounds", out_of_bounds, ("raise", "drop"))
+    _check_choice("unsorted", unsorted, ("raise", "sort"))
+    _check_choice("time_unit", time_unit, (None, "s", "ms", "us", "ns"))
+    source = open_source(file, hints)
+    options = Options(hints.sensor, strict, out_of_bounds, unsorted, cache)
+    return Recording(source, options, (_reopen, (str(file), hints, options)))
+
+
+def _reopen(path: str, hints: Hints, options: Options) -> Recording:
+    return Recording(open_source(Path(path), hints), options, (_reopen, (path, hints, options)))
+
+
+def open_source(path: Path, hints: Hints) -> Source:
+    """The source for ``path``: the file checked, its format found, its header read."""
+    name = hints.format or recognise(path)
+    if name not in OPENERS:
+        raise FateError(f"{path}: format {name!r} was asked for; known are {', '.join(OPENERS)}")
+    head_of(path)  # the file must be there and readable, whatever was asked for
+    module, _, function = OPENERS[name].partition(":")
+    opener: Callable[[Path, Hints], Source] = getattr(importlib.import_module(module), function)
+    try:
+        return opener(path, hints)
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def recognise(path: Path) -> str:
+    """The name of the format of ``path``."""
+    head = head_of(path)
+    suffix = path.suffix.lower()
+    for magic, name in MAGIC:
+        if head.startswith(magic):
+            return name
+    if path.is_dir():
+        return "ros"
+    if head.startswith(b"#!AER-DAT"):
+        version = head[9:12].decode("ascii", "replace")
+        raise FormatError(
+            f"{path}: is AEDAT {version}; versions 2.0 and 4.0 are read; convert it with the program that recorded it"
+        )
+    if name := _prophesee(path, head):
+        return name
+    if _looks_like_text(head):
+        if suffix in (".raw", ".dat", ".h5", ".hdf5", ".npz", ".npy", ".aedat", ".aedat4", ".bag") and not _number_row(head):
+            raise FormatError(
+                f"{path}: is a text file, not a {suffix} recording; give the recording itself"
+            )
+        return "csv"
+    if suffix == ".dat" and head[0] in (0, 12) and head[1:2] == b"\x08":
+        return "dat"
+    if suffix in (".raw", ".dat"):
+        raise FormatError(
+            f"{path}: has no header that names its format; pass --format evt2, evt21, evt3 or dat (format=\"evt3\")"
+            " if you know which it is"
+        )
+    raise FormatError(
+        f"{path}: is not an event file that is known here; known are DAT, RAW (EVT2, EVT2.1, EVT3), HDF5, AEDAT2, AEDAT4,"
+        " ES, NPZ, NPY, CSV and ROS bags"
+    )
+
+
+def head_of(path: Path) -> bytes:
+    """The first bytes of ``path``, or a sentence about why there are none."""
+    try:
+        kind = path.stat().st_mode
+    except FileNotFoundError:
+        raise FormatError(f"{path}: no such file; check the name and the folder") from None
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be opened ({error.strerror or error})") from None
+    if stat.S_ISDIR(kind):
+        if (path / "metadata.yaml").is_file():
+            return b""  # a ROS 2 bag
+        raise FormatError(f"{path}: is a folder; give one recording inside it")
+    if not stat.S_ISREG(kind):
+        raise FormatError(f"{path}: is not a regular file; copy the stream into a file first, or feed it to a decoder")
+    try:
+        with open(path, "rb") as file:
+            head = file.read(HEAD_BYTES)
+    except PermissionError:
+        raise FormatError(f"{path}: permission denied; ask its owner for the right to read it") from None
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read ({error.strerror or error})") from None
+    if not head:
+        raise FormatError(f"{path}: is empty (0 bytes); the recording or the download did not finish")
+    return head
+
+
+def _prophesee(path: Path, head: bytes) -> str | None:
+    """DAT or one of the RAW formats, by the text header they share."""
+    header = parse_header(head)
+    if not header.num_bytes:
+        return None
+    if "index_version" in header.fields or "bookmark_period_us" in header.fields:
+        return "evt3"  # open_raw refuses it with the reason
+    named = header.event_format()
+    if named in ("evt2", "evt21", "evt3"):
+        return named
+    if named:
+        raise FormatError(
+            f"{path}: the header names the format {named!r}; evt2, evt21 and evt3 are known; record in one of those"
+        )
+    follows = head[header.num_bytes : header.num_bytes + 2]
+    dat_words = {"width", "height", "version", "data"}
+    if path.suffix.lower() == ".dat" or (dat_words & header.fields.keys() and follows[1:] == b"\x08"):
+        return "dat"
+    if _looks_like_text(head):
+        return "csv"
+    raise FormatError(
+        f"{path}: the header does not name its event format; pass --format evt2, evt21 or evt3 (format=\"evt3\") if you"
+        " know which it is"
+    )
+
+
+def _looks_like_text(head: bytes) -> bool:
+    sample = head[:4096]
+    odd = sum(byte < 32 and byte not in (9, 10, 13) for byte in sample) + sample.count(0x7F)
+    if odd:
+        return False
+    try:
+        sample.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return len(sample) - error.start < 4 and len(head) > len(sample)  # cut inside one character
+    return True
+
+
+def _number_row(head: bytes) -> bool:
+    """Whether some line among the first is a row of numbers: a table, whatever its name."""
+    for line in head.decode("utf-8", "replace").splitlines()[:20]:
+        cells = line.replace(",", " ").replace(";", " ").split()
+        if len(cells) >= 4:
+            try:
+                [float(cell) for cell in cells[:4]]
+            except ValueError:
+                continue
+            return True
+    return False
+
+
+def _check_choice(name: str, given: object, known: tuple[object, ...]) -> None:
+    if given not in known:
+        raise FateError(f"{name}={given!r} was given; expected one of {', '.join(repr(k) for k in known)}")

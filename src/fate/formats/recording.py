@@ -1,0 +1,335 @@
+"""A recording of any format: read by time, window by window or whole, without loading the file."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from fate.errors import FateError, FateWarning, FormatError
+from fate.events.events import Events, Sensor
+from fate.events.window import Window, window_us
+from fate.formats.columns import Columns, Tally, check, empty_columns, join
+from fate.formats.decoder import OutOfBounds, describe_back, describe_outside, spaced
+from fate.formats.index import Index, Progress, build_index, cache_path, load_index, store_index
+from fate.formats.sensors import smallest_known_sensor
+from fate.formats.source import Source
+
+KEPT_BLOCKS = 8  # decoded blocks kept at hand: neighbouring windows share them
+CACHED_FROM_BYTES = 1 << 20  # below this, scanning is faster than finding a stored index
+WHOLE_FILE_RUN_BYTES = 1 << 20  # decoded at a time by one thread when a whole file is read
+THREADS = 2
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to treat what a file leaves open. See :func:`fate.open_recording`."""
+
+    sensor: Sensor | None = None
+    strict: bool = False
+    out_of_bounds: OutOfBounds = "raise"
+    unsorted: Literal["raise", "sort"] = "raise"
+    cache: bool = True
+
+
+class Recording:
+    """One recording. Made by :func:`fate.open_recording`; use it in a ``with`` block or call ``close``.
+
+    The first use walks the file once to build its time index (kept on disk for files over 1 MiB); from then
+    on reading costs only what is read. Times are those of the file, in µs.
+    """
+
+    def __init__(self, source: Source, options: Options, reopen: tuple[Any, ...]) -> None:
+        self._source, self._options, self._reopen = source, options, reopen
+        self._index: Index | None = None
+        self._sensor = options.sensor or source.sensor
+        self._blocks: OrderedDict[int, Columns] = OrderedDict()
+
+    # ---- what it is -------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._source.path
+
+    @property
+    def format(self) -> str:
+        """The file's format, such as ``"EVT3"``."""
+        return self._source.format
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file."""
+        return self._source.size
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What else the file's header says."""
+        return self._source.notes
+
+    @property
+    def sensor(self) -> Sensor:
+        """``(height, width)``: the one asked for, else the file's, else the smallest known one that fits."""
+        if self._sensor is None:
+            self.index()
+        if self._sensor is None:
+            raise FormatError(
+                f"{self.path}: neither the header nor any event gives the sensor size;"
+                " pass --sensor WIDTHxHEIGHT (sensor=(height, width))"
+            )
+        return self._sensor
+
+    @property
+    def start_us(self) -> int:
+        """Time of the first event, µs (0 without events)."""
+        return self.index().tally.t_min
+
+    @property
+    def end_us(self) -> int:
+        """End of the half-open span of the events: one µs after the last one (0 without events)."""
+        return self.index().tally.t_max + 1 if self.num_events else 0
+
+    @property
+    def num_events(self) -> int:
+        """Events that reading gives."""
+        return self.index().num_events
+
+    @property
+    def num_dropped(self) -> int:
+        """Events outside the sensor that were dropped on request."""
+        return self.index().tally.outside
+
+    def __repr__(self) -> str:
+        return f"Recording({str(self.path)!r}, {self.format}, {self._source.size:,} bytes)"
+
+    # ---- the index, and what it finds wrong -------------------------------------------------------------
+
+    def index(self, progress: Progress | None = None) -> Index:
+        """The time index, built or loaded on first use; raises where the file breaks the rules asked for."""
+        if self._index is None:
+            index = self._load_or_build(progress)
+            self._judge(index)
+            self._index = index
+        return self._index
+
+    def _load_or_build(self, progress: Progress | None) -> Index:
+        file = None
+        if self._options.cache and self._source.size >= CACHED_FROM_BYTES:
+            file = cache_path(self.path, {"format": self.format, "sensor": self._sensor, "open": self._reopen_key()})
+        index = load_index(file) if file else None
+        if index is None:
+            index = build_index(self._source, self._sensor, progress)
+            if file:
+                store_index(file, index)
+        return index
+
+    def _reopen_key(self) -> str:
+        return repr(self._reopen[1:])
+
+    def _judge(self, index: Index) -> None:
+        tally, options = index.tally, self._options
+        if index.tail.num_bytes:
+            message = (
+                f"{self.path}: the last {index.tail.num_bytes} bytes, at position {index.tail.position}, are not a"
+                f" whole {self.format} record"
+            )
+            if options.strict:
+                raise FormatError(f"{message}; the file is cut short (without --strict they are dropped)")
+            warnings.warn(f"{message} and were dropped", FateWarning, stacklevel=2)
+        if tally.bad_polarity:
+            at, value = tally.bad_polarity_first
+            raise FormatError(
+                f"{self.path}: {spaced(tally.bad_polarity)} events have a polarity that is none of 0, 1, -1"
+                f" (first: index {spaced(at)}, {value}); check the column order"
+            )
+        if tally.outside:
+            sensor = self._sensor or Sensor(65_536, 65_536)
+            if options.out_of_bounds == "raise":
+                raise FormatError(describe_outside(self.path, tally, sensor))
+            warnings.warn(
+                f"{self.path}: {spaced(tally.outside)} events outside {sensor} were dropped", FateWarning, stacklevel=2
+            )
+        if tally.back:
+            if options.unsorted == "raise":
+                raise FormatError(describe_back(self.path, tally))
+            warnings.warn(
+                f"{self.path}: time went back {spaced(tally.back)} times; events were sorted", FateWarning, stacklevel=2
+            )
+        if self._sensor is None and index.num_events:
+            self._sensor = smallest_known_sensor(tally.x_max, tally.y_max, self.path)
+            warnings.warn(
+                f"{self.path}: the file does not give its sensor size; {self._sensor} is the smallest known sensor that"
+                f" fits (x up to {tally.x_max}, y up to {tally.y_max}); pass --sensor WIDTHxHEIGHT to set it",
+                FateWarning,
+                stacklevel=2,
+            )
+
+    # ---- reading ----------------------------------------------------------------------------------------
+
+    def read(self, start_us: int | None = None, end_us: int | None = None) -> Events:
+        """Events with ``start_us <= t < end_us``; without bounds, all of them."""
+        index = self.index()
+        if not index.num_events:
+            return Events.empty(self.sensor)
+        if start_us is None and end_us is None:
+            return self._read_all(index)
+        start = index.tally.t_min if start_us is None else int(start_us)
+        end = index.tally.t_max + 1 if end_us is None else int(end_us)
+        pieces = []
+        for block in index.blocks_between(start, end):
+            columns = self._block(index, int(block))
+            if index.tally.back:
+                inside = (columns.t >= start) & (columns.t < end)
+                pieces.append(Columns(*(column[inside] for column in columns)))
+            else:
+                first, last = np.searchsorted(columns.t, (start, end))
+                pieces.append(columns.slice(int(first), int(last)))
+        columns = join(pieces)
+        if index.tally.back:
+            columns = _sorted(columns)
+        elif len(pieces) == 1:
+            columns = Columns(*(column.copy() for column in columns))  # not a window into a kept block
+        return Events.trusted(*columns, self.sensor)
+
+    def _block(self, index: Index, block: int) -> Columns:
+        if block in self._blocks:
+            self._blocks.move_to_end(block)
+            return self._blocks[block]
+        columns = self._decode(index, block, block + 1)
+        self._blocks[block] = columns
+        if len(self._blocks) > KEPT_BLOCKS:
+            self._blocks.popitem(last=False)
+        return columns
+
+    def _decode(self, index: Index, first: int, last: int) -> Columns:
+        """Blocks ``first`` to ``last`` (not included), checked again: the file may have changed since the scan."""
+        columns = self._source.decode(index.bookmark(first), int(index.positions[last]))
+        tally = Tally()
+        columns = check(columns, self._sensor, tally)
+        expected = int(index.first[last] - index.first[first])
+        if len(columns.t) != expected or (tally.back and not index.tally.back):
+            raise FormatError(
+                f"{self.path}: changed while it was open ({len(columns.t)} events where there were {expected});"
+                " open it again"
+            )
+        return columns
+
+    def _read_all(self, index: Index) -> Events:
+        out = Columns(*(np.empty(index.num_events, dtype) for dtype in (np.int64, np.uint16, np.uint16, np.uint8)))
+        size = max(1, int(index.positions[-1] - index.positions[0]) // max(1, index.num_blocks))
+        step = max(1, WHOLE_FILE_RUN_BYTES // size)
+
+        def fill(first: int) -> None:
+            last = min(first + step, index.num_blocks)
+            columns = self._decode(index, first, last)
+            begin, end = int(index.first[first]), int(index.first[last])
+            for target, column in zip(out, columns, strict=True):
+                target[begin:end] = column
+
+        runs = range(0, index.num_blocks, step)
+        if len(runs) > 1 and self._source.thread_safe:
+            with ThreadPoolExecutor(THREADS) as pool:
+                list(pool.map(fill, runs))
+        else:
+            for first in runs:
+                fill(first)
+        return Events.trusted(*(_sorted(out) if index.tally.back else out), self.sensor)
+
+    def chunks(
+        self, max_events: int = 1_000_000, *, start_us: int | None = None, end_us: int | None = None
+    ) -> Iterator[Events]:
+        """The recording, or its part in ``[start_us, end_us)``, in order and in pieces of at most about
+        ``max_events``; memory stays bounded however long the file."""
+        if max_events < 1:
+            raise FateError(f"max_events = {max_events} was given; expected at least 1")
+        index = self.index()
+        start = index.tally.t_min if start_us is None else int(start_us)
+        end = index.tally.t_max + 1 if end_us is None else int(end_us)
+        if index.tally.back:
+            yield from self._chunks_by_time(index, max_events, start, end)
+            return
+        blocks = index.blocks_between(start, end)
+        block, stop = (int(blocks[0]), int(blocks[-1]) + 1) if len(blocks) else (0, 0)
+        while block < stop:
+            last = int(np.searchsorted(index.first, index.first[block] + max_events, side="right")) - 1
+            last = min(max(last, block + 1), stop)
+            events = Events.trusted(*self._decode(index, block, last), self.sensor).between(start, end)
+            if len(events):
+                yield events
+            block = last
+
+    def _chunks_by_time(self, index: Index, max_events: int, start: int, end: int) -> Iterator[Events]:
+        """For files whose times go back: spans of time, halved until few enough events are likely to fall in."""
+        spans = [(start, end)]
+        while spans:
+            start, end = spans.pop()
+            if end - start > 1 and index.likely_events(start, end) > max_events:
+                middle = (start + end) // 2
+                spans += [(middle, end), (start, middle)]
+                continue
+            events = self.read(start, end)
+            if len(events):
+                yield events
+
+    def windows(
+        self,
+        hz: float | None = None,
+        *,
+        duration_us: int | None = None,
+        hop_us: int | None = None,
+        start_us: int | None = None,
+        end_us: int | None = None,
+    ) -> Iterator[tuple[Window, Events]]:
+        """Windows in order, each with its events.
+
+        Args:
+            hz: rate; the window and the hop are ``round(1e6 / hz)`` µs.
+            duration_us: length of a window instead of ``hz``.
+            hop_us: from the start of one window to the next; the length of the window unless given.
+            start_us: start of the first window; the first event unless given.
+            end_us: no window starts at or after it; the end of the recording unless given.
+        """
+        if (hz is None) == (duration_us is None):
+            raise FateError("give either hz (windows(hz=200)) or duration_us (windows(duration_us=5000))")
+        duration = window_us(hz) if hz is not None else int(duration_us or 0)
+        hop = duration if hop_us is None else int(hop_us)
+        if duration < 1 or hop < 1:
+            raise FateError(f"windows of {duration} µs every {hop} µs were asked for; both must be at least 1 µs")
+        start = self.start_us if start_us is None else int(start_us)
+        end = self.end_us if end_us is None else int(end_us)
+        for begin in range(start, end, hop):
+            yield Window(begin, begin + duration), self.read(begin, begin + duration)
+
+    # ---- housekeeping -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._blocks.clear()
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Other processes open the file again."""
+        return self._reopen
+
+
+def _sorted(columns: Columns) -> Columns:
+    """By time; events of one time stay in file order."""
+    if not len(columns.t):
+        return empty_columns()
+    order = np.argsort(columns.t, kind="stable")
+    return Columns(*(column[order] for column in columns))

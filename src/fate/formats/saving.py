@@ -1,0 +1,62 @@
+"""Writing events: the format follows the suffix, or is asked for by name."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+
+from fate.errors import FateError
+from fate.events.events import Events, Sensor
+from fate.formats.writing import EventWriter
+
+# name → writer
+WRITERS: dict[str, str] = {
+    "dat": "fate.formats.dat:DatWriter",
+    "evt2": "fate.formats.evt_writers:Evt2Writer",
+    "evt21": "fate.formats.evt_writers:Evt21Writer",
+    "evt3": "fate.formats.evt_writers:Evt3Writer",
+    "prophesee-hdf5": "fate.formats.hdf5_writers:PropheseeHdf5Writer",
+    "rvt-hdf5": "fate.formats.hdf5_writers:RvtHdf5Writer",
+    "npz": "fate.formats.table_writers:NpzWriter",
+    "npy": "fate.formats.table_writers:NpyWriter",
+    "csv": "fate.formats.table_writers:CsvWriter",
+}
+
+BY_SUFFIX: dict[str, str] = {
+    ".dat": "dat",
+    ".raw": "evt3",
+    ".hdf5": "prophesee-hdf5",
+    ".h5": "rvt-hdf5",
+    ".npz": "npz",
+    ".npy": "npy",
+    ".csv": "csv",
+    ".txt": "csv",
+}
+
+
+def open_writer(path: str | os.PathLike[str], sensor: Sensor, format: str | None = None) -> EventWriter:
+    """A writer that takes events in pieces; use it in a ``with`` block."""
+    name = format or BY_SUFFIX.get(Path(path).suffix.lower())
+    if name is None:
+        raise FateError(
+            f"{path}: the suffix {Path(path).suffix!r} names no format that can be written; use one of"
+            f" {', '.join(BY_SUFFIX)}, or pass --format ({', '.join(WRITERS)})"
+        )
+    if name not in WRITERS:
+        raise FateError(f"{path}: format {name!r} cannot be written; known are {', '.join(WRITERS)}")
+    module, _, cls = WRITERS[name].partition(":")
+    writer: type[EventWriter] = getattr(importlib.import_module(module), cls)
+    return writer(path, sensor)
+
+
+def write_events(path: str | os.PathLike[str], events: Events, *, format: str | None = None) -> None:
+    """Write ``events`` to ``path``, whole or not at all.
+
+    Args:
+        path: the suffix gives the format: .dat, .raw (EVT3), .hdf5 (Prophesee), .h5 (RVT's layout), .npz, .npy, .csv.
+        events: any number of them, also none.
+        format: a key of ``fate.formats.saving.WRITERS`` instead, such as ``"evt2"`` for a .raw file.
+    """
+    with open_writer(path, events.sensor, format) as writer:
+        writer.write(events)

@@ -1,0 +1,186 @@
+"""What a format must offer: its events in blocks, each of which can be decoded on its own.
+
+A :class:`Source` is one open file. A first pass, :meth:`Source.scan`, walks the file once and leaves a
+bookmark before every block (where it starts, and the decoder's state there); afterwards
+:meth:`Source.decode` gives any run of blocks without touching the rest of the file. Checking, policies,
+seeking and caching are written once, in ``recording.py``, on top of these two methods.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.errors import FormatError
+from fate.events.events import Sensor
+from fate.formats.columns import Columns
+from fate.formats.decoder import Decoder
+
+BLOCK_BYTES = 64 * 1024  # of file per block: about 10 000 events, decoded in a fraction of a millisecond
+
+
+class Hints(NamedTuple):
+    """What the user said about a file beyond its name. See :func:`fate.open_recording`."""
+
+    sensor: Sensor | None = None
+    format: str | None = None
+    columns: str | None = None
+    time_unit: str | None = None
+
+
+class Bookmark(NamedTuple):
+    """The start of a block: a position the source understands, and the decoder's state there."""
+
+    position: int
+    state: NDArray[np.int64]
+
+
+class Tail(NamedTuple):
+    """Bytes at the end that are not a whole record: how many, and where they start."""
+
+    num_bytes: int
+    position: int
+
+
+class Source(ABC):
+    """One open file. Subclasses set the attributes in ``__init__`` and never change them afterwards."""
+
+    format: str  # as shown to users: "EVT3", "DAT"
+    path: Path
+    size: int  # bytes
+    sensor: Sensor | None = None  # None: the file does not say
+    notes: dict[str, str]  # what else the header says, for `fate info`
+    thread_safe: bool = False  # whether decode may run in several threads at once
+
+    @abstractmethod
+    def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
+        """Every block in file order, each with the bookmark of its start."""
+
+    @abstractmethod
+    def decode(self, start: Bookmark, end: int) -> Columns:
+        """The events of the blocks from ``start`` up to position ``end`` (of a later bookmark, or of the end)."""
+
+    @abstractmethod
+    def end(self) -> int:
+        """The position after the last block, known once :meth:`scan` has run through."""
+
+    def skipped(self) -> dict[str, int]:
+        """After a scan: how many words or records of each kind were passed over."""
+        return {}
+
+    def tail(self) -> Tail:
+        """After a scan: what was left at the end."""
+        return Tail(0, self.size)
+
+    def bytes_consumed(self) -> int:
+        """After a scan: bytes of the file that were understood, header included."""
+        return self.size - self.tail().num_bytes
+
+    def close(self) -> None:  # noqa: B027  (most sources hold nothing but a file)
+        """Let go of the file."""
+
+
+class ByteFile:
+    """A file read by position. Not memory-mapped: a file cut short while mapped kills the process, and mapped
+    pages count towards its memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115  (closed by close)
+        self.size = os.fstat(self._file.fileno()).st_size
+
+    def read(self, position: int, num_bytes: int) -> bytes:
+        """Up to ``num_bytes`` from ``position``; fewer only at the end of the file."""
+        num_bytes = max(0, min(num_bytes, self.size - position))
+        if hasattr(os, "pread"):
+            data = os.pread(self._file.fileno(), num_bytes, position)
+        else:
+            self._file.seek(position)
+            data = self._file.read(num_bytes) or b""
+        if len(data) < num_bytes:
+            return self._read_rest(position, num_bytes, data)
+        return data
+
+    def _read_rest(self, position: int, num_bytes: int, data: bytes) -> bytes:
+        """The kernel may hand out less than asked (signals, 2 GiB limits): go on until nothing comes."""
+        while len(data) < num_bytes:
+            self._file.seek(position + len(data))
+            more = self._file.read(num_bytes - len(data))
+            if not more:
+                raise FormatError(
+                    f"{self.path}: ends at byte {position + len(data)}, but had {self.size} bytes when it was"
+                    " opened; it was cut while being read, open it again"
+                )
+            data += more
+        return data
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+
+class ByteSource(Source):
+    """A file that is a header and then a stream of records: the decoder does the work."""
+
+    thread_safe = True
+
+    def __init__(
+        self,
+        path: Path,
+        file: ByteFile,
+        decoder: Decoder,
+        data_start: int,
+        sensor: Sensor | None,
+        notes: dict[str, str] | None = None,
+    ) -> None:
+        self.format = decoder.format
+        self.path, self.size, self.sensor, self.notes = path, file.size, sensor, notes or {}
+        self._file, self._decoder, self._data_start = file, decoder, data_start
+        self._end = data_start
+        self._skipped: dict[str, int] = {}
+
+    def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
+        decoder = self._decoder.fresh()
+        position, want = self._data_start, BLOCK_BYTES
+        while position < self.size:
+            data = self._file.read(position, want)
+            start = Bookmark(position, decoder.state.copy())
+            columns, used = decoder.decode(data)
+            if used == 0:
+                if position + len(data) >= self.size:
+                    break  # what is left is no whole record
+                want *= 2  # one record longer than a block: only text lines can be
+                if want > 64 * BLOCK_BYTES:
+                    raise FormatError(
+                        f"{self.path}: no {self.format} record ends within {want} bytes of byte {position};"
+                        " the file is damaged or of another format"
+                    )
+                continue
+            want = BLOCK_BYTES
+            position += used
+            yield start, columns
+        self._end = position
+        self._skipped = decoder.skipped()
+
+    def decode(self, start: Bookmark, end: int) -> Columns:
+        decoder = self._decoder.fresh()
+        decoder.state[:] = start.state
+        return decoder.decode(self._file.read(start.position, end - start.position))[0]
+
+    def end(self) -> int:
+        return self._end
+
+    def skipped(self) -> dict[str, int]:
+        return self._skipped
+
+    def tail(self) -> Tail:
+        return Tail(self.size - self._end, self._end)
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,141 @@
+"""What every writer shares: events in pieces, one file at the end, nothing half-written.
+
+A writer works on a temporary file beside the target and renames it when it is closed, so a full disk or a
+killed run never leaves a broken file under the target's name, nor destroys one that was there.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, ClassVar, NoReturn, Self
+
+from fate.errors import FateError
+from fate.events.events import Events, Sensor
+
+
+class EventWriter(ABC):
+    """Write events in time order, in pieces. Use it in a ``with`` block; an error inside discards the file."""
+
+    format: ClassVar[str]
+
+    def __init__(self, path: str | os.PathLike[str], sensor: Sensor) -> None:
+        self.path = Path(path)
+        self.sensor = sensor
+        self._last: int | None = None
+        if not self.path.parent.is_dir():
+            raise FateError(f"{self.path}: the folder {self.path.parent} does not exist; make it first")
+        if self.path.is_dir():
+            raise FateError(f"{self.path}: is a folder; give the name of a file")
+        try:
+            handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.", suffix=".part")
+        except OSError as error:
+            raise FateError(f"{self.path}: cannot be written ({error.strerror})") from None
+        os.close(handle)
+        self.temporary = Path(name)
+        try:
+            self.open()
+            self.begin(sensor)
+        except BaseException:
+            self.discard()
+            raise
+
+    def write(self, events: Events) -> None:
+        """The next events; not earlier than those before."""
+        if events.sensor != self.sensor:
+            raise FateError(f"{self.path}: is for a {self.sensor} sensor; events of a {events.sensor} one were given")
+        if not len(events):
+            return
+        if self._last is not None and events.t_us[0] < self._last:
+            raise FateError(f"{self.path}: events at {events.t_us[0]} µs were given after ones at {self._last} µs")
+        self.append(events)
+        self._last = int(events.t_us[-1])
+
+    @abstractmethod
+    def open(self) -> None:
+        """Open ``self.temporary`` for writing."""
+
+    @abstractmethod
+    def begin(self, sensor: Sensor) -> None:
+        """Check that the format can hold this sensor and write the header."""
+
+    @abstractmethod
+    def append(self, events: Events) -> None:
+        """Write at least one event."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Write what is due at the end and close ``self.temporary``."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Close ``self.temporary`` without caring for its contents."""
+
+    def close(self) -> None:
+        """Finish the file and give it its name."""
+        try:
+            self.finish()
+            _copy_usual_mode(self.temporary)
+            os.replace(self.temporary, self.path)
+        except BaseException:
+            self.discard()
+            raise
+
+    def discard(self) -> None:
+        """Throw away what was written."""
+        self.abandon()
+        self.temporary.unlink(missing_ok=True)
+
+    def refuse_times(self, events: Events, lowest: int, highest: int) -> NoReturn:
+        """The error for times the format cannot hold."""
+        t_us = int(events.t_us[0]) if events.t_us[0] < lowest else int(events.t_us[-1])
+        raise FateError(
+            f"{self.path}: {self.format} holds times from {lowest} to {highest} µs, and {t_us} µs was given;"
+            " pass --zero-time (zero_time=True) to start the copy at 0, or choose NPZ, CSV or HDF5"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+
+class FileWriter(EventWriter):
+    """A writer of plain bytes."""
+
+    file: BinaryIO
+
+    def open(self) -> None:
+        self.file = open(self.temporary, "wb")  # noqa: SIM115  (closed by finish or abandon)
+
+    def finish(self) -> None:
+        self.file.close()
+
+    def abandon(self) -> None:
+        if hasattr(self, "file"):
+            self.file.close()
+
+
+def check_fits(path: Path, sensor: Sensor, max_coordinate: int, name: str) -> None:
+    """Refuse a sensor whose last pixel the format cannot address."""
+    if max(sensor) - 1 > max_coordinate:
+        raise FateError(
+            f"{path}: {name} addresses pixels up to {max_coordinate}, and the sensor is {sensor};"
+            " choose NPZ, CSV or HDF5"
+        )
+
+
+def _copy_usual_mode(path: Path) -> None:
+    """Temporary files are private; give this one the mode a new file would have had."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
