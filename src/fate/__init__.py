@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fate.errors import FateError, FateWarning, FormatError, MissingDependencyError
     from fate.events.events import Events, Sensor
     from fate.events.label_files import read_labels, write_labels
-    from fate.events.labels import Labels, Source
+    from fate.events.labels import Labels, LabelSource
     from fate.events.window import Window
     from fate.formats.bench import bench_decode
     from fate.formats.converting import convert
@@ -32,8 +32,8 @@ _HOME = {
     "MissingDependencyError": "fate.errors",
     "Events": "fate.events.events",
     "Sensor": "fate.events.events",
+    "LabelSource": "fate.events.labels",
     "Labels": "fate.events.labels",
-    "Source": "fate.events.labels",
     "Window": "fate.events.window",
     "Recording": "fate.formats.recording",
     "bench_decode": "fate.formats.bench",
@@ -52,11 +52,11 @@ __all__ = [
     "FateError",
     "FateWarning",
     "FormatError",
+    "LabelSource",
     "Labels",
     "MissingDependencyError",
     "Recording",
     "Sensor",
-    "Source",
     "Window",
     "bench_decode",
     "convert",

@@ -29,7 +29,7 @@ ANYTHING = st.floats(-(2.0**126), 2.0**126, width=32)
 
 @st.composite
 def some_labels(draw: st.DrawFn, pixels: st.SearchStrategy[float] = PIXELS) -> Labels:
-    """Labels with empty times, tracks, scores and sources, with or without class names; the sensor is known."""
+    """Labels with empty times, tracks, scores and sources, with or without class names."""
     labelled = sorted(draw(st.sets(st.integers(-(10**6), 10**12) | st.integers(0, 100), max_size=6)))
     names = draw(st.none() | st.just(("car", "person à vélo", "two wheeler")))
     n = draw(st.integers(0, 8)) if labelled else 0
@@ -66,8 +66,14 @@ def round_trip(labels: Labels, format: str, **options: Any) -> Labels:
 def example(**changes: Any) -> Labels:
     """Two boxes at 0 us, none at 40 ms."""
     base: dict[str, Any] = {"labelled_us": [0, 40_000], "classes": ["car", "bus"], "sensor": (260, 346)}
-    box = {"t_us": [0, 0], "x1": [-3.3, 5], "y1": [0.1, 5], "x2": [10, 400.7], "y2": [9, 5], "class_id": [0, 1]}
-    return Labels(**(box | base | changes))
+    box: dict[str, Any] = {
+        "x1": [-3.3, 5],
+        "y1": [0.1, 5],
+        "x2": [10, 400.7],
+        "y2": [9, 5],
+        "class_id": [0, 1],
+    }
+    return Labels(**(base | box | {"t_us": [0, 0]} | changes))
 
 
 @pytest.mark.parametrize("format", ["coco", "yolo", "npz"])
@@ -81,7 +87,7 @@ def test_every_format_gives_back_exactly_what_was_written(format: str, labels: L
 @pytest.mark.parametrize("dialect", ["t", "ts"])
 @QUICK
 @given(labels=some_labels() | some_labels(ANYTHING))
-def test_prophesee_is_exact_but_for_one_ulp_where_no_float32_size_exists(dialect: str, labels: Labels) -> None:
+def test_prophesee_is_exact_but_for_one_ulp_where_no_float32_size_is(dialect: str, labels: Labels) -> None:
     back = round_trip(labels, "prophesee", dialect=dialect)
     for low, high in (("x1", "x2"), ("y1", "y2")):
         near, far, got = getattr(labels, low), getattr(labels, high), getattr(back, high)
@@ -94,9 +100,14 @@ def test_prophesee_is_exact_but_for_one_ulp_where_no_float32_size_exists(dialect
             assert all(near[row] + candidate != far[row] for candidate in around)
     rows = {name: getattr(labels, name) for name in ("t_us", "class_id", "track_id", "score", "source")}
     boxes = {name: getattr(back, name) for name in ("x1", "y1", "x2", "y2")}
-    facts = {"labelled_us": labels.labelled_us, "classes": labels.classes, "sensor": labels.sensor}
+    facts: dict[str, Any] = {
+        "labelled_us": labels.labelled_us,
+        "classes": labels.classes,
+        "sensor": labels.sensor,
+    }
     assert back == Labels(**rows, **boxes, **facts)
-    assert np.array_equal(back.x1, labels.x1) and np.array_equal(back.y1, labels.y1)
+    assert np.array_equal(back.x1, labels.x1)
+    assert np.array_equal(back.y1, labels.y1)
     assert round_trip(back, "prophesee") == round_trip(round_trip(back, "prophesee"), "prophesee")
 
 
@@ -108,7 +119,7 @@ def test_no_boxes_round_trips_in_every_format(format: str, times: list[int]) -> 
 
 
 @pytest.mark.parametrize("format", NAMES)
-def test_writing_over_old_labels_leaves_only_the_new_and_no_temporary_files(tmp_path: Path, format: str) -> None:
+def test_writing_over_old_labels_leaves_only_the_new_and_no_drafts(tmp_path: Path, format: str) -> None:
     path = tmp_path / NAMES[format]
     write_labels(path, example())
     write_labels(path, example().between(0, 1))
@@ -119,7 +130,8 @@ def test_writing_over_old_labels_leaves_only_the_new_and_no_temporary_files(tmp_
 def test_prophesee_rows_have_40_bytes_and_the_published_fields(tmp_path: Path) -> None:
     write_labels(tmp_path / "a_bbox.npy", example(source=[0, 2], track_id=[-1, 5]))
     table = np.load(tmp_path / "a_bbox.npy")
-    assert table.dtype.itemsize == 40 and table.dtype.fields["source"][1] == 36
+    assert table.dtype.itemsize == 40
+    assert table.dtype.fields["source"][1] == 36
     assert table["track_id"].tolist() == [0xFFFFFFFF, 5]
     write_labels(tmp_path / "a_bbox.npy", example(labelled_us=[0]))
     table = np.load(tmp_path / "a_bbox.npy")
@@ -141,16 +153,18 @@ def test_prophesee_out_of_order_is_sorted_with_a_warning_and_unknown_fields_are_
     np.save(tmp_path / "a.npy", np.array([(1, 1, 1, 1, 9, 0, 0), (2, 2, 2, 2, 3, 0, 0)], fields))
     with pytest.warns(FateWarning) as caught:
         labels = read_labels(tmp_path / "a.npy")
-    assert labels.t_us.tolist() == [3, 9] and labels.x1.tolist() == [2, 1]
+    assert labels.t_us.tolist() == [3, 9]
+    assert labels.x1.tolist() == [2, 1]
     told = " ".join(str(warning.message) for warning in caught)
-    assert "a.npy: sorted 2 boxes" in told and "a.npy: ignored the unknown fields invalid" in told
+    assert "a.npy: sorted 2 boxes" in told
+    assert "a.npy: ignored the unknown fields invalid" in told
 
 
-@pytest.mark.parametrize("field, value", [("w", -1), ("h", np.nan), ("x", np.inf), ("class_confidence", 2)])
-def test_prophesee_names_the_first_bad_row(tmp_path: Path, field: str, value: float) -> None:
+@pytest.mark.parametrize(("name", "bad"), [("w", -1), ("h", np.nan), ("x", np.inf), ("class_confidence", 2)])
+def test_prophesee_names_the_first_bad_row(tmp_path: Path, name: str, bad: float) -> None:
     write_labels(tmp_path / "a.npy", example(labelled_us=[0]))
     table = np.load(tmp_path / "a.npy")
-    table[field][1] = value
+    table[name][1] = bad
     np.save(tmp_path / "a.npy", table)
     with pytest.raises(FormatError, match=r"a\.npy: row 1 has "):
         read_labels(tmp_path / "a.npy")
@@ -162,7 +176,7 @@ def test_a_sidecar_must_list_every_box_time_and_is_never_taken_from_another_tool
     with pytest.raises(FormatError, match=r"has boxes at 0 us, a time its _times\.npy sidecar does not list"):
         read_labels(tmp_path / "a.npy")
     np.save(tmp_path / "a_times.npy", np.array([0.5]))
-    with pytest.raises(FateError, match="sidecar holds an array of shape .* float64"):
+    with pytest.raises(FateError, match=r"sidecar holds an array of shape .* float64"):
         write_labels(tmp_path / "a.npy", example())
     assert np.load(tmp_path / "a_times.npy").tolist() == [0.5]
 
@@ -194,7 +208,7 @@ def test_coco_of_other_tools_is_read_with_positions_as_class_ids(tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"images": [{"id": 8}]}, "image 8 has no time; .* add the key t_us"),
+        ({"images": [{"id": 8}]}, "image 8 has no time; .* add t_us"),
         ({"images": [{"id": 8, "t": 0.5}]}, "t of image 8 is 0.5; expected a whole number"),
         ({"images": [{"id": 8, "t": 5}, {"id": 9, "t": 5}]}, "images 8 and 9 both have time 5 us"),
         ({"images": [{"id": 8, "t": 5}, {"id": 8, "t": 6}]}, "image id 8 occurs twice"),
@@ -205,12 +219,15 @@ def test_coco_of_other_tools_is_read_with_positions_as_class_ids(tmp_path: Path)
         ({"annotations": [{"image_id": 8, "category_id": 3}]}, "annotation 0 has bbox None"),
         ({"annotations": [{"image_id": 8, "category_id": 3, "bbox": [0, 0, -1, 1]}]}, "0 has bbox .*-1"),
         ({"annotations": [{"image_id": 8, "category_id": 3, "bbox": [0, 0, 10**400, 1]}]}, "finite number"),
-        ({"annotations": [{"image_id": 8, "category_id": 3, "bbox": [0, 0, 1, "1"]}]}, "bbox of annotation 0"),
+        (
+            {"annotations": [{"image_id": 8, "category_id": 3, "bbox": [0, 0, 1, "1"]}]},
+            "bbox of annotation 0",
+        ),
         ({"categories": [{"id": 3}, {"id": 17}]}, "class 0 is named None"),
         ({"info": {"format": "fate-labels", "sensor": 5}}, "got sensor 5"),
     ],
 )
-def test_a_wrong_coco_file_is_named_with_its_entry(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_a_wrong_coco_entry_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     (tmp_path / "a.json").write_text(json.dumps(coco(**changes)))
     with pytest.raises(FormatError, match=rf"a\.json: .*{message}"):
         read_labels(tmp_path / "a.json")
@@ -222,16 +239,29 @@ def test_plain_yolo_text_needs_only_the_sensor(tmp_path: Path) -> None:
     labels = read_labels(tmp_path, sensor=(100, 200), classes=["car", "bus"])
     assert labels.boxes.tolist() == [[50, 0, 150, 100], [0, 0, 100, 100]]
     assert labels.labelled_us.tolist() == [5, 40]
-    assert labels.score.tolist() == [1, 0.75] and labels.track_id.tolist() == [-1, 3]
+    assert labels.score.tolist() == [1, 0.75]
+    assert labels.track_id.tolist() == [-1, 3]
     with pytest.raises(FormatError, match=r"pass sensor=\(height, width\)"):
         read_labels(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["1 2 3", "x 0 0 1 1", "2 0 0 1 1", "0 0 0 -1 1", "0 nan 0 1 1", "0 1_0 0 1 1", "0 0 0 1 1 1.5"]
-    + ["0 0 0 1 1 1 -2", "0 0 0 1 1 1 1 3", "0 0 0 1e99 1", "0 0 0 1e9999999 1", "0 0 0 1 1 1 1 0 0"],
-)
+BAD_LINES = """
+1 2 3
+x 0 0 1 1
+2 0 0 1 1
+0 0 0 -1 1
+0 nan 0 1 1
+0 1_0 0 1 1
+0 0 0 1e99 1
+0 0 0 1e9999999 1
+0 0 0 1 1 1.5
+0 0 0 1 1 1 -2
+0 0 0 1 1 1 1 3
+0 0 0 1 1 1 1 0 0
+"""
+
+
+@pytest.mark.parametrize("line", BAD_LINES.strip().splitlines())
 def test_a_bad_yolo_line_is_named_with_file_and_number(tmp_path: Path, line: str) -> None:
     (tmp_path / "40.txt").write_text(f"0 0.5 0.5 1 1\n{line}\n")
     with pytest.raises(FormatError, match=r"40\.txt line 2 has "):
@@ -246,8 +276,8 @@ def test_yolo_refuses_files_that_are_no_times_and_times_given_twice(tmp_path: Pa
     (tmp_path / "040.txt").rename(tmp_path / "readme.txt")
     with pytest.raises(FormatError, match=r"holds 'readme\.txt'"):
         read_labels(tmp_path, sensor=(1, 1))
-    with pytest.raises(FormatError, match="has no <t_us>.txt file"):
-        (tmp_path / "none").mkdir()
+    (tmp_path / "none").mkdir()
+    with pytest.raises(FormatError, match=r"has no <t_us>\.txt file"):
         read_labels(tmp_path / "none")
 
 
@@ -270,9 +300,10 @@ def test_yolo_never_writes_into_a_folder_with_files_of_others(tmp_path: Path) ->
 def test_an_argument_that_contradicts_the_file_is_refused(tmp_path: Path) -> None:
     for name in ("a.json", "a.npz", "yolo"):
         write_labels(tmp_path / name, example())
-        for argument in ({"sensor": (1, 2)}, {"classes": ["bus", "car"]}):
-            with pytest.raises(FateError, match="was given; leave the argument out"):
-                read_labels(tmp_path / name, **argument)  # type: ignore[arg-type]
+        with pytest.raises(FateError, match="was given; leave the argument out"):
+            read_labels(tmp_path / name, sensor=(1, 2))
+        with pytest.raises(FateError, match="was given; leave the argument out"):
+            read_labels(tmp_path / name, classes=["bus", "car"])
     with pytest.raises(FateError, match="the labels have"):
         write_labels(tmp_path / "b.json", example(), sensor=(1, 2))
     write_labels(tmp_path / "b.json", example(sensor=None), sensor=(1, 2))
@@ -331,16 +362,17 @@ def test_a_damaged_file_gives_labels_or_a_fate_error_and_nothing_else(
         if broken:
             broken[data.draw(st.integers(0, len(broken) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.just(len(broken)) | st.integers(0, len(broken)))
+    message = None
     try:
         path.write_bytes(bytes(broken[:cut]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            labels = read_labels(written[format])
-        assert isinstance(labels, Labels)
+            read_labels(written[format])
     except FateError as error:
-        assert str(error).startswith(str(written[format]))
+        message = str(error)
     finally:
         path.write_bytes(good)
+    assert message is None or message.startswith(f"{written[format]}: ")
 
 
 @pytest.mark.skipif(not (REAL / "labels").is_dir(), reason=f"needs the real labels in {REAL}")
@@ -358,7 +390,8 @@ def test_real_1mpx_boxes_and_detections_are_written_back_as_the_same_bytes(tmp_p
     for table in tables.values():
         np.save(tmp_path / "a_bbox.npy", table)
         labels = read_labels(tmp_path / "a_bbox.npy")
-        assert len(labels) == len(table) and np.array_equal(labels.score, table["class_confidence"])
+        assert len(labels) == len(table)
+        assert np.array_equal(labels.score, table["class_confidence"])
         write_labels(tmp_path / "b_bbox.npy", labels)
         again = np.load(io.BytesIO((tmp_path / "b_bbox.npy").read_bytes()))
         assert again.dtype == table.dtype

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fate.errors import FateError
-from fate.events.labels import COLUMNS, Labels, Source
+from fate.events.labels import COLUMNS, Labels, LabelSource
 
 
 def columns(**changes: Any) -> dict[str, Any]:
@@ -33,9 +34,10 @@ def test_left_out_columns_get_the_documented_defaults() -> None:
     labels = make()
     assert labels.track_id.tolist() == [-1, -1, -1]
     assert labels.score.tolist() == [1, 1, 1]
-    assert labels.source.tolist() == [Source.GROUND_TRUTH] * 3
+    assert labels.source.tolist() == [LabelSource.GROUND_TRUTH] * 3
     assert labels.labelled_us.tolist() == [0, 50]
-    assert labels.classes is None and labels.sensor is None
+    assert labels.classes is None
+    assert labels.sensor is None
 
 
 def test_every_column_has_its_dtype_and_is_a_read_only_copy() -> None:
@@ -51,14 +53,16 @@ def test_every_column_has_its_dtype_and_is_a_read_only_copy() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         labels.t_us = times  # type: ignore[misc]
     for part in (labels.between(0, 100), labels.at(0), labels.select([True, False, True])):
-        assert not part.x1.flags.writeable and not part.labelled_us.flags.writeable
+        assert not part.x1.flags.writeable
+        assert not part.labelled_us.flags.writeable
 
 
 def test_boxes_are_n_by_4_xyxy_and_unpack_into_the_constructor() -> None:
     labels = make()
-    assert labels.boxes.shape == (3, 4) and labels.boxes.dtype == np.float32
+    assert labels.boxes.shape == (3, 4)
+    assert labels.boxes.dtype == np.float32
     assert labels.boxes[2].tolist() == [3.5, 3, 9, 9]
-    assert Labels(labels.t_us, *labels.boxes.T, labels.class_id) == labels
+    assert Labels(labels.t_us, *labels.boxes.T, labels.class_id) == labels  # type: ignore[call-arg]
     assert Labels.empty().boxes.shape == (0, 4)
 
 
@@ -106,9 +110,11 @@ def test_the_constructor_names_the_first_bad_row_and_its_value(changes: dict[str
 def test_labelled_empty_and_not_labelled_differ() -> None:
     labels = make(labelled_us=[0, 25, 50])
     assert labels != make()
-    assert labels.is_labelled(25) and not labels.is_labelled(26)
+    assert labels.is_labelled(25)
+    assert not labels.is_labelled(26)
     empty = labels.at(25)
-    assert len(empty) == 0 and empty.labelled_us.tolist() == [25]
+    assert len(empty) == 0
+    assert empty.labelled_us.tolist() == [25]
     with pytest.raises(FateError, match="time 26 us is not labelled; the nearest labelled time is 25 us"):
         labels.at(26)
     with pytest.raises(FateError, match="no time is labelled"):
@@ -127,8 +133,10 @@ def test_at_gives_exactly_the_rows_of_that_time() -> None:
 def test_between_is_half_open_for_rows_and_labelled_times_and_shares_memory() -> None:
     labels = make(labelled_us=[0, 25, 50], classes=["car", "bus"], sensor=(240, 304))
     first = labels.between(0, 50)
-    assert first.t_us.tolist() == [0, 0] and first.labelled_us.tolist() == [0, 25]
-    assert first.classes == ("car", "bus") and first.sensor == (240, 304)
+    assert first.t_us.tolist() == [0, 0]
+    assert first.labelled_us.tolist() == [0, 25]
+    assert first.classes == ("car", "bus")
+    assert first.sensor == (240, 304)
     assert np.shares_memory(first.x1, labels.x1)
     assert len(labels.between(10, 10).labelled_us) == 0
     with pytest.raises(FateError, match="got start_us 50 after end_us 0"):
@@ -145,7 +153,7 @@ def test_cutting_and_concatenating_gives_the_same_labels_in_any_order() -> None:
 def test_concatenate_refuses_what_does_not_fit_together() -> None:
     with pytest.raises(FateError, match="time 0 us is labelled in two parts"):
         Labels.concatenate([make(), make()])
-    with pytest.raises(FateError, match=r"part 1 has classes \('car',\); part 0 has None"):
+    with pytest.raises(FateError, match=r"part 1 has classes \('car',\); part 0 None"):
         Labels.concatenate([make(), Labels.empty([60], classes=["car"])])
     with pytest.raises(FateError, match="at least one"):
         Labels.concatenate([])
@@ -154,7 +162,8 @@ def test_concatenate_refuses_what_does_not_fit_together() -> None:
 def test_select_keeps_every_labelled_time() -> None:
     labels = make()
     chosen = labels.select(labels.class_id == 1)
-    assert len(chosen) == 1 and chosen.labelled_us.tolist() == [0, 50]
+    assert len(chosen) == 1
+    assert chosen.labelled_us.tolist() == [0, 50]
     for bad in ([True], [0, 1, 1], slice(0, 2)):
         with pytest.raises(FateError, match="one bool for each of 3 rows"):
             labels.select(bad)  # type: ignore[arg-type]
@@ -164,7 +173,7 @@ def test_from_unsorted_sorts_stably_and_names_rows_as_given() -> None:
     order = [2, 0, 1]
     shuffled = {name: np.asarray(values)[order] for name, values in columns().items()}
     assert Labels.from_unsorted(shuffled, labelled_us=[50, 0]) == make()
-    with pytest.raises(FateError, match="row 0 has score 2.0"):
+    with pytest.raises(FateError, match=r"row 0 has score 2\.0"):
         Labels.from_unsorted(shuffled | {"score": [2, 1, 1]})
     with pytest.raises(FateError, match="got a column 'colour'"):
         Labels.from_unsorted(shuffled | {"colour": [2, 1, 1]})
@@ -172,7 +181,8 @@ def test_from_unsorted_sorts_stably_and_names_rows_as_given() -> None:
 
 def test_no_boxes_is_an_ordinary_case() -> None:
     empty = Labels.empty([5, 7], classes=["car"], sensor=(240, 304))
-    assert len(empty) == 0 and empty.labelled_us.tolist() == [5, 7]
+    assert len(empty) == 0
+    assert empty.labelled_us.tolist() == [5, 7]
     assert empty.between(0, 6) == Labels.empty([5], classes=["car"], sensor=(240, 304))
     assert empty.select(np.zeros(0, bool)) == empty
     assert Labels.concatenate([empty, Labels.empty([6], classes=["car"], sensor=(240, 304))]).is_labelled(6)
@@ -194,6 +204,15 @@ def test_dataclasses_replace_changes_a_field_and_checks_it() -> None:
 
 
 def test_repr_tells_the_table_in_one_line() -> None:
-    labels = make(t_us=[0, 0, 2_320_000], labelled_us=[0, 9, 2_320_000], track_id=[7, 7, 8], classes=["car", "bus"])
-    assert repr(labels) == "Labels(3 boxes at 2 of 3 labelled times, 0.000-2.320 s, 2 tracks, classes car/bus)"
+    times = {"t_us": [0, 0, 2_320_000], "labelled_us": [0, 9, 2_320_000]}
+    labels = make(**times, track_id=[7, 7, 8], classes=["car", "bus"])
+    told = "Labels(3 boxes at 2 of 3 labelled times, 0.000-2.320 s, 2 tracks, classes car/bus)"
+    assert repr(labels) == told
     assert repr(Labels.empty()) == "Labels(0 boxes, no labelled times)"
+
+
+def test_labels_survive_pickling_and_stay_read_only() -> None:
+    labels = Labels([5], [0], [0], [1], [1], [0], labelled_us=[5, 9], classes=["car"], sensor=(4, 4))
+    copy = pickle.loads(pickle.dumps(labels))
+    assert copy == labels
+    assert not copy.t_us.flags.writeable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -76,7 +77,7 @@ def parse_time(text: str, option: str, start_us: int) -> int:
     scale = {"s": 1_000_000, "ms": 1000}.get(match[3], 1)
     whole, _, fraction = match[2].partition(".")
     digits = len(fraction)
-    value, rest = divmod(int(whole + fraction) * scale, 10**digits)
+    value, rest = divmod(int(whole + fraction) * scale, int(10**digits))
     if rest:
         raise FateError(f"{option} {text}: is not a whole number of microseconds")
     return value + (start_us if match[1] else 0)
@@ -84,7 +85,10 @@ def parse_time(text: str, option: str, start_us: int) -> int:
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Any]:
-    """A progress bar on the terminal: yields ``update(done, total)``. Silent when the output is not a terminal."""
+    """A progress bar on the terminal: yields ``update(done, total)``, or None where there is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

@@ -31,8 +31,8 @@ def _group() -> None:
 def decode(
     files: Annotated[list[str] | None, typer.Argument(metavar="[FILES]", help="Recordings to measure.")] = None,
     against: Annotated[
-        str, typer.Option(help="Peers, comma-separated: evt3, faery, expelliarmus, searchsorted; empty for none.")
-    ] = "evt3,faery,expelliarmus,searchsorted",
+        str, typer.Option(help="Peers to measure if installed, comma-separated; empty for none.")
+    ] = "evt3,faery,expelliarmus,searchsorted,searchsorted-typed",
     events: Annotated[int, typer.Option(help="Events in the made-up files.")] = 20_000_000,
     repeats: Annotated[int, typer.Option(help="Whole-file reads; the median counts.")] = 3,
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
@@ -47,16 +47,19 @@ def decode(
     console = Console(stderr=True)
     peers = [name for name in against.split(",") if name]
     with console.status("starting") as status:
-        result = bench_decode(
-            files or (), against=peers, num_events=events, repeats=repeats, progress=status.update
-        )
+        result = bench_decode(files or (), against=peers, num_events=events, repeats=repeats, progress=status.update)
     print(_table(result))
     if json_file:
         Path(json_file).write_text(json.dumps(result.to_dict(), indent=2))
 
 
 def _table(result: DecodeBench) -> str:
-    names = {"index": "time index", "whole": "whole file", "indexed": "whole file, index kept", "window:5000": "5 ms windows"}
+    names = {
+        "index": "time index",
+        "whole": "whole file",
+        "indexed": "whole file, index kept",
+        "window:5000": "5 ms windows",
+    }
     names |= {"window:50000": "50 ms windows", "seek:5000": "5 ms at random times"}
     lines = [
         f"Machine: {result.machine}",

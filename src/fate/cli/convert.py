@@ -33,9 +33,7 @@ def convert(
     zero_time: Annotated[bool, typer.Option("--zero-time", help="Shift times so that the copy starts at 0.")] = False,
     to: Annotated[
         str | None,
-        typer.Option(
-            "--to", help="Format of OUT: dat, evt2, evt21, evt3, prophesee-hdf5, rvt-hdf5, npz, npy, csv."
-        ),
+        typer.Option("--to", help="Format of OUT: dat, evt2, evt21, evt3, prophesee-hdf5, rvt-hdf5, npz, npy, csv."),
     ] = None,
     sensor: args.Sensor = None,
     format: args.Format = None,
@@ -55,7 +53,7 @@ def convert(
         with args.progress_bar("indexing") as update:
             index = recording.index(update)
         if not index.num_events:
-            raise FormatError(f"{source}: a {recording.format} file with a header and no events; nothing to convert")
+            raise FormatError(f"{source}: holds a header and no {recording.format} events; nothing to convert")
         with args.progress_bar("converting") as update:
             done = copy(
                 recording,

@@ -44,7 +44,7 @@ def info(
         with args.progress_bar("indexing") as update:
             index = recording.index(update)
         if not index.num_events:
-            raise FormatError(f"{file}: a {recording.format} file with a header and no events; nothing was recorded")
+            raise FormatError(f"{file}: holds a header and no {recording.format} events; nothing was recorded")
         with args.progress_bar("counting") as update:
             found = summarise(recording, progress=update)
     print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False) if as_json else _table(found))

@@ -58,9 +58,7 @@ class Events:
     p: NDArray[np.uint8]
     sensor: Sensor
 
-    def __init__(
-        self, t_us: ArrayLike, x: ArrayLike, y: ArrayLike, p: ArrayLike, sensor: Sequence[int]
-    ) -> None:
+    def __init__(self, t_us: ArrayLike, x: ArrayLike, y: ArrayLike, p: ArrayLike, sensor: Sequence[int]) -> None:
         size = Sensor.of(sensor)
         time = _integers("t_us", t_us, np.int64)
         column, row = _integers("x", x, np.int64), _integers("y", y, np.int64)
@@ -78,9 +76,7 @@ class Events:
                 np.concatenate(([False], time[1:] < time[:-1])),
                 lambda i: f"earlier than the one before ({time[i]} after {time[i - 1]} µs); sort by time first",
             )
-        self._fill(
-            time, column.astype(np.uint16), row.astype(np.uint16), polarity.astype(np.uint8), size
-        )
+        self._fill(time, column.astype(np.uint16), row.astype(np.uint16), polarity.astype(np.uint8), size)
 
     def _fill(self, t_us: Any, x: Any, y: Any, p: Any, sensor: Sensor) -> None:
         for name, column in (("t_us", t_us), ("x", x), ("y", y), ("p", p)):
@@ -193,4 +189,6 @@ def _integers(name: str, values: ArrayLike, dtype: type[np.integer[Any]]) -> NDA
 def _refuse_first(bad: NDArray[np.bool_], describe: Any) -> None:
     if bad.any():
         first = int(np.argmax(bad))
-        raise FateError(f"{int(bad.sum())} of {len(bad)} events refused; the first, index {first}, is {describe(first)}")
+        raise FateError(
+            f"{int(bad.sum())} of {len(bad)} events refused; the first, index {first}, is {describe(first)}"
+        )

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fate.errors import FateWarning, FormatError
-from fate.events.labels import COLUMNS, Labels, Source
+from fate.events.labels import COLUMNS, Labels, LabelSource
 
 FORMAT = "fate-labels"
 
@@ -112,9 +112,7 @@ def _read_images(images: list[dict[str, Any]]) -> tuple[dict[int | str, int], An
         identity = _identity(image, "id", f"image {index}")
         key = next((key for key in TIME_KEYS if key in image), None)
         if key is None:
-            raise FormatError(
-                f"image {identity!r} has no time; each image has one; add the key t_us in microseconds"
-            )
+            raise FormatError(f"image {identity!r} has no time; each image has one; add t_us in microseconds")
         time = _whole(image[key], f"{key} of image {identity!r}")
         _add(times, identity, time, "image")
         if seen.setdefault(time, identity) != identity:
@@ -154,7 +152,7 @@ def _read_annotations(
                 positions[category],
                 -1 if track is None else _whole(track, f"track_id of {where}"),
                 1.0 if score is None else _number(score, f"score of {where}"),
-                int(Source.GROUND_TRUTH) if source is None else _whole(source, f"source of {where}"),
+                int(LabelSource.GROUND_TRUTH) if source is None else _whole(source, f"source of {where}"),
             )
         )
         crowds += annotation.get("iscrowd") not in (None, 0)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fate.errors import FateError, FateWarning, FormatError
 from fate.events.label_npz import DAMAGE
-from fate.events.labels import Labels, Source
+from fate.events.labels import Labels, LabelSource
 
 #: The names of each dialect in the order of its published files: 1 Mpx ("t") and Gen1 ("ts").
 DIALECTS = {
@@ -108,7 +108,7 @@ def encode(labels: Labels, dialect: str = "t") -> bytes:
             f"row {row} has track_id {tracks[row]}; npy boxes hold 0 to {NO_TRACK - 1}; renumber the tracks"
         )
     # a file of plain ground truth stays byte for byte what Prophesee tools write
-    with_source = bool((labels.source != Source.GROUND_TRUTH).any())
+    with_source = bool((labels.source != LabelSource.GROUND_TRUTH).any())
     table = np.zeros(len(labels), _dtype(dialect, with_source))
     table[dialect] = labels.t_us
     table["x"], table["y"] = labels.x1, labels.y1
@@ -145,9 +145,8 @@ def _size(axis: str, low: NDArray[np.float32], high: NDArray[np.float32]) -> NDA
         size = high - low
     if not np.isfinite(size).all():
         row = int(np.argmin(np.isfinite(size)))
-        raise FateError(
-            f"row {row} spans {axis}1 {low[row]} to {axis}2 {high[row]}; sizes fit float32; fix the row"
-        )
+        span = f"{axis}1 {low[row]} to {axis}2 {high[row]}"
+        raise FateError(f"row {row} spans {span}; sizes fit float32; fix or drop it")
     best = size.copy()
     for neighbour in (np.nextafter(size, np.float32(np.inf)), np.nextafter(size, np.float32(0))):
         better = (low + best != high) & (low + neighbour == high)

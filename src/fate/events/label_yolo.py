@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fate.errors import FateError, FormatError
-from fate.events.labels import COLUMNS, Labels, Source
+from fate.events.labels import COLUMNS, Labels, LabelSource
 
 FORMAT = "fate-labels-yolo"
 CLASSES_FILE = "classes.txt"
@@ -74,19 +74,16 @@ def decode(
         classes = names
     # checks the names and the size first, so that what follows can trust them
     frame = Labels.empty(sorted(times.values()), classes=classes, sensor=sensor)
-    size = frame.sensor or sensor
     rows: list[tuple[Any, ...]] = []
     for name, time in times.items():
         for number, line in enumerate(files[name].splitlines(), start=1):
             if line.strip():
                 try:
-                    rows.append((time, *_read_line(line, size, frame.classes)))
+                    rows.append((time, *_read_line(line, sensor, frame.classes)))
                 except FormatError as error:
                     raise FormatError(f"{name} line {number} {error}") from error
     columns = {name: [row[index] for row in rows] for index, name in enumerate(COLUMNS)}
-    return Labels.from_unsorted(
-        columns, labelled_us=frame.labelled_us, classes=frame.classes, sensor=frame.sensor
-    )
+    return Labels.from_unsorted(columns, labelled_us=frame.labelled_us, classes=frame.classes, sensor=sensor)
 
 
 def foreign_files(names: Sequence[str], meta: str) -> list[str]:
@@ -132,7 +129,7 @@ def _extras(labels: Labels, row: int) -> list[str]:
     """Score, track, source, up to the last that is not the default: ground truth stays plain YOLO."""
     score, track, source = labels.score[row], labels.track_id[row], labels.source[row]
     words = [repr(float(score)), str(track), str(source)]
-    is_default = [score == 1, track == -1, source == Source.GROUND_TRUTH]
+    is_default = [score == 1, track == -1, source == LabelSource.GROUND_TRUTH]
     while is_default and is_default[-1]:
         is_default.pop()
     return words[: len(is_default)]
@@ -142,7 +139,7 @@ def _read_line(line: str, size: tuple[int, int], classes: tuple[str, ...] | None
     """The columns of one box after its time."""
     words = line.split()
     if not 5 <= len(words) <= 8:
-        raise FormatError(f"has {len(words)} words; a box is class cx cy w h [score [track [source]]]; fix it")
+        raise FormatError(f"has {len(words)} words; a box is class cx cy w h [score [track [source]]]; fix")
     last_class = 2**31 - 1 if classes is None else len(classes) - 1
     class_id = _whole("class", words[0], 0, last_class)
     for name, word in zip(("cx", "cy", "w", "h", "score"), words[1:6], strict=False):
@@ -159,7 +156,7 @@ def _read_line(line: str, size: tuple[int, int], classes: tuple[str, ...] | None
     if not 0 <= score <= 1:
         raise FormatError(f"has score {words[5][:40]}; scores lie in 0 to 1; fix it")
     track = _whole("track_id", words[6], -1, 2**63 - 1) if len(words) > 6 else -1
-    source = _whole("source", words[7], 0, max(Source)) if len(words) > 7 else int(Source.GROUND_TRUTH)
+    source = _whole("source", words[7], 0, max(LabelSource)) if len(words) > 7 else int(LabelSource.GROUND_TRUTH)
     return x1, y1, x2, y2, class_id, track, score, source
 
 

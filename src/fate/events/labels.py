@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from fate.errors import FateError
 
 
-class Source(IntEnum):
+class LabelSource(IntEnum):
     """Where a row comes from."""
 
     GROUND_TRUTH = 0
@@ -40,14 +40,10 @@ COLUMNS: dict[str, DTypeLike] = {
     "source": np.uint8,
 }
 
-_PIXELS = "coordinates are finite numbers in pixels"
+# what an error says was expected
 _EXPECTED = {
-    "t_us": "times are whole microseconds of an integer dtype",
-    "labelled_us": "times are whole microseconds of an integer dtype",
-    "x1": _PIXELS,
-    "y1": _PIXELS,
-    "x2": _PIXELS,
-    "y2": _PIXELS,
+    **dict.fromkeys(("t_us", "labelled_us"), "times are whole microseconds of an integer dtype"),
+    **dict.fromkeys(("x1", "y1", "x2", "y2"), "coordinates are finite numbers in pixels"),
     "class_id": "class ids are 0 or larger (int32)",
     "track_id": "track ids are 0 or larger, or -1 for none (int64)",
     "score": "scores lie in 0 to 1",
@@ -71,7 +67,7 @@ class Labels:
     class_id: NDArray[np.int32]  #: (N,) >= 0, and below ``len(classes)`` where classes are known
     track_id: NDArray[np.int64]  #: (N,) >= 0, or -1 for none
     score: NDArray[np.float32]  #: (N,) in [0, 1]; 1 for ground truth
-    source: NDArray[np.uint8]  #: (N,) a :class:`Source`
+    source: NDArray[np.uint8]  #: (N,) a :class:`LabelSource`
     labelled_us: NDArray[np.int64]  #: (L,) microseconds, strictly increasing
     classes: tuple[str, ...] | None  #: the name of each class id
     sensor: tuple[int, int] | None  #: (height, width) in pixels
@@ -165,9 +161,7 @@ class Labels:
             for name in ("classes", "sensor"):
                 given, expected = getattr(part, name), getattr(first, name)
                 if given != expected:
-                    raise FateError(
-                        f"part {index} has {name} {given}; part 0 has {expected}; make them agree first"
-                    )
+                    raise FateError(f"part {index} has {name} {given}; part 0 {expected}; make them agree")
         times, counts = np.unique(np.concatenate([part.labelled_us for part in parts]), return_counts=True)
         if (counts > 1).any():
             shared = times[np.argmax(counts > 1)]
@@ -239,6 +233,12 @@ class Labels:
             np.array_equal(getattr(self, name), getattr(other, name)) for name in (*COLUMNS, "labelled_us")
         )
 
+    __hash__ = None  # type: ignore[assignment]  # equal by value of large arrays: hashing would be slow
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        return _restore, (columns, self.labelled_us, self.classes, self.sensor)
+
     def __repr__(self) -> str:
         parts = [f"{len(self)} {'box' if len(self) == 1 else 'boxes'}"]
         if len(self.labelled_us):
@@ -254,12 +254,24 @@ class Labels:
         return f"Labels({', '.join(parts)})"
 
 
+def _restore(
+    columns: Mapping[str, NDArray[Any]],
+    labelled_us: NDArray[np.int64],
+    classes: tuple[str, ...] | None,
+    sensor: tuple[int, int] | None,
+) -> Labels:
+    """What pickle calls: the same table, read-only again."""
+    labels = object.__new__(Labels)
+    labels._set(columns, labelled_us, classes, sensor)
+    return labels
+
+
 def _columns(given: Mapping[str, ArrayLike | None]) -> dict[str, NDArray[Any]]:
     """The nine columns in their dtypes and of one length; a missing (None) column gets its default."""
     unknown = [name for name in given if name not in COLUMNS]
     if unknown:
         raise FateError(f"got a column {unknown[0]!r}; columns are {', '.join(COLUMNS)}; rename or drop it")
-    defaults = {"track_id": -1, "score": 1, "source": Source.GROUND_TRUTH}
+    defaults = {"track_id": -1, "score": 1, "source": LabelSource.GROUND_TRUTH}
     columns: dict[str, NDArray[Any]] = {}
     rows = 0
     for name, dtype in COLUMNS.items():
@@ -315,7 +327,7 @@ def _check_rows(columns: Mapping[str, NDArray[Any]], classes: tuple[str, ...] | 
         _refuse(ids >= len(classes), "class_id", ids, known, "name more classes or fix the row")
     _refuse(columns["track_id"] < -1, "track_id", columns["track_id"], _EXPECTED["track_id"], fix)
     _refuse(~((scores >= 0) & (scores <= 1)), "score", scores, _EXPECTED["score"], fix)
-    _refuse(columns["source"] > max(Source), "source", columns["source"], _EXPECTED["source"], fix)
+    _refuse(columns["source"] > max(LabelSource), "source", columns["source"], _EXPECTED["source"], fix)
 
 
 def _check_labelled(labelled: NDArray[np.int64], times: NDArray[np.int64]) -> None:

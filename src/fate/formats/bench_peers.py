@@ -72,13 +72,15 @@ def _expelliarmus_windows(path: str, duration_us: int) -> Iterator[int]:
         yield len(window)
 
 
-def _searchsorted_seek(path: str) -> Callable[[int, int], int]:
-    """What one writes by hand for DAT: map the file, ``np.searchsorted`` on its time field, unpack the rows."""
+def _searchsorted_seek(path: str, key: type = int) -> Callable[[int, int], int]:
+    """What one writes by hand for DAT: map the file, ``np.searchsorted`` on its time field, unpack the rows. A plain
+    integer makes numpy convert the whole column first."""
     start = parse_header(Path(path).read_bytes()[:65536]).num_bytes + 2
     table = np.memmap(path, np.dtype([("t", "<u4"), ("address", "<u4")]), "r", start)
 
     def read(start_us: int, end_us: int) -> int:
-        first, last = np.searchsorted(table["t"], np.array([start_us, end_us], np.uint32))
+        first = np.searchsorted(table["t"], key(start_us))
+        last = np.searchsorted(table["t"], key(end_us))
         rows = table[first:last]
         address = rows["address"]
         x, y, p = address & 0x3FFF, (address >> 14) & 0x3FFF, address >> 28
@@ -87,11 +89,15 @@ def _searchsorted_seek(path: str) -> Callable[[int, int], int]:
     return read
 
 
+def _typed_searchsorted_seek(path: str) -> Callable[[int, int], int]:
+    """The same by someone who knows to give the key the type of the column."""
+    return _searchsorted_seek(path, np.uint32)
+
+
 PEERS: dict[str, Peer] = {
     "evt3": Peer("evt3", ("evt3",), whole=_evt3_whole),
     "faery": Peer("faery", ("dat", "evt2", "evt3"), whole=_faery_whole),
-    "expelliarmus": Peer(
-        "expelliarmus", ("dat", "evt2"), whole=_expelliarmus_whole, windows=_expelliarmus_windows
-    ),
+    "expelliarmus": Peer("expelliarmus", ("dat", "evt2"), whole=_expelliarmus_whole, windows=_expelliarmus_windows),
     "searchsorted": Peer(None, ("dat",), seek=_searchsorted_seek),
+    "searchsorted-typed": Peer(None, ("dat",), seek=_typed_searchsorted_seek),
 }

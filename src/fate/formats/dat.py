@@ -24,26 +24,40 @@ from fate.formats.writing import FileWriter, check_fits
 EVENT_TYPES = {0: "2D", 12: "CD"}
 RECORD_BYTES = 8
 MAX_COORDINATE = (1 << 14) - 1
+HALF_RANGE = 1 << 31  # µs
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _decode(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> None:
     """``words`` [2 E] uint32. ``state``: previous 32-bit time (-1 at the start), µs added by wraps, wraps."""
-    previous = state[0]
-    offset = state[1]
-    for i in range(t.shape[0]):
-        time = np.int64(words[2 * i])
+    n = t.shape[0]
+    if n == 0:
+        return
+    for i in range(n):  # no branches, so that it becomes vector code
+        t[i] = words[2 * i]
         address = words[2 * i + 1]
-        if time + (1 << 31) < previous:
-            offset += 1 << 32
-            state[2] += 1
-        previous = time
-        t[i] = time + offset
         x[i] = address & 0x3FFF
         y[i] = (address >> 14) & 0x3FFF
-        p[i] = 1 if address >> 28 else 0
-    state[0] = previous
-    state[1] = offset
+        p[i] = address >> 28 != 0
+    wraps = t[0] + HALF_RANGE < state[0]
+    for i in range(1, n):
+        wraps += t[i] + HALF_RANGE < t[i - 1]
+    last = t[n - 1]
+    if wraps or state[1]:
+        _unwrap(t, state)
+    state[0] = last
+
+
+@njit(nogil=True, cache=True)
+def _unwrap(t: Any, state: Any) -> None:
+    previous = state[0]
+    for i in range(t.shape[0]):
+        time = t[i]
+        if time + HALF_RANGE < previous:
+            state[1] += 2 * HALF_RANGE
+            state[2] += 1
+        previous = time
+        t[i] = time + state[1]
 
 
 class DatDecoder(Decoder):
@@ -52,6 +66,8 @@ class DatDecoder(Decoder):
     format = "DAT"
     state_size = 2
     skipped_kinds = ("time wraps",)
+    record_bytes = RECORD_BYTES
+    last_plain_us = 2 * HALF_RANGE - 1
 
     def initial_state(self) -> Any:
         state = super().initial_state()

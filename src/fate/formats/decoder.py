@@ -34,6 +34,8 @@ class Decoder(ABC):
     format: str
     state_size: int
     skipped_kinds: tuple[str, ...] = ()
+    record_bytes: int = 0  # set where each record of so many bytes is one event that needs none before it…
+    last_plain_us: int = 0  # …as long as times stay at or below this
 
     def __init__(self, sensor: Sequence[int] | None = None, *, out_of_bounds: OutOfBounds = "raise") -> None:
         self.sensor = None if sensor is None else Sensor.of(sensor)
@@ -91,7 +93,7 @@ def describe_outside(name: object, tally: Tally, sensor: Sensor) -> str:
     where = f"x = {spaced(x)}" if not 0 <= x < sensor.width else f"y = {spaced(y)}"
     return (
         f"{name}: {spaced(tally.outside)} of {spaced(tally.events)} events outside {sensor}"
-        f" (first: index {spaced(index)}, {where}); pass --drop-out-of-bounds (out_of_bounds=\"drop\") to skip them"
+        f' (first: index {spaced(index)}, {where}); pass --drop-out-of-bounds (out_of_bounds="drop") to skip them'
     )
 
 
@@ -100,7 +102,7 @@ def describe_back(name: object, tally: Tally) -> str:
     index, before, after = tally.back_first
     return (
         f"{name}: time goes back {spaced(tally.back)} times in {spaced(tally.events)} events (first: index"
-        f" {spaced(index)}, from {before} to {after} µs); pass --sort (unsorted=\"sort\") to order them by time"
+        f' {spaced(index)}, from {before} to {after} µs); pass --sort (unsorted="sort") to order them by time'
     )
 
 

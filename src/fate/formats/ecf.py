@@ -39,13 +39,13 @@ REASONS = {
 }
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _u2(data: Any, at: int) -> int:
+@njit(nogil=True, cache=True)
+def _u2(data: Any, at: int) -> Any:
     return np.int64(data[at]) | np.int64(data[at + 1]) << 8
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _u4(data: Any, at: int) -> int:
+@njit(nogil=True, cache=True)
+def _u4(data: Any, at: int) -> Any:
     return _u2(data, at) | _u2(data, at + 2) << 16
 
 
@@ -53,7 +53,7 @@ def _u4(data: Any, at: int) -> int:
 # or one of the negative reasons. None reads past ``data`` or writes past a column.
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _times(data: Any, at: int, t: Any) -> int:
     end = data.shape[0]
     if at + 8 > end:
@@ -73,7 +73,7 @@ def _times(data: Any, at: int, t: Any) -> int:
         if at >= end:
             return ENDS_EARLY
         time += step + np.int64(data[at] >> 4)
-        count = np.int64(data[at] & 15)
+        count: Any = np.int64(data[at] & 15)
         at += 1
         if count == 15:
             if at + 2 > end:
@@ -87,7 +87,7 @@ def _times(data: Any, at: int, t: Any) -> int:
     return at
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _rows(data: Any, at: int, y: Any) -> int:
     end = data.shape[0]
     i = 0
@@ -109,7 +109,7 @@ def _rows(data: Any, at: int, y: Any) -> int:
     return at
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _columns_masked(data: Any, at: int, x: Any) -> int:
     n = x.shape[0]
     i = 0
@@ -127,7 +127,7 @@ def _columns_masked(data: Any, at: int, x: Any) -> int:
     return at
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _polarities(data: Any, at: int, p: Any) -> int:
     end = data.shape[0]
     i = 0
@@ -135,7 +135,7 @@ def _polarities(data: Any, at: int, p: Any) -> int:
         if at >= end:
             return ENDS_EARLY
         polarity = data[at] >> 7
-        count = np.int64(data[at] & 127)
+        count: Any = np.int64(data[at] & 127)
         at += 1
         if count == 127:
             if at + 2 > end:
@@ -149,7 +149,7 @@ def _polarities(data: Any, at: int, p: Any) -> int:
     return at
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _columns_packed(data: Any, at: int, x: Any, p: Any) -> int:
     n = x.shape[0]
     for i in range(0, n, 4):
@@ -164,7 +164,7 @@ def _columns_packed(data: Any, at: int, x: Any, p: Any) -> int:
     return at
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _all_packed(data: Any, at: int, x: Any, y: Any, p: Any) -> int:
     n = x.shape[0]
     for i in range(0, n, 4):
@@ -180,7 +180,7 @@ def _all_packed(data: Any, at: int, x: Any, y: Any, p: Any) -> int:
     return at
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _decode(data: Any, packing: int, t: Any, x: Any, y: Any, p: Any) -> int:
     at = _times(data, 4, t)
     if at < 0:

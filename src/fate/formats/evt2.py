@@ -27,8 +27,8 @@ WRAP_SLACK = 10_000  # µs by which a wrap may fall short of the whole range
 SKIPPED = ("before the first time", "triggers", "vendor words", "unknown words")
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _count_skipped(kind: int, counts: Any) -> None:
+@njit(nogil=True, cache=True)
+def _count_skipped(kind: Any, counts: Any) -> None:
     if kind == TRIGGER:
         counts[1] += 1
     elif kind in (OTHER, CONTINUED):
@@ -37,8 +37,8 @@ def _count_skipped(kind: int, counts: Any) -> None:
         counts[3] += 1
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _time_high(high: int, base: int, offset: int) -> tuple[int, int]:
+@njit(nogil=True, cache=True)
+def _time_high(high: Any, base: Any, offset: Any) -> tuple[int, int]:
     """New time base and wrap offset for a TIME_HIGH word of ``high`` (µs), given the old ones."""
     new = high + offset
     if base - new >= TIME_RANGE - 64 - WRAP_SLACK:
@@ -46,7 +46,7 @@ def _time_high(high: int, base: int, offset: int) -> tuple[int, int]:
     return new, offset
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _decode_evt2(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
     """``words`` [n] uint32 → number of events. ``state``: time base (-1: none yet), wrap offset, then counts."""
     base = state[0]
@@ -78,7 +78,7 @@ def _decode_evt2(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
     return n
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _decode_evt21(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
     """``words`` [2 n] uint32, validity first, fields second → number of events. ``state`` as for EVT2."""
     base = state[0]
@@ -118,7 +118,7 @@ def _decode_evt21(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int
     return n
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _count_valid(words: Any) -> int:
     """Bits set in every other word: room for the events of EVT2.1 ``words``."""
     total = 0

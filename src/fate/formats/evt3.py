@@ -28,7 +28,7 @@ NO_HIGH = -1
 NO_ROW = -1
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _decode(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
     """``words`` [n] uint16 → number of events; the columns have room for 12 events a word.
 
@@ -38,7 +38,7 @@ def _decode(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
     high = state[0]
     wraps = state[1]
     low = state[2]
-    row = state[3]
+    row: Any = state[3]
     base = state[4]
     polarity = state[5]
     early = 0
@@ -71,11 +71,11 @@ def _decode(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
             y[n] = row
             p[n] = (word >> 11) & 1
             n += 1
-        elif kind == VECT_12 or kind == VECT_8:  # noqa: PLR1714  (a tuple test is slower here)
-            valid = word & 0xFFF if kind == VECT_12 else word & 0xFF
+        elif kind == VECT_12 or kind == VECT_8:
+            valid: Any = word & 0xFFF if kind == VECT_12 else word & 0xFF
             if row < 0:
                 rowless += 1
-                valid = 0
+                valid = np.int64(0)
             column = base
             while valid:
                 if valid & 1:
@@ -126,7 +126,7 @@ def _decode(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
     return n
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _room_for(words: Any) -> int:
     """At most so many events are in ``words``: one for each ADDR_X, 12 for each vector word."""
     room = 0

@@ -23,7 +23,7 @@ VECTOR = 32  # columns covered by one EVT2.1 word, or by VECT_12 + VECT_12 + VEC
 VECTOR_FROM = 5  # events from which an EVT3 vector (four words) is shorter than single events
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _time_high_words(high: int, previous: int, bits: int, out: Any, n: int) -> int:
     """TIME_HIGH words from ``previous`` (-1: none yet) to ``high``; returns the new number of words."""
     last = (1 << bits) - 1
@@ -40,7 +40,7 @@ def _time_high_words(high: int, previous: int, bits: int, out: Any, n: int) -> i
     return n + 1
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _run_length(t: Any, x: Any, y: Any, p: Any, i: int) -> int:
     """Events from ``i`` on with one time, row, polarity and 32-column cell, in increasing x."""
     j = i + 1
@@ -56,7 +56,7 @@ def _run_length(t: Any, x: Any, y: Any, p: Any, i: int) -> int:
     return j - i
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _encode_evt2(t: Any, x: Any, y: Any, p: Any, state: Any, vectors: bool, out: Any) -> int:
     """``out`` int64 words without the low half of EVT2.1 → number of words; ``state``: last TIME_HIGH, -1 for none."""
     high = state[0]
@@ -85,7 +85,7 @@ def _encode_evt2(t: Any, x: Any, y: Any, p: Any, state: Any, vectors: bool, out:
     return n
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _encode_evt3(t: Any, x: Any, y: Any, p: Any, state: Any, width: int, out: Any) -> int:
     """``out`` int64 words → number of words. ``state``: last TIME_HIGH, TIME_LOW and row, -1 for none."""
     high = state[0]
@@ -140,10 +140,14 @@ class EvtWriter(FileWriter):
         check_fits(self.path, sensor, MAX_COORDINATE, self.format)
         self._state = np.full(3, -1, np.int64)
         self._time = 0
-        self.file.write(
-            f"% evt {self.version}\n% format {self.format.replace('.', '')};height={sensor.height};width={sensor.width}\n"
-            f"% geometry {sensor.width}x{sensor.height}\n% end\n".encode()
+        height, width, name = sensor.height, sensor.width, self.format.replace(".", "")
+        lines = (
+            f"evt {self.version}",
+            f"format {name};height={height};width={width}",
+            f"geometry {width}x{height}",
+            "end",
         )
+        self.file.write("".join(f"% {line}\n" for line in lines).encode())
 
     def append(self, events: Events) -> None:
         limit = MAX_WRAPS << self.time_bits

@@ -12,6 +12,7 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ from numpy.typing import NDArray
 
 from fate.errors import FateWarning
 from fate.events.events import Sensor
-from fate.formats.columns import Tally, check
-from fate.formats.source import Bookmark, Source, Tail
+from fate.formats.columns import Columns, Tally, check
+from fate.formats.source import Bookmark, EvenBlocks, Source, Tail
 
 VERSION = 1  # raise it when the meaning of anything stored changes: old cache files are then ignored
+THREADS = 2
+RUN_BLOCKS = 16  # decoded at a time by one thread
 Progress = Callable[[int, int], None]  # bytes or rows done, of how many
 
 
@@ -36,7 +39,7 @@ class Index:
         positions: [blocks + 1] int64, where each block starts; the last is the end.
         states: [blocks, S] int64, the decoder's state at each start.
         first: [blocks + 1] int64, number of kept events before each block.
-        t_min, t_max: [blocks] int64, µs; ``t_max < t_min`` marks a block without events.
+        t_min, t_max: [blocks] int64, µs; a block without events repeats the last time before it.
     """
 
     positions: NDArray[np.int64]
@@ -62,8 +65,10 @@ class Index:
         return Bookmark(int(self.positions[block]), self.states[block])
 
     def blocks_between(self, start_us: int, end_us: int) -> NDArray[np.intp]:
-        """Blocks that may hold events of ``[start_us, end_us)``. Times may go back, so every block is asked."""
-        return np.flatnonzero((self.t_max >= start_us) & (self.t_min < end_us) & (self.t_max >= self.t_min))
+        """Blocks that may hold events of ``[start_us, end_us)``: all are asked where times go back."""
+        if self.tally.back:
+            return np.flatnonzero((self.t_max >= start_us) & (self.t_min < end_us))
+        return np.arange(np.searchsorted(self.t_max, start_us), np.searchsorted(self.t_min, end_us))
 
     def likely_events(self, start_us: int, end_us: int) -> float:
         """Events in ``[start_us, end_us)`` if each block spread its own evenly over its time."""
@@ -73,8 +78,22 @@ class Index:
         return float((np.diff(self.first)[blocks] * (overlap / (t_max - t_min))).sum())
 
 
-def build_index(source: Source, sensor: Sensor | None, progress: Progress | None = None) -> Index:
-    """One pass over ``source``; events outside ``sensor`` are counted and left out of the block counts."""
+def build_index(
+    source: Source, sensor: Sensor | None, progress: Progress | None = None, out: Columns | None = None
+) -> tuple[Index, bool]:
+    """One pass over ``source``; events outside ``sensor`` are counted and left out of the block counts.
+
+    ``out``, if given, has room for the events of :meth:`Source.even_blocks`; the second value returned says whether
+    they are in it.
+    """
+    if even := source.even_blocks():
+        index = _index_evenly(source, even, sensor, out)
+        if index:
+            return index, out is not None
+    return _index_in_order(source, sensor, progress), False
+
+
+def _index_in_order(source: Source, sensor: Sensor | None, progress: Progress | None) -> Index:
     tally = Tally()
     positions: list[int] = []
     states: list[NDArray[np.int64]] = []
@@ -85,18 +104,61 @@ def build_index(source: Source, sensor: Sensor | None, progress: Progress | None
         positions.append(bookmark.position)
         states.append(bookmark.state)
         counts.append(len(kept.t))
-        spans.append(tally.block)
+        spans.append(tally.block if len(kept.t) else (tally.last_t, tally.last_t))
         if progress:
             progress(bookmark.position, max(source.size, bookmark.position))
     span = np.array(spans, np.int64).reshape(-1, 2)
     return Index(
         positions=np.array([*positions, source.end()], np.int64),
-        states=np.array(states, np.int64).reshape(len(states), -1),
+        states=np.array(states, np.int64).reshape(len(states), len(states[0]) if states else 0),
         first=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
         t_min=np.ascontiguousarray(span[:, 0]),
         t_max=np.ascontiguousarray(span[:, 1]),
         tally=tally,
         skipped=source.skipped(),
+        tail=source.tail(),
+        bytes_consumed=source.bytes_consumed(),
+    )
+
+
+def _index_evenly(source: Source, even: EvenBlocks, sensor: Sensor | None, out: Columns | None) -> Index | None:
+    """The same in several threads, for a file in which nothing is odd; None at the first oddity."""
+    blocks = len(even.positions) - 1
+    t_min, t_max = np.zeros(blocks, np.int64), np.zeros(blocks, np.int64)
+    counts = np.full(blocks, even.rows, np.int64)
+    if blocks:
+        counts[-1] = even.num_events - even.rows * (blocks - 1)
+    first = np.concatenate(([0], np.cumsum(counts)))
+
+    def survey(begin: int) -> Tally | None:
+        end = min(begin + RUN_BLOCKS, blocks)
+        tally = Tally()
+        start = Bookmark(int(even.positions[begin]), even.state)
+        columns = check(source.decode(start, int(even.positions[end])), sensor, tally)
+        if tally.outside or tally.back or tally.bad_polarity or tally.t_max > even.last_us:
+            return None
+        t_min[begin:end] = columns.t[:: even.rows]
+        t_max[begin:end] = columns.t[np.minimum(first[begin + 1 : end + 1] - first[begin], len(columns.t)) - 1]
+        if out:
+            for target, column in zip(out, columns, strict=True):
+                target[first[begin] : first[end]] = column
+        return tally
+
+    whole = Tally()
+    with ThreadPoolExecutor(THREADS) as pool:
+        for tally in pool.map(survey, range(0, blocks, RUN_BLOCKS)):
+            if tally is None or tally.t_min < whole.last_t:
+                pool.shutdown(cancel_futures=True)
+                return None
+            whole.add(tally)
+    return Index(
+        positions=even.positions,
+        states=np.broadcast_to(even.state, (blocks, len(even.state))),
+        first=first,
+        t_min=t_min,
+        t_max=t_max,
+        tally=whole,
+        skipped={},
         tail=source.tail(),
         bytes_consumed=source.bytes_consumed(),
     )
@@ -125,9 +187,14 @@ def load_index(file: Path) -> Index | None:
     try:
         with np.load(file, allow_pickle=False) as stored:
             meta = json.loads(str(stored["meta"]))
+            tally: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in meta["tally"].items()}
             index = Index(
-                *(stored[name] for name in ("positions", "states", "first", "t_min", "t_max")),
-                tally=Tally(**{k: tuple(v) if isinstance(v, list) else v for k, v in meta["tally"].items()}),
+                positions=stored["positions"],
+                states=stored["states"],
+                first=stored["first"],
+                t_min=stored["t_min"],
+                t_max=stored["t_max"],
+                tally=Tally(**tally),
                 skipped=meta["skipped"],
                 tail=Tail(*meta["tail"]),
                 bytes_consumed=meta["bytes_consumed"],

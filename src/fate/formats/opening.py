@@ -121,24 +121,24 @@ def recognise(path: Path) -> str:
         raise FormatError(
             f"{path}: is AEDAT {version}; versions 2.0 and 4.0 are read; convert it with the program that recorded it"
         )
-    if name := _prophesee(path, head):
-        return name
+    if prophesee := _prophesee(path, head):
+        return prophesee
     if _looks_like_text(head):
-        if suffix in (".raw", ".dat", ".h5", ".hdf5", ".npz", ".npy", ".aedat", ".aedat4", ".bag") and not _number_row(head):
-            raise FormatError(
-                f"{path}: is a text file, not a {suffix} recording; give the recording itself"
-            )
+        if suffix in (".raw", ".dat", ".h5", ".hdf5", ".npz", ".npy", ".aedat", ".aedat4", ".bag") and not _number_row(
+            head
+        ):
+            raise FormatError(f"{path}: is a text file, not a {suffix} recording; give the recording itself")
         return "csv"
     if suffix == ".dat" and head[0] in (0, 12) and head[1:2] == b"\x08":
         return "dat"
     if suffix in (".raw", ".dat"):
         raise FormatError(
-            f"{path}: has no header that names its format; pass --format evt2, evt21, evt3 or dat (format=\"evt3\")"
+            f'{path}: has no header that names its format; pass --format evt2, evt21, evt3 or dat (format="evt3")'
             " if you know which it is"
         )
     raise FormatError(
-        f"{path}: is not an event file that is known here; known are DAT, RAW (EVT2, EVT2.1, EVT3), HDF5, AEDAT2, AEDAT4,"
-        " ES, NPZ, NPY, CSV and ROS bags"
+        f"{path}: is not an event file that is known here; known are DAT, RAW (EVT2, EVT2.1, EVT3), HDF5, AEDAT2,"
+        " AEDAT4, ES, NPZ, NPY, CSV and ROS bags"
     )
 
 
@@ -189,7 +189,7 @@ def _prophesee(path: Path, head: bytes) -> str | None:
     if _looks_like_text(head):
         return "csv"
     raise FormatError(
-        f"{path}: the header does not name its event format; pass --format evt2, evt21 or evt3 (format=\"evt3\") if you"
+        f'{path}: the header does not name its event format; pass --format evt2, evt21 or evt3 (format="evt3") if you'
         " know which it is"
     )
 

@@ -16,16 +16,15 @@ import numpy as np
 from fate.errors import FateError, FateWarning, FormatError
 from fate.events.events import Events, Sensor
 from fate.events.window import Window, window_us
-from fate.formats.columns import Columns, Tally, check, empty_columns, join
+from fate.formats.columns import Columns, Tally, check, empty_columns, join, room_for
 from fate.formats.decoder import OutOfBounds, describe_back, describe_outside, spaced
-from fate.formats.index import Index, Progress, build_index, cache_path, load_index, store_index
+from fate.formats.index import THREADS, Index, Progress, build_index, cache_path, load_index, store_index
 from fate.formats.sensors import smallest_known_sensor
-from fate.formats.source import Source
+from fate.formats.source import Source, Tail
 
 KEPT_BLOCKS = 8  # decoded blocks kept at hand: neighbouring windows share them
 CACHED_FROM_BYTES = 1 << 20  # below this, scanning is faster than finding a stored index
 WHOLE_FILE_RUN_BYTES = 1 << 20  # decoded at a time by one thread when a whole file is read
-THREADS = 2
 
 
 @dataclass(frozen=True)
@@ -113,36 +112,36 @@ class Recording:
 
     def index(self, progress: Progress | None = None) -> Index:
         """The time index, built or loaded on first use; raises where the file breaks the rules asked for."""
-        if self._index is None:
-            index = self._load_or_build(progress)
-            self._judge(index)
-            self._index = index
-        return self._index
+        return self._index or self._set_index(self._load_or_build(progress)[0])
 
-    def _load_or_build(self, progress: Progress | None) -> Index:
+    def _set_index(self, index: Index) -> Index:
+        self._judge(index)
+        self._index = index
+        return index
+
+    def _load_or_build(self, progress: Progress | None, keep: bool = False) -> tuple[Index, Columns | None]:
+        """The index; with ``keep``, also the events when they came along with building it."""
         file = None
         if self._options.cache and self._source.size >= CACHED_FROM_BYTES:
             file = cache_path(self.path, {"format": self.format, "sensor": self._sensor, "open": self._reopen_key()})
-        index = load_index(file) if file else None
-        if index is None:
-            index = build_index(self._source, self._sensor, progress)
-            if file:
-                store_index(file, index)
-        return index
+        if file and (index := load_index(file)):
+            return index, None
+        even = self._source.even_blocks() if keep else None
+        out = room_for(even.num_events) if even else None
+        index, filled = build_index(self._source, self._sensor, progress, out)
+        if file:
+            store_index(file, index)
+        return index, out if filled else None
 
     def _reopen_key(self) -> str:
         return repr(self._reopen[1:])
 
     def _judge(self, index: Index) -> None:
         tally, options = index.tally, self._options
-        if index.tail.num_bytes:
-            message = (
-                f"{self.path}: the last {index.tail.num_bytes} bytes, at position {index.tail.position}, are not a"
-                f" whole {self.format} record"
-            )
+        if cut := describe_tail(index.tail, self.format):
             if options.strict:
-                raise FormatError(f"{message}; the file is cut short (without --strict they are dropped)")
-            warnings.warn(f"{message} and were dropped", FateWarning, stacklevel=2)
+                raise FormatError(f"{self.path}: {cut}; the file is cut short (without --strict the rest is read)")
+            warnings.warn(f"{self.path}: {cut}; what is whole was read", FateWarning, stacklevel=2)
         if tally.bad_polarity:
             at, value = tally.bad_polarity_first
             raise FormatError(
@@ -175,11 +174,11 @@ class Recording:
 
     def read(self, start_us: int | None = None, end_us: int | None = None) -> Events:
         """Events with ``start_us <= t < end_us``; without bounds, all of them."""
+        if start_us is None and end_us is None:
+            return self._read_all()
         index = self.index()
         if not index.num_events:
             return Events.empty(self.sensor)
-        if start_us is None and end_us is None:
-            return self._read_all(index)
         start = index.tally.t_min if start_us is None else int(start_us)
         end = index.tally.t_max + 1 if end_us is None else int(end_us)
         pieces = []
@@ -221,8 +220,16 @@ class Recording:
             )
         return columns
 
-    def _read_all(self, index: Index) -> Events:
-        out = Columns(*(np.empty(index.num_events, dtype) for dtype in (np.int64, np.uint16, np.uint16, np.uint8)))
+    def _read_all(self) -> Events:
+        if self._index is None:
+            index, columns = self._load_or_build(None, keep=True)
+            self._set_index(index)
+            if columns:
+                return Events.trusted(*columns, self.sensor)
+        index = self.index()
+        if not index.num_events:
+            return Events.empty(self.sensor)
+        out = room_for(index.num_events)
         size = max(1, int(index.positions[-1] - index.positions[0]) // max(1, index.num_blocks))
         step = max(1, WHOLE_FILE_RUN_BYTES // size)
 
@@ -325,6 +332,19 @@ class Recording:
     def __reduce__(self) -> tuple[Any, ...]:
         """Other processes open the file again."""
         return self._reopen
+
+
+def describe_tail(tail: Tail, format: str) -> str:
+    """What is wrong with the end of a file; empty where nothing is."""
+    parts = []
+    if tail.num_bytes:
+        parts.append(
+            f"the last {spaced(tail.num_bytes)} bytes, at position {tail.position}, are not a whole {format} record and"
+            " were dropped"
+        )
+    if tail.missing:
+        parts.append(f"{tail.missing} that its header promises are missing at the end")
+    return ", and ".join(parts)
 
 
 def _sorted(columns: Columns) -> Columns:

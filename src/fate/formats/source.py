@@ -41,11 +41,31 @@ class Bookmark(NamedTuple):
     state: NDArray[np.int64]
 
 
+class EvenBlocks(NamedTuple):
+    """Records of one size that can be decoded without those before: where blocks start is known without a scan.
+
+    Args:
+        positions: [blocks + 1] int64, starts of the blocks and the end.
+        rows: events in every block but the last.
+        num_events: in all.
+        state: the decoder's state at every start.
+        last_us: it only holds while times stay at or below this (a counter of fewer bits must not have wrapped).
+    """
+
+    positions: NDArray[np.int64]
+    rows: int
+    num_events: int
+    state: NDArray[np.int64]
+    last_us: int
+
+
 class Tail(NamedTuple):
-    """Bytes at the end that are not a whole record: how many, and where they start."""
+    """Bytes at the end that are not a whole record: how many, and where they start; and what the header promises beyond
+    them, such as "12 rows" (empty where nothing is missing)."""
 
     num_bytes: int
     position: int
+    missing: str = ""
 
 
 class Source(ABC):
@@ -69,6 +89,10 @@ class Source(ABC):
     @abstractmethod
     def end(self) -> int:
         """The position after the last block, known once :meth:`scan` has run through."""
+
+    def even_blocks(self) -> EvenBlocks | None:
+        """The blocks, where they are known without a scan."""
+        return None
 
     def skipped(self) -> dict[str, int]:
         """After a scan: how many words or records of each kind were passed over."""
@@ -167,6 +191,16 @@ class ByteSource(Source):
             yield start, columns
         self._end = position
         self._skipped = decoder.skipped()
+
+    def even_blocks(self) -> EvenBlocks | None:
+        size = self._decoder.record_bytes
+        if not size:
+            return None
+        rows, total = BLOCK_BYTES // size, (self.size - self._data_start) // size
+        starts = self._data_start + np.arange(0, total, rows, dtype=np.int64) * size
+        self._end = self._data_start + total * size
+        positions = np.append(starts, self._end)
+        return EvenBlocks(positions, rows, total, self._decoder.initial_state(), self._decoder.last_plain_us)
 
     def decode(self, start: Bookmark, end: int) -> Columns:
         decoder = self._decoder.fresh()

@@ -102,7 +102,7 @@ def count_duplicates(recording: Recording, progress: Progress | None = None) -> 
     return total
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _count_repeats(t: Any, x: Any, y: Any, p: Any, last: Any) -> int:
     """``last`` [H, W, 2] int64: time of the last event of each pixel and polarity. Times never decrease, so an event
     is a repeat exactly when its own pixel and polarity already fired at its time."""

@@ -1,0 +1,197 @@
+"""Feed readers with damaged files and count what happens: read, refused in one sentence, or a crash.
+
+    python scripts/fuzz_formats.py evt3 dat --inputs 1000000
+
+Each input is a small valid recording with random bytes changed, cut, doubled or swapped with another file's. It is
+opened, read whole and read by spans; every other one with events outside dropped and times sorted. Anything but a
+result or a FateError is a finding: the input is kept in ``--keep`` and the exit code is 1. Inputs are numbered and
+made from their number, so any of them can be made again with ``--first N --inputs 1``. Batches run in processes of
+their own: a process that dies, hangs or grows past its memory limit is a finding too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from fate import Events, FateError, FateWarning, open_recording, write_events
+
+BATCH = 20_000
+SECONDS_PER_INPUT = 10
+MEMORY_BYTES = 4 << 30  # of address space: far above what a file of a few kB may need
+Random = np.random.Generator
+
+
+def events(n: int, seed: int) -> Events:
+    random = np.random.default_rng(seed)
+    t = np.cumsum(random.choice([0, 0, 1, 30, 700, 5000], n))
+    x = (np.repeat(random.integers(0, 60, n // 5 + 1), 5)[:n] + np.arange(n) % 5) % 64
+    y = np.repeat(random.integers(0, 48, n // 5 + 1), 5)[:n]
+    return Events(t, x, y, random.integers(0, 2, n), (48, 64))
+
+
+def written(name: str, suffix: str) -> Callable[[Path], list[bytes]]:
+    def make(folder: Path) -> list[bytes]:
+        seeds = []
+        for seed, n in enumerate((0, 1, 40, 150)):
+            path = folder / f"seed{seed}{suffix}"
+            write_events(path, events(n, seed), format=name)
+            seeds.append(path.read_bytes())
+        return seeds
+
+    return make
+
+
+def aedat2(_: Path) -> list[bytes]:
+    found = events(60, 1)
+    address = (found.x.astype(">u4") << 1) | (found.y.astype(">u4") << 8) | (1 - found.p)
+    dvs128 = np.stack([address, found.t_us], 1).astype(">u4").tobytes()
+    davis = (found.x.astype(">u4") << 12) | (found.y.astype(">u4") << 22) | (found.p.astype(">u4") << 11)
+    davis_records = np.stack([davis, found.t_us], 1).astype(">u4").tobytes()
+    return [
+        b"#!AER-DAT2.0\r\n# a recording\r\n" + dvs128,
+        b"#!AER-DAT2.0\r\n# AEChip: eu.seebetter.ini.chips.davis.DAVIS240C\r\n" + davis_records,
+    ]
+
+
+def event_stream(_: Path) -> list[bytes]:
+    body = b"".join(
+        bytes([(dt << 1) | p]) + np.array([x, y], "<u2").tobytes() for dt, p, x, y in [(3, 1, 5, 7), (0, 0, 9, 1)] * 30
+    )
+    return [b"Event Stream\x02\x00\x00\x01" + np.array([64, 48], "<u2").tobytes() + body + b"\xff\xfe" + body]
+
+
+def given(paths: list[Path]) -> Callable[[Path], list[bytes]]:
+    return lambda _: [path.read_bytes() for path in paths]
+
+
+SEEDS: dict[str, tuple[str, Callable[[Path], list[bytes]]]] = {
+    "dat": (".dat", written("dat", ".dat")),
+    "evt2": (".raw", written("evt2", ".raw")),
+    "evt21": (".raw", written("evt21", ".raw")),
+    "evt3": (".raw", written("evt3", ".raw")),
+    "prophesee-hdf5": (".hdf5", written("prophesee-hdf5", ".hdf5")),
+    "rvt-hdf5": (".h5", written("rvt-hdf5", ".h5")),
+    "npz": (".npz", written("npz", ".npz")),
+    "npy": (".npy", written("npy", ".npy")),
+    "csv": (".csv", written("csv", ".csv")),
+    "aedat2": (".aedat", aedat2),
+    "es": (".es", event_stream),
+}
+
+
+def mutated(seeds: list[bytes], random: Random) -> bytes:
+    """One of ``seeds`` with one to six random changes."""
+    data = bytearray(seeds[random.integers(len(seeds))])
+    for _ in range(random.integers(1, 7)):
+        if not data:
+            break
+        at = int(random.integers(len(data)))
+        match random.integers(8):
+            case 0:
+                data[at] ^= 1 << random.integers(8)
+            case 1:
+                data[at] = random.choice([0, 1, 9, 10, 13, 32, 37, 44, 45, 127, 128, 255])
+            case 2:
+                data[at : at + 4] = random.bytes(4)
+            case 3:
+                del data[at:]
+            case 4:
+                del data[at : at + int(random.integers(1, 20))]
+            case 5:
+                data[at:at] = random.bytes(int(random.integers(1, 20)))
+            case 6:
+                part = data[at : at + int(random.integers(1, 64))]
+                data[at:at] = part
+            case 7:
+                other = seeds[random.integers(len(seeds))]
+                data[at:] = other[min(at, len(other)) :]
+    return bytes(data)
+
+
+def try_one(path: Path, lenient: bool) -> str:
+    """Open and read; "read" or "refused". Any other exception is the reader's fault."""
+    options = {"out_of_bounds": "drop", "unsorted": "sort"} if lenient else {}
+    try:
+        with open_recording(path, cache=False, **options) as recording:
+            whole = recording.read()
+            for span in ((0, 5000), (-(10**6), 10**15)):
+                if recording.read(*span) != whole.between(*span):
+                    raise AssertionError(f"read{span} differs from a linear scan")
+    except FateError as error:
+        if "\n" in str(error) or not str(error).startswith(str(path)):
+            raise AssertionError(f"not one sentence about the file: {error}") from error
+        return "refused"
+    return "read"
+
+
+def run_batch(name: str, first: int, count: int, seed_files: list[Path], keep: Path) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    warnings.simplefilter("ignore", FateWarning)
+    outcomes: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        suffix, make = SEEDS[name] if not seed_files else (seed_files[0].suffix, given(seed_files))
+        seeds = make(Path(folder))
+        path = Path(folder) / f"input{suffix}"
+        for number in range(first, first + count):
+            data = mutated(seeds, np.random.default_rng([number, 7]))
+            path.write_bytes(data)
+            signal.alarm(SECONDS_PER_INPUT)
+            try:
+                outcomes[try_one(path, lenient=number % 2 == 1)] += 1
+            except BaseException as error:
+                outcomes["crash"] += 1
+                keep.mkdir(parents=True, exist_ok=True)
+                (keep / f"{name}-{number}{suffix}").write_bytes(data)
+                print(f"{name} {number}: {type(error).__name__}: {error}", file=sys.stderr)
+            signal.alarm(0)
+    print(json.dumps(outcomes))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("formats", nargs="*", default=sorted(SEEDS), help=f"some of {', '.join(SEEDS)}")
+    parser.add_argument("--inputs", type=int, default=1_000_000, help="per format")
+    parser.add_argument("--first", type=int, default=0, help="number of the first input")
+    parser.add_argument("--seed-files", type=Path, nargs="*", default=[], help="mutate these instead")
+    parser.add_argument("--keep", type=Path, default=Path("fuzz-findings"))
+    parser.add_argument("--batch", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.batch:
+        run_batch(arguments.formats[0], arguments.first, arguments.inputs, arguments.seed_files, arguments.keep)
+        return
+    failed = False
+    for name in arguments.formats:
+        start, total = time.monotonic(), Counter[str]()
+        for first in range(arguments.first, arguments.first + arguments.inputs, BATCH):
+            count = min(BATCH, arguments.first + arguments.inputs - first)
+            command = [sys.executable, __file__, name, "--batch", "yes", "--first", str(first), "--inputs", str(count)]
+            command += ["--keep", str(arguments.keep)]
+            command += ["--seed-files", *map(str, arguments.seed_files)] if arguments.seed_files else []
+            done = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+            sys.stderr.write(done.stderr[-2000:])
+            if done.returncode:
+                total["died"] += 1
+                print(f"{name}: the process for inputs {first} to {first + count} died ({done.returncode})", flush=True)
+                continue
+            total += Counter(json.loads(done.stdout.splitlines()[-1]))
+        failed |= bool(total["crash"] + total["died"])
+        print(f"{name}: {dict(total)} in {time.monotonic() - start:.0f} s", flush=True)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""AEDAT 2.0, the files of jAER: a header of text lines, then 8-byte big-endian records.
+
+Header lines start with ``#`` and end with CRLF; newer files close them with ``#End Of ASCII Header``, older ones
+simply stop. A record is ``u4`` address and ``i4`` time in µs, here taken as unsigned: it goes from positive over
+negative to positive again in 71 minutes, and a step back by more than half its range is a wrap.
+
+What the address means depends on the chip, which newer headers name (``# AEChip: ...Davis346B``):
+
+* DVS128: polarity in bit 0 (0 is ON), x in bits 1-7, y in bits 8-14; bit 15 marks special events.
+* DAVIS: bit 31 marks samples of frames and of the IMU; else x is in bits 12-21, y in bits 22-30, polarity in bit 11
+  (1 is ON), and bit 10 marks external triggers.
+
+Coordinates are given as they are stored, neither mirrored nor flipped: jAER counts rows from the bottom and shows
+the DVS128 mirrored, so a picture drawn with y = 0 at the top stands on its head.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fate.errors import FormatError
+from fate.events.events import Sensor
+from fate.formats.columns import Columns
+from fate.formats.decoder import Decoder, OutOfBounds
+from fate.formats.source import BLOCK_BYTES, ByteFile, ByteSource, Hints
+
+Layout = Literal["dvs128", "davis"]
+
+RECORD_BYTES = 8
+DVS128 = Sensor(128, 128)
+DAVIS_SENSORS = {"240": Sensor(180, 240), "346": Sensor(260, 346), "640": Sensor(480, 640)}
+MAX_HEADER_BYTES = 8 << 20  # jAER may write all its settings there
+MAX_LINE_BYTES = 64 << 10
+TRIGGERS, FRAME_SAMPLES, IMU_SAMPLES, UNKNOWN = 3, 4, 5, 6  # where they are counted in the state
+
+
+@njit(nogil=True, cache=True)
+def _decode(words: Any, davis: bool, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
+    """``words`` [2 n] uint32 → number of events.
+
+    ``state``: previous time (-1 at the start), µs added by wraps, then counts: wraps, triggers or special events,
+    frame samples, IMU samples, unknown addresses. Only events move the time: what is skipped may be damaged.
+    """
+    previous = state[0]
+    offset = state[1]
+    n = 0
+    for i in range(words.shape[0] // 2):
+        address = np.int64(words[2 * i])
+        if davis:
+            if address >> 31:
+                state[IMU_SAMPLES if (address >> 10) & 3 == 3 else FRAME_SAMPLES] += 1
+                continue
+            if (address >> 10) & 1:
+                state[TRIGGERS] += 1
+                continue
+            x[n] = (address >> 12) & 0x3FF
+            y[n] = (address >> 22) & 0x1FF
+            p[n] = (address >> 11) & 1
+        else:
+            if address >> 16:
+                state[UNKNOWN] += 1
+                continue
+            if address >> 15:
+                state[TRIGGERS] += 1
+                continue
+            x[n] = (address >> 1) & 0x7F
+            y[n] = (address >> 8) & 0x7F
+            p[n] = 1 - (address & 1)
+        time = np.int64(words[2 * i + 1])
+        if time + (1 << 31) < previous:
+            offset += 1 << 32
+            state[2] += 1
+        previous = time
+        t[n] = time + offset
+        n += 1
+    state[0] = previous
+    state[1] = offset
+    return n
+
+
+class Aedat2Decoder(Decoder):
+    """Records of an AEDAT 2.0 file, without its header.
+
+    Args:
+        layout: meaning of the address; unless given, ``"dvs128"`` for a 128×128 sensor and ``"davis"`` for others.
+    """
+
+    format = "AEDAT2"
+    state_size = 2
+    skipped_kinds = ("time wraps", "triggers", "frame samples", "IMU samples", "unknown addresses")
+
+    def __init__(
+        self,
+        sensor: Sequence[int] | None = None,
+        *,
+        out_of_bounds: OutOfBounds = "raise",
+        layout: Layout | None = None,
+    ) -> None:
+        super().__init__(sensor, out_of_bounds=out_of_bounds)
+        self.layout: Layout = layout or _layout_of(self.sensor or DVS128)
+
+    def fresh(self) -> Self:
+        return type(self)(self.sensor, out_of_bounds=self.out_of_bounds, layout=self.layout)
+
+    def initial_state(self) -> NDArray[np.int64]:
+        state = super().initial_state()
+        state[0] = -1
+        return state
+
+    def decode(self, data: bytes) -> tuple[Columns, int]:
+        n = len(data) // RECORD_BYTES
+        words = np.frombuffer(data, ">u4", 2 * n).astype(np.uint32)
+        columns = Columns(np.empty(n, np.int64), np.empty(n, np.uint16), np.empty(n, np.uint16), np.empty(n, np.uint8))
+        found = _decode(words, self.layout == "davis", self.state, *columns)
+        return columns.slice(0, found), n * RECORD_BYTES
+
+
+@dataclass(frozen=True)
+class Aedat2Header:
+    """Fields of the header (``# key: value`` lines) and the number of bytes it takes."""
+
+    version: str  # "2.0"; empty without a version line
+    fields: dict[str, str]
+    num_bytes: int
+
+
+def parse_aedat2_header(data: bytes) -> Aedat2Header:
+    """The header at the start of ``data``. A line belongs to it when it starts with ``#``, is text and ends like
+    the first one: records may begin with the byte ``#`` by chance."""
+    fields: dict[str, str] = {}
+    version = ""
+    ending = b""
+    position = 0
+    while data[position : position + 1] == b"#" and position < MAX_HEADER_BYTES:
+        end = data.find(b"\n", position, position + MAX_LINE_BYTES)
+        if end < 0:
+            break
+        line_ending = b"\r\n" if data[end - 1 : end] == b"\r" else b"\n"
+        line = data[position : end + 1 - len(line_ending)]
+        if line_ending != (ending or line_ending) or any((byte < 32 and byte != 9) or byte == 127 for byte in line):
+            break
+        ending = line_ending
+        position = end + 1
+        text = line[1:].decode("utf-8", "replace").strip()
+        if text.startswith("!AER-DAT"):
+            version = text[len("!AER-DAT") :].strip()
+        elif text.lower() == "end of ascii header":
+            break
+        elif ": " in text and not text.startswith("<"):
+            key, _, value = text.partition(": ")
+            fields.setdefault(key.strip().lower(), value.strip())
+    return Aedat2Header(version, fields, position)
+
+
+def open_aedat2(path: Path, hints: Hints) -> ByteSource:
+    """An AEDAT 2.0 file, its header read and the layout of its addresses settled."""
+    file = ByteFile(path)
+    try:
+        return _open(path, file, hints)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:
+    header = parse_aedat2_header(file.read(0, MAX_HEADER_BYTES))
+    if not header.version.startswith("2"):
+        given = f"is AEDAT {header.version}" if header.version else "has no line #!AER-DAT2.0 at its start"
+        raise FormatError(
+            f"{path}: {given}; expected AEDAT 2.0; convert it with the program that recorded it (jAER saves 2.0)"
+        )
+    chip = header.fields.get("aechip", "")
+    layout, sensor = _chip(chip) or _without_chip(path, file, header, hints.sensor)
+    notes = {**header.fields, "address layout": "DVS128" if layout == "dvs128" else "DAVIS"}
+    return ByteSource(path, file, Aedat2Decoder(layout=layout), header.num_bytes, hints.sensor or sensor, notes)
+
+
+def _layout_of(sensor: Sensor) -> Layout:
+    return "dvs128" if sensor == DVS128 else "davis"
+
+
+def _chip(name: str) -> tuple[Layout, Sensor | None] | None:
+    """Layout and sensor of a chip as jAER names it, such as ``eu.seebetter.ini.chips.davis.Davis346B``."""
+    name = name.rpartition(".")[2].lower()
+    if "dvs128" in name or "tmpdiff128" in name:
+        return "dvs128", DVS128
+    if name.startswith("sbret"):  # the DAVIS240 before it had that name
+        return "davis", DAVIS_SENSORS["240"]
+    if name.startswith("davi"):
+        number = re.search(r"\d{3}", name)
+        return "davis", DAVIS_SENSORS.get(number[0]) if number else None
+    return None
+
+
+def _without_chip(
+    path: Path, file: ByteFile, header: Aedat2Header, asked: Sensor | None
+) -> tuple[Layout, Sensor | None]:
+    """The layout the asked sensor implies; else DVS128 where the header is silent and the first addresses allow it."""
+    if asked is not None:
+        return _layout_of(asked), asked
+    chip = header.fields.get("aechip")
+    head = file.read(header.num_bytes, BLOCK_BYTES)
+    addresses = np.frombuffer(head, ">u4", 2 * (len(head) // RECORD_BYTES))[::2]
+    if chip is None and not (addresses >> 16).any():
+        return "dvs128", DVS128
+    given = f"the chip {chip!r} is not known" if chip else "the header names no chip and the addresses are not DVS128's"
+    raise FormatError(
+        f"{path}: {given}, so the meaning of its addresses is unclear; pass --format aedat2 and the sensor: 128x128 for"
+        " the layout of the DVS128, 240x180, 346x260 or 640x480 for that of the DAVIS (sensor=(height, width))"
+    )

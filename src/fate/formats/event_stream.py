@@ -1,0 +1,130 @@
+"""Event Stream 2.x (.es): a binary header, then events of five bytes with the time since the one before.
+
+The header is ``Event Stream``, three bytes of version, one of the stream's type, and for types 1 (DVS) and 2 (ATIS)
+``u2`` width and height, little-endian. An event is one byte with time and polarity, then ``u2`` x and ``u2`` y:
+
+* DVS: 7 bits of time and, lowest, the polarity. Byte 0xFF adds 127 µs, byte 0xFE resets a confused reader.
+* ATIS: 6 bits of time, polarity, and a bit that marks exposure measurements (skipped here). A byte whose six time
+  bits are all set adds 63 µs times its two low bits; with both of them 0 it is a reset.
+
+Time starts at 0. Coordinates are given as they are stored; some readers (faery) turn y upside down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numba import njit
+
+from fate.errors import FormatError
+from fate.events.events import Sensor
+from fate.formats.columns import Columns
+from fate.formats.decoder import Decoder, OutOfBounds
+from fate.formats.source import ByteFile, ByteSource, Hints
+
+MAGIC = b"Event Stream"
+HEADER_BYTES = 20
+EVENT_BYTES = 5
+TYPES = {0: "generic", 1: "DVS", 2: "ATIS", 3: "display", 4: "color", 5: "liquid"}
+
+
+@njit(nogil=True, cache=True)
+def _decode(data: Any, atis: bool, state: Any, t: Any, x: Any, y: Any, p: Any) -> tuple[int, int]:
+    """``data`` [n] uint8 → number of events, bytes used; the columns have room for n // 5 events.
+
+    ``state``: time in µs, then counts: reset bytes, exposure measurements.
+    """
+    time = state[0]
+    shift = 2 if atis else 1
+    full = 0x3F if atis else 0x7F  # the step that is never an event's
+    n = 0
+    i = 0
+    while i < data.shape[0]:
+        first = np.int64(data[i])
+        step = first >> shift
+        low = first & 3 if atis else first & 1
+        if step == full:
+            if low == 0:
+                state[1] += 1
+            time += full * low
+            i += 1
+            continue
+        if i + EVENT_BYTES > data.shape[0]:
+            break
+        time += step
+        if atis and low & 1:
+            state[2] += 1
+        else:
+            t[n] = time
+            x[n] = np.int64(data[i + 1]) | np.int64(data[i + 2]) << 8
+            y[n] = np.int64(data[i + 3]) | np.int64(data[i + 4]) << 8
+            p[n] = low >> 1 if atis else low
+            n += 1
+        i += EVENT_BYTES
+    state[0] = time
+    return n, i
+
+
+class EventStreamDecoder(Decoder):
+    """Bytes of an Event Stream file of type DVS, or with ``atis`` of type ATIS, without the header."""
+
+    format = "ES"
+    state_size = 1
+    skipped_kinds = ("reset bytes", "exposure measurements")
+
+    def __init__(
+        self, sensor: Sequence[int] | None = None, *, out_of_bounds: OutOfBounds = "raise", atis: bool = False
+    ) -> None:
+        super().__init__(sensor, out_of_bounds=out_of_bounds)
+        self.atis = atis
+
+    def fresh(self) -> Self:
+        return type(self)(self.sensor, out_of_bounds=self.out_of_bounds, atis=self.atis)
+
+    def decode(self, data: bytes) -> tuple[Columns, int]:
+        room = len(data) // EVENT_BYTES
+        columns = Columns(
+            np.empty(room, np.int64), np.empty(room, np.uint16), np.empty(room, np.uint16), np.empty(room, np.uint8)
+        )
+        found, used = _decode(np.frombuffer(data, np.uint8), self.atis, self.state, *columns)
+        return columns.slice(0, found), used
+
+
+def open_event_stream(path: Path, hints: Hints) -> ByteSource:
+    """An Event Stream file of type DVS or ATIS, its header checked."""
+    file = ByteFile(path)
+    try:
+        return _open(path, file, hints)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:
+    head = file.read(0, HEADER_BYTES)
+    if not head.startswith(MAGIC):
+        raise FormatError(f"{path}: does not start with 'Event Stream'; expected an .es file; let the format be found")
+    if len(head) < HEADER_BYTES:
+        raise FormatError(f"{path}: ends after {len(head)} bytes, inside its header of {HEADER_BYTES}; it is cut short")
+    version, kind = head[12:15], head[15]
+    if version[0] != 2:
+        raise FormatError(
+            f"{path}: is Event Stream {version[0]}.{version[1]}.{version[2]}; version 2 is known; convert it first"
+        )
+    if kind not in (1, 2):
+        raise FormatError(
+            f"{path}: is an Event Stream of type {kind} ({TYPES.get(kind, 'unknown')}); only types 1 (DVS) and 2 (ATIS)"
+            " hold camera events; give such a file"
+        )
+    width, height = int.from_bytes(head[16:18], "little"), int.from_bytes(head[18:20], "little")
+    if not (width and height) and hints.sensor is None:
+        raise FormatError(
+            f"{path}: the header gives a sensor of {width}×{height} pixels; pass --sensor WIDTHxHEIGHT"
+            " (sensor=(height, width)) to override it"
+        )
+    notes = {"version": ".".join(str(part) for part in version), "type": f"{kind} ({TYPES[kind]})"}
+    sensor = hints.sensor or Sensor(height, width)
+    return ByteSource(path, file, EventStreamDecoder(atis=kind == 2), HEADER_BYTES, sensor, notes)

@@ -1,0 +1,169 @@
+"""The commands as a user runs them: a process, its exit code and what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fate import Events, open_recording, write_events
+from fate.cli.arguments import parse_time
+from fate.errors import FateError
+from fate.formats import bench
+from tests.conftest import make_events
+
+
+def fate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fate.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> tuple[Path, Events]:
+    events = make_events(4000)
+    write_events(tmp_path / "drive.raw", events)
+    return tmp_path / "drive.raw", events
+
+
+def test_help_needs_no_heavy_imports_and_shows_examples() -> None:
+    code = "import sys, fate.cli.main; print(sorted({'torch', 'numpy', 'numba', 'h5py', 'rich'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert "bench" in fate("--help").stdout
+    for command in (["info"], ["convert"], ["bench", "decode"]):
+        done = fate(*command, "--help")
+        assert done.returncode == 0
+        assert "Example" in done.stdout
+
+
+def test_info_tells_what_the_file_holds(recording: tuple[Path, Events]) -> None:
+    path, events = recording
+    found = json.loads(fate("info", path, "--json").stdout)
+    rows = np.stack([events.t_us, events.x, events.y, events.p], 1)
+    expected = {
+        "format": "EVT3",
+        "height": 48,
+        "width": 64,
+        "num_events": 4000,
+        "start_us": int(events.t_us[0]),
+        "end_us": int(events.t_us[-1]) + 1,
+        "duplicates": 4000 - len(np.unique(rows, axis=0)),
+        "bytes": path.stat().st_size,
+        "bytes_consumed": path.stat().st_size,
+        "skipped": {},
+        "dropped": {},
+        "time_steps_back": 0,
+        "x_max": int(events.x.max()),
+        "y_max": int(events.y.max()),
+    }
+    assert {key: found[key] for key in expected} == expected
+    assert found["on_share"] == pytest.approx(float(events.p.mean()))
+    assert found["rate_hz"] == pytest.approx(4000 / found["duration_s"])
+    text = fate("info", path).stdout
+    assert "64×48" in text
+    assert "4 000" in text
+
+
+def test_convert_copies_a_part(recording: tuple[Path, Events], tmp_path: Path) -> None:
+    path, events = recording
+    done = fate("convert", path, tmp_path / "part.dat", "--start", "+100ms", "--end", "2s", "--roi", "5,5,40,30")
+    start = int(events.t_us[0]) + 100_000
+    expected = events.between(start, 2_000_000).inside(5, 5, 40, 30)
+    assert done.returncode == 0, done.stderr
+    assert 0 < len(expected) < len(events)
+    assert open_recording(tmp_path / "part.dat").read() == expected
+    fate("convert", path, tmp_path / "zero.csv", "--start", "+100ms", "--zero-time")
+    late = events.between(start, 2**40)
+    assert open_recording(tmp_path / "zero.csv").read() == late.shifted(-int(late.t_us[0]))
+    fate("convert", path, tmp_path / "evt2.raw", "--to", "evt2")
+    assert open_recording(tmp_path / "evt2.raw").format == "EVT2"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty"),
+        (b"% evt 3.0\n% geometry 64x48\n% end\n", "a header and no EVT3 events"),
+        (b"hello\n", "is a text file"),
+        (None, "no such file"),
+    ],
+)
+def test_bad_files_are_one_sentence_and_exit_code_1(tmp_path: Path, content: bytes | None, words: str) -> None:
+    path = tmp_path / "bad.raw"
+    if content is not None:
+        path.write_bytes(content)
+    for command in (["info", path], ["convert", path, tmp_path / "out.dat"]):
+        done = fate(*command)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(f"error: {path}: ")
+        assert words in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out.dat").exists()
+
+
+def test_a_cut_file_warns_in_one_line_and_strict_refuses(recording: tuple[Path, Events]) -> None:
+    path, _ = recording
+    path.write_bytes(path.read_bytes() + b"\x00")
+    done = fate("info", path)
+    assert done.returncode == 0
+    assert done.stderr.startswith("warning: ")
+    assert "the last 1 bytes" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert fate("info", path, "--strict").returncode == 1
+
+
+def test_bad_arguments_are_refused_before_anything_is_written(recording: tuple[Path, Events], tmp_path: Path) -> None:
+    path, _ = recording
+    out = tmp_path / "out.dat"
+    for arguments, words in (
+        (["--roi", "1,2,3"], "expected x1,y1,x2,y2"),
+        (["--roi", "0,0,65,48"], "inside the 64×48 sensor"),
+        (["--start", "soon"], "expected a time"),
+        (["--start", "5s", "--end", "4s"], "the end must come after"),
+        (["--start", "9999s"], "nothing lies between"),
+        (["--sensor", "64"], "expected WIDTHxHEIGHT"),
+        (["--to", "evt9"], "cannot be written"),
+    ):
+        done = fate("convert", path, out, *arguments)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert words in done.stderr
+    assert fate("convert", path, path).returncode == 1
+    assert fate("convert", path).returncode == 2
+    assert fate("nonsense").returncode == 2
+    assert not out.exists()
+
+
+def test_times_are_written_in_units_and_stay_whole_microseconds() -> None:
+    assert [parse_time(text, "--start", 100) for text in ("7", "7us", "1.5ms", "2s", "+2s", "-3")] == [
+        7, 7, 1500, 2_000_000, 2_000_100, -3,
+    ]  # fmt: skip
+    with pytest.raises(FateError, match="not a whole number"):
+        parse_time("0.5us", "--start", 0)
+
+
+def test_bench_decode_measures_given_files_and_names_missing_peers(
+    recording: tuple[Path, Events], tmp_path: Path
+) -> None:
+    path, events = recording
+    done = fate("bench", "decode", path, "--repeats", "1", "--against", "", "--json", tmp_path / "b.json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "b.json").read_text())["measurements"]
+    whole = next(row for row in rows if row["mode"] == "whole")
+    assert whole["events"] == len(events)
+    assert whole["peak_mb"] > 10
+    assert {row["mode"] for row in rows} >= {"whole", "index", "window:5000", "window:50000", "seek:5000"}
+    assert fate("bench", "decode", path, "--against", "nobody").returncode == 1
+
+
+def test_bench_decode_makes_files_when_none_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "MADE_FORMATS", {"dat": ".dat"})
+    monkeypatch.setattr(bench, "OUR_MODES", ("whole", "seek:5000"))
+    result = bench.bench_decode(num_events=3000, repeats=1, against=["searchsorted"])
+    rows = {(m.reader, m.mode): m for m in result.measurements}
+    assert rows.keys() == {("fate", "whole"), ("fate", "seek:5000"), ("searchsorted", "seek:5000")}
+    assert rows["fate", "whole"].events >= 3000
+    assert rows["fate", "seek:5000"].events == rows["searchsorted", "seek:5000"].events > 0

@@ -1,0 +1,80 @@
+"""Shared pieces of the tests: made-up events, the folder of real recordings, a cache of their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from fate.events.events import Events, Sensor
+
+settings.register_profile("fate", deadline=None, max_examples=60, derandomize=True)
+settings.load_profile("fate")
+
+REAL = Path(__file__).resolve().parents[1].parent / "shared" / "realdata"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time indexes of tests never reach the user's cache."""
+    monkeypatch.setenv("FATE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+
+
+def real_recordings() -> list[Any]:
+    """One test parameter per real recording with known counts; a single skipped one where the folder is absent."""
+    if not (REAL / "manifest.json").is_file():
+        reason = "the folder of real recordings is not on this machine"
+        return [pytest.param(None, marks=pytest.mark.skip(reason=reason), id="absent")]
+    entries = json.loads((REAL / "manifest.json").read_text())
+    return [pytest.param(entry, id=entry["file"]) for entry in entries if "n" in entry]
+
+
+def make_events(n: int = 2000, sensor: tuple[int, int] = (48, 64), seed: int = 0, start: int = 0) -> Events:
+    """Events as a sensor gives them: rows read out at one time, runs of columns, pauses, repeats."""
+    random = np.random.default_rng(seed)
+    height, width = sensor
+    gaps = random.choice([0, 0, 0, 1, 3, 40, 700, 9000], n)
+    t = start + np.cumsum(gaps)
+    y = np.repeat(random.integers(0, height, n // 4 + 1), 4)[:n]
+    x = (np.repeat(random.integers(0, width, n // 4 + 1), 4)[:n] + np.arange(n) % 4) % width
+    p = np.repeat(random.integers(0, 2, n // 8 + 1), 8)[:n]
+    return Events(t, x, y, p, sensor)
+
+
+@st.composite
+def event_lists(
+    draw: st.DrawFn,
+    sensors: st.SearchStrategy[tuple[int, int]] = st.tuples(st.integers(1, 720), st.integers(1, 1280)),
+    max_size: int = 60,
+    max_start: int = 10**7,
+    max_gap: int = 10**5,
+) -> Events:
+    """Any events: none, one, equal times, exact repeats, runs of columns, gaps."""
+    height, width = draw(sensors)
+    rows = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from([0, 0, 0, 1, 63, 64, 4095, 4096]) | st.integers(0, max_gap),
+                st.integers(0, width - 1),
+                st.integers(0, height - 1),
+                st.integers(0, 1),
+                st.integers(1, 12),
+            ),
+            max_size=max_size,
+        )
+    )
+    t, x, y, p = [], [], [], []
+    now = draw(st.integers(0, max_start))
+    for gap, column, row, polarity, run in rows:
+        now += gap
+        for i in range(run):
+            t.append(now)
+            x.append(min(column + i, width - 1))
+            y.append(row)
+            p.append(polarity)
+    return Events(t, x, y, p, Sensor(height, width))

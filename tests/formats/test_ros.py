@@ -1,0 +1,250 @@
+"""ROS bags: messages the package ``rosbags`` serialised, read back from their bytes; topics, blocks and damage."""
+
+from __future__ import annotations
+
+import builtins
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fate.errors import FateError, FormatError, MissingDependencyError
+from fate.events.events import Events
+from fate.formats.evt3 import Evt3Decoder
+from fate.formats.evt_writers import Evt3Writer
+from fate.formats.header import parse_header
+from fate.formats.opening import open_recording
+from fate.formats.ros_messages import read_array
+
+rosbag1 = pytest.importorskip("rosbags.rosbag1", reason="reading bags is an extra")
+rosbag2 = pytest.importorskip("rosbags.rosbag2")
+typesys = pytest.importorskip("rosbags.typesys")
+
+SENSOR = (480, 640)
+KINDS = ("ros1", "sqlite3", "mcap")
+EVENT = "uint16 x\nuint16 y\n{time} ts\nbool polarity\n"
+ARRAY = "std_msgs/Header header\nuint32 height\nuint32 width\ndvs_msgs/Event[] events\n"
+PACKET = (
+    "std_msgs/Header header\nuint32 height\nuint32 width\nuint64 seq\nuint64 time_base\nstring encoding\n"
+    "bool is_bigendian\nuint8[] events\n"
+)
+ARRAY_TYPE, PACKET_TYPE = "dvs_msgs/msg/EventArray", "event_camera_msgs/msg/EventPacket"
+
+
+def type_store(kind: str) -> Any:
+    """Message types of ROS 1 or 2 with those of events added."""
+    stores = typesys.Stores
+    store = typesys.get_typestore(stores.ROS1_NOETIC if kind == "ros1" else stores.ROS2_HUMBLE)
+    event = EVENT.format(time="time" if kind == "ros1" else "builtin_interfaces/Time")
+    for text, name in ((event, "dvs_msgs/msg/Event"), (ARRAY, ARRAY_TYPE), (PACKET, PACKET_TYPE)):
+        store.register(typesys.get_types_from_msg(text, name))
+    return store
+
+
+def header(store: Any, kind: str) -> Any:
+    stamp = store.types["builtin_interfaces/msg/Time"](sec=1, nanosec=2)
+    fields = {"seq": 7} if kind == "ros1" else {}
+    return store.types["std_msgs/msg/Header"](stamp=stamp, frame_id="camera", **fields)
+
+
+def array_message(store: Any, kind: str, events: Events, frame: str = "camera") -> Any:
+    time, event = store.types["builtin_interfaces/msg/Time"], store.types["dvs_msgs/msg/Event"]
+    head = header(store, kind)
+    head.frame_id = frame
+    rows = [
+        event(x=x, y=y, ts=time(sec=t // 1_000_000, nanosec=t % 1_000_000 * 1000 + 999), polarity=bool(p))
+        for t, x, y, p in zip(*(column.tolist() for column in (events.t_us, events.x, events.y, events.p)), strict=True)
+    ]
+    return store.types[ARRAY_TYPE](header=head, height=events.sensor.height, width=events.sensor.width, events=rows)
+
+
+def packet_message(store: Any, kind: str, content: bytes, encoding: str = "evt3", width: int = 640) -> Any:
+    return store.types[PACKET_TYPE](
+        header=header(store, kind), height=480, width=width, seq=3, time_base=0, encoding=encoding, is_bigendian=False,
+        events=np.frombuffer(content, np.uint8),
+    )  # fmt: skip
+
+
+def serialised(store: Any, kind: str, message: Any, name: str) -> bytes:
+    return bytes(store.serialize_ros1(message, name) if kind == "ros1" else store.serialize_cdr(message, name))
+
+
+def write_bag(
+    folder: Path, kind: str, topics: dict[str, tuple[str, Sequence[Any]]], times: Sequence[int] | None = None
+) -> Path:
+    """A bag with the messages of each topic, received at ``times`` (ns; one every ms unless given)."""
+    store = type_store(kind)
+    if kind == "ros1":
+        path = folder / "bag.bag"
+        writer = rosbag1.Writer(path)
+    else:
+        path = folder / "bag"
+        writer = rosbag2.Writer(path, version=9, storage_plugin=getattr(rosbag2.StoragePlugin, kind.upper()))
+    with writer:
+        for topic, (name, messages) in topics.items():
+            connection = writer.add_connection(topic, name, typestore=store)
+            for i, message in enumerate(messages):
+                data = message if isinstance(message, bytes) else serialised(store, kind, message, name)
+                writer.write(connection, times[i] if times else 10**18 + i * 10**6, data)
+    return path
+
+
+def some_events(n: int, start: int = 1_600_000_000_000_000, seed: int = 0) -> Events:
+    rng = np.random.default_rng(seed)
+    t = start + np.cumsum(rng.integers(0, 30, n))
+    return Events(t, rng.integers(0, 640, n), rng.integers(0, 480, n), rng.integers(0, 2, n), SENSOR)
+
+
+def evt3_words(folder: Path, events: Events) -> bytes:
+    path = folder / "words.raw"
+    with Evt3Writer(path, events.sensor) as writer:
+        writer.write(events)
+    data = path.read_bytes()
+    return data[parse_header(data).num_bytes :]
+
+
+def in_pieces(data: bytes, size: int) -> list[bytes]:
+    return [data[i : i + size] for i in range(0, len(data), size)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_event_arrays_come_back_exactly_and_windows_equal_a_linear_scan(kind: str, tmp_path: Path) -> None:
+    store, events = type_store(kind), some_events(15_000)
+    messages = [array_message(store, kind, events[i : i + 250]) for i in range(0, 15_000, 250)]
+    path = write_bag(tmp_path, kind, {"/dvs/events": (ARRAY_TYPE, messages)})
+    with open_recording(path) as recording:
+        assert recording.read() == events
+        assert recording.index().num_blocks > 1
+        assert recording.notes["topic"].startswith("/dvs/events")
+        for start in np.random.default_rng(1).integers(recording.start_us - 100, recording.end_us, 20):
+            assert recording.read(int(start), int(start) + 9_000) == events.between(int(start), int(start) + 9_000)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_evt3_packets_are_decoded_across_messages_and_blocks(kind: str, tmp_path: Path) -> None:
+    store, events = type_store(kind), some_events(60_000, start=5_000)
+    words = evt3_words(tmp_path, events)
+    messages = [packet_message(store, kind, piece) for piece in in_pieces(words, 3_002)]  # cut inside rows and times
+    path = write_bag(tmp_path, kind, {"/camera/events": (PACKET_TYPE, messages)})
+    with open_recording(path) as recording:
+        assert recording.read() == events
+        assert recording.index().num_blocks > 2
+        assert recording.notes["encoding"] == "evt3" and recording.sensor == SENSOR  # noqa: PT018
+        for start in np.random.default_rng(1).integers(0, recording.end_us, 20):
+            assert recording.read(int(start), int(start) + 9_000) == events.between(int(start), int(start) + 9_000)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(n=st.integers(0, 9), frame=st.text("abc", max_size=9), seed=st.integers(0, 99))
+def test_arrays_of_any_length_are_read_as_the_package_wrote_them(kind: str, n: int, frame: str, seed: int) -> None:
+    store, events = type_store(kind), some_events(n, seed=seed)
+    data = serialised(store, kind, array_message(store, kind, events, frame), ARRAY_TYPE)
+    found = read_array(data, kind != "ros1")
+    assert (found.height, found.width) == SENSOR
+    assert Events(*found.columns, SENSOR) == events
+
+
+@pytest.mark.parametrize("kind", ["sqlite3", "mcap"])
+def test_the_file_inside_a_bag_folder_can_be_given_itself(kind: str, tmp_path: Path) -> None:
+    store, events = type_store(kind), some_events(50)
+    folder = write_bag(tmp_path, kind, {"/e": (ARRAY_TYPE, [array_message(store, kind, events)])})
+    (file,) = (each for each in folder.iterdir() if each.name != "metadata.yaml")
+    (folder / "metadata.yaml").unlink()
+    with open_recording(file) as recording:
+        assert recording.read() == events
+    renamed = file.rename(file.with_suffix(".recording"))
+    with pytest.raises(FormatError, match="rename it"):
+        open_recording(renamed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_messages_received_at_one_time_stay_in_one_block(kind: str, tmp_path: Path) -> None:
+    store, events = type_store(kind), some_events(60_000, start=5_000)
+    messages = [packet_message(store, kind, piece) for piece in in_pieces(evt3_words(tmp_path, events), 20_000)]
+    times = [10**18 + i // 6 for i in range(len(messages))]
+    with open_recording(write_bag(tmp_path, kind, {"/e": (PACKET_TYPE, messages)}, times)) as recording:
+        assert recording.index().num_blocks == len(set(times)) > 1
+        assert recording.read() == events
+        for start in range(0, recording.end_us, 90_000):
+            assert recording.read(start, start + 5_000) == events.between(start, start + 5_000)
+
+
+def test_the_topic_with_most_messages_is_read_and_the_others_are_named(tmp_path: Path) -> None:
+    store, events = type_store("mcap"), some_events(60)
+    one = array_message(store, "mcap", some_events(9, seed=4))
+    many = [array_message(store, "mcap", events[i : i + 20]) for i in range(0, 60, 20)]
+    path = write_bag(tmp_path, "mcap", {"/a": (ARRAY_TYPE, [one]), "/b": (ARRAY_TYPE, many)})
+    with open_recording(path) as recording:
+        assert recording.read() == events
+        assert recording.notes["other event topics"] == "/a (1)"
+        assert recording.index().skipped == {"messages of other topics": 1}
+
+
+def test_what_cannot_be_read_is_refused_with_the_reason(tmp_path: Path) -> None:
+    store = type_store("ros1")
+
+    def refuse(name: str, topics: dict[str, tuple[str, Sequence[Any]]], says: str) -> None:
+        folder = tmp_path / name
+        folder.mkdir()
+        with pytest.raises(FormatError, match=says), open_recording(write_bag(folder, "ros1", topics)) as recording:
+            recording.read()
+
+    good, mono = packet_message(store, "ros1", b"\0\x80"), packet_message(store, "ros1", b"", "mono")
+    string = store.types["std_msgs/msg/String"](data="hello")
+    refuse("encoding", {"/e": (PACKET_TYPE, [mono])}, "encoding 'mono'")
+    refuse("none", {"/chat": ("std_msgs/msg/String", [string])}, r"no topic of events.*/chat")
+    refuse("odd", {"/e": (PACKET_TYPE, [packet_message(store, "ros1", b"abc")])}, "no whole number of evt3 words")
+    refuse("size", {"/e": (PACKET_TYPE, [good, packet_message(store, "ros1", b"", width=3)])}, "first message")
+    refuse("cut", {"/e": (PACKET_TYPE, [good, b"\0\0\0"])}, "received at 1000000000001000000 ns cannot be read")
+
+
+def test_an_array_that_announces_more_events_than_there_are_takes_no_memory() -> None:
+    head = np.array([1, 2, 3, 0, 480, 640, 0xFFFFFFFF], "<u4").tobytes()
+    with pytest.raises(Exception, match="are announced"):
+        read_array(head, cdr=False)
+
+
+def test_without_the_package_the_pip_line_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_bag(tmp_path, "ros1", {})
+    real_import = builtins.__import__
+
+    def no_rosbags(name: str, *rest: Any) -> Any:
+        if name.startswith("rosbags"):
+            raise ImportError(name)
+        return real_import(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", no_rosbags)
+    with pytest.raises(MissingDependencyError, match="pip install rosbags"):
+        open_recording(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_bags_give_a_sentence_or_valid_events(kind: str, tmp_path: Path) -> None:
+    store, events = type_store(kind), some_events(400, start=5_000)
+    messages = [packet_message(store, kind, piece) for piece in in_pieces(evt3_words(tmp_path, events), 200)]
+    bag = write_bag(tmp_path, kind, {"/e": (PACKET_TYPE, messages)})
+    file = bag if bag.is_file() else next(each for each in bag.iterdir() if each.name != "metadata.yaml")
+    whole, rng = file.read_bytes(), np.random.default_rng(0)
+    for trial in range(40):
+        data = bytearray(whole)
+        for position in rng.integers(16, len(data), 3):
+            data[position] = rng.integers(256)
+        damaged = tmp_path / f"damaged{file.suffix}"
+        damaged.write_bytes(data if trial % 2 else whole[: int(rng.integers(20, len(whole)))])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                with open_recording(damaged, out_of_bounds="drop", unsorted="sort") as recording:
+                    assert (np.diff(recording.read().t_us) >= 0).all()
+            except FateError as error:
+                assert str(damaged) in str(error)
+
+
+def test_the_decoder_for_packets_is_the_one_for_files(tmp_path: Path) -> None:
+    events = some_events(300, start=0)
+    assert Evt3Decoder(SENSOR).feed(evt3_words(tmp_path, events)) == events
