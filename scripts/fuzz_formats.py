@@ -16,6 +16,7 @@ import json
 import os
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # some seeds are made by the tests
 
 from fate import Events, FateError, FateWarning, open_recording, write_events
 
@@ -74,6 +77,93 @@ def event_stream(_: Path) -> list[bytes]:
     return [b"Event Stream\x02\x00\x00\x01" + np.array([64, 48], "<u2").tobytes() + body + b"\xff\xfe" + body]
 
 
+def aedat4(_: Path) -> list[bytes]:
+    from tests.formats.test_aedat4 import some_events, some_file
+
+    return [some_file(some_events(n, seed=n), 40) for n in (1, 50, 120)]
+
+
+def hdf5(folder: Path) -> list[bytes]:
+    """All three kinds of HDF5: with ECF chunks, plain records, and columns."""
+    from tests.formats.test_ecf import write_ecf_file
+
+    write_ecf_file(folder / "ecf.hdf5", [small_ecf_chunk()], 3)
+    return [
+        (folder / "ecf.hdf5").read_bytes(),
+        *written("prophesee-hdf5", ".hdf5")(folder)[1:3],
+        *written("rvt-hdf5", ".h5")(folder)[1:3],
+    ]
+
+
+def small_ecf_chunk() -> bytes:
+    """Three events at times 1000, 1000, 1003 in row 7: masked columns, runs of polarity."""
+    words = np.array([(7 << 5) | 3, (5 << 5) | 0b11000], "<u2").tobytes()
+    return np.uint32(3 << 2).tobytes() + np.uint64(1000).tobytes() + bytes([0x02, 0x31]) + words + bytes([0x83])
+
+
+def ecf_chunks(_: Path) -> list[bytes]:
+    from tests.formats.test_ecf import KINDS, reference_chunks
+
+    chunks = [chunk for kind in KINDS for chunk in reference_chunks(kind)]
+    return [small_ecf_chunk(), *sorted(chunks, key=len)[:4]]
+
+
+def bag(kind: str) -> Callable[[Path], list[bytes]]:
+    def make(folder: Path) -> list[bytes]:
+        from tests.formats.test_ros import ARRAY_TYPE, array_message, type_store, write_bag
+
+        store = type_store(kind)
+        messages = [array_message(store, kind, events(20, seed)) for seed in range(3)]
+        path = write_bag(folder, kind, {"/events": (ARRAY_TYPE, messages)})
+        files = [path] if path.is_file() else [file for file in path.iterdir() if file.suffix != ".yaml"]
+        return [file.read_bytes() for file in files]
+
+    return make
+
+
+def ros_messages(folder: Path) -> list[bytes]:
+    from tests.formats.test_ros import (
+        ARRAY_TYPE,
+        PACKET_TYPE,
+        array_message,
+        packet_message,
+        serialised,
+        type_store,
+    )
+
+    words = written("evt3", ".raw")(folder)[2].partition(b"% end\n")[2]
+    found = []
+    for kind in ("ros1", "mcap"):
+        store = type_store(kind)
+        found.append(serialised(store, kind, array_message(store, kind, events(30, 1)), ARRAY_TYPE))
+        found.append(serialised(store, kind, packet_message(store, kind, words), PACKET_TYPE))
+    return found
+
+
+def try_ecf(data: bytes) -> str:
+    from fate.formats.ecf import decode_chunk
+
+    try:
+        decode_chunk(data)
+    except FateError:
+        return "refused"
+    return "read"
+
+
+def try_ros_message(data: bytes) -> str:
+    from fate.formats.ros_messages import read_array, read_packet
+
+    outcome = "refused"
+    for read in (read_array, read_packet):
+        for cdr in (False, True):
+            try:
+                read(data, cdr)
+                outcome = "read"
+            except struct.error:  # what the bag's source turns into a sentence
+                continue
+    return outcome
+
+
 def given(paths: list[Path]) -> Callable[[Path], list[bytes]]:
     return lambda _: [path.read_bytes() for path in paths]
 
@@ -83,14 +173,19 @@ SEEDS: dict[str, tuple[str, Callable[[Path], list[bytes]]]] = {
     "evt2": (".raw", written("evt2", ".raw")),
     "evt21": (".raw", written("evt21", ".raw")),
     "evt3": (".raw", written("evt3", ".raw")),
-    "prophesee-hdf5": (".hdf5", written("prophesee-hdf5", ".hdf5")),
-    "rvt-hdf5": (".h5", written("rvt-hdf5", ".h5")),
+    "hdf5": (".h5", hdf5),
+    "ecf": ("", ecf_chunks),
     "npz": (".npz", written("npz", ".npz")),
     "npy": (".npy", written("npy", ".npy")),
     "csv": (".csv", written("csv", ".csv")),
     "aedat2": (".aedat", aedat2),
+    "aedat4": (".aedat4", aedat4),
     "es": (".es", event_stream),
+    "ros-bag": (".bag", bag("ros1")),
+    "ros-mcap": (".mcap", bag("mcap")),
+    "ros-messages": ("", ros_messages),
 }
+IN_MEMORY = {"ecf": try_ecf, "ros-messages": try_ros_message}  # pieces of a format, without a file around them
 
 
 def mutated(seeds: list[bytes], random: Random) -> bytes:
@@ -148,10 +243,13 @@ def run_batch(name: str, first: int, count: int, seed_files: list[Path], keep: P
         path = Path(folder) / f"input{suffix}"
         for number in range(first, first + count):
             data = mutated(seeds, np.random.default_rng([number, 7]))
-            path.write_bytes(data)
             signal.alarm(SECONDS_PER_INPUT)
             try:
-                outcomes[try_one(path, lenient=number % 2 == 1)] += 1
+                if name in IN_MEMORY:
+                    outcomes[IN_MEMORY[name](data)] += 1
+                else:
+                    path.write_bytes(data)
+                    outcomes[try_one(path, lenient=number % 2 == 1)] += 1
             except BaseException as error:
                 outcomes["crash"] += 1
                 keep.mkdir(parents=True, exist_ok=True)

@@ -237,7 +237,7 @@ def test_a_header_without_size_takes_the_smallest_known_sensor_and_says_so(tmp_p
         ("e.dat", b"% Version 2\n% Width 5\n% Height 5\n", "before the two bytes that give the event type"),
         ("e.dat", b"% Version 2\n% Width 5\n% Height 5\n\x0e\x08", "DAT events of type 14 and 8 bytes"),
         ("e.dat", b"% Version 1\n% Width 5\n% Height 5\n\x0c\x08", "DAT version '1'"),
-        ("e.aedat", b"#!AER-DAT3.1\r\n#Format: RAW\r\n", "is AEDAT 3.1"),
+        ("e.aedat", b"#!AER-DAT3.1\r\n#Format: RAW\r\n", "is AEDAT '3.1'"),
         ("e.bin", b"\x00\x01\x02\x03" * 100, "is not an event file that is known here"),
     ],
 )
@@ -285,6 +285,13 @@ def test_wrong_choices_are_refused_by_name(tmp_path: Path) -> None:
     for options in ({"out_of_bounds": "x"}, {"unsorted": "x"}, {"time_unit": "x"}, {"format": "x"}, {"sensor": (0, 1)}):
         with pytest.raises(FateError, match="given|asked"):
             open_recording(path, **options)  # type: ignore[arg-type]
+
+
+def test_options_a_format_has_no_use_for_are_refused(tmp_path: Path) -> None:
+    events = make_events(10)
+    for name, options in (("evt3", {"columns": "txyp"}), ("dat", {"time_unit": "s"}), ("npz", {"columns": "txyp"})):
+        with pytest.raises(FateError, match="leave it out"):
+            open_recording(saved(tmp_path, events, name), **options)  # type: ignore[arg-type]
 
 
 def test_a_headerless_raw_file_can_be_named(tmp_path: Path) -> None:

@@ -179,6 +179,7 @@ def table_of_one(name: object, array: StoredArray, num_rows: int, hints: Hints) 
                 f"{name}: is an array of shape {array.shape} with the fields {', '.join(names)}; expected one dimension"
                 " and fields t, x, y, p"
             )
+        _refuse_order(name, hints)
         fields = {role: names[roles[role]] for role in ROLES}
         array.check_numbers(*fields.values())
         cells = tuple(Cell(0, fields[role]) for role in ROLES)
@@ -204,6 +205,11 @@ def table_of_one(name: object, array: StoredArray, num_rows: int, hints: Hints) 
         order, how = recognise_order(name, np.stack(as_stored.sample(), axis=1), ARRAY_ORDERS), "recognised"
     cells = tuple(keys[order.index(role)] for role in ROLES)
     return Table(runs, cells, num_rows), {"columns": f"{order} ({how})"}  # type: ignore[arg-type]
+
+
+def _refuse_order(name: object, hints: Hints) -> None:
+    if hints.columns is not None:
+        raise FateError(f"{name}: its columns have names; columns={hints.columns!r} was given; leave it out")
 
 
 def _unit(name: object, table: Table, hints: Hints, notes: dict[str, str]) -> TimeUnit:
@@ -257,6 +263,7 @@ def _table_of(path: Path, archive: Archive, hints: Hints) -> tuple[list[Member],
     keys = archive.keys()
     roles = find_roles(keys)
     if roles is not None:
+        _refuse_order(path, hints)
         named = [keys[roles[role]] for role in ROLES]
         members = [archive.member(key) for key in named]
         arrays = [_whole_array(path, key, member) for key, member in zip(named, members, strict=True)]

@@ -34,6 +34,8 @@ OPENERS: dict[str, str] = {
     "ros": "fate.formats.ros:open_ros",
 }
 
+TABLES = ("csv", "npy", "npz")  # whose columns may be in any order
+
 # first bytes → format
 MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x89HDF\r\n\x1a\n", "hdf5"),
@@ -99,6 +101,12 @@ def open_source(path: Path, hints: Hints) -> Source:
     if name not in OPENERS:
         raise FateError(f"{path}: format {name!r} was asked for; known are {', '.join(OPENERS)}")
     head_of(path)  # the file must be there and readable, whatever was asked for
+    for option, given, takers in (
+        ("columns", hints.columns, TABLES),
+        ("time_unit", hints.time_unit, (*TABLES, "hdf5")),
+    ):
+        if given is not None and name not in takers:
+            raise FateError(f"{path}: is read as {name}, which has no use for {option}={given!r}; leave it out")
     module, _, function = OPENERS[name].partition(":")
     opener: Callable[[Path, Hints], Source] = getattr(importlib.import_module(module), function)
     try:
@@ -119,7 +127,7 @@ def recognise(path: Path) -> str:
     if head.startswith(b"#!AER-DAT"):
         version = head[9:12].decode("ascii", "replace")
         raise FormatError(
-            f"{path}: is AEDAT {version}; versions 2.0 and 4.0 are read; convert it with the program that recorded it"
+            f"{path}: is AEDAT {version!r}; versions 2.0 and 4.0 are read; convert it with the program that recorded it"
         )
     if prophesee := _prophesee(path, head):
         return prophesee
