@@ -12,6 +12,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -117,31 +118,27 @@ class ByteFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115  (closed by close)
+        self._seeking = Lock()  # several threads may read; the position they would move is one
         self.size = os.fstat(self._file.fileno()).st_size
 
     def read(self, position: int, num_bytes: int) -> bytes:
         """Up to ``num_bytes`` from ``position``; fewer only at the end of the file."""
         num_bytes = max(0, min(num_bytes, self.size - position))
-        if hasattr(os, "pread"):
-            data = os.pread(self._file.fileno(), num_bytes, position)
-        else:
-            self._file.seek(position)
-            data = self._file.read(num_bytes) or b""
-        if len(data) < num_bytes:
-            return self._read_rest(position, num_bytes, data)
-        return data
+        data = os.pread(self._file.fileno(), num_bytes, position) if hasattr(os, "pread") else b""
+        return data if len(data) == num_bytes else self._read_rest(position, num_bytes, data)
 
     def _read_rest(self, position: int, num_bytes: int, data: bytes) -> bytes:
         """The kernel may hand out less than asked (signals, 2 GiB limits): go on until nothing comes."""
-        while len(data) < num_bytes:
-            self._file.seek(position + len(data))
-            more = self._file.read(num_bytes - len(data))
-            if not more:
-                raise FormatError(
-                    f"{self.path}: ends at byte {position + len(data)}, but had {self.size} bytes when it was"
-                    " opened; it was cut while being read, open it again"
-                )
-            data += more
+        with self._seeking:
+            while len(data) < num_bytes:
+                self._file.seek(position + len(data))
+                more = self._file.read(num_bytes - len(data))
+                if not more:
+                    raise FormatError(
+                        f"{self.path}: ends at byte {position + len(data)}, but had {self.size} bytes when it was"
+                        " opened; it was cut while being read, open it again"
+                    )
+                data += more
         return data
 
     def close(self) -> None:

@@ -1,0 +1,51 @@
+"""Examples in docstrings run and give what they say; the documents name commands and files that exist."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import fate
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages(fate.__path__, "fate.")
+    if not module.name.endswith(("__main__", ".ros"))
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings_are_true(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_some_docstrings_have_examples() -> None:
+    attempted = [doctest.testmod(importlib.import_module(name)).attempted for name in MODULES]
+    assert sum(attempted) >= 3
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_links_between_documents_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text()
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    missing = [link for link in links if not ((ROOT / page).parent / link).exists()]
+    assert missing == []
+
+
+def test_imports_go_down_only() -> None:
+    floors = {"events": 1, "formats": 2, "cli": 6}
+    wrong = []
+    for file in (ROOT / "src" / "fate").rglob("*.py"):
+        here = file.relative_to(ROOT / "src" / "fate").parts[0]
+        for imported in re.findall(r"^\s*(?:from|import) fate\.(\w+)", file.read_text(), re.M):
+            if imported in floors and here in floors and imported != here and floors[imported] >= floors[here]:
+                wrong.append(f"{file.name} imports {imported}")
+    assert wrong == []
