@@ -65,6 +65,12 @@ def test_between_equals_a_linear_scan(events: Events, start: int, end: int) -> N
     assert part.x.tolist() == events.x[keep].tolist()
 
 
+def test_spans_beyond_64_bits_are_open_ended() -> None:
+    events = make_events(10)
+    assert events.between(-(10**30), 10**30) == events
+    assert len(events.between(10**30, 10**31)) == 0
+
+
 @given(event_lists(), st.integers(0, 100), st.integers(0, 100))
 def test_pieces_concatenate_to_the_whole(events: Events, a: int, b: int) -> None:
     first, last = sorted((a, b))

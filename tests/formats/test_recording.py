@@ -43,6 +43,7 @@ def test_reading_a_span_equals_a_linear_scan(
     path = saved(tmp_path_factory.mktemp("span"), events, name)
     with opened(path, events) as recording:
         assert recording.read() == events
+        assert recording.read(-(10**30), 10**30) == events
         for start, length in spans:
             assert recording.read(start, start + length) == events.between(start, start + length)
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fate.errors import FateError
+from fate.events.window import clip_time
 
 MAX_SIDE = 65_536  # coordinates are uint16
 
@@ -140,8 +141,8 @@ class Events:
 
     def between(self, start_us: int, end_us: int) -> Events:
         """Events with ``start_us <= t < end_us``, as views, in O(log E)."""
-        first, last = np.searchsorted(self.t_us, (start_us, end_us), side="left")
-        return self[int(first) : max(int(first), int(last))]
+        first, last = (int(self.t_us.searchsorted(clip_time(t))) for t in (start_us, end_us))
+        return self[first : max(first, last)]
 
     def shifted(self, offset_us: int) -> Events:
         """The same events, ``offset_us`` later."""

@@ -14,6 +14,11 @@ def window_us(hz: float) -> int:
     return round(1_000_000 / hz)
 
 
+def clip_time(t_us: int) -> int:
+    """The nearest time that int64 holds: spans may be open-ended in spirit, ``read(0, 10**30)``."""
+    return max(-(2**63), min(int(t_us), 2**63 - 1))
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Window:
     """``[start_us, end_us)``, never empty."""

@@ -11,8 +11,9 @@ import os
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -64,15 +65,16 @@ class Index:
     def bookmark(self, block: int) -> Bookmark:
         return Bookmark(int(self.positions[block]), self.states[block])
 
-    def blocks_between(self, start_us: int, end_us: int) -> NDArray[np.intp]:
+    def blocks_between(self, start_us: int, end_us: int) -> Sequence[int]:
         """Blocks that may hold events of ``[start_us, end_us)``: all are asked where times go back."""
         if self.tally.back:
-            return np.flatnonzero((self.t_max >= start_us) & (self.t_min < end_us))
-        return np.arange(np.searchsorted(self.t_max, start_us), np.searchsorted(self.t_min, end_us))
+            found: list[int] = np.flatnonzero((self.t_max >= start_us) & (self.t_min < end_us)).tolist()
+            return found
+        return range(int(self.t_max.searchsorted(start_us)), int(self.t_min.searchsorted(end_us)))
 
     def likely_events(self, start_us: int, end_us: int) -> float:
         """Events in ``[start_us, end_us)`` if each block spread its own evenly over its time."""
-        blocks = self.blocks_between(start_us, end_us)
+        blocks = np.array(self.blocks_between(start_us, end_us), np.intp)
         t_min, t_max = self.t_min[blocks], self.t_max[blocks] + 1
         overlap = np.minimum(t_max, end_us) - np.maximum(t_min, start_us)
         return float((np.diff(self.first)[blocks] * (overlap / (t_max - t_min))).sum())
@@ -145,10 +147,13 @@ def _index_evenly(source: Source, even: EvenBlocks, sensor: Sensor | None, out: 
         return tally
 
     whole = Tally()
-    with ThreadPoolExecutor(THREADS) as pool:
-        for tally in pool.map(survey, range(0, blocks, RUN_BLOCKS)):
+    runs = range(0, blocks, RUN_BLOCKS)
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(THREADS)) if len(runs) > 1 else None
+        for tally in pool.map(survey, runs) if pool else map(survey, runs):
             if tally is None or tally.t_min < whole.last_t:
-                pool.shutdown(cancel_futures=True)
+                if pool:
+                    pool.shutdown(cancel_futures=True)
                 return None
             whole.add(tally)
     return Index(

@@ -15,7 +15,7 @@ import numpy as np
 
 from fate.errors import FateError, FateWarning, FormatError
 from fate.events.events import Events, Sensor
-from fate.events.window import Window, window_us
+from fate.events.window import Window, clip_time, window_us
 from fate.formats.columns import Columns, Tally, check, empty_columns, join, room_for
 from fate.formats.decoder import OutOfBounds, describe_back, describe_outside, spaced
 from fate.formats.index import THREADS, Index, Progress, build_index, cache_path, load_index, store_index
@@ -179,23 +179,26 @@ class Recording:
         index = self.index()
         if not index.num_events:
             return Events.empty(self.sensor)
-        start = index.tally.t_min if start_us is None else int(start_us)
-        end = index.tally.t_max + 1 if end_us is None else int(end_us)
+        start, end = self._span(index, start_us, end_us)
         pieces = []
         for block in index.blocks_between(start, end):
-            columns = self._block(index, int(block))
+            columns = self._block(index, block)
             if index.tally.back:
                 inside = (columns.t >= start) & (columns.t < end)
                 pieces.append(Columns(*(column[inside] for column in columns)))
             else:
-                first, last = np.searchsorted(columns.t, (start, end))
-                pieces.append(columns.slice(int(first), int(last)))
+                pieces.append(columns.slice(int(columns.t.searchsorted(start)), int(columns.t.searchsorted(end))))
         columns = join(pieces)
         if index.tally.back:
             columns = _sorted(columns)
         elif len(pieces) == 1:
             columns = Columns(*(column.copy() for column in columns))  # not a window into a kept block
         return Events.trusted(*columns, self.sensor)
+
+    def _span(self, index: Index, start_us: int | None, end_us: int | None) -> tuple[int, int]:
+        start = index.tally.t_min if start_us is None else start_us
+        end = index.tally.t_max + 1 if end_us is None else end_us
+        return clip_time(start), clip_time(end)
 
     def _block(self, index: Index, block: int) -> Columns:
         if block in self._blocks:
@@ -257,13 +260,12 @@ class Recording:
         if max_events < 1:
             raise FateError(f"max_events = {max_events} was given; expected at least 1")
         index = self.index()
-        start = index.tally.t_min if start_us is None else int(start_us)
-        end = index.tally.t_max + 1 if end_us is None else int(end_us)
+        start, end = self._span(index, start_us, end_us)
         if index.tally.back:
             yield from self._chunks_by_time(index, max_events, start, end)
             return
         blocks = index.blocks_between(start, end)
-        block, stop = (int(blocks[0]), int(blocks[-1]) + 1) if len(blocks) else (0, 0)
+        block, stop = (blocks[0], blocks[-1] + 1) if blocks else (0, 0)
         while block < stop:
             last = int(np.searchsorted(index.first, index.first[block] + max_events, side="right")) - 1
             last = min(max(last, block + 1), stop)
