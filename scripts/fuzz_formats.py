@@ -237,12 +237,17 @@ def run_batch(name: str, first: int, count: int, seed_files: list[Path], keep: P
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     warnings.simplefilter("ignore", FateWarning)
     outcomes: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+    keep.mkdir(parents=True, exist_ok=True)
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=memory) as folder, open(keep / f"{name}.last", "w") as last:
         suffix, make = SEEDS[name] if not seed_files else (seed_files[0].suffix, given(seed_files))
         seeds = make(Path(folder))
         path = Path(folder) / f"input{suffix}"
         for number in range(first, first + count):
             data = mutated(seeds, np.random.default_rng([number, 7]))
+            last.seek(0)
+            last.write(f"{number:20d}")
+            last.flush()
             signal.alarm(SECONDS_PER_INPUT)
             try:
                 if name in IN_MEMORY:
@@ -252,7 +257,6 @@ def run_batch(name: str, first: int, count: int, seed_files: list[Path], keep: P
                     outcomes[try_one(path, lenient=number % 2 == 1)] += 1
             except BaseException as error:
                 outcomes["crash"] += 1
-                keep.mkdir(parents=True, exist_ok=True)
                 (keep / f"{name}-{number}{suffix}").write_bytes(data)
                 print(f"{name} {number}: {type(error).__name__}: {error}", file=sys.stderr)
             signal.alarm(0)
@@ -283,7 +287,8 @@ def main() -> None:
             sys.stderr.write(done.stderr[-2000:])
             if done.returncode:
                 total["died"] += 1
-                print(f"{name}: the process for inputs {first} to {first + count} died ({done.returncode})", flush=True)
+                culprit = (arguments.keep / f"{name}.last").read_text().strip()
+                print(f"{name}: the process died ({done.returncode}) at input {culprit}", flush=True)
                 continue
             total += Counter(json.loads(done.stdout.splitlines()[-1]))
         failed |= bool(total["crash"] + total["died"])
