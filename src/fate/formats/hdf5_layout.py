@@ -31,6 +31,7 @@ MIN_BLOCK_ROWS, MAX_BLOCK_ROWS = 16_384, 262_144
 MAX_CHUNK_BYTES = 64 << 20  # a chunk is unpacked whole, whatever part of it is wanted
 MIN_CACHE_BYTES = 4 << 20
 MAX_OBJECTS = 10_000
+MAX_DEPTH = 8
 MAX_ATTRIBUTES = 64
 
 PLUGIN_FILTERS = {
@@ -145,18 +146,24 @@ def examine(path: Path, file: Any, hints: Hints) -> Layout:
 
 
 def _datasets(file: Any) -> dict[str, Any]:
-    """Every dataset by name. Only hard links are walked: nothing outside this file is opened."""
+    """Every dataset by name. Only hard links are walked: nothing outside this file is opened.
+
+    Walked here, group by group, because libhdf5's own walk never ends on some damaged groups; asking each for its
+    number of members first makes it notice the damage. Groups linked into themselves end at ``MAX_DEPTH``.
+    """
     found: dict[str, Any] = {}
-    count = 0
-
-    def note(name: str, item: Any) -> bool | None:
-        nonlocal count
-        count += 1
-        if isinstance(item, h5py.Dataset):
-            found[name] = item
-        return True if count >= MAX_OBJECTS else None
-
-    file.visititems(note)
+    groups = [("", file)]
+    for prefix, group in groups:
+        if group.id.get_num_objs() + len(found) + len(groups) > MAX_OBJECTS:
+            raise ValueError(f"more than {MAX_OBJECTS} groups and datasets")
+        for name in group:
+            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                continue
+            item = group[name]
+            if isinstance(item, h5py.Dataset):
+                found[prefix + name] = item
+            elif isinstance(item, h5py.Group) and prefix.count("/") < MAX_DEPTH:
+                groups.append((f"{prefix}{name}/", item))
     return found
 
 
