@@ -9,7 +9,11 @@ from __future__ import annotations
 
 
 class FateError(ValueError):
-    """Bad input. The message is one sentence a user can act on."""
+    """Bad input. The message is one sentence a user can act on, on one line whatever a damaged file put into it."""
+
+    def __init__(self, message: str) -> None:
+        shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in message)
+        super().__init__(shown)
 
 
 class FormatError(FateError):

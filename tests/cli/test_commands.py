@@ -6,15 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
 from fate import Events, open_recording, write_events
-from fate.cli.arguments import parse_time
-from fate.errors import FateError
+from fate.cli import arguments
 from fate.formats import bench
+from fate.formats.opening import OPENERS
+from fate.formats.saving import WRITERS
+from fate.formats.summary import count_duplicates
 from tests.conftest import make_events
 
 
@@ -87,7 +91,7 @@ def test_convert_copies_a_part(recording: tuple[Path, Events], tmp_path: Path) -
     ("content", "words"),
     [
         (b"", "is empty"),
-        (b"% evt 3.0\n% geometry 64x48\n% end\n", "a header and no EVT3 events"),
+        (b"% evt 3.0\n% geometry 64x48\n% end\n", "has no EVT3 events; it is a header"),
         (b"hello\n", "is a text file"),
         (None, "no such file"),
     ],
@@ -111,38 +115,72 @@ def test_a_cut_file_warns_in_one_line_and_strict_refuses(recording: tuple[Path, 
     done = fate("info", path)
     assert done.returncode == 0
     assert done.stderr.startswith("warning: ")
-    assert "the last 1 bytes" in done.stderr
+    assert "the last 1 byte" in done.stderr
     assert done.stderr.count("\n") == 1
     assert fate("info", path, "--strict").returncode == 1
 
 
-def test_bad_arguments_are_refused_before_anything_is_written(recording: tuple[Path, Events], tmp_path: Path) -> None:
+def test_bad_usage_exits_with_2_and_bad_values_with_1_and_nothing_is_written(
+    recording: tuple[Path, Events], tmp_path: Path
+) -> None:
     path, _ = recording
     out = tmp_path / "out.dat"
-    for arguments, words in (
-        (["--roi", "1,2,3"], "expected x1,y1,x2,y2"),
-        (["--roi", "0,0,65,48"], "inside the 64×48 sensor"),
-        (["--start", "soon"], "expected a time"),
-        (["--start", "5s", "--end", "4s"], "the end must come after"),
-        (["--start", "9999s"], "nothing lies between"),
-        (["--sensor", "64"], "expected WIDTHxHEIGHT"),
-        (["--to", "evt9"], "cannot be written"),
+    for extra, code, words in (
+        (["--roi", "1,2,3"], 2, "x1,y1,x2,y2"),
+        (["--start", "soon"], 2, "expected a time"),
+        (["--start", "5s", "--end", "4s"], 2, "must come after"),
+        (["--sensor", "64"], 2, "WIDTHxHEIGHT"),
+        (["--to", "evt9"], 2, "evt21"),
+        (["--format", "evt9"], 2, "evt21"),
+        (["--time-unit", "parsec"], 2, "ms"),
+        (["--columns", "abcd"], 2, "txyp"),
+        (["--roi", "0,0,65,48"], 1, "inside the 64×48 sensor"),
+        (["--start", "9999s"], 1, "nothing lies between"),
+        (["--start", "+3s", "--end", "2s"], 1, "the end must come after"),
     ):
-        done = fate("convert", path, out, *arguments)
-        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-        assert words in done.stderr
+        done = fate("convert", path, out, *extra)
+        assert done.returncode == code, (extra, done.stderr)
+        assert words in " ".join(done.stderr.replace("│", " ").split())
+        assert "Traceback" not in done.stderr
     assert fate("convert", path, path).returncode == 1
     assert fate("convert", path).returncode == 2
     assert fate("nonsense").returncode == 2
     assert not out.exists()
 
 
+def test_the_choices_offered_are_those_the_library_has() -> None:
+    assert tuple(OPENERS) == arguments.FORMATS
+    assert tuple(WRITERS) == arguments.WRITABLE
+
+
 def test_times_are_written_in_units_and_stay_whole_microseconds() -> None:
-    assert [parse_time(text, "--start", 100) for text in ("7", "7us", "1.5ms", "2s", "+2s", "-3")] == [
+    given = ("7", "7us", "1.5ms", "2s", "+2s", "-3")
+    assert [arguments.parse_time(text, "--start").at(100) for text in given] == [
         7, 7, 1500, 2_000_000, 2_000_100, -3,
     ]  # fmt: skip
-    with pytest.raises(FateError, match="not a whole number"):
-        parse_time("0.5us", "--start", 0)
+    with pytest.raises(typer.BadParameter, match="not a whole number"):
+        arguments.parse_time("0.5us", "--start")
+
+
+def test_a_header_that_claims_a_huge_sensor_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "huge.dat"
+    rows = np.array([[1, 5], [1, 5], [1, 9], [2, 60_000 << 14 & 0xFFFFFFF]], "<u4")
+    path.write_bytes(b"% Version 2\n% Height 30000\n% Width 30000\n\x0c\x08" + rows.tobytes())
+    assert json.loads(fate("info", path, "--json").stdout)["duplicates"] == 1
+
+
+def test_duplicates_are_the_same_with_and_without_a_map_of_pixels(
+    recording: tuple[Path, Events], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, events = recording
+    doubled = np.sort(np.repeat(np.arange(len(events)), 1 + np.arange(len(events)) % 2))
+    columns = (column[doubled] for column in (events.t_us, events.x, events.y, events.p))
+    write_events(path, Events(*columns, events.sensor))
+    with open_recording(path) as opened:
+        expected = count_duplicates(opened)
+        monkeypatch.setattr("fate.formats.summary.MAX_PIXELS", 0)
+        monkeypatch.setattr(opened, "chunks", partial(opened.chunks, max_events=50))
+        assert count_duplicates(opened) == expected > 0
 
 
 def test_bench_decode_measures_given_files_and_names_missing_peers(

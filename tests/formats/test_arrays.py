@@ -240,7 +240,7 @@ def test_cut_file_gives_its_whole_rows_and_says_what_is_missing(tmp_path: Path, 
         with pytest.warns(FateWarning, match=f"{missing} rows") as seen:
             assert recording.read() == events[:whole]
         assert recording.index().tail == (-cut % 13, len(data) - 13 * missing, f"{missing} rows")
-    assert any("bytes, at position" in str(warning.message) for warning in seen) == (cut % 13 != 0)
+    assert any(", at position" in str(warning.message) for warning in seen) == (cut % 13 != 0)
     with pytest.raises(FormatError, match="cut short"):
         read(path, strict=True)
 
@@ -417,7 +417,7 @@ def test_damaged_npz_gives_events_or_one_sentence(tmp_path: Path, seed: int, kin
 # ---- writers ------------------------------------------------------------------------------------------------
 
 
-@given(events=event_lists(max_start=2**62), pieces=st.integers(1, 4))
+@given(events=event_lists(max_start=2**61), pieces=st.integers(1, 4))
 @relaxed
 def test_what_is_written_comes_back(tmp_path: Path, events: Events, pieces: int) -> None:
     for writer, suffix in ((NpyWriter, "npy"), (NpzWriter, "npz")):

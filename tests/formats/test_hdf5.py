@@ -407,7 +407,7 @@ def test_the_prophesee_index_is_the_one_openeb_writes(
 
 
 def test_a_span_of_more_than_a_day_is_refused_by_the_prophesee_layout_alone(tmp_path: Path) -> None:
-    events = Events([0, 2**62], [1, 1], [1, 1], [0, 1], (4, 4))
+    events = Events([0, 2**61], [1, 1], [1, 1], [0, 1], (4, 4))
     with (
         pytest.raises(FateError, match="for a day at most"),
         PropheseeHdf5Writer(tmp_path / "a.hdf5", events.sensor) as target,

@@ -60,7 +60,8 @@ def read_evt3(words: list[int]) -> list[Row]:
     rows: list[Row] = []
     high: int | None = None
     y: int | None = None
-    wraps = low = base = polarity = 0
+    base: int | None = None
+    wraps = low = polarity = 0
     for word in words:
         kind, value = word >> 12, word & 0xFFF
         if high is None:
@@ -84,8 +85,9 @@ def read_evt3(words: list[int]) -> list[Row]:
             rows.append((now, value & 2047, y, value >> 11))
         elif kind in (4, 5):
             bits = 12 if kind == 4 else 8
-            if y is not None:
-                rows += [(now, base + i, y, polarity) for i in range(bits) if value >> i & 1]
+            if y is None or base is None:
+                continue
+            rows += [(now, base + i, y, polarity) for i in range(bits) if value >> i & 1]
             base = min(base + bits, 0xFFF0)
     return rows
 
@@ -137,10 +139,10 @@ def test_evt3_time_wraps_after_16_8_seconds() -> None:
 
 def test_evt3_counts_what_it_skips() -> None:
     decoder = Evt3Decoder(sensor=(480, 640))
-    words = [0x2001, 0x8001, 0x2001, 0xA001, 0x7000, 0xE000, 0xF000, 0x9999, 0xB000, 0x0001, 0x2002]
+    words = [0x2001, 0x8001, 0x2001, 0x4FFF, 0xA001, 0x7000, 0xE000, 0xF000, 0x9999, 0xB000, 0x0001, 0x2002]
     assert len(decoder.feed(np.array(words, "<u2").tobytes())) == 1
     assert decoder.skipped() == {
-        "before the first time": 1, "without a row": 1, "triggers": 1, "vendor words": 3, "unknown words": 2,
+        "before the first time": 1, "without a row or base": 2, "triggers": 1, "vendor words": 3, "unknown words": 2,
     }  # fmt: skip
 
 
@@ -237,3 +239,46 @@ def test_the_legacy_byte_order_of_evt21_follows_the_header(tmp_path: Path) -> No
         other = header if line else header.replace(b"width=64", b"width=64;endianness=legacy")
         (tmp_path / "l.raw").write_bytes(other + line + b"% end\n" + swapped)
         assert open_recording(tmp_path / "l.raw").read() == events
+
+
+def test_a_board_number_stands_in_for_size_and_byte_order(tmp_path: Path) -> None:
+    events = make_events(300, sensor=(480, 640))
+    write_events(tmp_path / "e.raw", events, format="evt21")
+    body = (tmp_path / "e.raw").read_bytes().partition(b"% end\n")[2]
+    swapped = np.frombuffer(body, "<u4").reshape(-1, 2)[:, ::-1].tobytes()
+    for number, maker, content, sensor in (
+        (21, b"", swapped, (480, 640)),
+        (49, b"% integrator_name Prophesee\n", swapped, (720, 1280)),
+        (64, b"", body, None),
+        (21, b"% integrator_name Somebody\n", body, None),
+    ):
+        header = b"% system_ID " + str(number).encode() + b"\n" + maker + b"% evt 2.1\n"
+        (tmp_path / "l.raw").write_bytes(header + content)
+        with open_recording(tmp_path / "l.raw", sensor=None if sensor else (480, 640)) as recording:
+            assert recording.sensor == (sensor or (480, 640))
+            assert recording.read().t_us.tolist() == events.t_us.tolist()
+
+
+def test_a_stream_goes_on_after_a_refused_piece() -> None:
+    decoder = decoder_for("dat", (10, 10))
+    good, outside, back = ([5, 0], [6, 1 << 20], [1, 0])
+    data = {
+        name: np.array([row], "<u4").tobytes() for name, row in (("good", good), ("outside", outside), ("back", back))
+    }
+    assert len(decoder.feed(data["good"])) == 1
+    for name in ("outside", "back"):
+        with pytest.raises(FormatError, match="stream: "):
+            decoder.feed(data[name])
+    assert len(decoder.feed(data["good"])) == 1
+
+
+def test_streams_refuse_what_files_refuse() -> None:
+    with pytest.raises(FormatError, match="polarity"):
+        decoder_for("csv", (10, 10)).feed(b"1,2,3,7\n")
+    with pytest.raises(FormatError, match="no CSV record ends"):
+        decoder_for("csv", (10, 10)).feed(b"1" * (5 << 20))
+    with pytest.raises(FateError, match="out_of_bounds='dorp'"):
+        decoder_for("evt3", (10, 10), out_of_bounds="dorp")  # type: ignore[arg-type]
+    with pytest.raises(FateError, match="takes no legacy"):
+        decoder_for("evt3", (10, 10), legacy=True)
+    assert decoder_for("evt21", (10, 10), legacy=True).format == "EVT2.1"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 import time
 import warnings
 from itertools import pairwise
@@ -15,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fate import Events, FateError, FateWarning, FormatError, open_recording, open_writer, write_events
+from fate.formats import arrays as arrays_module
+from fate.formats import hdf5_layout
 from fate.formats import index as index_module
 from fate.formats import source as source_module
 from fate.formats.saving import BY_SUFFIX, WRITERS
@@ -22,6 +26,7 @@ from tests.conftest import event_lists, make_events
 
 SUFFIX = {name: suffix for suffix, name in reversed(BY_SUFFIX.items())} | {"evt2": ".raw", "evt21": ".raw"}
 FORMATS = sorted(WRITERS)
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def saved(folder: Path, events: Events, name: str) -> Path:
@@ -52,9 +57,12 @@ def test_reading_a_span_equals_a_linear_scan(
 def test_many_small_blocks_give_the_same_events(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_module, "BLOCK_BYTES", 64)
     monkeypatch.setattr(index_module, "RUN_BLOCKS", 3)
+    monkeypatch.setattr(arrays_module, "BLOCK_ROWS", 50)
+    monkeypatch.setattr(hdf5_layout, "MAX_BLOCK_ROWS", 50)
     events = make_events(5000)
     with opened(saved(tmp_path, events, name), events, cache=False) as recording:
         assert recording.read() == events
+        assert recording.index().num_blocks > 50
         assert Events.concatenate(list(recording.chunks(max_events=70))) == events
         random = np.random.default_rng(1)
         for start, end in random.integers(-100, int(events.t_us[-1]) + 100, (50, 2)).tolist():
@@ -133,6 +141,41 @@ def test_unknown_suffixes_formats_and_folders_are_refused(tmp_path: Path) -> Non
         write_events(tmp_path / "d.raw", events)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_pipes_are_refused_and_links_stay_links(tmp_path: Path) -> None:
+    events = make_events(10)
+    os.mkfifo(tmp_path / "pipe.raw")
+    with pytest.raises(FateError, match="device or a pipe"):
+        write_events(tmp_path / "pipe.raw", events)
+    (tmp_path / "link.raw").symlink_to(tmp_path / "target.raw")
+    write_events(tmp_path / "link.raw", events)
+    assert (tmp_path / "link.raw").is_symlink()
+    assert open_recording(tmp_path / "target.raw").read() == events
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+    resource = pytest.importorskip("resource", reason="a full disk is played by a limit that this system lacks")
+    code = (
+        "import resource, signal, sys\n"
+        "from fate import FateError, write_events\n"
+        "from tests.conftest import make_events\n"
+        "events = make_events(200_000)\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "try:\n    write_events(sys.argv[1], events, format=sys.argv[2])\n"
+        "except FateError as error:\n    print(error)\n"
+    )
+    path = tmp_path / "out.bin"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path), name], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert resource is not None
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{path}: cannot be written (")
+    assert list(tmp_path.iterdir()) == []
+
+
 # ---- bad files ------------------------------------------------------------------------------------------
 
 
@@ -142,7 +185,7 @@ def test_a_truncated_tail_is_dropped_with_a_warning_or_refused_when_strict(tmp_p
     path = saved(tmp_path, events, name)
     whole = path.read_bytes()
     path.write_bytes(whole + b"\x01")
-    with pytest.warns(FateWarning, match=f"last 1 bytes, at position {len(whole)}") as caught:
+    with pytest.warns(FateWarning, match=f"last 1 byte, at position {len(whole)}") as caught:
         recording = open_recording(path)
         assert recording.read() == events
         assert recording.read(0, 10) == events.between(0, 10)
@@ -161,7 +204,7 @@ def test_coordinates_outside_are_refused_with_count_and_first_index_or_dropped(t
     path.write_bytes(data)
     with pytest.raises(FormatError, match=r"3 of 1 000 events outside 1280×720 \(first: index 88, y = 16 000\)"):
         open_recording(path).read()
-    with pytest.warns(FateWarning, match="3 events outside 1280×720 were dropped"):
+    with pytest.warns(FateWarning, match="3 events outside 1280×720 dropped"):
         recording = open_recording(path, out_of_bounds="drop")
         kept = recording.read()
     keep = np.ones(1000, bool)
@@ -184,7 +227,7 @@ def test_times_that_go_back_are_refused_with_position_or_sorted(
     )
     back = [i for i in range(1, len(times)) if times[i] < times[i - 1]]
     if back:
-        with pytest.raises(FormatError, match=f"goes back {len(back)} times .* index {back[0]}, from"):
+        with pytest.raises(FormatError, match=f"goes back {len(back)} times? .* index {back[0]}, from"):
             open_recording(path).read()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FateWarning)
@@ -332,6 +375,27 @@ def test_a_changed_file_or_a_damaged_index_is_indexed_again(tmp_path: Path) -> N
     write_events(path, fewer, format="evt2")
     os.utime(path, ns=(time.time_ns(), time.time_ns() + 10**9))
     assert open_recording(path).read() == fewer
+
+
+def test_a_file_replaced_by_one_of_the_same_size_and_time_is_indexed_again(tmp_path: Path) -> None:
+    path, events = big(tmp_path)
+    open_recording(path).index()
+    state = path.stat()
+    later = events.shifted(5_000_000)
+    write_events(path, later, format="evt2")
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    with open_recording(path) as recording:
+        assert recording.start_us == later.t_us[0]
+        assert recording.read(6_000_000, 7_000_000) == later.between(6_000_000, 7_000_000)
+
+
+def test_a_closed_recording_says_so(tmp_path: Path) -> None:
+    for name in ("evt3", "rvt-hdf5"):
+        recording = open_recording(saved(tmp_path, make_events(10), name))
+        recording.close()
+        recording.close()
+        with pytest.raises(FateError, match="is closed"):
+            recording.read(0, 10)
 
 
 def test_a_cache_that_cannot_be_written_is_said_once_and_done_without(

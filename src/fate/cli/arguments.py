@@ -6,11 +6,9 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
-
-from fate.errors import FateError
 
 Sensor = Annotated[
     str | None, typer.Option("--sensor", metavar="WIDTHxHEIGHT", help="Sensor size, if the file does not say.")
@@ -28,6 +26,11 @@ Sort = Annotated[bool, typer.Option("--sort", help="Sort events whose times go b
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not keep the time index on disk.")]
 
 
+FORMATS = ("dat", "evt2", "evt21", "evt3", "hdf5", "aedat2", "aedat4", "es", "npy", "npz", "csv", "ros")
+WRITABLE = ("dat", "evt2", "evt21", "evt3", "prophesee-hdf5", "rvt-hdf5", "npz", "npy", "csv")
+TIME_UNITS = ("s", "ms", "us", "ns")
+
+
 def open_options(
     sensor: str | None,
     format: str | None,
@@ -38,12 +41,14 @@ def open_options(
     sort: bool,
     no_cache: bool,
 ) -> dict[str, Any]:
-    """Command-line values as arguments of :func:`fate.open_recording`."""
+    """Command-line values as arguments of :func:`fate.open_recording`; bad ones are bad usage."""
+    if columns is not None and sorted(columns) != sorted("txyp"):
+        raise typer.BadParameter(f"--columns {columns}: expected each of t, x, y, p once, such as txyp")
     return {
-        "sensor": parse_sensor(sensor) if sensor else None,
-        "format": format,
+        "sensor": parse_sensor(sensor) if sensor is not None else None,
+        "format": choice("--format", format, FORMATS),
         "columns": columns,
-        "time_unit": time_unit,
+        "time_unit": choice("--time-unit", time_unit, TIME_UNITS),
         "strict": strict,
         "out_of_bounds": "drop" if drop else "raise",
         "unsorted": "sort" if sort else "raise",
@@ -51,36 +56,62 @@ def open_options(
     }
 
 
+def choice(option: str, given: str | None, known: tuple[str, ...]) -> str | None:
+    """One of ``known``, or nothing."""
+    if given is not None and given not in known:
+        raise typer.BadParameter(f"{option} {given}: expected one of {', '.join(known)}")
+    return given
+
+
 def parse_sensor(text: str) -> tuple[int, int]:
     """``"1280x720"`` → ``(720, 1280)``."""
-    match = re.fullmatch(r"(\d+)[x×](\d+)", text.strip())
-    if not match:
-        raise FateError(f"--sensor {text}: expected WIDTHxHEIGHT in pixels, such as 1280x720")
+    match = re.fullmatch(r"(\d{1,5})[x×](\d{1,5})", text.strip())
+    if not match or not (0 < int(match[1]) <= 65_536 and 0 < int(match[2]) <= 65_536):
+        raise typer.BadParameter(f"--sensor {text}: expected WIDTHxHEIGHT in pixels, such as 1280x720")
     return int(match[2]), int(match[1])
 
 
 def parse_roi(text: str) -> tuple[int, int, int, int]:
     """``"x1,y1,x2,y2"`` as four integers."""
-    parts = text.split(",")
     try:
-        x1, y1, x2, y2 = (int(part) for part in parts)
+        x1, y1, x2, y2 = (int(part) for part in text.split(","))
     except ValueError:
-        raise FateError(f"--roi {text}: expected x1,y1,x2,y2 in pixels, such as 0,0,640,360") from None
+        x1 = y1 = x2 = y2 = 0
+    if not (0 <= x1 < x2 and 0 <= y1 < y2):
+        raise typer.BadParameter(f"--roi {text}: expected x1,y1,x2,y2 in pixels, such as 0,0,640,360")
     return x1, y1, x2, y2
 
 
-def parse_time(text: str, option: str, start_us: int) -> int:
-    """A time in µs: ``1500``, ``1500us``, ``1.5ms``, ``2s``; with ``+`` in front, counted from ``start_us``."""
-    match = re.fullmatch(r"(\+?)(-?\d+(?:\.\d+)?)\s*(us|µs|ms|s)?", text.strip())
+class Time(NamedTuple):
+    """A time in µs, on the recording's clock or counted from its first event."""
+
+    us: int
+    from_start: bool
+
+    def at(self, start_us: int) -> int:
+        """On the recording's clock, given its first event."""
+        return self.us + (start_us if self.from_start else 0)
+
+
+def parse_time(text: str, option: str) -> Time:
+    """``1500``, ``1500us``, ``1.5ms``, ``2s``; with ``+`` in front, from the first event."""
+    match = re.fullmatch(r"(\+?)(-?\d{1,18}(?:\.\d{1,9})?)\s*(us|µs|ms|s)?", text.strip())
     if not match:
-        raise FateError(f"{option} {text}: expected a time such as 1500us, 1.5ms, 2s, or +2s from the first event")
-    scale = {"s": 1_000_000, "ms": 1000}.get(match[3], 1)
+        raise typer.BadParameter(
+            f"{option} {text}: expected a time such as 1500us, 1.5ms, 2s, or +2s from the first event"
+        )
     whole, _, fraction = match[2].partition(".")
-    digits = len(fraction)
-    value, rest = divmod(int(whole + fraction) * scale, int(10**digits))
+    scale = {"s": 1_000_000, "ms": 1000}.get(match[3], 1)
+    value, rest = divmod(int(whole + fraction) * scale, int(10 ** len(fraction)))
     if rest:
-        raise FateError(f"{option} {text}: is not a whole number of microseconds")
-    return value + (start_us if match[1] else 0)
+        raise typer.BadParameter(f"{option} {text}: is not a whole number of microseconds")
+    return Time(value, bool(match[1]))
+
+
+def check_order(start: Time | None, end: Time | None) -> None:
+    """The end must come after the start, where that can be told."""
+    if start and end and start.from_start == end.from_start and end.us <= start.us:
+        raise typer.BadParameter("--end: the end must come after the start")
 
 
 @contextmanager

@@ -42,6 +42,7 @@ def decode(
 
     from rich.console import Console
 
+    from fate.errors import FateError
     from fate.formats.bench import bench_decode
 
     console = Console(stderr=True)
@@ -50,7 +51,10 @@ def decode(
         result = bench_decode(files or (), against=peers, num_events=events, repeats=repeats, progress=status.update)
     print(_table(result))
     if json_file:
-        Path(json_file).write_text(json.dumps(result.to_dict(), indent=2))
+        try:
+            Path(json_file).write_text(json.dumps(result.to_dict(), indent=2))
+        except OSError as error:
+            raise FateError(f"{json_file}: cannot be written ({error.strerror}); the table is above") from None
 
 
 def _table(result: DecodeBench) -> str:

@@ -44,25 +44,29 @@ def convert(
     sort: args.Sort = False,
     no_cache: args.NoCache = False,
 ) -> None:
-    from fate.errors import FormatError
+    begin = args.parse_time(start, "--start") if start is not None else None
+    stop = args.parse_time(end, "--end") if end is not None else None
+    args.check_order(begin, stop)
+    region = args.parse_roi(roi) if roi is not None else None
+    output_format = args.choice("--to", to, args.WRITABLE)
+    options = args.open_options(sensor, format, columns, time_unit, strict, drop, sort, no_cache)
+
     from fate.formats.converting import convert as copy
     from fate.formats.opening import open_recording
 
-    options = args.open_options(sensor, format, columns, time_unit, strict, drop, sort, no_cache)
     with open_recording(source, **options) as recording:
         with args.progress_bar("indexing") as update:
-            index = recording.index(update)
-        if not index.num_events:
-            raise FormatError(f"{source}: holds a header and no {recording.format} events; nothing to convert")
+            recording.index(update)
+        recording.refuse_empty()
         with args.progress_bar("converting") as update:
             done = copy(
                 recording,
                 target,
-                start_us=args.parse_time(start, "--start", recording.start_us) if start else None,
-                end_us=args.parse_time(end, "--end", recording.start_us) if end else None,
-                roi=args.parse_roi(roi) if roi else None,
+                start_us=begin.at(recording.start_us) if begin else None,
+                end_us=stop.at(recording.start_us) if stop else None,
+                roi=region,
                 zero_time=zero_time,
-                output_format=to,
+                output_format=output_format,
                 progress=update,
             )
     print(f"{target}: {done.num_written:,} of {done.num_read:,} events written".replace(",", " "))

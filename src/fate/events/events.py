@@ -7,6 +7,7 @@ statistics) walks single columns. The invariants are checked once, here; inside 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fate.errors import FateError
-from fate.events.window import clip_time
+from fate.events.window import MAX_TIME_US, clip_time
 
 MAX_SIDE = 65_536  # coordinates are uint16
 
@@ -30,7 +31,7 @@ class Sensor(NamedTuple):
     def of(cls, size: Sequence[int]) -> Sensor:
         """``(height, width)`` as a checked :class:`Sensor`."""
         try:
-            height, width = (int(side) for side in size)
+            height, width = (operator.index(side) for side in size)
         except (TypeError, ValueError):
             raise FateError(f"sensor {size!r} was given; expected (height, width) in pixels") from None
         if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
@@ -73,6 +74,7 @@ class Events:
         )
         _refuse_first((polarity != 0) & (polarity != 1), lambda i: f"of polarity {polarity[i]}, not 0 or 1")
         if len(time):
+            _refuse_first(np.abs(time) >= MAX_TIME_US, lambda i: f"at {time[i]} µs, beyond ± 2^62 µs; check the unit")
             _refuse_first(
                 np.concatenate(([False], time[1:] < time[:-1])),
                 lambda i: f"earlier than the one before ({time[i]} after {time[i - 1]} µs); sort by time first",

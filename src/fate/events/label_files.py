@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,8 @@ from fate.events import label_coco, label_npz, label_prophesee, label_yolo
 from fate.events.labels import Labels
 
 FORMATS = ("prophesee", "coco", "yolo", "npz")
+
+MAX_LABEL_BYTES = 2 << 30
 
 _BY_SUFFIX = {".npy": "prophesee", ".json": "coco", ".npz": "npz", "": "yolo"}
 _MAGIC = {b"\x93NUMPY": "prophesee", b"PK": "npz", b"{": "coco", b"[": "coco"}
@@ -96,7 +99,7 @@ def write_labels(
 def _decode(path: Path, sensor: tuple[int, int] | None, classes: Sequence[str] | None) -> Labels:
     if path.is_dir():
         return label_yolo.decode(_read_folder(path), sensor, classes)
-    data = path.read_bytes()
+    data = _content(path)
     head = data[:64].removeprefix(b"\xef\xbb\xbf").lstrip()
     chosen = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
     if chosen is None:
@@ -111,6 +114,18 @@ def _decode(path: Path, sensor: tuple[int, int] | None, classes: Sequence[str] |
     sidecar = _times_path(path)
     times = sidecar.read_bytes() if sidecar.exists() else None
     return label_prophesee.decode(data, times, name=str(path))
+
+
+def _content(path: Path) -> bytes:
+    """All bytes of a regular file of a size that labels may have."""
+    state = path.stat()
+    if not stat.S_ISREG(state.st_mode):
+        raise FormatError("is a device or a pipe; labels are a file or a folder; copy it into a file first")
+    if state.st_size > MAX_LABEL_BYTES:
+        raise FormatError(
+            f"has {state.st_size} bytes; label files have at most {MAX_LABEL_BYTES}; give the labels, not a recording"
+        )
+    return path.read_bytes()
 
 
 def _claimed(path: Path) -> str:
@@ -172,7 +187,7 @@ def _read_folder(path: Path) -> dict[str, str]:
     for entry in sorted(path.iterdir()):
         if entry.suffix == ".txt" or entry.name == label_yolo.META_FILE:
             try:
-                files[entry.name] = entry.read_bytes().decode("utf-8")
+                files[entry.name] = _content(entry).decode("utf-8")
             except UnicodeDecodeError as error:
                 raise FormatError(f"{entry.name} is not UTF-8 ({error}); get it again") from error
     return files

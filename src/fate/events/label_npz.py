@@ -39,6 +39,8 @@ DAMAGE = (
     zlib.error,
 )
 
+MAX_RATIO, MAX_SMALL = 200, 64 << 20  # labels shrink by far less; a few repeated rows may shrink by more
+
 
 def encode(labels: Labels) -> bytes:
     """The bytes of a compressed npz; the same labels always give the same bytes."""
@@ -77,6 +79,10 @@ def decode(data: bytes) -> Labels:
 
 def _load(data: bytes) -> dict[str, NDArray[Any]]:
     try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive_:
+            claimed = sum(member.file_size for member in archive_.infolist())
+        if claimed > MAX_RATIO * len(data) + MAX_SMALL:
+            raise FormatError(f"claims to unpack {len(data)} bytes to {claimed}; it is damaged; get it again")
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files if isinstance(archive[name], np.ndarray)}
     except DAMAGE as error:

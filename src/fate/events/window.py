@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 from fate.errors import FateError
 
 
 def window_us(hz: float) -> int:
     """Length in µs of one window at rate ``hz``: 80 Hz is 12 500 µs, never 12 ms."""
-    if not 0 < hz <= 1_000_000:
+    if not isinstance(hz, int | float) or not 0 < hz <= 1_000_000:
         raise FateError(f"a rate of {hz!r} Hz was given; expected more than 0 and at most 1 000 000")
     return round(1_000_000 / hz)
 
 
-def clip_time(t_us: int) -> int:
-    """The nearest time that int64 holds: spans may be open-ended in spirit, ``read(0, 10**30)``."""
-    return max(-(2**63), min(int(t_us), 2**63 - 1))
+MAX_TIME_US = 2**62  # times lie within ± this (146 000 years), so that their sums and differences fit int64
+
+
+def clip_time(t_us: SupportsIndex) -> int:
+    """A whole number of µs, brought into int64: spans may be open-ended in spirit, ``read(0, 10**30)``."""
+    try:
+        return max(-MAX_TIME_US, min(operator.index(t_us), MAX_TIME_US))
+    except TypeError:
+        raise FateError(f"time {t_us!r} was given; times are whole microseconds (integers)") from None
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.events.events import Sensor
 from fate.formats.columns import Columns
@@ -42,7 +42,7 @@ MAX_LINE_BYTES = 64 << 10
 TRIGGERS, FRAME_SAMPLES, IMU_SAMPLES, UNKNOWN = 3, 4, 5, 6  # where they are counted in the state
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _decode(words: Any, davis: bool, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
     """``words`` [2 n] uint32 → number of events.
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from fate.compiled import compiled
 from fate.events.events import MAX_SIDE, Sensor
 
 NO_TIME = np.iinfo(np.int64).min
@@ -81,7 +81,7 @@ class Tally:
         self.x_max, self.y_max = max(self.x_max, later.x_max), max(self.y_max, later.y_max)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _glance(t: Any, x: Any, y: Any, p: Any, out: Any) -> None:
     """Four plain loops that the compiler turns into vector code, enough to see that nothing is odd. ``out`` (int64):
     ON events, largest x, y and p, number of steps back. Columns are of the final types, n > 0."""
@@ -107,7 +107,7 @@ def _glance(t: Any, x: Any, y: Any, p: Any, out: Any) -> None:
     out[4] = back
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _survey(t: Any, x: Any, y: Any, p: Any, width: int, height: int, last_t: int, out: Any) -> None:
     """One careful pass over a block with something odd in it. ``out`` (int64): see its reading in :func:`check`."""
     n = t.shape[0]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fate.errors import FateError
+from fate.errors import FateError, FateWarning
 from fate.events.events import Sensor
 from fate.formats.index import Progress
 from fate.formats.opening import open_recording
@@ -76,12 +77,18 @@ def convert(
             written += len(events)
             if progress:
                 progress(read, recording.num_events)
+    if writer.format == "NPY":
+        warnings.warn(
+            f"{target}: an NPY file holds no sensor size; pass sensor={tuple(recording.sensor)} to read it",
+            FateWarning,
+            stacklevel=2,
+        )
     return Converted(read, written)
 
 
 def _check_span(recording: Recording, start_us: int | None, end_us: int | None) -> None:
     if start_us is not None and end_us is not None and end_us <= start_us:
-        raise FateError(f"--start {start_us} --end {end_us}: the end must come after the start")
+        raise FateError(f"from {start_us} to {end_us} µs: the end must come after the start")
     outside = (start_us is not None and start_us >= recording.end_us) or (
         end_us is not None and end_us <= recording.start_us
     )

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.events.events import Events, Sensor
 from fate.formats.columns import Columns
@@ -27,7 +27,7 @@ MAX_COORDINATE = (1 << 14) - 1
 HALF_RANGE = 1 << 31  # µs
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _decode(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> None:
     """``words`` [2 E] uint32. ``state``: previous 32-bit time (-1 at the start), µs added by wraps, wraps."""
     n = t.shape[0]
@@ -48,7 +48,7 @@ def _decode(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> None:
     state[0] = last
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _unwrap(t: Any, state: Any) -> None:
     previous = state[0]
     for i in range(t.shape[0]):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, Self
 
 import numpy as np
@@ -19,9 +20,11 @@ from numpy.typing import NDArray
 
 from fate.errors import FateError, FormatError
 from fate.events.events import Events, Sensor
+from fate.events.window import MAX_TIME_US
 from fate.formats.columns import Columns, Tally, check
 
 OutOfBounds = Literal["raise", "drop"]
+MAX_CARRY_BYTES = 4 << 20  # of an unfinished record: only text lines can be long
 
 
 class Decoder(ABC):
@@ -38,6 +41,8 @@ class Decoder(ABC):
     last_plain_us: int = 0  # …as long as times stay at or below this
 
     def __init__(self, sensor: Sequence[int] | None = None, *, out_of_bounds: OutOfBounds = "raise") -> None:
+        if out_of_bounds not in ("raise", "drop"):
+            raise FateError(f"out_of_bounds={out_of_bounds!r} was given; expected 'raise' or 'drop'")
         self.sensor = None if sensor is None else Sensor.of(sensor)
         self.out_of_bounds = out_of_bounds
         self.tally = Tally()
@@ -65,7 +70,8 @@ class Decoder(ABC):
         """Events completed by ``data``, which may end in the middle of a record.
 
         Events outside the sensor and times that go back are refused with their position, counted from the
-        start of the stream; ``out_of_bounds="drop"`` drops and counts the former (``decoder.tally``).
+        start of the stream; ``out_of_bounds="drop"`` drops and counts the former (``decoder.tally``). What was fed
+        with a refused event is lost; the next call goes on after it.
         """
         if self.sensor is None:
             raise FateError(
@@ -74,11 +80,21 @@ class Decoder(ABC):
         stream = self._carry + data
         columns, used = self.decode(stream)
         self._carry = stream[used:]
+        if len(self._carry) > MAX_CARRY_BYTES:
+            self._carry = b""
+            raise FormatError(
+                f"stream: no {self.format} record ends within {MAX_CARRY_BYTES} bytes; is it {self.format}?"
+            )
+        before = replace(self.tally)
         columns = check(columns, self.sensor, self.tally)
-        if self.tally.outside and self.out_of_bounds == "raise":
+        if self.tally.outside > before.outside and self.out_of_bounds == "raise":
             raise FormatError(describe_outside("stream", self.tally, self.sensor))
-        if self.tally.back:
+        if self.tally.back > before.back:
             raise FormatError(describe_back("stream", self.tally))
+        if self.tally.bad_polarity > before.bad_polarity:
+            raise FormatError(describe_polarity("stream", self.tally))
+        if len(columns.t) and max(abs(int(columns.t[0])), abs(int(columns.t[-1]))) >= MAX_TIME_US:
+            raise FormatError(describe_far_times("stream", self.tally))
         return Events.trusted(*columns, self.sensor)
 
     @property
@@ -87,25 +103,50 @@ class Decoder(ABC):
         return len(self._carry)
 
 
+# The sentences about what the check found. For a file they say which option helps; a stream has none of these.
+
+
 def describe_outside(name: object, tally: Tally, sensor: Sensor) -> str:
-    """The sentence for coordinates outside the sensor."""
+    """Coordinates outside the sensor."""
     index, x, y = tally.outside_first
     where = f"x = {spaced(x)}" if not 0 <= x < sensor.width else f"y = {spaced(y)}"
     return (
-        f"{name}: {spaced(tally.outside)} of {spaced(tally.events)} events outside {sensor}"
+        f"{name}: {spaced(tally.outside)} of {counted(tally.events, 'event')} outside {sensor}"
         f' (first: index {spaced(index)}, {where}); pass --drop-out-of-bounds (out_of_bounds="drop") to skip them'
     )
 
 
 def describe_back(name: object, tally: Tally) -> str:
-    """The sentence for times that go back."""
+    """Times that go back."""
     index, before, after = tally.back_first
+    help_ = 'pass --sort (unsorted="sort") to order them by time' if name != "stream" else "the events fed were dropped"
     return (
-        f"{name}: time goes back {spaced(tally.back)} times in {spaced(tally.events)} events (first: index"
-        f' {spaced(index)}, from {before} to {after} µs); pass --sort (unsorted="sort") to order them by time'
+        f"{name}: time goes back {counted(tally.back, 'time')} in {counted(tally.events, 'event')} (first: index"
+        f" {spaced(index)}, from {before} to {after} µs); {help_}"
+    )
+
+
+def describe_polarity(name: object, tally: Tally) -> str:
+    """Polarities that mean nothing."""
+    index, value = tally.bad_polarity_first
+    return (
+        f"{name}: {counted(tally.bad_polarity, 'event')} of a polarity that is none of 0, 1, -1 (first: index"
+        f" {spaced(index)}, {value}); check the order of the columns"
+    )
+
+
+def describe_far_times(name: object, tally: Tally) -> str:
+    """Times no clock gives."""
+    return (
+        f"{name}: times from {tally.t_min} to {tally.t_max} µs, beyond ± 2^62; check the unit and the order of columns"
     )
 
 
 def spaced(number: int) -> str:
     """1204331 as people read it: 1 204 331."""
     return f"{number:,}".replace(",", " ")
+
+
+def counted(number: int, thing: str) -> str:
+    """``1 event``, ``1 204 331 events``."""
+    return f"{spaced(number)} {thing}{'' if number == 1 else 's'}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from typing import Any
 
 from fate.errors import FateError
 from fate.formats.decoder import Decoder, OutOfBounds
@@ -19,13 +20,15 @@ DECODERS: dict[str, str] = {
 }
 
 
-def decoder_for(format: str, sensor: Sequence[int], *, out_of_bounds: OutOfBounds = "raise") -> Decoder:
+def decoder_for(format: str, sensor: Sequence[int], *, out_of_bounds: OutOfBounds = "raise", **options: Any) -> Decoder:
     """A decoder for a stream without a header: ``decoder.feed(data)`` gives the events that are complete.
 
     Args:
         format: one of ``DECODERS``.
         sensor: ``(height, width)`` in pixels.
         out_of_bounds: ``"raise"``, or ``"drop"`` and count events outside the sensor.
+        options: what the one decoder takes beyond that: ``legacy=True`` for EVT2.1, ``layout="davis"`` for AEDAT2,
+            ``atis=True`` for ES.
 
     Example:
         >>> decoder = decoder_for("evt3", (720, 1280))
@@ -36,4 +39,7 @@ def decoder_for(format: str, sensor: Sequence[int], *, out_of_bounds: OutOfBound
         raise FateError(f"no stream decoder for {format!r}; known are {', '.join(DECODERS)}")
     module, _, name = DECODERS[format].partition(":")
     cls: type[Decoder] = getattr(importlib.import_module(module), name)
-    return cls(sensor, out_of_bounds=out_of_bounds)
+    try:
+        return cls(sensor, out_of_bounds=out_of_bounds, **options)
+    except TypeError:
+        raise FateError(f"the {format} decoder takes no {', '.join(options)}; leave it out") from None

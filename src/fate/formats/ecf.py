@@ -22,8 +22,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.formats.columns import Columns
 
@@ -39,12 +39,12 @@ REASONS = {
 }
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _u2(data: Any, at: int) -> Any:
     return np.int64(data[at]) | np.int64(data[at + 1]) << 8
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _u4(data: Any, at: int) -> Any:
     return _u2(data, at) | _u2(data, at + 2) << 16
 
@@ -53,7 +53,7 @@ def _u4(data: Any, at: int) -> Any:
 # or one of the negative reasons. None reads past ``data`` or writes past a column.
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _times(data: Any, at: int, t: Any) -> int:
     end = data.shape[0]
     if at + 8 > end:
@@ -87,7 +87,7 @@ def _times(data: Any, at: int, t: Any) -> int:
     return at
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _rows(data: Any, at: int, y: Any) -> int:
     end = data.shape[0]
     i = 0
@@ -109,7 +109,7 @@ def _rows(data: Any, at: int, y: Any) -> int:
     return at
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _columns_masked(data: Any, at: int, x: Any) -> int:
     n = x.shape[0]
     i = 0
@@ -127,7 +127,7 @@ def _columns_masked(data: Any, at: int, x: Any) -> int:
     return at
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _polarities(data: Any, at: int, p: Any) -> int:
     end = data.shape[0]
     i = 0
@@ -149,7 +149,7 @@ def _polarities(data: Any, at: int, p: Any) -> int:
     return at
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _columns_packed(data: Any, at: int, x: Any, p: Any) -> int:
     n = x.shape[0]
     for i in range(0, n, 4):
@@ -164,7 +164,7 @@ def _columns_packed(data: Any, at: int, x: Any, p: Any) -> int:
     return at
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _all_packed(data: Any, at: int, x: Any, y: Any, p: Any) -> int:
     n = x.shape[0]
     for i in range(0, n, 4):
@@ -180,7 +180,7 @@ def _all_packed(data: Any, at: int, x: Any, y: Any, p: Any) -> int:
     return at
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _decode(data: Any, packing: int, t: Any, x: Any, y: Any, p: Any) -> int:
     at = _times(data, 4, t)
     if at < 0:

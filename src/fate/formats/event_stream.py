@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numba import njit
 
+from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.events.events import Sensor
 from fate.formats.columns import Columns
@@ -31,7 +31,7 @@ EVENT_BYTES = 5
 TYPES = {0: "generic", 1: "DVS", 2: "ATIS", 3: "display", 4: "color", 5: "liquid"}
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _decode(data: Any, atis: bool, state: Any, t: Any, x: Any, y: Any, p: Any) -> tuple[int, int]:
     """``data`` [n] uint8 → number of events, bytes used; the columns have room for n // 5 events.
 

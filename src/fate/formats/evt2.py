@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from fate.compiled import compiled
 from fate.formats.columns import Columns
 from fate.formats.decoder import Decoder, OutOfBounds
 
@@ -27,7 +27,7 @@ WRAP_SLACK = 10_000  # µs by which a wrap may fall short of the whole range
 SKIPPED = ("before the first time", "triggers", "vendor words", "unknown words")
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _count_skipped(kind: Any, counts: Any) -> None:
     if kind == TRIGGER:
         counts[1] += 1
@@ -37,7 +37,7 @@ def _count_skipped(kind: Any, counts: Any) -> None:
         counts[3] += 1
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _time_high(high: Any, base: Any, offset: Any) -> tuple[int, int]:
     """New time base and wrap offset for a TIME_HIGH word of ``high`` (µs), given the old ones."""
     new = high + offset
@@ -46,7 +46,7 @@ def _time_high(high: Any, base: Any, offset: Any) -> tuple[int, int]:
     return new, offset
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _decode_evt2(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
     """``words`` [n] uint32 → number of events. ``state``: time base (-1: none yet), wrap offset, then counts."""
     base = state[0]
@@ -78,7 +78,7 @@ def _decode_evt2(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
     return n
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _decode_evt21(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
     """``words`` [2 n] uint32, validity first, fields second → number of events. ``state`` as for EVT2."""
     base = state[0]
@@ -118,7 +118,7 @@ def _decode_evt21(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int
     return n
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _count_valid(words: Any) -> int:
     """Bits set in every other word: room for the events of EVT2.1 ``words``."""
     total = 0

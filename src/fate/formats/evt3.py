@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from fate.compiled import compiled
 from fate.formats.columns import Columns
 from fate.formats.decoder import Decoder
 
@@ -26,14 +26,16 @@ MAX_COORDINATE = (1 << 11) - 1
 HALF_TIME_HIGH = 1 << 11
 NO_HIGH = -1
 NO_ROW = -1
+NO_BASE = -1
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _decode(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
     """``words`` [n] uint16 → number of events; the columns have room for 12 events a word.
 
-    ``state``: TIME_HIGH (-1: none yet), wraps, TIME_LOW, row (-1: none yet), vector base, vector polarity, then the
-    counts of what was skipped: before the first time, without a row, triggers, vendor words, unknown words.
+    ``state``: TIME_HIGH (-1: none yet), wraps, TIME_LOW, row (-1: none yet), vector base (-1: none yet), vector
+    polarity, then the counts of what was skipped: before the first time, without a row or base, triggers, vendor
+    words, unknown words.
     """
     high = state[0]
     wraps = state[1]
@@ -53,6 +55,12 @@ def _decode(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
             kind = words[i] >> 12
             if kind in (ADDR_X, VECT_12, VECT_8):
                 early += 1
+            elif kind == TRIGGER:
+                triggers += 1
+            elif kind in (FOREIGN_Y, CONTINUED_4, OTHERS, CONTINUED_12):
+                vendor += 1
+            elif kind not in (ADDR_Y, VECT_BASE_X, TIME_LOW):
+                unknown += 1
             i += 1
         if i < words.shape[0]:
             high = np.int64(words[i] & 0xFFF)
@@ -72,10 +80,10 @@ def _decode(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
             p[n] = (word >> 11) & 1
             n += 1
         elif kind == VECT_12 or kind == VECT_8:
-            valid: Any = word & 0xFFF if kind == VECT_12 else word & 0xFF
-            if row < 0:
+            if row < 0 or base < 0:
                 rowless += 1
-                valid = np.int64(0)
+                continue
+            valid = word & 0xFFF if kind == VECT_12 else word & 0xFF
             column = base
             while valid:
                 if valid & 1:
@@ -126,7 +134,7 @@ def _decode(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
     return n
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _room_for(words: Any) -> int:
     """At most so many events are in ``words``: one for each ADDR_X, 12 for each vector word."""
     room = 0
@@ -141,11 +149,11 @@ class Evt3Decoder(Decoder):
 
     format = "EVT3"
     state_size = 6
-    skipped_kinds = ("before the first time", "without a row", "triggers", "vendor words", "unknown words")
+    skipped_kinds = ("before the first time", "without a row or base", "triggers", "vendor words", "unknown words")
 
     def initial_state(self) -> NDArray[np.int64]:
         state = super().initial_state()
-        state[0], state[3] = NO_HIGH, NO_ROW
+        state[0], state[3], state[4] = NO_HIGH, NO_ROW, NO_BASE
         return state
 
     def decode(self, data: bytes) -> tuple[Columns, int]:

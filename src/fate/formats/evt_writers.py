@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from fate.compiled import compiled
 from fate.events.events import Events, Sensor
 from fate.formats.evt2 import MAX_COORDINATE, TIME_HIGH
 from fate.formats.evt3 import ADDR_X, ADDR_Y, TIME_LOW, VECT_8, VECT_12, VECT_BASE_X
@@ -23,7 +23,7 @@ VECTOR = 32  # columns covered by one EVT2.1 word, or by VECT_12 + VECT_12 + VEC
 VECTOR_FROM = 5  # events from which an EVT3 vector (four words) is shorter than single events
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _time_high_words(high: int, previous: int, bits: int, out: Any, n: int) -> int:
     """TIME_HIGH words from ``previous`` (-1: none yet) to ``high``; returns the new number of words."""
     last = (1 << bits) - 1
@@ -40,7 +40,7 @@ def _time_high_words(high: int, previous: int, bits: int, out: Any, n: int) -> i
     return n + 1
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _run_length(t: Any, x: Any, y: Any, p: Any, i: int) -> int:
     """Events from ``i`` on with one time, row, polarity and 32-column cell, in increasing x."""
     j = i + 1
@@ -56,7 +56,7 @@ def _run_length(t: Any, x: Any, y: Any, p: Any, i: int) -> int:
     return j - i
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _encode_evt2(t: Any, x: Any, y: Any, p: Any, state: Any, vectors: bool, out: Any) -> int:
     """``out`` int64 words without the low half of EVT2.1 → number of words; ``state``: last TIME_HIGH, -1 for none."""
     high = state[0]
@@ -85,7 +85,7 @@ def _encode_evt2(t: Any, x: Any, y: Any, p: Any, state: Any, vectors: bool, out:
     return n
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _encode_evt3(t: Any, x: Any, y: Any, p: Any, state: Any, width: int, out: Any) -> int:
     """``out`` int64 words → number of words. ``state``: last TIME_HIGH, TIME_LOW and row, -1 for none."""
     high = state[0]

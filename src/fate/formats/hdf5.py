@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from fate.errors import FormatError
 from fate.formats.columns import Columns, join
 from fate.formats.ecf import decode_chunk
+from fate.formats.fields import given_unit, microseconds
 from fate.formats.hdf5_layout import Chunks, Layout, Place, damage_is_a_format_error, examine
 from fate.formats.source import Bookmark, ByteFile, Hints, Source
 
@@ -152,4 +153,4 @@ def to_us(path: Path, t: NDArray[Any], unit: str, offset: int) -> NDArray[np.int
         scale = 1e-3 if unit == "ns" else float(per_unit)
         return np.rint((t.astype(np.float64) + offset) * scale).astype(np.int64)
     whole = t.astype(np.int64) + np.int64(offset)
-    return whole // 1000 if unit == "ns" else whole * np.int64(per_unit)
+    return microseconds(path, whole, given_unit(unit), 0)

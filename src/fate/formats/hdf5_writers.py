@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +25,30 @@ INDEX_PERIOD_US = 2000
 MAX_INDEX_ROWS = 24 * 3600 * 1_000_000 // INDEX_PERIOD_US  # a day: 0.7 GB of index
 
 
+class Paper(io.FileIO):
+    """The file under an HDF5 file. libhdf5 may crash the process when a write fails, so it is never told: the first
+    failure is kept in ``fault``, and whoever writes looks there after each step."""
+
+    fault: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        try:
+            done = 0
+            while self.fault is None and done < len(view):
+                done += super().write(view[done:]) or 0
+        except OSError as error:
+            self.fault = error
+        return len(view)
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return super().truncate(size) if self.fault is None else 0
+        except OSError as error:
+            self.fault = error
+            return 0
+
+
 class Hdf5Writer(EventWriter):
     """What both layouts share: an HDF5 file, and pieces of a size that suits its chunks."""
 
@@ -32,8 +57,9 @@ class Hdf5Writer(EventWriter):
     def open(self) -> None:
         self._pending: list[Events] = []
         self._pending_rows = 0
+        self._paper = Paper(self.temporary, "w+")
         with self._faults_named():
-            self.file = h5py.File(self.temporary, "w")
+            self.file = h5py.File(self._paper, "w")
 
     def append(self, events: Events) -> None:
         self.check(events)
@@ -47,12 +73,15 @@ class Hdf5Writer(EventWriter):
         with self._faults_named():
             self.finish_tables()
             self.file.close()
+        self._paper.close()
 
     def abandon(self) -> None:
         self._pending = []
         if hasattr(self, "file"):
-            with suppress(OSError, RuntimeError, ValueError):  # a full disk: nothing of this file is kept anyway
+            with suppress(OSError, RuntimeError, ValueError):  # nothing of this file is kept anyway
                 self.file.close()
+        if hasattr(self, "_paper"):
+            self._paper.close()
 
     def check(self, events: Events) -> None:
         """Refuse events the layout cannot hold."""
@@ -79,11 +108,14 @@ class Hdf5Writer(EventWriter):
 
     @contextmanager
     def _faults_named(self) -> Iterator[None]:
-        """h5py reports a full disk as OSError or RuntimeError."""
+        """What went wrong with the disk comes first; h5py's own trouble often only follows from it."""
         try:
             yield
         except (OSError, RuntimeError) as error:
-            raise FateError(f"{self.path}: cannot be written ({str(error).splitlines()[0]})") from error
+            if self._paper.fault is None:
+                raise FateError(f"{self.path}: cannot be written ({str(error).splitlines()[0]})") from error
+        if self._paper.fault is not None:
+            raise self._paper.fault
 
 
 def _extend(table: Any, rows: Any) -> None:

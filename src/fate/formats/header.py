@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fate.errors import FormatError
 from fate.events.events import MAX_SIDE, Sensor
+from fate.formats.sensors import sensor_of_system
 
 MAX_HEADER_BYTES = 1 << 20
 MAX_LINE_BYTES = 4096
@@ -33,8 +34,14 @@ class Header:
         pairs = (part.split("=", 1) for part in parts if "=" in part)
         return {key.strip().lower(): value.strip() for key, value in pairs}
 
+    def prophesee_system(self) -> int:
+        """The number of the board, 0 where the header gives none or is another maker's."""
+        maker = self.fields.get("camera_integrator_name") or self.fields.get("integrator_name") or "Prophesee"
+        number = self.fields.get("system_id", "")
+        return int(number) if maker == "Prophesee" and number.isdecimal() and len(number) < 10 else 0
+
     def sensor(self, path: Path) -> Sensor | None:
-        """The sensor size, from any of the three ways it has been written."""
+        """The sensor size, from any of the three ways it has been written, else from the board's number."""
         options = self.format_options()
         sides: tuple[str, str] | None = None
         if "width" in options and "height" in options:
@@ -45,7 +52,7 @@ class Header:
         elif "width" in self.fields and "height" in self.fields:
             sides = self.fields["height"], self.fields["width"]
         if sides is None:
-            return None
+            return sensor_of_system(self.prophesee_system())
         try:
             height_px, width_px = int(sides[0]), int(sides[1])
         except ValueError:

@@ -26,8 +26,9 @@ from fate.events.events import Sensor
 from fate.formats.columns import Columns, Tally, check
 from fate.formats.source import Bookmark, EvenBlocks, Source, Tail
 
-VERSION = 1  # raise it when the meaning of anything stored changes: old cache files are then ignored
+VERSION = 2  # raise it when the meaning of anything stored changes: old cache files are then ignored
 THREADS = 2
+MAX_STORED = 10_000  # indexes kept in the cache folder
 RUN_BLOCKS = 16  # decoded at a time by one thread
 Progress = Callable[[int, int], None]  # bytes or rows done, of how many
 
@@ -64,6 +65,11 @@ class Index:
 
     def bookmark(self, block: int) -> Bookmark:
         return Bookmark(int(self.positions[block]), self.states[block])
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """Earliest and latest time of blocks ``first`` to ``last`` (not included), which hold events."""
+        filled = np.flatnonzero(np.diff(self.first[first : last + 1])) + first
+        return int(self.t_min[filled].min()), int(self.t_max[filled].max())
 
     def blocks_between(self, start_us: int, end_us: int) -> Sequence[int]:
         """Blocks that may hold events of ``[start_us, end_us)``: all are asked where times go back."""
@@ -178,13 +184,17 @@ def cache_folder() -> Path:
 
 
 def cache_path(path: Path, options: dict[str, Any]) -> Path | None:
-    """The cache file for this file as it is now: another size, time or option gives another name."""
+    """The cache file for this file, or this folder of files, as it is now: any change gives another name."""
     try:
-        stat = path.stat()
-    except OSError:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        stats = [(file.name, file.stat()) for file in files]
+        folder = cache_folder()
+        whole = str(path.resolve())
+    except (OSError, RuntimeError):  # RuntimeError: there is no home folder
         return None
-    key = json.dumps([VERSION, str(path.resolve()), stat.st_size, stat.st_mtime_ns, options], sort_keys=True)
-    return cache_folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+    states = [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for name, s in stats]
+    key = json.dumps([VERSION, whole, states, options], sort_keys=True)
+    return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
 
 
 def load_index(file: Path) -> Index | None:
@@ -211,6 +221,15 @@ def load_index(file: Path) -> Index | None:
     return index if whole else None
 
 
+def _make_room(folder: Path) -> None:
+    """Keep the newest indexes; recordings that moved or changed leave theirs behind."""
+    stored = list(folder.glob("*.npz"))
+    if len(stored) > MAX_STORED:
+        stored.sort(key=lambda file: file.stat().st_mtime)
+        for file in stored[: len(stored) // 2]:
+            file.unlink(missing_ok=True)
+
+
 def store_index(file: Path, index: Index) -> None:
     """Keep an index; when that fails (no room, no rights) say so once and go on without."""
     meta = {
@@ -227,6 +246,7 @@ def store_index(file: Path, index: Index) -> None:
                 np.savez(temporary, meta=json.dumps(meta), **arrays)
                 temporary.close()
                 os.replace(temporary.name, file)
+                _make_room(file.parent)
             except BaseException:
                 temporary.close()
                 Path(temporary.name).unlink(missing_ok=True)

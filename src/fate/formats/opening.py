@@ -88,11 +88,11 @@ def open_recording(
     _check_choice("time_unit", time_unit, (None, "s", "ms", "us", "ns"))
     source = open_source(file, hints)
     options = Options(hints.sensor, strict, out_of_bounds, unsorted, cache)
-    return Recording(source, options, (_reopen, (str(file), hints, options)))
+    return Recording(source, hints, options, _reopen)
 
 
 def _reopen(path: str, hints: Hints, options: Options) -> Recording:
-    return Recording(open_source(Path(path), hints), options, (_reopen, (path, hints, options)))
+    return Recording(open_source(Path(path), hints), hints, options, _reopen)
 
 
 def open_source(path: Path, hints: Hints) -> Source:
@@ -156,8 +156,8 @@ def head_of(path: Path) -> bytes:
         kind = path.stat().st_mode
     except FileNotFoundError:
         raise FormatError(f"{path}: no such file; check the name and the folder") from None
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be opened ({error.strerror or error})") from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        raise FormatError(f"{path}: cannot be opened ({getattr(error, 'strerror', None) or error})") from None
     if stat.S_ISDIR(kind):
         if (path / "metadata.yaml").is_file():
             return b""  # a ROS 2 bag
@@ -229,4 +229,5 @@ def _number_row(head: bytes) -> bool:
 
 def _check_choice(name: str, given: object, known: tuple[object, ...]) -> None:
     if given not in known:
-        raise FateError(f"{name}={given!r} was given; expected one of {', '.join(repr(k) for k in known)}")
+        expected = ", ".join(repr(choice) for choice in known if choice is not None)
+        raise FateError(f"{name}={given!r} was given; expected one of {expected}")

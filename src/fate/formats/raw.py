@@ -11,6 +11,8 @@ from fate.formats.evt3 import Evt3Decoder
 from fate.formats.header import MAX_HEADER_BYTES, Header, parse_header
 from fate.formats.source import ByteFile, ByteSource, Hints
 
+FIRST_LITTLE_SYSTEM = 0x37  # boards before it wrote EVT2.1 with the halves of a word swapped
+
 
 def open_raw(path: Path, hints: Hints) -> ByteSource:
     """A RAW file; ``hints.format`` (evt2, evt21, evt3) stands in for a header that does not say."""
@@ -38,8 +40,10 @@ def raw_decoder(path: Path, header: Header, asked: str | None) -> Decoder:
     if name == "evt3":
         return Evt3Decoder()
     if name == "evt21":
-        order = header.format_options().get("endianness") or header.fields.get("endianness", "little")
-        return Evt21Decoder(legacy=order.lower() == "legacy")
+        order = header.format_options().get("endianness") or header.fields.get("endianness")
+        if order is None and 0 < header.prophesee_system() < FIRST_LITTLE_SYSTEM:
+            order = "legacy"
+        return Evt21Decoder(legacy=order is not None and order.lower() == "legacy")
     given = f"names the format {name!r}" if name else "does not name its event format"
     raise FormatError(
         f'{path}: the header {given}; evt2, evt21 and evt3 are known; pass --format evt3 (format="evt3") if you know'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,20 @@ import numpy as np
 
 from fate.errors import FateError, FateWarning, FormatError
 from fate.events.events import Events, Sensor
-from fate.events.window import Window, clip_time, window_us
+from fate.events.window import MAX_TIME_US, Window, clip_time, window_us
 from fate.formats.columns import Columns, Tally, check, empty_columns, join, room_for
-from fate.formats.decoder import OutOfBounds, describe_back, describe_outside, spaced
+from fate.formats.decoder import (
+    OutOfBounds,
+    counted,
+    describe_back,
+    describe_far_times,
+    describe_outside,
+    describe_polarity,
+    spaced,
+)
 from fate.formats.index import THREADS, Index, Progress, build_index, cache_path, load_index, store_index
 from fate.formats.sensors import smallest_known_sensor
-from fate.formats.source import Source, Tail
+from fate.formats.source import Hints, Source, Tail
 
 KEPT_BLOCKS = 8  # decoded blocks kept at hand: neighbouring windows share them
 CACHED_FROM_BYTES = 1 << 20  # below this, scanning is faster than finding a stored index
@@ -42,11 +50,12 @@ class Recording:
     """One recording. Made by :func:`fate.open_recording`; use it in a ``with`` block or call ``close``.
 
     The first use walks the file once to build its time index (kept on disk for files over 1 MiB); from then
-    on reading costs only what is read. Times are those of the file, in µs.
+    on reading costs only what is read. Times are those of the file, in µs. Each thread opens its own recording.
     """
 
-    def __init__(self, source: Source, options: Options, reopen: tuple[Any, ...]) -> None:
-        self._source, self._options, self._reopen = source, options, reopen
+    def __init__(self, source: Source, hints: Hints, options: Options, reopen: Callable[..., Recording]) -> None:
+        self._source, self._hints, self._options, self._reopen = source, hints, options, reopen
+        self._closed = False
         self._index: Index | None = None
         self._sensor = options.sensor or source.sensor
         self._blocks: OrderedDict[int, Columns] = OrderedDict()
@@ -112,6 +121,8 @@ class Recording:
 
     def index(self, progress: Progress | None = None) -> Index:
         """The time index, built or loaded on first use; raises where the file breaks the rules asked for."""
+        if self._closed:
+            raise FateError(f"{self.path}: the recording is closed; open it again to read on")
         return self._index or self._set_index(self._load_or_build(progress)[0])
 
     def _set_index(self, index: Index) -> Index:
@@ -123,7 +134,7 @@ class Recording:
         """The index; with ``keep``, also the events when they came along with building it."""
         file = None
         if self._options.cache and self._source.size >= CACHED_FROM_BYTES:
-            file = cache_path(self.path, {"format": self.format, "sensor": self._sensor, "open": self._reopen_key()})
+            file = cache_path(self.path, {"format": self.format, "sensor": self._sensor, "hints": self._hints})
         if file and (index := load_index(file)):
             return index, None
         even = self._source.even_blocks() if keep else None
@@ -133,34 +144,27 @@ class Recording:
             store_index(file, index)
         return index, out if filled else None
 
-    def _reopen_key(self) -> str:
-        return repr(self._reopen[1:])
-
     def _judge(self, index: Index) -> None:
         tally, options = index.tally, self._options
         if cut := describe_tail(index.tail, self.format):
             if options.strict:
                 raise FormatError(f"{self.path}: {cut}; the file is cut short (without --strict the rest is read)")
-            warnings.warn(f"{self.path}: {cut}; what is whole was read", FateWarning, stacklevel=2)
+            warnings.warn(f"{self.path}: {cut}; dropped, all before was read", FateWarning, stacklevel=2)
         if tally.bad_polarity:
-            at, value = tally.bad_polarity_first
-            raise FormatError(
-                f"{self.path}: {spaced(tally.bad_polarity)} events have a polarity that is none of 0, 1, -1"
-                f" (first: index {spaced(at)}, {value}); check the column order"
-            )
+            raise FormatError(describe_polarity(self.path, tally))
+        if max(abs(tally.t_min), abs(tally.t_max)) >= MAX_TIME_US:
+            raise FormatError(describe_far_times(self.path, tally))
         if tally.outside:
             sensor = self._sensor or Sensor(65_536, 65_536)
             if options.out_of_bounds == "raise":
                 raise FormatError(describe_outside(self.path, tally, sensor))
-            warnings.warn(
-                f"{self.path}: {spaced(tally.outside)} events outside {sensor} were dropped", FateWarning, stacklevel=2
-            )
+            message = f"{self.path}: {counted(tally.outside, 'event')} outside {sensor} dropped"
+            warnings.warn(message, FateWarning, stacklevel=2)
         if tally.back:
             if options.unsorted == "raise":
                 raise FormatError(describe_back(self.path, tally))
-            warnings.warn(
-                f"{self.path}: time went back {spaced(tally.back)} times; events were sorted", FateWarning, stacklevel=2
-            )
+            message = f"{self.path}: time went back {counted(tally.back, 'time')}; events were sorted"
+            warnings.warn(message, FateWarning, stacklevel=2)
         if self._sensor is None and index.num_events:
             self._sensor = smallest_known_sensor(tally.x_max, tally.y_max, self.path)
             warnings.warn(
@@ -169,6 +173,18 @@ class Recording:
                 FateWarning,
                 stacklevel=2,
             )
+
+    def refuse_empty(self) -> None:
+        """Raise, with the reason, when there are no events to read."""
+        index = self.index()
+        if index.num_events:
+            return
+        found = dict(index.skipped) | (
+            {"events outside the sensor": index.tally.outside} if index.tally.outside else {}
+        )
+        listed = ", ".join(f"{spaced(number)} {kind}" for kind, number in found.items())
+        reason = f"all it holds is {listed}" if listed else "it is a header and nothing after it"
+        raise FormatError(f"{self.path}: has no {self.format} events; {reason}")
 
     # ---- reading ----------------------------------------------------------------------------------------
 
@@ -216,7 +232,7 @@ class Recording:
         tally = Tally()
         columns = check(columns, self._sensor, tally)
         expected = int(index.first[last] - index.first[first])
-        if len(columns.t) != expected or (tally.back and not index.tally.back):
+        if len(columns.t) != expected or (expected and index.span(first, last) != (tally.t_min, tally.t_max)):
             raise FormatError(
                 f"{self.path}: changed while it was open ({len(columns.t)} events where there were {expected});"
                 " open it again"
@@ -224,7 +240,7 @@ class Recording:
         return columns
 
     def _read_all(self) -> Events:
-        if self._index is None:
+        if self._index is None and not self._closed:
             index, columns = self._load_or_build(None, keep=True)
             self._set_index(index)
             if columns:
@@ -321,7 +337,9 @@ class Recording:
     def close(self) -> None:
         """Let go of the file."""
         self._blocks.clear()
-        self._source.close()
+        if not self._closed:
+            self._source.close()
+        self._closed = True
 
     def __enter__(self) -> Self:
         return self
@@ -333,7 +351,7 @@ class Recording:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Other processes open the file again."""
-        return self._reopen
+        return self._reopen, (str(self.path.absolute()), self._hints, self._options)
 
 
 def describe_tail(tail: Tail, format: str) -> str:
@@ -341,8 +359,7 @@ def describe_tail(tail: Tail, format: str) -> str:
     parts = []
     if tail.num_bytes:
         parts.append(
-            f"the last {spaced(tail.num_bytes)} bytes, at position {tail.position}, are not a whole {format} record and"
-            " were dropped"
+            f"the last {counted(tail.num_bytes, 'byte')}, at position {tail.position}: not a whole {format} record"
         )
     if tail.missing:
         parts.append(f"{tail.missing} that its header promises are missing at the end")

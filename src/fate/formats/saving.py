@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from fate.errors import FateError
@@ -35,19 +36,19 @@ BY_SUFFIX: dict[str, str] = {
 }
 
 
-def open_writer(path: str | os.PathLike[str], sensor: Sensor, format: str | None = None) -> EventWriter:
-    """A writer that takes events in pieces; use it in a ``with`` block."""
+def open_writer(path: str | os.PathLike[str], sensor: Sequence[int], format: str | None = None) -> EventWriter:
+    """A writer that takes events in pieces, for a sensor of ``(height, width)``; use it in a ``with`` block."""
     name = format or BY_SUFFIX.get(Path(path).suffix.lower())
     if name is None:
         raise FateError(
             f"{path}: the suffix {Path(path).suffix!r} names no format that can be written; use one of"
-            f" {', '.join(BY_SUFFIX)}, or pass --format ({', '.join(WRITERS)})"
+            f" {', '.join(BY_SUFFIX)}, or name the format with --to (format=...): {', '.join(WRITERS)}"
         )
     if name not in WRITERS:
         raise FateError(f"{path}: format {name!r} cannot be written; known are {', '.join(WRITERS)}")
     module, _, cls = WRITERS[name].partition(":")
     writer: type[EventWriter] = getattr(importlib.import_module(module), cls)
-    return writer(path, sensor)
+    return writer(path, Sensor.of(sensor))
 
 
 def write_events(path: str | os.PathLike[str], events: Events, *, format: str | None = None) -> None:

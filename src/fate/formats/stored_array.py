@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import tokenize
+import warnings
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -100,7 +101,9 @@ def _header(name: object, data: Bytes) -> tuple[tuple[int, ...], bool, np.dtype[
         version = npy.read_magic(stream)
         # version 3 is version 2 with names in UTF-8: the names that are looked for are ASCII, the same in both
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, fortran, dtype = read(stream)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # about files of Python 2, which read all the same
+            shape, fortran, dtype = read(stream)
         if version not in ((1, 0), (2, 0), (3, 0)) or any(isinstance(n, bool) or n < 0 for n in shape):
             raise ValueError
     except _DAMAGE:

@@ -7,11 +7,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from fate.compiled import compiled
+from fate.events.events import Events
+from fate.formats.columns import NO_TIME
 from fate.formats.index import Progress
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
+
+MAX_PIXELS = 4 << 20  # of which the last time is remembered: 64 MB
 
 
 @dataclass(frozen=True)
@@ -91,18 +95,33 @@ def _summarise(recording: Recording, progress: Progress | None) -> Info:
 
 def count_duplicates(recording: Recording, progress: Progress | None = None) -> int:
     """Events whose (t, x, y, p) already occurred. Sensors do that: 29 % in one real driving second."""
-    height, width = recording.sensor
-    last = np.full((height, width, 2), np.iinfo(np.int64).min, np.int64)
+    tally = recording.index().tally
+    height, width = tally.y_max + 1, tally.x_max + 1  # as far as events reach: a header may claim any sensor
+    last = np.full((height, width, 2), NO_TIME, np.int64) if height * width <= MAX_PIXELS else None
+    held = Events.empty(recording.sensor)  # events of the last time so far
     total = done = 0
     for events in recording.chunks():
-        total += int(_count_repeats(events.t_us, events.x, events.y, events.p, last))
+        if last is not None:
+            total += int(_count_repeats(events.t_us, events.x, events.y, events.p, last))
+        else:
+            part = Events.concatenate([held, events])
+            total += _repeats_by_sorting(part) - _repeats_by_sorting(held)
+            held = part.between(int(part.t_us[-1]), int(part.t_us[-1]) + 1)
         done += len(events)
         if progress:
             progress(done, recording.num_events)
     return total
 
 
-@njit(nogil=True, cache=True)
+def _repeats_by_sorting(events: Events) -> int:
+    """The same without a map of all pixels, for sensors too large for one."""
+    pixel = (events.y.astype(np.int64) << 17) | (events.x.astype(np.int64) << 1) | events.p
+    order = np.lexsort((pixel, events.t_us))
+    t, pixel = events.t_us[order], pixel[order]
+    return int(np.count_nonzero((t[1:] == t[:-1]) & (pixel[1:] == pixel[:-1])))
+
+
+@compiled
 def _count_repeats(t: Any, x: Any, y: Any, p: Any, last: Any) -> int:
     """``last`` [H, W, 2] int64: time of the last event of each pixel and polarity. Times never decrease, so an event
     is a repeat exactly when its own pixel and polarity already fired at its time."""

@@ -12,9 +12,9 @@ import zipfile
 from typing import Any, BinaryIO
 
 import numpy as np
-from numba import njit
 from numpy.lib import format as npy
 
+from fate.compiled import compiled
 from fate.events.events import Events, Sensor
 from fate.formats.writing import FileWriter
 
@@ -127,7 +127,7 @@ def _member(name: str) -> zipfile.ZipInfo:
     return info
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _digits(value: Any, text: Any, i: int) -> int:
     """Write an unsigned number at ``text[i]``; returns where it ends."""
     end = i + 1
@@ -142,7 +142,7 @@ def _digits(value: Any, text: Any, i: int) -> int:
     return end
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _write_rows(t: Any, x: Any, y: Any, p: Any, text: Any) -> int:
     """Rows as text; ``text`` has room for the longest. Returns the bytes written."""
     i = 0

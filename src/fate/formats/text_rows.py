@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from fate.compiled import compiled
 from fate.errors import FateError, FormatError
 from fate.formats.columns import Columns
 from fate.formats.decoder import Decoder, OutOfBounds, spaced
@@ -29,7 +29,7 @@ POWERS_OF_TEN = 10 ** np.arange(19, dtype=np.int64)
 SHOWN_CHARACTERS = 60
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _number(data: Any, i: int, power: int, exact: bool, tens: Any) -> Any:
     """The number at ``data[i]`` times ``10 ** power`` as an integer, where it ends, and a fault (0: none).
 
@@ -98,7 +98,7 @@ def _number(data: Any, i: int, power: int, exact: bool, tens: Any) -> Any:
     return (-quotient if negative else quotient), i, 0
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _rows(
     data: Any, roles: Any, delimiter: int, power: int, exact: bool, tens: Any, out: Any, state: Any, fault: Any
 ) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, ClassVar, NoReturn, Self
@@ -23,13 +25,15 @@ class EventWriter(ABC):
     format: ClassVar[str]
 
     def __init__(self, path: str | os.PathLike[str], sensor: Sensor) -> None:
-        self.path = Path(path)
-        self.sensor = sensor
+        self.path = Path(os.path.realpath(path))  # a link stays a link; what it points to is replaced
+        self.sensor = Sensor.of(sensor)
         self._last: int | None = None
         if not self.path.parent.is_dir():
             raise FateError(f"{self.path}: the folder {self.path.parent} does not exist; make it first")
         if self.path.is_dir():
             raise FateError(f"{self.path}: is a folder; give the name of a file")
+        if self.path.exists() and not self.path.is_file():
+            raise FateError(f"{self.path}: is a device or a pipe, which would be replaced; give the name of a file")
         try:
             handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.", suffix=".part")
         except OSError as error:
@@ -37,11 +41,23 @@ class EventWriter(ABC):
         os.close(handle)
         self.temporary = Path(name)
         try:
-            self.open()
-            self.begin(sensor)
+            with self._disk_faults():
+                self.open()
+                self.begin(self.sensor)
         except BaseException:
             self.discard()
             raise
+
+    @contextmanager
+    def _disk_faults(self) -> Iterator[None]:
+        """A full disk and its like, as a sentence."""
+        try:
+            yield
+        except OSError as error:
+            raise FateError(
+                f"{self.path}: cannot be written ({error.strerror or error}); nothing was changed; make room or choose"
+                " another place"
+            ) from None
 
     def write(self, events: Events) -> None:
         """The next events; not earlier than those before."""
@@ -51,7 +67,8 @@ class EventWriter(ABC):
             return
         if self._last is not None and events.t_us[0] < self._last:
             raise FateError(f"{self.path}: events at {events.t_us[0]} µs were given after ones at {self._last} µs")
-        self.append(events)
+        with self._disk_faults():
+            self.append(events)
         self._last = int(events.t_us[-1])
 
     @abstractmethod
@@ -77,9 +94,10 @@ class EventWriter(ABC):
     def close(self) -> None:
         """Finish the file and give it its name."""
         try:
-            self.finish()
-            _copy_usual_mode(self.temporary)
-            os.replace(self.temporary, self.path)
+            with self._disk_faults():
+                self.finish()
+                _copy_usual_mode(self.temporary)
+                os.replace(self.temporary, self.path)
         except BaseException:
             self.discard()
             raise
@@ -122,7 +140,8 @@ class FileWriter(EventWriter):
 
     def abandon(self) -> None:
         if hasattr(self, "file"):
-            self.file.close()
+            with suppress(OSError):  # what was held back cannot be written: it is not wanted either
+                self.file.close()
 
 
 def check_fits(path: Path, sensor: Sensor, max_coordinate: int, name: str) -> None:

@@ -1,0 +1,22 @@
+"""Loops compiled to machine code on first use, and kept on disk for the next time where that is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from numba import njit
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(function: Function) -> Function:
+    """Compile ``function`` with numba; it runs without Python's lock, so threads can share the work.
+
+    Compiled code is kept beside the source or in the user's cache folder. Where neither can be written (a container
+    without a home, say), it is compiled again in each process.
+    """
+    try:
+        return cast(Function, njit(nogil=True, cache=True)(function))
+    except RuntimeError:  # numba found no place to keep it
+        return cast(Function, njit(nogil=True)(function))
