@@ -25,6 +25,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import numpy as np
 
@@ -35,7 +36,6 @@ from fate import Events, FateError, FateWarning, open_recording, write_events
 BATCH = 20_000
 SECONDS_PER_INPUT = 10
 MEMORY_BYTES = 4 << 30  # of address space: far above what a file of a few kB may need
-Random = np.random.Generator
 
 
 def events(n: int, seed: int) -> Events:
@@ -190,30 +190,28 @@ IN_MEMORY = {"ecf": try_ecf, "ros-messages": try_ros_message}  # pieces of a for
 
 def mutated(seeds: list[bytes], random: Random) -> bytes:
     """One of ``seeds`` with one to six random changes."""
-    data = bytearray(seeds[random.integers(len(seeds))])
-    for _ in range(random.integers(1, 7)):
+    data = bytearray(random.choice(seeds))
+    for _ in range(random.randint(1, 6)):
         if not data:
             break
-        at = int(random.integers(len(data)))
-        match random.integers(8):
+        at = random.randrange(len(data))
+        match random.randrange(8):
             case 0:
-                data[at] ^= 1 << random.integers(8)
+                data[at] ^= 1 << random.randrange(8)
             case 1:
-                data[at] = random.choice([0, 1, 9, 10, 13, 32, 37, 44, 45, 127, 128, 255])
+                data[at] = random.choice((0, 1, 9, 10, 13, 32, 37, 44, 45, 127, 128, 255))
             case 2:
-                data[at : at + 4] = random.bytes(4)
+                data[at : at + 4] = random.randbytes(4)
             case 3:
                 del data[at:]
             case 4:
-                del data[at : at + int(random.integers(1, 20))]
+                del data[at : at + random.randrange(1, 20)]
             case 5:
-                data[at:at] = random.bytes(int(random.integers(1, 20)))
+                data[at:at] = random.randbytes(random.randrange(1, 20))
             case 6:
-                part = data[at : at + int(random.integers(1, 64))]
-                data[at:at] = part
+                data[at:at] = data[at : at + random.randrange(1, 64)]
             case 7:
-                other = seeds[random.integers(len(seeds))]
-                data[at:] = other[min(at, len(other)) :]
+                data[at:] = random.choice(seeds)[at:]
     return bytes(data)
 
 
@@ -244,7 +242,7 @@ def run_batch(name: str, first: int, count: int, seed_files: list[Path], keep: P
         seeds = make(Path(folder))
         path = Path(folder) / f"input{suffix}"
         for number in range(first, first + count):
-            data = mutated(seeds, np.random.default_rng([number, 7]))
+            data = mutated(seeds, Random(number))
             last.seek(0)
             last.write(f"{number:20d}")
             last.flush()

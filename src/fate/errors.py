@@ -12,8 +12,9 @@ class FateError(ValueError):
     """Bad input. The message is one sentence a user can act on, on one line whatever a damaged file put into it."""
 
     def __init__(self, message: str) -> None:
-        shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in message)
-        super().__init__(shown)
+        if not message.isprintable():
+            message = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in message)
+        super().__init__(message)
 
 
 class FormatError(FateError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from fate.formats.sensors import sensor_of_system
 
 MAX_HEADER_BYTES = 1 << 20
 MAX_LINE_BYTES = 4096
+CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f]")  # not in text, tabs aside
 
 
 @dataclass(frozen=True)
@@ -87,4 +89,4 @@ def parse_header(data: bytes) -> Header:
 
 
 def _is_text(line: bytes) -> bool:
-    return all(byte >= 32 or byte == 9 for byte in line)
+    return CONTROL.search(line) is None

@@ -97,10 +97,11 @@ def _reopen(path: str, hints: Hints, options: Options) -> Recording:
 
 def open_source(path: Path, hints: Hints) -> Source:
     """The source for ``path``: the file checked, its format found, its header read."""
+    if hints.format:
+        head_of(path)  # the file must be there and readable, whatever was asked for
     name = hints.format or recognise(path)
     if name not in OPENERS:
         raise FateError(f"{path}: format {name!r} was asked for; known are {', '.join(OPENERS)}")
-    head_of(path)  # the file must be there and readable, whatever was asked for
     for option, given, takers in (
         ("columns", hints.columns, TABLES),
         ("time_unit", hints.time_unit, (*TABLES, "hdf5")),
