@@ -248,3 +248,21 @@ def test_damaged_files_give_a_sentence_or_valid_events(
                 assert (np.diff(recording.read().t_us) >= 0).all()
         except FateError as error:
             assert str(path) in str(error)
+
+
+@pytest.mark.filterwarnings("ignore::fate.errors.FateWarning")
+def test_a_damaged_packet_prints_nothing_but_its_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = some_file(some_events(200), 100)
+    random = np.random.default_rng(3)
+    refused = 0
+    for _ in range(150):
+        damaged = bytearray(data)
+        for at in random.integers(len(file_header()) + 8, len(file_header()) + 60, 3):
+            damaged[int(at)] = int(random.integers(256))
+        try:
+            with open_recording(write(tmp_path, bytes(damaged)), out_of_bounds="drop", unsorted="sort") as recording:
+                recording.read()
+        except FormatError:
+            refused += 1
+    assert refused > 10
+    assert capfd.readouterr().err == ""

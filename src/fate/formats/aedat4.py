@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import aedat
@@ -145,7 +146,7 @@ class Aedat4Source(Source):
             self._refuse_bomb(packet, data[PACKET_HEAD.size :])
             pieces.append(data)
         arrays = []
-        with _file_in_memory(pieces) as name:
+        with _file_in_memory(pieces) as name, _without_panic_message():
             decoder = self._guarded(packets[0], lambda: aedat.Decoder(name))
             for packet in packets:
                 content = self._guarded(packet, lambda: next(decoder, None))
@@ -205,6 +206,29 @@ def _file_in_memory(pieces: list[bytes]) -> Iterator[str]:
         with open(path, "wb") as file:
             file.writelines(pieces)
         yield str(path)
+
+
+_STDERR = Lock()
+
+
+@contextmanager
+def _without_panic_message() -> Iterator[None]:
+    """Compiled Rust code that panics writes to the standard error before we can turn the panic into a sentence; that
+    output goes nowhere for the moment."""
+    with _STDERR:
+        try:
+            kept = os.dup(2)
+        except OSError:  # there is no standard error
+            yield
+            return
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, 2)
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            os.close(nowhere)
 
 
 def open_aedat4(path: Path, hints: Hints) -> Aedat4Source:
