@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,8 @@ from fate.formats.index import THREADS, Index, Progress, build_index, cache_path
 from fate.formats.sensors import smallest_known_sensor
 from fate.formats.source import Hints, Source, Tail
 
-KEPT_BLOCKS = 8  # decoded blocks kept at hand: neighbouring windows share them
+KEPT_BLOCKS, KEPT_EVENTS = 32, 1 << 20  # at most, kept at hand: neighbouring and overlapping windows share blocks
+RUN_EVENTS = 1 << 18  # of several blocks, decoded in one go
 CACHED_FROM_BYTES = 1 << 20  # below this, scanning is faster than finding a stored index
 WHOLE_FILE_RUN_BYTES = 1 << 20  # decoded at a time by one thread when a whole file is read
 
@@ -197,8 +198,7 @@ class Recording:
             return Events.empty(self.sensor)
         start, end = self._span(index, start_us, end_us)
         pieces = []
-        for block in index.blocks_between(start, end):
-            columns = self._block(index, block)
+        for columns in self._pieces(index, index.blocks_between(start, end)):
             if index.tally.back:
                 inside = (columns.t >= start) & (columns.t < end)
                 pieces.append(Columns(*(column[inside] for column in columns)))
@@ -216,14 +216,35 @@ class Recording:
         end = index.tally.t_max + 1 if end_us is None else end_us
         return clip_time(start), clip_time(end)
 
-    def _block(self, index: Index, block: int) -> Columns:
-        if block in self._blocks:
-            self._blocks.move_to_end(block)
-            return self._blocks[block]
-        columns = self._decode(index, block, block + 1)
-        self._blocks[block] = columns
-        if len(self._blocks) > KEPT_BLOCKS:
-            self._blocks.popitem(last=False)
+    def _pieces(self, index: Index, blocks: Sequence[int]) -> Iterator[Columns]:
+        """The events of ``blocks``: those at hand as they are, neighbouring others decoded in one go."""
+        at = 0
+        while at < len(blocks):
+            block = blocks[at]
+            if block in self._blocks:
+                self._blocks.move_to_end(block)
+                yield self._blocks[block]
+                at += 1
+                continue
+            run = 1
+            while (
+                at + run < len(blocks)
+                and blocks[at + run] == block + run
+                and block + run not in self._blocks
+                and index.first[block + run + 1] - index.first[block] <= RUN_EVENTS
+            ):
+                run += 1
+            at += run
+            yield self._decode_and_keep(index, block, block + run)
+
+    def _decode_and_keep(self, index: Index, first: int, last: int) -> Columns:
+        columns = self._decode(index, first, last)
+        begin = int(index.first[first])
+        for block in range(first, last):
+            self._blocks[block] = columns.slice(int(index.first[block]) - begin, int(index.first[block + 1]) - begin)
+        kept = sum(len(each.t) for each in self._blocks.values())
+        while self._blocks and (len(self._blocks) > KEPT_BLOCKS or kept > KEPT_EVENTS):
+            kept -= len(self._blocks.popitem(last=False)[1].t)
         return columns
 
     def _decode(self, index: Index, first: int, last: int) -> Columns:
