@@ -6,9 +6,12 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+
+if TYPE_CHECKING:
+    from fate.formats.recording import Recording
 
 Sensor = Annotated[
     str | None, typer.Option("--sensor", metavar="WIDTHxHEIGHT", help="Sensor size, if the file does not say.")
@@ -112,6 +115,18 @@ def check_order(start: Time | None, end: Time | None) -> None:
     """The end must come after the start, where that can be told."""
     if start and end and start.from_start == end.from_start and end.us <= start.us:
         raise typer.BadParameter("--end: the end must come after the start")
+
+
+@contextmanager
+def opened(file: str, options: dict[str, Any]) -> Iterator[Recording]:
+    """A recording with its time index, which must have events; bar and sentences as for every command."""
+    from fate.formats.opening import open_recording
+
+    with open_recording(file, **options) as recording:
+        with progress_bar("indexing") as update:
+            recording.index(update)
+        recording.refuse_empty()
+        yield recording
 
 
 @contextmanager

@@ -52,21 +52,16 @@ def convert(
     options = args.open_options(sensor, format, columns, time_unit, strict, drop, sort, no_cache)
 
     from fate.formats.converting import convert as copy
-    from fate.formats.opening import open_recording
 
-    with open_recording(source, **options) as recording:
-        with args.progress_bar("indexing") as update:
-            recording.index(update)
-        recording.refuse_empty()
-        with args.progress_bar("converting") as update:
-            done = copy(
-                recording,
-                target,
-                start_us=begin.at(recording.start_us) if begin else None,
-                end_us=stop.at(recording.start_us) if stop else None,
-                roi=region,
-                zero_time=zero_time,
-                output_format=output_format,
-                progress=update,
-            )
+    with args.opened(source, options) as recording, args.progress_bar("converting") as update:
+        done = copy(
+            recording,
+            target,
+            start_us=begin.at(recording.start_us) if begin else None,
+            end_us=stop.at(recording.start_us) if stop else None,
+            roi=region,
+            zero_time=zero_time,
+            output_format=output_format,
+            progress=update,
+        )
     print(f"{target}: {done.num_written:,} of {done.num_read:,} events written".replace(",", " "))

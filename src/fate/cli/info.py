@@ -35,16 +35,11 @@ def info(
 ) -> None:
     import json
 
-    from fate.formats.opening import open_recording
     from fate.formats.summary import info as summarise
 
     options = args.open_options(sensor, format, columns, time_unit, strict, drop, sort, no_cache)
-    with open_recording(file, **options) as recording:
-        with args.progress_bar("indexing") as update:
-            recording.index(update)
-        recording.refuse_empty()
-        with args.progress_bar("counting") as update:
-            found = summarise(recording, progress=update)
+    with args.opened(file, options) as recording, args.progress_bar("counting") as update:
+        found = summarise(recording, progress=update)
     print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False) if as_json else _table(found))
 
 

@@ -30,7 +30,7 @@ from fate.errors import FormatError
 from fate.events.events import Sensor
 from fate.formats.columns import Columns
 from fate.formats.decoder import Decoder, OutOfBounds
-from fate.formats.source import BLOCK_BYTES, ByteFile, ByteSource, Hints
+from fate.formats.source import BLOCK_BYTES, ByteFile, ByteSource, Hints, open_bytes
 
 Layout = Literal["dvs128", "davis"]
 
@@ -162,12 +162,8 @@ def parse_aedat2_header(data: bytes) -> Aedat2Header:
 
 def open_aedat2(path: Path, hints: Hints) -> ByteSource:
     """An AEDAT 2.0 file, its header read and the layout of its addresses settled."""
-    file = ByteFile(path)
-    try:
+    with open_bytes(path) as file:
         return _open(path, file, hints)
-    except BaseException:
-        file.close()
-        raise
 
 
 def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:

@@ -18,7 +18,7 @@ from fate.events.events import Events, Sensor
 from fate.formats.columns import Columns
 from fate.formats.decoder import Decoder
 from fate.formats.header import MAX_HEADER_BYTES, parse_header
-from fate.formats.source import ByteFile, ByteSource, Hints
+from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes
 from fate.formats.writing import FileWriter, check_fits
 
 EVENT_TYPES = {0: "2D", 12: "CD"}
@@ -84,12 +84,8 @@ class DatDecoder(Decoder):
 
 def open_dat(path: Path, hints: Hints) -> ByteSource:
     """A DAT file, its header checked."""
-    file = ByteFile(path)
-    try:
+    with open_bytes(path) as file:
         return _open(path, file, hints)
-    except BaseException:
-        file.close()
-        raise
 
 
 def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:

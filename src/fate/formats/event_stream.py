@@ -23,7 +23,7 @@ from fate.errors import FormatError
 from fate.events.events import Sensor
 from fate.formats.columns import Columns
 from fate.formats.decoder import Decoder, OutOfBounds
-from fate.formats.source import ByteFile, ByteSource, Hints
+from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes
 
 MAGIC = b"Event Stream"
 HEADER_BYTES = 20
@@ -95,12 +95,8 @@ class EventStreamDecoder(Decoder):
 
 def open_event_stream(path: Path, hints: Hints) -> ByteSource:
     """An Event Stream file of type DVS or ATIS, its header checked."""
-    file = ByteFile(path)
-    try:
+    with open_bytes(path) as file:
         return _open(path, file, hints)
-    except BaseException:
-        file.close()
-        raise
 
 
 def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:

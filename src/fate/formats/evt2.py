@@ -47,8 +47,11 @@ def _time_high(high: Any, base: Any, offset: Any) -> tuple[int, int]:
 
 
 @compiled
-def _decode_evt2(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
-    """``words`` [n] uint32 → number of events. ``state``: time base (-1: none yet), wrap offset, then counts."""
+def _decode(words: Any, validity: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
+    """``words`` [n] uint32, and for EVT2.1 ``validity`` [n] uint32 (None for EVT2) → number of events.
+
+    ``state``: time base (-1: none yet), wrap offset, then the counts of what was skipped.
+    """
     base = state[0]
     offset = state[1]
     counts = state[2:]
@@ -60,49 +63,18 @@ def _decode_evt2(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
             if base < 0:
                 counts[0] += 1
                 continue
-            t[n] = base + ((word >> 22) & 0x3F)
-            x[n] = (word >> 11) & 0x7FF
-            y[n] = word & 0x7FF
-            p[n] = kind
-            n += 1
-        elif kind == TIME_HIGH:
-            high = (word & 0xFFFFFFF) << 6
-            if base < 0:
-                base = high
-            else:
-                base, offset = _time_high(high, base, offset)
-        else:
-            _count_skipped(kind, counts)
-    state[0] = base
-    state[1] = offset
-    return n
-
-
-@compiled
-def _decode_evt21(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
-    """``words`` [2 n] uint32, validity first, fields second → number of events. ``state`` as for EVT2."""
-    base = state[0]
-    offset = state[1]
-    counts = state[2:]
-    n = 0
-    for i in range(words.shape[0] // 2):
-        valid = words[2 * i]
-        word = np.int64(words[2 * i + 1])
-        kind = word >> 28
-        if kind <= ON:
-            if base < 0:
-                counts[0] += 1
-                continue
             time = base + ((word >> 22) & 0x3F)
             column = (word >> 11) & 0x7FF
-            row = word & 0x7FF
+            valid = np.uint32(1) if validity is None else validity[i]
             while valid:
                 if valid & 1:
                     t[n] = time
                     x[n] = column
-                    y[n] = row
+                    y[n] = word & 0x7FF
                     p[n] = kind
                     n += 1
+                if validity is None:
+                    break
                 valid >>= 1
                 column += 1
         elif kind == TIME_HIGH:
@@ -119,11 +91,11 @@ def _decode_evt21(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int
 
 
 @compiled
-def _count_valid(words: Any) -> int:
-    """Bits set in every other word: room for the events of EVT2.1 ``words``."""
+def _count_valid(validity: Any) -> int:
+    """Bits set in ``validity``: room for that many events."""
     total = 0
-    for i in range(words.shape[0] // 2):
-        valid = words[2 * i]
+    for i in range(validity.shape[0]):
+        valid = validity[i]
         while valid:
             valid &= valid - 1
             total += 1
@@ -149,7 +121,7 @@ class Evt2Decoder(Decoder):
     def decode(self, data: bytes) -> tuple[Columns, int]:
         words = np.frombuffer(data, "<u4", len(data) // 4)
         columns = _room(len(words))
-        n = _decode_evt2(words, self.state, *columns)
+        n = _decode(words, None, self.state, *columns)
         return columns.slice(0, n), 4 * len(words)
 
 
@@ -172,9 +144,8 @@ class Evt21Decoder(Evt2Decoder):
         return type(self)(self.sensor, out_of_bounds=self.out_of_bounds, legacy=self.legacy)
 
     def decode(self, data: bytes) -> tuple[Columns, int]:
-        words = np.frombuffer(data, "<u4", len(data) // 8 * 2)
-        if self.legacy:
-            words = np.ascontiguousarray(words.reshape(-1, 2)[:, ::-1]).reshape(-1)
-        columns = _room(int(_count_valid(words)))
-        n = _decode_evt21(words, self.state, *columns)
-        return columns.slice(0, n), 4 * len(words)
+        halves = np.frombuffer(data, "<u4", len(data) // 8 * 2).reshape(-1, 2)
+        words, validity = (halves[:, 0], halves[:, 1]) if self.legacy else (halves[:, 1], halves[:, 0])
+        columns = _room(int(_count_valid(validity)))
+        n = _decode(words, validity, self.state, *columns)
+        return columns.slice(0, n), 8 * len(halves)

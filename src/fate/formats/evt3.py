@@ -30,6 +30,16 @@ NO_BASE = -1
 
 
 @compiled
+def _count_skipped(kind: Any, counts: Any) -> None:
+    if kind == TRIGGER:
+        counts[2] += 1
+    elif kind in (FOREIGN_Y, CONTINUED_4, OTHERS, CONTINUED_12):
+        counts[3] += 1
+    else:
+        counts[4] += 1
+
+
+@compiled
 def _decode(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
     """``words`` [n] uint16 → number of events; the columns have room for 12 events a word.
 
@@ -43,24 +53,16 @@ def _decode(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
     row: Any = state[3]
     base = state[4]
     polarity = state[5]
-    early = 0
-    rowless = 0
-    triggers = 0
-    vendor = 0
-    unknown = 0
+    counts = state[6:]
     n = 0
     i = 0
     if high == NO_HIGH:
         while i < words.shape[0] and words[i] >> 12 != TIME_HIGH:
             kind = words[i] >> 12
             if kind in (ADDR_X, VECT_12, VECT_8):
-                early += 1
-            elif kind == TRIGGER:
-                triggers += 1
-            elif kind in (FOREIGN_Y, CONTINUED_4, OTHERS, CONTINUED_12):
-                vendor += 1
+                counts[0] += 1
             elif kind not in (ADDR_Y, VECT_BASE_X, TIME_LOW):
-                unknown += 1
+                _count_skipped(kind, counts)
             i += 1
         if i < words.shape[0]:
             high = np.int64(words[i] & 0xFFF)
@@ -72,7 +74,7 @@ def _decode(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
         kind = word >> 12
         if kind == ADDR_X:
             if row < 0:
-                rowless += 1
+                counts[1] += 1
                 continue
             t[n] = now
             x[n] = word & 0x7FF
@@ -81,7 +83,7 @@ def _decode(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
             n += 1
         elif kind == VECT_12 or kind == VECT_8:
             if row < 0 or base < 0:
-                rowless += 1
+                counts[1] += 1
                 continue
             valid = word & 0xFFF if kind == VECT_12 else word & 0xFF
             column = base
@@ -111,26 +113,16 @@ def _decode(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
                 low = 0
             high = new
             now = (wraps << 24) | (high << 12) | low
-        elif kind == TRIGGER:
-            triggers += 1
-        elif kind == FOREIGN_Y:  # rows of another event type: their columns are not ours
-            row = NO_ROW
-            vendor += 1
-        elif kind in (CONTINUED_4, OTHERS, CONTINUED_12):
-            vendor += 1
         else:
-            unknown += 1
+            if kind == FOREIGN_Y:  # rows of another event type: their columns are not ours
+                row = NO_ROW
+            _count_skipped(kind, counts)
     state[0] = high
     state[1] = wraps
     state[2] = low
     state[3] = row
     state[4] = base
     state[5] = polarity
-    state[6] += early
-    state[7] += rowless
-    state[8] += triggers
-    state[9] += vendor
-    state[10] += unknown
     return n
 
 

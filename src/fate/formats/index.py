@@ -68,6 +68,8 @@ class Index:
 
     def span(self, first: int, last: int) -> tuple[int, int]:
         """Earliest and latest time of blocks ``first`` to ``last`` (not included), which hold events."""
+        if last == first + 1:
+            return int(self.t_min[first]), int(self.t_max[first])
         filled = np.flatnonzero(np.diff(self.first[first : last + 1])) + first
         return int(self.t_min[filled].min()), int(self.t_max[filled].max())
 

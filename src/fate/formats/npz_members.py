@@ -12,6 +12,7 @@ import tempfile
 import threading
 import zipfile
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,20 +42,20 @@ _DAMAGE = (
 )
 
 
-class Member:
+class Member(ABC):
     """One member of an archive: its bytes by position, and a check of them."""
 
     size: int
 
+    @abstractmethod
     def read(self, position: int, num_bytes: int) -> bytes:
         """Up to ``num_bytes`` from ``position``; fewer only at the end."""
-        raise NotImplementedError
 
+    @abstractmethod
     def verify(self) -> None:
         """Compare the bytes with their checksum."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (a stored member holds nothing)
         """Let go of what is held beside the archive."""
 
 

@@ -9,22 +9,18 @@ from fate.formats.decoder import Decoder
 from fate.formats.evt2 import Evt2Decoder, Evt21Decoder
 from fate.formats.evt3 import Evt3Decoder
 from fate.formats.header import MAX_HEADER_BYTES, Header, parse_header
-from fate.formats.source import ByteFile, ByteSource, Hints
+from fate.formats.source import ByteSource, Hints, open_bytes
 
 FIRST_LITTLE_SYSTEM = 0x37  # boards before it wrote EVT2.1 with the halves of a word swapped
 
 
 def open_raw(path: Path, hints: Hints) -> ByteSource:
     """A RAW file; ``hints.format`` (evt2, evt21, evt3) stands in for a header that does not say."""
-    file = ByteFile(path)
-    try:
+    with open_bytes(path) as file:
         header = parse_header(file.read(0, MAX_HEADER_BYTES))
         decoder = raw_decoder(path, header, hints.format)
         sensor = hints.sensor or header.sensor(path)
         return ByteSource(path, file, decoder, header.num_bytes, sensor, header.fields)
-    except BaseException:
-        file.close()
-        raise
 
 
 def raw_decoder(path: Path, header: Header, asked: str | None) -> Decoder:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -144,6 +145,17 @@ class ByteFile:
     def close(self) -> None:
         """Let go of the file."""
         self._file.close()
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[ByteFile]:
+    """A :class:`ByteFile` that stays open, unless what follows fails."""
+    file = ByteFile(path)
+    try:
+        yield file
+    except BaseException:
+        file.close()
+        raise
 
 
 class ByteSource(Source):
