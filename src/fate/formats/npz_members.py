@@ -15,7 +15,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -89,7 +89,7 @@ class DeflatedMember(Member):
     def __init__(self, path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
         self._path, self._archive, self._info, self.size = path, archive, info, info.file_size
         self._lock = threading.Lock()
-        self._copy: _TemporaryBytes | None = None
+        self._copy: ByteFile | None = None
         if self.size > MAX_DEFLATE_RATIO * (info.compress_size + 1):
             raise FormatError(
                 f"{path}: {info.filename} claims to grow from {info.compress_size} to {self.size} bytes, more than"
@@ -113,11 +113,11 @@ class DeflatedMember(Member):
         if self._copy is not None:
             self._copy.close()
 
-    def _inflated(self) -> _TemporaryBytes:
+    def _inflated(self) -> ByteFile:
         with self._lock:
             if self._copy is None:
                 try:
-                    self._copy = _TemporaryBytes(self._path, self._inflate(PIECE_BYTES))
+                    self._copy = _temporary_copy(self._path, self._inflate(PIECE_BYTES))
                 except OSError as error:
                     raise FormatError(
                         f"{self._path}: {self._info.filename} needs {self.size} bytes of temporary space in"
@@ -136,20 +136,18 @@ class DeflatedMember(Member):
             raise _damaged(self._path, self._info) from None
 
 
-class _TemporaryBytes(ByteFile):
-    """Pieces of bytes written to a file without a name, then read by position."""
-
-    def __init__(self, path: Path, pieces: Iterator[bytes]) -> None:
-        self.path = path
-        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  (closed by close)
-        try:
-            self.size = 0
-            for piece in pieces:
-                self._file.write(piece)
-                self.size += len(piece)
-        except BaseException:
-            self._file.close()
-            raise
+def _temporary_copy(path: Path, pieces: Iterator[bytes]) -> ByteFile:
+    """Pieces of bytes in a file without a name, to be read by position."""
+    file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  (closed with the ByteFile)
+    try:
+        for piece in pieces:
+            done = 0
+            while done < len(piece):
+                done += file.write(piece[done:]) or 0
+        return ByteFile(path, cast(BinaryIO, file))
+    except BaseException:
+        file.close()
+        raise
 
 
 class Archive:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,9 +116,10 @@ class ByteFile:
     """A file read by position. Not memory-mapped: a file cut short while mapped kills the process, and mapped
     pages count towards its memory."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
+        """The file ``path``, or an unbuffered ``file`` that is open already and only goes by that name."""
         self.path = path
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115  (closed by close)
+        self._file = file or cast(BinaryIO, open(path, "rb", buffering=0))  # noqa: SIM115  (closed by close)
         self._seeking = Lock()  # several threads may read; the position they would move is one
         self.size = os.fstat(self._file.fileno()).st_size
 
