@@ -386,3 +386,12 @@ def test_longest_rows_of_more_than_one_piece_fit(tmp_path: Path) -> None:
 def test_warning_names_the_sensor_that_was_taken(tmp_path: Path) -> None:
     with pytest.warns(FateWarning, match="128×128 is the smallest known sensor"):
         read(write(tmp_path, lines(make_events())), sensor=None)
+
+
+def test_names_may_carry_the_size_of_the_sensor(tmp_path: Path) -> None:
+    path = write(tmp_path, "t,x@320,y@240,on\n5,319,239,1\n")
+    with open_recording(path) as recording:
+        assert recording.sensor == (240, 320)
+        assert recording.read() == Events([5], [319], [239], [1], (240, 320))
+    with pytest.raises(FormatError, match="width 0"):
+        open_recording(write(tmp_path, "t,x@0,y@240,on\n5,0,0,1\n"))

@@ -213,7 +213,9 @@ def _reader(path: Path) -> tuple[Any, bool]:
             f"{path}: reading ROS bags needs the package rosbags; run pip install rosbags"
         ) from None
     if path.is_dir():
-        return rosbag2.Reader(path), True
+        files = [file for file in path.iterdir() if file.suffix in (".db3", ".mcap")]
+        # a single file needs no metadata, which some recorders leave incomplete
+        return rosbag2.Reader(files[0] if len(files) == 1 else path), True
     with open(path, "rb") as file:
         magic = file.read(9)
     if magic == b"#ROSBAG V":

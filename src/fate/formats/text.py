@@ -3,8 +3,8 @@
 Lines that start with ``#`` or ``%`` are comments; those before the first row may give the sensor:
 ``%geometry:1280,720`` (OpenEB), ``# sensor 1280x720`` (FATE), ``# width 1280``. A first row of two numbers,
 ``240 180``, is the size as well (width first), as some public datasets have it. A row of names, which may stand in a
-comment, names the columns; without names the order is recognised, OpenEB's x,y,p,t and the datasets' "t x y p" first.
-Times are µs, or seconds where they are not whole numbers; the unit is decided once, from the first rows.
+comment, names the columns (and may give the size: faery's ``t,x@1280,y@720,on``); without names the order is
+recognised, OpenEB's x,y,p,t and the datasets' "t x y p" first. Times are µs, or seconds where they are not whole numbers; the unit is decided once, from the first rows.
 """
 
 from __future__ import annotations
@@ -154,7 +154,11 @@ def read_preamble(path: Path, head: bytes) -> Preamble:
 
 
 def _named(path: Path, preamble: Preamble, comments: list[str], head: bytes) -> Preamble:
-    """A row that is not all numbers: it must name the columns."""
+    """A row that is not all numbers: it must name the columns. Names may carry the size, as in x@1280 and y@720."""
+    names = [name.partition("@") for name in preamble.names]
+    sizes = {name.strip().lower(): size.strip() for name, _, size in names if size}
+    if sizes.keys() == {"x", "y"}:
+        preamble = preamble._replace(names=[name for name, _, _ in names], sensor=_sensor(path, sizes["x"], sizes["y"]))
     if find_roles(preamble.names) is None:
         start = head[: preamble.num_bytes].rstrip(b"\n").rfind(b"\n") + 1
         raise FormatError(
