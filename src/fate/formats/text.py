@@ -4,7 +4,8 @@ Lines that start with ``#`` or ``%`` are comments; those before the first row ma
 ``%geometry:1280,720`` (OpenEB), ``# sensor 1280x720`` (FATE), ``# width 1280``. A first row of two numbers,
 ``240 180``, is the size as well (width first), as some public datasets have it. A row of names, which may stand in a
 comment, names the columns (and may give the size: faery's ``t,x@1280,y@720,on``); without names the order is
-recognised, OpenEB's x,y,p,t and the datasets' "t x y p" first. Times are µs, or seconds where they are not whole numbers; the unit is decided once, from the first rows.
+recognised, OpenEB's x,y,p,t and the datasets' "t x y p" first. Times are µs, or seconds where they are not whole
+numbers; the unit is decided once, from the first rows.
 """
 
 from __future__ import annotations
