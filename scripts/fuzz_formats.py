@@ -3,7 +3,7 @@
     python scripts/fuzz_formats.py evt3 dat --inputs 1000000
 
 Each input is a small valid recording with random bytes changed, cut, doubled or swapped with another file's. It is
-opened, read whole and read by spans; every other one with events outside dropped and times sorted. Anything but a
+opened, read whole and by a span; every other one with events outside dropped and times sorted. Anything but a
 result or a FateError is a finding: the input is kept in ``--keep`` and the exit code is 1. Inputs are numbered and
 made from their number, so any of them can be made again with ``--first N --inputs 1``. Batches run in processes of
 their own: a process that dies, hangs or grows past its memory limit is a finding too.
@@ -221,9 +221,9 @@ def try_one(path: Path, lenient: bool) -> str:
     try:
         with open_recording(path, cache=False, **options) as recording:
             whole = recording.read()
-            for span in ((0, 5000), (-(10**6), 10**15)):
-                if recording.read(*span) != whole.between(*span):
-                    raise AssertionError(f"read{span} differs from a linear scan")
+            span = (0, 5000) if lenient else (-(10**6), 10**15)
+            if recording.read(*span) != whole.between(*span):
+                raise AssertionError(f"read{span} differs from a linear scan")
     except FateError as error:
         if "\n" in str(error) or not str(error).startswith(str(path)):
             raise AssertionError(f"not one sentence about the file: {error}") from error

@@ -24,7 +24,7 @@ from fate.errors import FormatError
 from fate.formats.columns import Columns, join
 from fate.formats.ecf import decode_chunk
 from fate.formats.fields import given_unit, microseconds
-from fate.formats.hdf5_layout import Chunks, Layout, Place, damage_is_a_format_error, examine
+from fate.formats.hdf5_layout import MIN_CACHE_BYTES, Chunks, Layout, Place, damage_is_a_format_error, examine
 from fate.formats.source import Bookmark, ByteFile, Hints, Source
 
 CACHE_SLOTS = 10_007  # a prime, as the hash of chunk numbers wants it
@@ -33,9 +33,20 @@ US_PER_UNIT = {"s": 1_000_000, "ms": 1000, "us": 1}
 
 def open_hdf5(path: Path, hints: Hints) -> Source:
     """An HDF5 file, its layout found and its claims checked against its size."""
-    with damage_is_a_format_error(path), h5py.File(path, "r") as file:
-        layout = examine(path, file, hints)
-    return EcfSource(layout, layout.chunks) if layout.chunks else TableSource(layout)
+    with damage_is_a_format_error(path):
+        file = h5py.File(path, "r", rdcc_nbytes=MIN_CACHE_BYTES, rdcc_nslots=CACHE_SLOTS)
+        try:
+            layout = examine(path, file, hints)
+            if layout.chunks:
+                file.close()
+                return EcfSource(layout, layout.chunks)
+            if layout.cache_bytes > MIN_CACHE_BYTES:  # so that no chunk is unpacked twice
+                file.close()
+                file = h5py.File(path, "r", rdcc_nbytes=layout.cache_bytes, rdcc_nslots=CACHE_SLOTS)
+            return TableSource(layout, file)
+        except BaseException:
+            file.close()
+            raise
 
 
 class Hdf5Source(Source):
@@ -111,11 +122,10 @@ class EcfSource(Hdf5Source):
 class TableSource(Hdf5Source):
     """Columns that h5py can read, as datasets or as fields of records."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, file: Any) -> None:
         super().__init__(layout)
-        with damage_is_a_format_error(layout.path):
-            self._file = h5py.File(layout.path, "r", rdcc_nbytes=layout.cache_bytes, rdcc_nslots=CACHE_SLOTS)
-            self._datasets = {place.dataset: self._file[place.dataset] for place in layout.places.values()}
+        self._file = file
+        self._datasets = {place.dataset: file[place.dataset] for place in layout.places.values()}
 
     def rows(self, first: int, last: int) -> Columns:
         places = self._layout.places
