@@ -30,8 +30,8 @@ from fate.formats.index import THREADS, Index, Progress, build_index, cache_path
 from fate.formats.sensors import smallest_known_sensor
 from fate.formats.source import Hints, Source, Tail
 
-KEPT_BLOCKS, KEPT_EVENTS = 32, 1 << 20  # at most, kept at hand: neighbouring and overlapping windows share blocks
-RUN_EVENTS = 1 << 18  # of several blocks, decoded in one go
+KEPT_BLOCKS, KEPT_EVENTS = 32, 1 << 18  # at most, kept at hand: neighbouring and overlapping windows share blocks
+RUN_EVENTS = 1 << 16  # of several blocks, decoded in one go
 CACHED_FROM_BYTES = 1 << 20  # below this, scanning is faster than finding a stored index
 WHOLE_FILE_RUN_BYTES = 1 << 20  # decoded at a time by one thread when a whole file is read
 
