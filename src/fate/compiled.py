@@ -20,3 +20,11 @@ def compiled(function: Function) -> Function:
         return cast(Function, njit(nogil=True, cache=True)(function))
     except RuntimeError:  # numba found no place to keep it
         return cast(Function, njit(nogil=True)(function))
+
+
+def inlined(function: Function) -> Function:
+    """The same for a small function that compiled code calls in its innermost loop: its body is put in the caller's place.
+
+    A call that passes arrays costs more than a few additions do, for their reference counts.
+    """
+    return cast(Function, njit(nogil=True, inline="always")(function))

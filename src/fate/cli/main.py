@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from fate.cli import bench, convert, info
+from fate.cli import bench, convert, info, inspect, simulate
 from fate.errors import FateError, FateWarning
 
 app = typer.Typer(
@@ -24,6 +24,8 @@ app = typer.Typer(
 )
 app.command("info", help=info.HELP)(info.info)
 app.command("convert", help=convert.HELP)(convert.convert)
+app.command("inspect", help=inspect.HELP)(inspect.inspect)
+app.command("simulate", help=simulate.HELP)(simulate.simulate)
 app.add_typer(bench.app, name="bench")
 
 

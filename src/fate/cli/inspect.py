@@ -1,0 +1,59 @@
+"""``fate inspect``: what a dataset is like, beside real ones."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fate.cli import arguments as args
+
+HELP = """What the events and boxes of a dataset are like, beside the real Gen1 and 1Mpx: rates, polarity, pillars in
+windows of 5, 10 and 50 ms, box sizes and speeds, and boxes that look wrong. DATASET is a folder of recordings with
+their labels, in any known layout, or one recording.
+
+Example:
+
+  fate inspect gen1 --split test
+
+  fate inspect my-drives --report page.html --json figures.json
+"""
+
+
+def inspect(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A folder of recordings, or one recording.")],
+    split: Annotated[str | None, typer.Option(help="Only this part: train, val or test.")] = None,
+    report: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a page with plots and pictures (HTML).")
+    ] = None,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+    windows: Annotated[
+        int, typer.Option(min=1, help="Windows of each length to look at in each recording, at most.")
+    ] = 200,
+    sensor: args.Sensor = None,
+    drop: args.Drop = False,
+    sort: args.Sort = False,
+    no_cache: args.NoCache = False,
+) -> None:
+    import json
+    from pathlib import Path
+
+    from fate.data.inspection import inspect as look
+    from fate.errors import FateError
+
+    chosen = args.choice("--split", split, ("train", "val", "test"))
+    options = args.open_options(sensor, None, None, None, False, drop, sort, no_cache)
+    for option, file in (("--report", report), ("--json", json_file)):
+        if file is not None and not Path(file).absolute().parent.is_dir():  # said before minutes of work, not after
+            raise FateError(f"{option} {file}: the folder {Path(file).parent} does not exist; make it first")
+    with args.progress_bar("inspecting") as update:
+        found = look(dataset, split=chosen, windows=windows, progress=update, **options)
+    print(found.text())
+    if report is not None:
+        found.page(report)
+        print(f"\npage written to {report}")
+    if json_file is not None:
+        try:
+            Path(json_file).write_text(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+        except OSError as error:
+            raise FateError(f"{json_file}: cannot be written ({error.strerror}); the table is above") from None

@@ -1,0 +1,266 @@
+"""``inspect`` looks at a dataset: what its events and boxes are like, beside real data, and what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fate.data import references
+from fate.data.inspection_page import Contents, build_page
+from fate.data.label_statistics import LabelStatistics
+from fate.data.layout import find_recordings
+from fate.data.references import Row
+from fate.data.reports import (
+    ClassBoxes,
+    FaultCount,
+    RecordingReport,
+    boxes_by_class,
+    count_faults,
+    figures,
+    report_on,
+)
+from fate.data.statistics import EventStatistics, Occupancy, PillarStatistics
+from fate.errors import FateError
+from fate.formats.index import Progress
+
+HEADER = ("", "this dataset", "real Gen1", "real 1Mpx")
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found in a dataset. Made by :func:`inspect`."""
+
+    dataset: str
+    split: str | None
+    reports: tuple[RecordingReport, ...]  #: one for each recording that could be read
+    unreadable: tuple[str, ...]  #: a sentence for each recording that could not
+    options: dict[str, Any] = field(default_factory=dict, repr=False)  #: with which recordings were opened
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Figures by name; :data:`fate.data.references.ROWS` says what each means."""
+        return figures(self.reports)
+
+    @property
+    def is_gen1_like(self) -> bool:
+        """Whether all recordings are of Gen1's sensor, so that its ranges apply."""
+        return all(report.sensor == references.GEN1_SENSOR for report in self.reports)
+
+    @property
+    def outside(self) -> tuple[Row, ...]:
+        """Rows with a figure outside the range for Gen1-like data; empty for other sensors."""
+        if not self.is_gen1_like:
+            return ()
+        found = self.figures
+        return tuple(row for row in references.ROWS if row.judge(found))
+
+    @property
+    def classes(self) -> list[ClassBoxes]:
+        """Boxes by class."""
+        return boxes_by_class(self.reports)
+
+    @property
+    def faults(self) -> list[FaultCount]:
+        """Faults of the labels by kind."""
+        return count_faults(self.reports)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table against real data: title, this dataset, Gen1, 1Mpx and, for Gen1's sensor, range and verdict."""
+        found = self.figures
+        rows = []
+        for row in references.ROWS:
+            cells = [row.title, row.show(found), row.gen1, row.mpx]
+            if self.is_gen1_like:
+                verdict = "" if row.accept is None else ("out" if row.judge(found) else "in")
+                cells += [row.accepted_text(), verdict]
+            rows.append(tuple(cells))
+        return rows
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """Heads of the columns of :meth:`rows`."""
+        return (*HEADER, "accepted", "") if self.is_gen1_like else HEADER
+
+    @property
+    def lead(self) -> str:
+        """One line about the whole."""
+        number, labelled = len(self.reports), sum(report.labels is not None for report in self.reports)
+        events = sum(report.events.num_events for report in self.reports)
+        seconds = sum(report.events.duration_s for report in self.reports)
+        sensors = Counter(f"{width}×{height}" for height, width in (report.sensor for report in self.reports))
+        sizes = ", ".join(f"{size} ({count})" if len(sensors) > 1 else size for size, count in sensors.items())
+        split = f"split {self.split}: " if self.split else ""
+        return (
+            f"{split}{number} recording{'' if number == 1 else 's'}, {labelled} with labels; {seconds:.1f} s,"
+            f" {events / 1e6:.2f} million events; {sizes}"
+        )
+
+    @property
+    def verdict(self) -> str:
+        """Whether Gen1-like data is accepted, and if not, for what; empty for other sensors."""
+        if not self.is_gen1_like:
+            return ""
+        found = self.figures
+        listed = [f"{key} = {found[key]:.3g}" for row in self.outside for key in row.judge(found)]
+        return (
+            f"outside the ranges for Gen1-like data: {', '.join(listed)}"
+            if listed
+            else ("inside all ranges for Gen1-like data")
+        )
+
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences about recordings that cannot be read, and labels that do not fit."""
+        return [*self.unreadable, *(note for report in self.reports for note in report.notes)]
+
+    def text(self) -> str:
+        """Everything as plain text."""
+        parts = [f"{self.dataset}: {self.lead}", "", _table(self.header, self.rows())]
+        if self.verdict:
+            parts += ["", self.verdict]
+        classes = self.classes
+        if classes:
+            cells = [each.cells() for each in classes]
+            parts += ["", _table(references.BOX_COLUMNS, [*cells, *references.REAL_BOXES])]
+            faults = [(each.kind, each.text(), each.worst_text()) for each in self.faults]
+            parts += ["", _table(("boxes that look wrong", "", ""), faults, left=3)]
+        parts += [f"note: {remark}" for remark in self.remarks]
+        return "\n".join(parts)
+
+    def page(self, path: str | os.PathLike[str]) -> None:
+        """The same as a page with plots and pictures, in one HTML file."""
+        build_page(
+            Contents(
+                title=f"{self.dataset}",
+                lead=self.lead,
+                header=self.header,
+                rows=self.rows(),
+                verdict=self.verdict,
+                figures=self.figures,
+                gen1_like=self.is_gen1_like,
+                reports=self.reports,
+                classes=self.classes,
+                faults=self.faults,
+                remarks=self.remarks,
+                options=self.options,
+            )
+        ).save(path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: figures of the dataset, its classes and faults, and of each recording."""
+        return {
+            "dataset": self.dataset,
+            "split": self.split,
+            "figures": self.figures,
+            "gen1_like": self.is_gen1_like,
+            "outside": [key for row in self.outside for key in row.judge(self.figures)],
+            "faults": {
+                each.kind: {"meaning": each.meaning, "number": each.number, "checked": each.checked}
+                for each in self.faults
+            },
+            "recordings": [_report_dict(report) for report in self.reports],
+            "notes": self.remarks,
+        }
+
+
+def inspect(
+    dataset: str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    windows: int = 200,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Inspection:
+    """Look at a dataset of any known layout, or at one recording.
+
+    Args:
+        dataset: a folder (see :mod:`fate.data.layout`), or a recording.
+        split: only ``"train"``, ``"val"`` or ``"test"``.
+        windows: at most this many windows of each length, and labelled frames, in each recording.
+        progress: called with (done, in all), in thousandths of a recording.
+        options: as for :func:`fate.open_recording`.
+
+    A recording that cannot be read is noted and left out; if none can be, that is an error.
+
+    Example:
+        >>> print(inspect("gen1", split="test").text())            # doctest: +SKIP
+    """
+    if windows < 1:
+        raise FateError(f"windows = {windows} was given; expected at least 1")
+    layout = find_recordings(dataset, split)
+    reports: list[RecordingReport] = []
+    unreadable: list[str] = []
+    total = 1000 * len(layout.entries)
+    for index, entry in enumerate(layout.entries):
+
+        def report_share(share: float, done: int = 1000 * index) -> None:
+            if progress:
+                progress(done + round(1000 * share), total)
+
+        try:
+            reports.append(report_on(entry, windows=windows, progress=report_share, options=options))
+        except FateError as error:
+            unreadable.append(str(error))
+    if not reports:
+        more = f" (and {len(unreadable) - 1} more like it)" if len(unreadable) > 1 else ""
+        raise FateError(f"no recording can be read; {unreadable[0]}{more}")
+    return Inspection(str(dataset), split, tuple(reports), tuple(unreadable), options)
+
+
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], left: int = 1) -> str:
+    """Columns set by width; the first ``left`` ones to the left, the others to the right."""
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    made = [
+        "  ".join(
+            f"{cell:<{width}}" if column < left else f"{cell:>{width}}"
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    return "\n".join([made[0], "─" * max(len(line) for line in made), *made[1:]])
+
+
+def _report_dict(report: RecordingReport) -> dict[str, Any]:
+    return {
+        "name": report.entry.name,
+        "split": report.entry.split,
+        "format": report.format,
+        "events": _event_dict(report.events),
+        "labels": None if report.labels is None else _label_dict(report.labels),
+    }
+
+
+def _event_dict(events: EventStatistics) -> dict[str, Any]:
+    plain = {
+        name: value
+        for name, value in vars(events).items()
+        if name not in ("pillars", "busiest_pillars", "rate_per_second")
+    }
+    plain["rate_per_second"] = events.rate_per_second.tolist()
+    for name in ("pillars", "busiest_pillars"):
+        plain[name] = {str(length): _pillar_dict(each) for length, each in getattr(events, name).items()}
+    return plain
+
+
+def _pillar_dict(pillars: PillarStatistics) -> dict[str, Any]:
+    plain = {name: value for name, value in vars(pillars).items() if name not in ("raw", "merged")}
+    return plain | {"raw": _occupancy_dict(pillars.raw), "merged": _occupancy_dict(pillars.merged)}
+
+
+def _occupancy_dict(occupancy: Occupancy) -> dict[str, Any]:
+    return {name: value for name, value in vars(occupancy).items() if name != "histogram"}
+
+
+def _label_dict(labels: LabelStatistics) -> dict[str, Any]:
+    return {
+        "num_boxes": labels.num_boxes,
+        "num_times": labels.num_times,
+        "rate_hz": labels.rate_hz,
+        "faults": labels.counts,
+        "checked": labels.checked,
+        "worst": [vars(fault) for fault in labels.faults],
+    }

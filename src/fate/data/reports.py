@@ -1,0 +1,261 @@
+"""One report for each recording of a dataset, and what they say together: means, quantiles, boxes and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.data import references
+from fate.data.label_statistics import FAULTS, LOOK_BACK_US, Fault, LabelStatistics, label_statistics
+from fate.data.layout import Entry
+from fate.data.statistics import EventStatistics, Fraction, PillarStatistics, event_statistics
+from fate.errors import FateError
+from fate.events.label_files import read_labels
+from fate.events.labels import Labels
+from fate.formats.opening import open_recording
+from fate.formats.recording import Recording
+
+
+@dataclass(frozen=True)
+class RecordingReport:
+    """What was found in one recording."""
+
+    entry: Entry
+    format: str
+    events: EventStatistics
+    labels: LabelStatistics | None  #: None where it has none
+    classes: tuple[str, ...] | None  #: names by class id, where they are known
+    notes: tuple[str, ...] = ()  #: sentences about what does not fit together
+
+    @property
+    def sensor(self) -> tuple[int, int]:
+        """``(height, width)``."""
+        return self.events.height, self.events.width
+
+    def class_name(self, class_id: int) -> str:
+        """A name to show."""
+        return self.classes[class_id] if self.classes and class_id < len(self.classes) else f"class {class_id}"
+
+
+def report_on(entry: Entry, *, windows: int, progress: Fraction, options: dict[str, Any]) -> RecordingReport:
+    """Open a recording and its labels, and measure both.
+
+    Args:
+        entry: from :func:`fate.data.layout.find_recordings`.
+        windows: at most this many windows of each length, and labelled frames, are looked at.
+        progress: called with the share that is done.
+        options: as for :func:`fate.open_recording`.
+    """
+    with open_recording(entry.events, **options) as recording:
+        events = event_statistics(recording, windows=windows, progress=lambda share: progress(0.7 * share))
+        path = entry.labels or entry.truth
+        if path is None:
+            progress(1.0)
+            return RecordingReport(entry, recording.format, events, None, None)
+        try:
+            labels = read_labels(path)
+        except FateError as error:  # the events are worth a look all the same
+            return RecordingReport(entry, recording.format, events, None, None, (f"labels not read: {error}",))
+        measured = label_statistics(
+            recording, labels, frames=windows, progress=lambda share: progress(0.7 + 0.3 * share)
+        )
+        progress(1.0)
+        classes = names_of(labels, recording.sensor)
+        notes = _misfits(entry, recording, labels)
+        return RecordingReport(entry, recording.format, events, measured, classes, notes)
+
+
+def names_of(labels: Labels, sensor: tuple[int, int]) -> tuple[str, ...] | None:
+    """Class names of a label file: its own, or those of the public dataset of this sensor."""
+    highest = int(labels.class_id.max(initial=-1))
+    return labels.classes or references.class_names((sensor[0], sensor[1]), highest)
+
+
+def _misfits(entry: Entry, recording: Recording, labels: Labels) -> tuple[str, ...]:
+    notes = []
+    if labels.sensor is not None and labels.sensor != recording.sensor:
+        height, width = labels.sensor
+        notes.append(f"{entry.name}: labels are of a {width}×{height} sensor, events of a {recording.sensor} one")
+    times = labels.labelled_us
+    apart = len(times) > 0 and (
+        int(times[0]) > recording.end_us + LOOK_BACK_US or int(times[-1]) < recording.start_us - LOOK_BACK_US
+    )
+    if apart:
+        notes.append(
+            f"{entry.name}: labels run from {int(times[0]) / 1e6:.3f} to {int(times[-1]) / 1e6:.3f} s, events from"
+            f" {recording.start_us / 1e6:.3f} to {recording.end_us / 1e6:.3f} s; they are on different clocks"
+        )
+    return tuple(notes)
+
+
+# ---- all recordings together ----------------------------------------------------------------------------------
+
+
+def figures(reports: Sequence[RecordingReport]) -> dict[str, float]:
+    """Every figure of :data:`fate.data.references.ROWS`: the mean over recordings, for labels over all boxes."""
+    found: dict[str, float] = {}
+    events = [report.events for report in reports]
+    rates = np.array([each.rate_hz for each in events]) / 1e6
+    low, high = references.RATE_RANGE_MEV_S
+    found["rate_mev_s"] = float(rates.mean())
+    found["rate_inside_share"] = float(((rates >= low) & (rates <= high)).mean())
+    found["merged_rate_mev_s"] = _mean(each.merged_rate_hz / 1e6 for each in events)
+    found["busiest_mev_s"] = _mean(each.busiest_hz / 1e6 for each in events)
+    for name in ("on_share", "duplicate_share", "burst_share"):
+        found[name] = _mean(getattr(each, name) for each in events)
+    silent = [each.silent_share for each in events if each.silent_share is not None]
+    lengths = [each.burst_length for each in events if each.burst_length]
+    found |= {name: _mean(values) for name, values in (("silent_share", silent), ("burst_length", lengths)) if values}
+    found["interval_p1_ms"] = _mean(each.merged_interval_p1_us / 1000 for each in events)
+    for length in events[0].pillars:
+        whole = [each.pillars[length] for each in events]
+        found |= _pillar_figures(whole, f"{length // 1000}ms")
+        busy = [each.busiest_pillars[length] for each in events]
+        found[f"active_busy_{length // 1000}ms"] = _mean(each.active_share for each in busy)
+    labels = [report.labels for report in reports if report.labels is not None]
+    return found | _label_figures(labels)
+
+
+def _pillar_figures(pillars: list[PillarStatistics], ending: str) -> dict[str, float]:
+    found = {
+        "active": _mean(each.active_share for each in pillars),
+        "above": _mean(each.raw.above_share for each in pillars),
+        "lost": _mean(each.raw.lost_share for each in pillars),
+        "merged_above": _mean(each.merged.above_share for each in pillars),
+        "merged_p99": _mean(each.merged.p99 for each in pillars),
+        "windows_above": _mean(each.windows_above_share for each in pillars),
+        "pillars_lost": _mean(each.pillars_lost_share for each in pillars),
+    }
+    found |= {name: _mean(getattr(each.raw, name) for each in pillars) for name in ("p50", "p90", "p99")}
+    return {f"{name}_{ending}": value for name, value in found.items()}
+
+
+def _label_figures(labels: list[LabelStatistics]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    rates = [each.rate_hz for each in labels if each.rate_hz]
+    if rates:
+        found["label_rate_hz"] = float(np.median(rates))
+    counts = np.concatenate([each.boxes_per_time for each in labels] or [np.zeros(0, np.int64)])
+    if len(counts):
+        for name, value in zip(("p5", "p50", "p95"), np.percentile(counts, (5, 50, 95)), strict=True):
+            found[f"boxes_{name}"] = float(value)
+    lives = np.concatenate([each.life_s for each in labels] or [np.zeros(0, np.float32)])
+    if len(lives):
+        found["life_p50_s"] = float(np.median(lives))
+    return found
+
+
+@dataclass(frozen=True)
+class ClassBoxes:
+    """All boxes of one class in a dataset."""
+
+    name: str
+    size: NDArray[np.float32]  #: [N, 2] width and height, px
+    speed: NDArray[np.float32]  #: [V] px/s
+    life_s: NDArray[np.float32]  #: [K]
+
+    def cells(self) -> tuple[str, ...]:
+        """In the columns of :data:`fate.data.references.BOX_COLUMNS`."""
+        number = f"{len(self.size):,}".replace(",", " ")
+        wide = self.size[self.size[:, 1] > 0]
+        ratio = f"{np.median(wide[:, 0] / wide[:, 1]):.2f}" if len(wide) else references.UNKNOWN
+        return (
+            self.name,
+            number,
+            _quantiles(self.size[:, 0], (5, 50, 95)),
+            _quantiles(self.size[:, 1], (5, 50, 95)),
+            ratio,
+            _quantiles(self.speed, (50, 95)),
+            _quantiles(self.life_s, (50,), 2),
+        )
+
+
+def boxes_by_class(reports: Sequence[RecordingReport]) -> list[ClassBoxes]:
+    """The boxes of all recordings, by the name of their class; the most frequent class first."""
+    parts: dict[str, list[tuple[Any, Any, Any]]] = {}
+    for report in reports:
+        if report.labels is None:
+            continue
+        labels = report.labels
+        for class_id in np.unique(labels.class_id).tolist():
+            parts.setdefault(report.class_name(class_id), []).append(
+                (
+                    labels.size[labels.class_id == class_id],
+                    labels.speed[labels.speed_class == class_id],
+                    labels.life_s[labels.life_class == class_id],
+                )
+            )
+    found = [
+        ClassBoxes(name, *(np.concatenate(column) for column in zip(*rows, strict=True)))
+        for name, rows in parts.items()
+    ]
+    return sorted(found, key=lambda each: -len(each.size))
+
+
+@dataclass(frozen=True)
+class FaultCount:
+    """How often a kind of fault occurs in a dataset, and where it is worst."""
+
+    kind: str
+    meaning: str
+    number: int
+    checked: int
+    worst: tuple[tuple[RecordingReport, Fault], ...]  #: largest boxes first
+
+    def text(self) -> str:
+        """Such as ``12 of 340 (3.5 %)``."""
+        if not self.checked:
+            return "nothing to check"
+        if not self.number:
+            return f"none of {self.checked}"
+        return f"{self.number} of {self.checked} ({100 * self.number / self.checked:.1f} %)"
+
+    def worst_text(self) -> str:
+        """Where, when and what the worst one is; empty without one."""
+        if not self.worst:
+            return ""
+        report, fault = self.worst[0]
+        x1, y1, x2, y2 = fault.box
+        name = report.class_name(fault.class_id) + (f" of track {fault.track_id}" if fault.track_id >= 0 else "")
+        return (
+            f"worst: {report.entry.name} at {fault.t_us / 1e6:.3f} s, {name},"
+            f" {x2 - x1:.0f}×{y2 - y1:.0f} px at x {x1:.0f}, y {y1:.0f}"
+        )
+
+
+def count_faults(reports: Sequence[RecordingReport]) -> list[FaultCount]:
+    """All kinds of faults over all recordings that have labels."""
+    labelled = [(report, report.labels) for report in reports if report.labels is not None]
+    counts = []
+    for kind, meaning in FAULTS.items():
+        listed = [(report, fault) for report, labels in labelled for fault in labels.faults if fault.kind == kind]
+        listed.sort(key=lambda pair: -_area(pair[1]))
+        counts.append(
+            FaultCount(
+                kind,
+                meaning,
+                sum(labels.counts[kind] for _, labels in labelled),
+                sum(labels.checked[kind] for _, labels in labelled),
+                tuple(listed[:10]),
+            )
+        )
+    return counts
+
+
+def _area(fault: Fault) -> float:
+    x1, y1, x2, y2 = fault.box
+    return (x2 - x1) * (y2 - y1)
+
+
+def _mean(values: Any) -> float:
+    return float(np.mean(list(values)))
+
+
+def _quantiles(values: NDArray[Any], percents: tuple[int, ...], digits: int = 0) -> str:
+    if not len(values):
+        return references.UNKNOWN
+    return " / ".join(f"{value:.{digits}f}" for value in np.percentile(values, percents))

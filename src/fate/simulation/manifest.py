@@ -1,0 +1,211 @@
+"""The manifest of a simulated dataset: what was asked for, what is finished, and how to recognise every file.
+
+``manifest.json`` is rewritten after each finished recording, whole or not at all. It is also what a run that was
+stopped goes on from: a recording that is not in it does not exist. It holds neither dates nor durations, so the same
+arguments give the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fate import __version__
+from fate.errors import FateError, FormatError
+from fate.simulation.catalogue import SPLITS, Split
+from fate.simulation.request import Request
+
+FILE_NAME = "manifest.json"
+FORMAT = "fate-simulated-dataset"
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file by its content."""
+
+    bytes: int
+    sha256: str  #: hexadecimal
+
+    @classmethod
+    def of(cls, path: Path) -> FileEntry:
+        """Measured from the disk."""
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
+            return cls(file.tell(), digest.hexdigest())
+
+    def is_at(self, path: Path) -> bool:
+        """Whether a file of this size is there; its hash is not looked at."""
+        return path.is_file() and path.stat().st_size == self.bytes
+
+
+@dataclass(frozen=True)
+class RecordingEntry:
+    """A finished recording."""
+
+    index: int
+    name: str
+    split: Split
+    seed: int  #: of its scene
+    seconds: float
+    device: str  #: that it was made on; a GPU rounds differently, so its bytes differ from a CPU's
+    fate: str  #: version that made it
+    label_hz: int
+    events: int
+    on_events: int
+    boxes: dict[str, int]  #: rows of the label file, by class
+    truth_boxes: dict[str, int]  #: rows at 200 Hz, by class
+    camera: dict[str, Any]  #: thresholds, bursts, and what else differs from the profile's preset
+    files: dict[str, FileEntry]  #: by path inside the dataset
+
+
+@dataclass(frozen=True)
+class PreviewEntry:
+    """A preview video."""
+
+    file: FileEntry
+    of: tuple[str, ...]  #: the names of the recordings it shows
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that is known about a simulated dataset."""
+
+    request: Request
+    classes: tuple[str, ...] = ()  #: name of each class id; empty until there is a recording
+    sensor: tuple[int, int] | None = None  #: (height, width)
+    camera: dict[str, Any] = field(default_factory=dict)  #: the profile's preset
+    recordings: tuple[RecordingEntry, ...] = ()  #: finished ones, in order of their index
+    previews: dict[str, PreviewEntry] = field(default_factory=dict)  #: by split
+
+    def with_recording(self, entry: RecordingEntry) -> Manifest:
+        """One more recording."""
+        entries = [*self.recordings, entry]
+        return replace(self, recordings=tuple(sorted(entries, key=lambda each: each.index)))
+
+    def with_preview(self, split: str, entry: PreviewEntry) -> Manifest:
+        """Another preview for a split."""
+        previews = self.previews | {split: entry}
+        return replace(self, previews={name: previews[name] for name in SPLITS if name in previews})
+
+    def still_there(self, folder: Path) -> Manifest:
+        """Without the recordings and previews whose files are gone or have another size."""
+        kept = tuple(
+            entry for entry in self.recordings if all(file.is_at(folder / name) for name, file in entry.files.items())
+        )
+        names = {entry.name for entry in kept}
+        previews = {
+            split: preview
+            for split, preview in self.previews.items()
+            if names.issuperset(preview.of) and preview.file.is_at(preview_path(folder, split))
+        }
+        return replace(self, recordings=kept, previews=previews)
+
+    def totals(self, split: str | None = None) -> dict[str, Any]:
+        """Sums over all recordings, or over those of a split."""
+        entries = [entry for entry in self.recordings if split in (None, entry.split)]
+        return {
+            "recordings": len(entries),
+            "seconds": round(sum(entry.seconds for entry in entries), 6),
+            "events": sum(entry.events for entry in entries),
+            "on_events": sum(entry.on_events for entry in entries),
+            "boxes": _summed(self.classes, (entry.boxes for entry in entries)),
+            "truth_boxes": _summed(self.classes, (entry.truth_boxes for entry in entries)),
+            "bytes": sum(file.bytes for entry in entries for file in entry.files.values()),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is written."""
+        return {
+            "format": FORMAT,
+            "schema": SCHEMA,
+            "fate": __version__,
+            "arguments": asdict(self.request),
+            "classes": list(self.classes),
+            "sensor": None if self.sensor is None else dict(zip(("height", "width"), self.sensor, strict=True)),
+            "truth_hz": 200,
+            "camera": self.camera,
+            "totals": {"all": self.totals(), **{split: self.totals(split) for split in SPLITS}},
+            "previews": {split: asdict(preview) for split, preview in self.previews.items()},
+            "recordings": [asdict(entry) for entry in self.recordings],
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write ``manifest.json``; a reader sees the old one or the new one, never half of one."""
+        text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
+        write_whole(folder / FILE_NAME, (text + "\n").encode())
+
+
+def load_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
+    """The manifest of a dataset folder, or None where there is none."""
+    path = Path(folder) / FILE_NAME
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise FateError(f"{path}: cannot be read ({error.strerror or error})") from None
+    try:
+        document = json.loads(data)
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise FormatError(f"{path}: is not the manifest of a simulated dataset; give another folder")
+        if document["schema"] != SCHEMA:
+            raise FormatError(f"{path}: has schema {document['schema']}; this FATE knows {SCHEMA}; update FATE")
+        return _from_dict(document)
+    except FormatError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise FormatError(
+            f"{path}: is damaged ({type(error).__name__}: {error}); get it again, or give another folder"
+        ) from error
+
+
+def _from_dict(document: dict[str, Any]) -> Manifest:
+    arguments = document["arguments"]
+    size = document["sensor"]
+    return Manifest(
+        Request(**{**arguments, "shares": tuple(arguments["shares"])}),
+        tuple(document["classes"]),
+        None if size is None else (int(size["height"]), int(size["width"])),
+        document["camera"],
+        tuple(
+            RecordingEntry(**{**entry, "files": {name: FileEntry(**file) for name, file in entry["files"].items()}})
+            for entry in document["recordings"]
+        ),
+        {
+            split: PreviewEntry(FileEntry(**preview["file"]), tuple(preview["of"]))
+            for split, preview in document["previews"].items()
+        },
+    )
+
+
+def _summed(classes: tuple[str, ...], counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total = dict.fromkeys(classes, 0)
+    for count in counts:
+        for name, number in count.items():
+            total[name] = total.get(name, 0) + number
+    return total
+
+
+def preview_path(folder: Path, split: str) -> Path:
+    """Where the preview of a split is."""
+    return folder / split / "preview.mp4"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file beside its name, then rename it: whole or not at all."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        draft.write_bytes(data)
+        os.replace(draft, path)
+    except OSError as error:
+        raise FateError(
+            f"{path}: cannot be written ({error.strerror or error}); make room or choose another place"
+        ) from None
+    finally:
+        draft.unlink(missing_ok=True)

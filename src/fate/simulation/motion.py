@@ -1,0 +1,155 @@
+"""How things move along the street: the car that carries the camera, and every other actor.
+
+The street runs along z; x is to the right of its middle line. A heading of 0 looks along +z and grows towards +x.
+Every path is a function of time alone, so a pose can be asked for at any microsecond and never depends on what was
+asked before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+#: The ego car's path is integrated in steps of this many seconds.
+STEP_S = 0.005
+
+
+class Pose(NamedTuple):
+    """Where something is at some times; every field has one entry a time."""
+
+    x: Floats  #: metres right of the middle line
+    z: Floats  #: metres along the street
+    heading: Floats  #: rad
+    gait: Floats  #: rad, how far the walk has come; 0 for what does not walk
+
+
+class Path(Protocol):
+    """Anything with a pose at any time."""
+
+    def at(self, seconds: Floats) -> Pose:
+        """The pose at times [R] in seconds."""
+        ...
+
+
+@dataclass(frozen=True)
+class Straight:
+    """Even motion along the heading; speed 0 is something parked or planted."""
+
+    x: float
+    z: float
+    heading: float = 0.0
+    speed: float = 0.0  #: m/s
+    stride: float = 0.0  #: metres of one full walking cycle, or of one turn of the pedals; 0: it rolls
+
+    def at(self, seconds: Floats) -> Pose:
+        """The pose at times [R] in seconds."""
+        way = self.speed * seconds
+        gait = 2 * np.pi * way / self.stride if self.stride > 0 else np.zeros_like(way)
+        return Pose(
+            self.x + way * np.sin(self.heading),
+            self.z + way * np.cos(self.heading),
+            np.full_like(way, self.heading),
+            gait,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Ego:
+    """The car with the camera: its path and the camera's angles, sampled every ``STEP_S`` seconds."""
+
+    x: Floats
+    z: Floats
+    speed: Floats  #: m/s
+    yaw: Floats  #: rad, to the right
+    pitch: Floats  #: rad, upwards
+
+    def at(self, seconds: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        """x, z, yaw and pitch at times [R] in seconds."""
+        place = np.clip(seconds / STEP_S, 0, len(self.z) - 1)
+        first = np.minimum(place.astype(np.int64), len(self.z) - 2)
+        share = place - first
+
+        def between(values: Floats) -> Floats:
+            return np.asarray(values[first] + share * (values[first + 1] - values[first]))
+
+        return between(self.x), between(self.z), between(self.yaw), between(self.pitch)
+
+
+@dataclass(frozen=True, eq=False)
+class Following:
+    """A car ahead in traffic: it keeps near a distance from the ego car, a little closer and a little further."""
+
+    ego: Ego
+    x: float
+    gap: float  #: metres, on average
+    sway: float  #: metres closer or further at most
+    period: float  #: seconds of one approach and retreat
+    phase: float  #: rad
+    stride: float = 0.0  #: metres of one turn of the pedals; 0: nobody pedals
+
+    def at(self, seconds: Floats) -> Pose:
+        """The pose at times [R] in seconds."""
+        _, z, _, _ = self.ego.at(seconds)
+        gap = self.gap + self.sway * np.sin(2 * np.pi * seconds / self.period + self.phase)
+        gait = 2 * np.pi * (z + gap) / self.stride if self.stride > 0 else np.zeros_like(seconds)
+        return Pose(np.full_like(seconds, self.x), z + gap, np.zeros_like(seconds), gait)
+
+
+def ornstein_uhlenbeck(rng: np.random.Generator, steps: int, sigma: float, time_constant: float) -> Floats:
+    """A random walk [steps] drawn back to 0, with standard deviation ``sigma`` and a memory of seconds."""
+    keep = np.exp(-STEP_S / time_constant)
+    kicks = rng.normal(0.0, sigma * np.sqrt(1 - keep * keep), steps)
+    values = np.empty(steps)
+    value = rng.normal(0.0, sigma)
+    for i in range(steps):
+        value = keep * value + kicks[i]
+        values[i] = value
+    return values
+
+
+def smooth(values: Floats, seconds: float) -> Floats:
+    """A moving average over ``seconds``, the ends held."""
+    width = max(int(seconds / STEP_S), 1)
+    padded = np.concatenate([np.full(width // 2, values[0]), values, np.full(width - 1 - width // 2, values[-1])])
+    sums = np.cumsum(np.concatenate([[0.0], padded]))
+    return np.asarray((sums[width:] - sums[:-width]) / width)
+
+
+def drive(rng: np.random.Generator, seconds: float) -> Ego:
+    """A drive of ``seconds``: 15 % of the time standing, 60 % at 2 to 14 m/s, 25 % at 14 to 30 m/s.
+
+    A recording keeps to town speed or to the open road; a stop at a light takes up to half of a short one. The yaw rate
+    is an Ornstein-Uhlenbeck process of 0.05 rad/s, steered back to the lane; the pitch swings by about 0.2° at 1 to
+    3 Hz, less when the car stands.
+    """
+    steps = int(np.ceil(seconds / STEP_S)) + 2
+    cruise = rng.uniform(14, 28) if rng.random() < 0.3 else rng.uniform(4, 14)
+    speed = cruise * (1 + ornstein_uhlenbeck(rng, steps, 0.12, 4.0))
+    clock = np.arange(steps) * STEP_S
+    standing = rng.exponential(0.15 * seconds) if cruise < 14 else 0.0
+    if standing > 0.05 * seconds:  # one red light
+        standing = min(standing, 0.5 * seconds)
+        begin = rng.uniform(-0.2 * standing, seconds - 0.8 * standing)
+        speed[(clock >= begin) & (clock < begin + standing)] = 0.0
+    speed = np.clip(smooth(smooth(speed, min(4.0, 0.3 * seconds)), 0.5), 0.0, 30.0)
+    speed[speed < 0.15] = 0.0
+
+    yaw_rate = smooth(ornstein_uhlenbeck(rng, steps, 0.05, 1.2), 0.2) * np.minimum(speed / 3, 1)
+    x, yaw = np.zeros(steps), np.zeros(steps)
+    for i in range(1, steps):  # the driver steers back to the middle of the lane
+        back = -0.6 * yaw[i - 1] - 0.05 * x[i - 1] * min(speed[i] / 8, 1.0)
+        yaw[i] = yaw[i - 1] + (yaw_rate[i] + back * min(speed[i] / 3, 1.0)) * STEP_S
+        x[i] = x[i - 1] + speed[i] * np.sin(yaw[i]) * STEP_S
+    z = np.concatenate([[0.0], np.cumsum(speed[1:] * np.cos(yaw[1:]) * STEP_S)])
+
+    pitch = np.zeros(steps)
+    shake = 0.04 + 0.96 * np.minimum(speed / 8, 1)
+    for _ in range(3):
+        hertz, phase = rng.uniform(1, 3), rng.uniform(0, 2 * np.pi)
+        pitch += np.deg2rad(0.2) / np.sqrt(3) * np.sin(2 * np.pi * hertz * clock + phase)
+    return Ego(x, z, speed, yaw, pitch * shake)

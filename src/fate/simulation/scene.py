@@ -1,0 +1,155 @@
+"""One simulated drive: light, events' source and exact boxes at any microsecond, from a seed.
+
+    scene = Scene(seed=7, profile="gen1", seconds=10)
+    scene.light(1_234_567)      # what the sensor sees, [H, W] linear light
+    scene.boxes(1_234_567)      # what there is to detect at that moment
+
+Time is cut into stretches of ``STRETCH_US``. Within a stretch the surfaces, their order and their knots are fixed;
+light, boxes and events all come from the same surfaces, so they agree with each other to the microsecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.errors import FateError
+from fate.events.events import Sensor
+from fate.simulation.camera import CameraModel, camera_preset
+from fate.simulation.catalogue import Split
+from fate.simulation.plan import make_plan
+from fate.simulation.shading import render
+from fate.simulation.stage import Stage
+from fate.simulation.surfaces import KNOT_US, Pinhole, Surfaces
+from fate.simulation.truth import Outlines, look, owners_of_pixels
+from fate.simulation.world import make_world
+
+#: Surfaces are posed and sorted anew after this many µs.
+STRETCH_US = 100_000
+#: An object of which less than this share can be seen has no box.
+MIN_VISIBLE = 0.30
+#: An object whose box is narrower or lower than this share of the sensor's width has no box (6 of 304 pixels).
+MIN_SIDE = 0.0197
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A kind of recording: sensor, lens and labels of one of the public datasets."""
+
+    name: str
+    field_of_view: float  #: degrees, across the picture
+    classes: tuple[str, ...]
+    label_hz: tuple[int, ...]  #: rates at which the public dataset is labelled; one is drawn for each recording
+
+    @property
+    def sensor(self) -> Sensor:
+        """(height, width) in pixels."""
+        return camera_preset(self.name).sensor
+
+
+PROFILES = {
+    "gen1": Profile("gen1", 60.0, ("car", "pedestrian"), (1, 2, 4)),
+    "1mpx": Profile("1mpx", 60.0, ("pedestrian", "two wheeler", "car"), (60,)),
+}
+
+
+class Boxes(NamedTuple):
+    """The objects seen at one moment; N rows."""
+
+    boxes: NDArray[np.float32]  #: [N, 4] x1, y1, x2, y2 in pixels: the visible extent
+    class_id: NDArray[np.int32]  #: [N] into the profile's classes
+    track_id: NDArray[np.int64]  #: [N] the same object has the same number throughout a recording
+    visible: NDArray[np.float32]  #: [N] share of the object that is seen
+
+
+class Scene:
+    """A drive through a street that its seed draws; the same seed and arguments give the same scene."""
+
+    def __init__(self, seed: int, profile: str = "gen1", split: Split = "train", seconds: float = 10.0) -> None:
+        if profile not in PROFILES:
+            raise FateError(f"there is no profile {profile!r}; give one of {', '.join(PROFILES)}")
+        if split not in get_args(Split):
+            raise FateError(f"there is no split {split!r}; give one of {', '.join(get_args(Split))}")
+        if not (0.0 < seconds <= 3600.0):
+            raise FateError(f"a scene of {seconds} s was asked for; give more than 0 and at most 3600 seconds")
+        if seed < 0:
+            raise FateError(f"the seed is {seed}; give a whole number from 0 up")
+        self.seed, self.profile, self.split = seed, PROFILES[profile], split
+        self.classes, self.sensor = self.profile.classes, self.profile.sensor
+        self.duration_us = max(round(seconds * 1e6), 1)
+        rng = np.random.default_rng([seed, 0xCA3E5A])
+        self.camera = draw_camera(rng, profile)
+        self.label_hz = int(rng.choice(self.profile.label_hz))
+        ego, cast, lighting = make_world(seed, split, seconds, two_wheelers="two wheeler" in self.classes)
+        self.ego, self.lighting = ego, lighting
+        self.stage = Stage(self._pinhole(rng), ego, cast.actors, lighting, rng.uniform(1.2, 1.4))
+        self._outlines = Outlines.build(self.stage.textures)
+        names = [body.kind.replace("-", " ") for body in cast.objects]
+        self._class_of = np.array([self.classes.index(name) for name in names], np.int32)
+        self.surfaces = lru_cache(maxsize=4)(self._surfaces)
+
+    def _pinhole(self, rng: np.random.Generator) -> Pinhole:
+        height, width = self.sensor
+        focal = 0.5 * width / np.tan(np.deg2rad(self.profile.field_of_view / 2))
+        return Pinhole(height, width, float(focal), width / 2, height * rng.uniform(0.46, 0.56))
+
+    @property
+    def num_stretches(self) -> int:
+        """How many stretches of ``STRETCH_US`` the drive takes; the last one may be shorter."""
+        return -(-self.duration_us // STRETCH_US)
+
+    def _surfaces(self, stretch: int) -> Surfaces:
+        """What can be seen in one stretch (kept for the next call)."""
+        return self.stage.surfaces(stretch * STRETCH_US, STRETCH_US // KNOT_US + 1)
+
+    def _at(self, t_us: int) -> tuple[Surfaces, float]:
+        if not 0 <= t_us <= self.duration_us:
+            raise FateError(f"the scene was asked for {t_us} µs; it lasts from 0 to {self.duration_us} µs")
+        stretch = min(int(t_us) // STRETCH_US, self.num_stretches - 1)
+        return self.surfaces(stretch), float(t_us - stretch * STRETCH_US)
+
+    def light(self, t_us: int) -> NDArray[np.float32]:
+        """Linear light on the sensor at a time, [H, W]; 1 is a white wall in full sun."""
+        surfaces, since = self._at(t_us)
+        image = np.empty(self.sensor, np.float32)
+        render(surfaces, self.stage.atlas, make_plan(surfaces, self.stage.atlas, *self.sensor), since, image)
+        return image
+
+    def owners(self, t_us: int) -> NDArray[np.int32]:
+        """The track id of the object each pixel shows, [H, W]; -1 where it shows none."""
+        surfaces, since = self._at(t_us)
+        image = np.empty(self.sensor, np.int32)
+        owners_of_pixels(surfaces, self.stage.atlas, since, image)
+        return image
+
+    def boxes(self, t_us: int) -> Boxes:
+        """What can be detected at a time: objects seen to 30 % or more and not too small."""
+        surfaces, since = self._at(t_us)
+        owners = np.unique(surfaces.owner[surfaces.owner >= 0])
+        boxes, visible = np.zeros((len(owners), 4)), np.zeros(len(owners))
+        height, width = self.sensor
+        look(surfaces, self.stage.atlas, self._outlines, since, height, width, owners, boxes, visible)
+        sides = np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1])
+        keep = (visible >= MIN_VISIBLE) & (sides >= MIN_SIDE * width)
+        return Boxes(
+            boxes[keep].astype(np.float32),
+            self._class_of[owners[keep]],
+            owners[keep].astype(np.int64),
+            visible[keep].astype(np.float32),
+        )
+
+
+def draw_camera(rng: np.random.Generator, profile: str) -> CameraModel:
+    """A sensor of the profile, as it is tuned in one recording: thresholds, jitter, and bursts in every fifth."""
+    preset = camera_preset(profile)
+    return replace(
+        preset,
+        threshold_on=preset.threshold_on * rng.uniform(0.87, 1.2),
+        threshold_off=preset.threshold_off * rng.uniform(0.88, 1.04),
+        jitter_us=preset.jitter_us * rng.uniform(0.5, 1.5),
+        bursts=profile == "gen1" and bool(rng.random() < 0.2),
+    )

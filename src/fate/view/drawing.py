@@ -1,0 +1,231 @@
+"""Events and boxes as pictures: plain uint8 arrays [H, W, 3] that a video, a page or a notebook can take.
+
+A picture of events shows one window: every pixel that fired has the colour of its *last* event, as the viewers of
+sensor makers do. Boxes and words are drawn with Pillow, whose built-in font needs no font on the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from fate.errors import FateError
+from fate.events.events import Events
+
+Colour = tuple[int, int, int]  # red, green, blue, 0 to 255
+Picture = NDArray[np.uint8]  # [H, W, 3]
+
+
+@dataclass(frozen=True)
+class Palette:
+    """Colours of a picture of events."""
+
+    background: Colour
+    on: Colour
+    off: Colour
+
+
+#: ``dark`` and ``light`` are close to Metavision's, so that its users see what they know.
+PALETTES: dict[str, Palette] = {
+    "dark": Palette(background=(30, 37, 52), on=(216, 223, 236), off=(64, 126, 201)),
+    "light": Palette(background=(255, 255, 255), on=(64, 126, 201), off=(30, 37, 52)),
+    "gray": Palette(background=(128, 128, 128), on=(255, 255, 255), off=(0, 0, 0)),
+    "red-blue": Palette(background=(255, 255, 255), on=(0, 70, 220), off=(215, 30, 30)),
+}
+
+#: One colour per class, in order of class id; readable on the dark and on the light palette, and told apart by people
+#: who do not see red and green apart.
+CLASS_COLOURS: tuple[Colour, ...] = (
+    (255, 176, 0),
+    (255, 64, 129),
+    (0, 200, 150),
+    (170, 110, 255),
+    (255, 112, 40),
+    (60, 190, 255),
+    (190, 200, 40),
+    (230, 130, 200),
+)
+
+
+def class_colour(class_id: int) -> Colour:
+    """The colour of a class; colours repeat after eight classes."""
+    return CLASS_COLOURS[class_id % len(CLASS_COLOURS)]
+
+
+def draw_events(events: Events, palette: str | Palette = "dark", *, factor: int = 1) -> Picture:
+    """The events of one window as a picture.
+
+    Args:
+        events: those of the window to show, for example ``recording.read(start_us, end_us)``.
+        palette: a name in ``PALETTES``, or colours of one's own.
+        factor: pixels of the picture for each pixel of the sensor, along each side.
+
+    Returns:
+        [H · factor, W · factor, 3] uint8; each pixel has the colour of its last event, or the background.
+    """
+    colours = _palette(palette)
+    state = np.zeros(events.sensor, np.uint8)
+    state[events.y, events.x] = events.p + 1  # where a pixel fired more than once, numpy keeps the last value
+    lookup = np.array([colours.background, colours.off, colours.on], np.uint8)
+    return enlarge(lookup[state], factor)
+
+
+def draw_boxes(
+    image: Picture,
+    boxes: ArrayLike,
+    *,
+    labels: Sequence[str] | None = None,
+    colours: Sequence[Colour] | Colour | None = None,
+    class_ids: Sequence[int] | NDArray[np.integer] | None = None,
+    thickness: int = 2,
+    scale: float = 1.0,
+    text_size: int | None = None,
+) -> Picture:
+    """A copy of ``image`` with boxes, and words on them.
+
+    Args:
+        image: [H, W, 3] uint8.
+        boxes: [N, 4] xyxy in pixels, of the image or, with ``scale``, of the sensor. They may reach outside.
+        labels: N texts, such as ``"car 0.93"``; an empty one is left out.
+        colours: one for all boxes, or N of them; unless given, those of ``class_ids``.
+        class_ids: N class ids, for :func:`class_colour`.
+        thickness: of the lines, in pixels of the image. Lines lie on and inside the edge of the box.
+        scale: pixels of the image for each pixel of ``boxes``: the factor that the image was enlarged by.
+        text_size: height of the letters in pixels; by default it follows the size of the image.
+    """
+    picture = _checked(image)
+    corners = np.asarray(boxes, np.float64).reshape(-1, 4) * scale
+    count = len(corners)
+    for name, given in (("labels", labels), ("class_ids", class_ids)):
+        if given is not None and len(given) != count:
+            raise FateError(f"{len(given)} {name} were given for {count} boxes; give one for each box")
+    shades = _colours(colours, class_ids, count)
+    canvas = Image.fromarray(picture)
+    pen = ImageDraw.Draw(canvas)
+    height, width = picture.shape[:2]
+    size = text_size or max(11, round(height / 34))
+    # far outside, coordinates would overflow Pillow's integers; a line beyond the picture is not seen anyway
+    limits = np.array([width, height, width, height], np.float64)
+    edges = np.clip(np.nan_to_num(corners), -limits, 2 * limits)
+    for row, shade in zip(edges, shades, strict=True):
+        x1, y1, x2, y2 = (round(float(value)) for value in row)
+        pen.rectangle((x1, y1, max(x1, x2 - 1), max(y1, y2 - 1)), outline=shade, width=thickness)
+    for index, text in enumerate(labels or ()):  # after all lines: words stay readable where boxes overlap
+        if text:
+            _tag(pen, text, edges[index], shades[index], size, (width, height))
+    return np.asarray(canvas)
+
+
+def enlarge(image: Picture, factor: int) -> Picture:
+    """Each pixel as a square of ``factor`` × ``factor``: events stay single, sharp squares."""
+    if factor < 1:
+        raise FateError(f"a picture cannot be enlarged by {factor}; expected a whole number of at least 1")
+    picture = _checked(image)
+    return picture if factor == 1 else picture.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
+def enlargement(sensor: tuple[int, int], target_width: int = 640) -> int:
+    """The largest whole factor, at least 1, that keeps a sensor ``(height, width)`` within ``target_width`` pixels.
+
+    304 × 240 becomes 608 × 480; 1280 × 720 stays as it is.
+    """
+    return max(1, target_width // sensor[1])
+
+
+def side_by_side(
+    images: Sequence[Picture],
+    captions: Sequence[str] | None = None,
+    *,
+    gap: int = 8,
+    background: Colour = (16, 20, 28),
+    text_size: int | None = None,
+) -> Picture:
+    """Pictures in a row, top edges aligned, each under its caption; all keep their size."""
+    if not images:
+        raise FateError("no pictures were given to put side by side; give at least one")
+    if captions is not None and len(captions) != len(images):
+        raise FateError(f"{len(captions)} captions were given for {len(images)} pictures; give one for each")
+    pictures = [_checked(image) for image in images]
+    tallest = max(picture.shape[0] for picture in pictures)
+    size = text_size or max(12, round(tallest / 26))
+    top = round(1.7 * size) if captions else 0
+    width = sum(picture.shape[1] for picture in pictures) + gap * (len(pictures) - 1)
+    sheet = np.empty((top + tallest, width, 3), np.uint8)
+    sheet[:] = background
+    lefts = []
+    left = 0
+    for picture in pictures:
+        sheet[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
+        lefts.append(left)
+        left += picture.shape[1] + gap
+    if not captions:
+        return sheet
+    canvas = Image.fromarray(sheet)
+    pen = ImageDraw.Draw(canvas)
+    for x, caption in zip(lefts, captions, strict=True):
+        pen.text((x + size // 3, top // 2), caption, fill=_readable_on(background), font=_font(size), anchor="lm")
+    return np.asarray(canvas)
+
+
+def _palette(palette: str | Palette) -> Palette:
+    if isinstance(palette, Palette):
+        return palette
+    if palette not in PALETTES:
+        raise FateError(f"palette {palette!r} was given; known are {', '.join(PALETTES)}")
+    return PALETTES[palette]
+
+
+def _checked(image: Picture) -> Picture:
+    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+        raise FateError(f"a picture of shape {image.shape} and type {image.dtype} was given; expected [H, W, 3] uint8")
+    return image
+
+
+def _colours(
+    colours: Sequence[Colour] | Colour | None,
+    class_ids: Sequence[int] | NDArray[np.integer] | None,
+    count: int,
+) -> list[Colour]:
+    if colours is None:
+        return [class_colour(int(each)) for each in class_ids] if class_ids is not None else [CLASS_COLOURS[0]] * count
+    table = np.asarray(colours, np.int64)
+    if table.shape not in ((3,), (count, 3)):
+        raise FateError(
+            f"colours of shape {table.shape} were given for {count} boxes; give one colour, or one for each"
+        )
+    return [(int(r), int(g), int(b)) for r, g, b in np.broadcast_to(table, (count, 3))]
+
+
+def _tag(
+    pen: ImageDraw.ImageDraw,
+    text: str,
+    box: NDArray[np.float64],
+    colour: Colour,
+    size: int,
+    limits: tuple[int, int],
+) -> None:
+    """A filled tag with the text above the box, or inside its top edge where there is no room above."""
+    font = _font(size)
+    width, height = round(pen.textlength(text, font=font)) + size // 2, round(1.25 * size)
+    x = min(max(0, round(float(box[0]))), max(0, limits[0] - width))
+    y = round(float(box[1])) - height
+    if y < 0:
+        y = min(max(0, round(float(box[1]))), max(0, limits[1] - height))
+    pen.rectangle((x, y, x + width - 1, y + height - 1), fill=colour)
+    pen.text((x + size // 4, y + height // 2), text, fill=_readable_on(colour), font=font, anchor="lm")
+
+
+def _readable_on(colour: Colour) -> Colour:
+    """Black or white, whichever stands out more."""
+    red, green, blue = colour
+    return (0, 0, 0) if 0.299 * red + 0.587 * green + 0.114 * blue > 128 else (255, 255, 255)
+
+
+@lru_cache(maxsize=32)
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size)

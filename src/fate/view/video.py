@@ -1,0 +1,177 @@
+"""Write a video that plays in browsers: H.264, yuv420p, index in front. Whole or not at all.
+
+The encoder is the ffmpeg that comes with ``imageio-ffmpeg``, fed through a pipe. It writes to a temporary file beside
+the target, which gets its name when everything went well; an error or a killed run never leaves half a video.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from imageio_ffmpeg import get_ffmpeg_exe  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from fate.errors import FateError
+
+QUALITY = 20  # x264's constant rate factor: 0 is lossless, 51 the worst; at 20 single event pixels stay single
+
+
+class VideoWriter:
+    """Frames in, an ``.mp4`` out. Use it in a ``with`` block; an error inside discards the file.
+
+    Args:
+        path: where the video goes; replaced if it exists. The name ends in ``.mp4``.
+        fps: frames a second at which it plays.
+        size: ``(height, width)`` of every frame, in pixels. Odd sides get one black row or column, since
+            H.264 in browsers needs even ones.
+
+    Example:
+        >>> with VideoWriter("drive.mp4", fps=25, size=(480, 608)) as video:   # doctest: +SKIP
+        ...     video.write(draw_events(events, factor=2))
+    """
+
+    def __init__(self, path: str | os.PathLike[str], fps: float, size: tuple[int, int]) -> None:
+        self.path = Path(os.path.realpath(path))
+        self.size = size
+        self.frames = 0
+        if self.path.suffix.lower() != ".mp4":
+            raise FateError(f"{path}: videos are written as MP4; give a name that ends in .mp4")
+        if not self.path.parent.is_dir():
+            raise FateError(f"{path}: the folder {self.path.parent} does not exist; make it first")
+        if self.path.is_dir():
+            raise FateError(f"{path}: is a folder; give the name of a file")
+        if not 0 < fps <= 1000:
+            raise FateError(f"a video of {fps} frames a second was asked for; expected more than 0 and at most 1000")
+        if not (0 < size[0] <= 8192 and 0 < size[1] <= 8192):
+            raise FateError(
+                f"frames of (height, width) = {tuple(size)} were asked for; each side must be 1 to 8192 pixels"
+            )
+        try:
+            handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.", suffix=".part")
+        except OSError as error:
+            raise FateError(f"{path}: cannot be written ({error.strerror})") from None
+        os.close(handle)
+        self.temporary = Path(name)
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115  (what ffmpeg says; a pipe could fill up)
+        try:
+            self._process = self._start(fps)
+        except BaseException:
+            self._complaints.close()
+            self.temporary.unlink(missing_ok=True)
+            raise
+
+    def _start(self, fps: float) -> subprocess.Popen[bytes]:
+        height, width = self.size
+        # fmt: off
+        command = [
+            _ffmpeg(), "-hide_banner", "-loglevel", "error", "-y",
+            "-f", "rawvideo", "-pixel_format", "rgb24", "-video_size", f"{width}x{height}", "-framerate", f"{fps:.6f}",
+            "-i", "pipe:0",
+            "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2,scale=out_color_matrix=bt709:out_range=tv",
+            "-c:v", "libx264", "-preset", "veryfast", "-crf", str(QUALITY), "-threads", "2", "-pix_fmt", "yuv420p",
+            # browsers guess the colour matrix from the size unless it is written down
+            "-colorspace", "bt709", "-color_primaries", "bt709", "-color_trc", "bt709", "-color_range", "tv",
+            # no dates and versions inside: the same frames give the same bytes
+            "-map_metadata", "-1", "-fflags", "+bitexact", "-flags:v", "+bitexact",
+            "-movflags", "+faststart", "-f", "mp4", str(self.temporary),
+        ]
+        # fmt: on
+        try:
+            # in a session of its own, so that Ctrl-C reaches us alone and we end it in order
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=self._complaints,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise FateError(f"{self.path}: ffmpeg ({command[0]}) cannot be started ({error.strerror})") from None
+
+    def write(self, frame: NDArray[np.uint8]) -> None:
+        """The next frame, [H, W, 3] uint8, red first."""
+        if frame.shape != (*self.size, 3) or frame.dtype != np.uint8:
+            raise FateError(
+                f"{self.path}: frame {self.frames} has shape {frame.shape} and type {frame.dtype};"
+                f" expected {(*self.size, 3)} and uint8"
+            )
+        pipe: Any = self._process.stdin
+        try:
+            pipe.write(np.ascontiguousarray(frame).data)
+        except OSError:  # the encoder has given up; it says why better than the broken pipe does
+            raise self._failure() from None
+        self.frames += 1
+
+    def close(self) -> None:
+        """Finish the file and give it its name."""
+        if not self.frames:
+            self.discard()
+            raise FateError(f"{self.path}: no frame was written, and a video needs at least one")
+        try:
+            pipe: Any = self._process.stdin
+            pipe.close()
+            if self._process.wait() != 0:
+                raise self._failure()
+            mask = os.umask(0)  # temporary files are private; this one gets the mode a new file would have had
+            os.umask(mask)
+            self.temporary.chmod(0o666 & ~mask)
+            os.replace(self.temporary, self.path)
+        except OSError as error:
+            raise self._failure(error.strerror or str(error)) from None
+        finally:
+            self._release()
+
+    def discard(self) -> None:
+        """Throw away what was written."""
+        self._release()
+
+    def _failure(self, reason: str = "") -> FateError:
+        """The sentence for a failed encoder, with its own last words."""
+        self._process.kill()
+        self._process.wait()
+        self._complaints.seek(0)
+        lines = self._complaints.read().decode("utf-8", "replace").strip().splitlines()
+        said = reason or (lines[-1] if lines else f"exit code {self._process.returncode}")
+        return FateError(
+            f"{self.path}: the video cannot be written (ffmpeg: {said}); nothing was changed; is the disk full?"
+        )
+
+    def _release(self) -> None:
+        """End the encoder and remove the temporary file, whatever state they are in."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            with suppress(OSError):  # what was held back cannot be written: it is not wanted either
+                self._process.stdin.close()
+        self._complaints.close()
+        self.temporary.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+
+def _ffmpeg() -> str:
+    """The program, or a sentence: the wheel carries one for the usual systems only."""
+    try:
+        return str(get_ffmpeg_exe())
+    except RuntimeError:
+        raise FateError(
+            "no ffmpeg was found to write a video; pip install imageio-ffmpeg on this system brings none, so install"
+            " ffmpeg and set IMAGEIO_FFMPEG_EXE to its path"
+        ) from None

@@ -1,0 +1,121 @@
+"""Which files of a folder are recordings, and which labels belong to them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fate import FateError, Labels, open_recording, read_labels, write_events, write_labels
+from fate.data.layout import find_recordings
+from tests.conftest import make_events
+
+EVENTS = make_events(50)
+LABELS = Labels([100, 200], [1, 2], [1, 2], [9, 9], [9, 9], [0, 0], sensor=(48, 64), classes=("car",))
+
+
+def put(path: Path) -> Path:
+    """A file of events or, by its name, of labels."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    labels = path.stem.endswith(("_bbox", "_labels", "_truth")) or path.suffix in (".json", "")
+    labels |= path.name in ("labels.npz", "tracks.npy")
+    if labels:
+        write_labels(path, LABELS)
+    else:
+        write_events(path, EVENTS)
+    return path
+
+
+def test_the_public_layout_gives_splits_labels_and_truth(tmp_path: Path) -> None:
+    for split in ("train", "val", "test"):
+        put(tmp_path / split / "drive_1_td.dat")
+        put(tmp_path / split / "drive_1_bbox.npy")
+        put(tmp_path / split / "drive_1_truth.npz")
+    (tmp_path / "manifest.json").write_text("{}")
+    (tmp_path / "train" / "preview.mp4").write_bytes(b"x")
+    layout = find_recordings(tmp_path)
+    assert layout.splits == ("train", "val", "test")
+    assert [entry.name for entry in layout.entries] == ["test/drive_1", "train/drive_1", "val/drive_1"]
+    for entry in layout.entries:
+        assert entry.labels == entry.events.with_name("drive_1_bbox.npy")
+        assert entry.truth == entry.events.with_name("drive_1_truth.npz")
+    only = find_recordings(tmp_path, "val")
+    assert [entry.name for entry in only.entries] == ["val/drive_1"]
+    assert find_recordings(tmp_path / "test").entries[0].split == "test"
+
+
+@pytest.mark.parametrize(
+    "events", ["a.raw", "a.dat", "a_td.dat", "a.h5", "a.hdf5", "a.npz", "a.npy", "a.csv", "a_td.dat.h5"]
+)
+@pytest.mark.parametrize("labels", ["a_bbox.npy", "a_labels.npz", "a.json", "labels/a_bbox.npy", "a"])
+def test_labels_are_found_by_the_stem_of_the_recording(tmp_path: Path, events: str, labels: str) -> None:
+    put(tmp_path / events)
+    put(tmp_path / labels)
+    (entry,) = find_recordings(tmp_path).entries
+    assert (entry.name, entry.split) == ("a", None)
+    assert entry.events == tmp_path / events
+    assert entry.labels == tmp_path / labels
+    assert len(read_labels(entry.labels)) == len(LABELS)
+    assert len(open_recording(entry.events, sensor=(48, 64)).read()) == len(EVENTS)
+
+
+def test_an_npz_of_labels_is_not_a_recording_and_one_of_events_no_labels(tmp_path: Path) -> None:
+    put(tmp_path / "a.raw")
+    write_labels(tmp_path / "a.npz", LABELS)
+    put(tmp_path / "b.raw")
+    write_events(tmp_path / "b.npz", EVENTS)
+    layout = find_recordings(tmp_path)
+    assert [(entry.name, entry.labels) for entry in layout.entries] == [
+        ("a", tmp_path / "a.npz"),
+        ("b.npz", None),
+        ("b.raw", None),
+    ]
+
+
+def test_a_folder_for_each_recording_gives_its_name(tmp_path: Path) -> None:
+    put(tmp_path / "train" / "zurich" / "events.h5")
+    put(tmp_path / "train" / "zurich" / "labels.npz")
+    (entry,) = find_recordings(tmp_path).entries
+    assert (entry.name, entry.split) == ("train/zurich", "train")
+    assert entry.labels == tmp_path / "train" / "zurich" / "labels.npz"
+
+
+def test_tables_of_other_things_are_left_out(tmp_path: Path) -> None:
+    put(tmp_path / "a.raw")
+    np.save(tmp_path / "timestamps.npy", np.arange(5))
+    (tmp_path / "README.txt").write_text("Recorded on Monday.\n")
+    (tmp_path / "a_calibration.csv").write_text("fx,fy\n1.0,2.0\n")
+    (tmp_path / ".hidden.raw").write_bytes(b"x")
+    assert [entry.name for entry in find_recordings(tmp_path).entries] == ["a"]
+
+
+def test_a_single_recording_finds_its_labels(tmp_path: Path) -> None:
+    put(tmp_path / "a_td.dat")
+    put(tmp_path / "a_bbox.npy")
+    put(tmp_path / "b_td.dat")
+    (entry,) = find_recordings(tmp_path / "a_td.dat").entries
+    assert (entry.name, entry.labels) == ("a", tmp_path / "a_bbox.npy")
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    put(tmp_path / "data" / "a.raw")
+    (tmp_path / "data" / "again").symlink_to(tmp_path / "data")
+    assert len(find_recordings(tmp_path).entries) == 1
+
+
+def test_nothing_to_find_gets_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(FateError, match="no such folder or file"):
+        find_recordings(tmp_path / "missing")
+    with pytest.raises(FateError, match=r"has no event recordings; looked, in all folders below, for \.dat"):
+        find_recordings(tmp_path)
+    put(tmp_path / "train" / "a_td.dat")
+    with pytest.raises(FateError, match="no recordings of the split 'test'; its splits are train"):
+        find_recordings(tmp_path, "test")
+    with pytest.raises(FateError, match="expected train, val or test"):
+        find_recordings(tmp_path, "holdout")
+    shutil.rmtree(tmp_path / "train")
+    put(tmp_path / "x" / "event_representations_v2" / "histogram" / "event_representations.h5")
+    with pytest.raises(FateError, match="preprocessed histograms and no events"):
+        find_recordings(tmp_path)

@@ -1,0 +1,337 @@
+"""The procedural art: textures within range, bodies as large as they say, wheels on the ground, fair splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fate.errors import FateError
+from fate.simulation import street
+from fate.simulation.bodies import (
+    CAR_BODIES,
+    TWO_WHEELER_BODIES,
+    bodies_for,
+    choose_body,
+    make_car,
+    make_two_wheeler,
+    shadow,
+)
+from fate.simulation.catalogue import SPLITS, Catalogue
+from fate.simulation.drawing import Canvas
+from fate.simulation.people import LEG_SWING, PEDESTRIAN_STYLES, PEDESTRIANS, choose_style, make_pedestrian
+from fate.simulation.street import FACADE_STYLES, make_boundary, make_facade, make_pole, make_tree
+from fate.simulation.textures import MAX_TEXELS, SUM_SCALE, Body, Panel, Swing, Texture, outline, summed_area
+
+Maker = Callable[[np.random.Generator], Body]
+
+
+def _makers() -> dict[str, Maker]:
+    makers: dict[str, Maker] = {}
+    for name in CAR_BODIES:
+        makers[name] = lambda rng, name=name: make_car(rng, name)  # type: ignore[misc]
+    for name in TWO_WHEELER_BODIES:
+        makers[name] = lambda rng, name=name: make_two_wheeler(rng, name, night=True)  # type: ignore[misc]
+    for name in PEDESTRIAN_STYLES:
+        makers[name] = lambda rng, name=name: make_pedestrian(rng, name)  # type: ignore[misc]
+    for name in FACADE_STYLES:
+        makers[f"facade {name}"] = lambda rng, name=name: make_facade(rng, 13.0, 9.0, name, depth_m=6.0)  # type: ignore[misc]
+    for name in street.BOUNDARY_STYLES:
+        makers[name] = lambda rng, name=name: make_boundary(rng, 9.0, name)  # type: ignore[misc]
+    for name in street.TREE_STYLES:
+        makers[name] = lambda rng, name=name: make_tree(rng, name)  # type: ignore[misc]
+    for name in street.POLE_STYLES:
+        makers[name] = lambda rng, name=name: make_pole(rng, name, night=True)  # type: ignore[misc]
+    return makers
+
+
+MAKERS = _makers()
+
+
+def _solid_points(body: Body) -> npt.NDArray[np.float64]:
+    """Corners of everything solid, [n, 3], limbs at rest."""
+    points = []
+    for panel in body.panels:
+        at_rest = Panel(panel.texture, panel.origin, panel.across, panel.down)
+        points.append(at_rest.points(outline(panel)))
+    return np.concatenate(points)
+
+
+def _bytes(body: Body) -> bytes:
+    parts = [np.array([body.length, body.width, body.height]).tobytes()]
+    for panel in body.panels:
+        arrays = (panel.texture.light, panel.texture.alpha, panel.origin, panel.across, panel.down)
+        parts += [array.tobytes() for array in arrays] + [repr((panel.emission, panel.flicker_hz)).encode()]
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_body_is_as_large_as_it_says_and_stands_on_the_ground(name: str, seed: int) -> None:
+    body = MAKERS[name](np.random.default_rng(seed))
+    points = _solid_points(body)
+    low, high = points.min(axis=0), points.max(axis=0)
+    assert high[1] == pytest.approx(0.0, abs=0.03)
+    assert -low[1] == pytest.approx(body.height, rel=0.03, abs=0.03)
+    if name in street.POLE_STYLES or name in street.TREE_STYLES:  # lamp arms and crowns may reach to one side only
+        assert max(-low[0], high[0]) == pytest.approx(body.width / 2, rel=0.05, abs=0.03)
+    else:
+        assert high[0] - low[0] == pytest.approx(body.width, rel=0.12 if body.facing else 0.03, abs=0.03)
+    if body.facing:
+        assert body.length == body.width
+        np.testing.assert_array_equal(points[:, 2], 0.0)
+    else:
+        assert high[2] - low[2] == pytest.approx(body.length, rel=0.02, abs=0.03)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_seed_gives_the_same_body_again_and_another_seed_another(name: str) -> None:
+    again, other = np.random.default_rng(7), np.random.default_rng(8)
+    first = _bytes(MAKERS[name](np.random.default_rng(7)))
+    assert first == _bytes(MAKERS[name](again))
+    assert first != _bytes(MAKERS[name](other))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_panel_shows_something_and_is_no_sliver(name: str) -> None:
+    body = MAKERS[name](np.random.default_rng(3))
+    for panel in body.panels:
+        assert panel.area > 1e-3
+        assert len(outline(panel)) >= 3
+        across, down = np.linalg.norm(panel.across), np.linalg.norm(panel.down)
+        assert panel.area > 0.2 * across * down
+
+
+@pytest.mark.parametrize("name", CAR_BODIES)
+def test_both_wheels_of_a_flank_touch_the_ground_and_the_road_shows_between_them(name: str) -> None:
+    body = make_car(np.random.default_rng(0), name)
+    flanks = [
+        p
+        for p in body.panels
+        if p.across[2] and not p.across[0] and np.isclose((p.origin + p.down)[1], 0.0) and not p.down[0]
+    ]
+    assert len(flanks) == 2
+    for panel in flanks:
+        bottom = panel.texture.alpha[-1] >= 0.5
+        runs = np.flatnonzero(np.diff(np.r_[0, bottom, 0]) == 1)
+        assert len(runs) == 2
+        assert panel.texture.alpha[-1, panel.texture.shape[1] // 2] == 0.0
+
+
+def _hits_before(body: Body, viewer: npt.NDArray[np.float64], target: npt.NDArray[np.float64]) -> bool:
+    """Whether a panel that faces the viewer, and is solid there, lies between the viewer and the target."""
+    for panel in body.panels:
+        if np.dot(np.cross(panel.across, panel.down), panel.origin - viewer) <= 0:
+            continue
+        u, v, share = np.linalg.solve(np.stack([panel.across, panel.down, viewer - target], 1), viewer - panel.origin)
+        if 0 <= u < 1 and 0 <= v < 1 and 0 < share < 1:
+            rows, columns = panel.texture.shape
+            if panel.texture.alpha[int(v * rows), int(u * columns)] >= 0.5:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("name", CAR_BODIES)
+def test_nobody_looks_into_a_car_from_any_side(name: str) -> None:
+    """The hull is closed and no panel is written inside out: the middle is hidden by what faces the viewer."""
+    rng = np.random.default_rng(1)
+    body = make_car(rng, name)
+    for angle in np.linspace(0.0, 2 * np.pi, 24, endpoint=False):
+        viewer = np.array([12 * np.sin(angle), -rng.uniform(1.0, 1.6), 12 * np.cos(angle)])
+        across, along = rng.uniform(-0.3, 0.3, 2) * (body.width, body.length)
+        assert _hits_before(body, viewer, np.array([across, -rng.uniform(0.6, 0.75), along]))
+
+
+def test_lamps_burn_at_night_and_street_lamps_flicker_with_the_mains() -> None:
+    rng = np.random.default_rng(0)
+    car = make_car(rng, "saloon", night=True)
+    given_off = sorted(p.texture.light.max() * p.emission for p in car.panels if p.emission > 0)
+    np.testing.assert_allclose(given_off, [0.3, 1.0], atol=0.05)
+    lamps = [p for p in make_pole(rng, "lamp", night=True).panels if p.emission > 0]
+    assert [(p.flicker_hz, p.flicker_depth) for p in lamps] == [(100.0, 0.3)]
+    assert all(p.emission == 0 for p in make_pole(rng, "lamp").panels)
+
+
+def test_a_pedestrians_legs_swing_against_each_other_and_keep_to_their_plane() -> None:
+    body = make_pedestrian(np.random.default_rng(0), "jacket")
+    legs = [p for p in body.panels if p.swing is not None and p.swing.amplitude == LEG_SWING]
+    assert len(legs) == 2
+    feet = [[leg.points([[0.5, 1.0]], phase)[0] for leg in legs] for phase in np.linspace(0, 2 * np.pi, 9)]
+    swings = np.array(feet)
+    np.testing.assert_allclose(swings[..., 2], 0.0, atol=1e-12)
+    offsets = swings[..., 0] - swings[0, :, 0]
+    np.testing.assert_allclose(offsets[:, 0], -offsets[:, 1], atol=1e-9)
+    assert np.abs(offsets).max() > 0.2 * body.height * 0.9
+    assert swings[..., 1].max() < 0.02  # feet do not sink into the ground
+
+
+def test_a_swing_turns_across_towards_down_about_its_pivot() -> None:
+    texture = Texture(np.ones((1, 1), np.float32), np.ones((1, 1), np.float32))
+    right, below, corner = np.array([1.0, 0, 0]), np.array([0, 2.0, 0]), np.array([0.5, -3.0, 0])
+    panel = Panel(texture, corner, right, below, swing=Swing(np.array([1.0, -3.0, 0]), np.pi / 2, 0.0))
+    origin, across, down = panel.at_gait(np.pi / 2)
+    np.testing.assert_allclose(across, [0, 1, 0], atol=1e-12)
+    np.testing.assert_allclose(down, [-2, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(origin, [1.0, -3.5, 0], atol=1e-12)
+
+
+def test_a_shadow_lies_on_the_ground_around_the_body_and_is_seen_from_above() -> None:
+    body = make_car(np.random.default_rng(0), "estate")
+    panel = shadow(body)
+    corners = panel.points([[0, 0], [1, 1]])
+    np.testing.assert_array_equal(corners[:, 1], 0.0)
+    assert np.cross(panel.across, panel.down)[1] > 0
+    assert (np.abs(corners[0]) >= [body.width / 2, 0, body.length / 2]).all()
+    assert panel.texture.alpha.max() == pytest.approx(0.6)
+
+
+def test_training_never_draws_a_held_out_make_and_test_draws_one_half_of_the_time() -> None:
+    assert bodies_for("train") == CAR_BODIES[:-2]
+    assert bodies_for("test") == CAR_BODIES
+    assert len(CAR_BODIES) >= 8
+    held_out = set(CAR_BODIES[-2:])
+    for split in SPLITS:
+        rng = np.random.default_rng(0)
+        drawn = [choose_body(rng, split) for _ in range(2000)]
+        assert set(drawn) <= set(bodies_for(split))
+        share = np.mean([name in held_out for name in drawn])
+        assert share == (0 if split == "train" else pytest.approx(0.5, abs=0.05))
+
+
+@pytest.mark.parametrize("catalogue", [PEDESTRIANS, street.FACADES, street.TREES, street.POLES, street.BOUNDARIES])
+def test_every_kind_of_thing_holds_something_out(catalogue: Catalogue) -> None:
+    assert catalogue.held_out
+    assert not set(catalogue.held_out) & set(catalogue.for_split("train"))
+    assert set(catalogue.for_split("test")) == set(catalogue.names)
+
+
+def test_two_wheelers_and_pedestrians_are_held_out_too() -> None:
+    rng = np.random.default_rng(0)
+    assert set(TWO_WHEELER_BODIES) - set(bodies_for("train", "two-wheeler"))
+    assert {choose_body(rng, "train", "two-wheeler") for _ in range(50)} == set(bodies_for("train", "two-wheeler"))
+    assert {choose_style(rng, "train") for _ in range(200)} == set(PEDESTRIANS.common)
+
+
+@pytest.mark.parametrize("style", FACADE_STYLES)
+def test_a_facade_is_mostly_plain_wall(style: str) -> None:
+    """Steps of more than a threshold's worth of log light are rare: the street must not be a field of edges."""
+    shares = []
+    for seed in range(6):
+        for panel in make_facade(np.random.default_rng(seed), 14.0, 10.0, style).panels:
+            log = np.log(panel.texture.light + 0.02)
+            shares.append(float((np.abs(np.diff(log, axis=1)) > 0.2).mean()))
+    assert np.mean(shares) < 0.12
+
+
+def test_an_unknown_name_or_split_is_answered_with_the_known_ones() -> None:
+    rng = np.random.default_rng(0)
+    with pytest.raises(FateError, match="hatchback"):
+        make_car(rng, "tank")
+    with pytest.raises(FateError, match="jacket"):
+        make_pedestrian(rng, "ghost")
+    with pytest.raises(FateError, match="train, val, test"):
+        bodies_for("training")  # type: ignore[arg-type]
+
+
+def test_markings_are_textures_and_impossible_ones_are_refused() -> None:
+    assert street.dash_strip(25).shape == (125, 1)
+    assert street.dash_strip(3).alpha.sum() == 6
+    assert street.crosswalk(7).alpha.sum() == 7
+    rng = np.random.default_rng(0)
+    assert all(street.patch(rng).alpha.max() <= 0.3 for _ in range(20))
+    np.testing.assert_array_equal(street.arrow("left").alpha, street.arrow("right").alpha[:, ::-1])
+    assert street.make_skyline(rng).shape[1] == 128
+    with pytest.raises(FateError, match="26 dashes"):
+        street.dash_strip(26)
+    with pytest.raises(FateError, match="0 stripes"):
+        street.crosswalk(0)
+    with pytest.raises(FateError, match="road"):
+        street.ground_profile(rng, 3.0, -3.0, -20.0, 20.0)
+
+
+def test_the_ground_keeps_its_mean_light_however_coarse_its_texels() -> None:
+    fine = street.ground_profile(np.random.default_rng(0), -3.0, 3.0, -4.0, 4.0)
+    coarse = street.ground_profile(np.random.default_rng(0), -3.0, 3.0, -64.0, 64.0)
+    middle = coarse.light[0, 60:68]
+    assert middle.mean() == pytest.approx(float(fine.light.mean()), rel=0.02)
+    assert fine.opaque
+    assert fine.light.max() == pytest.approx(street.KERB, abs=1e-6)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**32 - 1))
+def test_summed_areas_equal_direct_sums_of_the_rounded_values(rows: int, columns: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = rng.random((rows, columns)).astype(np.float32)
+    table = summed_area(values)
+    counts = np.rint(values.astype(np.float64) * SUM_SCALE).astype(np.int64)
+    y0, y1 = sorted(rng.integers(0, rows + 1, 2))
+    x0, x1 = sorted(rng.integers(0, columns + 1, 2))
+    assert table[y1, x1] - table[y0, x1] - table[y1, x0] + table[y0, x0] == counts[y0:y1, x0:x1].sum()
+
+
+def test_the_largest_texture_sums_without_overflow() -> None:
+    table = summed_area(np.ones((MAX_TEXELS, MAX_TEXELS)))
+    assert table.dtype == np.int32
+    assert int(table[-1, -1]) == MAX_TEXELS**2 * SUM_SCALE
+
+
+@given(st.integers(2, 30), st.integers(2, 30), st.integers(0, 2**32 - 1))
+def test_an_outline_is_the_convex_hull_of_the_solid_texels(rows: int, columns: int, seed: int) -> None:
+    scipy_spatial = pytest.importorskip("scipy.spatial")
+    rng = np.random.default_rng(seed)
+    alpha = (rng.random((rows, columns)) < rng.uniform(0.02, 0.6)).astype(np.float32)
+    hull = outline(Texture(np.zeros_like(alpha), alpha))
+    if not alpha.any():
+        assert hull.shape == (0, 2)
+        return
+    y, x = np.nonzero(alpha)
+    corners = np.concatenate([np.stack([x + i, y + j], axis=1) for i in (0, 1) for j in (0, 1)]).astype(float)
+    expected = scipy_spatial.ConvexHull(corners)
+    assert {tuple(p) for p in corners[expected.vertices]} == {tuple(p) for p in np.rint(hull * [columns, rows])}
+
+
+@pytest.mark.parametrize(
+    ("light", "alpha"),
+    [
+        (np.zeros((2, 3)), np.zeros((3, 2))),
+        (np.full((2, 2), np.nan), np.zeros((2, 2))),
+        (np.full((2, 2), 1.5), np.zeros((2, 2))),
+        (np.zeros((0, 2)), np.zeros((0, 2))),
+        (np.zeros((129, 2)), np.zeros((129, 2))),
+        (np.zeros(4), np.zeros(4)),
+    ],
+)
+def test_a_texture_that_cannot_be_is_refused(light: npt.NDArray[np.float32], alpha: npt.NDArray[np.float32]) -> None:
+    with pytest.raises(FateError):
+        Texture(light, alpha)
+
+
+def test_a_panel_without_area_is_refused() -> None:
+    texture = Texture(np.zeros((1, 1), np.float32), np.ones((1, 1), np.float32))
+    with pytest.raises(FateError, match="no area"):
+        Panel(texture, np.zeros(3), np.array([1.0, 0, 0]), np.array([2.0, 0, 0]))
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_drawn_triangle_covers_its_area(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    corners = rng.uniform(1.0, 19.0, (3, 2))
+    canvas = Canvas((0.0, 20.0, 20.0, 0.0), 20, 20)
+    canvas.fill([(float(x), float(y)) for x, y in corners], 0.5)
+    (ax, ay), (bx, by) = corners[1] - corners[0], corners[2] - corners[0]
+    covered = float(canvas.texture().alpha.sum())
+    assert covered == pytest.approx(abs(ax * by - ay * bx) / 2, abs=0.6)
+
+
+def test_mirroring_the_window_mirrors_the_drawing() -> None:
+    pictures = []
+    for window in ((0.0, 1.0, 2.0, 0.0), (2.0, 1.0, 0.0, 0.0)):
+        canvas = Canvas(window, 16, 8)
+        canvas.fill(((0.2, 0.1), (1.1, 0.2), (0.6, 0.9)), 0.7)
+        canvas.block(1.5, 0.5, 1.75, 0.25, 0.3)
+        pictures.append(canvas.texture().light)
+    np.testing.assert_allclose(pictures[0], pictures[1][:, ::-1], atol=1e-6)

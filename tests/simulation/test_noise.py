@@ -1,0 +1,256 @@
+"""Every process that is added to the signal has the rate and the shape it is asked for (seeded, at 4 to 5 sigma)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fate.errors import FateError
+from fate.events.events import Sensor
+from fate.simulation import noise
+from fate.simulation.camera import camera_preset
+from fate.simulation.noise import EventColumns
+
+GEN1 = Sensor(240, 304)
+
+
+def same(a: EventColumns, b: EventColumns) -> bool:
+    return all(torch.equal(one, other) for one, other in zip(a, b, strict=True))
+
+
+def random(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# --- shot noise ---
+
+
+@pytest.mark.parametrize("sigma", [0.0, 1.0, 2.0])
+def test_the_rate_map_is_log_normal_with_exactly_the_mean_asked_for(sigma: float) -> None:
+    rates = noise.noise_rates(GEN1, 0.10, sigma, seed=4)
+    assert float(rates.mean()) == pytest.approx(0.10, rel=1e-12)
+    logs = torch.log(rates)
+    n = rates.numel()
+    assert abs(float(logs.std()) - sigma) < 5 * sigma / math.sqrt(2 * n) + 1e-9
+    if sigma:
+        skew = float((((logs - logs.mean()) / logs.std()) ** 3).mean())
+        assert abs(skew) < 5 * math.sqrt(6 / n)
+    assert not torch.equal(rates, noise.noise_rates(GEN1, 0.10, sigma, seed=5)) or sigma == 0
+
+
+@pytest.mark.parametrize("window_us", [1_000, 50_000, 2_000_000])
+def test_shot_noise_has_its_rate_in_windows_of_any_length(window_us: int) -> None:
+    rates = noise.noise_rates(GEN1, 0.10, 1.0, seed=1)
+    windows = min(200, 2_000_000 // window_us)
+    counts = [len(noise.shot_noise(rates, k * window_us, (k + 1) * window_us, seed=1).t_us) for k in range(windows)]
+    expected = 0.10 * rates.numel() * windows * window_us / 1e6
+    assert abs(sum(counts) - expected) < 4.5 * math.sqrt(expected)
+    if windows == 200:  # a Poisson count: its variance is its mean
+        mean = expected / windows
+        assert abs(np.var(counts) - mean) < 5 * mean * math.sqrt(2 / windows + 1 / (windows * mean))
+
+
+def test_shot_noise_falls_on_pixels_by_their_rates() -> None:
+    rates = torch.tensor([[0.0, 10.0, 40.0], [0.0, 0.0, 150.0]], dtype=torch.float64)
+    events = noise.shot_noise(rates, 0, 100_000_000, seed=2)
+    counts = torch.zeros(2, 3, dtype=torch.float64).index_put_(
+        (events.y, events.x), torch.ones(len(events.x), dtype=torch.float64), accumulate=True
+    )
+    assert bool(((counts - 100 * rates).abs() <= 4.5 * torch.sqrt(100 * rates)).all())
+
+
+def test_shot_noise_is_even_in_time_inside_the_window_and_sorted() -> None:
+    rates = torch.full((10, 10), 50.0)
+    events = noise.shot_noise(rates, -3_000_000, 2_000_000, seed=0)
+    assert int(events.t_us.min()) >= -3_000_000
+    assert int(events.t_us.max()) < 2_000_000
+    assert bool((events.t_us.diff() >= 0).all())
+    parts = np.histogram(events.t_us.numpy(), 10, (-3_000_000, 2_000_000))[0]
+    assert ((parts - 2500) ** 2 / 2500).sum() < 9 + 5 * math.sqrt(18)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_noise_has_the_on_share_asked_for(share: float) -> None:
+    events = noise.shot_noise(torch.full((10, 10), 50.0), 0, 4_000_000, seed=3, on_share=share)
+    n = len(events.p)
+    assert abs(float(events.p.double().mean()) - share) <= 4.5 * math.sqrt(share * (1 - share) / n)
+
+
+def test_a_window_gives_the_same_noise_again_and_another_window_other_noise() -> None:
+    background = camera_preset("gen1").background(seed=7)
+    first = background.window(0, 50_000)
+    background.window(50_000, 100_000)
+    assert same(first, background.window(0, 50_000))
+    assert same(first, camera_preset("gen1").background(seed=7).window(0, 50_000))
+    later = background.window(50_000, 100_000)
+    assert not torch.equal(first.x[:100], later.x[:100])
+    assert not torch.equal(first.x[:100], camera_preset("gen1").background(seed=8).window(0, 50_000).x[:100])
+
+
+def test_no_rate_gives_no_events() -> None:
+    events = camera_preset("ideal").background(seed=0).window(0, 10_000_000)
+    assert [len(column) for column in events] == [0, 0, 0, 0]
+    assert all(column.dtype == torch.int64 for column in events)
+
+
+def test_background_lies_on_the_sensor_with_polarities_0_and_1() -> None:
+    events = camera_preset("gen1").background(seed=0).window(10**9, 10**9 + 3_000_000)
+    assert bool(((events.x >= 0) & (events.x < 304) & (events.y >= 0) & (events.y < 240)).all())
+    assert set(events.p.tolist()) == {0, 1}
+    assert bool((events.t_us.diff() >= 0).all())
+    assert all(column.dtype == torch.int64 for column in events)
+
+
+# --- hot pixels ---
+
+
+def test_hot_pixels_are_different_places_with_log_uniform_rates() -> None:
+    places, rates = noise.hot_pixels(GEN1, 4000, 50, 500, seed=0)
+    assert len(set(places.tolist())) == 4000
+    assert 0 <= int(places.min()) <= int(places.max()) < 240 * 304
+    decade = torch.log10(rates / 50)
+    assert 0 <= float(decade.min()) <= float(decade.max()) <= 1
+    parts = np.histogram(decade.numpy(), 10, (0, 1))[0]
+    assert ((parts - 400) ** 2 / 400).sum() < 9 + 5 * math.sqrt(18)
+
+
+@pytest.mark.parametrize("dead_us", [0, 1500])
+@pytest.mark.parametrize("window_us", [200, 5_000, 1_000_000])
+def test_hot_pixels_have_their_rate_in_windows_of_any_length(window_us: int, dead_us: int) -> None:
+    rates = torch.tensor([50.0, 160.0, 500.0]).repeat(400)
+    places = torch.arange(1200)
+    windows = 40 if window_us < 1_000_000 else 2
+    counts = torch.zeros(1200)
+    for k in range(windows):
+        events = noise.hot_pixel_events(places, rates, 40, k * window_us, (k + 1) * window_us, seed=5, dead_us=dead_us)
+        counts += torch.bincount(events.y * 40 + events.x, minlength=1200)
+        assert bool(((events.t_us >= k * window_us) & (events.t_us < (k + 1) * window_us)).all())
+    for i, hz in enumerate((50, 160, 500)):
+        expected = 400 * hz * windows * window_us / 1e6
+        # with dead time the counts scatter less than those of a Poisson process, so this bound is on the safe side
+        assert abs(float(counts[i::3].sum()) - expected) < 4.5 * math.sqrt(expected)
+
+
+def test_a_hot_pixel_keeps_its_dead_time_and_waits_exponentially_beyond() -> None:
+    events = noise.hot_pixel_events(torch.tensor([17]), torch.tensor([400.0]), 10, 0, 30_000_000, seed=1, dead_us=1500)
+    assert set(events.x.tolist()) == {7}
+    assert set(events.y.tolist()) == {1}
+    waits = events.t_us.diff().double() - 1500
+    assert float(waits.min()) >= 0
+    n = len(waits)
+    assert abs(float(waits.mean()) - 1000) < 4.5 * 1000 / math.sqrt(n)
+    assert abs(float(waits.std()) - 1000) < 4.5 * 1000 * math.sqrt(2 / n)
+
+
+def test_a_hot_pixel_faster_than_its_dead_time_is_refused() -> None:
+    with pytest.raises(FateError, match="666"):
+        noise.hot_pixel_events(torch.tensor([0]), torch.tensor([700.0]), 1, 0, 1000, seed=0, dead_us=1500)
+
+
+@pytest.mark.parametrize(("start", "end"), [(5, 5), (10, 0)])
+def test_an_empty_window_is_refused(start: int, end: int) -> None:
+    with pytest.raises(FateError, match="end must come after the start"):
+        noise.shot_noise(torch.ones(2, 2), start, end, seed=0)
+
+
+# --- jitter ---
+
+
+@pytest.mark.parametrize("sigma", [1.0, 20.0, 300.0])
+def test_jitter_is_gaussian_of_its_sigma_and_bounded(sigma: float) -> None:
+    n = 100_000
+    moved = noise.jitter(torch.full((n,), 10**12), sigma, random()) - 10**12
+    spread = math.sqrt(sigma**2 + 1 / 12)  # whole microseconds
+    assert moved.dtype == torch.int64
+    assert abs(float(moved.double().mean())) < 4.5 * spread / math.sqrt(n)
+    assert abs(float(moved.double().std()) - spread) < 4.5 * spread / math.sqrt(2 * n) + 1e-3 * spread
+    assert 3 * sigma < int(moved.abs().max()) <= 4 * sigma
+    within = float((moved.abs() <= sigma).double().mean())
+    if sigma > 1:
+        assert within == pytest.approx(0.683, abs=0.02)
+
+
+def test_no_jitter_moves_nothing() -> None:
+    times = torch.arange(100)
+    assert torch.equal(noise.jitter(times, 0, random()), times)
+
+
+# --- bursts ---
+
+
+def spread_events(n: int) -> EventColumns:
+    """Events 1 s apart, so that their bursts do not meet."""
+    index = torch.arange(n)
+    return EventColumns(index * 1_000_000, index % 304, index % 240, index % 2)
+
+
+def test_bursts_repeat_events_in_place_and_keep_the_original() -> None:
+    before = spread_events(20_000)
+    after = noise.bursts(before, 0.5, random())
+    which = torch.div(after.t_us, 1_000_000, rounding_mode="floor")
+    for column in ("x", "y", "p"):
+        assert torch.equal(getattr(after, column), getattr(before, column)[which])
+    assert set(before.t_us.tolist()) <= set(after.t_us.tolist())
+    assert bool((after.t_us.diff() >= 0).all())
+
+
+def test_bursts_have_the_share_the_lengths_and_the_gaps_asked_for() -> None:
+    n = 200_000
+    after = noise.bursts(spread_events(n), 0.5, random(2))
+    lengths = np.bincount(torch.div(after.t_us, 1_000_000, rounding_mode="floor").numpy(), minlength=n)
+    repeated = lengths[lengths > 1]
+    assert abs(len(repeated) / n - 0.5) < 4.5 * 0.5 / math.sqrt(n)
+    assert abs(repeated.mean() - 3) < 5 * repeated.std() / math.sqrt(len(repeated))
+    assert 150 < repeated.max() <= 592  # a heavy tail, cut off
+    assert (repeated == 2).mean() > 0.5
+    gaps = after.t_us.diff().numpy()
+    gaps = gaps[gaps < 900_000]  # the others lie between bursts
+    for value, share in ((0, 0.42), (1, 0.18)):
+        assert abs((gaps == value).mean() - share) < 5 * math.sqrt(share * (1 - share) / len(gaps))
+    rest = gaps[gaps > 1]
+    mean = 2 + 1 / math.expm1(1 / 10)  # whole microseconds of an exponential wait of 10 µs
+    assert abs(rest.mean() - mean) < 5 * rest.std() / math.sqrt(len(rest))
+
+
+@pytest.mark.parametrize("mean", [2.2, 3.0, 8.0])
+def test_burst_lengths_have_any_mean_asked_for(mean: float) -> None:
+    n = 60_000
+    after = noise.bursts(spread_events(n), 1.0, random(1), mean_length=mean, longest=200)
+    lengths = np.bincount(torch.div(after.t_us, 1_000_000, rounding_mode="floor").numpy())
+    assert lengths.min() >= 2
+    assert lengths.max() <= 200
+    assert abs(lengths.mean() - mean) < 5 * lengths.std() / math.sqrt(n)
+
+
+def test_the_probability_of_a_burst_is_each_events_own() -> None:
+    before = spread_events(4000)
+    chance = (torch.arange(4000) < 1000).double()
+    after = noise.bursts(before, chance, random())
+    lengths = np.bincount(torch.div(after.t_us, 1_000_000, rounding_mode="floor").numpy())
+    assert (lengths[:1000] > 1).all()
+    assert (lengths[1000:] == 1).all()
+    assert same(noise.bursts(before, 0.0, random()), before)
+    nothing = spread_events(0)
+    assert same(noise.bursts(nothing, 0.5, random()), nothing)
+
+
+def test_bursts_come_where_the_picture_is_bright_and_textured() -> None:
+    light = torch.full((20, 20), 0.9)
+    light[:, 10:] = 0.05  # an edge between columns 9 and 10
+    chance = noise.burst_probability(light, share=0.6, light_min=0.3, contrast_min=0.15, dark_light=0.02)
+    assert chance.shape == (20, 20)
+    assert torch.allclose(chance[:, 9], torch.tensor(0.6 * 0.6 / 0.7))
+    assert float(chance[:, :9].max()) == 0  # bright, but flat
+    assert float(chance[:, 10:].max()) == 0  # dark
+    assert torch.equal(noise.burst_probability(torch.stack([light, light.T]), 0.6, 0.3, 0.15, 0.02)[1], chance.T)
+
+
+def test_events_of_one_time_keep_their_order() -> None:
+    one = EventColumns(*torch.tensor([[5, 1], [0, 1], [0, 0], [1, 1]]))
+    two = EventColumns(*torch.tensor([[1, 5], [2, 3], [0, 0], [0, 0]]))
+    assert noise.in_time_order(one, two).x.tolist() == [1, 2, 0, 3]
+    with pytest.raises(FateError, match="at least one"):
+        noise.in_time_order()

@@ -1,0 +1,99 @@
+"""What a dataset may be asked to be, and how its recordings are told apart."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fate import FateError
+from fate.simulation.catalogue import SPLITS
+from fate.simulation.dataset import simulate
+from fate.simulation.request import EVENTS_PER_SECOND, SHARES, Request, scene_seed, splits_in_turn
+from fate.simulation.scene import PROFILES
+
+
+@given(st.integers(1, 300), st.integers(0, 300), st.tuples(*[st.floats(0.05, 1)] * 3))
+def test_more_recordings_never_move_one_to_another_split(few: int, more: int, shares: Any) -> None:
+    assert splits_in_turn(few + more, shares)[:few] == splits_in_turn(few, shares)
+
+
+@given(st.integers(3, 2000))
+def test_splits_get_their_shares_and_each_at_least_one(recordings: int) -> None:
+    found = splits_in_turn(recordings)
+    for split, share in zip(SPLITS, SHARES, strict=True):
+        assert found.count(split) >= 1
+        assert abs(found.count(split) - share * recordings) < 2
+
+
+@given(st.integers(0, 2**70), st.integers(0, 10**6), st.integers(0, 10**6))
+def test_seeds_of_splits_never_meet_and_fit_a_json_number(seed: int, one: int, other: int) -> None:
+    train, val = scene_seed(seed, "train", one), scene_seed(seed, "val", other)
+    assert train != val
+    assert 0 <= train < 2**53
+    assert train == scene_seed(seed, "train", one)
+
+
+def test_seeds_differ_between_recordings_and_between_datasets() -> None:
+    seeds = [job.seed for seed in range(20) for job in Request(seed=seed, recordings=100).jobs()]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_profiles_are_those_that_scenes_have() -> None:
+    assert set(EVENTS_PER_SECOND) == set(PROFILES)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"recordings": 0}, "number of recordings is 0; give a whole number from 1 to"),
+    ({"recordings": 2.5}, "whole number"),
+    ({"recordings": True}, "whole number"),
+    ({"seconds": 0}, "more than 0 and at most 3600"),
+    ({"seconds": float("nan")}, "more than 0"),
+    ({"seconds": 3601}, "at most 3600"),
+    ({"seconds": "long"}, "at most 3600"),
+    ({"profile": "gen9"}, "one of gen1, 1mpx"),
+    ({"seed": -1}, "the seed is -1"),
+    ({"device": "tpu"}, "one of cpu, cuda"),
+    ({"threads": 0}, "threads is 0"),
+    ({"shares": (0, 0, 0)}, "three numbers"),
+    ({"shares": (1, -1, 1)}, "three numbers"),
+    ({"profile": "1mpx", "recordings": 900_000, "seconds": 3600}, "GB are free"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD)
+def test_impossible_arguments_are_one_sentence_and_nothing_is_made(
+    tmp_path: Path, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(FateError, match=words):
+        simulate(tmp_path / "new" / "set", **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_cuda_is_refused_where_there_is_none(tmp_path: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA GPU")
+    with pytest.raises(FateError, match="no CUDA GPU"):
+        simulate(tmp_path / "set", device="cuda")
+
+
+def test_bad_arguments_are_refused_without_loading_torch(tmp_path: Path) -> None:
+    code = f"""
+        import sys
+        from fate.errors import FateError
+        from fate.simulation.dataset import simulate
+        try:
+            simulate({str(tmp_path / "set")!r}, recordings=0)
+        except FateError:
+            print("torch" in sys.modules)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
