@@ -112,9 +112,9 @@ class CameraModel:
     """Standard deviation of the time stamps of signal events in µs: arbitration and comparator noise."""
     bursts: bool = False
     """Whether bright, textured places repeat their events, as ATIS sensors do in some recordings."""
-    burst_share: float = 0.6
+    burst_share: float = 0.9
     """Chance that an event starts a burst at full light on texture; falls to 0 at ``burst_light``."""
-    burst_light: float = 0.3
+    burst_light: float = 0.1
     """Light below which there are no bursts."""
     burst_contrast: float = 0.15
     """ln(light) by which a pixel must differ from a neighbour to count as textured."""

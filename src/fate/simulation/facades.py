@@ -80,13 +80,13 @@ def make_facade(rng: np.random.Generator, width_m: float, height_m: float, style
     if depth_m > 0:
         panels += _end_walls(width_m, height_m, depth_m, 0.8 * wall)
     lower = Canvas((0.0, street_level, width_m, 0.0), _TEXELS, 64, light=wall)
-    _weather(rng, lower, 0.05)
+    _weather(rng, lower, float(rng.uniform(0.1, 0.7)))
     _draw_street_level(rng, lower, front, wall, axes, width_m, street_level)
     panels.append(_upright(lower.texture(), width_m, 0.0, street_level))
     if street_level < height_m:
         rows = int(np.clip(round((height_m - street_level) / width_m * _TEXELS), 24, _TEXELS))
         upper = Canvas((0.0, height_m, width_m, street_level), _TEXELS, rows, light=wall)
-        _weather(rng, upper, 0.04)
+        _weather(rng, upper, float(rng.uniform(0.1, 0.7)))
         _draw_storeys(rng, upper, front, style, wall, axes, (street_level, height_m))
         panels.append(_upright(upper.texture(), width_m, street_level, height_m))
     return Body(style, "scenery", tuple(panels), depth_m, width_m, height_m)
@@ -110,7 +110,7 @@ def make_boundary(rng: np.random.Generator, length_m: float = 12.0, style: str |
         light = float(rng.uniform(0.2, 0.5))
         canvas.block(0, height, length_m, 0, (light, 0.85 * light))
         canvas.block(0, height, length_m, height - 0.12, min(1.3 * light, 0.7))
-        _weather(rng, canvas, 0.10)
+        _weather(rng, canvas, 0.4)
     else:
         canvas = _bars(rng, style, length_m, height)
     panel = _upright(canvas.texture(), length_m, 0.0, height, both=True)
@@ -234,7 +234,7 @@ def _draw_hedge(rng: np.random.Generator, canvas: Canvas, length: float, height:
         [(0.0, 0.0), *((float(z), height * float(rng.uniform(0.90, 1.0))) for z in steps), (length, 0.0)],
         (1.25 * light, 0.7 * light),
     )
-    canvas.tint(0.75 + 0.5 * smooth_noise(rng, canvas.rows, canvas.columns, (6, 24)))
+    canvas.tint(0.45 + 1.1 * smooth_noise(rng, canvas.rows, canvas.columns, (10, 48)))
 
 
 def _bars(rng: np.random.Generator, style: str, length: float, height: float) -> Canvas:
@@ -262,8 +262,10 @@ def _end_walls(width: float, height: float, depth: float, light: float) -> list[
 
 
 def _weather(rng: np.random.Generator, canvas: Canvas, depth: float) -> None:
-    """Soft stains, far too faint for an edge."""
-    canvas.tint(1.0 - depth * smooth_noise(rng, canvas.rows, canvas.columns, (3, 5)))
+    """Stains: large soft ones, and smaller ones down to a few decimetres."""
+    large = smooth_noise(rng, canvas.rows, canvas.columns, (3, 5))
+    small = smooth_noise(rng, canvas.rows, canvas.columns, (max(canvas.rows // 3, 1), canvas.columns // 3))
+    canvas.tint(1.0 - depth * (0.4 * large + 0.6 * small))
 
 
 def _upright(texture: Texture, width: float, bottom: float, top: float, both: bool = False) -> Panel:

@@ -148,8 +148,8 @@ def draw_camera(rng: np.random.Generator, profile: str) -> CameraModel:
     preset = camera_preset(profile)
     return replace(
         preset,
-        threshold_on=preset.threshold_on * rng.uniform(0.87, 1.2),
-        threshold_off=preset.threshold_off * rng.uniform(0.88, 1.04),
+        threshold_on=preset.threshold_on * rng.uniform(0.85, 1.15),
+        threshold_off=preset.threshold_off * rng.uniform(0.88, 1.0),
         jitter_us=preset.jitter_us * rng.uniform(0.5, 1.5),
         bursts=profile == "gen1" and bool(rng.random() < 0.2),
     )

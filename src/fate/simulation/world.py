@@ -74,6 +74,7 @@ def make_world(seed: int, split: Split, seconds: float, two_wheelers: bool) -> t
     _ground(cast, layout)
     _roadside(cast, layout, sunny=lighting.sun > 0.3)
     _buildings(cast, layout, split)
+    _hedges(cast, layout)
     _kerbside(cast, layout)
     _parked(cast, layout)
     _traffic(cast, layout, ego, seconds)
@@ -85,7 +86,7 @@ def make_world(seed: int, split: Split, seconds: float, two_wheelers: bool) -> t
 
 def make_lighting(rng: np.random.Generator) -> tuple[Lighting, bool]:
     """Sun, overcast, dusk or night; the second value says whether lamps are lit."""
-    kind = rng.choice(["sun", "overcast", "dusk", "night"], p=[0.4, 0.35, 0.13, 0.12])
+    kind = rng.choice(["sun", "overcast", "dusk", "night"], p=[0.45, 0.35, 0.1, 0.1])
     azimuth, elevation = rng.uniform(0, 2 * np.pi), rng.uniform(0.35, 1.1)
     to_sun = (
         float(np.cos(elevation) * np.sin(azimuth)),
@@ -98,7 +99,7 @@ def make_lighting(rng: np.random.Generator) -> tuple[Lighting, bool]:
         return Lighting(1.25, 0.2, to_sun, rng.uniform(1.2, 1.6), rng.uniform(1.0, 1.5), 0.0, 0.3), False
     if kind == "dusk":
         return Lighting(0.45, 0.15, to_sun, rng.uniform(0.5, 0.9), rng.uniform(0.25, 0.5), 0.05, 0.8), True
-    return Lighting(0.08, 0.0, to_sun, 0.035, 0.012, 0.8, 1.5), True
+    return Lighting(0.13, 0.0, to_sun, 0.035, 0.012, 1.0, 1.5), True
 
 
 def make_street(rng: np.random.Generator, fast: bool, length: float) -> Street:
@@ -209,12 +210,35 @@ def _buildings(cast: Cast, layout: Street, split: Split) -> None:
                 z += rng.uniform(6, 14)
 
 
+def _hedges(cast: Cast, layout: Street) -> None:
+    """Hedges, fences and low walls in front of gardens and fields."""
+    rng = cast.rng
+    if layout.kind == "town":
+        return
+    bodies = [facades.make_boundary(rng) for _ in range(3)]
+    for side, kerb in ((-1.0, layout.left_kerb), (1.0, layout.right_kerb)):
+        back, share = abs(kerb) + rng.uniform(2.6, 4.5), rng.uniform(0.2, 0.95)
+        for z in np.arange(-12.0, layout.length, bodies[0].width):
+            if rng.random() < share:
+                body = cast.pick(bodies)
+                path = Straight(side * back, float(z), -side * np.pi / 2)
+                cast.actors.append(Actor(body, path, reach=body.width / 2))
+
+
 def _kerbside(cast: Cast, layout: Street) -> None:
     """Lamp posts, signs, traffic lights and trees."""
     rng = cast.rng
+    if layout.kind != "town":  # gardens and woods behind
+        far_trees = [street.make_tree(rng) for _ in range(4)]
+        for side in (-1.0, 1.0):
+            z = rng.uniform(-5, 10)
+            pitch = rng.uniform(4, 14)
+            while z < layout.length:
+                cast.scenery(cast.pick(far_trees), side * rng.uniform(11, 30), z)
+                z += rng.exponential(pitch)
     poles = [street.make_pole(rng, night=cast.night) for _ in range(6)]
     trees = [street.make_tree(rng) for _ in range(4)]
-    wooded = rng.uniform(0.0, 0.7)
+    wooded = rng.uniform(0.1, 0.9)
     for side, kerb in ((-1.0, layout.left_kerb), (1.0, layout.right_kerb)):
         z = rng.uniform(-5, 12)
         while z < layout.length:
