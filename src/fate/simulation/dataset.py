@@ -134,11 +134,11 @@ class _Work:
         return setting
 
     def take(self, piece: Piece) -> None:
-        """Write a piece; ``piece.index`` is its place in ``jobs``. After a failure, pieces are ignored."""
+        """Write a piece; ``piece.recording`` is its place in ``jobs``. After a failure, pieces are ignored."""
         if self._failed:
             return
         try:
-            job = self.jobs[piece.index]
+            job = self.jobs[piece.recording]
             if job.index not in self._open:
                 self._open[job.index] = RecordingFiles(self.home, job, self.settings.pop(job.index))
             self._open[job.index].take(piece.events, piece.boxes)

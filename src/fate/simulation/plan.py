@@ -38,7 +38,9 @@ class Plan(NamedTuple):
 
 
 @compiled
-def motion(before: NDArray[np.float32], after: NDArray[np.float32], x: float, y: float, flat_u: bool, flat_v: bool) -> float:
+def motion(
+    before: NDArray[np.float32], after: NDArray[np.float32], x: float, y: float, flat_u: bool, flat_v: bool
+) -> float:
     """How fast a surface moves at the image point (x, y), pixels per knot, from its matrices at two knots.
 
     Along a direction in which the texture does not change (``flat_u``, ``flat_v``) motion cannot be seen.
@@ -60,7 +62,9 @@ def motion(before: NDArray[np.float32], after: NDArray[np.float32], x: float, y:
 
 
 @compiled
-def tile_motion(surfaces: Surfaces, k: int, x1: float, y1: float, x2: float, y2: float, flat_u: bool, flat_v: bool) -> float:
+def tile_motion(
+    surfaces: Surfaces, k: int, x1: float, y1: float, x2: float, y2: float, flat_u: bool, flat_v: bool
+) -> float:
     """The fastest motion of surface k within a rectangle of the picture, pixels per µs."""
     fastest = 0.0
     last = surfaces.maps.shape[0] - 1

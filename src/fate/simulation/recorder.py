@@ -94,14 +94,14 @@ class Finisher:
 class Piece(NamedTuple):
     """One stretch of one recording."""
 
-    index: int  #: which of the scenes
+    recording: int  #: which of the scenes
     events: Events  #: its next events, in time order; those of the stretch's last moments come with the next piece
     boxes: list[tuple[int, Boxes]]  #: of the times asked for that lie in the stretch
     last: bool  #: the recording is complete
 
 
 def record(
-    scene: Scene, times_us: NDArray[np.int64] | None = None, threads: int | None = None, index: int = 0
+    scene: Scene, times_us: NDArray[np.int64] | None = None, threads: int | None = None, number: int = 0
 ) -> Iterator[Piece]:
     """Record one scene on the CPU, one piece a stretch.
 
@@ -109,7 +109,7 @@ def record(
         scene: what is recorded, with its camera.
         times_us: when boxes are wanted, sorted; none by default.
         threads: that share the work; all cores by default. The events do not depend on it.
-        index: the number the pieces carry.
+        number: that the pieces carry.
     """
     threads = threads or os.cpu_count() or 1
     times_us = np.zeros(0, np.int64) if times_us is None else times_us
@@ -125,15 +125,17 @@ def record(
             last = stretch == scene.num_stretches - 1
             surfaces = scene.surfaces(stretch)
             plan = make_plan(surfaces, scene.stage.atlas, sensor.height, sensor.width)
-            march = partial(_march_part, tasks, float(end_us - start_us), surfaces, scene.stage.atlas, plan, pixels, circuit)
+            march = partial(
+                _march_part, tasks, float(end_us - start_us), surfaces, scene.stage.atlas, plan, pixels, circuit
+            )
             marching = [pool.submit(march, task) for task in range(tasks)]
-            wanted = times_us[(times_us >= start_us) & ((times_us < end_us) | (last & (times_us == end_us)))]
+            wanted = scene.times_in(stretch, times_us)
             looking = [pool.submit(scene.boxes, int(time)) for time in wanted]
             keys = np.sort(np.concatenate([part.result() for part in marching]))
             light = torch.from_numpy(np.exp(pixels.log_light) - np.float32(camera.dark_light)).clamp_(min=0)
             done = finisher.finish(unpacked(torch.from_numpy(keys), start_us), light, start_us, end_us)
             boxes = [(int(time), part.result()) for time, part in zip(wanted, looking, strict=True)]
-            yield Piece(index, as_events(done, sensor), boxes, last)
+            yield Piece(number, as_events(done, sensor), boxes, last)
 
 
 def _march_part(tasks: int, length_us: float, surfaces: Surfaces, atlas: Atlas, plan: Plan, pixels: Pixels,
@@ -156,11 +158,16 @@ def record_many(
     """Record scenes: one after the other on the CPU, side by side on a GPU (their pieces then alternate).
 
     Args:
-        scenes: make the scenes, each when its turn comes; a piece's index is a place in this list.
+        scenes: make the scenes, each when its turn comes; a piece's recording is a place in this list.
         times_us: when boxes of a scene are wanted, sorted.
         device: "cpu" or "cuda".
         threads: CPU threads that share the work; all cores by default.
     """
-    for index, make in enumerate(scenes):
+    if device != "cpu":
+        from fate.simulation.gpu import record_on_gpu  # noqa: PLC0415  (needs triton, which needs a GPU)
+
+        yield from record_on_gpu(scenes, times_us, device, threads)
+        return
+    for number, make in enumerate(scenes):
         scene = make()
-        yield from record(scene, times_us(scene), threads, index)
+        yield from record(scene, times_us(scene), threads, number)

@@ -11,7 +11,7 @@ light, boxes and events all come from the same surfaces, so they agree with each
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -81,21 +81,33 @@ class Scene:
         self.seed, self.profile, self.split = seed, PROFILES[profile], split
         self.classes, self.sensor = self.profile.classes, self.profile.sensor
         self.duration_us = max(round(seconds * 1e6), 1)
+        self.seconds = seconds
         rng = np.random.default_rng([seed, 0xCA3E5A])
         self.camera = draw_camera(rng, profile)
         self.label_hz = int(rng.choice(self.profile.label_hz))
-        ego, cast, lighting = make_world(seed, split, seconds, two_wheelers="two wheeler" in self.classes)
-        self.ego, self.lighting = ego, lighting
-        self.stage = Stage(self._pinhole(rng), ego, cast.actors, lighting, rng.uniform(1.2, 1.4))
-        self._outlines = Outlines.build(self.stage.textures)
-        names = [body.kind.replace("-", " ") for body in cast.objects]
-        self._class_of = np.array([self.classes.index(name) for name in names], np.int32)
+        self._horizon, self._height = rng.uniform(0.46, 0.56), rng.uniform(1.2, 1.4)
         self.surfaces = lru_cache(maxsize=4)(self._surfaces)
 
-    def _pinhole(self, rng: np.random.Generator) -> Pinhole:
+    def __reduce__(self) -> tuple[type[Scene], tuple[int, str, Split, float]]:
+        """Another process draws the same scene from the same arguments."""
+        return Scene, (self.seed, self.profile.name, self.split, self.seconds)
+
+    @cached_property
+    def _world(self) -> tuple[Stage, Outlines, NDArray[np.int32]]:
+        """The street, drawn when it is first looked at: the stage, textures' outlines, and the class of each object."""
+        ego, cast, lighting = make_world(self.seed, self.split, self.seconds, "two wheeler" in self.classes)
         height, width = self.sensor
         focal = 0.5 * width / np.tan(np.deg2rad(self.profile.field_of_view / 2))
-        return Pinhole(height, width, float(focal), width / 2, height * rng.uniform(0.46, 0.56))
+        pinhole = Pinhole(height, width, float(focal), width / 2, height * self._horizon)
+        stage = Stage(pinhole, ego, cast.actors, lighting, self._height)
+        names = [body.kind.replace("-", " ") for body in cast.objects]
+        class_of = np.array([self.classes.index(name) for name in names], np.int32)
+        return stage, Outlines.build(stage.textures), class_of
+
+    @property
+    def stage(self) -> Stage:
+        """The actors, the camera's path and the light."""
+        return self._world[0]
 
     @property
     def num_stretches(self) -> int:
@@ -111,6 +123,13 @@ class Scene:
             raise FateError(f"the scene was asked for {t_us} µs; it lasts from 0 to {self.duration_us} µs")
         stretch = min(int(t_us) // STRETCH_US, self.num_stretches - 1)
         return self.surfaces(stretch), float(t_us - stretch * STRETCH_US)
+
+    def times_in(self, stretch: int, times_us: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of some times that fall into a stretch; the last one holds the end of the drive too."""
+        start_us = stretch * STRETCH_US
+        last = stretch == self.num_stretches - 1
+        end_us = self.duration_us + 1 if last else start_us + STRETCH_US
+        return times_us[(times_us >= start_us) & (times_us < end_us)]
 
     def light(self, t_us: int) -> NDArray[np.float32]:
         """Linear light on the sensor at a time, [H, W]; 1 is a white wall in full sun."""
@@ -132,12 +151,12 @@ class Scene:
         owners = np.unique(surfaces.owner[surfaces.owner >= 0])
         boxes, visible = np.zeros((len(owners), 4)), np.zeros(len(owners))
         height, width = self.sensor
-        look(surfaces, self.stage.atlas, self._outlines, since, height, width, owners, boxes, visible)
+        look(surfaces, self.stage.atlas, self._world[1], since, height, width, owners, boxes, visible)
         sides = np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1])
         keep = (visible >= MIN_VISIBLE) & (sides >= MIN_SIDE * width)
         return Boxes(
             boxes[keep].astype(np.float32),
-            self._class_of[owners[keep]],
+            self._world[2][owners[keep]],
             owners[keep].astype(np.int64),
             visible[keep].astype(np.float32),
         )

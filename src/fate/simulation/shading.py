@@ -18,7 +18,7 @@ from fate.simulation.plan import TILE, Plan
 from fate.simulation.surfaces import BLUR_WIDTH, KNOT_US, Atlas, Surfaces
 
 #: Less light than this share, seen through surfaces on top of each other, is left out.
-SEEN_THROUGH = np.float32(0.005)
+SEEN_THROUGH = np.float32(0.001)
 #: Texture values are stored in units of one 65535th.
 UNIT = np.float32(1.0 / 65535.0)
 HALF_BLUR = np.float32(0.5 * BLUR_WIDTH)
@@ -185,6 +185,7 @@ def shade(top: int, left: int, maps: NDArray[np.float32], places: NDArray[np.int
                 light += clear * max(colour, ZERO) * maps[i, 9]
                 clear *= ONE - min(max(cover, ZERO), ONE)
                 if clear < SEEN_THROUGH:
+                    clear = ZERO
                     break
             image[row, column] = light + clear * sky[row]
 

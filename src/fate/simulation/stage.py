@@ -152,12 +152,12 @@ class Stage:
         centre = corner[middle] + 0.5 * (across[middle] + down[middle])
         order = self._order(chosen, which, x, z, camera, middle)
         order = order[seen[order]]
-        gain, glow = self._light(panel, which, chosen, across[middle], down[middle], centre, side[middle], camera[2][middle])
+        gain, glow = self._light(
+            panel, which, chosen, across[middle], down[middle], centre, side[middle], camera[2][middle]
+        )
         flicker = data.flicker[panel]
         horizon = self.pinhole.centre_y + self.pinhole.focal * np.tan(camera[3])
-        sky = np.stack(
-            [horizon, np.full(knots, self.lighting.horizon), np.full(knots, self.lighting.zenith)], axis=1
-        )
+        sky = np.stack([horizon, np.full(knots, self.lighting.horizon), np.full(knots, self.lighting.zenith)], axis=1)
         return Surfaces(
             maps=np.ascontiguousarray(maps[:, order]),
             bounds=bounds[order],
@@ -215,7 +215,9 @@ class Stage:
         facing = self._facing[chosen]
         bearing = np.arctan2(x - camera[0][:, None], z - camera[1][:, None])
         turned = np.where(facing, bearing, heading)
-        vectors = [np.broadcast_to(part[panel], (knots, len(panel), 3)) for part in (data.corner, data.across, data.down)]
+        vectors = [
+            np.broadcast_to(part[panel], (knots, len(panel), 3)) for part in (data.corner, data.across, data.down)
+        ]
         swinging = np.flatnonzero(data.amplitude[panel] > 0)
         if len(swinging):
             limbs, bodies = panel[swinging], which[swinging]
@@ -242,7 +244,11 @@ class Stage:
             along_x, along_z = east * np.cos(yaw) - north * np.sin(yaw), east * np.sin(yaw) + north * np.cos(yaw)
             results.append(
                 np.stack(
-                    [along_x, below * np.cos(pitch) + along_z * np.sin(pitch), along_z * np.cos(pitch) - below * np.sin(pitch)],
+                    [
+                        along_x,
+                        below * np.cos(pitch) + along_z * np.sin(pitch),
+                        along_z * np.cos(pitch) - below * np.sin(pitch),
+                    ],
                     axis=-1,
                 )
             )
@@ -282,7 +288,9 @@ class Stage:
         outward /= np.maximum(np.linalg.norm(outward, axis=-1, keepdims=True), 1e-12)
         outward *= np.where(side < 0, -1.0, 1.0)[:, None]
         sun = np.array(light.to_sun)
-        sun = np.array([sun[0] * np.cos(yaw) - sun[2] * np.sin(yaw), sun[1], sun[0] * np.sin(yaw) + sun[2] * np.cos(yaw)])
+        sun = np.array(
+            [sun[0] * np.cos(yaw) - sun[2] * np.sin(yaw), sun[1], sun[0] * np.sin(yaw) + sun[2] * np.cos(yaw)]
+        )
         slant = np.where(self._facing[chosen][which], 0.6, np.maximum(outward @ sun, 0.0))
         distance = np.linalg.norm(centre, axis=-1)
         gain = light.ambient + light.sun * slant + light.headlamps / (1 + (distance / 12) ** 2)

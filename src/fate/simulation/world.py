@@ -45,7 +45,9 @@ class Cast:
         self.objects: list[Body] = []  #: labelled ones; an actor's owner is its place here
         self.cars = [make_car(rng, choose_body(rng, split), night=night) for _ in range(12)]
         self.people = [make_pedestrian(rng, choose_style(rng, split)) for _ in range(8)]
-        self.two_wheelers = [make_two_wheeler(rng, choose_body(rng, split, "two-wheeler"), night=night) for _ in range(4)]
+        self.two_wheelers = [
+            make_two_wheeler(rng, choose_body(rng, split, "two-wheeler"), night=night) for _ in range(4)
+        ]
         self.shadows = {id(body): _lying(shadow(body), body) for body in (*self.cars, *self.people, *self.two_wheelers)}
 
     def pick(self, bodies: list[Body]) -> Body:
@@ -173,7 +175,9 @@ def _roadside(cast: Cast, layout: Street, sunny: bool) -> None:
             for z in np.arange(-8.0, layout.length, 16.0):
                 cast.scenery(cast.pick(strips), away, float(z), Layer.MARKING)
     if sunny:
-        shadows = [_on_ground("shadow", street.cast_shadow(rng), rng.uniform(3, 7), rng.uniform(3, 8)) for _ in range(4)]
+        shadows = [
+            _on_ground("shadow", street.cast_shadow(rng), rng.uniform(3, 7), rng.uniform(3, 8)) for _ in range(4)
+        ]
         z = rng.uniform(0, 20)
         while z < layout.length:
             x = rng.uniform(layout.left_kerb, layout.right_kerb + 1.0)

@@ -1,0 +1,298 @@
+"""Many scenes recorded side by side on a GPU.
+
+Processes of their own draw the scenes, pose the surfaces, plan the tiles and look for boxes; this process feeds the
+GPU stretch by stretch, and finishes all recordings of a batch at once: jitter, bursts, background, order in time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fate.errors import FateError
+from fate.events.events import Events, Sensor
+from fate.simulation import noise
+from fate.simulation.camera import CameraModel
+from fate.simulation.march_gpu import RECORDING_SHIFT, TIME_OFFSET, TIME_SHIFT, Batch, GpuMarch, PixelBatch
+from fate.simulation.noise import EventColumns
+from fate.simulation.plan import Plan, make_plan
+from fate.simulation.recorder import Piece, circuit_of, first_pixels
+from fate.simulation.scene import STRETCH_US, Boxes, Scene
+from fate.simulation.surfaces import Atlas, Surfaces
+
+#: Recordings side by side; one of 304 × 240 pixels takes about 20 MB of the GPU's memory.
+RECORDINGS = 256
+#: Pixels side by side; a 1280 × 720 sensor has as many as twelve of 304 × 240.
+PIXELS = RECORDINGS * 304 * 240
+#: Stretches a process may be ahead of the GPU.
+AHEAD = 3
+
+
+class Opening(NamedTuple):
+    """What a process sends of a scene first: its pictures and pixels."""
+
+    place: int
+    atlas: Atlas
+    pixels: tuple[NDArray[np.float32], ...]
+
+
+class Packet(NamedTuple):
+    """What a process sends of one stretch of one scene."""
+
+    place: int
+    surfaces: Surfaces
+    textures: NDArray[np.int64]  #: [K, 4] first entry, columns, rows, opaque
+    plan: Plan
+    background: NDArray[np.int64]  #: [E, 4] t_us, x, y, p
+    boxes: list[tuple[int, Boxes]]
+
+
+def _prepare(scenes: list[tuple[int, Scene, NDArray[np.int64]]], queue: Any) -> None:
+    """A process's work: openings of its scenes, then their stretches in turn."""
+    try:
+        for place, scene, _ in scenes:
+            pixels = first_pixels(scene.camera, scene.seed, scene.light(0))
+            queue.put(Opening(place, scene.stage.atlas, tuple(pixels)))
+        noises = {place: scene.camera.background(scene.seed) for place, scene, _ in scenes}
+        for stretch in range(max((scene.num_stretches for _, scene, _ in scenes), default=0)):
+            start_us = stretch * STRETCH_US
+            for place, scene, times_us in scenes:
+                end_us = min(start_us + STRETCH_US, scene.duration_us)
+                surfaces, atlas = scene.surfaces(stretch), scene.stage.atlas
+                which = surfaces.texture
+                textures = np.stack(
+                    [atlas.offset[which], atlas.width[which], atlas.height[which], atlas.opaque[which]], axis=1
+                )
+                wanted = scene.times_in(stretch, times_us)
+                queue.put(
+                    Packet(
+                        place,
+                        surfaces,
+                        textures.astype(np.int64),
+                        make_plan(surfaces, atlas, *scene.sensor),
+                        torch.stack(list(noises[place].window(start_us, end_us)), 1).numpy(),
+                        [(int(time), scene.boxes(int(time))) for time in wanted],
+                    )
+                )
+    except Exception as error:  # it is raised again in the main process
+        queue.put(error)
+
+
+class _Workers:
+    """Processes that prepare the scenes of one batch."""
+
+    def __init__(self, scenes: Sequence[Scene], times_us: Sequence[NDArray[np.int64]], count: int) -> None:
+        context = get_context("spawn")
+        work = list(zip(range(len(scenes)), scenes, times_us, strict=True))
+        shares = [work[first::count] for first in range(min(count, len(work)))]
+        self._of = {place: worker for worker, share in enumerate(shares) for place, _, _ in share}
+        self._queues = [context.Queue(maxsize=AHEAD * len(share)) for share in shares]
+        self._processes = [
+            context.Process(target=_prepare, args=(share, queue), daemon=True)
+            for share, queue in zip(shares, self._queues, strict=True)
+        ]
+        for process in self._processes:
+            process.start()
+
+    def next(self, place: int) -> Any:
+        """What the process of a scene sends next; scenes of one process come in turn."""
+        worker = self._of[place]
+        while True:
+            try:
+                message = self._queues[worker].get(timeout=5.0)
+                break
+            except Exception as error:  # noqa: BLE001  (queue.Empty has no public name in a context)
+                if type(error).__name__ != "Empty":
+                    raise
+                if not self._processes[worker].is_alive():
+                    raise FateError(
+                        "a process that prepares scenes has ended without a word; there may be too little memory: try"
+                        " --threads with a smaller number"
+                    ) from None
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+    def close(self) -> None:
+        """End the processes, whatever they are doing."""
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.join()
+        for queue in self._queues:
+            queue.close()
+            queue.cancel_join_thread()
+
+
+class _Finishing:
+    """What comes after the pixel, for all recordings of a batch at once: ``recorder.Finisher`` on sorted keys."""
+
+    def __init__(self, cameras: Sequence[CameraModel], seeds: Sequence[int], device: torch.device) -> None:
+        self.camera, self.device = cameras[0], device
+        self._jitter_us = torch.tensor([camera.jitter_us for camera in cameras], device=device)
+        self._bursting = torch.tensor([camera.bursts for camera in cameras], device=device)
+        self._seed = int(np.random.SeedSequence(list(seeds)).generate_state(1, np.uint32)[0])
+        held_back = torch.ceil(noise.JITTER_LIMIT * self._jitter_us).long() + 1
+        self._held_back_us = held_back
+        self._held = torch.zeros(0, dtype=torch.int64, device=device)
+
+    def finish(
+        self, keys: Tensor, log_light: Tensor, background: Tensor, start_us: int, length_us: int, last: bool
+    ) -> Tensor:
+        """Keys of all recordings' next events, sorted by recording and time.
+
+        Args:
+            keys: of the signal, in any order.
+            log_light: [B, H, W] at the end of the stretch.
+            background: keys of shot noise and hot pixels.
+            start_us, length_us: the stretch.
+            last: nothing comes after it.
+        """
+        keys = torch.sort(keys).values  # in a fixed order, so that the same event gets the same jitter every time
+        random = noise.generator(self._seed, noise.JITTER, start_us, self.device)
+        normal = torch.randn(keys.shape, generator=random, device=self.device)
+        normal = normal.clamp_(-noise.JITTER_LIMIT, noise.JITTER_LIMIT) * self._jitter_us[keys >> RECORDING_SHIFT]
+        keys = keys + (torch.round(normal).long() << TIME_SHIFT)
+        if bool(self._bursting.any()):
+            keys = self._with_bursts(keys, log_light, start_us)
+        keys = torch.sort(torch.cat([self._held, keys, background])).values
+        recording, t_us = keys >> RECORDING_SHIFT, ((keys >> TIME_SHIFT) & 0x7FFFF) - TIME_OFFSET
+        if start_us == 0:  # jitter cannot take an event before the recording's start
+            early = t_us < 0
+            keys = torch.where(early, keys - (t_us << TIME_SHIFT), keys)
+            keys = torch.sort(keys).values if bool(early.any()) else keys
+            t_us = t_us.clamp_(min=0)
+        free = t_us < (length_us if last else length_us - self._held_back_us[recording])
+        self._held = keys[~free] - (length_us << TIME_SHIFT)
+        return keys[free]
+
+    def _with_bursts(self, keys: Tensor, log_light: Tensor, start_us: int) -> Tensor:
+        """Some events of the recordings with bursts, repeated."""
+        mine = self._bursting[keys >> RECORDING_SHIFT]
+        chosen = keys[mine]
+        recording, y, x = chosen >> RECORDING_SHIFT, (chosen >> 15) & 0x3FFF, (chosen >> 1) & 0x3FFF
+        light = (torch.exp(log_light) - self.camera.dark_light).clamp_(min=0.0)
+        chance = self.camera.burst_probability(light)[recording, y, x]
+        columns = EventColumns(chosen >> TIME_SHIFT, chosen & ((1 << TIME_SHIFT) - 1), y, y)
+        random = noise.generator(self._seed, noise.BURSTS, start_us, self.device)
+        repeated = self.camera.with_bursts(columns, chance, random)
+        return torch.cat([keys[~mine], (repeated.t_us << TIME_SHIFT) | repeated.x])
+
+
+def record_on_gpu(
+    scenes: Sequence[Callable[[], Scene]],
+    times_us: Callable[[Scene], NDArray[np.int64]],
+    device: str = "cuda",
+    threads: int | None = None,
+) -> Iterator[Piece]:
+    """Record scenes of one profile and length on a GPU, as many side by side as it likes; see ``record_many``."""
+    made: list[tuple[int, Scene]] = []
+    for number, make in enumerate(scenes):
+        made.append((number, make()))
+        sensor = made[0][1].sensor
+        if len(made) * sensor.height * sensor.width >= PIXELS or number == len(scenes) - 1:
+            yield from _record_batch(made, [times_us(scene) for _, scene in made], torch.device(device), threads)
+            made = []
+
+
+def _record_batch(
+    made: list[tuple[int, Scene]], times_us: list[NDArray[np.int64]], device: torch.device, threads: int | None
+) -> Iterator[Piece]:
+    scenes = [scene for _, scene in made]
+    lengths = {scene.duration_us for scene in scenes}
+    if len(lengths) > 1:
+        raise FateError(f"scenes of {sorted(lengths)} µs were given to one GPU batch; give scenes of one length")
+    workers = _Workers(scenes, times_us, threads or max((os.cpu_count() or 2) - 1, 1))
+    try:
+        openings: list[Opening] = [workers.next(place) for place in range(len(scenes))]
+        march, bases = _opened(openings, scenes, device)
+        finishing = _Finishing([scene.camera for scene in scenes], [scene.seed for scene in scenes], device)
+        for stretch in range(scenes[0].num_stretches):
+            start_us = stretch * STRETCH_US
+            length_us = min(STRETCH_US, scenes[0].duration_us - start_us)
+            last = stretch == scenes[0].num_stretches - 1
+            packets: list[Packet] = [workers.next(place) for place in range(len(scenes))]
+            keys = march.march(_batched(packets, bases, device), float(length_us))
+            background = _background_keys(packets, start_us).to(device)
+            done = finishing.finish(keys, march.pixels.log_light, background, start_us, length_us, last)
+            events = _split(done, len(scenes), scenes[0].sensor, start_us)
+            for (number, _), packet, piece in zip(made, packets, events, strict=True):
+                yield Piece(number, piece, packet.boxes, last)
+    finally:
+        workers.close()
+
+
+def _opened(openings: list[Opening], scenes: list[Scene], device: torch.device) -> tuple[GpuMarch, NDArray[np.int64]]:
+    """The march of a batch, and where each recording's textures begin in its tables."""
+    sizes = [len(opening.atlas.light) for opening in openings]
+    bases = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+    light, alpha = (
+        torch.from_numpy(np.concatenate([opening.atlas[part] for opening in openings])).to(device) for part in (0, 1)
+    )
+    pixels = PixelBatch(
+        *(torch.from_numpy(np.stack([opening.pixels[part] for opening in openings])).to(device) for part in range(6))
+    )
+    circuits = [circuit_of(scene.camera) for scene in scenes]
+    shared = torch.tensor([list(circuit[:6]) for circuit in circuits], dtype=torch.float32, device=device)
+    return GpuMarch(pixels, shared, light, alpha, room=pixels.receptor.numel() * 2), bases
+
+
+def _batched(packets: list[Packet], bases: NDArray[np.int64], device: torch.device) -> Batch:
+    """The packets of one stretch as padded arrays on the GPU."""
+    knots = len(packets[0].surfaces.maps)
+    most = max(max(packet.surfaces.maps.shape[1] for packet in packets), 1)
+    maps = np.zeros((len(packets), knots, most, 9), np.float32)
+    light = np.zeros((len(packets), most, 5), np.float32)
+    places = np.ones((len(packets), most, 4), np.int64)
+    firsts = []
+    used = 0
+    for place, packet in enumerate(packets):
+        part = packet.surfaces
+        count = part.maps.shape[1]
+        maps[place, :, :count] = part.maps
+        light[place, :count] = np.stack([part.gain, part.glow, part.flicker, part.depth, part.phase], axis=1)
+        places[place, :count] = packet.textures
+        places[place, :, 0] += bases[place]
+        firsts.append(packet.plan.first + used)
+        used += len(packet.plan.ids)
+
+    def moved(array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
+
+    return Batch(
+        maps=moved(maps),
+        light=moved(light),
+        places=moved(places),
+        first=moved(np.stack(firsts)),
+        ids=moved(np.concatenate([packet.plan.ids for packet in packets])),
+        step_us=moved(np.stack([packet.plan.step_us for packet in packets])),
+        sky=moved(np.stack([packet.surfaces.sky for packet in packets])),
+        focal=packets[0].surfaces.focal,
+    )
+
+
+def _background_keys(packets: list[Packet], start_us: int) -> Tensor:
+    """Noise of all recordings as keys."""
+    parts = []
+    for place, packet in enumerate(packets):
+        t_us, x, y, p = packet.background.T
+        key = ((t_us - start_us + TIME_OFFSET) << TIME_SHIFT) | (y << 15) | (x << 1) | p
+        parts.append((place << RECORDING_SHIFT) | key)
+    return torch.from_numpy(np.concatenate(parts))
+
+
+def _split(keys: Tensor, count: int, sensor: Sensor, start_us: int) -> list[Events]:
+    """Sorted keys as the events of each recording."""
+    borders = torch.arange(count + 1, device=keys.device) << RECORDING_SHIFT
+    ends = torch.searchsorted(keys, borders).tolist()
+    t_us = (((keys >> TIME_SHIFT) & 0x7FFFF) - TIME_OFFSET + start_us).cpu().numpy()
+    x, y = (((keys >> shift) & 0x3FFF).to(torch.int16).cpu().numpy().view(np.uint16) for shift in (1, 15))
+    p = (keys & 1).to(torch.uint8).cpu().numpy()
+    return [Events.trusted(t_us[a:b], x[a:b], y[a:b], p[a:b], sensor) for a, b in zip(ends[:-1], ends[1:], strict=True)]
