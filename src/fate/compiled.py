@@ -23,7 +23,7 @@ def compiled(function: Function) -> Function:
 
 
 def inlined(function: Function) -> Function:
-    """The same for a small function that compiled code calls in its innermost loop: its body is put in the caller's place.
+    """The same for a small function in the innermost loop of compiled code: its body is put in the caller's place.
 
     A call that passes arrays costs more than a few additions do, for their reference counts.
     """

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from multiprocessing import get_context
+from queue import Empty
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,6 +59,7 @@ class Packet(NamedTuple):
 
 def _prepare(scenes: list[tuple[int, Scene, NDArray[np.int64]]], queue: Any) -> None:
     """A process's work: openings of its scenes, then their stretches in turn."""
+    torch.set_num_threads(1)  # the processes share the cores among them
     try:
         for place, scene, _ in scenes:
             pixels = first_pixels(scene.camera, scene.seed, scene.light(0))
@@ -85,6 +89,22 @@ def _prepare(scenes: list[tuple[int, Scene, NDArray[np.int64]]], queue: Any) -> 
         queue.put(error)
 
 
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes started here leave the other cores to each other: their numerical libraries read this at start."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 class _Workers:
     """Processes that prepare the scenes of one batch."""
 
@@ -98,8 +118,9 @@ class _Workers:
             context.Process(target=_prepare, args=(share, queue), daemon=True)
             for share, queue in zip(shares, self._queues, strict=True)
         ]
-        for process in self._processes:
-            process.start()
+        with _one_thread_each():
+            for process in self._processes:
+                process.start()
 
     def next(self, place: int) -> Any:
         """What the process of a scene sends next; scenes of one process come in turn."""
@@ -108,9 +129,7 @@ class _Workers:
             try:
                 message = self._queues[worker].get(timeout=5.0)
                 break
-            except Exception as error:  # noqa: BLE001  (queue.Empty has no public name in a context)
-                if type(error).__name__ != "Empty":
-                    raise
+            except Empty:
                 if not self._processes[worker].is_alive():
                     raise FateError(
                         "a process that prepares scenes has ended without a word; there may be too little memory: try"
@@ -247,7 +266,7 @@ def _opened(openings: list[Opening], scenes: list[Scene], device: torch.device) 
 def _batched(packets: list[Packet], bases: NDArray[np.int64], device: torch.device) -> Batch:
     """The packets of one stretch as padded arrays on the GPU."""
     knots = len(packets[0].surfaces.maps)
-    most = max(max(packet.surfaces.maps.shape[1] for packet in packets), 1)
+    most = max(1, *(packet.surfaces.maps.shape[1] for packet in packets))
     maps = np.zeros((len(packets), knots, most, 9), np.float32)
     light = np.zeros((len(packets), most, 5), np.float32)
     places = np.ones((len(packets), most, 4), np.int64)
@@ -295,4 +314,4 @@ def _split(keys: Tensor, count: int, sensor: Sensor, start_us: int) -> list[Even
     t_us = (((keys >> TIME_SHIFT) & 0x7FFFF) - TIME_OFFSET + start_us).cpu().numpy()
     x, y = (((keys >> shift) & 0x3FFF).to(torch.int16).cpu().numpy().view(np.uint16) for shift in (1, 15))
     p = (keys & 1).to(torch.uint8).cpu().numpy()
-    return [Events.trusted(t_us[a:b], x[a:b], y[a:b], p[a:b], sensor) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return [Events.trusted(t_us[a:b], x[a:b], y[a:b], p[a:b], sensor) for a, b in pairwise(ends)]

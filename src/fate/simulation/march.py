@@ -43,7 +43,7 @@ class Circuit(NamedTuple):
 
 
 @compiled
-def event_key(t_us: float, y: int, x: int, p: int) -> int:
+def event_key(t_us: float, y: int, x: int, p: int) -> np.int64:
     """An event as one integer that sorts by time, then row, column and polarity; the time is rounded to 1 µs."""
     return (np.int64(math.floor(t_us + 0.5)) << 29) | (np.int64(y) << 15) | (np.int64(x) << 1) | np.int64(p)
 
@@ -61,7 +61,8 @@ def low_pass(cutoff: np.float32, floor: np.float32, light: np.float32, step: np.
 
 @compiled
 def compare(t0: float, t1: float, v0: float, v1: float, m: float, r: float, on: float, off: float, leak: float,
-            refractory: float, times: NDArray[np.float32], signs: NDArray[np.uint8]) -> tuple[float, float, int]:  # fmt: skip
+            refractory: float, times: NDArray[np.float32], signs: NDArray[np.uint8],
+            ) -> tuple[float, float, int]:  # fmt: skip
     """One comparator from t0 to t1 while its photoreceptor goes from v0 to v1 in a straight line.
 
     Event times go to ``times``, polarities to ``signs``, as far as they fit.
@@ -97,8 +98,8 @@ def compare(t0: float, t1: float, v0: float, v1: float, m: float, r: float, on: 
 
 
 @compiled
-def march_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, plan: Plan, pixels: Pixels, circuit: Circuit,
-               keys: NDArray[np.int64]) -> tuple[int, int]:  # fmt: skip
+def march_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, plan: Plan, pixels: Pixels,
+               circuit: Circuit, keys: NDArray[np.int64]) -> tuple[int, int]:  # fmt: skip
     """March one tile through the stretch; its events go to ``keys`` (see :func:`event_key`) as far as they fit.
 
     The pixels' state is changed only if all events fitted.
@@ -135,14 +136,14 @@ def march_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, pl
         sky_rows(surfaces, now + step, top, sky)
         seen = keep_seen(top, left, rows, cols, maps, places, kept, kept_places)
         shade(top, left, kept[:seen], kept_places[:seen], atlas.light, atlas.alpha, sky, light)
-        largest = ZERO
+        largest = 0.0
         for i in range(rows):
             for j in range(cols):
-                u = math.log(light[i, j] + dark)
+                u = np.float32(math.log(light[i, j] + dark))
                 u1[i, j] = u
                 v = low_pass(cutoff, floor, light[i, j], np.float32(step), u0[i, j], u, v0[i, j])
                 v1[i, j] = v
-                largest = max(largest, abs(v - v0[i, j]))
+                largest = max(largest, float(abs(v - v0[i, j])))
         steps += rows * cols
         if largest > circuit.max_change and step > 2 * MIN_STEP_US:
             step = max(step * max(0.9 * circuit.max_change / largest, 0.25), MIN_STEP_US)
@@ -158,7 +159,7 @@ def march_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, pl
                     m[i, j] -= leaked
                     continue
                 m[i, j], r[i, j], count = compare(now, now + step, v0[i, j], v1[i, j], m[i, j], r[i, j], on, off,
-                                                  leak, circuit.refractory_us, times, signs)  # fmt: skip
+                                                  circuit.leak, circuit.refractory_us, times, signs)  # fmt: skip
                 for event in range(count):
                     if found < len(keys):
                         keys[found] = event_key(times[event], top + i, left + j, signs[event])

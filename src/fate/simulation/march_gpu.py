@@ -7,7 +7,7 @@ keys with the recording in front (:data:`RECORDING_SHIFT`); they are sorted afte
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -59,7 +59,7 @@ class PixelBatch(NamedTuple):
 
 
 @triton.jit
-def _row_sum(table: Any, line: Any, i0: Any, i1: Any, fu0: Any, fu1: Any, hit: Any) -> Any:
+def _row_sum(table, line, i0, i1, fu0, fu1, hit):
     low = tl.load(table + line + i0, mask=hit, other=0)
     high = tl.load(table + line + i1, mask=hit, other=0)
     after_high = tl.load(table + line + i1 + 1, mask=hit, other=0)
@@ -69,8 +69,8 @@ def _row_sum(table: Any, line: Any, i0: Any, i1: Any, fu0: Any, fu1: Any, hit: A
 
 
 @triton.jit
-def _box_sum(table: Any, stride: Any, i0: Any, i1: Any, j0: Any, j1: Any, fu0: Any, fu1: Any, fv0: Any, fv1: Any,
-             hit: Any) -> Any:  # fmt: skip
+def _box_sum(table, stride, i0, i1, j0, j1, fu0, fu1, fv0, fv1,
+             hit):  # fmt: skip
     a = _row_sum(table, stride * j0, i0, i1, fu0, fu1, hit)
     b = _row_sum(table, stride * (j0 + 1), i0, i1, fu0, fu1, hit)
     c = _row_sum(table, stride * j1, i0, i1, fu0, fu1, hit)
@@ -79,8 +79,8 @@ def _box_sum(table: Any, stride: Any, i0: Any, i1: Any, j0: Any, j1: Any, fu0: A
 
 
 @triton.jit
-def _shade(x: Any, y: Any, now: Any, knot: Any, share: Any, recording: Any, begin: Any, end: Any, maps: Any, light: Any,
-           places: Any, ids: Any, light_table: Any, alpha_table: Any, sky: Any, surfaces: Any, knots: Any) -> Any:  # fmt: skip
+def _shade(x, y, now, knot, share, recording, begin, end, maps, light,
+           places, ids, light_table, alpha_table, sky, surfaces, knots):  # fmt: skip
     """Linear light at image points (x, y): ``shading.shade``."""
     total = tl.zeros_like(x)
     clear = tl.zeros_like(x) + 1.0
@@ -139,11 +139,11 @@ def _shade(x: Any, y: Any, now: Any, knot: Any, share: Any, recording: Any, begi
 
 
 @triton.jit
-def _march(maps: Any, light: Any, places: Any, first: Any, ids: Any, steps_us: Any, sky: Any, light_table: Any,
-           alpha_table: Any, theta_on: Any, theta_off: Any, log_light: Any, receptor: Any, reference: Any, release: Any,
-           log_light_out: Any, receptor_out: Any, reference_out: Any, release_out: Any, circuits: Any, keys: Any,
-           counter: Any, capacity: Any, length_us: Any, focal: Any, height: Any, width: Any, tiles: Any, columns: Any,
-           surfaces: Any, knots: Any, tile_size: tl.constexpr) -> None:  # fmt: skip
+def _march(maps, light, places, first, ids, steps_us, sky, light_table,
+           alpha_table, theta_on, theta_off, log_light, receptor, reference, release,
+           log_light_out, receptor_out, reference_out, release_out, circuits, keys,
+           counter, capacity, length_us, focal, height, width, tiles, columns,
+           surfaces, knots, tile_size: tl.constexpr):  # fmt: skip
     """One tile of one recording through the stretch: ``march.march_tile``."""
     program = tl.program_id(0)
     recording = (program // tiles).to(tl.int64)
@@ -179,8 +179,8 @@ def _march(maps: Any, light: Any, places: Any, first: Any, ids: Any, steps_us: A
         horizon = tl.load(at_knot) + share * (tl.load(at_knot + 3) - tl.load(at_knot))
         low, high = tl.load(at_knot + 1), tl.load(at_knot + 2)
         above = tl.minimum(tl.maximum((horizon - y) / focal, 0.0), 1.0)
-        seen = _shade(x, y, then, knot, share, recording, begin, end, maps, light, places, ids, light_table, alpha_table,
-                      low + above * (high - low), surfaces, knots)  # fmt: skip
+        seen = _shade(x, y, then, knot, share, recording, begin, end, maps, light, places, ids, light_table,
+                      alpha_table, low + above * (high - low), surfaces, knots)  # fmt: skip
         u1 = tl.log(seen + dark)
         corner = tl.where(cutoff > 0.0, cutoff, 1.0) * tl.maximum(floor, tl.minimum(seen, 1.0))
         lag = (u1 - u0) / step / corner

@@ -88,7 +88,7 @@ def keep_seen(top: int, left: int, rows: int, columns: int, maps: NDArray[np.flo
             below_v += v + dv <= ZERO
             above_v += v - dv >= ONE
             inside += u - du >= ZERO and u + du <= ONE and v - dv >= ZERO and v + dv <= ONE
-        if behind == 4 or (behind == 0 and max(max(below_u, above_u), max(below_v, above_v)) == 4):
+        if behind == 4 or (behind == 0 and max(below_u, above_u, below_v, above_v) == 4):
             continue
         kept[count] = maps[i]
         kept_places[count] = places[i]
@@ -206,8 +206,7 @@ def sky_rows(surfaces: Surfaces, t_us: float, top: int, sky: NDArray[np.float32]
 @compiled
 def render(surfaces: Surfaces, atlas: Atlas, plan: Plan, t_us: float, image: NDArray[np.float32]) -> None:
     """The whole picture at ``t_us`` after the stretch's start, linear light [H, W], into ``image``."""
-    height, width = image.shape
-    columns = (width + TILE - 1) // TILE
+    columns = (image.shape[1] + TILE - 1) // TILE
     sky = np.empty(TILE, np.float32)
     for tile in range(len(plan.step_us)):
         top, left = tile // columns * TILE, tile % columns * TILE

@@ -122,8 +122,8 @@ class Stage:
         self._place = np.array([place or (0.0, 0.0, 0.0) for place in fixed], np.float64)
 
     def surfaces(self, start_us: int, knots: int, reach: float = 140.0) -> Surfaces:
-        """What can be seen from ``start_us`` on for ``knots - 1`` steps of ``KNOT_US``, up to ``reach`` metres ahead."""
-        seconds = (start_us + KNOT_US * np.arange(knots)) * 1e-6
+        """What can be seen from ``start_us`` on at ``knots`` times ``KNOT_US`` apart, up to ``reach`` metres ahead."""
+        seconds = (start_us + KNOT_US * np.arange(knots, dtype=np.float64)) * 1e-6
         camera = self.ego.at(seconds)
         near = camera[1].min()
         chosen = self._in_reach(near, reach, seconds)
@@ -131,8 +131,8 @@ class Stage:
         body = self._body[chosen]
         count = np.array(self._count)[body]
         which = np.repeat(np.arange(len(chosen)), count)
-        panel = np.concatenate([np.arange(self._first[b], self._first[b] + self._count[b]) for b in body] or [[]])
-        panel = panel.astype(np.int64)
+        ends = np.cumsum(count)
+        panel = np.arange(ends[-1]) - np.repeat(ends - count - np.array(self._first)[body], count)
         corner, across, down = self._posed(panel, which, chosen, x, z, heading, gait, camera)
         maps, side = matrices(corner, across, down, self.pinhole)
         margin = 0.5 * BLUR_WIDTH + 0.5

@@ -117,7 +117,7 @@ def matrices(corner: Floats, across: Floats, down: Floats, pinhole: Pinhole) -> 
 def projected_bounds(
     corner: Floats, across: Floats, down: Floats, focal: float, centre_x: float, centre_y: float, margin: float
 ) -> NDArray[np.float32]:
-    """The columns and rows [K, 4] (x1, y1, x2, y2) that rectangles [R, K, 3] reach, clipped at ``NEAR``; empty: x1 > x2."""
+    """Columns and rows [K, 4] (x1, y1, x2, y2) that rectangles [R, K, 3] reach, clipped at ``NEAR``; none: x1 > x2."""
     knots, count = corner.shape[0], corner.shape[1]
     bounds = np.empty((count, 4), np.float32)
     points = np.empty((4, 3))

@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from fate.compiled import compiled
 from fate.errors import FateError
 
 Float32 = npt.NDArray[np.float32]
@@ -236,29 +237,32 @@ def outline(shape: Texture | Panel) -> Float32:
     height, width = texture.shape
     first = solid[rows].argmax(axis=1)
     last = width - solid[rows, ::-1].argmax(axis=1)
-    # The hull's corners are ends of rows: four corners of each row's solid span are enough.
-    points = {
-        (int(x), int(y)) for row, a, b in zip(rows, first, last, strict=True) for x in (a, b) for y in (row, row + 1)
-    }
-    corners = np.array(_convex_hull(sorted(points)), dtype=np.float64)
-    return np.asarray(corners / (width, height), dtype=np.float32)
+    # The hull's corners are ends of rows: the upper and the lower corner of each row's solid span are enough.
+    left = np.unique(np.concatenate([np.stack([first, rows + down], axis=1) for down in (0, 1)]), axis=0)
+    right = np.unique(np.concatenate([np.stack([last, rows + down], axis=1) for down in (0, 1)]), axis=0)
+    points = np.unique(np.concatenate([left, right]), axis=0).astype(np.int64)
+    return np.asarray(_convex_hull(points) / (width, height), dtype=np.float32)
 
 
-def _convex_hull(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Monotone chain over points sorted by (x, y); collinear points are left out."""
-    chains: list[list[tuple[int, int]]] = []
-    for ordered in (points, points[::-1]):
-        chain: list[tuple[int, int]] = []
-        for point in ordered:
-            while len(chain) >= 2 and _turn(chain[-2], chain[-1], point) <= 0:
-                chain.pop()
-            chain.append(point)
-        chains.append(chain[:-1])
-    return chains[0] + chains[1]
-
-
-def _turn(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> int:
-    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
+@compiled
+def _convex_hull(points: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Monotone chain over points [n, 2] sorted by (x, y); collinear points are left out."""
+    count = len(points)
+    hull = np.empty((2 * count + 2, 2), np.int64)
+    used = 0
+    for chain in range(2):  # along the lower side, and back along the upper one
+        begin = used
+        for step in range(count):
+            point = points[step] if chain == 0 else points[count - 1 - step]
+            while used - begin >= 2:
+                a, b = hull[used - 2], hull[used - 1]
+                if (b[0] - a[0]) * (point[1] - a[1]) - (b[1] - a[1]) * (point[0] - a[0]) > 0:
+                    break
+                used -= 1
+            hull[used] = point
+            used += 1
+        used -= 1  # the last point of a chain is the first of the next
+    return hull[:used].astype(np.float64)
 
 
 def _turned(vector: Float64, axis: Float64, angle: float) -> Float64:

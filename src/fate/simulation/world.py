@@ -137,18 +137,19 @@ def _ground(cast: Cast, layout: Street) -> None:
         panel = Panel(texture, _v(-reach, 0, 700), _v(2 * reach, 0, 0), _v(0, 0, -699.5))
         cast.scenery(Body("ground", "scenery", (panel,), 700.0, 2 * reach, 0.0), 0.0, 0.0, layer)
     if layout.kind != "open":
-        for x, side in ((layout.left_kerb, "left"), (layout.right_kerb, "right")):
-            panel = Panel(street.kerb_strip(side), _v(x - 0.25, 0, 300), _v(0.5, 0, 0), _v(0, 0, -299.5))
+        strips = street.kerb_strip("left"), street.kerb_strip("right")
+        for x, strip in zip((layout.left_kerb, layout.right_kerb), strips, strict=True):
+            panel = Panel(strip, _v(x - 0.25, 0, 300), _v(0.5, 0, 0), _v(0, 0, -299.5))
             cast.scenery(Body("kerb", "scenery", (panel,), 300.0, 0.5, 0.0), 0.0, 0.0, Layer.KERB)
     skyline = street.make_skyline(rng)
     far = Panel(skyline, _v(-900, -95, 800), _v(1800, 0, 0), _v(0, 97, 0))
     cast.scenery(Body("skyline", "scenery", (far,), 0.0, 1800.0, 95.0), 0.0, 0.0, Layer.FAR)
 
     dashes, count, pitch = street.dash_strip(8), 8, 9.0 if layout.kind != "open" else 12.0
-    strip = _on_ground("dashes", dashes, 0.14, count * pitch)
+    line = _on_ground("dashes", dashes, 0.14, count * pitch)
     for lane in range(1, layout.oncoming_lanes + 1):
         for z in np.arange(-10.0, layout.length, count * pitch):
-            cast.scenery(strip, LANE / 2 - lane * LANE, z + count * pitch / 2, Layer.MARKING)
+            cast.scenery(line, LANE / 2 - lane * LANE, z + count * pitch / 2, Layer.MARKING)
     patches = [_on_ground("patch", street.patch(rng), rng.uniform(0.8, 2.5), rng.uniform(1.5, 6)) for _ in range(4)]
     cover = _on_ground("manhole", street.manhole(), 0.7, 0.7)
     z = 0.0
