@@ -30,8 +30,8 @@ from fate.simulation.recorder import Piece, circuit_of, first_pixels
 from fate.simulation.scene import STRETCH_US, Boxes, Scene
 from fate.simulation.surfaces import Atlas, Surfaces
 
-#: Recordings side by side; one of 304 × 240 pixels takes about 20 MB of the GPU's memory.
-RECORDINGS = 256
+#: Recordings side by side: enough to fill a large GPU, few enough that the first ones start soon.
+RECORDINGS = 60
 #: Pixels side by side; a 1280 × 720 sensor has as many as twelve of 304 × 240.
 PIXELS = RECORDINGS * 304 * 240
 #: Stretches a process may be ahead of the GPU.
@@ -57,36 +57,46 @@ class Packet(NamedTuple):
     boxes: list[tuple[int, Boxes]]
 
 
-def _prepare(scenes: list[tuple[int, Scene, NDArray[np.int64]]], queue: Any) -> None:
-    """A process's work: openings of its scenes, then their stretches in turn."""
+#: A scene's place in its batch, the scene, and when its boxes are wanted.
+Share = list[tuple[int, Scene, NDArray[np.int64]]]
+
+
+def _prepare(shares: list[Share], queue: Any) -> None:
+    """A process's work: its share of one batch of scenes after the other."""
     torch.set_num_threads(1)  # the processes share the cores among them
     try:
-        for place, scene, _ in scenes:
-            pixels = first_pixels(scene.camera, scene.seed, scene.light(0))
-            queue.put(Opening(place, scene.stage.atlas, tuple(pixels)))
-        noises = {place: scene.camera.background(scene.seed) for place, scene, _ in scenes}
-        for stretch in range(max((scene.num_stretches for _, scene, _ in scenes), default=0)):
-            start_us = stretch * STRETCH_US
-            for place, scene, times_us in scenes:
-                end_us = min(start_us + STRETCH_US, scene.duration_us)
-                surfaces, atlas = scene.surfaces(stretch), scene.stage.atlas
-                which = surfaces.texture
-                textures = np.stack(
-                    [atlas.offset[which], atlas.width[which], atlas.height[which], atlas.opaque[which]], axis=1
-                )
-                wanted = scene.times_in(stretch, times_us)
-                queue.put(
-                    Packet(
-                        place,
-                        surfaces,
-                        textures.astype(np.int64),
-                        make_plan(surfaces, atlas, *scene.sensor),
-                        torch.stack(list(noises[place].window(start_us, end_us)), 1).numpy(),
-                        [(int(time), scene.boxes(int(time))) for time in wanted],
-                    )
-                )
+        for share in shares:
+            _prepare_share(share, queue)
     except Exception as error:  # it is raised again in the main process
         queue.put(error)
+
+
+def _prepare_share(scenes: Share, queue: Any) -> None:
+    """Openings of some scenes, then their stretches in turn."""
+    for place, scene, _ in scenes:
+        pixels = first_pixels(scene.camera, scene.seed, scene.light(0))
+        queue.put(Opening(place, scene.stage.atlas, tuple(pixels)))
+    noises = {place: scene.camera.background(scene.seed) for place, scene, _ in scenes}
+    for stretch in range(max((scene.num_stretches for _, scene, _ in scenes), default=0)):
+        start_us = stretch * STRETCH_US
+        for place, scene, times_us in scenes:
+            end_us = min(start_us + STRETCH_US, scene.duration_us)
+            surfaces, atlas = scene.surfaces(stretch), scene.stage.atlas
+            which = surfaces.texture
+            textures = np.stack(
+                [atlas.offset[which], atlas.width[which], atlas.height[which], atlas.opaque[which]], axis=1
+            )
+            wanted = scene.times_in(stretch, times_us)
+            queue.put(
+                Packet(
+                    place,
+                    surfaces,
+                    textures.astype(np.int64),
+                    make_plan(surfaces, atlas, *scene.sensor),
+                    torch.stack(list(noises[place].window(start_us, end_us)), 1).numpy(),
+                    [(int(time), scene.boxes(int(time))) for time in wanted],
+                )
+            )
 
 
 @contextmanager
@@ -106,14 +116,13 @@ def _one_thread_each() -> Iterator[None]:
 
 
 class _Workers:
-    """Processes that prepare the scenes of one batch."""
+    """Processes that prepare scenes, batch after batch: while the GPU is at one, they begin with the next."""
 
-    def __init__(self, scenes: Sequence[Scene], times_us: Sequence[NDArray[np.int64]], count: int) -> None:
+    def __init__(self, batches: list[Share], count: int) -> None:
         context = get_context("spawn")
-        work = list(zip(range(len(scenes)), scenes, times_us, strict=True))
-        shares = [work[first::count] for first in range(min(count, len(work)))]
-        self._of = {place: worker for worker, share in enumerate(shares) for place, _, _ in share}
-        self._queues = [context.Queue(maxsize=AHEAD * len(share)) for share in shares]
+        self._count = min(count, len(batches[0]))
+        shares = [[batch[worker :: self._count] for batch in batches] for worker in range(self._count)]
+        self._queues = [context.Queue(maxsize=AHEAD * len(batches[0]) // self._count) for _ in shares]
         self._processes = [
             context.Process(target=_prepare, args=(share, queue), daemon=True)
             for share, queue in zip(shares, self._queues, strict=True)
@@ -124,7 +133,7 @@ class _Workers:
 
     def next(self, place: int) -> Any:
         """What the process of a scene sends next; scenes of one process come in turn."""
-        worker = self._of[place]
+        worker = place % self._count
         while True:
             try:
                 message = self._queues[worker].get(timeout=5.0)
@@ -211,41 +220,44 @@ def record_on_gpu(
     device: str = "cuda",
     threads: int | None = None,
 ) -> Iterator[Piece]:
-    """Record scenes of one profile and length on a GPU, as many side by side as it likes; see ``record_many``."""
-    made: list[tuple[int, Scene]] = []
-    for number, make in enumerate(scenes):
-        made.append((number, make()))
-        sensor = made[0][1].sensor
-        if len(made) * sensor.height * sensor.width >= PIXELS or number == len(scenes) - 1:
-            yield from _record_batch(made, [times_us(scene) for _, scene in made], torch.device(device), threads)
-            made = []
+    """Record scenes of one profile and length on a GPU, many side by side; see ``recorder.record_many``."""
+    made = [make() for make in scenes]  # streets are drawn when they are first looked at, in the processes
+    if not made:
+        return
+    kinds = {(scene.sensor, scene.duration_us) for scene in made}
+    if len(kinds) > 1:
+        raise FateError(f"scenes of {len(kinds)} sensors and lengths were given; on a GPU all must be of one")
+    size = min(max(PIXELS // (made[0].sensor.height * made[0].sensor.width), 1), len(made))
+    numbers = [range(first, min(first + size, len(made))) for first in range(0, len(made), size)]
+    batches: list[Share] = [
+        [(place, made[number], times_us(made[number])) for place, number in enumerate(batch)] for batch in numbers
+    ]
+    workers = _Workers(batches, threads or max((os.cpu_count() or 2) - 1, 1))
+    try:
+        for batch, share in zip(numbers, batches, strict=True):
+            yield from _record_batch(batch, [scene for _, scene, _ in share], workers, torch.device(device))
+    finally:
+        workers.close()
 
 
 def _record_batch(
-    made: list[tuple[int, Scene]], times_us: list[NDArray[np.int64]], device: torch.device, threads: int | None
+    numbers: Sequence[int], scenes: list[Scene], workers: _Workers, device: torch.device
 ) -> Iterator[Piece]:
-    scenes = [scene for _, scene in made]
-    lengths = {scene.duration_us for scene in scenes}
-    if len(lengths) > 1:
-        raise FateError(f"scenes of {sorted(lengths)} µs were given to one GPU batch; give scenes of one length")
-    workers = _Workers(scenes, times_us, threads or max((os.cpu_count() or 2) - 1, 1))
-    try:
-        openings: list[Opening] = [workers.next(place) for place in range(len(scenes))]
-        march, bases = _opened(openings, scenes, device)
-        finishing = _Finishing([scene.camera for scene in scenes], [scene.seed for scene in scenes], device)
-        for stretch in range(scenes[0].num_stretches):
-            start_us = stretch * STRETCH_US
-            length_us = min(STRETCH_US, scenes[0].duration_us - start_us)
-            last = stretch == scenes[0].num_stretches - 1
-            packets: list[Packet] = [workers.next(place) for place in range(len(scenes))]
-            keys = march.march(_batched(packets, bases, device), float(length_us))
-            background = _background_keys(packets, start_us).to(device)
-            done = finishing.finish(keys, march.pixels.log_light, background, start_us, length_us, last)
-            events = _split(done, len(scenes), scenes[0].sensor, start_us)
-            for (number, _), packet, piece in zip(made, packets, events, strict=True):
-                yield Piece(number, piece, packet.boxes, last)
-    finally:
-        workers.close()
+    openings: list[Opening] = [workers.next(place) for place in range(len(scenes))]
+    march, bases = _opened(openings, scenes, device)
+    del openings
+    finishing = _Finishing([scene.camera for scene in scenes], [scene.seed for scene in scenes], device)
+    for stretch in range(scenes[0].num_stretches):
+        start_us = stretch * STRETCH_US
+        length_us = min(STRETCH_US, scenes[0].duration_us - start_us)
+        last = stretch == scenes[0].num_stretches - 1
+        packets: list[Packet] = [workers.next(place) for place in range(len(scenes))]
+        keys = march.march(_batched(packets, bases, device), float(length_us))
+        background = _background_keys(packets, start_us).to(device)
+        done = finishing.finish(keys, march.pixels.log_light, background, start_us, length_us, last)
+        events = _split(done, len(scenes), scenes[0].sensor, start_us)
+        for number, packet, piece in zip(numbers, packets, events, strict=True):
+            yield Piece(number, piece, packet.boxes, last)
 
 
 def _opened(openings: list[Opening], scenes: list[Scene], device: torch.device) -> tuple[GpuMarch, NDArray[np.int64]]:

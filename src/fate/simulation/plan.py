@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.compiled import compiled
+from fate.compiled import compiled, inlined
 from fate.simulation.surfaces import KNOT_US, Atlas, Surfaces
 
 #: Rows and columns of a tile.
@@ -37,45 +37,54 @@ class Plan(NamedTuple):
     step_us: NDArray[np.float32]  #: [N] longest time step
 
 
-@compiled
-def motion(
-    before: NDArray[np.float32], after: NDArray[np.float32], x: float, y: float, flat_u: bool, flat_v: bool
-) -> float:
-    """How fast a surface moves at the image point (x, y), pixels per knot, from its matrices at two knots.
+@inlined
+def motion(maps: NDArray[np.float32], knot: int, k: int, x: float, y: float, flat_u: bool, flat_v: bool) -> float:
+    """How fast surface k moves at the image point (x, y) after a knot, pixels per knot.
 
-    Along a direction in which the texture does not change (``flat_u``, ``flat_v``) motion cannot be seen.
+    The speed is that of lines of equal u and of equal v, at right angles to them. Along a direction in which the
+    texture does not change (``flat_u``, ``flat_v``) motion cannot be seen.
     """
-    w = before[6] * x + before[7] * y + before[8]
-    if w <= 1e-9:
-        return 0.0
-    inverse = 1.0 / w
-    u = (before[0] * x + before[1] * y + before[2]) * inverse
-    v = (before[3] * x + before[4] * y + before[5]) * inverse
-    rate_w = (after[6] - before[6]) * x + (after[7] - before[7]) * y + after[8] - before[8]
-    rate_u = ((after[0] - before[0]) * x + (after[1] - before[1]) * y + after[2] - before[2] - u * rate_w) * inverse
-    rate_v = ((after[3] - before[3]) * x + (after[4] - before[4]) * y + after[5] - before[5] - v * rate_w) * inverse
-    ux, uy = (before[0] - u * before[6]) * inverse, (before[1] - u * before[7]) * inverse
-    vx, vy = (before[3] - v * before[6]) * inverse, (before[4] - v * before[7]) * inverse
-    along_u = 0.0 if flat_u else abs(rate_u) / max(math.sqrt(ux * ux + uy * uy), 1e-12)
-    along_v = 0.0 if flat_v else abs(rate_v) / max(math.sqrt(vx * vx + vy * vy), 1e-12)
-    return max(along_u, along_v)
+    speed = 0.0
+    w = maps[knot, k, 6] * x + maps[knot, k, 7] * y + maps[knot, k, 8]
+    if w > 1e-9:
+        u = (maps[knot, k, 0] * x + maps[knot, k, 1] * y + maps[knot, k, 2]) / w
+        v = (maps[knot, k, 3] * x + maps[knot, k, 4] * y + maps[knot, k, 5]) / w
+        next_w = maps[knot + 1, k, 6] * x + maps[knot + 1, k, 7] * y + maps[knot + 1, k, 8]
+        next_u = maps[knot + 1, k, 0] * x + maps[knot + 1, k, 1] * y + maps[knot + 1, k, 2]
+        next_v = maps[knot + 1, k, 3] * x + maps[knot + 1, k, 4] * y + maps[knot + 1, k, 5]
+        # times w throughout: it cancels
+        ux, uy = maps[knot, k, 0] - u * maps[knot, k, 6], maps[knot, k, 1] - u * maps[knot, k, 7]
+        vx, vy = maps[knot, k, 3] - v * maps[knot, k, 6], maps[knot, k, 4] - v * maps[knot, k, 7]
+        if not flat_u:
+            speed = abs(next_u - u * next_w) / max(math.sqrt(ux * ux + uy * uy), 1e-12)
+        if not flat_v:
+            speed = max(speed, abs(next_v - v * next_w) / max(math.sqrt(vx * vx + vy * vy), 1e-12))
+    return speed
 
 
 @compiled
-def tile_motion(
-    surfaces: Surfaces, k: int, x1: float, y1: float, x2: float, y2: float, flat_u: bool, flat_v: bool
-) -> float:
+def tile_motion(maps: NDArray[np.float32], k: int, x1: float, y1: float, x2: float, y2: float, flat_u: bool,
+                flat_v: bool) -> float:  # fmt: skip
     """The fastest motion of surface k within a rectangle of the picture, pixels per µs."""
     fastest = 0.0
-    last = surfaces.maps.shape[0] - 1
+    last = maps.shape[0] - 1
     for knot in (0, last // 2, last - 1):
-        before, after = surfaces.maps[knot, k], surfaces.maps[knot + 1, k]
-        for x in (x1, x2):
-            for y in (y1, y2):
-                fastest = max(fastest, motion(before, after, x, y, flat_u, flat_v))
-        middle = motion(before, after, 0.5 * (x1 + x2), 0.5 * (y1 + y2), flat_u, flat_v)
-        fastest = max(fastest, middle)
+        for corner in range(5):
+            x = 0.5 * (x1 + x2) if corner == 4 else (x2 if corner & 1 else x1)
+            y = 0.5 * (y1 + y2) if corner == 4 else (y2 if corner & 2 else y1)
+            fastest = max(fastest, motion(maps, knot, k, x, y, flat_u, flat_v))
     return fastest / KNOT_US
+
+
+@compiled
+def tiles_of(bounds: NDArray[np.float32], height: int, width: int) -> tuple[int, int, int, int]:
+    """First and past-last row and column of tiles that a rectangle of the picture reaches."""
+    rows, columns = (height + TILE - 1) // TILE, (width + TILE - 1) // TILE
+    if bounds[0] >= width or bounds[1] >= height or bounds[2] <= 0 or bounds[3] <= 0:
+        return 0, 0, 0, 0
+    top, left = int(max(bounds[1], 0.0)) // TILE, int(max(bounds[0], 0.0)) // TILE
+    bottom, right = int(min(bounds[3], height - 1.0)) // TILE, int(min(bounds[2], width - 1.0)) // TILE
+    return top, min(bottom + 1, rows), left, min(right + 1, columns)
 
 
 @compiled
@@ -84,29 +93,35 @@ def make_plan(surfaces: Surfaces, atlas: Atlas, height: int, width: int) -> Plan
     rows, columns = (height + TILE - 1) // TILE, (width + TILE - 1) // TILE
     count = surfaces.maps.shape[1]
     first = np.zeros(rows * columns + 1, np.int64)
-    ids = np.empty(rows * columns * max(count, 1), np.int32)
+    for k in range(count):
+        top, bottom, left, right = tiles_of(surfaces.bounds[k], height, width)
+        for row in range(top, bottom):
+            for column in range(left, right):
+                first[row * columns + column + 1] += 1
+    first = np.cumsum(first)
+    ids = np.empty(first[-1], np.int32)
+    used = first[:-1].copy()
+    fastest = np.zeros(rows * columns)
+    longest = np.full(rows * columns, MAX_STEP_US)
+    for k in range(count):
+        top, bottom, left, right = tiles_of(surfaces.bounds[k], height, width)
+        texture = surfaces.texture[k]
+        flat_u = atlas.width[texture] == 1 and atlas.opaque[texture]
+        flat_v = atlas.height[texture] == 1 and atlas.opaque[texture]
+        flickers = surfaces.depth[k] > 0 and surfaces.glow[k] > 0
+        x1, y1, x2, y2 = surfaces.bounds[k]
+        for row in range(top, bottom):
+            for column in range(left, right):
+                tile = row * columns + column
+                ids[used[tile]] = k
+                used[tile] += 1
+                near_x, far_x = max(x1, column * TILE), min(x2, (column + 1) * TILE)
+                near_y, far_y = max(y1, row * TILE), min(y2, (row + 1) * TILE)
+                speed = tile_motion(surfaces.maps, k, near_x, near_y, far_x, far_y, flat_u, flat_v)
+                fastest[tile] = max(fastest[tile], speed)
+                if flickers:
+                    longest[tile] = FLICKER_STEP_US
     step = np.empty(rows * columns, np.float32)
-    used = 0
-    for row in range(rows):
-        top, bottom = row * TILE + 0.5, min((row + 1) * TILE, height) - 0.5
-        for column in range(columns):
-            left, right = column * TILE + 0.5, min((column + 1) * TILE, width) - 0.5
-            tile = row * columns + column
-            fastest = 0.0
-            longest = MAX_STEP_US
-            for k in range(count):
-                x1, y1 = max(surfaces.bounds[k, 0], left), max(surfaces.bounds[k, 1], top)
-                x2, y2 = min(surfaces.bounds[k, 2], right), min(surfaces.bounds[k, 3], bottom)
-                if x1 > x2 or y1 > y2:
-                    continue
-                ids[used] = k
-                used += 1
-                texture = surfaces.texture[k]
-                flat_u = atlas.width[texture] == 1 and atlas.opaque[texture]
-                flat_v = atlas.height[texture] == 1 and atlas.opaque[texture]
-                fastest = max(fastest, tile_motion(surfaces, k, x1, y1, x2, y2, flat_u, flat_v))
-                if surfaces.depth[k] > 0 and surfaces.glow[k] > 0:
-                    longest = FLICKER_STEP_US
-            first[tile + 1] = used
-            step[tile] = max(min(longest, MAX_MOTION / max(fastest, 1e-9)), MIN_STEP_US)
-    return Plan(first, ids[:used].copy(), step)
+    for tile in range(rows * columns):
+        step[tile] = max(min(longest[tile], MAX_MOTION / max(fastest[tile], 1e-9)), MIN_STEP_US)
+    return Plan(first, ids, step)

@@ -102,7 +102,9 @@ class Scene:
         stage = Stage(pinhole, ego, cast.actors, lighting, self._height)
         names = [body.kind.replace("-", " ") for body in cast.objects]
         class_of = np.array([self.classes.index(name) for name in names], np.int32)
-        return stage, Outlines.build(stage.textures), class_of
+        labelled = {id(panel.texture) for body in cast.objects for panel in body.panels}
+        outlines = Outlines.build([texture if id(texture) in labelled else None for texture in stage.textures])
+        return stage, outlines, class_of
 
     @property
     def stage(self) -> Stage:
@@ -151,7 +153,19 @@ class Scene:
         owners = np.unique(surfaces.owner[surfaces.owner >= 0])
         boxes, visible = np.zeros((len(owners), 4)), np.zeros(len(owners))
         height, width = self.sensor
-        look(surfaces, self.stage.atlas, self._world[1], since, height, width, owners, boxes, visible)
+        look(
+            surfaces,
+            self.stage.atlas,
+            self._world[1],
+            since,
+            height,
+            width,
+            MIN_VISIBLE,
+            MIN_SIDE * width,
+            owners,
+            boxes,
+            visible,
+        )
         sides = np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1])
         keep = (visible >= MIN_VISIBLE) & (sides >= MIN_SIDE * width)
         return Boxes(

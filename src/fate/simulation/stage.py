@@ -21,6 +21,7 @@ from fate.simulation.surfaces import (
     Atlas,
     Pinhole,
     Surfaces,
+    cross,
     matrices,
     projected_bounds,
 )
@@ -225,7 +226,7 @@ class Stage:
             sideways = np.where(facing, 0.25 + 0.75 * np.abs(np.sin(heading - bearing)), 1.0)[:, bodies]
             angle = data.amplitude[limbs] * sideways * np.sin(gait[:, bodies] + data.phase[limbs])
             vectors = [vector.copy() for vector in vectors]
-            axis = np.cross(data.across[limbs], data.down[limbs])
+            axis = cross(data.across[limbs], data.down[limbs])
             axis = axis / np.linalg.norm(axis, axis=-1, keepdims=True)
             for number, vector in enumerate(vectors):
                 pivot = data.pivot[limbs] if number == 0 else np.zeros(3)
@@ -284,7 +285,7 @@ class Stage:
     ) -> tuple[Floats, Floats]:
         """Light on each panel [K], and light from it [K]."""
         light = self.lighting
-        outward = -np.cross(across, down)
+        outward = -cross(across, down)
         outward /= np.maximum(np.linalg.norm(outward, axis=-1, keepdims=True), 1e-12)
         outward *= np.where(side < 0, -1.0, 1.0)[:, None]
         sun = np.array(light.to_sun)
@@ -310,7 +311,7 @@ def _turned(vectors: Floats, axis: Floats, angle: Floats) -> Floats:
     """Vectors [R, K, 3] turned about unit axes [K, 3] by angles [R, K]."""
     cos, sin = np.cos(angle)[..., None], np.sin(angle)[..., None]
     along = np.sum(vectors * axis, axis=-1, keepdims=True) * axis
-    return np.asarray(along + cos * (vectors - along) + sin * np.cross(axis, vectors))
+    return np.asarray(along + cos * (vectors - along) + sin * cross(axis, vectors))
 
 
 def _compiled_panels(body: Body, textures: dict[int, int]) -> _Panels:

@@ -23,7 +23,7 @@ from fate.simulation.textures import Texture, summed_area
 Floats = NDArray[np.float64]
 
 #: Distance between knots, µs.
-KNOT_US = 5_000
+KNOT_US = 10_000
 #: A rectangle is clipped at this depth, metres.
 NEAR = 0.05
 #: The lens blurs a point to about this standard deviation, in pixels.
@@ -96,21 +96,26 @@ def matrices(corner: Floats, across: Floats, down: Floats, pinhole: Pinhole) -> 
         [R, K, 9] matrices, scaled alike at all knots; and [R, K] n·P in metres, positive where ``across`` is seen
         going right with ``down`` going down.
     """
-    normal = np.cross(across, down)
-    side = np.einsum("rki,rki->rk", normal, corner)
+    normal = cross(across, down)
+    side = np.sum(normal * corner, axis=-1)
     middle = len(side) // 2
     sign = np.where(side[middle] < 0, -1.0, 1.0)
     scale = sign / np.maximum(np.linalg.norm(normal[middle], axis=-1), 1e-12)
-    rows = np.stack([np.cross(down, corner), np.cross(corner, across), normal], axis=2) * scale[None, :, None, None]
-    to_ray = np.array(
-        [
-            [1 / pinhole.focal, 0, -pinhole.centre_x / pinhole.focal],
-            [0, 1 / pinhole.focal, -pinhole.centre_y / pinhole.focal],
-            [0, 0, 1],
-        ]
-    )
+    rows = np.stack([cross(down, corner), cross(corner, across), normal], axis=2) * scale[None, :, None, None]
+    maps = np.empty_like(rows)  # of pixels instead of rays: x = (column - centre_x) / focal
+    maps[..., :2] = rows[..., :2] / pinhole.focal
+    maps[..., 2] = rows[..., 2] - maps[..., 0] * pinhole.centre_x - maps[..., 1] * pinhole.centre_y
     length = np.maximum(np.linalg.norm(normal, axis=-1), 1e-12)
-    return (rows @ to_ray).reshape(*side.shape, 9).astype(np.float32), side / length
+    return maps.reshape(*side.shape, 9).astype(np.float32), side / length
+
+
+def cross(a: Floats, b: Floats) -> Floats:
+    """Cross products of vectors [..., 3]; several times as fast as numpy's for short arrays."""
+    result = np.empty(np.broadcast_shapes(a.shape, b.shape))
+    result[..., 0] = a[..., 1] * b[..., 2] - a[..., 2] * b[..., 1]
+    result[..., 1] = a[..., 2] * b[..., 0] - a[..., 0] * b[..., 2]
+    result[..., 2] = a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
+    return result
 
 
 @compiled

@@ -238,9 +238,9 @@ def outline(shape: Texture | Panel) -> Float32:
     first = solid[rows].argmax(axis=1)
     last = width - solid[rows, ::-1].argmax(axis=1)
     # The hull's corners are ends of rows: the upper and the lower corner of each row's solid span are enough.
-    left = np.unique(np.concatenate([np.stack([first, rows + down], axis=1) for down in (0, 1)]), axis=0)
-    right = np.unique(np.concatenate([np.stack([last, rows + down], axis=1) for down in (0, 1)]), axis=0)
-    points = np.unique(np.concatenate([left, right]), axis=0).astype(np.int64)
+    x, y = np.concatenate([first, first, last, last]), np.concatenate([rows, rows + 1, rows, rows + 1])
+    order = np.lexsort((y, x))
+    points = np.stack([x[order], y[order]], axis=1).astype(np.int64)
     return np.asarray(_convex_hull(points) / (width, height), dtype=np.float32)
 
 

@@ -8,6 +8,8 @@ what lies outside the picture counted as hidden.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +22,8 @@ from fate.simulation.textures import Texture, outline
 
 #: Half of full coverage, in the units of the summed-area tables.
 HALF = 32768
+#: The visible share of a large object is counted on a grid of about this many points along a side.
+SAMPLES = 16
 
 
 class Outlines(NamedTuple):
@@ -29,9 +33,10 @@ class Outlines(NamedTuple):
     points: NDArray[np.float64]  #: [points, 2] texture coordinates (u, v)
 
     @staticmethod
-    def build(textures: tuple[Texture, ...]) -> Outlines:
-        """Outlines of ``textures``, in their order."""
-        points = [outline(texture).astype(np.float64) for texture in textures]
+    def build(textures: Sequence[Texture | None]) -> Outlines:
+        """Outlines of ``textures``, in their order; None where no outline is asked for."""
+        nothing = np.zeros((0, 2))
+        points = [nothing if texture is None else outline(texture).astype(np.float64) for texture in textures]
         first = np.concatenate([[0], np.cumsum([len(part) for part in points])]).astype(np.int64)
         return Outlines(first, np.concatenate([*points, np.zeros((0, 2))]))
 
@@ -76,26 +81,72 @@ def extent(maps: NDArray[np.float32], i: int, points: NDArray[np.float64], box: 
 
 
 @compiled
-def look(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, t_us: float, height: int, width: int,
-         owners: NDArray[np.int32], boxes: NDArray[np.float64], shares: NDArray[np.float64]) -> None:  # fmt: skip
-    """The visible box [N, 4] and the visible share [N] of each owner, ``t_us`` after the stretch's start."""
+def seen_at(maps: NDArray[np.float32], places: NDArray[np.int64], table: NDArray[np.int32], own: NDArray[np.int32],
+            before: NDArray[np.int32], x1: int, y1: int, x2: int, y2: int, stride: int) -> tuple[int, int]:  # fmt: skip
+    """Of every ``stride``-th pixel in columns [x1, x2) and rows [y1, y2), how many an object would cover, and does.
+
+    ``own`` are its surfaces, ``before`` those in front of it.
+    """
+    alone, seen = 0, 0
+    for row in range(y1, y2, stride):
+        for column in range(x1, x2, stride):
+            x, y = np.float32(column + 0.5), np.float32(row + 0.5)
+            mine = False
+            for i in range(len(own)):
+                if solid(maps, places, table, own[i], x, y):
+                    mine = True
+                    break
+            if mine:
+                alone += 1
+                hidden = False
+                for i in range(len(before)):
+                    if solid(maps, places, table, before[i], x, y):
+                        hidden = True
+                        break
+                if not hidden:
+                    seen += 1
+    return alone, seen
+
+
+@compiled
+def mask_extent(maps: NDArray[np.float32], places: NDArray[np.int64], table: NDArray[np.int32],
+                own: NDArray[np.int32], before: NDArray[np.int32], x1: int, y1: int, x2: int, y2: int,
+                ) -> tuple[int, int, int, int]:  # fmt: skip
+    """Columns [x1, x2) and rows [y1, y2) in which an object is seen: each border moves in until it meets a pixel."""
+    while x1 < x2 and seen_at(maps, places, table, own, before, x1, y1, x1 + 1, y2, 1)[1] == 0:
+        x1 += 1
+    while x1 < x2 and seen_at(maps, places, table, own, before, x2 - 1, y1, x2, y2, 1)[1] == 0:
+        x2 -= 1
+    while y1 < y2 and seen_at(maps, places, table, own, before, x1, y1, x2, y1 + 1, 1)[1] == 0:
+        y1 += 1
+    while y1 < y2 and seen_at(maps, places, table, own, before, x1, y2 - 1, x2, y2, 1)[1] == 0:
+        y2 -= 1
+    return x1, y1, x2, y2
+
+
+@compiled
+def look(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, t_us: float, height: int, width: int, min_share: float,
+         min_side: float, owners: NDArray[np.int32], boxes: NDArray[np.float64],
+         shares: NDArray[np.float64]) -> None:  # fmt: skip
+    """The visible box [N, 4] and the visible share [N] of each owner, ``t_us`` after the stretch's start.
+
+    Owners seen to less than ``min_share``, or of fewer than ``min_side`` pixels along a side, keep an empty box.
+    """
     count = surfaces.maps.shape[1]
     ids = np.arange(count).astype(np.int32)
     maps = np.empty((count, 10), np.float32)
     maps_at(surfaces, ids, t_us, maps)
     places, table = places_of(surfaces, atlas, ids), atlas.alpha
-    own = np.empty(count, np.int32)
-    before = np.empty(count, np.int32)
+    own_ids, before_ids = np.empty(count, np.int32), np.empty(count, np.int32)
     whole = np.empty(4)
     for n in range(len(owners)):
         boxes[n] = 0.0
         shares[n] = 0.0
-        owned = 0
-        free = True
+        owned, free = 0, True
         whole[0], whole[1], whole[2], whole[3] = 1e9, 1e9, -1e9, -1e9
         for k in range(count):
             if surfaces.owner[k] == owners[n]:
-                own[owned] = k
+                own_ids[owned] = k
                 owned += 1
                 texture = surfaces.texture[k]
                 free &= extent(maps, k, outlines.points[outlines.first[texture] : outlines.first[texture + 1]], whole)
@@ -103,46 +154,31 @@ def look(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, t_us: float, heig
             continue
         if not free:  # part of it is beside or behind the camera: all that can be said is where its pixels are
             whole[0], whole[1], whole[2], whole[3] = -width, -height, 2.0 * width, 2.0 * height
+        if min(whole[2] - whole[0], whole[3] - whole[1]) < min_side:
+            continue
         left, top = max(int(np.floor(whole[0])), 0), max(int(np.floor(whole[1])), 0)
         right, bottom = min(int(np.ceil(whole[2])), width), min(int(np.ceil(whole[3])), height)
         hiding = 0
-        for k in range(own[0]):
-            inside = surfaces.bounds[k, 0] < right and surfaces.bounds[k, 2] > left
-            if inside and surfaces.bounds[k, 1] < bottom and surfaces.bounds[k, 3] > top:
-                before[hiding] = k
+        for k in range(own_ids[0]):
+            beside = surfaces.bounds[k, 0] < right and surfaces.bounds[k, 2] > left
+            if beside and surfaces.bounds[k, 1] < bottom and surfaces.bounds[k, 3] > top:
+                before_ids[hiding] = k
                 hiding += 1
-        alone, seen = 0, 0
-        x1, y1, x2, y2 = width, height, -1, -1
-        for row in range(top, bottom):
-            for column in range(left, right):
-                x, y = np.float32(column + 0.5), np.float32(row + 0.5)
-                mine = False
-                for i in range(owned):
-                    if solid(maps, places, table, own[i], x, y):
-                        mine = True
-                        break
-                if not mine:
-                    continue
-                alone += 1
-                hidden = False
-                for i in range(hiding):
-                    if solid(maps, places, table, before[i], x, y):
-                        hidden = True
-                        break
-                if not hidden:
-                    seen += 1
-                    x1, x2 = min(x1, column), max(x2, column)
-                    y1, y2 = min(y1, row), max(y2, row)
+        own, before = own_ids[:owned], before_ids[:hiding]
+        stride = max(1, int(math.sqrt(max(right - left, 0) * max(bottom - top, 0))) // SAMPLES)
+        alone, seen = seen_at(maps, places, table, own, before, left, top, right, bottom, stride)
         if not seen:
             continue
-        boxes[n, 0] = whole[0] if abs(whole[0] - x1) <= 1 else x1
-        boxes[n, 1] = whole[1] if abs(whole[1] - y1) <= 1 else y1
-        boxes[n, 2] = whole[2] if abs(whole[2] - (x2 + 1)) <= 1 else x2 + 1
-        boxes[n, 3] = whole[3] if abs(whole[3] - (y2 + 1)) <= 1 else y2 + 1
-        inside_share = (right - left) * (bottom - top) / max((whole[2] - whole[0]) * (whole[3] - whole[1]), 1e-9)
-        shares[n] = seen / alone * (min(inside_share, 1.0) if free else 1.0)
-        boxes[n, 0], boxes[n, 2] = max(boxes[n, 0], 0.0), min(boxes[n, 2], float(width))
-        boxes[n, 1], boxes[n, 3] = max(boxes[n, 1], 0.0), min(boxes[n, 3], float(height))
+        area = max((whole[2] - whole[0]) * (whole[3] - whole[1]), 1e-9)
+        inside = (min(whole[2], width) - max(whole[0], 0.0)) * (min(whole[3], height) - max(whole[1], 0.0)) / area
+        shares[n] = seen / alone * (inside if free else 1.0)
+        if shares[n] < min_share:
+            continue
+        x1, y1, x2, y2 = mask_extent(maps, places, table, own, before, left, top, right, bottom)
+        boxes[n, 0] = max(whole[0], 0.0) if abs(max(whole[0], 0.0) - x1) <= 1 else x1
+        boxes[n, 1] = max(whole[1], 0.0) if abs(max(whole[1], 0.0) - y1) <= 1 else y1
+        boxes[n, 2] = min(whole[2], width) if abs(min(whole[2], width) - x2) <= 1 else x2
+        boxes[n, 3] = min(whole[3], height) if abs(min(whole[3], height) - y2) <= 1 else y2
 
 
 @compiled

@@ -43,7 +43,7 @@ class Cast:
         self.rng, self.night = rng, night
         self.actors: list[Actor] = []
         self.objects: list[Body] = []  #: labelled ones; an actor's owner is its place here
-        self.cars = [make_car(rng, choose_body(rng, split), night=night) for _ in range(12)]
+        self.cars = [make_car(rng, choose_body(rng, split), night=night) for _ in range(10)]
         self.people = [make_pedestrian(rng, choose_style(rng, split)) for _ in range(8)]
         self.two_wheelers = [
             make_two_wheeler(rng, choose_body(rng, split, "two-wheeler"), night=night) for _ in range(4)
