@@ -166,7 +166,7 @@ def march_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, pl
                     found += 1
         u0[:], v0[:] = u1, v1
         now += step
-        step = min(longest, step * min(0.9 * circuit.max_change / max(largest, 1e-6), 2.0))
+        step = max(min(longest, step * min(0.9 * circuit.max_change / max(largest, 1e-6), 2.0)), MIN_STEP_US)
     if found <= len(keys):
         pixels.log_light[top : top + rows, left : left + cols] = u0
         pixels.receptor[top : top + rows, left : left + cols] = v0

@@ -219,7 +219,8 @@ def _march(maps, light, places, first, ids, steps_us, sky, light_table,
                 busy = (fires & (r <= then)).to(tl.int32)
             u0, v0 = u1, v1
             now = then
-            step = tl.minimum(longest, step * tl.minimum(0.9 * max_change / tl.maximum(largest, 1e-6), 2.0))
+            grown = step * tl.minimum(0.9 * max_change / tl.maximum(largest, 1e-6), 2.0)
+            step = tl.maximum(tl.minimum(longest, grown), _MIN_STEP_US)
     tl.store(log_light_out + pixel, u0, mask=inside)
     tl.store(receptor_out + pixel, v0, mask=inside)
     tl.store(reference_out + pixel, m, mask=inside)

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from imageio_ffmpeg import get_ffmpeg_exe  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from fate.errors import FateError
@@ -168,6 +167,8 @@ class VideoWriter:
 
 def _ffmpeg() -> str:
     """The program, or a sentence: the wheel carries one for the usual systems only."""
+    from imageio_ffmpeg import get_ffmpeg_exe  # type: ignore[import-untyped]  # noqa: PLC0415  (only videos need it)
+
     try:
         return str(get_ffmpeg_exe())
     except RuntimeError:
