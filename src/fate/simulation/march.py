@@ -129,9 +129,8 @@ def march_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, pl
     light, sky = np.empty((rows, cols), np.float32), np.empty(rows, np.float32)
     step, now, found, steps = longest, 0.0, 0, 0
     while now < length_us:
-        step = min(step, length_us - now)
-        if length_us - now - step < MIN_STEP_US:
-            step = length_us - now
+        rest = length_us - now
+        step = rest if rest <= 2 * MIN_STEP_US else min(step, rest)
         maps_at(surfaces, ids, now + step, maps)
         sky_rows(surfaces, now + step, top, sky)
         seen = keep_seen(top, left, rows, cols, maps, places, kept, kept_places)

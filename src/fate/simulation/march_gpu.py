@@ -170,8 +170,8 @@ def _march(maps, light, places, first, ids, steps_us, sky, light_table,
     step = longest
     now = longest * 0.0
     while now < length_us:
-        step = tl.minimum(step, length_us - now)
-        step = tl.where(length_us - now - step < _MIN_STEP_US, length_us - now, step)
+        rest = length_us - now
+        step = tl.where(rest <= 2 * _MIN_STEP_US, rest, tl.minimum(step, rest))
         then = now + step
         knot = tl.minimum((then / _KNOT_US).to(tl.int32), knots - 2)
         share = then / _KNOT_US - knot.to(tl.float32)

@@ -1,0 +1,153 @@
+"""Tiles look at all they can see, and step so shortly that nothing in them moves by more than half a pixel."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fate.simulation.plan import FLICKER_STEP_US, MAX_MOTION, MAX_STEP_US, MIN_STEP_US, TILE, Plan, make_plan
+from fate.simulation.scene import STRETCH_US, Scene
+from fate.simulation.surfaces import BLUR_WIDTH, KNOT_US, Atlas, Surfaces
+from fate.simulation.textures import Texture
+
+Floats = NDArray[np.float64]
+
+SEEDS = [0, 5, 6, 8]
+
+
+@cache
+def planned(seed: int, profile: str = "gen1") -> tuple[Scene, Surfaces, Plan]:
+    scene = Scene(seed, profile, seconds=0.3)
+    surfaces = scene.surfaces(1)
+    return scene, surfaces, make_plan(surfaces, scene.stage.atlas, *scene.sensor)
+
+
+def maps_of(surfaces: Surfaces, which: NDArray[Any], t_us: Floats) -> Floats:
+    """Matrices [n, 3, 3] of surfaces ``which`` [n] at their times [n]."""
+    place = t_us / KNOT_US
+    knot = np.minimum(place.astype(np.int64), len(surfaces.maps) - 2)
+    maps = surfaces.maps.astype(np.float64)
+    share = (place - knot)[:, None]
+    both = maps[knot, which] * (1 - share) + maps[knot + 1, which] * share
+    return np.asarray(both.reshape(-1, 3, 3))
+
+
+def samples(surfaces: Surfaces, plan: Plan, width: int, count: int) -> tuple[NDArray[Any], Floats, Floats, Floats]:
+    """Random surfaces of random tiles: ids, image points [n, 3] and times [n] within the stretch, steps [n]."""
+    random = np.random.default_rng(7)
+    entry = random.integers(0, len(plan.ids), count)
+    tile = np.searchsorted(plan.first, entry, side="right") - 1
+    columns = -(-width // TILE)
+    corner = np.stack([tile % columns, tile // columns], axis=1) * TILE
+    points = np.concatenate([corner + random.uniform(0, TILE, (count, 2)), np.ones((count, 1))], axis=1)
+    step = plan.step_us[tile].astype(np.float64)
+    return plan.ids[entry], points, random.uniform(0, STRETCH_US - step), step
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_moves_more_than_half_a_pixel_in_a_step(seed: int) -> None:
+    scene, surfaces, plan = planned(seed)
+    which, points, t_us, step = samples(surfaces, plan, scene.sensor.width, 200_000)
+    before = maps_of(surfaces, which, t_us)
+    after = maps_of(surfaces, which, t_us + step)
+    atlas, texture = scene.stage.atlas, surfaces.texture[which]
+    size = np.stack([atlas.width[texture], atlas.height[texture]], axis=1)
+    first, second = np.einsum("nij,nj->ni", before, points), np.einsum("nij,nj->ni", after, points)
+    w = np.where(first[:, 2] > 1e-6, first[:, 2], np.nan)
+    place = first[:, :2] / w[:, None]
+    steep = np.linalg.norm(before[:, :2, :2] - place[:, :, None] * before[:, 2:, :2], axis=2) / w[:, None]
+    moved = np.abs(second[:, :2] / second[:, 2:] - place) / steep  # [n, 2] pixels, across lines of equal u and v
+    seen = ((place > 0) & (place < 1)).all(axis=1) & (step > MIN_STEP_US)
+    # motion along an even surface shows at its borders alone
+    near_border = np.minimum(place, 1 - place) < 0.5 * BLUR_WIDTH * steep
+    shows = seen[:, None] & ((size > 1) | ~atlas.opaque[texture][:, None] | near_border)
+    assert shows.sum() > 10_000
+    assert np.nanmax(moved[shows]) < 1.1 * MAX_MOTION
+    assert np.nanmax(moved[shows]) > 0.9 * MAX_MOTION  # and steps are no shorter than they need be
+
+
+@pytest.mark.parametrize("profile", ["gen1", "1mpx"])
+def test_every_surface_that_covers_a_pixel_is_in_its_tiles_list(profile: str) -> None:
+    scene, surfaces, plan = planned(3, profile)
+    height, width = scene.sensor
+    columns = -(-width // TILE)
+    tile = np.repeat(np.arange(len(plan.step_us)), np.diff(plan.first))
+    listed = np.zeros((surfaces.maps.shape[1], len(plan.step_us)), np.bool_)
+    listed[plan.ids, tile] = True
+    rows, column = np.mgrid[:height:3, :width:3]
+    points = np.stack([column.ravel() + 0.5, rows.ravel() + 0.5, np.ones(rows.size)])
+    of_tile = rows.ravel() // TILE * columns + column.ravel() // TILE
+    covering = 0
+    for k in range(surfaces.maps.shape[1]):
+        for t_us in (0.0, 47_321.0, 100_000.0):
+            u, v, w = maps_of(surfaces, np.array([k]), np.array([t_us]))[0] @ points
+            covers = (w > 1e-6) & (u >= 0) & (u <= w) & (v >= 0) & (v <= w)
+            covering += int(covers.sum())
+            assert listed[k, of_tile[covers]].all()
+    assert covering > 20_000
+
+
+def test_lists_are_nearest_first_and_name_a_surface_once() -> None:
+    _, _, plan = planned(0)
+    assert plan.first[0] == 0
+    assert plan.first[-1] == len(plan.ids)
+    for first, last in zip(plan.first[:-1], plan.first[1:], strict=True):
+        assert (np.diff(plan.ids[first:last]) > 0).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_steps_keep_within_their_limits(seed: int) -> None:
+    _, _, plan = planned(seed)
+    assert plan.step_us.min() >= MIN_STEP_US
+    assert plan.step_us.max() <= MAX_STEP_US
+
+
+def one_surface(**changes: Any) -> tuple[Surfaces, Atlas]:
+    """A patterned surface over columns 10 to 30 and rows 10 to 20, at rest."""
+    matrix = np.array([1 / 20, 0, -0.5, 0, 1 / 10, -1, 0, 0, 1], np.float32)
+    zero = np.zeros(1, np.float32)
+    surfaces = Surfaces(
+        maps=np.tile(matrix, (3, 1, 1)),
+        bounds=np.array([[10, 10, 30, 20]], np.float32),
+        texture=np.zeros(1, np.int32),
+        gain=zero,
+        glow=zero,
+        flicker=zero,
+        depth=zero,
+        phase=zero,
+        owner=np.full(1, -1, np.int32),
+        sky=np.zeros((3, 3), np.float32),
+        focal=50.0,
+    )
+    picture = np.linspace(0, 1, 16, dtype="f4").reshape(4, 4)
+    return surfaces._replace(**changes), Atlas.build([Texture(picture, np.ones_like(picture))])
+
+
+def test_a_picture_at_rest_takes_the_longest_steps() -> None:
+    surfaces, atlas = one_surface()
+    assert (make_plan(surfaces, atlas, 40, 48).step_us == MAX_STEP_US).all()
+
+
+def test_a_lamp_that_flickers_shortens_the_steps_of_its_tiles_alone() -> None:
+    one = np.ones(1, np.float32)
+    plan = make_plan(*one_surface(glow=one, depth=one), 40, 48)
+    short = (plan.step_us == FLICKER_STEP_US).reshape(5, 6)
+    expected = np.zeros((5, 6), np.bool_)
+    expected[1:3, 1:4] = True
+    assert (short == expected).all()
+    unlit, atlas = one_surface(depth=one)
+    assert (make_plan(unlit, atlas, 40, 48).step_us == MAX_STEP_US).all()
+
+
+@pytest.mark.parametrize("pixels_a_knot", [4.0, -9.0])
+def test_the_step_is_the_time_in_which_a_surface_moves_half_a_pixel(pixels_a_knot: float) -> None:
+    surfaces, atlas = one_surface()
+    maps = surfaces.maps.copy()
+    maps[:, 0, 2] -= np.arange(3) * pixels_a_knot / 20  # it glides along the rows
+    step = make_plan(surfaces._replace(maps=maps), atlas, 40, 48).step_us.reshape(5, 6)
+    assert step[1, 2] == pytest.approx(MAX_MOTION * KNOT_US / abs(pixels_a_knot), rel=1e-3)
+    assert step[4, 5] == MAX_STEP_US
