@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from multiprocessing import get_context
-from queue import Empty
+from multiprocessing.connection import Connection
+from queue import Empty, Queue
+from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,21 +63,23 @@ class Packet(NamedTuple):
 Share = list[tuple[int, Scene, NDArray[np.int64]]]
 
 
-def _prepare(shares: list[Share], queue: Any) -> None:
+def _prepare(shares: list[Share], pipe: Connection) -> None:
     """A process's work: its share of one batch of scenes after the other."""
     torch.set_num_threads(1)  # the processes share the cores among them
     try:
         for share in shares:
-            _prepare_share(share, queue)
+            _prepare_share(share, pipe)
+    except BrokenPipeError:  # nobody listens any more
+        pass
     except Exception as error:  # it is raised again in the main process
-        queue.put(error)
+        pipe.send(error)
 
 
-def _prepare_share(scenes: Share, queue: Any) -> None:
+def _prepare_share(scenes: Share, pipe: Connection) -> None:
     """Openings of some scenes, then their stretches in turn."""
     for place, scene, _ in scenes:
         pixels = first_pixels(scene.camera, scene.seed, scene.light(0))
-        queue.put(Opening(place, scene.stage.atlas, tuple(pixels)))
+        pipe.send(Opening(place, scene.stage.atlas, tuple(pixels)))
     noises = {place: scene.camera.background(scene.seed) for place, scene, _ in scenes}
     for stretch in range(max((scene.num_stretches for _, scene, _ in scenes), default=0)):
         start_us = stretch * STRETCH_US
@@ -87,7 +91,7 @@ def _prepare_share(scenes: Share, queue: Any) -> None:
                 [atlas.offset[which], atlas.width[which], atlas.height[which], atlas.opaque[which]], axis=1
             )
             wanted = scene.times_in(stretch, times_us)
-            queue.put(
+            pipe.send(
                 Packet(
                     place,
                     surfaces,
@@ -116,34 +120,32 @@ def _one_thread_each() -> Iterator[None]:
 
 
 class _Workers:
-    """Processes that prepare scenes, batch after batch: while the GPU is at one, they begin with the next."""
+    """Processes that prepare scenes, batch after batch: while the GPU is at one, they begin with the next.
+
+    A thread for each process takes in what it sends, a few stretches ahead of the GPU.
+    """
 
     def __init__(self, batches: list[Share], count: int) -> None:
-        context = get_context("spawn")
+        context = get_context("forkserver")  # loads torch once, not once a process
+        context.set_forkserver_preload([__name__])
         self._count = min(count, len(batches[0]))
-        shares = [[batch[worker :: self._count] for batch in batches] for worker in range(self._count)]
-        self._queues = [context.Queue(maxsize=AHEAD * len(batches[0]) // self._count) for _ in shares]
-        self._processes = [
-            context.Process(target=_prepare, args=(share, queue), daemon=True)
-            for share, queue in zip(shares, self._queues, strict=True)
-        ]
-        with _one_thread_each():
-            for process in self._processes:
+        self._processes, self._pipes, self._received = [], [], []
+        for worker in range(self._count):
+            pipe, far_end = context.Pipe(duplex=False)
+            shares = [batch[worker :: self._count] for batch in batches]
+            process = context.Process(target=_prepare, args=(shares, far_end), daemon=True)
+            with _one_thread_each():
                 process.start()
+            far_end.close()  # so that the pipe ends when the process does
+            received: Queue[Any] = Queue(maxsize=AHEAD * len(shares[0]))
+            Thread(target=_take_in, args=(pipe, received), daemon=True).start()
+            self._processes.append(process)
+            self._pipes.append(pipe)
+            self._received.append(received)
 
     def next(self, place: int) -> Any:
         """What the process of a scene sends next; scenes of one process come in turn."""
-        worker = place % self._count
-        while True:
-            try:
-                message = self._queues[worker].get(timeout=5.0)
-                break
-            except Empty:
-                if not self._processes[worker].is_alive():
-                    raise FateError(
-                        "a process that prepares scenes has ended without a word; there may be too little memory: try"
-                        " --threads with a smaller number"
-                    ) from None
+        message = self._received[place % self._count].get()
         if isinstance(message, Exception):
             raise message
         return message
@@ -152,11 +154,25 @@ class _Workers:
         """End the processes, whatever they are doing."""
         for process in self._processes:
             process.terminate()
-        for process in self._processes:
             process.join()
-        for queue in self._queues:
-            queue.close()
-            queue.cancel_join_thread()
+        for received in self._received:  # a thread may wait for room
+            with suppress(Empty):
+                while True:
+                    received.get_nowait()
+
+
+def _take_in(pipe: Connection, received: Queue[Any]) -> None:
+    """Messages from a pipe to a queue, until the pipe ends."""
+    try:
+        while True:
+            received.put(pipe.recv())
+    except (EOFError, OSError):
+        received.put(
+            FateError(
+                "a process that prepares scenes has ended before its work was done; there may be too little memory:"
+                " give fewer --threads"
+            )
+        )
 
 
 class _Finishing:

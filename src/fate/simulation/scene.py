@@ -32,8 +32,9 @@ from fate.simulation.world import make_world
 STRETCH_US = 100_000
 #: An object of which less than this share can be seen has no box.
 MIN_VISIBLE = 0.30
-#: An object whose box is narrower or lower than this share of the sensor's width has no box (6 of 304 pixels).
-MIN_SIDE = 0.0197
+#: An object whose box has a shorter diagonal than this share of the sensor's width has no box: 30 of 304 pixels, where
+#: the evaluation of Gen1 begins.
+MIN_DIAGONAL = 30 / 304
 
 
 @dataclass(frozen=True)
@@ -161,13 +162,13 @@ class Scene:
             height,
             width,
             MIN_VISIBLE,
-            MIN_SIDE * width,
+            MIN_DIAGONAL * width,
             owners,
             boxes,
             visible,
         )
-        sides = np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1])
-        keep = (visible >= MIN_VISIBLE) & (sides >= MIN_SIDE * width)
+        diagonal = np.hypot(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1])
+        keep = (visible >= MIN_VISIBLE) & (diagonal >= MIN_DIAGONAL * width)
         return Boxes(
             boxes[keep].astype(np.float32),
             self._world[2][owners[keep]],

@@ -126,11 +126,11 @@ def mask_extent(maps: NDArray[np.float32], places: NDArray[np.int64], table: NDA
 
 @compiled
 def look(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, t_us: float, height: int, width: int, min_share: float,
-         min_side: float, owners: NDArray[np.int32], boxes: NDArray[np.float64],
+         min_diagonal: float, owners: NDArray[np.int32], boxes: NDArray[np.float64],
          shares: NDArray[np.float64]) -> None:  # fmt: skip
     """The visible box [N, 4] and the visible share [N] of each owner, ``t_us`` after the stretch's start.
 
-    Owners seen to less than ``min_share``, or of fewer than ``min_side`` pixels along a side, keep an empty box.
+    Owners seen to less than ``min_share``, or smaller than ``min_diagonal`` pixels, keep an empty box.
     """
     count = surfaces.maps.shape[1]
     ids = np.arange(count).astype(np.int32)
@@ -154,7 +154,7 @@ def look(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, t_us: float, heig
             continue
         if not free:  # part of it is beside or behind the camera: all that can be said is where its pixels are
             whole[0], whole[1], whole[2], whole[3] = -width, -height, 2.0 * width, 2.0 * height
-        if min(whole[2] - whole[0], whole[3] - whole[1]) < min_side:
+        if math.hypot(whole[2] - whole[0], whole[3] - whole[1]) < min_diagonal:
             continue
         left, top = max(int(np.floor(whole[0])), 0), max(int(np.floor(whole[1])), 0)
         right, bottom = min(int(np.ceil(whole[2])), width), min(int(np.ceil(whole[3])), height)

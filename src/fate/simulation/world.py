@@ -308,7 +308,7 @@ def _traffic(cast: Cast, layout: Street, ego: Ego, seconds: float) -> None:
 def _pedestrians(cast: Cast, layout: Street, ego: Ego, seconds: float) -> None:
     """On the pavements, and now and then across the street."""
     rng = cast.rng
-    busy = {"town": 55.0, "suburb": 110.0, "open": 400.0}[layout.kind]
+    busy = {"town": 16.0, "suburb": 35.0, "open": 200.0}[layout.kind]
     for side, kerb in ((-1.0, layout.left_kerb), (1.0, layout.right_kerb)):
         z = rng.exponential(busy / 2)
         while z < layout.length:
@@ -318,7 +318,7 @@ def _pedestrians(cast: Cast, layout: Street, ego: Ego, seconds: float) -> None:
             stride = 0.8 * body.height
             cast.labelled(body, Straight(x, z, heading, speed, stride), float(rng.choice([-1, 1])))
             z += rng.exponential(busy)
-    for _ in range(rng.poisson(seconds / 15 if layout.kind != "open" else 0.1)):
+    for _ in range(rng.poisson(seconds / 5 if layout.kind != "open" else 0.1)):
         when, speed, side = rng.uniform(0, seconds), rng.uniform(0.9, 1.8), float(rng.choice([-1, 1]))
         z = float(ego.at(np.array([when]))[1][0]) + rng.uniform(8, 22)
         body = cast.pick(cast.people)
