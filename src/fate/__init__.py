@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from fate.data.inspection import inspect
     from fate.errors import FateError, FateWarning, FormatError, MissingDependencyError
     from fate.events.events import Events, Sensor
     from fate.events.label_files import read_labels, write_labels
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from fate.formats.recording import Recording
     from fate.formats.saving import open_writer, write_events
     from fate.formats.summary import info
+    from fate.simulation.bench import bench_simulate
+    from fate.simulation.camera import CameraModel, EventCamera, camera_preset
+    from fate.simulation.dataset import simulate
+    from fate.simulation.scene import Scene
 
 _HOME = {
     "FateError": "fate.errors",
@@ -45,9 +50,18 @@ _HOME = {
     "read_labels": "fate.events.label_files",
     "write_events": "fate.formats.saving",
     "write_labels": "fate.events.label_files",
+    "CameraModel": "fate.simulation.camera",
+    "EventCamera": "fate.simulation.camera",
+    "Scene": "fate.simulation.scene",
+    "bench_simulate": "fate.simulation.bench",
+    "camera_preset": "fate.simulation.camera",
+    "inspect": "fate.data.inspection",
+    "simulate": "fate.simulation.dataset",
 }
 
 __all__ = [
+    "CameraModel",
+    "EventCamera",
     "Events",
     "FateError",
     "FateWarning",
@@ -56,15 +70,20 @@ __all__ = [
     "Labels",
     "MissingDependencyError",
     "Recording",
+    "Scene",
     "Sensor",
     "Window",
     "bench_decode",
+    "bench_simulate",
+    "camera_preset",
     "convert",
     "decoder_for",
     "info",
+    "inspect",
     "open_recording",
     "open_writer",
     "read_labels",
+    "simulate",
     "write_events",
     "write_labels",
 ]

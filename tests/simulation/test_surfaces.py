@@ -17,7 +17,7 @@ PINHOLE = Pinhole(240, 304, 263.3, 152.0, 121.7)
 def rectangles(seed: int, count: int, ahead: float = 8.0) -> tuple[Floats, Floats, Floats]:
     """Random corners, across and down [3, count, 3] that glide on without turning; nearly all are in front."""
     random = np.random.default_rng(seed)
-    corner = random.normal(0, 2, (count, 3)) + [0, 0, ahead]
+    corner = random.normal((0, 0, ahead), 2, (count, 3))
     across, down = random.normal(0, 1.5, (2, count, 3))
     velocity = random.normal(0, 0.3, (count, 3))
     glide = np.arange(3)[:, None, None] * velocity
@@ -105,9 +105,7 @@ def test_bounds_contain_every_point_that_is_in_front_and_no_more(ahead: float) -
     u, v = (part.ravel() for part in np.meshgrid(np.linspace(0, 1, 41), np.linspace(0, 1, 41)))
     clipped, tight = 0, 0
     for k in range(120):
-        points = np.concatenate(
-            [corner[r, k] + u[:, None] * across[r, k] + v[:, None] * down[r, k] for r in range(3)]
-        )
+        points = np.concatenate([corner[r, k] + u[:, None] * across[r, k] + v[:, None] * down[r, k] for r in range(3)])
         front = points[points[:, 2] >= NEAR]
         if not len(front):
             continue

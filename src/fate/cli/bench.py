@@ -57,6 +57,41 @@ def decode(
             raise FateError(f"{json_file}: cannot be written ({error.strerror}); the table is above") from None
 
 
+SIMULATE_HELP = """How fast the simulator is, without writing files: seconds of recording per second, boxes at 200 Hz
+included; and the pixel model alone on frames in memory, beside eventcv's if that is installed.
+
+Example:
+
+  fate bench simulate
+
+  fate bench simulate --device cuda --recordings 240 --seconds 20
+"""
+
+
+@app.command("simulate", help=SIMULATE_HELP)
+def simulate(
+    recordings: Annotated[int, typer.Option(help="How many.")] = 4,
+    seconds: Annotated[float, typer.Option(help="Length of each.")] = 5.0,
+    profile: Annotated[str, typer.Option(help="gen1 or 1mpx.")] = "gen1",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    threads: Annotated[int | None, typer.Option(help="CPU threads or processes; all cores by default.")] = None,
+) -> None:
+    from fate.cli.arguments import choice, progress_bar
+
+    choice("--device", device, ("cpu", "cuda"))
+
+    from fate.simulation.bench import bench_simulate
+
+    with progress_bar("simulating") as update:
+        result = bench_simulate(recordings, seconds, profile, device, threads, update)
+    print(f"{result.device}, {result.cores} cores; {recordings} recordings of {seconds:g} s, {profile}")
+    both = f"{result.real_time:.2f} × real time in all, {result.real_time_running:.2f} × after the first events"
+    print(f"{both} (they came after {result.first_piece_s:.1f} s of {result.wall_s:.1f} s)")
+    print(f"{result.events / 1e6:.1f} million events, {result.boxes} boxes at 200 Hz")
+    for name, speed in result.frames_per_s.items():
+        print(f"pixel model of {name} on frames in memory: {speed:.0f} frames/s")
+
+
 def _table(result: DecodeBench) -> str:
     names = {
         "index": "time index",

@@ -1,0 +1,241 @@
+"""Recording on a GPU: the march agrees with the CPU's, and finishing many recordings at once loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from fate.errors import FateError
+from fate.events.events import Events, Sensor
+from fate.simulation.camera import CameraModel, camera_preset
+from fate.simulation.march import march_tiles
+from fate.simulation.plan import make_plan
+from fate.simulation.recorder import circuit_of, first_pixels, record
+from fate.simulation.scene import STRETCH_US, Scene
+
+pytest.importorskip("triton", reason="the GPU march is written in Triton, which is not installed here")
+
+from fate.simulation import gpu, march_gpu
+from fate.simulation.march_gpu import RECORDING_SHIFT, TIME_OFFSET, TIME_SHIFT
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU on this machine")
+CPU = torch.device("cpu")
+SENSOR = Sensor(240, 304)
+DARK = torch.full((2, 240, 304), -3.0)
+
+
+def keyed(recording: Any, t_us: Any, y: Any, x: Any, p: Any) -> torch.Tensor:
+    """Keys as the march writes them, times from the start of the stretch."""
+    parts = [torch.as_tensor(part, dtype=torch.int64) for part in (recording, t_us, y, x, p)]
+    return (
+        (parts[0] << RECORDING_SHIFT)
+        | (parts[1] + TIME_OFFSET << TIME_SHIFT)
+        | (parts[2] << 15)
+        | (parts[3] << 1)
+        | parts[4]
+    )
+
+
+def random_keys(seed: int, count: int, recordings: int, length_us: int) -> torch.Tensor:
+    random = np.random.default_rng(seed)
+    columns = [random.integers(0, high, count) for high in (recordings, length_us + 1, 240, 304, 2)]
+    return keyed(*columns)
+
+
+def cameras(jitter_us: float, **changes: Any) -> list[CameraModel]:
+    return [camera_preset("gen1", jitter_us=jitter_us * factor, **changes) for factor in (1.0, 2.0)]
+
+
+# --- without a GPU: keys, finishing and splitting are plain tensors ---
+
+
+def test_split_gives_each_recording_its_own_events() -> None:
+    keys = torch.sort(random_keys(0, 5000, 3, 90_000)).values
+    parts = gpu._split(keys, 4, SENSOR, 300_000)
+    assert [len(part) for part in parts] == [int((keys >> RECORDING_SHIFT == i).sum()) for i in range(4)]
+    assert len(parts[3]) == 0
+    for number, part in enumerate(parts):
+        mine = keys[keys >> RECORDING_SHIFT == number]
+        again = keyed(
+            number, part.t_us - 300_000, part.y.astype(np.int64), part.x.astype(np.int64), part.p.astype(np.int64)
+        )
+        assert torch.equal(again, mine)
+        assert (np.diff(part.t_us) >= 0).all()
+
+
+def test_background_events_become_keys_of_their_recording() -> None:
+    windows = [camera_preset("gen1").background(seed).window(200_000, 300_000) for seed in (1, 2)]
+    nothing: Any = None
+    packets = [
+        gpu.Packet(place, nothing, nothing, nothing, torch.stack(list(window), 1).numpy(), [])
+        for place, window in enumerate(windows)
+    ]
+    keys = torch.sort(gpu._background_keys(packets, 200_000)).values
+    for part, window in zip(gpu._split(keys, 2, SENSOR, 200_000), windows, strict=True):
+        rows = sorted(zip(*(column.tolist() for column in window), strict=True))
+        assert sorted(zip(*(getattr(part, name).tolist() for name in ("t_us", "x", "y", "p")), strict=True)) == rows
+
+
+@pytest.mark.parametrize("jitter_us", [0.0, 15.0, 400.0])
+def test_finishing_loses_and_doubles_nothing_but_what_leaves_the_recording(jitter_us: float) -> None:
+    finishing = gpu._Finishing(cameras(jitter_us), [5, 6], CPU)
+    ends: list[list[Events]] = []
+    count, near_the_end = 0, 0
+    for stretch, length in enumerate((100_000, 100_000, 50_000)):
+        keys = random_keys(stretch, 4000, 2, length)
+        background = random_keys(10 + stretch, 500, 2, length - 1)
+        count += len(keys) + len(background)
+        if stretch == 2:
+            t_us = ((keys >> TIME_SHIFT) & 0x7FFFF) - TIME_OFFSET
+            near_the_end = int((t_us >= length - 8 * jitter_us - 1).sum())
+        done = finishing.finish(keys, DARK, background, stretch * 100_000, length, stretch == 2)
+        assert bool((done.diff() > 0).all() or (done.diff() >= 0).all())
+        ends.append(gpu._split(done, 2, SENSOR, stretch * 100_000))
+    for recording in range(2):
+        events = Events.concatenate([part[recording] for part in ends])  # refuses pieces out of order
+        assert events.t_us[0] >= 0
+        assert events.t_us[-1] < 250_000
+    out = sum(len(events) for part in ends for events in part)
+    assert 0 <= count - out <= near_the_end
+
+
+def test_finishing_depends_on_the_events_and_not_on_their_order() -> None:
+    keys, nothing = random_keys(1, 3000, 2, 100_000), torch.zeros(0, dtype=torch.int64)
+    shuffled = keys[torch.randperm(len(keys), generator=torch.Generator().manual_seed(0))]
+    made = [
+        gpu._Finishing(cameras(20.0), [5, 6], CPU).finish(part, DARK, nothing, 0, 100_000, True)
+        for part in (keys, shuffled)
+    ]
+    assert torch.equal(made[0], made[1])
+
+
+def test_each_recording_has_its_own_jitter() -> None:
+    apart = torch.arange(5_000, 95_000, 1_000)
+    keys = torch.cat([keyed(recording, apart, 7, 9, 1) for recording in range(2)])
+    nothing = torch.zeros(0, dtype=torch.int64)
+    done = gpu._Finishing(cameras(15.0), [5, 6], CPU).finish(keys, DARK, nothing, 0, 100_000, True)
+    for part, sigma in zip(gpu._split(done, 2, SENSOR, 0), (15.0, 30.0), strict=True):
+        moved = part.t_us - apart.numpy()
+        assert moved.std() == pytest.approx(sigma, rel=0.3)
+        assert np.abs(moved).max() <= 4 * sigma + 1
+        assert (part.y == 7).all()
+        assert (part.x == 9).all()
+        assert (part.p == 1).all()
+
+
+def test_jitter_takes_no_event_before_the_recordings_start() -> None:
+    keys = keyed(torch.zeros(400), torch.arange(400) % 20, 3, 4, 0)
+    nothing = torch.zeros(0, dtype=torch.int64)
+    finishing = gpu._Finishing(cameras(30.0), [5, 6], CPU)
+    part = gpu._split(finishing.finish(keys, DARK, nothing, 0, 100_000, True), 2, SENSOR, 0)[0]
+    assert len(part) == 400
+    assert part.t_us[0] == 0
+    assert (np.diff(part.t_us) >= 0).all()
+
+
+def test_bursts_fall_on_recordings_that_have_them_alone() -> None:
+    two = [replace(camera, bursts=bursts) for camera, bursts in zip(cameras(0.0), (False, True), strict=True)]
+    light = torch.full((2, 240, 304), 0.02)
+    light[..., ::2] = 1.02
+    keys, nothing = random_keys(3, 6000, 2, 90_000), torch.zeros(0, dtype=torch.int64)
+    done = gpu._Finishing(two, [5, 6], CPU).finish(keys, torch.log(light), nothing, 0, 100_000, True)
+    quiet, bursting = gpu._split(done, 2, SENSOR, 0)
+    given = [keys[keys >> RECORDING_SHIFT == i] for i in range(2)]
+    assert len(quiet) == len(given[0])
+    assert len(bursting) > 1.5 * len(given[1])
+    bright = int((given[1] >> 1 & 1 == 0).sum())
+    assert (bursting.x % 2 == 1).sum() == len(given[1]) - bright  # dark columns have none
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    if torch.cuda.is_available():
+        march_gpu.check_gpu("cuda")
+    else:
+        with pytest.raises(FateError, match="no CUDA GPU"):
+            march_gpu.check_gpu("cuda")
+
+
+# --- on a GPU ---
+
+
+def turns(what: NDArray[Any], when: NDArray[Any]) -> dict[tuple[int, int], int]:
+    """Times by pixel and polarity (one number) and the turn in which it fired."""
+    order = np.lexsort((when, what))
+    what, when = what[order], when[order]
+    turn = np.arange(len(what)) - np.searchsorted(what, what)
+    return dict(zip(zip(what.tolist(), turn.tolist(), strict=True), when.tolist(), strict=True))
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("room", [1 << 22, 100])
+def test_the_gpu_marches_as_the_cpu_does(seed: int, room: int) -> None:
+    scene = Scene(seed, seconds=0.2)
+    surfaces, atlas = scene.surfaces(0), scene.stage.atlas
+    plan = make_plan(surfaces, atlas, *scene.sensor)
+    pixels = first_pixels(scene.camera, seed, scene.light(0))
+    which = surfaces.texture
+    textures = np.stack([atlas.offset[which], atlas.width[which], atlas.height[which], atlas.opaque[which]], axis=1)
+    packet = gpu.Packet(0, surfaces, textures.astype(np.int64), plan, np.zeros((0, 4), np.int64), [])
+    device = torch.device("cuda")
+    opening = gpu.Opening(0, atlas, tuple(part.copy() for part in pixels))
+    march, bases = gpu._opened([opening, opening], [scene, scene], device)
+    march._keys = torch.empty(room, dtype=torch.int64, device=device)
+    keys = march.march(gpu._batched([packet, packet], bases, device), float(STRETCH_US)).cpu().numpy()
+    circuit = circuit_of(scene.camera)
+    ours, _ = march_tiles(0, 1, float(STRETCH_US), surfaces, atlas, plan, pixels, circuit)
+    expected = turns(ours & ((1 << 29) - 1), ours >> 29)
+    states = [part.cpu().numpy() for part in march.pixels]
+    for recording in range(2):
+        mine = keys[keys >> RECORDING_SHIFT == recording]
+        found = turns(mine & ((1 << 29) - 1), ((mine >> TIME_SHIFT) & 0x7FFFF) - TIME_OFFSET)
+        assert abs(len(found) - len(expected)) <= 0.002 * len(expected)
+        partners = sum(key in found and abs(found[key] - t) <= 50 for key, t in expected.items())
+        assert partners >= 0.98 * len(expected)
+        for state, theirs in zip(states[2:4], pixels[2:4], strict=True):
+            assert np.quantile(np.abs(state[recording] - theirs), 0.999) < 0.02
+
+
+def half_dozen_times(scene: Scene) -> NDArray[np.int64]:
+    return np.linspace(0, scene.duration_us, 6).astype(np.int64)
+
+
+@needs_gpu
+@pytest.mark.parametrize("profile", ["gen1", "1mpx"])
+def test_recordings_on_a_gpu_are_those_of_the_cpu_but_for_their_noise(profile: str) -> None:
+    seconds = 0.3 if profile == "gen1" else 0.15
+    makers: list[Callable[[], Scene]] = [partial(Scene, seed, profile, "train", seconds) for seed in (0, 3)]
+    pieces = list(gpu.record_on_gpu(makers, half_dozen_times, "cuda", threads=2))
+    for number, make in enumerate(makers):
+        scene = make()
+        mine = [piece for piece in pieces if piece.recording == number]
+        assert [piece.last for piece in mine] == [False] * (scene.num_stretches - 1) + [True]
+        events = Events.concatenate([piece.events for piece in mine])
+        assert (np.diff(events.t_us) >= 0).all()
+        assert events.t_us[0] >= 0
+        assert events.t_us[-1] < scene.duration_us
+        reference = list(record(scene, half_dozen_times(scene)))
+        assert len(events) == pytest.approx(sum(len(piece.events) for piece in reference), rel=0.03)
+        boxes = [pair for piece in mine for pair in piece.boxes]
+        theirs = [pair for piece in reference for pair in piece.boxes]
+        assert [time for time, _ in boxes] == [time for time, _ in theirs] == half_dozen_times(scene).tolist()
+        for (_, ours), (_, others) in zip(boxes, theirs, strict=True):
+            for one, other in zip(ours, others, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+@needs_gpu
+def test_a_gpu_gives_the_same_recording_again() -> None:
+    maker = [partial(Scene, 2, "gen1", "train", 0.2)]
+    first, second = (
+        Events.concatenate([piece.events for piece in gpu.record_on_gpu(maker, half_dozen_times, "cuda", threads=1)])
+        for _ in range(2)
+    )
+    assert first == second

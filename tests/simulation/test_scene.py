@@ -1,0 +1,301 @@
+"""Scenes and their truth: boxes are the extent of what is seen, and hold the events of what they label."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fate.errors import FateError
+from fate.events.events import Events
+from fate.simulation.recorder import record
+from fate.simulation.scene import MIN_DIAGONAL, MIN_VISIBLE, STRETCH_US, Boxes, Scene, draw_camera
+from fate.simulation.stage import Stage
+from fate.simulation.surfaces import KNOT_US
+from fate.simulation.truth import Outlines
+
+SECONDS = 2.0
+TIMES = np.random.default_rng(5).integers(0, int(SECONDS * 1e6), 4).tolist()
+SEEDS = [0, 3, 15, 18, 26]
+
+
+@cache
+def scene(seed: int, profile: str = "gen1") -> Scene:
+    return Scene(seed, profile, seconds=SECONDS)
+
+
+def extent(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    rows, columns = np.nonzero(mask)
+    return np.array([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
+
+
+def alone(of: Scene, t_us: int, owner: int, pad: int, every: int = 1) -> NDArray[np.bool_]:
+    """Where an object would be seen if it were alone, in a picture that goes on for ``pad`` pixels on every side.
+
+    Only every ``every``-th row and column is looked at.
+    """
+    stretch = min(t_us // STRETCH_US, of.num_stretches - 1)
+    surfaces = of.surfaces(stretch)
+    place = (t_us - stretch * STRETCH_US) / KNOT_US
+    knot = min(int(place), len(surfaces.maps) - 2)
+    height, width = of.sensor
+    rows, columns = np.mgrid[-pad : height + pad : every, -pad : width + pad : every] + 0.5
+    covered = np.zeros(rows.shape, np.bool_)
+    for k in np.flatnonzero(surfaces.owner == owner):
+        first, second = surfaces.maps[knot : knot + 2, k].astype(np.float64)
+        m = first + (place - knot) * (second - first)
+        u, v, w = (m[3 * i] * columns + m[3 * i + 1] * rows + m[3 * i + 2] for i in range(3))
+        hit = (w > 1e-9) & (u >= 0) & (u < w) & (v >= 0) & (v < w)
+        alpha = of.stage.textures[surfaces.texture[k]].alpha
+        texel = [
+            np.clip((part[hit] / w[hit] * size).astype(np.int64), 0, size - 1)
+            for part, size in zip((v, u), alpha.shape, strict=True)
+        ]
+        covered[hit] |= alpha[texel[0], texel[1]] >= 0.5
+    return covered
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_edge_of_a_box_lies_within_a_pixel_of_what_is_seen(seed: int) -> None:
+    for t_us in TIMES:
+        owners, found = scene(seed).owners(t_us), scene(seed).boxes(t_us)
+        for box, track in zip(found.boxes, found.track_id, strict=True):
+            mask = owners == track
+            assert mask.any()
+            np.testing.assert_allclose(box, extent(mask), atol=1.001)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_objects_that_are_seen_well_have_a_box_and_others_have_none(seed: int) -> None:
+    """The visible share, counted pixel by pixel; near the limits the box's own coarser count decides."""
+    least = MIN_DIAGONAL * scene(seed).sensor.width
+    for t_us in TIMES[:2]:
+        owners, found = scene(seed).owners(t_us), scene(seed).boxes(t_us)
+        for track in np.unique(owners[owners >= 0]):
+            mask = owners == track
+            x1, y1, x2, y2 = extent(mask)
+            whole = alone(scene(seed), t_us, int(track), 420, every=3)
+            share = mask[::3, ::3].sum() / max(whole.sum(), 1)
+            cut = bool(whole.sum() > whole[140:-140, 140:-140].sum())  # some of it lies outside the picture
+            listed = track in found.track_id
+            if np.hypot(x2 - x1, y2 - y1) < least - 3 or share < MIN_VISIBLE - (0.25 if cut else 0.1):
+                assert not listed, (t_us, int(track), float(share))
+            if np.hypot(x2 - x1, y2 - y1) > least + 3 and share > MIN_VISIBLE + (0.35 if cut else 0.1):
+                assert listed, (t_us, int(track), float(share))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_visible_share_is_pixels_seen_over_pixels_alone(seed: int) -> None:
+    apart = []
+    for t_us in TIMES:
+        owners, found = scene(seed).owners(t_us), scene(seed).boxes(t_us)
+        assert (found.visible >= MIN_VISIBLE).all()
+        assert (found.visible <= 1 + 1e-6).all()
+        for track, visible in zip(found.track_id, found.visible, strict=True):
+            whole = alone(scene(seed), t_us, int(track), 60)
+            if whole[60:-60, 60:-60].sum() == whole.sum():
+                apart.append(float((owners == track).sum() / whole.sum() - visible))
+    assert len(apart) > 3
+    assert np.abs(apart).max() < 0.15  # large objects are counted on a coarser grid
+    assert np.abs(apart).mean() < 0.03
+
+
+def test_what_passes_beside_the_camera_is_not_seen_whole() -> None:
+    """An object partly behind the camera reaches far out of the picture: the strip that is left of it is no object."""
+    checked = 0
+    for seed in SEEDS:
+        for t_us in range(0, int(SECONDS * 1e6), 150_000):
+            found = scene(seed).boxes(t_us)
+            at_edge = (found.boxes[:, 0] <= 0) | (found.boxes[:, 2] >= scene(seed).sensor.width)
+            for track in found.track_id[at_edge]:
+                whole = alone(scene(seed), t_us, int(track), 600, every=5)
+                share = whole[120:-120, 120:-120].sum() / whole.sum()
+                assert share > 0.12, (seed, t_us, int(track))
+                checked += 1
+    assert checked > 10
+
+
+def same(a: Boxes, b: Boxes) -> bool:
+    return all(np.array_equal(one, other) for one, other in zip(a, b, strict=True))
+
+
+def test_nothing_depends_on_what_was_asked_before() -> None:
+    one, other = Scene(3, seconds=SECONDS), Scene(3, seconds=SECONDS)
+    forth = {t: (one.light(t), one.boxes(t), one.owners(t)) for t in TIMES}
+    for t in reversed(TIMES):
+        owners, boxes, light = other.owners(t), other.boxes(t), other.light(t)
+        assert np.array_equal(light, forth[t][0])
+        assert same(boxes, forth[t][1])
+        assert np.array_equal(owners, forth[t][2])
+
+
+def test_a_pickled_scene_is_the_same_scene() -> None:
+    before = Scene(7, "1mpx", "val", 0.2)
+    after = pickle.loads(pickle.dumps(before))
+    assert (after.seed, after.profile, after.split, after.duration_us) == (7, before.profile, "val", 200_000)
+    assert after.camera == before.camera
+    assert np.array_equal(after.light(123_456), before.light(123_456))
+    assert same(after.boxes(200_000), before.boxes(200_000))
+
+
+def test_light_shows_an_object_where_its_owner_map_says() -> None:
+    """Take the actor away: the picture changes on its own pixels and on next to no others."""
+    with_it = scene(0)
+    t_us = TIMES[1]
+    found = with_it.boxes(t_us)
+    largest = int(np.argmax((found.boxes[:, 2:] - found.boxes[:, :2]).prod(axis=1)))
+    track = int(found.track_id[largest])
+    without = without_actor(with_it, track)
+    changed = np.abs(np.log(with_it.light(t_us) + 0.02) - np.log(without.light(t_us) + 0.02)) > 0.02
+    mask = with_it.owners(t_us) == track
+    assert not (without.owners(t_us) == track).any()
+    assert (changed & mask).sum() > 0.8 * mask.sum()
+    x1, y1, x2, y2 = found.boxes[largest]
+    rows, columns = np.nonzero(changed)
+    beside = (columns < x1 - 4) | (columns > x2 + 3) | (rows < y1 - 4) | (rows > y2 + 3)
+    assert beside.mean() < 0.01
+
+
+def without_actor(of: Scene, track: int, camera: Any = None) -> Scene:
+    """The scene with one object (not its shadow) taken off the stage."""
+    copy = Scene(of.seed, of.profile.name, of.split, of.seconds)
+    stage = of.stage
+    left = [actor for actor in stage.actors if actor.owner != track]
+    fewer = Stage(stage.pinhole, stage.ego, left, stage.lighting, stage.height)
+    nothing = [None] * len(fewer.textures)
+    copy.__dict__["_world"] = (fewer, Outlines.build(nothing), of._world[2])
+    copy.camera = camera or of.camera
+    return copy
+
+
+def recorded(of: Scene) -> Events:
+    return Events.concatenate([piece.events for piece in record(of, threads=2)])
+
+
+def test_boxes_hold_the_events_of_the_objects_they_label() -> None:
+    """An object's events are those that are not there without it; nine of ten lie in its box, grown by 2 pixels."""
+    inside, total, objects = 0, 0, 0
+    for seed in (0, 1, 3):
+        of = Scene(seed, seconds=0.3)
+        of.camera = replace(of.camera, noise_hz=0.0, hot_pixels=0, jitter_us=0.0, bursts=False)
+        events = recorded(of)
+        found = of.boxes(150_000)
+        size = (found.boxes[:, 2:] - found.boxes[:, :2]).prod(axis=1)
+        for track in found.track_id[np.argsort(-size)][:2]:
+            others = recorded(without_actor(of, int(track), of.camera))
+            kept = belonging(events, others)
+            if kept.sum() < 200:
+                continue
+            hits, count = contained(of, int(track), events, kept)
+            if count < 200:
+                continue
+            assert hits >= 0.8 * count, (seed, int(track), hits / count)
+            inside, total, objects = inside + hits, total + count, objects + 1
+    assert objects >= 3
+    assert inside >= 0.9 * total
+
+
+def belonging(events: Events, others: Events) -> NDArray[np.bool_]:
+    """Which events have no partner among the others: same pixel and polarity within 100 µs."""
+
+    def sortable(of: Events) -> NDArray[np.int64]:
+        pixel = (of.y.astype(np.int64) * 2048 + of.x) * 2 + of.p
+        return np.asarray((pixel << 24) + of.t_us)
+
+    theirs = np.sort(sortable(others))
+    ours = sortable(events)
+    place = np.searchsorted(theirs, ours)
+    before = np.abs(ours - theirs[np.maximum(place - 1, 0)])
+    after = np.abs(ours - theirs[np.minimum(place, len(theirs) - 1)])
+    return np.asarray(np.minimum(before, after) > 100)
+
+
+def contained(of: Scene, track: int, events: Events, kept: NDArray[np.bool_]) -> tuple[int, int]:
+    """How many of the kept events lie in the object's box of their time, of those at whose time it has one."""
+    hits, count = 0, 0
+    for start in range(0, of.duration_us, 5_000):
+        found = of.boxes(start + 2_500)
+        row = np.flatnonzero(found.track_id == track)
+        if len(row):
+            x1, y1, x2, y2 = found.boxes[row[0]]
+            mine = kept & (events.t_us >= start) & (events.t_us < start + 5_000)
+            x, y = events.x[mine] + 0.5, events.y[mine] + 0.5
+            hits += int(((x > x1 - 2) & (x < x2 + 2) & (y > y1 - 2) & (y < y2 + 2)).sum())
+            count += int(mine.sum())
+    return hits, count
+
+
+@pytest.mark.parametrize("profile", ["gen1", "1mpx"])
+def test_boxes_are_inside_the_picture_of_known_classes_and_large_enough(profile: str) -> None:
+    of = Scene(2, profile, seconds=0.3)
+    height, width = of.sensor
+    found = of.boxes(200_000)
+    assert len(found.boxes) > 0
+    x1, y1, x2, y2 = found.boxes.T
+    assert (x1 >= 0).all()
+    assert (y1 >= 0).all()
+    assert (x2 <= width).all()
+    assert (y2 <= height).all()
+    assert np.hypot(x2 - x1, y2 - y1).min() >= MIN_DIAGONAL * width - 1e-3
+    assert set(found.class_id.tolist()) <= set(range(len(of.classes)))
+    assert len(set(found.track_id.tolist())) == len(found.track_id)
+
+
+def test_a_track_keeps_its_class_and_moves_smoothly() -> None:
+    of = scene(0)
+    last: dict[int, tuple[int, NDArray[np.float32]]] = {}
+    for t_us in range(0, 400_000, 5_000):
+        found = of.boxes(t_us)
+        now = {}
+        for box, kind, track in zip(found.boxes, found.class_id, found.track_id, strict=True):
+            now[int(track)] = (int(kind), box)
+            if int(track) in last:
+                assert last[int(track)][0] == kind
+        last.update(now)
+    assert last
+
+
+def test_times_of_a_stretch_are_shared_out_once() -> None:
+    of = Scene(0, seconds=0.25)
+    times = np.array([0, 99_999, 100_000, 199_999, 200_000, 249_999, 250_000], np.int64)
+    parts = [of.times_in(stretch, times).tolist() for stretch in range(of.num_stretches)]
+    assert parts == [[0, 99_999], [100_000, 199_999], [200_000, 249_999, 250_000]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"profile": "gen2"}, "profile"),
+        ({"split": "all"}, "split"),
+        ({"seconds": 0.0}, "seconds"),
+        ({"seconds": float("nan")}, "seconds"),
+        ({"seconds": 4000.0}, "seconds"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(FateError, match=says) as refusal:
+        Scene(**({"seed": 0} | arguments))
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("t_us", [-1, 300_001, 10**9])
+def test_a_time_outside_the_drive_is_refused(t_us: int) -> None:
+    of = Scene(0, seconds=0.3)
+    for ask in (of.light, of.boxes, of.owners):
+        with pytest.raises(FateError, match="lasts from 0 to 300000"):
+            ask(t_us)
+
+
+def test_cameras_differ_from_scene_to_scene_around_their_preset() -> None:
+    cameras = [draw_camera(np.random.default_rng(seed), "gen1") for seed in range(200)]
+    on = np.array([camera.threshold_on for camera in cameras])
+    assert 0.25 < on.min() < on.max() < 0.35
+    assert np.std(on) > 0.01
+    assert 0.1 < np.mean([camera.bursts for camera in cameras]) < 0.3
+    assert not any(draw_camera(np.random.default_rng(seed), "1mpx").bursts for seed in range(50))
