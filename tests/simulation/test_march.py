@@ -84,7 +84,7 @@ def agreement(ours: tuple[NDArray[Any], NDArray[Any]], theirs: tuple[NDArray[Any
 )
 def test_the_march_gives_the_events_of_the_readable_pixel(camera: CameraModel) -> None:
     scene, surfaces, plan = scenery()
-    step_us = 2_000
+    step_us = 4_000
     circuit = circuit_of(camera)._replace(max_change=math.inf)
     pixels = fresh(camera)
     keys, taken = march_tiles(

@@ -95,7 +95,7 @@ def test_without_noise_only_the_signal_is_left() -> None:
     )
     assert added > 100
     lost = len(signal) + added - len(noisy)
-    assert 0 <= lost <= 0.002 * len(signal)  # those that jitter takes beyond the end
+    assert abs(lost) <= 0.002 * len(signal)  # those that jitter takes over the end, either way
     hot = scene(1, noise_hz=0.0, jitter_us=0.0, bursts=False)
     assert len(whole(list(record(hot, threads=2)))) > len(signal)
 

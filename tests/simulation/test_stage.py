@@ -314,7 +314,7 @@ def test_light_is_ambient_and_sun_by_the_slant_plus_headlamps_by_distance() -> N
 def test_light_hardly_jumps_where_one_stretch_ends(night: bool) -> None:
     jumped = []
     for seed in range(40):
-        if len(jumped) == 3:
+        if len(jumped) == 2:
             break
         scene = Scene(seed, seconds=0.3)
         if (world_light(seed).headlamps > 0.5) == night:

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fate.errors import FateError
 from fate.simulation.camera import EventCamera
 from fate.simulation.recorder import record_many
-from fate.simulation.request import Request
+from fate.simulation.request import Request, check_machine
 from fate.simulation.scene import Scene
 
 #: Frames given to the readable pixel model and to the peer.
@@ -60,8 +59,7 @@ def bench_simulate(
         progress: called with seconds done and seconds in all.
     """
     jobs = Request(profile, 0, seconds, recordings).jobs()
-    if device == "cuda" and not torch.cuda.is_available():
-        raise FateError("the device cuda was asked for, but torch sees no CUDA GPU on this machine; give cpu")
+    check_machine(device, threads)
     makers = [partial(Scene, job.seed, profile, job.split, seconds) for job in jobs]
     began = time.perf_counter()
     first, events, boxes, done = 0.0, 0, 0, 0.0

@@ -25,13 +25,12 @@ from fate.simulation.catalogue import SPLITS
 from fate.simulation.manifest import FILE_NAME, Manifest, load_manifest
 from fate.simulation.preview import make_preview, shown_in
 from fate.simulation.recording_files import RecordingFiles, Setting, clear_leftovers
-from fate.simulation.request import SHARES, Job, Request, check_place, check_room
+from fate.simulation.request import SHARES, Job, Request, check_machine, check_place, check_room
 
 if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments should not wait for it
     from fate.simulation.recorder import Piece
     from fate.simulation.scene import Scene
 
-DEVICES = ("cpu", "cuda")
 WAITING_PIECES = 8  # simulated and not yet written; a piece of 1mpx takes 20 MB
 
 Progress = Callable[[float, float], None]
@@ -68,7 +67,7 @@ def simulate(
         The manifest of the finished dataset.
     """
     request = Request(profile, seed, seconds, recordings, shares)
-    _check_machine(device, threads)
+    check_machine(device, threads)
     home = Path(folder)
     check_place(home)
     check_room(home, request, request.recordings - len(_begun(home, request).recordings))
@@ -218,18 +217,6 @@ def _preset(profile: str) -> dict[str, Any]:
     camera = asdict(camera_preset(profile))
     camera.pop("sensor")
     return camera
-
-
-def _check_machine(device: str, threads: int | None) -> None:
-    if device not in DEVICES:
-        raise FateError(f"there is no device {device!r}; give one of {', '.join(DEVICES)}")
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-        raise FateError(f"the number of threads is {threads!r}; give a whole number from 1 up")
-    if device == "cuda":
-        import torch  # noqa: PLC0415  (takes seconds to load)
-
-        if not torch.cuda.is_available():
-            raise FateError("the device cuda was asked for, but torch sees no CUDA GPU on this machine; give cpu")
 
 
 def _begun(home: Path, request: Request) -> Manifest:

@@ -14,7 +14,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fate.errors import FateError
 from fate.simulation.plan import MIN_STEP_US, TILE
 from fate.simulation.shading import HALF_BLUR, SEEN_THROUGH, TINY, UNIT
 from fate.simulation.surfaces import KNOT_US
@@ -264,9 +263,3 @@ class GpuMarch:
         self.pixels = PixelBatch(before.theta_on, before.theta_off, *self._next)
         self._next = before[2:]
         return self._keys[:found]
-
-
-def check_gpu(device: str) -> None:
-    """Refuse a device on which the march cannot run."""
-    if not torch.cuda.is_available():
-        raise FateError(f"the device {device} was asked for, but torch sees no CUDA GPU on this machine; give cpu")

@@ -10,11 +10,12 @@ import math
 import numbers
 import shutil
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
-from fate.errors import FateError
+from fate.errors import FateError, MissingDependencyError
 from fate.simulation.catalogue import SPLITS, Split
 
 #: Events a second of a usual drive, by profile; for the estimate of disk space only.
@@ -22,6 +23,8 @@ EVENTS_PER_SECOND = {"gen1": 0.6e6, "1mpx": 15e6}
 BYTES_PER_EVENT = 8  # of a DAT record
 LABEL_BYTES_PER_SECOND = 50_000  # boxes at 200 Hz, compressed, and those of the label file
 MARGIN = 1.3  # some streets are busier than others
+
+DEVICES = ("cpu", "cuda")
 
 #: Shares of the recordings that go to train, val and test.
 SHARES = (0.7, 0.15, 0.15)
@@ -111,6 +114,23 @@ def scene_seed(seed: int, split: Split, index: int) -> int:
     place = SPLITS.index(split)
     drawn = int(np.random.SeedSequence(seed, spawn_key=(place, index)).generate_state(1, np.uint64)[0]) >> 12
     return drawn - drawn % len(SPLITS) + place
+
+
+def check_machine(device: str, threads: int | None) -> None:
+    """Refuse a device that is not there, or a number of threads that cannot be."""
+    if device not in DEVICES:
+        raise FateError(f"there is no device {device!r}; give one of {', '.join(DEVICES)}")
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise FateError(f"the number of threads is {threads!r}; give a whole number from 1 up")
+    if device == "cuda":
+        import torch  # noqa: PLC0415  (takes seconds to load)
+
+        if not torch.cuda.is_available():
+            raise FateError("the device cuda was asked for, but torch sees no CUDA GPU on this machine; give cpu")
+        if find_spec("triton") is None:
+            raise MissingDependencyError(
+                "the device cuda needs triton, which comes with torch on Linux: pip install triton; or give cpu"
+            )
 
 
 def check_place(folder: Path) -> None:
