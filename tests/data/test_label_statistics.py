@@ -121,7 +121,7 @@ def test_boxes_without_events_are_told_apart_by_whether_the_scene_moves(tmp_path
     assert found(measured(moving, tmp_path, quiet)).keys() == {"without events", "without events, standing"}
 
 
-def test_frozen_tracks_are_told_apart_by_whether_the_scene_moves(tmp_path: Path) -> None:
+def test_frozen_tracks_are_told_apart_by_whether_something_moves_inside(tmp_path: Path) -> None:
     labels = table(track(1, MOVING), track(2, 50.2, 40))
     assert found(measured(labels, tmp_path)) == {"frozen": 1}
     quiet = measured(labels, tmp_path, everywhere(0.1))

@@ -12,7 +12,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fate.errors import FateError
 from fate.events.events import Events, Sensor
 from fate.simulation.camera import CameraModel, camera_preset
 from fate.simulation.march import march_tiles
@@ -22,7 +21,7 @@ from fate.simulation.scene import STRETCH_US, Scene
 
 pytest.importorskip("triton", reason="the GPU march is written in Triton, which is not installed here")
 
-from fate.simulation import gpu, march_gpu
+from fate.simulation import gpu
 from fate.simulation.march_gpu import RECORDING_SHIFT, TIME_OFFSET, TIME_SHIFT
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU on this machine")
@@ -96,7 +95,7 @@ def test_finishing_loses_and_doubles_nothing_but_what_leaves_the_recording(jitte
             t_us = ((keys >> TIME_SHIFT) & 0x7FFFF) - TIME_OFFSET
             near_the_end = int((t_us >= length - 8 * jitter_us - 1).sum())
         done = finishing.finish(keys, DARK, background, stretch * 100_000, length, stretch == 2)
-        assert bool((done.diff() > 0).all() or (done.diff() >= 0).all())
+        assert bool((done.diff() >= 0).all())
         ends.append(gpu._split(done, 2, SENSOR, stretch * 100_000))
     for recording in range(2):
         events = Events.concatenate([part[recording] for part in ends])  # refuses pieces out of order
@@ -152,14 +151,6 @@ def test_bursts_fall_on_recordings_that_have_them_alone() -> None:
     assert len(bursting) > 1.5 * len(given[1])
     bright = int((given[1] >> 1 & 1 == 0).sum())
     assert (bursting.x % 2 == 1).sum() == len(given[1]) - bright  # dark columns have none
-
-
-def test_a_device_that_is_not_there_is_refused() -> None:
-    if torch.cuda.is_available():
-        march_gpu.check_gpu("cuda")
-    else:
-        with pytest.raises(FateError, match="no CUDA GPU"):
-            march_gpu.check_gpu("cuda")
 
 
 # --- on a GPU ---

@@ -18,7 +18,7 @@ from fate.simulation.march import Circuit, Pixels, compare, event_key, low_pass,
 from fate.simulation.plan import MIN_STEP_US, TILE, Plan, make_plan
 from fate.simulation.recorder import circuit_of, first_pixels
 from fate.simulation.scene import STRETCH_US, Scene
-from fate.simulation.shading import render
+from fate.simulation.shading import maps_at, render
 from fate.simulation.surfaces import KNOT_US, Atlas, Surfaces
 from fate.simulation.textures import Texture
 
@@ -282,7 +282,7 @@ def test_no_photoreceptor_changes_by_more_than_a_threshold_in_a_step(monkeypatch
 
     def watched(t0: float, t1: float, v0: float, v1: float, *others: Any) -> tuple[float, float, int]:
         changes.append((t1 - t0, abs(float(v1) - float(v0))))
-        return compare(t0, t1, v0, v1, *others)  # type: ignore[call-arg]
+        return compare(t0, t1, v0, v1, *others)
 
     monkeypatch.setattr(march, "compare", watched)
     for busy in np.argsort(counts)[-3:]:
@@ -330,9 +330,8 @@ def test_a_stretch_comes_to_its_end_however_the_light_jumps_shortly_before(
         tries += 1
         if tries > 1000:
             raise RuntimeError(f"the march does not get to the end of {length_us} µs")
-        march_maps_at(*arguments)
+        maps_at(*arguments)
 
-    march_maps_at = march.maps_at
     monkeypatch.setattr(march, "maps_at", counted)
     for excess in (1.01, 1.1, 1.3, 1.45, 2.0, 5.0):
         tries = 0

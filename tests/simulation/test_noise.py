@@ -240,12 +240,14 @@ def test_the_probability_of_a_burst_is_each_events_own() -> None:
 def test_bursts_come_where_the_picture_is_bright_and_textured() -> None:
     light = torch.full((20, 20), 0.9)
     light[:, 10:] = 0.05  # an edge between columns 9 and 10
-    chance = noise.burst_probability(light, share=0.6, light_min=0.3, contrast_min=0.15, dark_light=0.02)
+    chance = noise.burst_probability(
+        light, share=0.6, light_min=0.3, light_full=1.0, contrast_min=0.15, dark_light=0.02
+    )
     assert chance.shape == (20, 20)
     assert torch.allclose(chance[:, 9], torch.tensor(0.6 * 0.6 / 0.7))
     assert float(chance[:, :9].max()) == 0  # bright, but flat
     assert float(chance[:, 10:].max()) == 0  # dark
-    assert torch.equal(noise.burst_probability(torch.stack([light, light.T]), 0.6, 0.3, 0.15, 0.02)[1], chance.T)
+    assert torch.equal(noise.burst_probability(torch.stack([light, light.T]), 0.6, 0.3, 1.0, 0.15, 0.02)[1], chance.T)
 
 
 def test_events_of_one_time_keep_their_order() -> None:

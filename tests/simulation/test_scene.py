@@ -121,7 +121,7 @@ def test_what_passes_beside_the_camera_is_not_seen_whole() -> None:
 
 
 def same(a: Boxes, b: Boxes) -> bool:
-    return all(np.array_equal(one, other) for one, other in zip(a, b, strict=True))
+    return all(np.array_equal(getattr(a, field), getattr(b, field)) for field in Boxes._fields)
 
 
 def test_nothing_depends_on_what_was_asked_before() -> None:
@@ -246,7 +246,7 @@ def test_boxes_are_inside_the_picture_of_known_classes_and_large_enough(profile:
     assert len(set(found.track_id.tolist())) == len(found.track_id)
 
 
-def test_a_track_keeps_its_class_and_moves_smoothly() -> None:
+def test_a_track_keeps_its_class() -> None:
     of = scene(0)
     last: dict[int, tuple[int, NDArray[np.float32]]] = {}
     for t_us in range(0, 400_000, 5_000):

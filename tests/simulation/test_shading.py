@@ -197,7 +197,8 @@ def as_marched(surfaces: Surfaces, atlas: Atlas, plan: Plan, t_us: float, shape:
         kept, kept_places = np.empty_like(maps), np.empty_like(places)
         maps_at(surfaces, ids, t_us, maps)
         sky_rows(surfaces, t_us, top, sky)
-        seen = keep_seen(top, left, *part.shape, maps, places, kept, kept_places)
+        rows, columns = part.shape
+        seen = keep_seen(top, left, rows, columns, maps, places, kept, kept_places)
         shade(top, left, kept[:seen], kept_places[:seen], atlas.light, atlas.alpha, sky, part)
     return image
 
@@ -226,5 +227,5 @@ def test_nothing_that_is_seen_is_left_out_of_the_march(scene: Scene, t_us: float
     plan = make_plan(surfaces, atlas, *scene.sensor)
     image = np.empty(scene.sensor, np.float32)
     render(surfaces, atlas, plan, t_us, image)
-    marched = as_marched(surfaces, atlas, plan, t_us, tuple(scene.sensor))
+    marched = as_marched(surfaces, atlas, plan, t_us, (scene.sensor.height, scene.sensor.width))
     np.testing.assert_allclose(np.log(marched + 0.02), np.log(image + 0.02), atol=2e-3)

@@ -27,6 +27,7 @@ Floats = NDArray[np.float64]
 PINHOLE = Pinhole(240, 304, 263.0, 152.0, 120.0)
 NOON = Lighting(0.5, 1.0, (0.0, -1.0, 0.0), 1.0, 0.7, 0.0, 0.5)
 HEIGHT = 1.3
+BOARD = np.array([[-1.0, -1, 0], [2, 0, 0], [0, 1, 0]])  #: corner, across and down of 2 × 1 m across the way
 
 
 def world_light(seed: int) -> Lighting:
@@ -60,7 +61,7 @@ def test_the_ego_path_is_continuous_between_its_samples() -> None:
     fine = np.arange(0.0, 5.0, 1e-4)
     for values, fastest in zip(ego.at(fine), (2.0, 31.0, 0.4, 0.4), strict=True):
         assert np.abs(np.diff(values)).max() < fastest * 1e-4 + 1e-9
-    at_samples = ego.at(np.arange(len(ego.z)) * STEP_S)
+    at_samples = ego.at(np.arange(len(ego.z), dtype=np.float64) * STEP_S)
     for ours, theirs in zip(at_samples, (ego.x, ego.z, ego.yaw, ego.pitch), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
@@ -183,13 +184,13 @@ def test_the_other_splits_do_see_what_is_held_out() -> None:
 def plain(name: str = "board", faces: Any = "both", swing: Swing | None = None, facing: bool = False) -> Body:
     """A board of 2 × 1 m that stands on the ground across the way."""
     texture = Texture(np.full((2, 4), 0.5, "f4"), np.ones((2, 4), "f4"))
-    panel = Panel(texture, [-1, -1, 0], [2, 0, 0], [0, 1, 0], faces=faces, swing=swing)
+    panel = Panel(texture, BOARD[0], BOARD[1], BOARD[2], faces=faces, swing=swing)
     return Body(name, "scenery", (panel,), 0.1, 2.0, 1.0, facing=facing)
 
 
 def resting(yaw: float = 0.0, pitch: float = 0.0, speed: float = 0.0) -> Ego:
     steps = 400
-    z = speed * STEP_S * np.arange(steps)
+    z = speed * STEP_S * np.arange(steps, dtype=np.float64)
     return Ego(np.zeros(steps), z, np.full(steps, speed), np.full(steps, yaw), np.full(steps, pitch))
 
 
@@ -279,7 +280,7 @@ def test_nearer_actors_and_higher_layers_come_first() -> None:
 
 def test_later_panels_of_a_body_lie_over_its_earlier_ones() -> None:
     texture = [Texture(np.full((1, 1), light, "f4"), np.ones((1, 1), "f4")) for light in (0.1, 0.2, 0.3)]
-    panels = tuple(Panel(part, [-1, -1, 0], [2, 0, 0], [0, 1, 0], faces="both") for part in texture)
+    panels = tuple(Panel(part, BOARD[0], BOARD[1], BOARD[2], faces="both") for part in texture)
     surfaces = staged([Actor(Body("stack", "scenery", panels, 0.1, 2.0, 1.0), Straight(0, 9))])
     assert surfaces.texture.tolist() == [2, 1, 0]
 
@@ -312,7 +313,7 @@ def test_light_is_ambient_and_sun_by_the_slant_plus_headlamps_by_distance() -> N
 
 @pytest.mark.parametrize("night", [False, True], ids=["by day", "by night"])
 def test_light_hardly_jumps_where_one_stretch_ends(night: bool) -> None:
-    jumped = []
+    jumped: list[float] = []
     for seed in range(40):
         if len(jumped) == 2:
             break

@@ -4,8 +4,9 @@ Figures: sizes, speeds along tracks, track lives, boxes a frame, label rate. Fau
 tracks, boxes out of the frame or without area, boxes that occur twice, labels outside the time of the recording.
 
 A scene that stands still makes no events, so a parked car in it is no fault. A labelled frame is called *standing* when
-fewer than 1 % of the pixels fired in the 50 ms before it (noise alone makes about 0.5 %); boxes without events and
-frozen tracks are told apart by that. A box that itself moves along its track must have events either way.
+fewer than 1 % of the pixels fired in the 50 ms before it (noise alone makes about 0.5 %); boxes without events are told
+apart by that, and a box that itself moves along its track must have events either way. A frozen track is told apart by
+what is inside its box: at a red light cars drive past parked ones.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from fate.formats.recording import Recording
 
 LOOK_BACK_US = 50_000  # events this long before a label tell whether something is in the box
 STANDING_SHARE = 0.01  # pixels that fired in that time, below which the scene stands
+STILL_SHARE = 0.03  # pixels inside a box that fired in that time, below which nothing moves in it
 FROZEN_US = 1_000_000  # a box this long on the very same pixels is frozen
 MOVING_PX_S = 10.0  # a box at this speed makes events
 MARGIN_PX = 1.0  # that a box may reach out of the frame
@@ -31,8 +33,8 @@ SPEED_GAP_US = 1_500_000  # labels of a track further apart say nothing about it
 FAULTS = {
     "without events": f"no event inside in the {LOOK_BACK_US // 1000} ms before it, though the scene or the box moves",
     "without events, standing": "the same while scene and box stand, where that is to be expected",
-    "frozen": f"a track on the very same pixels for {FROZEN_US // 1_000_000} s or more, though the scene moves",
-    "frozen, standing": "the same while the scene stands, where that is to be expected",
+    "frozen": f"a track on the very same pixels for {FROZEN_US // 1_000_000} s or more, though something in it moves",
+    "frozen, standing": "the same while nothing in it moves, where that is to be expected",
     "out of frame": f"an edge more than {MARGIN_PX:.0f} px outside the sensor",
     "no area": "a width or height of zero",
     "twice": "the same box of the same class at the same time as another",
@@ -218,7 +220,7 @@ def _check_events(found: _Findings, recording: Recording, frames: int, progress:
     runs, tracks = frozen_runs(labels)
     for first, last in runs:
         middle = (int(labels.t_us[first]) + int(labels.t_us[last])) // 2
-        standing = _is_standing(recording.read(middle - LOOK_BACK_US, middle))
+        standing = _is_still(recording.read(middle - LOOK_BACK_US, middle), found.boxes[first])
         found.rows["frozen, standing" if standing else "frozen"].append(first)
     found.checked["frozen"] = found.checked["frozen, standing"] = tracks
 
@@ -244,6 +246,16 @@ def _is_standing(events: Events) -> bool:
     fired = np.zeros((height, width), np.bool_)
     fired[events.y, events.x] = True
     return bool(np.count_nonzero(fired) < STANDING_SHARE * height * width)
+
+
+def _is_still(events: Events, box: NDArray[np.float64]) -> bool:
+    """Whether hardly a pixel in the box fired."""
+    height, width = events.sensor
+    x1, y1 = np.clip(np.floor(box[:2]), 0, (width, height)).astype(np.intp)
+    x2, y2 = np.clip(np.ceil(box[2:]), 0, (width, height)).astype(np.intp)
+    fired = np.zeros((height, width), np.bool_)
+    fired[events.y, events.x] = True
+    return bool(np.count_nonzero(fired[y1:y2, x1:x2]) < STILL_SHARE * max((y2 - y1) * (x2 - x1), 1))
 
 
 def _any_inside(events: Events, box: NDArray[np.float64]) -> bool:

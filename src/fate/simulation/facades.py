@@ -80,13 +80,13 @@ def make_facade(rng: np.random.Generator, width_m: float, height_m: float, style
     if depth_m > 0:
         panels += _end_walls(width_m, height_m, depth_m, 0.8 * wall)
     lower = Canvas((0.0, street_level, width_m, 0.0), _TEXELS, 64, light=wall)
-    _weather(rng, lower, float(rng.uniform(0.1, 0.7)))
+    _weather(rng, lower, float(rng.uniform(0.3, 0.9)))
     _draw_street_level(rng, lower, front, wall, axes, width_m, street_level)
     panels.append(_upright(lower.texture(), width_m, 0.0, street_level))
     if street_level < height_m:
         rows = int(np.clip(round((height_m - street_level) / width_m * _TEXELS), 24, _TEXELS))
         upper = Canvas((0.0, height_m, width_m, street_level), _TEXELS, rows, light=wall)
-        _weather(rng, upper, float(rng.uniform(0.1, 0.7)))
+        _weather(rng, upper, float(rng.uniform(0.3, 0.9)))
         _draw_storeys(rng, upper, front, style, wall, axes, (street_level, height_m))
         panels.append(_upright(upper.texture(), width_m, street_level, height_m))
     return Body(style, "scenery", tuple(panels), depth_m, width_m, height_m)

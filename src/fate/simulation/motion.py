@@ -133,7 +133,7 @@ def drive(rng: np.random.Generator, seconds: float) -> Ego:
     clock = np.arange(steps) * STEP_S
     brakes = min(4.0, 0.3 * seconds)  # seconds from the first touch of the brakes to full stop, and back
     if cruise < 14 and rng.random() < 0.48:  # one red light
-        standing = rng.uniform(0.25, 0.55) * seconds
+        standing = rng.uniform(0.25, 0.5) * seconds
         begin = rng.uniform(-0.2 * standing, seconds - 0.8 * standing) - brakes / 2
         speed[(clock >= begin) & (clock < begin + standing + brakes)] = 0.0
     speed = np.clip(smooth(smooth(speed, brakes), 0.5), 0.0, 30.0)

@@ -204,11 +204,13 @@ def jitter(t_us: Tensor, jitter_us: float, random: torch.Generator) -> Tensor:
     return t_us + torch.round(normal.clamp_(-JITTER_LIMIT, JITTER_LIMIT) * jitter_us).long()
 
 
-def burst_probability(light: Tensor, share: float, light_min: float, contrast_min: float, dark_light: float) -> Tensor:
+def burst_probability(
+    light: Tensor, share: float, light_min: float, light_full: float, contrast_min: float, dark_light: float
+) -> Tensor:
     """Probability that an event starts a burst, by pixel, [..., H, W], from linear light of the same shape.
 
     ATIS pixels burst where the picture is bright and textured: the probability rises from 0 at ``light_min`` to
-    ``share`` at full light (1), and is 0 where ln(light + dark_light) differs from all four neighbours by less than
+    ``share`` at ``light_full``, and is 0 where ln(light + dark_light) differs from all four neighbours by less than
     ``contrast_min``.
     """
     level = torch.log(light + dark_light)
@@ -221,7 +223,7 @@ def burst_probability(light: Tensor, share: float, light_min: float, contrast_mi
         (contrast[..., :-1], right),
     ):
         torch.maximum(part, step, out=part)
-    bright = ((light - light_min) / (1.0 - light_min)).clamp(0.0, 1.0)
+    bright = ((light - light_min) / (light_full - light_min)).clamp(0.0, 1.0)
     return share * bright * (contrast >= contrast_min)
 
 

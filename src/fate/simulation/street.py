@@ -211,6 +211,15 @@ def verge(rng: np.random.Generator) -> Texture:
     return Texture(light.astype(np.float32), np.ones((rows, columns), dtype=np.float32))
 
 
+def paving(rng: np.random.Generator) -> Texture:
+    """Slabs of a pavement, 128 × 24: each of its own light, with dark joints."""
+    rows, columns, slab = 128, 24, 8
+    slabs = rng.uniform(0.75, 1.15, (rows // slab, columns // slab))
+    light = float(rng.uniform(0.22, 0.32)) * np.kron(slabs, np.ones((slab, slab)))
+    light[::slab], light[:, ::slab] = 0.10, 0.10
+    return Texture(light.astype(np.float32), np.ones((rows, columns), dtype=np.float32))
+
+
 def cast_shadow(rng: np.random.Generator) -> Texture:
     """The shadow of a tree or a house on the road, 48 × 48: dark, with a ragged edge and spots of light."""
     size = 48

@@ -167,14 +167,14 @@ def _ground(cast: Cast, layout: Street) -> None:
 
 
 def _roadside(cast: Cast, layout: Street, sunny: bool) -> None:
-    """Grass and gravel along the road, and shadows across it when the sun shines."""
+    """Paving, grass or gravel along the road, and shadows across it when the sun shines."""
     rng = cast.rng
-    strips = [_on_ground("verge", street.verge(rng), 3.0, 16.0) for _ in range(2)]
-    if layout.kind != "town":
-        for side, kerb in ((-1.0, layout.left_kerb), (1.0, layout.right_kerb)):
-            away = side * (abs(kerb) + 0.4 + 1.5 + (2.2 if layout.kind == "suburb" else 0.0))
-            for z in np.arange(-8.0, layout.length, 16.0):
-                cast.scenery(cast.pick(strips), away, float(z), Layer.MARKING)
+    surface = street.paving if layout.kind == "town" else street.verge
+    strips = [_on_ground("roadside", surface(rng), 3.0, 16.0) for _ in range(2)]
+    for side, kerb in ((-1.0, layout.left_kerb), (1.0, layout.right_kerb)):
+        away = side * (abs(kerb) + 0.3 + 1.5 + (2.2 if layout.kind == "suburb" else 0.0))
+        for z in np.arange(-8.0, layout.length, 16.0):
+            cast.scenery(cast.pick(strips), away, float(z), Layer.MARKING)
     if sunny:
         shadows = [
             _on_ground("shadow", street.cast_shadow(rng), rng.uniform(3, 7), rng.uniform(3, 8)) for _ in range(4)
@@ -252,12 +252,12 @@ def _kerbside(cast: Cast, layout: Street) -> None:
                 cast.scenery(cast.pick(trees), side * (abs(kerb) + rng.uniform(0.8, 2.2)), z)
             else:
                 cast.scenery(cast.pick(poles), beside, z)
-            z += rng.uniform(6, 15)
+            z += rng.uniform(5, 12)
 
 
 def _parked(cast: Cast, layout: Street) -> None:
     rng = cast.rng
-    taken = rng.uniform(0.15, 0.7)
+    taken = rng.uniform(0.25, 0.85)
     for on, x, heading in (
         (layout.parking_right, layout.right_kerb - 1.05, 0.0),
         (layout.parking_left, layout.left_kerb + 1.05, np.pi),
