@@ -295,8 +295,8 @@ def _batched(packets: list[Packet], bases: NDArray[np.int64], device: torch.devi
     """The packets of one stretch as padded arrays on the GPU."""
     knots = len(packets[0].surfaces.maps)
     most = max(1, *(packet.surfaces.maps.shape[1] for packet in packets))
-    maps = np.zeros((len(packets), knots, most, 9), np.float32)
-    light = np.zeros((len(packets), most, 5), np.float32)
+    maps = np.zeros((len(packets), knots, most, 11), np.float32)
+    light = np.zeros((len(packets), most, 4), np.float32)
     places = np.ones((len(packets), most, 4), np.int64)
     firsts = []
     used = 0
@@ -304,7 +304,7 @@ def _batched(packets: list[Packet], bases: NDArray[np.int64], device: torch.devi
         part = packet.surfaces
         count = part.maps.shape[1]
         maps[place, :, :count] = part.maps
-        light[place, :count] = np.stack([part.gain, part.glow, part.flicker, part.depth, part.phase], axis=1)
+        light[place, :count] = np.stack([part.glow, part.flicker, part.depth, part.phase], axis=1)
         places[place, :count] = packet.textures
         places[place, :, 0] += bases[place]
         firsts.append(packet.plan.first + used)

@@ -112,7 +112,7 @@ def march_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, pl
     top, left = tile // columns * TILE, tile % columns * TILE
     rows, cols = min(TILE, height - top), min(TILE, width - left)
     ids = plan.ids[plan.first[tile] : plan.first[tile + 1]]
-    maps = np.empty((len(ids), 10), np.float32)
+    maps = np.empty((len(ids), 11), np.float32)
     places = places_of(surfaces, atlas, ids)
     kept, kept_places = np.empty_like(maps), np.empty_like(places)
     u0, v0 = np.empty((rows, cols), np.float32), np.empty((rows, cols), np.float32)

@@ -36,8 +36,8 @@ _OFFSET = tl.constexpr(TIME_OFFSET)
 class Batch(NamedTuple):
     """One stretch of B recordings on the GPU; K surfaces each (padded), R knots, N tiles."""
 
-    maps: Tensor  #: [B, R, K, 9] float32
-    light: Tensor  #: [B, K, 5] float32: gain, glow, flicker, depth, phase
+    maps: Tensor  #: [B, R, K, 11] float32: matrix, light on it, haze before it
+    light: Tensor  #: [B, K, 4] float32: glow, flicker, depth, phase
     places: Tensor  #: [B, K, 4] int64: first entry in the tables, columns, rows, opaque
     first: Tensor  #: [B, N + 1] int64, into ``ids``
     ids: Tensor  #: surfaces of all tiles of all recordings, int32
@@ -85,8 +85,8 @@ def _shade(x, y, now, knot, share, recording, begin, end, maps, light,
     clear = tl.zeros_like(x) + 1.0
     for i in range(begin, end):
         k = tl.load(ids + i)
-        base = maps + ((recording * knots + knot) * surfaces + k) * 9
-        after = base + surfaces * 9
+        base = maps + ((recording * knots + knot) * surfaces + k) * 11
+        after = base + surfaces * 11
         m0 = tl.load(base) + share * (tl.load(after) - tl.load(base))
         m1 = tl.load(base + 1) + share * (tl.load(after + 1) - tl.load(base + 1))
         m2 = tl.load(base + 2) + share * (tl.load(after + 2) - tl.load(base + 2))
@@ -129,11 +129,13 @@ def _shade(x, y, now, knot, share, recording, begin, end, maps, light,
                 cover = _box_sum(alpha_table + first, width + 1, i0, i1, j0, j1, fu0, fu1, fv0, fv1, hit) * (
                     _UNIT * part
                 )
-            lamp = light + (recording * surfaces + k) * 5
-            flicker = 1.0 + tl.load(lamp + 3) * tl.cos(tl.load(lamp + 2) * now + tl.load(lamp + 4))
-            bright = tl.load(lamp) + tl.load(lamp + 1) * flicker
-            total += tl.where(hit, clear * tl.maximum(colour, 0.0) * bright, 0.0)
-            clear *= tl.where(hit, 1.0 - tl.minimum(tl.maximum(cover, 0.0), 1.0), 1.0)
+            lamp = light + (recording * surfaces + k) * 4
+            flicker = 1.0 + tl.load(lamp + 2) * tl.cos(tl.load(lamp + 1) * now + tl.load(lamp + 3))
+            bright = tl.load(base + 9) + share * (tl.load(after + 9) - tl.load(base + 9)) + tl.load(lamp) * flicker
+            haze = tl.load(base + 10) + share * (tl.load(after + 10) - tl.load(base + 10))
+            cover = tl.minimum(tl.maximum(cover, 0.0), 1.0)
+            total += tl.where(hit, clear * (tl.maximum(colour, 0.0) * bright + cover * haze), 0.0)
+            clear *= tl.where(hit, 1.0 - cover, 1.0)
     return total + tl.where(clear >= _SEEN_THROUGH, clear, 0.0) * sky
 
 

@@ -55,10 +55,12 @@ def motion(maps: NDArray[np.float32], knot: int, k: int, x: float, y: float, fla
         # times w throughout: it cancels
         ux, uy = maps[knot, k, 0] - u * maps[knot, k, 6], maps[knot, k, 1] - u * maps[knot, k, 7]
         vx, vy = maps[knot, k, 3] - v * maps[knot, k, 6], maps[knot, k, 4] - v * maps[knot, k, 7]
-        if not flat_u:
-            speed = abs(next_u - u * next_w) / max(math.sqrt(ux * ux + uy * uy), 1e-12)
-        if not flat_v:
-            speed = max(speed, abs(next_v - v * next_w) / max(math.sqrt(vx * vx + vy * vy), 1e-12))
+        steep_u, steep_v = max(math.sqrt(ux * ux + uy * uy), 1e-12), max(math.sqrt(vx * vx + vy * vy), 1e-12)
+        # a flat surface is still seen to move by its own borders, where they are less than a tile away
+        if not flat_u or min(u, 1.0 - u) * w < TILE * steep_u:
+            speed = abs(next_u - u * next_w) / steep_u
+        if not flat_v or min(v, 1.0 - v) * w < TILE * steep_v:
+            speed = max(speed, abs(next_v - v * next_w) / steep_v)
     return speed
 
 

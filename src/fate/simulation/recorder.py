@@ -24,7 +24,7 @@ from fate.simulation import noise
 from fate.simulation.camera import CameraModel, pixel_maps
 from fate.simulation.march import Circuit, Pixels, march_tiles
 from fate.simulation.noise import EventColumns
-from fate.simulation.plan import Plan, make_plan
+from fate.simulation.plan import MAX_STEP_US, Plan, make_plan
 from fate.simulation.scene import STRETCH_US, Boxes, Scene
 from fate.simulation.surfaces import Atlas, Surfaces
 
@@ -42,7 +42,7 @@ def circuit_of(camera: CameraModel) -> Circuit:
         refractory_us=float(camera.refractory_us),
         leak=camera.leak_hz * 1e-6,
         max_change=smallest,
-        most=int(16.0 / (0.2 * smallest)) + 2,
+        most=int((16.0 + camera.leak_hz * camera.threshold_on * 2e-6 * MAX_STEP_US) / (0.2 * smallest)) + 2,
     )
 
 

@@ -27,22 +27,22 @@ ZERO, QUARTER, HALF, ONE, TINY = np.float32(0.0), np.float32(0.25), np.float32(0
 
 @compiled
 def maps_at(surfaces: Surfaces, ids: NDArray[np.int32], t_us: float, maps: NDArray[np.float32]) -> None:
-    """The matrices of surfaces ``ids`` at ``t_us`` after the stretch's start, into ``maps`` [len(ids), 10].
+    """The matrices of surfaces ``ids`` at ``t_us`` after the stretch's start, into ``maps`` [len(ids), 11].
 
-    Column 9 is the light that falls on the surface or comes from it.
+    Column 9 is the light that falls on the surface or comes from it, column 10 the light of the haze before it.
     """
     place = t_us / KNOT_US
     knot = min(int(place), surfaces.maps.shape[0] - 2)
     share = np.float32(place - knot)
     for i in range(len(ids)):
         k = ids[i]
-        for j in range(9):
+        for j in range(11):
             first = surfaces.maps[knot, k, j]
             maps[i, j] = first + share * (surfaces.maps[knot + 1, k, j] - first)
         glow = surfaces.glow[k]
         if surfaces.depth[k] > 0:
             glow *= 1 + surfaces.depth[k] * math.cos(surfaces.flicker[k] * t_us + surfaces.phase[k])
-        maps[i, 9] = surfaces.gain[k] + glow
+        maps[i, 9] += glow
 
 
 @compiled
@@ -135,7 +135,7 @@ def shade(top: int, left: int, maps: NDArray[np.float32], places: NDArray[np.int
 
     Args:
         top, left: the part's first row and column.
-        maps: [n, 10] of its surfaces, nearest first, from :func:`maps_at`.
+        maps: [n, 11] of its surfaces, nearest first, from :func:`maps_at`.
         places: [n, 4] of its surfaces, from :func:`places_of`.
         light_table, alpha_table: of the atlas.
         sky: [rows] light where nothing covers it.
@@ -182,8 +182,9 @@ def shade(top: int, left: int, maps: NDArray[np.float32], places: NDArray[np.int
                     cover = (u1 - u0) * (v1 - v0) * share
                 else:
                     cover = box_sum(alpha_table, first, width + 1, i0, i1, j0, j1, fu0, fu1, fv0, fv1) * (UNIT * share)
-                light += clear * max(colour, ZERO) * maps[i, 9]
-                clear *= ONE - min(max(cover, ZERO), ONE)
+                cover = min(max(cover, ZERO), ONE)
+                light += clear * (max(colour, ZERO) * maps[i, 9] + cover * maps[i, 10])
+                clear *= ONE - cover
                 if clear < SEEN_THROUGH:
                     clear = ZERO
                     break
@@ -212,7 +213,7 @@ def render(surfaces: Surfaces, atlas: Atlas, plan: Plan, t_us: float, image: NDA
         top, left = tile // columns * TILE, tile % columns * TILE
         part = image[top : top + TILE, left : left + TILE]
         ids = plan.ids[plan.first[tile] : plan.first[tile + 1]]
-        maps = np.empty((len(ids), 10), np.float32)
+        maps = np.empty((len(ids), 11), np.float32)
         maps_at(surfaces, ids, t_us, maps)
         sky_rows(surfaces, t_us, top, sky)
         shade(top, left, maps, places_of(surfaces, atlas, ids), atlas.light, atlas.alpha, sky, part)

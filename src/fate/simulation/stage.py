@@ -29,6 +29,11 @@ from fate.simulation.textures import Body, Texture
 
 Floats = NDArray[np.float64]
 
+#: Nothing further ahead than this is drawn, metres; there it would be lost in the haze.
+REACH = 170.0
+#: Haze begins at this distance, metres.
+HAZE_FROM = 60.0
+
 
 class Layer(IntEnum):
     """What lies over what, whatever the distance."""
@@ -122,12 +127,12 @@ class Stage:
         self._moving = np.array([place is None for place in fixed])
         self._place = np.array([place or (0.0, 0.0, 0.0) for place in fixed], np.float64)
 
-    def surfaces(self, start_us: int, knots: int, reach: float = 140.0) -> Surfaces:
-        """What can be seen from ``start_us`` on at ``knots`` times ``KNOT_US`` apart, up to ``reach`` metres ahead."""
+    def surfaces(self, start_us: int, knots: int) -> Surfaces:
+        """What can be seen from ``start_us`` on at ``knots`` times ``KNOT_US`` apart, up to ``REACH`` ahead."""
         seconds = (start_us + KNOT_US * np.arange(knots, dtype=np.float64)) * 1e-6
         camera = self.ego.at(seconds)
         near = camera[1].min()
-        chosen = self._in_reach(near, reach, seconds)
+        chosen = self._in_reach(near, seconds)
         x, z, heading, gait = self._poses(chosen, seconds, camera)
         body = self._body[chosen]
         count = np.array(self._count)[body]
@@ -150,20 +155,18 @@ class Stage:
             & (bounds[:, 2] > 0)
             & (bounds[:, 3] > 0)
         )
-        centre = corner[middle] + 0.5 * (across[middle] + down[middle])
         order = self._order(chosen, which, x, z, camera, middle)
         order = order[seen[order]]
-        gain, glow = self._light(
-            panel, which, chosen, across[middle], down[middle], centre, side[middle], camera[2][middle]
-        )
+        gain, haze = self._light(panel, which, chosen, across, down, corner, side, camera[2])
+        glow = data.emission[panel] * self.lighting.lamps
         flicker = data.flicker[panel]
+        maps = np.concatenate([maps, gain[..., None], haze[..., None]], axis=2, dtype=np.float32)
         horizon = self.pinhole.centre_y + self.pinhole.focal * np.tan(camera[3])
         sky = np.stack([horizon, np.full(knots, self.lighting.horizon), np.full(knots, self.lighting.zenith)], axis=1)
         return Surfaces(
             maps=np.ascontiguousarray(maps[:, order]),
             bounds=bounds[order],
             texture=data.texture[panel][order],
-            gain=gain[order].astype(np.float32),
             glow=glow[order].astype(np.float32),
             flicker=flicker[order].astype(np.float32),
             depth=data.depth[panel][order].astype(np.float32),
@@ -173,7 +176,7 @@ class Stage:
             focal=float(self.pinhole.focal),
         )
 
-    def _in_reach(self, near: float, reach: float, seconds: Floats) -> NDArray[np.int64]:
+    def _in_reach(self, near: float, seconds: Floats) -> NDArray[np.int64]:
         """Actors that may be seen: not far behind the camera, not too far ahead."""
         z = self._place[:, 1].copy()
         span = np.maximum(self._size, self._reach)
@@ -181,7 +184,7 @@ class Stage:
             z[index] = self.actors[index].path.at(seconds[:1]).z[0]
             span[index] += 3
         travelling = self._layer >= Layer.KERB
-        return np.flatnonzero(travelling | ((z + span > near) & (z - span < near + reach)))
+        return np.flatnonzero(travelling | ((z + span > near) & (z - span < near + REACH)))
 
     def _poses(
         self, chosen: NDArray[np.int64], seconds: Floats, camera: tuple[Floats, ...]
@@ -279,25 +282,30 @@ class Stage:
         chosen: NDArray[np.int64],
         across: Floats,
         down: Floats,
-        centre: Floats,
+        corner: Floats,
         side: Floats,
-        yaw: float,
+        yaw: Floats,
     ) -> tuple[Floats, Floats]:
-        """Light on each panel [K], and light from it [K]."""
+        """Light on each panel [R, K], and light of the haze before it [R, K], which also dims the panel."""
         light = self.lighting
         outward = -cross(across, down)
-        outward /= np.maximum(np.linalg.norm(outward, axis=-1, keepdims=True), 1e-12)
-        outward *= np.where(side < 0, -1.0, 1.0)[:, None]
-        sun = np.array(light.to_sun)
-        sun = np.array(
-            [sun[0] * np.cos(yaw) - sun[2] * np.sin(yaw), sun[1], sun[0] * np.sin(yaw) + sun[2] * np.cos(yaw)]
+        outward *= (np.where(side < 0, -1.0, 1.0) / np.maximum(np.linalg.norm(outward, axis=-1), 1e-12))[..., None]
+        sun = np.stack(
+            [
+                light.to_sun[0] * np.cos(yaw) - light.to_sun[2] * np.sin(yaw),
+                np.full_like(yaw, light.to_sun[1]),
+                light.to_sun[0] * np.sin(yaw) + light.to_sun[2] * np.cos(yaw),
+            ],
+            axis=-1,
         )
-        slant = np.where(self._facing[chosen][which], 0.6, np.maximum(outward @ sun, 0.0))
-        distance = np.linalg.norm(centre, axis=-1)
+        slant = np.maximum(np.sum(outward * sun[:, None], axis=-1), 0.0)
+        slant = np.where(self._facing[chosen][which], 0.6, slant)
+        distance = np.linalg.norm(corner + 0.5 * (across + down), axis=-1)
         gain = light.ambient + light.sun * slant + light.headlamps / (1 + (distance / 12) ** 2)
-        far = self._layer[chosen][which] == Layer.FAR
-        gain = np.where(far, light.horizon, gain)
-        return gain, self._panels.emission[panel] * light.lamps
+        layer = self._layer[chosen][which]
+        thick = np.where(layer >= Layer.KERB, 0.0, np.clip((distance - HAZE_FROM) / (REACH - HAZE_FROM), 0.0, 1.0))
+        gain = np.where(layer == Layer.FAR, light.horizon, gain * (1 - thick))
+        return gain, thick * light.horizon
 
 
 def _fixed(path: Path) -> tuple[float, float, float] | None:

@@ -6,7 +6,7 @@ z forward). The viewing ray through a pixel meets its plane at texture coordinat
     u = U / W,  v = V / W,  (U, V, W) = M (column, row, 1),        depth = |n·P| / W,  n = A × D
 
 M is a 3 × 3 matrix per rectangle and time. While nothing turns it is linear in time; it is kept at *knots* a few
-milliseconds apart and interpolated between them.
+milliseconds apart and interpolated between them, and so is the light that falls on the rectangle.
 """
 
 from __future__ import annotations
@@ -72,10 +72,11 @@ class Atlas(NamedTuple):
 class Surfaces(NamedTuple):
     """K rectangles over one stretch of time, nearest first; R knots, ``KNOT_US`` apart from the stretch's start."""
 
-    maps: NDArray[np.float32]  #: [R, K, 9] the matrix M by rows
+    maps: NDArray[
+        np.float32
+    ]  #: [R, K, 11] the matrix M by rows; light on it, 1 = full sun; light of the haze before it
     bounds: NDArray[np.float32]  #: [K, 4] columns x1, rows y1, x2, y2 it stays within, blur included
     texture: NDArray[np.int32]  #: [K] place in the atlas
-    gain: NDArray[np.float32]  #: [K] light that falls on it, 1 = full sun
     glow: NDArray[np.float32]  #: [K] light it gives off itself, for texture light 1
     flicker: NDArray[np.float32]  #: [K] of the glow, rad/µs
     depth: NDArray[np.float32]  #: [K] of the flicker, 0 to 1

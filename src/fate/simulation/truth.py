@@ -134,7 +134,7 @@ def look(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, t_us: float, heig
     """
     count = surfaces.maps.shape[1]
     ids = np.arange(count).astype(np.int32)
-    maps = np.empty((count, 10), np.float32)
+    maps = np.empty((count, 11), np.float32)
     maps_at(surfaces, ids, t_us, maps)
     places, table = places_of(surfaces, atlas, ids), atlas.alpha
     own_ids, before_ids = np.empty(count, np.int32), np.empty(count, np.int32)
@@ -152,8 +152,8 @@ def look(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, t_us: float, heig
                 free &= extent(maps, k, outlines.points[outlines.first[texture] : outlines.first[texture + 1]], whole)
         if not owned:
             continue
-        if not free:  # part of it is beside or behind the camera: all that can be said is where its pixels are
-            whole[0], whole[1], whole[2], whole[3] = -width, -height, 2.0 * width, 2.0 * height
+        if not free:  # part of it is beside or behind the camera: next to nothing of it is in the picture
+            continue
         if math.hypot(whole[2] - whole[0], whole[3] - whole[1]) < min_diagonal:
             continue
         left, top = max(int(np.floor(whole[0])), 0), max(int(np.floor(whole[1])), 0)
@@ -171,7 +171,7 @@ def look(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, t_us: float, heig
             continue
         area = max((whole[2] - whole[0]) * (whole[3] - whole[1]), 1e-9)
         inside = (min(whole[2], width) - max(whole[0], 0.0)) * (min(whole[3], height) - max(whole[1], 0.0)) / area
-        shares[n] = seen / alone * (inside if free else 1.0)
+        shares[n] = seen / alone * inside
         if shares[n] < min_share:
             continue
         x1, y1, x2, y2 = mask_extent(maps, places, table, own, before, left, top, right, bottom)
@@ -186,7 +186,7 @@ def owners_of_pixels(surfaces: Surfaces, atlas: Atlas, t_us: float, image: NDArr
     """The object each pixel shows [H, W], -1 where none, ``t_us`` after the stretch's start, into ``image``."""
     count = surfaces.maps.shape[1]
     ids = np.arange(count).astype(np.int32)
-    maps = np.empty((count, 10), np.float32)
+    maps = np.empty((count, 11), np.float32)
     maps_at(surfaces, ids, t_us, maps)
     places, table = places_of(surfaces, atlas, ids), atlas.alpha
     height, width = image.shape
