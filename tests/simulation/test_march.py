@@ -297,13 +297,12 @@ def test_no_photoreceptor_changes_by_more_than_a_threshold_in_a_step(monkeypatch
 
 def still_life() -> tuple[Surfaces, Atlas, Plan]:
     """One tile before an even wall."""
-    matrix = np.array([1 / 80, 0, 0.5, 0, 1 / 80, 0.5, 0, 0, 1], np.float32)
+    matrix = np.array([1 / 80, 0, 0.5, 0, 1 / 80, 0.5, 0, 0, 1, 1, 0], np.float32)
     zero = np.zeros(1, np.float32)
     surfaces = Surfaces(
         maps=np.tile(matrix, (2, 1, 1)),
         bounds=np.array([[-40, -40, 40, 40]], np.float32),
         texture=np.zeros(1, np.int32),
-        gain=zero + 1,
         glow=zero,
         flicker=zero,
         depth=zero,

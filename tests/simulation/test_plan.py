@@ -30,7 +30,7 @@ def maps_of(surfaces: Surfaces, which: NDArray[Any], t_us: Floats) -> Floats:
     """Matrices [n, 3, 3] of surfaces ``which`` [n] at their times [n]."""
     place = t_us / KNOT_US
     knot = np.minimum(place.astype(np.int64), len(surfaces.maps) - 2)
-    maps = surfaces.maps.astype(np.float64)
+    maps = surfaces.maps[..., :9].astype(np.float64)
     share = (place - knot)[:, None]
     both = maps[knot, which] * (1 - share) + maps[knot + 1, which] * share
     return np.asarray(both.reshape(-1, 3, 3))
@@ -108,13 +108,12 @@ def test_steps_keep_within_their_limits(seed: int) -> None:
 
 def one_surface(**changes: Any) -> tuple[Surfaces, Atlas]:
     """A patterned surface over columns 10 to 30 and rows 10 to 20, at rest."""
-    matrix = np.array([1 / 20, 0, -0.5, 0, 1 / 10, -1, 0, 0, 1], np.float32)
+    matrix = np.array([1 / 20, 0, -0.5, 0, 1 / 10, -1, 0, 0, 1, 0, 0], np.float32)
     zero = np.zeros(1, np.float32)
     surfaces = Surfaces(
         maps=np.tile(matrix, (3, 1, 1)),
         bounds=np.array([[10, 10, 30, 20]], np.float32),
         texture=np.zeros(1, np.int32),
-        gain=zero,
         glow=zero,
         flicker=zero,
         depth=zero,

@@ -21,7 +21,12 @@ PINHOLE = Pinhole(48, 64, 60.0, 32.0, 24.0)
 
 
 def made(
-    corner: Floats, across: Floats, down: Floats, textures: Sequence[Texture], gain: Sequence[float] | None = None
+    corner: Floats,
+    across: Floats,
+    down: Floats,
+    textures: Sequence[Texture],
+    gain: Sequence[float] | None = None,
+    haze: Sequence[float] | None = None,
 ) -> tuple[Surfaces, Atlas]:
     """Surfaces that stand still, nearest first, of rectangles [K, 3]."""
     count = len(textures)
@@ -29,11 +34,11 @@ def made(
     maps, _ = matrices(posed[0], posed[1], posed[2], PINHOLE)
     margin = 0.5 * BLUR_WIDTH + 0.5
     zeros = np.zeros(count, np.float32)
+    light = np.stack([zeros + 1 if gain is None else gain, zeros if haze is None else haze], axis=1)
     surfaces = Surfaces(
-        maps=maps,
+        maps=np.concatenate([maps, np.tile(light, (2, 1, 1))], axis=2, dtype=np.float32),
         bounds=projected_bounds(posed[0], posed[1], posed[2], PINHOLE.focal, 32.0, 24.0, margin),
         texture=np.arange(count, dtype=np.int32),
-        gain=np.ones(count, np.float32) if gain is None else np.asarray(gain, np.float32),
         glow=zeros,
         flicker=zeros,
         depth=zeros,
@@ -61,7 +66,10 @@ def reference(surfaces: Surfaces, textures: Sequence[Texture], x: float, y: floa
     """Light at one image point: derivatives by small differences, means texel by texel, front to back."""
     light, clear = 0.0, 1.0
     for k, texture in enumerate(textures):
-        matrix = surfaces.maps[0, k].astype(np.float64).reshape(3, 3)
+        matrix, (gain, haze) = (
+            surfaces.maps[0, k, :9].astype(np.float64).reshape(3, 3),
+            surfaces.maps[0, k, 9:].tolist(),
+        )
 
         def place(column: float, row: float, matrix: Floats = matrix) -> Floats:
             seen = matrix @ [column, row, 1.0]
@@ -76,8 +84,9 @@ def reference(surfaces: Surfaces, textures: Sequence[Texture], x: float, y: floa
         height, width = texture.shape
         weights = np.outer(overlaps(v - half_v, v + half_v, height), overlaps(u - half_u, u + half_u, width))
         weights /= 4 * half_u * half_v
-        light += clear * float((weights * texture.alpha * texture.light).sum()) * float(surfaces.gain[k])
-        clear *= 1.0 - float((weights * texture.alpha).sum())
+        cover = float((weights * texture.alpha).sum())
+        light += clear * (float((weights * texture.alpha * texture.light).sum()) * gain + cover * haze)
+        clear *= 1.0 - cover
     above = min(max((24.0 - y) / PINHOLE.focal, 0.0), 1.0)
     return light + clear * (0.8 + above * 0.5)
 
@@ -99,7 +108,8 @@ def test_light_is_the_mean_over_the_blurred_pixel_composited_front_to_back(seed:
     down = size[1][:, None] * np.array([0.1, 1.0, 0.0])
     corner = np.stack([random.normal(0, 0.3, count) * depth, random.normal(0, 0.2, count) * depth, depth], axis=1)
     textures = [random_texture(random) for _ in range(count)]
-    surfaces, atlas = made(corner, across, down, textures, random.uniform(0.2, 1.5, count).tolist())
+    gain, haze = random.uniform(0.2, 1.5, count).tolist(), random.uniform(0.0, 0.6, count).tolist()
+    surfaces, atlas = made(corner, across, down, textures, gain, haze)
     image = rendered(surfaces, atlas)
     for row, column in random.integers(0, [48, 64], (250, 2)):
         expected = reference(surfaces, textures, column + 0.5, row + 0.5)
@@ -169,10 +179,10 @@ def test_maps_are_interpolated_between_knots_and_end_at_the_last_one() -> None:
     surfaces, _ = made(np.array([[0.0, 0, 9]]), np.array([[1.0, 0, 0]]), np.array([[0, 1.0, 0]]), [wall])
     knots = np.stack([surfaces.maps[0], 3 * surfaces.maps[0], 4 * surfaces.maps[0]])
     surfaces = surfaces._replace(maps=knots)
-    found, ids = np.empty((1, 10), np.float32), np.zeros(1, np.int32)
+    found, ids = np.empty((1, 11), np.float32), np.zeros(1, np.int32)
     for t_us, times in ((0.0, 1.0), (0.25 * KNOT_US, 1.5), (KNOT_US, 3.0), (1.5 * KNOT_US, 3.5), (2.0 * KNOT_US, 4.0)):
         maps_at(surfaces, ids, t_us, found)
-        np.testing.assert_allclose(found[:, :9], times * knots[0], rtol=1e-5)
+        np.testing.assert_allclose(found, times * knots[0], rtol=1e-5)
 
 
 # --- real scenes ---
@@ -193,7 +203,7 @@ def as_marched(surfaces: Surfaces, atlas: Atlas, plan: Plan, t_us: float, shape:
         top, left = (TILE * part for part in divmod(tile, -(-shape[1] // TILE)))
         part = image[top : top + TILE, left : left + TILE]
         ids = plan.ids[plan.first[tile] : plan.first[tile + 1]]
-        maps, places = np.empty((len(ids), 10), np.float32), places_of(surfaces, atlas, ids)
+        maps, places = np.empty((len(ids), 11), np.float32), places_of(surfaces, atlas, ids)
         kept, kept_places = np.empty_like(maps), np.empty_like(places)
         maps_at(surfaces, ids, t_us, maps)
         sky_rows(surfaces, t_us, top, sky)

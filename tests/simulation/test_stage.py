@@ -199,7 +199,7 @@ def staged(actors: list[Actor], ego: Ego | None = None, light: Lighting = NOON) 
 
 
 def place(surfaces: Surfaces, k: int, column: float, row: float, knot: int = 0) -> Floats:
-    u, v, w = surfaces.maps[knot, k].astype(np.float64).reshape(3, 3) @ [column, row, 1.0]
+    u, v, w = surfaces.maps[knot, k, :9].astype(np.float64).reshape(3, 3) @ [column, row, 1.0]
     return np.array([u / w, v / w])
 
 
@@ -215,7 +215,7 @@ def project(point: Floats, yaw: float, pitch: float, eye: Floats) -> Floats:
 def test_panels_land_where_geometry_puts_them(yaw: float, pitch: float, heading: float) -> None:
     path = Straight(1.5, 9.0, heading)
     surfaces = staged([Actor(plain(), path)], resting(yaw, pitch))
-    assert surfaces.maps.shape == (3, 1, 9)
+    assert surfaces.maps.shape == (3, 1, 11)
     right = np.array([np.cos(heading), 0.0, -np.sin(heading)])
     for u, v in ((0, 0), (1, 0), (0.3, 0.8), (1, 1)):
         point = np.array([1.5, 0, 9.0]) + (2 * u - 1) * right + [0, v - 1, 0]
@@ -307,8 +307,8 @@ def test_light_is_ambient_and_sun_by_the_slant_plus_headlamps_by_distance() -> N
     turned = staged([Actor(plain(), Straight(0, 24, np.pi / 3))], light=light)
     distance = np.hypot(24, HEIGHT - 0.5)
     lamps = 0.5 / (1 + (distance / 12) ** 2)
-    assert facing_us.gain[0] == pytest.approx(0.2 + 0.8 + lamps, rel=1e-3)
-    assert turned.gain[0] == pytest.approx(0.2 + 0.8 * 0.5 + lamps, rel=1e-3)
+    assert facing_us.maps[0, 0, 9] == pytest.approx(0.2 + 0.8 + lamps, rel=1e-3)
+    assert turned.maps[0, 0, 9] == pytest.approx(0.2 + 0.8 * 0.5 + lamps, rel=1e-3)
 
 
 @pytest.mark.parametrize("night", [False, True], ids=["by day", "by night"])

@@ -124,8 +124,8 @@ def drive(rng: np.random.Generator, seconds: float) -> Ego:
     """A drive of ``seconds``: 15 % of the time standing, 60 % at 2 to 14 m/s, 25 % at 14 to 30 m/s.
 
     A recording keeps to town speed or to the open road; in town, every second one waits at a red light for a quarter
-    to half of its time. The yaw rate is an Ornstein-Uhlenbeck process of 0.05 rad/s, steered back to the lane; the
-    pitch swings by about 0.2° at 1 to 3 Hz, less when the car stands.
+    to half of its time. The yaw rate is an Ornstein-Uhlenbeck process of 0.05 rad/s (less above 8 m/s), steered back to
+    the lane; the pitch swings by about 0.2° at 1 to 3 Hz, less when the car stands.
     """
     steps = int(np.ceil(seconds / STEP_S)) + 2
     cruise = rng.uniform(14, 28) if rng.random() < 0.26 else rng.uniform(4, 14)
@@ -139,10 +139,11 @@ def drive(rng: np.random.Generator, seconds: float) -> Ego:
     speed = np.clip(smooth(smooth(speed, brakes), 0.5), 0.0, 30.0)
     speed[speed < 0.15] = 0.0
 
-    yaw_rate = smooth(ornstein_uhlenbeck(rng, steps, 0.05, 1.2), 0.2) * np.minimum(speed / 3, 1)
+    gentle = np.minimum(speed / 3, 1) * np.minimum(8 / np.maximum(speed, 8), 1)  # no swerving at speed
+    yaw_rate = smooth(ornstein_uhlenbeck(rng, steps, 0.05, 1.2), 0.2) * gentle
     x, yaw = np.zeros(steps), np.zeros(steps)
     for i in range(1, steps):  # the driver steers back to the middle of the lane
-        back = -0.6 * yaw[i - 1] - 0.05 * x[i - 1] * min(speed[i] / 8, 1.0)
+        back = -1.6 * yaw[i - 1] - 0.9 * x[i - 1] / max(speed[i], 4.0)
         yaw[i] = yaw[i - 1] + (yaw_rate[i] + back * min(speed[i] / 3, 1.0)) * STEP_S
         x[i] = x[i - 1] + speed[i] * np.sin(yaw[i]) * STEP_S
     z = np.concatenate([[0.0], np.cumsum(speed[1:] * np.cos(yaw[1:]) * STEP_S)])

@@ -6,63 +6,18 @@ generator in one order, so a seed gives one street.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fate.simulation import facades, street
-from fate.simulation.bodies import choose_body, make_car, make_two_wheeler, shadow
+from fate.simulation.cast import LANE, Cast, Street
 from fate.simulation.catalogue import Split
-from fate.simulation.motion import Ego, Following, Path, Straight, drive
-from fate.simulation.people import choose_style, make_pedestrian
+from fate.simulation.motion import Ego, Straight, drive
 from fate.simulation.stage import Actor, Layer, Lighting
 from fate.simulation.textures import Body, Panel, Texture
+from fate.simulation.traffic import add_parked, add_pedestrians, add_traffic, add_two_wheelers
 
 #: How far ahead of the end of the drive the street goes on, metres.
 AHEAD = 150.0
-LANE = 3.5  #: metres
-
-
-@dataclass(frozen=True)
-class Street:
-    """The cross-section of a street, in metres from the middle of the ego lane."""
-
-    kind: str  #: "town", "suburb" or "open"
-    left_kerb: float
-    right_kerb: float
-    parking_left: bool
-    parking_right: bool
-    oncoming_lanes: int
-    length: float
-
-
-class Cast:
-    """Collects actors, and remembers bodies so that many actors share a few of them."""
-
-    def __init__(self, rng: np.random.Generator, split: Split, night: bool) -> None:
-        self.rng, self.night = rng, night
-        self.actors: list[Actor] = []
-        self.objects: list[Body] = []  #: labelled ones; an actor's owner is its place here
-        self.cars = [make_car(rng, choose_body(rng, split), night=night) for _ in range(10)]
-        self.people = [make_pedestrian(rng, choose_style(rng, split)) for _ in range(8)]
-        self.two_wheelers = [
-            make_two_wheeler(rng, choose_body(rng, split, "two-wheeler"), night=night) for _ in range(4)
-        ]
-        self.shadows = {id(body): _lying(shadow(body), body) for body in (*self.cars, *self.people, *self.two_wheelers)}
-
-    def pick(self, bodies: list[Body]) -> Body:
-        """One of them."""
-        return bodies[int(self.rng.integers(len(bodies)))]
-
-    def labelled(self, body: Body, path: Path, mirror: float = 1.0) -> None:
-        """A car, a two-wheeler or a pedestrian, with its shadow."""
-        self.actors.append(Actor(body, path, owner=len(self.objects), mirror=mirror))
-        self.objects.append(body)
-        self.actors.append(Actor(self.shadows[id(body)], path, Layer.SHADOW))
-
-    def scenery(self, body: Body, x: float, z: float, layer: Layer = Layer.STANDING, reach: float = 0.0) -> None:
-        """Something that stays where it is."""
-        self.actors.append(Actor(body, Straight(x, z), layer, reach=reach))
 
 
 def make_world(seed: int, split: Split, seconds: float, two_wheelers: bool) -> tuple[Ego, Cast, Lighting]:
@@ -72,17 +27,17 @@ def make_world(seed: int, split: Split, seconds: float, two_wheelers: bool) -> t
     fast = float(np.mean(ego.speed)) > 13
     lighting, night = make_lighting(rng)
     layout = make_street(rng, fast, float(ego.z[-1]) + AHEAD)
-    cast = Cast(rng, split, night)
+    cast = Cast(rng, split, night, ego, seconds)
+    add_traffic(cast, layout)
+    if two_wheelers:
+        add_two_wheelers(cast, layout)
+    add_parked(cast, layout)
+    add_pedestrians(cast, layout)
     _ground(cast, layout)
     _roadside(cast, layout, sunny=lighting.sun > 0.3)
     _buildings(cast, layout, split)
     _hedges(cast, layout)
     _kerbside(cast, layout)
-    _parked(cast, layout)
-    _traffic(cast, layout, ego, seconds)
-    _pedestrians(cast, layout, ego, seconds)
-    if two_wheelers:
-        _two_wheelers(cast, layout, ego, seconds)
     return ego, cast, lighting
 
 
@@ -112,10 +67,6 @@ def make_street(rng: np.random.Generator, fast: bool, length: float) -> Street:
     right = LANE / 2 + (2.3 if parking_right else 0.4) + rng.uniform(0, 0.8)
     left = -LANE / 2 - oncoming * LANE - (2.3 if parking_left else 0.4) - rng.uniform(0, 0.8)
     return Street(kind, left, right, parking_left, parking_right, oncoming, length)
-
-
-def _lying(panel: Panel, body: Body) -> Body:
-    return Body(f"{body.name}'s shadow", "scenery", (panel,), body.length, body.width, 0.0)
 
 
 def _on_ground(name: str, texture: Texture, width: float, length: float) -> Body:
@@ -204,7 +155,7 @@ def _buildings(cast: Cast, layout: Street, split: Split) -> None:
         z = -15.0
         while z < layout.length:
             wall = cast.pick(walls)
-            if rng.random() < density:
+            if rng.random() < density and not cast.in_side_street(z + wall.width / 2, wall.width / 2):
                 heading = -side * np.pi / 2  # a wall's front looks at the street
                 set_back = back + (rng.uniform(0, 0.6) if layout.kind == "town" else rng.uniform(0, 3))
                 middle = z + wall.width / 2
@@ -224,8 +175,8 @@ def _hedges(cast: Cast, layout: Street) -> None:
     for side, kerb in ((-1.0, layout.left_kerb), (1.0, layout.right_kerb)):
         back, share = abs(kerb) + rng.uniform(2.6, 4.5), rng.uniform(0.2, 0.95)
         for z in np.arange(-12.0, layout.length, bodies[0].width):
-            if rng.random() < share:
-                body = cast.pick(bodies)
+            body = cast.pick(bodies)
+            if rng.random() < share and not cast.in_side_street(float(z), body.width / 2):
                 path = Straight(side * back, float(z), -side * np.pi / 2)
                 cast.actors.append(Actor(body, path, reach=body.width / 2))
 
@@ -248,102 +199,10 @@ def _kerbside(cast: Cast, layout: Street) -> None:
         z = rng.uniform(-5, 12)
         while z < layout.length:
             beside = side * (abs(kerb) + rng.uniform(0.4, 0.8))
-            if rng.random() < wooded:
+            if cast.in_side_street(z):
+                pass
+            elif rng.random() < wooded:
                 cast.scenery(cast.pick(trees), side * (abs(kerb) + rng.uniform(0.8, 2.2)), z)
             else:
                 cast.scenery(cast.pick(poles), beside, z)
             z += rng.uniform(5, 12)
-
-
-def _parked(cast: Cast, layout: Street) -> None:
-    rng = cast.rng
-    taken = rng.uniform(0.25, 0.85)
-    for on, x, heading in (
-        (layout.parking_right, layout.right_kerb - 1.05, 0.0),
-        (layout.parking_left, layout.left_kerb + 1.05, np.pi),
-    ):
-        z = rng.uniform(4, 14)
-        while on and z < layout.length:
-            car = cast.pick(cast.cars)
-            if rng.random() < taken:
-                away = np.pi if rng.random() < 0.15 else 0.0
-                cast.labelled(car, Straight(x + rng.normal(0, 0.08), z, heading + away + rng.normal(0, 0.01)))
-            z += car.length + rng.uniform(0.6, 2.0)
-
-
-def _traffic(cast: Cast, layout: Street, ego: Ego, seconds: float) -> None:
-    """Cars ahead in the lane, oncoming ones, and ones that cross."""
-    rng = cast.rng
-    if rng.random() < 0.75:
-        gap = rng.uniform(8, 26)
-        sway = rng.uniform(0.1, 0.3) * gap
-        cast.labelled(
-            cast.pick(cast.cars),
-            Following(ego, rng.normal(0, 0.2), gap + 2, sway, rng.uniform(6, 20), rng.uniform(0, 6.28)),
-        )
-        if rng.random() < 0.5:
-            second = gap + sway + rng.uniform(12, 25)
-            cast.labelled(cast.pick(cast.cars), Following(ego, rng.normal(0, 0.2), second, 2.0, 11.0, 0.0))
-    mean = float(np.mean(ego.speed))
-    for lane in range(1, layout.oncoming_lanes + 1):
-        speed = rng.uniform(5, 12) if layout.kind != "open" else rng.uniform(12, 20)
-        z = rng.uniform(10, 40)
-        headway = rng.uniform(18, 60)
-        while z < layout.length + speed * seconds:
-            path = Straight(-lane * LANE + rng.normal(0, 0.15), z, np.pi, speed + rng.normal(0, 0.05))
-            cast.labelled(cast.pick(cast.cars), path)
-            z += 8 + rng.exponential(headway)
-    if layout.kind == "open" or rng.random() < 0.25:  # someone overtakes, or is overtaken, one lane to the left
-        lead = rng.uniform(-20, 40)
-        cast.labelled(cast.pick(cast.cars), Straight(-LANE, lead, 0.0, max(mean + rng.uniform(-6, 6), 1.0)))
-    for _ in range(rng.poisson(seconds / 12)):
-        when, speed = rng.uniform(0, seconds), rng.uniform(3, 10)
-        side = float(rng.choice([-1, 1]))
-        z = float(ego.at(np.array([when]))[1][0]) + rng.uniform(14, 38)
-        path = Straight(-side * speed * when, z, side * np.pi / 2, speed)
-        if _clear(path, ego, seconds, 3.5):
-            cast.labelled(cast.pick(cast.cars), path)
-
-
-def _pedestrians(cast: Cast, layout: Street, ego: Ego, seconds: float) -> None:
-    """On the pavements, and now and then across the street."""
-    rng = cast.rng
-    busy = {"town": 16.0, "suburb": 35.0, "open": 200.0}[layout.kind]
-    for side, kerb in ((-1.0, layout.left_kerb), (1.0, layout.right_kerb)):
-        z = rng.exponential(busy / 2)
-        while z < layout.length:
-            body = cast.pick(cast.people)
-            heading, speed = float(rng.choice([0.0, np.pi])), rng.uniform(0.8, 1.8)
-            x = side * (abs(kerb) + rng.uniform(0.7, 2.2))
-            stride = 0.8 * body.height
-            cast.labelled(body, Straight(x, z, heading, speed, stride), float(rng.choice([-1, 1])))
-            z += rng.exponential(busy)
-    for _ in range(rng.poisson(seconds / 5 if layout.kind != "open" else 0.1)):
-        when, speed, side = rng.uniform(0, seconds), rng.uniform(0.9, 1.8), float(rng.choice([-1, 1]))
-        z = float(ego.at(np.array([when]))[1][0]) + rng.uniform(8, 22)
-        body = cast.pick(cast.people)
-        path = Straight(rng.uniform(-2, 2) - side * speed * when, z, side * np.pi / 2, speed, 0.8 * body.height)
-        if _clear(path, ego, seconds, 2.0):
-            cast.labelled(body, path, side)
-
-
-def _two_wheelers(cast: Cast, layout: Street, ego: Ego, seconds: float) -> None:
-    rng = cast.rng
-    for _ in range(1 + rng.poisson(1.5)):
-        gap = rng.uniform(6, 22)
-        cast.labelled(
-            cast.pick(cast.two_wheelers),
-            Following(ego, rng.uniform(0.9, 1.5), gap, 0.2 * gap, rng.uniform(5, 15), rng.uniform(0, 6.28), 5.0),
-        )
-    z = rng.uniform(15, 60)
-    while z < layout.length + 6 * seconds:
-        cast.labelled(cast.pick(cast.two_wheelers), Straight(-LANE - 1.0, z, np.pi, rng.uniform(3, 9), 5.0))
-        z += 15 + rng.exponential(60)
-
-
-def _clear(path: Straight, ego: Ego, seconds: float, margin: float) -> bool:
-    """Whether something that crosses keeps out of the ego car's way."""
-    times = np.arange(0.0, seconds, 0.1)
-    pose = path.at(times)
-    x, z, _, _ = ego.at(times)
-    return not bool(np.any((np.abs(pose.x - x) < margin) & (np.abs(pose.z - z) < 6.0)))
