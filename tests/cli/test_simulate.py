@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fate.cli import simulate
-from fate.simulation.dataset import DEVICES
 from fate.simulation.manifest import load_manifest
+from fate.simulation.request import DEVICES
 from fate.simulation.scene import PROFILES
 from tests.cli.test_commands import fate
 

@@ -26,7 +26,8 @@ def make_world(seed: int, split: Split, seconds: float, two_wheelers: bool) -> t
     ego = drive(rng, seconds)
     fast = float(np.mean(ego.speed)) > 13
     lighting, night = make_lighting(rng)
-    layout = make_street(rng, fast, float(ego.z[-1]) + AHEAD)
+    stops = bool(np.any(ego.speed == 0))
+    layout = make_street(rng, fast, stops, float(ego.z[-1]) + AHEAD)
     cast = Cast(rng, split, night, ego, seconds)
     add_traffic(cast, layout)
     if two_wheelers:
@@ -56,12 +57,13 @@ def make_lighting(rng: np.random.Generator) -> tuple[Lighting, bool]:
         return Lighting(1.25, 0.2, to_sun, rng.uniform(1.2, 1.6), rng.uniform(1.0, 1.5), 0.0, 0.3), False
     if kind == "dusk":
         return Lighting(0.45, 0.15, to_sun, rng.uniform(0.5, 0.9), rng.uniform(0.25, 0.5), 0.05, 0.8), True
-    return Lighting(0.13, 0.0, to_sun, 0.035, 0.012, 1.0, 1.5), True
+    return Lighting(0.2, 0.0, to_sun, 0.05, 0.02, 1.2, 1.5), True
 
 
-def make_street(rng: np.random.Generator, fast: bool, length: float) -> Street:
-    """A cross-section: wide and open where one drives fast."""
-    kind = str(rng.choice(["town", "suburb", "open"], p=[0.1, 0.35, 0.55] if fast else [0.6, 0.3, 0.1]))
+def make_street(rng: np.random.Generator, fast: bool, stops: bool, length: float) -> Street:
+    """A cross-section: wide and open where one drives fast; red lights are in town."""
+    shares = [0.1, 0.35, 0.55] if fast else [0.65, 0.35, 0.0] if stops else [0.5, 0.35, 0.15]
+    kind = str(rng.choice(["town", "suburb", "open"], p=shares))
     oncoming = 1 if kind != "open" or rng.random() < 0.5 else 2
     parking_left, parking_right = (kind != "open" and bool(rng.random() < 0.6) for _ in range(2))
     right = LANE / 2 + (2.3 if parking_right else 0.4) + rng.uniform(0, 0.8)
