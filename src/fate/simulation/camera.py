@@ -103,6 +103,8 @@ class EventCamera:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
+        if dtype not in (torch.float32, torch.float64):
+            raise FateError(f"the dtype {dtype} was asked for; a pixel's state is float32 or float64")
         if batch < 1:
             raise FateError(f"a batch of {batch} recordings was asked for; expected 1 or more")
         self.seeds = list(range(batch)) if seeds is None else [int(seed) for seed in seeds]
@@ -212,7 +214,14 @@ class EventCamera:
         """
         light = torch.as_tensor(frames)
         light = light[None] if light.ndim == 3 else light
+        if not light.is_floating_point():
+            raise FateError(
+                f"frames of {light.dtype} were given; expected linear light as floats, where 1 is white: divide 8-bit"
+                " frames by 255, and undo their gamma"
+            )
         times = [int(time) for time in t_us]
+        if any(time != exact for time, exact in zip(times, t_us, strict=True)):
+            raise FateError("times between microseconds were given; times are whole microseconds, not seconds")
         if light.ndim != 4 or light.shape[1] != len(times) or len(times) < 2:
             raise FateError(
                 f"frames of shape {tuple(light.shape)} and {len(times)} times were given; expected [T, H, W] or"

@@ -89,7 +89,7 @@ class CameraModel:
     burst_light: float = 0.05
     """Light below which there are no bursts."""
     burst_full_light: float = 0.35
-    """Light from which on bursts are as frequent as they get; with these numbers about two thirds of the events of a
+    """Light from which on bursts are as frequent as they get; with these numbers about 60 % of the events of a
     recording sit in bursts, in a busy second of Gen1 77 %."""
     burst_contrast: float = 0.15
     """ln(light) by which a pixel must differ from a neighbour to count as textured."""

@@ -1,6 +1,7 @@
 """Who is in a scene: actors, the bodies they share, and room for each of them.
 
-Cars, people and two-wheelers are solid: one that would pass through another, or through the ego car, is not cast.
+Cars, people and two-wheelers are solid: one that would pass through another, or through the ego car, where the camera
+may see it, is not cast.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from fate.simulation.bodies import choose_body, make_car, make_two_wheeler, shad
 from fate.simulation.catalogue import Split
 from fate.simulation.motion import Ego, Path, Straight
 from fate.simulation.people import choose_style, make_pedestrian
-from fate.simulation.stage import Actor, Layer
+from fate.simulation.stage import REACH, Actor, Layer
 from fate.simulation.textures import Body, Panel
 
 LANE = 3.5  #: metres
@@ -22,6 +23,8 @@ LANE = 3.5  #: metres
 ELBOW_ROOM = 0.25
 #: How often the way of a body is checked, seconds.
 CHECK_S = 0.2
+#: What is further behind the camera than this need not keep out of the way, metres.
+BEHIND = 12.0
 #: Half the width of a side street, metres.
 SIDE_STREET = 5.0
 
@@ -56,7 +59,10 @@ class Cast:
         self.shadows = {id(body): _lying(shadow(body), body) for body in (*self.cars, *self.people, *self.two_wheelers)}
         self._times = np.arange(0.0, seconds + CHECK_S, CHECK_S)
         x, z, _, _ = ego.at(self._times)
-        self._ways = [np.stack([x, z, np.full_like(x, 0.9), np.full_like(x, 2.5)])]  # the ego car itself
+        self._ego_z = z
+        self._ways: list[NDArray[np.float64]] = []  # of each solid thing while it is near, [4, its times]
+        self._spans: list[tuple[int, int]] = []  # which of the times those are
+        self._keep(np.stack([x, z, np.full_like(x, 0.9), np.full_like(x, 2.5)]))  # the ego car itself
 
     def pick(self, bodies: list[Body]) -> Body:
         """One of them."""
@@ -65,15 +71,36 @@ class Cast:
     def labelled(self, body: Body, path: Path, mirror: float = 1.0) -> bool:
         """A car, a two-wheeler or a pedestrian, with its shadow; False if it would pass through someone."""
         way = self._way(body, path)
-        others = np.stack(self._ways)  # [N, 4, T]
-        apart = np.abs(others[:, :2] - way[:2]) - others[:, 2:] - way[2:] - ELBOW_ROOM
-        if bool(np.any(np.all(apart < 0, axis=1))):
+        if self._meets_someone(way):
             return False
-        self._ways.append(way)
+        self._keep(way)
         self.actors.append(Actor(body, path, owner=len(self.objects), mirror=mirror))
         self.objects.append(body)
         self.actors.append(Actor(self.shadows[id(body)], path, Layer.SHADOW))
         return True
+
+    def _near(self, way: NDArray[np.float64]) -> tuple[int, int]:
+        """The first and past-last time at which something is where the camera may see it."""
+        near = np.flatnonzero((way[1] > self._ego_z - BEHIND) & (way[1] < self._ego_z + REACH))
+        return (int(near[0]), int(near[-1]) + 1) if len(near) else (0, 0)
+
+    def _keep(self, way: NDArray[np.float64]) -> None:
+        begin, end = self._near(way)
+        self._ways.append(way[:, begin:end].copy())
+        self._spans.append((begin, end))
+
+    def _meets_someone(self, way: NDArray[np.float64]) -> bool:
+        """Whether it would pass through someone while it is near."""
+        begin, end = self._near(way)
+        spans = np.array(self._spans)
+        for other in np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > begin)):
+            first, last = max(begin, spans[other, 0]), min(end, spans[other, 1])
+            theirs = self._ways[other][:, first - spans[other, 0] : last - spans[other, 0]]
+            mine = way[:, first:last]
+            apart = np.abs(theirs[:2] - mine[:2]) - theirs[2:] - mine[2:] - ELBOW_ROOM
+            if bool(np.any(np.all(apart < 0, axis=0))):
+                return True
+        return False
 
     def _way(self, body: Body, path: Path) -> NDArray[np.float64]:
         """x, z and half the extent along x and z, [4, T]."""

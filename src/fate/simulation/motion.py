@@ -123,17 +123,17 @@ def smooth(values: Floats, seconds: float) -> Floats:
 def drive(rng: np.random.Generator, seconds: float) -> Ego:
     """A drive of ``seconds``: 15 % of the time standing, 60 % at 2 to 14 m/s, 25 % at 14 to 30 m/s.
 
-    A recording keeps to town speed or to the open road; in town, three of five wait at a red light for 15 to
-    40 % of their time. The yaw rate is an Ornstein-Uhlenbeck process of 0.05 rad/s (less above 8 m/s), steered back to
+    A recording keeps to town speed or to the open road; in town, two of three wait at a red light for up to a
+    third of their time. The yaw rate is an Ornstein-Uhlenbeck process of 0.05 rad/s (less above 8 m/s), steered back to
     the lane; the pitch swings by about 0.2° at 1 to 3 Hz, less when the car stands.
     """
     steps = int(np.ceil(seconds / STEP_S)) + 2
-    cruise = rng.uniform(14, 28) if rng.random() < 0.26 else rng.uniform(5, 14)
+    cruise = rng.uniform(14, 28) if rng.random() < 0.26 else rng.uniform(6, 14)
     speed = cruise * (1 + ornstein_uhlenbeck(rng, steps, 0.12, 4.0))
     clock = np.arange(steps) * STEP_S
     brakes = min(4.0, 0.3 * seconds)  # seconds from the first touch of the brakes to full stop, and back
-    if cruise < 14 and rng.random() < 0.6:  # one red light
-        standing = rng.uniform(0.15, 0.4) * seconds
+    if cruise < 14 and rng.random() < 0.65:  # one red light
+        standing = rng.uniform(0.12, 0.34) * seconds
         begin = rng.uniform(-0.2 * standing, seconds - 0.8 * standing) - brakes / 2
         speed[(clock >= begin) & (clock < begin + standing + brakes)] = 0.0
     speed = np.clip(smooth(smooth(speed, brakes), 0.5), 0.0, 30.0)

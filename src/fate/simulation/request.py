@@ -29,6 +29,7 @@ DEVICES = ("cpu", "cuda")
 #: Shares of the recordings that go to train, val and test.
 SHARES = (0.7, 0.15, 0.15)
 MOST_RECORDINGS = 1_000_000  # names have six digits
+LEAST_SECONDS = 0.01
 MOST_SECONDS = 3600.0  # DAT holds 71 minutes
 
 
@@ -63,14 +64,11 @@ class Request:
     def __post_init__(self) -> None:
         if self.profile not in EVENTS_PER_SECOND:
             raise FateError(f"there is no profile {self.profile!r}; give one of {', '.join(EVENTS_PER_SECOND)}")
-        _whole("the seed", self.seed, 0, None)
-        _whole("the number of recordings", self.recordings, 1, MOST_RECORDINGS)
-        real = isinstance(self.seconds, numbers.Real) and not isinstance(self.seconds, bool)
-        if not real or not 0.0 < self.seconds <= MOST_SECONDS:  # NaN is refused too
-            raise FateError(
-                f"recordings of {self.seconds} s were asked for; give more than 0 and at most {MOST_SECONDS:g} seconds"
-            )
-        object.__setattr__(self, "seconds", float(self.seconds))
+        check_number("the seed", self.seed, 0)
+        check_number("the number of recordings", self.recordings, 1, MOST_RECORDINGS)
+        object.__setattr__(self, "seed", int(self.seed))
+        object.__setattr__(self, "recordings", int(self.recordings))
+        object.__setattr__(self, "seconds", check_seconds(self.seconds))
         object.__setattr__(self, "shares", _normalised(self.shares))
 
     @property
@@ -116,12 +114,22 @@ def scene_seed(seed: int, split: Split, index: int) -> int:
     return drawn - drawn % len(SPLITS) + place
 
 
+def check_seconds(seconds: object) -> float:
+    """The length of a recording, refused if it cannot be."""
+    real = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
+    if not real or not LEAST_SECONDS <= float(seconds) <= MOST_SECONDS:  # type: ignore[arg-type]  # NaN is refused too
+        raise FateError(
+            f"recordings of {seconds} s were asked for; give more than 0, from {LEAST_SECONDS:g} to {MOST_SECONDS:g} s"
+        )
+    return float(seconds)  # type: ignore[arg-type]
+
+
 def check_machine(device: str, threads: int | None) -> None:
     """Refuse a device that is not there, or a number of threads that cannot be."""
     if device not in DEVICES:
         raise FateError(f"there is no device {device!r}; give one of {', '.join(DEVICES)}")
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-        raise FateError(f"the number of threads is {threads!r}; give a whole number from 1 up")
+    if threads is not None:
+        check_number("the number of threads", threads, 1)
     if device == "cuda":
         import torch  # noqa: PLC0415  (takes seconds to load)
 
@@ -158,7 +166,7 @@ def _gigabytes(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
 
 
-def _whole(what: str, value: object, lowest: int, highest: int | None) -> None:
+def check_number(what: str, value: object, lowest: int, highest: int | None = None) -> None:
     number = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not number or value < lowest or (highest is not None and value > highest):  # type: ignore[operator]
         upper = "up" if highest is None else f"to {highest}"

@@ -22,6 +22,7 @@ from fate.events.events import Sensor
 from fate.simulation.camera import CameraModel, camera_preset
 from fate.simulation.catalogue import Split
 from fate.simulation.plan import make_plan
+from fate.simulation.request import check_number, check_seconds
 from fate.simulation.shading import render
 from fate.simulation.stage import Stage
 from fate.simulation.surfaces import KNOT_US, Pinhole, Surfaces
@@ -32,9 +33,6 @@ from fate.simulation.world import make_world
 STRETCH_US = 100_000
 #: An object of which less than this share can be seen has no box.
 MIN_VISIBLE = 0.30
-#: An object whose box has a shorter diagonal than this share of the sensor's width has no box: 30 of 304 pixels, where
-#: the evaluation of Gen1 begins.
-MIN_DIAGONAL = 30 / 304
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,7 @@ class Profile:
     name: str
     field_of_view: float  #: degrees, across the picture
     classes: tuple[str, ...]
+    min_diagonal: float  #: pixels; smaller objects have no box, as the dataset's evaluation leaves them out
     label_hz: tuple[int, ...]  #: rates at which the public dataset is labelled; one is drawn for each recording
 
     @property
@@ -53,8 +52,8 @@ class Profile:
 
 
 PROFILES = {
-    "gen1": Profile("gen1", 60.0, ("car", "pedestrian"), (1, 2, 4)),
-    "1mpx": Profile("1mpx", 60.0, ("pedestrian", "two wheeler", "car"), (60,)),
+    "gen1": Profile("gen1", 60.0, ("car", "pedestrian"), 30.0, (1, 2, 4)),
+    "1mpx": Profile("1mpx", 60.0, ("pedestrian", "two wheeler", "car"), 60.0, (60,)),
 }
 
 
@@ -75,10 +74,9 @@ class Scene:
             raise FateError(f"there is no profile {profile!r}; give one of {', '.join(PROFILES)}")
         if split not in get_args(Split):
             raise FateError(f"there is no split {split!r}; give one of {', '.join(get_args(Split))}")
-        if not (0.0 < seconds <= 3600.0):
-            raise FateError(f"a scene of {seconds} s was asked for; give more than 0 and at most 3600 seconds")
-        if seed < 0:
-            raise FateError(f"the seed is {seed}; give a whole number from 0 up")
+        check_number("the seed", seed, 0)
+        seconds = check_seconds(seconds)
+        seed = int(seed)
         self.seed, self.profile, self.split = seed, PROFILES[profile], split
         self.classes, self.sensor = self.profile.classes, self.profile.sensor
         self.duration_us = max(round(seconds * 1e6), 1)
@@ -162,13 +160,13 @@ class Scene:
             height,
             width,
             MIN_VISIBLE,
-            MIN_DIAGONAL * width,
+            self.profile.min_diagonal,
             owners,
             boxes,
             visible,
         )
         diagonal = np.hypot(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1])
-        keep = (visible >= MIN_VISIBLE) & (diagonal >= MIN_DIAGONAL * width)
+        keep = (visible >= MIN_VISIBLE) & (diagonal >= self.profile.min_diagonal)
         return Boxes(
             boxes[keep].astype(np.float32),
             self._world[2][owners[keep]],

@@ -68,7 +68,8 @@ def add_pedestrians(cast: Cast, layout: Street) -> None:
         while z < layout.length:
             body = cast.pick(cast.people)
             away = bool(rng.random() < 0.5)
-            speed, beside = rng.uniform(0.8, 1.8), rng.uniform(0.5, 1.2) + (1.0 if away else 0.0)
+            pace = rng.uniform()  # the faster, the further from the kerb: nobody runs into the one ahead
+            speed, beside = 0.8 + pace, 0.4 + 0.8 * pace + (1.1 if away else 0.0)
             path = Straight(side * (abs(kerb) + beside), z, 0.0 if away else np.pi, speed, 0.8 * body.height)
             cast.labelled(body, path, float(rng.choice([-1, 1])))
             z += rng.exponential(busy)
@@ -92,6 +93,6 @@ def add_two_wheelers(cast: Cast, layout: Street) -> None:
         gap += rng.uniform(6, 12)
     z, speed = rng.uniform(15, 60), rng.uniform(3, 9)
     while z < layout.length + speed * cast.seconds:
-        x = -layout.oncoming_lanes * LANE - 1.35
+        x = -layout.oncoming_lanes * LANE - 1.6
         cast.labelled(cast.pick(cast.two_wheelers), Straight(x, z, np.pi, speed, 5.0))
         z += 10 + rng.exponential(50)

@@ -57,7 +57,7 @@ def make_lighting(rng: np.random.Generator) -> tuple[Lighting, bool]:
         return Lighting(1.25, 0.2, to_sun, rng.uniform(1.2, 1.6), rng.uniform(1.0, 1.5), 0.0, 0.3), False
     if kind == "dusk":
         return Lighting(0.45, 0.15, to_sun, rng.uniform(0.5, 0.9), rng.uniform(0.25, 0.5), 0.05, 0.8), True
-    return Lighting(0.2, 0.0, to_sun, 0.05, 0.02, 1.2, 1.5), True
+    return Lighting(0.32, 0.0, to_sun, 0.06, 0.02, 1.5, 1.5), True
 
 
 def make_street(rng: np.random.Generator, fast: bool, stops: bool, length: float) -> Street:
