@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from fate.errors import FateError
 from fate.events.events import Events
+from fate.simulation.motion import Ego
 from fate.simulation.recorder import record
-from fate.simulation.scene import MIN_DIAGONAL, MIN_VISIBLE, STRETCH_US, Boxes, Scene, draw_camera
+from fate.simulation.scene import MIN_VISIBLE, STRETCH_US, Boxes, Scene, draw_camera
 from fate.simulation.stage import Stage
 from fate.simulation.surfaces import KNOT_US
 from fate.simulation.truth import Outlines
@@ -73,7 +74,7 @@ def test_every_edge_of_a_box_lies_within_a_pixel_of_what_is_seen(seed: int) -> N
 @pytest.mark.parametrize("seed", SEEDS)
 def test_objects_that_are_seen_well_have_a_box_and_others_have_none(seed: int) -> None:
     """The visible share, counted pixel by pixel; near the limits the box's own coarser count decides."""
-    least = MIN_DIAGONAL * scene(seed).sensor.width
+    least = scene(seed).profile.min_diagonal
     for t_us in TIMES[:2]:
         owners, found = scene(seed).owners(t_us), scene(seed).boxes(t_us)
         for track in np.unique(owners[owners >= 0]):
@@ -177,25 +178,38 @@ def recorded(of: Scene) -> Events:
     return Events.concatenate([piece.events for piece in record(of, threads=2)])
 
 
+def at_rest(seed: int) -> Scene:
+    """A scene whose camera stands, without noise: then every event is due to something that moves."""
+    of = Scene(seed, seconds=0.3)
+    stage, outlines, classes = of._world
+    still = np.zeros(4)
+    ego = Ego(still + stage.ego.x[0], still + stage.ego.z[0], still, still + stage.ego.yaw[0], still)
+    of.__dict__["_world"] = Stage(stage.pinhole, ego, stage.actors, stage.lighting, stage.height), outlines, classes
+    of.camera = replace(of.camera, noise_hz=0.0, hot_pixels=0, jitter_us=0.0, bursts=False, leak_hz=0.0)
+    return of
+
+
 def test_boxes_hold_the_events_of_the_objects_they_label() -> None:
-    """An object's events are those that are not there without it; nine of ten lie in its box, grown by 2 pixels."""
-    inside, total, objects = 0, 0, 0
-    for seed in (0, 1, 3):
-        of = Scene(seed, seconds=0.3)
-        of.camera = replace(of.camera, noise_hz=0.0, hot_pixels=0, jitter_us=0.0, bursts=False)
-        events = recorded(of)
+    """An object's events are those that are not there without it; nine of ten lie in its box, grown by 2 pixels.
+
+    Behind a fast object in dim light more may trail: the photoreceptor takes up to 8 ms to follow.
+    """
+    objects, inside, total = 0, 0, 0
+    for seed in range(12):
+        of = at_rest(seed)
         found = of.boxes(150_000)
-        size = (found.boxes[:, 2:] - found.boxes[:, :2]).prod(axis=1)
-        for track in found.track_id[np.argsort(-size)][:2]:
-            others = recorded(without_actor(of, int(track), of.camera))
-            kept = belonging(events, others)
-            if kept.sum() < 200:
-                continue
-            hits, count = contained(of, int(track), events, kept)
-            if count < 200:
-                continue
-            assert hits >= 0.8 * count, (seed, int(track), hits / count)
-            inside, total, objects = inside + hits, total + count, objects + 1
+        moving = {actor.owner for actor in of.stage.actors if getattr(actor.path, "speed", 0) > 0}
+        tracks = [int(track) for track in found.track_id if int(track) in moving][:2]
+        events = recorded(of) if tracks else None
+        for track in tracks:
+            assert events is not None
+            kept = belonging(events, recorded(without_actor(of, track, of.camera)))
+            hits, count = contained(of, track, events, kept)
+            if count >= 200:
+                assert hits >= 0.75 * count, (seed, track, hits / count)
+                objects, inside, total = objects + 1, inside + hits, total + count
+        if objects >= 6:
+            break
     assert objects >= 3
     assert inside >= 0.9 * total
 
@@ -241,7 +255,7 @@ def test_boxes_are_inside_the_picture_of_known_classes_and_large_enough(profile:
     assert (y1 >= 0).all()
     assert (x2 <= width).all()
     assert (y2 <= height).all()
-    assert np.hypot(x2 - x1, y2 - y1).min() >= MIN_DIAGONAL * width - 1e-3
+    assert np.hypot(x2 - x1, y2 - y1).min() >= of.profile.min_diagonal - 1e-3
     assert set(found.class_id.tolist()) <= set(range(len(of.classes)))
     assert len(set(found.track_id.tolist())) == len(found.track_id)
 

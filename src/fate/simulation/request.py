@@ -119,7 +119,8 @@ def check_seconds(seconds: object) -> float:
     real = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
     if not real or not LEAST_SECONDS <= float(seconds) <= MOST_SECONDS:  # type: ignore[arg-type]  # NaN is refused too
         raise FateError(
-            f"recordings of {seconds} s were asked for; give more than 0, from {LEAST_SECONDS:g} to {MOST_SECONDS:g} s"
+            f"recordings of {seconds} s were asked for; give more than 0 and at most {MOST_SECONDS:g} seconds, and at"
+            f" least {LEAST_SECONDS:g}"
         )
     return float(seconds)  # type: ignore[arg-type]
 
