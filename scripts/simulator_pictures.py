@@ -21,7 +21,7 @@ from fate.view.drawing import draw_boxes, draw_events, enlarge, side_by_side
 
 #: (seed, time in µs): drives by day and by night, and moments when the car stands and others move.
 DRIVES = ((7, 1_140_000), (13, 1_140_000), (10, 1_140_000))
-AT_REST = ((177, 8_980_000), (52, 3_695_000))
+AT_REST = ((119, 1_140_000), (4, 980_000))
 #: Where in the real recording to look, µs after its start.
 REAL_MOMENTS = (600_000, 1_400_000)
 WINDOW_US = 40_000
