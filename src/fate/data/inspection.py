@@ -72,9 +72,11 @@ class Inspection:
         found = self.figures
         rows = []
         for row in references.ROWS:
-            cells = [row.title, row.show(found), row.gen1, row.mpx]
+            shown = row.show(found)
+            cells = [row.title, shown, row.gen1, row.mpx]
             if self.is_gen1_like:
-                verdict = "" if row.accept is None else ("out" if row.judge(found) else "in")
+                judged = row.accept is not None and shown != "–"  # what was not measured is neither in nor out
+                verdict = "" if not judged else ("out" if row.judge(found) else "in")
                 cells += [row.accepted_text(), verdict]
             rows.append(tuple(cells))
         return rows

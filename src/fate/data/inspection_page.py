@@ -160,7 +160,7 @@ def _rate_plot(contents: Contents) -> tuple[Any, str]:
     axes.plot(place, rates, "o", markersize=4, label="mean")
     axes.plot(place, busiest, "^", markersize=4, label="busiest second")
     if contents.gen1_like:
-        axes.axhspan(*references.RATE_RANGE_MEV_S, color=PLOT_COLOURS[2], alpha=0.15, label="accepted mean")
+        axes.axhspan(*references.RATE_RANGE_MEV_S, color=PLOT_COLOURS[2], alpha=0.15, label="accepted for each")
     axes.set(xlabel="recordings, sorted by rate", ylabel="Mev/s")
     log_axis(axes.yaxis)
     axes.set_xlim(0.5, len(rates) + 0.5)
