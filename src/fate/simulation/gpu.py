@@ -129,7 +129,7 @@ class _Workers:
         context = get_context("forkserver")  # loads torch once, not once a process
         context.set_forkserver_preload([__name__])
         self._count = min(count, len(batches[0]))
-        self._processes, self._pipes, self._received = [], [], []
+        self._processes, self._received = [], []
         for worker in range(self._count):
             pipe, far_end = context.Pipe(duplex=False)
             shares = [batch[worker :: self._count] for batch in batches]
@@ -140,7 +140,6 @@ class _Workers:
             received: Queue[Any] = Queue(maxsize=AHEAD * len(shares[0]))
             Thread(target=_take_in, args=(pipe, received), daemon=True).start()
             self._processes.append(process)
-            self._pipes.append(pipe)
             self._received.append(received)
 
     def next(self, place: int) -> Any:
