@@ -190,28 +190,42 @@ def at_rest(seed: int) -> Scene:
 
 
 def test_boxes_hold_the_events_of_the_objects_they_label() -> None:
-    """An object's events are those that are not there without it; nine of ten lie in its box, grown by 2 pixels.
+    """Of the events of an object that alone moves, nine of ten lie in its box, grown by 2 pixels.
 
-    Behind a fast object in dim light more may trail: the photoreceptor takes up to 8 ms to follow.
+    Events that are there without it too (flickering lamps) are not its own. At night their times depend on what passed
+    in front of them, so that the two cannot be told apart: night scenes are left out.
     """
     objects, inside, total = 0, 0, 0
-    for seed in range(12):
+    for seed in range(20):
         of = at_rest(seed)
-        found = of.boxes(150_000)
+        if of.stage.lighting.lamps > 0.5:
+            continue
         moving = {actor.owner for actor in of.stage.actors if getattr(actor.path, "speed", 0) > 0}
-        tracks = [int(track) for track in found.track_id if int(track) in moving][:2]
-        events = recorded(of) if tracks else None
-        for track in tracks:
-            assert events is not None
-            kept = belonging(events, recorded(without_actor(of, track, of.camera)))
-            hits, count = contained(of, track, events, kept)
+        for track in [int(track) for track in of.boxes(150_000).track_id if int(track) in moving][:2]:
+            alone = only_mover(of, track)
+            events = recorded(alone)
+            kept = belonging(events, recorded(without_actor(alone, track, alone.camera)))
+            hits, count = contained(alone, track, events, kept)
             if count >= 200:
-                assert hits >= 0.75 * count, (seed, track, hits / count)
+                assert hits >= 0.9 * count, (seed, track, hits / count)
                 objects, inside, total = objects + 1, inside + hits, total + count
-        if objects >= 6:
+        if objects >= 8:
             break
-    assert objects >= 3
-    assert inside >= 0.9 * total
+    assert objects >= 5
+    assert inside >= 0.98 * total
+
+
+def only_mover(of: Scene, track: int) -> Scene:
+    """The scene with nothing on the stage that moves but one object."""
+    stage, outlines, classes = of._world
+    left = [actor for actor in stage.actors if actor.owner == track or not getattr(actor.path, "speed", 0) > 0]
+    alone = Scene(of.seed, of.profile.name, of.split, of.seconds)
+    fewer = Stage(stage.pinhole, stage.ego, left, stage.lighting, stage.height)
+    labelled = {id(panel.texture) for actor in left if actor.owner == track for panel in actor.body.panels}
+    shapes = [texture if id(texture) in labelled else None for texture in fewer.textures]
+    alone.__dict__["_world"] = fewer, Outlines.build(shapes), classes
+    alone.camera = of.camera
+    return alone
 
 
 def belonging(events: Events, others: Events) -> NDArray[np.bool_]:
@@ -221,11 +235,11 @@ def belonging(events: Events, others: Events) -> NDArray[np.bool_]:
         pixel = (of.y.astype(np.int64) * 2048 + of.x) * 2 + of.p
         return np.asarray((pixel << 24) + of.t_us)
 
-    theirs = np.sort(sortable(others))
+    theirs = np.append(np.sort(sortable(others)), np.iinfo(np.int64).max)
     ours = sortable(events)
     place = np.searchsorted(theirs, ours)
     before = np.abs(ours - theirs[np.maximum(place - 1, 0)])
-    after = np.abs(ours - theirs[np.minimum(place, len(theirs) - 1)])
+    after = np.abs(ours - theirs[place])
     return np.asarray(np.minimum(before, after) > 100)
 
 

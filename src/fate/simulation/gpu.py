@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from multiprocessing import get_context
@@ -29,15 +30,15 @@ from fate.simulation.march_gpu import RECORDING_SHIFT, TIME_OFFSET, TIME_SHIFT, 
 from fate.simulation.noise import EventColumns
 from fate.simulation.plan import Plan, make_plan
 from fate.simulation.recorder import Piece, circuit_of, first_pixels
-from fate.simulation.scene import STRETCH_US, Boxes, Scene
+from fate.simulation.scene import STRETCH_US, BoxesAt, Scene
 from fate.simulation.surfaces import Atlas, Surfaces
 
 #: Recordings side by side: enough to fill a large GPU, few enough that the first ones start soon.
-RECORDINGS = 60
+RECORDINGS = 120
 #: Pixels side by side; a 1280 × 720 sensor has as many as twelve of 304 × 240.
 PIXELS = RECORDINGS * 304 * 240
 #: Stretches a process may be ahead of the GPU.
-AHEAD = 3
+AHEAD = 6
 
 
 class Opening(NamedTuple):
@@ -56,7 +57,7 @@ class Packet(NamedTuple):
     textures: NDArray[np.int64]  #: [K, 4] first entry, columns, rows, opaque
     plan: Plan
     background: NDArray[np.int64]  #: [E, 4] t_us, x, y, p
-    boxes: list[tuple[int, Boxes]]
+    boxes: BoxesAt
 
 
 #: A scene's place in its batch, the scene, and when its boxes are wanted.
@@ -90,7 +91,6 @@ def _prepare_share(scenes: Share, pipe: Connection) -> None:
             textures = np.stack(
                 [atlas.offset[which], atlas.width[which], atlas.height[which], atlas.opaque[which]], axis=1
             )
-            wanted = scene.times_in(stretch, times_us)
             pipe.send(
                 Packet(
                     place,
@@ -98,7 +98,7 @@ def _prepare_share(scenes: Share, pipe: Connection) -> None:
                     textures.astype(np.int64),
                     make_plan(surfaces, atlas, *scene.sensor),
                     torch.stack(list(noises[place].window(start_us, end_us)), 1).numpy(),
-                    [(int(time), scene.boxes(int(time))) for time in wanted],
+                    scene.boxes_at(scene.times_in(stretch, times_us)),
                 )
             )
 
@@ -262,17 +262,25 @@ def _record_batch(
     march, bases = _opened(openings, scenes, device)
     del openings
     finishing = _Finishing([scene.camera for scene in scenes], [scene.seed for scene in scenes], device)
-    for stretch in range(scenes[0].num_stretches):
-        start_us = stretch * STRETCH_US
-        length_us = min(STRETCH_US, scenes[0].duration_us - start_us)
-        last = stretch == scenes[0].num_stretches - 1
+    stretches = scenes[0].num_stretches
+
+    def prepared(stretch: int) -> tuple[list[Packet], Batch, Tensor]:
         packets: list[Packet] = [workers.next(place) for place in range(len(scenes))]
-        keys = march.march(_batched(packets, bases, device), float(length_us))
-        background = _background_keys(packets, start_us).to(device)
-        done = finishing.finish(keys, march.pixels.log_light, background, start_us, length_us, last)
-        events = _split(done, len(scenes), scenes[0].sensor, start_us)
-        for number, packet, piece in zip(numbers, packets, events, strict=True):
-            yield Piece(number, piece, packet.boxes, last)
+        return packets, _batched(packets, bases, device), _background_keys(packets, stretch * STRETCH_US).to(device)
+
+    with ThreadPoolExecutor(1) as ahead:  # puts the next stretch together while the GPU is at this one
+        upcoming = ahead.submit(prepared, 0)
+        for stretch in range(stretches):
+            start_us, last = stretch * STRETCH_US, stretch == stretches - 1
+            length_us = min(STRETCH_US, scenes[0].duration_us - start_us)
+            packets, batch, background = upcoming.result()
+            if not last:
+                upcoming = ahead.submit(prepared, stretch + 1)
+            keys = march.march(batch, float(length_us))
+            done = finishing.finish(keys, march.pixels.log_light, background, start_us, length_us, last)
+            events = _split(done, len(scenes), scenes[0].sensor, start_us)
+            for number, packet, piece in zip(numbers, packets, events, strict=True):
+                yield Piece(number, piece, packet.boxes.by_moment(), last)
 
 
 def _opened(openings: list[Opening], scenes: list[Scene], device: torch.device) -> tuple[GpuMarch, NDArray[np.int64]]:

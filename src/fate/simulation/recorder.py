@@ -129,13 +129,11 @@ def record(
                 _march_part, tasks, float(end_us - start_us), surfaces, scene.stage.atlas, plan, pixels, circuit
             )
             marching = [pool.submit(march, task) for task in range(tasks)]
-            wanted = scene.times_in(stretch, times_us)
-            looking = [pool.submit(scene.boxes, int(time)) for time in wanted]
+            looking = pool.submit(scene.boxes_at, scene.times_in(stretch, times_us))
             keys = np.sort(np.concatenate([part.result() for part in marching]))
             light = torch.from_numpy(np.exp(pixels.log_light) - np.float32(camera.dark_light)).clamp_(min=0)
             done = finisher.finish(unpacked(torch.from_numpy(keys), start_us), light, start_us, end_us)
-            boxes = [(int(time), part.result()) for time, part in zip(wanted, looking, strict=True)]
-            yield Piece(number, as_events(done, sensor), boxes, last)
+            yield Piece(number, as_events(done, sensor), looking.result().by_moment(), last)
 
 
 def _march_part(tasks: int, length_us: float, surfaces: Surfaces, atlas: Atlas, plan: Plan, pixels: Pixels,

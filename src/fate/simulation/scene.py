@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -26,7 +27,7 @@ from fate.simulation.request import check_number, check_seconds
 from fate.simulation.shading import render
 from fate.simulation.stage import Stage
 from fate.simulation.surfaces import KNOT_US, Pinhole, Surfaces
-from fate.simulation.truth import Outlines, look, owners_of_pixels
+from fate.simulation.truth import Outlines, look_at_times, owners_of_pixels
 from fate.simulation.world import make_world
 
 #: Surfaces are posed and sorted anew after this many µs.
@@ -64,6 +65,29 @@ class Boxes(NamedTuple):
     class_id: NDArray[np.int32]  #: [N] into the profile's classes
     track_id: NDArray[np.int64]  #: [N] the same object has the same number throughout a recording
     visible: NDArray[np.float32]  #: [N] share of the object that is seen
+
+
+class BoxesAt(NamedTuple):
+    """The objects seen at T moments, one behind the other."""
+
+    t_us: NDArray[np.int64]  #: [T]
+    first: NDArray[np.int64]  #: [T + 1] where a moment's rows begin
+    boxes: Boxes
+
+    @staticmethod
+    def nothing() -> BoxesAt:
+        """No moment at all."""
+        none = np.zeros(0, np.int64)
+        return BoxesAt(none, np.zeros(1, np.int64), Boxes(np.zeros((0, 4), np.float32), none.astype(np.int32), none,
+                                                          np.zeros(0, np.float32)))  # fmt: skip
+
+    def by_moment(self) -> list[tuple[int, Boxes]]:
+        """Each moment and what is seen then."""
+        ends = self.first.tolist()
+        return [
+            (t_us, Boxes._make(column[a:b] for column in self.boxes))
+            for t_us, (a, b) in zip(self.t_us.tolist(), pairwise(ends), strict=True)
+        ]
 
 
 class Scene:
@@ -148,30 +172,39 @@ class Scene:
 
     def boxes(self, t_us: int) -> Boxes:
         """What can be detected at a time: objects seen to 30 % or more and not too small."""
-        surfaces, since = self._at(t_us)
+        return self.boxes_at(np.array([t_us])).boxes
+
+    def boxes_at(self, times_us: NDArray[np.int64]) -> BoxesAt:
+        """The same at several times [T] of one stretch, in one go."""
+        if not len(times_us):
+            return BoxesAt.nothing()
+        surfaces, since = self._at(int(times_us[0]))
         owners = np.unique(surfaces.owner[surfaces.owner >= 0])
-        boxes, visible = np.zeros((len(owners), 4)), np.zeros(len(owners))
-        height, width = self.sensor
-        look(
+        boxes, visible = np.zeros((len(times_us), len(owners), 4)), np.zeros((len(times_us), len(owners)))
+        look_at_times(
             surfaces,
             self.stage.atlas,
             self._world[1],
-            since,
-            height,
-            width,
+            (since + (times_us - times_us[0])).astype(np.float64),
+            *self.sensor,
             MIN_VISIBLE,
             self.profile.min_diagonal,
             owners,
             boxes,
             visible,
         )
-        diagonal = np.hypot(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1])
+        diagonal = np.hypot(boxes[..., 2] - boxes[..., 0], boxes[..., 3] - boxes[..., 1])
         keep = (visible >= MIN_VISIBLE) & (diagonal >= self.profile.min_diagonal)
-        return Boxes(
-            boxes[keep].astype(np.float32),
-            self._world[2][owners[keep]],
-            owners[keep].astype(np.int64),
-            visible[keep].astype(np.float32),
+        seen = owners[np.nonzero(keep)[1]]
+        return BoxesAt(
+            times_us,
+            np.concatenate([[0], np.cumsum(keep.sum(1))]),
+            Boxes(
+                boxes[keep].astype(np.float32),
+                self._world[2][seen],
+                seen.astype(np.int64),
+                visible[keep].astype(np.float32),
+            ),
         )
 
 

@@ -182,6 +182,17 @@ def look(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, t_us: float, heig
 
 
 @compiled
+def look_at_times(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, times_us: NDArray[np.float64], height: int,
+                  width: int, min_share: float, min_diagonal: float, owners: NDArray[np.int32],
+                  boxes: NDArray[np.float64], shares: NDArray[np.float64]) -> None:  # fmt: skip
+    """``look`` at T times of one stretch: boxes [T, N, 4], shares [T, N]."""
+    for n in range(len(times_us)):
+        look(
+            surfaces, atlas, outlines, times_us[n], height, width, min_share, min_diagonal, owners, boxes[n], shares[n]
+        )
+
+
+@compiled
 def owners_of_pixels(surfaces: Surfaces, atlas: Atlas, t_us: float, image: NDArray[np.int32]) -> None:
     """The object each pixel shows [H, W], -1 where none, ``t_us`` after the stretch's start, into ``image``."""
     count = surfaces.maps.shape[1]
