@@ -1,7 +1,8 @@
 """The one error users see: what was given, what was expected, what to do.
 
 Every fault of an input (a broken file, impossible coordinates, a bad argument) is raised as
-:class:`FateError` or a subclass; the command line prints it as one sentence and exits with 1.
+:class:`FateError` or a subclass; the command line prints it as one sentence and exits with 1
+(a bad argument given to a command: with 2).
 A bug in FATE itself is never wrapped: it stays a traceback.
 """
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import typer
 
 from fate.cli import simulate
+from fate.simulation import request
 from fate.simulation.manifest import load_manifest
-from fate.simulation.request import DEVICES
-from fate.simulation.scene import PROFILES
+from fate.simulation.request import DEVICES, PROFILES
 from tests.cli.test_commands import fate
 
 
@@ -34,34 +35,72 @@ def test_a_dataset_is_made_and_summed_up_and_nothing_is_left_to_do_the_second_ti
 
 
 @pytest.mark.parametrize(
-    ("extra", "code", "words"),
+    ("extra", "words"),
     [
-        (["--recordings", "0"], 1, "give a whole number from 1"),
-        (["--seconds", "0"], 1, "more than 0"),
-        (["--seconds", "nan"], 1, "more than 0"),
-        (["--recordings", "900000", "--seconds", "3600"], 1, "GB are free"),
-        (["--threads", "-1"], 1, "threads is -1"),
-        (["--profile", "gen9"], 2, "gen1, 1mpx"),
-        (["--device", "tpu"], 2, "cpu, cuda"),
-        (["--recordings", "many"], 2, "--recordings"),
+        (["--recordings", "0"], "give a whole number from 1"),
+        (["--seconds", "0"], "more than 0"),
+        (["--seconds", "-2"], "more than 0"),
+        (["--seconds", "nan"], "more than 0"),
+        (["--seconds", "0.0001"], "at least 0.01"),
+        (["--threads", "-1"], "threads is -1"),
+        (["--profile", "gen9"], f"one of {', '.join(PROFILES)}"),
+        (["--device", "tpu"], f"one of {', '.join(DEVICES)}"),
+        (["--recordings", "many"], "--recordings"),
     ],
 )
-def test_bad_values_are_one_sentence_and_nothing_is_made(
-    tmp_path: Path, extra: list[str], code: int, words: str
+@pytest.mark.parametrize("bench", [False, True])
+def test_bad_values_on_the_command_line_are_bad_usage_and_nothing_is_made(
+    tmp_path: Path, bench: bool, extra: list[str], words: str
 ) -> None:
-    done = fate("simulate", tmp_path / "set", *extra)
-    assert done.returncode == code, done.stderr
-    assert words in " ".join(done.stderr.replace("│", " ").split())
+    done = fate("bench", "simulate", *extra) if bench else fate("simulate", tmp_path / "set", *extra)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    sentences = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(sentences) == 1
+    assert words in sentences[0]
     assert "Traceback" not in done.stderr
-    if code == 1:
-        assert done.stderr.startswith("error: ")
-        assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
-def test_help_has_an_example_and_the_choices_are_those_of_the_library() -> None:
-    done = fate("simulate", "--help")
+def test_a_seed_below_0_is_bad_usage(tmp_path: Path) -> None:
+    done = fate("simulate", tmp_path / "set", "--seed", "-1")
+    assert done.returncode == 2
+    assert "the seed is -1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("folder", "extra", "words"),
+    [
+        ("set", ["--recordings", "900000", "--seconds", "3600"], "GB are free"),
+        ("file", [], "is not a folder"),
+        ("file/set", [], "is not a folder"),
+        ("long" * 64, [], "no folder can be there (File name too long)"),
+    ],
+)
+def test_what_cannot_be_written_is_bad_input_in_one_sentence(
+    tmp_path: Path, folder: str, extra: list[str], words: str
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    done = fate("simulate", tmp_path / folder, *extra)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert words in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("command", [["simulate"], ["bench", "simulate"]])
+def test_help_has_an_example_and_names_the_choices_of_the_library(command: list[str]) -> None:
+    done = fate(*command, "--help")
     assert done.returncode == 0
     assert "Example" in done.stdout
-    assert tuple(PROFILES) == simulate.PROFILES
-    assert simulate.DEVICES == DEVICES
+    assert all(name in done.stdout for name in (*PROFILES, *DEVICES))
+
+
+def test_a_command_takes_its_choices_from_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request, "PROFILES", ("gen7", "gen8"))
+    monkeypatch.setattr(request, "DEVICES", ("abacus",))
+    with pytest.raises(typer.BadParameter, match="gen7, gen8"):
+        simulate.simulate("set")
+    with pytest.raises(typer.BadParameter, match="abacus"):
+        simulate.simulate("set", profile="gen7")

@@ -7,14 +7,19 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from fate import Events, FateError, Labels, read_labels, write_events, write_labels
+from fate.cli.inspect import inspect as command
 from fate.data import inspect
-from fate.data.references import ROWS, Row
+from fate.data.references import ACTIVE, ON, RATE, RATE_INSIDE, ROWS, SILENT, Row
 from tests.conftest import REAL, make_events
 
 GEN1 = (240, 304)
@@ -75,7 +80,7 @@ def test_gen1_sensors_are_judged_and_others_are_not(dataset: Path, tmp_path: Pat
     assert found.is_gen1_like
     assert "rate_inside_share" in found.to_dict()["outside"]
     assert "on_share" not in found.to_dict()["outside"]
-    assert "rate_inside_share = 0.667" in found.text()
+    assert "outside the ranges for Gen1-like data: recordings at 0.2–2 Mev/s = 67 % (accepted: 100 %)" in found.text()
     write_events(tmp_path / "other.raw", make_events(2000))
     other = inspect(tmp_path, windows=3)
     assert not other.is_gen1_like
@@ -99,6 +104,42 @@ def test_ranges_hold_their_edges() -> None:
     assert row.accepted_text() == "10–20 / 100–200 %"
 
 
+@pytest.mark.parametrize(
+    ("row", "figures", "shown"),
+    [
+        (RATE, {"rate_mev_s": 0.39996}, "0.39996"),
+        (RATE, {"rate_mev_s": 0.4}, "0.400"),
+        (RATE, {"rate_mev_s": 0.25}, "0.250"),
+        (RATE_INSIDE, {"rate_inside_share": 399 / 400}, "99.8 %"),
+        (ON, {"on_share": 0.460000001}, "0.460000001"),
+        (ACTIVE, {"active_5ms": 0.0399999, "active_10ms": 0.0699999, "active_50ms": 0.4}, "3.99999 / 6.99999 / 40.0 %"),
+    ],
+)
+def test_a_figure_outside_its_range_is_shown_with_digits_that_say_so(
+    row: Row, figures: dict[str, float], shown: str
+) -> None:
+    assert row.show(figures, judged=True) == shown
+
+
+@given(st.sampled_from([RATE, RATE_INSIDE, ON, SILENT]), st.floats(-1, 3))
+def test_what_is_shown_lies_outside_exactly_where_the_verdict_says_so(row: Row, value: float) -> None:
+    assert row.accept is not None
+    assume(all(value == bound or abs(value - bound) > 1e-12 for bound in row.accept[0]))  # digits enough to print
+    figures = {row.keys[0]: value}
+    shown = float(row.show(figures, judged=True).removesuffix(" %"))
+    low, _, high = row.accepted_text().removesuffix(" %").partition("–")
+    outside = not float(low) <= shown <= float(high or low)
+    assert outside == bool(row.judge(figures))
+
+
+def test_the_verdict_names_the_row_and_shows_what_is_outside(dataset: Path) -> None:
+    found = inspect(dataset, split="train", windows=3)
+    events = tuple(replace(each.events, rate_hz=399_960.0) for each in found.reports)
+    found = replace(found, reports=tuple(replace(a, events=b) for a, b in zip(found.reports, events, strict=True)))
+    assert "event rate, Mev/s = 0.39996 (accepted: 0.4–0.8)" in found.verdict
+    assert found.rows()[0][1] == "0.39996"
+
+
 def test_what_cannot_be_read_is_noted_and_the_rest_inspected(dataset: Path, tmp_path: Path) -> None:
     shutil.copytree(dataset, tmp_path / "set")
     (tmp_path / "set" / "train" / "broken.raw").write_bytes(b"")
@@ -119,6 +160,111 @@ def test_labels_on_another_clock_are_noted(tmp_path: Path) -> None:
     found = inspect(tmp_path, windows=2)
     assert any("different clocks" in remark for remark in found.remarks)
     assert {each.kind: each.number for each in found.faults if each.number} == {"outside the recording": 1}
+
+
+def test_labels_after_the_end_tell_that_the_recording_may_be_cut_short(tmp_path: Path) -> None:
+    write_events(tmp_path / "a.npz", drive(0, 100_000, seconds=2.0))
+    for times, sentence in (
+        (
+            [1_000_000, 9_000_000],
+            "a: the recording ends at 2.000 s, and the last label is at 9.000 s; the recording may",
+        ),
+        (
+            [5_000_000, 9_000_000],
+            "a: the recording ends at 2.000 s, and the last label is at 9.000 s; the recording may",
+        ),
+        ([10**15], "a: labels run from 1000000000.000 to 1000000000.000 s"),
+    ):
+        n = len(times)
+        write_labels(tmp_path / "a_bbox.npy", Labels(times, [1] * n, [150] * n, [40] * n, [190] * n, [0] * n))
+        (remark,) = inspect(tmp_path, windows=2).remarks
+        assert remark.startswith(sentence)
+        assert ("different clocks" in remark) == (times[0] == 10**15)
+    write_labels(tmp_path / "a_bbox.npy", Labels([1_000_000], [1], [150], [40], [190], [0]))
+    assert inspect(tmp_path, windows=2).remarks == []
+
+
+def exact_track(track_id: int, speed: float, top: float, until_us: int = 2_000_000) -> list[tuple[float, ...]]:
+    """Rows every 5 ms of a 20 × 20 box that moves to the right from x = 10, at px/s."""
+    return [
+        (t, 10 + speed * t / 1e6, top, 30 + speed * t / 1e6, top + 20, 0, track_id)
+        for t in range(5000, until_us + 1, 5000)
+    ]
+
+
+def table(rows: list[tuple[float, ...]], labelled_us: list[int]) -> Labels:
+    names = ("t_us", "x1", "y1", "x2", "y2", "class_id", "track_id")
+    columns = {name: np.array([row[place] for row in rows]) for place, name in enumerate(names)}
+    whole = {name: columns[name].astype(np.int64) for name in ("t_us", "class_id", "track_id")}
+    return Labels.from_unsorted({**columns, **whole}, labelled_us=labelled_us, classes=("van", "child"), sensor=GEN1)
+
+
+@pytest.fixture
+def with_truth(tmp_path: Path) -> Path:
+    """A moving car in labels at 1 Hz and in exact boxes at 200 Hz, which alone show a box out of frame and a
+    frozen one, each between two labels."""
+    write_events(tmp_path / "a_td.dat", drive(0, 500_000))
+    moving = exact_track(1, 60, 150)
+    outside = [(t, -20, 130, 8, 160, 1, 2) for t in range(300_000, 400_000, 5000)]
+    frozen = [(t, 200, 180, 240, 200, 0, 3) for t in range(5000, 1_100_000, 5000) if t != 1_000_000]
+    exact = table([*moving, *outside, *frozen], list(range(5000, 2_000_001, 5000)))
+    write_labels(tmp_path / "a_truth.npz", exact)
+    write_labels(tmp_path / "a_bbox.npy", table([row for row in moving if row[0] % 1_000_000 == 0], [10**6, 2 * 10**6]))
+    return tmp_path
+
+
+def test_speeds_lives_and_faults_are_those_of_exact_boxes_where_there_are_any(with_truth: Path) -> None:
+    found = inspect(with_truth, windows=50)
+    assert found.figures["label_rate_hz"] == 1
+    assert {each.name: len(each.size) for each in found.classes} == {"van": 2, "child": 0}
+    (van, child) = found.classes
+    assert len(van.speed) > 500
+    assert np.median(van.speed[van.speed > 1]) == pytest.approx(60, rel=1e-3)
+    assert sorted(van.life_s.tolist()) == pytest.approx([1.09, 1.995])
+    assert child.life_s.tolist() == pytest.approx([0.095])
+    faults = {each.kind: each.number for each in found.faults if each.number}
+    assert faults == {"out of frame": 20, "frozen": 1}
+    said = "speeds, track lives and boxes that look wrong: from the exact boxes at 200 Hz (_truth.npz) of 1 recording"
+    assert said in found.text()
+    assert found.to_dict()["motion_source"] == said
+    assert found.to_dict()["recordings"][0]["labels"]["truth_hz"] == 200
+    found.page(with_truth / "page.html")
+    assert said[1:] in (with_truth / "page.html").read_text("utf-8")
+    assert found.remarks == []
+
+
+def test_without_exact_boxes_the_labels_are_used_as_ever(with_truth: Path) -> None:
+    (with_truth / "a_truth.npz").unlink()
+    found = inspect(with_truth, windows=50)
+    assert found.motion_source == ""
+    assert "exact boxes" not in found.text()
+    assert not any(each.number for each in found.faults)
+    assert found.classes[0].speed.tolist() == pytest.approx([60])
+
+
+def test_exact_boxes_that_cannot_be_read_are_noted_and_the_labels_used(with_truth: Path) -> None:
+    (with_truth / "a_truth.npz").write_bytes(b"nonsense")
+    found = inspect(with_truth, windows=5)
+    assert found.motion_source == ""
+    assert found.classes[0].speed.tolist() == pytest.approx([60])
+    assert [remark.partition(":")[0] for remark in found.remarks] == ["exact boxes not read"]
+
+
+def test_labels_that_cannot_be_read_leave_the_exact_boxes(with_truth: Path) -> None:
+    (with_truth / "a_bbox.npy").write_bytes(b"nonsense")
+    found = inspect(with_truth, windows=5)
+    assert found.figures["label_rate_hz"] == 200
+    assert [remark.partition(":")[0] for remark in found.remarks] == ["labels not read"]
+    found.page(with_truth / "page.html")
+
+
+def test_labels_that_differ_from_the_exact_boxes_are_noted(with_truth: Path) -> None:
+    moved = [(t, x1 + 3 * (t == 2 * 10**6), *rest) for t, x1, *rest in exact_track(1, 60, 150) if t % 10**6 == 0]
+    for rows, number, first in ((moved, 1, 2), (moved[1:], 2, 1)):
+        write_labels(with_truth / "a_bbox.npy", table(rows, [10**6, 2 * 10**6]))
+        (remark,) = inspect(with_truth, windows=2).remarks
+        assert remark.startswith(f"a: at {number} of 2 times the label file and the exact boxes beside it differ")
+        assert f"first at {first}.000 s" in remark
 
 
 def test_progress_rises_to_the_end(dataset: Path) -> None:
@@ -151,11 +297,34 @@ def test_the_command_writes_table_page_and_json(dataset: Path, tmp_path: Path) -
         (["--split", "holdout"], 2, "expected one of train, val, test"),
         (["--split", "val"], 1, "its splits are train, test"),
         (["--report", "missing/page.html"], 1, "does not exist; make it first"),
+        (["--windows", "0"], 2, "--windows"),
+        (["--sensor", "big"], 2, "WIDTHxHEIGHT"),
     ):
         done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, env=os.environ)
         assert done.returncode == code
         assert sentence in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_outputs_that_cannot_be_are_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fate.data.inspection.inspect", lambda *_, **__: pytest.fail("work was begun"))
+    monkeypatch.chdir(tmp_path)
+    write_events(tmp_path / "a.npz", make_events(50))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link.html").symlink_to("page.html")
+    for report, json_file, error, words in (
+        ("folder", None, FateError, "--report folder: is a folder; give the name of a file"),
+        (None, "folder", FateError, "--json folder: is a folder"),
+        (None, "folder/in/file", FateError, "the folder folder/in does not exist"),
+        ("a.npz/page.html", None, FateError, "does not exist"),
+        ("x" * 300, None, FateError, "too long"),
+        ("page.html", "folder/../page.html", typer.BadParameter, "--report and --json name the same file"),
+        ("page.html", "link.html", typer.BadParameter, "name the same file"),
+        ("a.npz", None, typer.BadParameter, "would replace what is read"),
+    ):
+        with pytest.raises(error, match=words):
+            command("a.npz", report=report, json_file=json_file)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "folder", "link.html"]
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the folder of real recordings is not on this machine")

@@ -137,6 +137,29 @@ def test_a_track_is_frozen_from_one_second_on() -> None:
     assert frozen_runs(table(creeping)) == ([], 1)
 
 
+def test_speeds_of_exact_boxes_do_not_follow_edges_that_jump(tmp_path: Path) -> None:
+    times = np.arange(1, 401) * 5000
+    left = 5 + 20 * times / 1e6 + np.arange(400) % 2  # a pixel to and fro: 200 px/s between two rows
+    exact = Labels(times, left, [20] * 400, left + 20, [30] * 400, [0] * 400, [1] * 400)
+    sparse = Labels(times[199::200], left[199::200], [20] * 2, left[199::200] + 20, [30] * 2, [0] * 2, [1] * 2)
+    assert float(np.median(track_speeds(exact)[0])) > 150
+    got = measured(sparse, tmp_path, truth=exact)
+    assert (got.num_boxes, got.rate_hz, got.truth_hz) == (2, 1, 200)
+    assert np.allclose(got.speed, 20, rtol=1e-3)
+    assert len(got.speed) == 390
+    assert got.life_s.tolist() == [pytest.approx(1.995)]
+    assert got.checked["out of frame"] == 400
+
+
+def test_an_edge_that_jumps_by_a_pixel_does_not_make_a_parked_car_move(tmp_path: Path) -> None:
+    times = np.arange(1, 401) * 5000
+    right = 90 + 1.1 * (times == 1_000_000)
+    exact = Labels(times, [70] * 400, [40] * 400, right, [50] * 400, [0] * 400, [1] * 400)
+    got = measured(exact, tmp_path, everywhere(0.1, empty=(60, 30, 100, 60)), truth=exact, frames=400)
+    assert got.counts["without events"] == 0
+    assert got.counts["without events, standing"] > 300
+
+
 def test_labels_without_boxes_are_no_fault(tmp_path: Path) -> None:
     got = measured(Labels.empty(TIMES), tmp_path)
     assert (got.num_boxes, got.num_times, found(got)) == (0, 20, {})

@@ -106,6 +106,28 @@ def test_every_panel_shows_something_and_is_no_sliver(name: str) -> None:
         assert panel.area > 0.2 * across * down
 
 
+def test_a_scaled_panel_lies_where_its_points_go_and_keeps_the_rest() -> None:
+    texture = Texture(np.full((2, 3), 0.5, np.float32), np.ones((2, 3), np.float32))
+    swing = Swing(np.array([0.1, -0.9, 0.4]), 0.3, 1.2)
+    panel = Panel(
+        texture, np.array([0.0, -1, 0.5]), np.array([0, 0, 1.0]), np.array([0, 1.0, 0]), faces="both", emission=0.7,
+        flicker_hz=100, flicker_depth=0.5, swing=swing,
+    )  # fmt: skip
+    middle, places = np.array([0.0, 0.0, 0.8]), np.random.default_rng(0).random((9, 2))
+    for scale in (1.5, np.array([1.1, 1.1, 1.1])):  # a swing keeps its shape where all axes are stretched alike
+        moved = panel.scaled(scale, about=middle)
+        for phase in (0.0, 1.0):
+            np.testing.assert_allclose(moved.points(places, phase), (panel.points(places, phase) - middle) * scale)
+        kept = ("texture", "faces", "emission", "flicker_hz", "flicker_depth")
+        assert [getattr(moved, name) for name in kept] == [getattr(panel, name) for name in kept]
+        assert moved.swing is not None
+        assert (moved.swing.amplitude, moved.swing.phase) == (0.3, 1.2)
+    rigid = Panel(texture, panel.origin, panel.across, panel.down)
+    stretched = rigid.scaled(np.array([1.0, 2.0, 3.0]))
+    np.testing.assert_allclose(stretched.points(places), rigid.points(places) * (1, 2, 3))
+    assert stretched.swing is None
+
+
 @pytest.mark.parametrize("name", CAR_BODIES)
 def test_both_wheels_of_a_flank_touch_the_ground_and_the_road_shows_between_them(name: str) -> None:
     body = make_car(np.random.default_rng(0), name)

@@ -453,6 +453,10 @@ def test_counts_agree_with_eventcv_without_noise(seed: int, on: float, off: floa
         ({"bursts": True, "burst_length": 2.0}, "burst"),
         ({"bursts": True, "burst_length": 300.0}, "burst"),
         ({"treshold_on": 0.3}, "treshold_on"),
+        ({"bursts": "no"}, "bursts is 'no'; give True or False"),
+        ({"bursts": None}, "bursts is None"),
+        ({"bursts": 1}, "bursts is 1"),
+        ({"sensor": "gen1"}, "sensor"),
     ],
 )
 def test_impossible_parameters_are_refused_in_one_sentence(changes: dict[str, Any], word: str) -> None:
@@ -466,8 +470,42 @@ def test_presets_are_known_by_name_and_can_be_changed() -> None:
     assert camera_preset("1mpx").sensor == (720, 1280)
     changed = camera_preset("gen1", refractory_us=np.int64(900), sensor=[10, 20], cutoff_hz=None)
     assert (changed.refractory_us, changed.sensor, changed.threshold_on) == (900, Sensor(10, 20), 0.30)
-    with pytest.raises(FateError, match="gen1, 1mpx, ideal"):
-        camera_preset("gen2")
+    for name in ("gen2", None, ["gen1"]):
+        with pytest.raises(FateError, match="gen1, 1mpx, ideal"):
+            camera_preset(name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"device": "foo"}, "the device 'foo' cannot be used on this machine"),
+        ({"device": "cuda:99"}, "the device 'cuda:99' cannot be used"),
+        ({"device": "meta"}, "the device 'meta' cannot be used"),
+        ({"device": None}, "the device 'None' cannot be used"),
+        ({"device": 1.5}, "the device '1.5' cannot be used"),
+        ({"batch": 0}, "the batch is 0; give a whole number from 1 up"),
+        ({"batch": 1.5}, "the batch is 1.5"),
+        ({"batch": "2"}, "the batch is '2'"),
+        ({"batch": True}, "the batch is True"),
+        ({"batch": None}, "the batch is None"),
+        ({"seeds": 5}, "the seeds 5 were given"),
+        ({"seeds": [0.5]}, "the seeds"),
+        ({"seeds": ["one"]}, "the seeds"),
+        ({"dtype": "float32"}, "float32 or float64"),
+        ({"model": "gen1"}, "the model 'gen1' was given; expected a CameraModel"),
+    ],
+)
+def test_arguments_of_the_wrong_kind_are_refused_in_one_sentence(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(FateError, match=words) as caught:
+        EventCamera(**({"model": ideal()} | arguments))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA GPU")
+def test_cuda_is_refused_where_there_is_none() -> None:
+    with pytest.raises(FateError, match="the device 'cuda' cannot be used on this machine .*give 'cpu'") as caught:
+        EventCamera(ideal(), device="cuda")
+    assert "\n" not in str(caught.value)
 
 
 def test_every_number_of_a_camera_has_a_range() -> None:
@@ -491,7 +529,5 @@ def test_a_camera_refuses_light_and_times_that_are_none() -> None:
             camera.step(good, time)
     with pytest.raises(FateError, match="seeds"):
         EventCamera(ideal(), batch=2, seeds=[1])
-    with pytest.raises(FateError, match="batch of 0"):
-        EventCamera(ideal(), batch=0)
     with pytest.raises(FateError, match="times"):
         camera.simulate(torch.ones(3, 1, 4), [0, 1])

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fate import FateError
+from fate.simulation import request
 from fate.simulation.catalogue import SPLITS
 from fate.simulation.dataset import simulate
-from fate.simulation.request import EVENTS_PER_SECOND, SHARES, Request, scene_seed, splits_in_turn
+from fate.simulation.request import SHARES, Request, scene_seed, splits_in_turn
 from fate.simulation.scene import PROFILES
 
 
@@ -46,7 +47,7 @@ def test_seeds_differ_between_recordings_and_between_datasets() -> None:
 
 
 def test_profiles_are_those_that_scenes_have() -> None:
-    assert set(EVENTS_PER_SECOND) == set(PROFILES)
+    assert tuple(request.PROFILES) == tuple(PROFILES)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -61,7 +62,19 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"seed": -1}, "the seed is -1"),
     ({"device": "tpu"}, "one of cpu, cuda"),
     ({"threads": 0}, "threads is 0"),
+    ({"profile": ["gen1"]}, "one of gen1, 1mpx"),
+    ({"profile": None}, "one of gen1, 1mpx"),
+    ({"seconds": None}, "at most 3600"),
+    ({"seed": None}, "the seed is None"),
+    ({"device": None}, "one of cpu, cuda"),
+    ({"threads": "two"}, "threads is 'two'"),
+    ({"preview": "no"}, "preview is 'no'; give True or False"),
     ({"shares": (0, 0, 0)}, "three numbers"),
+    ({"shares": None}, "the shares are None; give three numbers"),
+    ({"shares": 0.7}, "three numbers"),
+    ({"shares": "abc"}, "the shares are 'abc'"),
+    ({"shares": (1, None, 1)}, "three numbers"),
+    ({"shares": (0.5, 0.5)}, "three numbers"),
     ({"shares": (1, -1, 1)}, "three numbers"),
     ({"profile": "1mpx", "recordings": 900_000, "seconds": 3600}, "GB are free"),
 ]
@@ -74,6 +87,32 @@ def test_impossible_arguments_are_one_sentence_and_nothing_is_made(
     with pytest.raises(FateError, match=words):
         simulate(tmp_path / "new" / "set", **arguments)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [
+        (None, "the folder None was given"),
+        (7, "the folder 7 was given"),
+        ("n" * 256, "no folder can be there .*too long"),
+        ("/".join(["n" * 200] * 30), "no folder can be there .*too long"),
+    ],
+)
+def test_a_folder_that_can_be_none_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Any, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FateError, match=words) as caught:
+        simulate(folder, 1, 0.1)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="there is no /proc on this system")
+@pytest.mark.parametrize("folder", ["/proc/drives", "/proc/self/drives/more"])
+def test_proc_is_no_place_for_a_dataset(folder: str) -> None:
+    with pytest.raises(FateError, match=rf"^{folder}: no folder can be made in /proc.* on a disk that can be written$"):
+        simulate(folder, 1, 0.1)
 
 
 def test_cuda_is_refused_where_there_is_none(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def test_boxes_hold_the_events_of_the_objects_they_label() -> None:
 
 def only_mover(of: Scene, track: int) -> Scene:
     """The scene with nothing on the stage that moves but one object."""
-    stage, outlines, classes = of._world
+    stage, classes = of.stage, of._world[2]
     left = [actor for actor in stage.actors if actor.owner == track or not getattr(actor.path, "speed", 0) > 0]
     alone = Scene(of.seed, of.profile.name, of.split, of.seconds)
     fewer = Stage(stage.pinhole, stage.ego, left, stage.lighting, stage.height)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+
+from fate.errors import FateError
 
 if TYPE_CHECKING:
     from fate.formats.recording import Recording
@@ -83,6 +87,43 @@ def parse_roi(text: str) -> tuple[int, int, int, int]:
     if not (0 <= x1 < x2 and 0 <= y1 < y2):
         raise typer.BadParameter(f"--roi {text}: expected x1,y1,x2,y2 in pixels, such as 0,0,640,360")
     return x1, y1, x2, y2
+
+
+@contextmanager
+def bad_usage() -> Iterator[None]:
+    """What is refused inside was wrong on the command line: the same sentence, but exit code 2 as for all bad usage."""
+    try:
+        yield
+    except FateError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def check_outputs(outputs: dict[str, str | None], source: str) -> None:
+    """Refuse files that cannot be written, before minutes of work and not after.
+
+    Args:
+        outputs: the file of each option, or None where it was not given.
+        source: what is read, which no output may replace.
+    """
+    given = {option: Path(file) for option, file in outputs.items() if file is not None}
+    for option, path in given.items():
+        try:
+            folder = path.absolute().parent
+            if not folder.is_dir():
+                raise FateError(f"{option} {path}: the folder {path.parent} does not exist; make it first")
+            if path.is_dir():
+                raise FateError(f"{option} {path}: is a folder; give the name of a file, in it or elsewhere")
+            if not os.access(path if path.exists() else folder, os.W_OK):
+                raise FateError(f"{option} {path}: cannot be written (permission denied); give another file")
+        except OSError as error:
+            raise FateError(f"{option} {path}: cannot be written ({error.strerror}); give another file") from None
+    places = {option: os.path.realpath(path) for option, path in given.items()}
+    for option, place in places.items():
+        if place == os.path.realpath(source):
+            raise typer.BadParameter(f"{option} {given[option]}: would replace what is read; give another file")
+        same = next((other for other in places if other != option and places[other] == place), None)
+        if same:
+            raise typer.BadParameter(f"{option} and {same} name the same file {given[option]}; give two")
 
 
 class Time(NamedTuple):

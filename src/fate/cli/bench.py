@@ -76,9 +76,12 @@ def simulate(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     threads: Annotated[int | None, typer.Option(help="CPU threads or processes; all cores by default.")] = None,
 ) -> None:
-    from fate.cli.arguments import choice, progress_bar
+    from fate.cli.arguments import bad_usage, progress_bar
+    from fate.simulation.request import Request, check_device
 
-    choice("--device", device, ("cpu", "cuda"))
+    with bad_usage():  # before torch is loaded, which takes seconds
+        Request(profile, 0, seconds, recordings)
+        check_device(device, threads)
 
     from fate.simulation.bench import bench_simulate
 

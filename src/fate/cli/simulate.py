@@ -11,9 +11,6 @@ from fate.cli import arguments as args
 if TYPE_CHECKING:
     from fate.simulation.manifest import Manifest
 
-PROFILES = ("gen1", "1mpx")
-DEVICES = ("cpu", "cuda")
-
 HELP = """Make a dataset of simulated drives, in the layout of the public ones: events in DIR/train, val and test, boxes
 at the rate of the public labels and, exact, at 200 Hz, a manifest, and a preview video for each split.
 Run it again to go on where it was stopped; a larger --recordings adds to what is there.
@@ -38,8 +35,11 @@ def simulate(
     threads: Annotated[int | None, typer.Option(help="CPU threads; all cores by default.")] = None,
     no_preview: Annotated[bool, typer.Option("--no-preview", help="Make no videos.")] = False,
 ) -> None:
-    args.choice("--profile", profile, PROFILES)
-    args.choice("--device", device, DEVICES)
+    from fate.simulation.request import Request, check_device
+
+    with args.bad_usage():
+        Request(profile, seed, seconds, recordings)
+        check_device(device, threads)
 
     from fate.simulation.dataset import simulate as make
 

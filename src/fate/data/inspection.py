@@ -12,6 +12,7 @@ from fate.data import references
 from fate.data.inspection_page import Contents, build_page
 from fate.data.label_statistics import LabelStatistics
 from fate.data.layout import find_recordings
+from fate.data.listing import Comparison, find_listing
 from fate.data.references import Row
 from fate.data.reports import (
     ClassBoxes,
@@ -20,11 +21,15 @@ from fate.data.reports import (
     boxes_by_class,
     count_faults,
     figures,
+    motion_source,
     report_on,
 )
-from fate.data.statistics import EventStatistics, Occupancy, PillarStatistics
+from fate.data.statistics import EventStatistics, Fraction, Occupancy, PillarStatistics
 from fate.errors import FateError
 from fate.formats.index import Progress
+
+HASHING = 100  # thousandths of the work on a recording that hashing its files takes, about
+SHOWN_FLAGS = 20  # in the text
 
 HEADER = ("", "this dataset", "real Gen1", "real 1Mpx")
 
@@ -38,6 +43,7 @@ class Inspection:
     reports: tuple[RecordingReport, ...]  #: one for each recording that could be read
     unreadable: tuple[str, ...]  #: a sentence for each recording that could not
     options: dict[str, Any] = field(default_factory=dict, repr=False)  #: with which recordings were opened
+    comparison: Comparison | None = None  #: with the manifest of a simulated dataset; None where there is none
 
     @property
     def figures(self) -> dict[str, float]:
@@ -72,7 +78,7 @@ class Inspection:
         found = self.figures
         rows = []
         for row in references.ROWS:
-            shown = row.show(found)
+            shown = row.show(found, judged=self.is_gen1_like)
             cells = [row.title, shown, row.gen1, row.mpx]
             if self.is_gen1_like:
                 judged = row.accept is not None and shown != "–"  # what was not measured is neither in nor out
@@ -106,12 +112,25 @@ class Inspection:
         if not self.is_gen1_like:
             return ""
         found = self.figures
-        listed = [f"{key} = {found[key]:.3g}" for row in self.outside for key in row.judge(found)]
+        listed = [
+            f"{row.title.strip()} = {row.show(found, judged=True)} (accepted: {row.accepted_text()})"
+            for row in self.outside
+        ]
         return (
-            f"outside the ranges for Gen1-like data: {', '.join(listed)}"
+            f"outside the ranges for Gen1-like data: {'; '.join(listed)}"
             if listed
-            else ("inside all ranges for Gen1-like data")
+            else "inside all ranges for Gen1-like data"
         )
+
+    @property
+    def motion_source(self) -> str:
+        """What speeds, track lives and faults are taken from, where that is not the labels alone."""
+        return motion_source(self.reports)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """A sentence for each file of a simulated dataset that is not as its manifest says."""
+        return () if self.comparison is None else self.comparison.flags
 
     @property
     def remarks(self) -> list[str]:
@@ -127,8 +146,15 @@ class Inspection:
         if classes:
             cells = [each.cells() for each in classes]
             parts += ["", _table(references.BOX_COLUMNS, [*cells, *references.REAL_BOXES])]
+            if self.motion_source:
+                parts += ["", self.motion_source]
             faults = [(each.kind, each.text(), each.worst_text()) for each in self.faults]
             parts += ["", _table(("boxes that look wrong", "", ""), faults, left=3)]
+        if self.comparison is not None:
+            parts += ["", self.comparison.summary]
+            parts += [f"flag: {flag}" for flag in self.flags[:SHOWN_FLAGS]]
+            if len(self.flags) > SHOWN_FLAGS:
+                parts.append(f"and {len(self.flags) - SHOWN_FLAGS} more flags; the page and the JSON have all")
         parts += [f"note: {remark}" for remark in self.remarks]
         return "\n".join(parts)
 
@@ -146,6 +172,9 @@ class Inspection:
                 reports=self.reports,
                 classes=self.classes,
                 faults=self.faults,
+                motion_source=self.motion_source,
+                files="" if self.comparison is None else self.comparison.summary,
+                flags=self.flags,
                 remarks=self.remarks,
                 options=self.options,
             )
@@ -163,6 +192,9 @@ class Inspection:
                 each.kind: {"meaning": each.meaning, "number": each.number, "checked": each.checked}
                 for each in self.faults
             },
+            "motion_source": self.motion_source,
+            "files_compared": None if self.comparison is None else self.comparison.num_files,
+            "flags": list(self.flags),
             "recordings": [_report_dict(report) for report in self.reports],
             "notes": self.remarks,
         }
@@ -185,7 +217,9 @@ def inspect(
         progress: called with (done, in all), in thousandths of a recording.
         options: as for :func:`fate.open_recording`.
 
-    A recording that cannot be read is noted and left out; if none can be, that is an error.
+    A recording that cannot be read is noted and left out; if none can be, that is an error. Where the simulator has
+    left exact boxes beside the labels, speeds, track lives and faults are those of the exact boxes; where it has left a
+    manifest, every file is compared with it.
 
     Example:
         >>> print(inspect("gen1", split="test").text())            # doctest: +SKIP
@@ -193,23 +227,26 @@ def inspect(
     if windows < 1:
         raise FateError(f"windows = {windows} was given; expected at least 1")
     layout = find_recordings(dataset, split)
+    listing = find_listing(dataset, split)
     reports: list[RecordingReport] = []
     unreadable: list[str] = []
-    total = 1000 * len(layout.entries)
+    hashing = 0 if listing is None else HASHING * len(layout.entries)
+    total = 1000 * len(layout.entries) + hashing
+
+    def share_of(done: int, part: int) -> Fraction:
+        return lambda share: progress(done + round(part * share), total) if progress else None
+
+    comparison = None if listing is None else listing.compare(share_of(0, hashing))
     for index, entry in enumerate(layout.entries):
-
-        def report_share(share: float, done: int = 1000 * index) -> None:
-            if progress:
-                progress(done + round(1000 * share), total)
-
+        share = share_of(hashing + 1000 * index, 1000)
         try:
-            reports.append(report_on(entry, windows=windows, progress=report_share, options=options))
+            reports.append(report_on(entry, windows=windows, progress=share, options=options))
         except FateError as error:
             unreadable.append(str(error))
     if not reports:
         more = f" (and {len(unreadable) - 1} more like it)" if len(unreadable) > 1 else ""
         raise FateError(f"no recording can be read; {unreadable[0]}{more}")
-    return Inspection(str(dataset), split, tuple(reports), tuple(unreadable), options)
+    return Inspection(str(dataset), split, tuple(reports), tuple(unreadable), options, comparison)
 
 
 def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], left: int = 1) -> str:
@@ -262,6 +299,7 @@ def _label_dict(labels: LabelStatistics) -> dict[str, Any]:
         "num_boxes": labels.num_boxes,
         "num_times": labels.num_times,
         "rate_hz": labels.rate_hz,
+        "truth_hz": labels.truth_hz,
         "faults": labels.counts,
         "checked": labels.checked,
         "worst": [vars(fault) for fault in labels.faults],

@@ -10,7 +10,7 @@ import numpy as np
 
 from fate.data import references
 from fate.data.label_statistics import LOOK_BACK_US
-from fate.data.reports import ClassBoxes, FaultCount, RecordingReport, names_of
+from fate.data.reports import ClassBoxes, FaultCount, RecordingReport
 from fate.data.statistics import MAX_EVENTS
 from fate.events.label_files import read_labels
 from fate.formats.opening import open_recording
@@ -34,6 +34,9 @@ class Contents:
     reports: tuple[RecordingReport, ...]
     classes: list[ClassBoxes]
     faults: list[FaultCount]
+    motion_source: str
+    files: str
+    flags: tuple[str, ...]
     remarks: list[str]
     options: dict[str, Any]
 
@@ -42,7 +45,7 @@ def build_page(contents: Contents) -> Page:
     """All sections in order; recordings are opened again for the pictures."""
     page = Page(contents.title, contents.lead)
     if contents.verdict:
-        page.paragraph(contents.verdict[0].upper() + contents.verdict[1:] + ".")
+        page.paragraph(_sentence(contents.verdict))
     page.heading("Sample frames")
     page.paragraph(f"Events of {LOOK_BACK_US // 1000} ms: light is ON, blue is OFF; boxes as labelled at the end.")
     images, captions = _samples(contents.reports, contents.options)
@@ -56,6 +59,8 @@ def build_page(contents: Contents) -> Page:
         page.heading("Boxes")
         page.table(references.BOX_COLUMNS, [*(each.cells() for each in contents.classes), *references.REAL_BOXES])
         _add_plots(page, _size_plot(contents), _speed_plot(contents))
+        if contents.motion_source:
+            page.paragraph(_sentence(contents.motion_source))
         page.heading("Boxes that look wrong")
         bad = [each.number and "standing" not in each.kind for each in contents.faults]
         page.table(
@@ -67,6 +72,11 @@ def build_page(contents: Contents) -> Page:
             words=True,
         )
         page.bullets([f"{each.kind}: {each.worst_text()}" for each in contents.faults if each.worst])
+    if contents.files:
+        page.heading("Files")
+        page.paragraph(_sentence(contents.files))
+        if contents.flags:
+            page.bullets(contents.flags)
     if contents.remarks:
         page.heading("Notes")
         page.bullets(contents.remarks)
@@ -78,6 +88,10 @@ def build_page(contents: Contents) -> Page:
         [_recording_row(report) for report in contents.reports],
     )
     return page
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _add_plots(page: Page, *plots: tuple[Any, str]) -> None:
@@ -119,10 +133,8 @@ def _samples(reports: Sequence[RecordingReport], options: dict[str, Any]) -> tup
 
 def _frames(report: RecordingReport, count: int, options: dict[str, Any]) -> list[tuple[Picture, str]]:
     """Frames at labelled times, those with boxes first choice, else spread over the recording."""
-    path = report.entry.labels or report.entry.truth
-    labels = read_labels(path) if path and report.labels is not None else None
+    labels = read_labels(report.boxes_file) if report.boxes_file is not None else None
     with open_recording(report.entry.events, **(options | {"sensor": report.sensor})) as recording:
-        names = names_of(labels, recording.sensor) if labels else None
         start, end = recording.start_us, recording.end_us
         times: list[int] = []
         if labels is not None:
@@ -137,7 +149,7 @@ def _frames(report: RecordingReport, count: int, options: dict[str, Any]) -> lis
             image = draw_events(recording.read(time - LOOK_BACK_US, time), factor=factor)
             here = labels.at(time) if labels is not None and labels.is_labelled(time) else None
             if here is not None:
-                texts = [names[each] if names else f"class {each}" for each in here.class_id.tolist()]
+                texts = [report.class_name(each) for each in here.class_id.tolist()]
                 image = draw_boxes(image, here.boxes, labels=texts, class_ids=here.class_id, scale=factor)
             frames.append((image, f"{report.entry.name}, {(time - start) / 1e6:.2f} s"))
         return frames

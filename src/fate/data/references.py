@@ -19,6 +19,7 @@ MPX_CLASSES = ("pedestrian", "two wheeler", "car", "truck", "bus", "traffic sign
 RATE_RANGE_MEV_S = (0.2, 2.0)  # in which every single Gen1-like recording lies
 
 UNKNOWN = "–"
+MOST_DIGITS = 17  # after the point; a float holds no more that differ
 
 Range = tuple[float, float]
 
@@ -46,22 +47,42 @@ class Row:
     digits: int = 2
     percent: bool = False
 
-    def show(self, figures: dict[str, float]) -> str:
-        """The figures as text; a dash for those that are not known."""
-        values = [figures.get(key) for key in self.keys]
-        scale = 100 if self.percent else 1
-        texts = [UNKNOWN if value is None else f"{scale * value:.{self.digits}f}" for value in values]
+    @property
+    def scale(self) -> int:
+        """What a figure is shown as a multiple of."""
+        return 100 if self.percent else 1
+
+    def show(self, figures: dict[str, float], *, judged: bool = False) -> str:
+        """The figures as text; a dash for those that are not known.
+
+        Args:
+            figures: by key.
+            judged: beside the ranges: a figure outside its range gets as many digits as it takes to see that.
+        """
+        texts = []
+        for index, key in enumerate(self.keys):
+            digits = self.digits
+            if judged and key in self.judge(figures) and self.accept:
+                digits = self._digits_outside(figures[key], self.accept[index])
+            texts.append(UNKNOWN if key not in figures else f"{self.scale * figures[key]:.{digits}f}")
         if set(texts) == {UNKNOWN}:
             return UNKNOWN
         return " / ".join(texts) + (" %" if self.percent else "")
+
+    def _digits_outside(self, value: float, accepted: Range) -> int:
+        """Digits after the point with which a figure reads as outside of the range as that is written."""
+        low, high = (float(f"{self.scale * bound:g}") for bound in accepted)
+        enough = (d for d in range(self.digits, MOST_DIGITS) if not low <= float(f"{self.scale * value:.{d}f}") <= high)
+        return next(enough, MOST_DIGITS)
 
     def accepted_text(self) -> str:
         """The ranges as text; empty without any."""
         if self.accept is None:
             return ""
-        scale = 100 if self.percent else 1
-        texts = [f"{scale * low:g}–{scale * high:g}" if low < high else f"{scale * low:g}" for low, high in self.accept]
-        return " / ".join(texts) + (" %" if self.percent else "")
+        ends = [tuple(f"{self.scale * bound:g}" for bound in accepted) for accepted in self.accept]
+        return " / ".join(low if low == high else f"{low}–{high}" for low, high in ends) + (
+            " %" if self.percent else ""
+        )
 
     def judge(self, figures: dict[str, float]) -> list[str]:
         """The keys whose figure lies outside its range."""

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fate.data import references
-from fate.data.label_statistics import FAULTS, LOOK_BACK_US, Fault, LabelStatistics, label_statistics
+from fate.data.label_statistics import FAULTS, Fault, LabelStatistics, label_statistics
 from fate.data.layout import Entry
+from fate.data.misfits import misfits
 from fate.data.statistics import EventStatistics, Fraction, PillarStatistics, event_statistics
 from fate.errors import FateError
 from fate.events.label_files import read_labels
 from fate.events.labels import Labels
 from fate.formats.opening import open_recording
-from fate.formats.recording import Recording
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class RecordingReport:
     labels: LabelStatistics | None  #: None where it has none
     classes: tuple[str, ...] | None  #: names by class id, where they are known
     notes: tuple[str, ...] = ()  #: sentences about what does not fit together
+    boxes_file: Path | None = None  #: whose boxes are counted; those of the simulator's truth where there is no other
 
     @property
     def sensor(self) -> tuple[int, int]:
@@ -52,44 +54,41 @@ def report_on(entry: Entry, *, windows: int, progress: Fraction, options: dict[s
     """
     with open_recording(entry.events, **options) as recording:
         events = event_statistics(recording, windows=windows, progress=lambda share: progress(0.7 * share))
-        path = entry.labels or entry.truth
-        if path is None:
+        notes: list[str] = []
+        labels = _read(entry.labels, "labels", notes)  # without them the events are worth a look all the same
+        truth = _read(entry.truth, "exact boxes", notes)
+        boxes = truth if labels is None else labels
+        if boxes is None:
             progress(1.0)
-            return RecordingReport(entry, recording.format, events, None, None)
-        try:
-            labels = read_labels(path)
-        except FateError as error:  # the events are worth a look all the same
-            return RecordingReport(entry, recording.format, events, None, None, (f"labels not read: {error}",))
+            return RecordingReport(entry, recording.format, events, None, None, tuple(notes))
         measured = label_statistics(
-            recording, labels, frames=windows, progress=lambda share: progress(0.7 + 0.3 * share)
+            recording, boxes, truth=truth, frames=windows, progress=lambda share: progress(0.7 + 0.3 * share)
         )
         progress(1.0)
-        classes = names_of(labels, recording.sensor)
-        notes = _misfits(entry, recording, labels)
-        return RecordingReport(entry, recording.format, events, measured, classes, notes)
+        classes = names_of(boxes, recording.sensor, truth)
+        notes += misfits(entry.name, recording, boxes, truth)
+        file = entry.truth if labels is None else entry.labels
+        return RecordingReport(entry, recording.format, events, measured, classes, tuple(notes), file)
 
 
-def names_of(labels: Labels, sensor: tuple[int, int]) -> tuple[str, ...] | None:
-    """Class names of a label file: its own, or those of the public dataset of this sensor."""
-    highest = int(labels.class_id.max(initial=-1))
-    return labels.classes or references.class_names((sensor[0], sensor[1]), highest)
+def _read(path: Path | None, what: str, notes: list[str]) -> Labels | None:
+    """A label file; what cannot be read is noted."""
+    if path is None:
+        return None
+    try:
+        return read_labels(path)
+    except FateError as error:
+        notes.append(f"{what} not read: {error}")
+        return None
 
 
-def _misfits(entry: Entry, recording: Recording, labels: Labels) -> tuple[str, ...]:
-    notes = []
-    if labels.sensor is not None and labels.sensor != recording.sensor:
-        height, width = labels.sensor
-        notes.append(f"{entry.name}: labels are of a {width}×{height} sensor, events of a {recording.sensor} one")
-    times = labels.labelled_us
-    apart = len(times) > 0 and (
-        int(times[0]) > recording.end_us + LOOK_BACK_US or int(times[-1]) < recording.start_us - LOOK_BACK_US
-    )
-    if apart:
-        notes.append(
-            f"{entry.name}: labels run from {int(times[0]) / 1e6:.3f} to {int(times[-1]) / 1e6:.3f} s, events from"
-            f" {recording.start_us / 1e6:.3f} to {recording.end_us / 1e6:.3f} s; they are on different clocks"
-        )
-    return tuple(notes)
+def names_of(labels: Labels, sensor: tuple[int, int], truth: Labels | None = None) -> tuple[str, ...] | None:
+    """Class names of a label file: its own, those of the exact boxes beside it, or those of the public dataset of this
+    sensor."""
+    if labels.classes or truth is None or not truth.classes:
+        highest = int(labels.class_id.max(initial=-1))
+        return labels.classes or references.class_names((sensor[0], sensor[1]), highest)
+    return truth.classes
 
 
 # ---- all recordings together ----------------------------------------------------------------------------------
@@ -181,7 +180,8 @@ def boxes_by_class(reports: Sequence[RecordingReport]) -> list[ClassBoxes]:
         if report.labels is None:
             continue
         labels = report.labels
-        for class_id in np.unique(labels.class_id).tolist():
+        # an object may pass between two labels and be seen by the exact boxes alone
+        for class_id in np.unique(np.concatenate([labels.class_id, labels.speed_class, labels.life_class])).tolist():
             parts.setdefault(report.class_name(class_id), []).append(
                 (
                     labels.size[labels.class_id == class_id],
@@ -194,6 +194,20 @@ def boxes_by_class(reports: Sequence[RecordingReport]) -> list[ClassBoxes]:
         for name, rows in parts.items()
     ]
     return sorted(found, key=lambda each: -len(each.size))
+
+
+def motion_source(reports: Sequence[RecordingReport]) -> str:
+    """What speeds, lives and faults are taken from; empty where it is the label files alone."""
+    labelled = [report.labels for report in reports if report.labels is not None]
+    exact = [labels.truth_hz for labels in labelled if labels.truth_hz is not None]
+    if not exact:
+        return ""
+    rest = len(labelled) - len(exact)
+    return (
+        f"speeds, track lives and boxes that look wrong: from the exact boxes at {np.median(exact):g} Hz (_truth.npz)"
+        f" of {len(exact)} recording{'' if len(exact) == 1 else 's'}"
+        + (f", from the labels of {rest} without them" if rest else "")
+    )
 
 
 @dataclass(frozen=True)

@@ -79,9 +79,9 @@ def make_car(rng: np.random.Generator, body: str, *, night: bool = False) -> Bod
     glow = _HEAD_LAMP_EMISSION if night else 0.6 * _HEAD_LAMP_EMISSION * day_lamps
     panels.append(_lamp_panel(shape, front=True, emission=glow))
     width, height, length = np.array([shape.width, shape.height, shape.length]) * scale
-    return Body(
-        body, "car", tuple(_scaled(p, shape, scale) for p in panels), float(length), float(width), float(height)
-    )
+    middle = _v(0, 0, shape.length / 2)
+    moved = tuple(panel.scaled(scale, about=middle) for panel in panels)
+    return Body(body, "car", moved, float(length), float(width), float(height))
 
 
 def shadow(body: Body) -> Panel:
@@ -186,18 +186,6 @@ def _deck(texture: Texture, rear: tuple[float, float], front: tuple[float, float
     """A panel from side to side that is seen from above, between two (z, height) edges."""
     down = _v(0, front[1] - rear[1], rear[0] - front[0])
     return Panel(texture, _v(-half, -front[1], front[0]), _v(2 * half, 0, 0), down)
-
-
-def _scaled(panel: Panel, shape: CarShape, scale: Float64) -> Panel:
-    """From a frame at the rear bumper to one under the centre, stretched along each axis."""
-    middle = _v(0, 0, shape.length / 2)
-    return Panel(
-        panel.texture,
-        (panel.origin - middle) * scale,
-        panel.across * scale,
-        panel.down * scale,
-        emission=panel.emission,
-    )
 
 
 def _v(x: float, y: float, z: float) -> Float64:

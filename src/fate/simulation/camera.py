@@ -25,6 +25,7 @@ pixel's own signal is in ``noise.py``.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ from fate.events.events import Events
 from fate.simulation import noise
 from fate.simulation.camera_model import GEN1_SENSOR, PRESETS, CameraModel, camera_preset
 from fate.simulation.noise import EventColumns
+from fate.simulation.request import check_number
 
 __all__ = ["AWAKE", "GEN1_SENSOR", "PRESETS", "CameraModel", "EventCamera", "PixelMaps", "camera_preset", "pixel_maps"]
 
@@ -105,12 +107,14 @@ class EventCamera:
     ) -> None:
         if dtype not in (torch.float32, torch.float64):
             raise FateError(f"the dtype {dtype} was asked for; a pixel's state is float32 or float64")
-        if batch < 1:
-            raise FateError(f"a batch of {batch} recordings was asked for; expected 1 or more")
-        self.seeds = list(range(batch)) if seeds is None else [int(seed) for seed in seeds]
+        if not isinstance(model, CameraModel):
+            raise FateError(f"the model {model!r} was given; expected a CameraModel, such as camera_preset('gen1')")
+        check_number("the batch", batch, 1)
+        batch = int(batch)
+        self.seeds = list(range(batch)) if seeds is None else _whole_seeds(seeds)
         if len(self.seeds) != batch:
             raise FateError(f"{len(self.seeds)} seeds were given for a batch of {batch} recordings; give one for each")
-        self.model, self.batch, self.device, self.dtype = model, batch, torch.device(device), dtype
+        self.model, self.batch, self.device, self.dtype = model, batch, _usable(device), dtype
         maps = [pixel_maps(model, seed) for seed in self.seeds]
         self.theta_on, self.theta_off, self._phase = (
             torch.stack(column).to(self.device, dtype) for column in zip(*maps, strict=True)
@@ -274,3 +278,24 @@ class EventCamera:
     def _times(self, t_us: int | Tensor) -> Tensor:
         """Times of all recordings, [B] int64."""
         return torch.as_tensor(t_us, dtype=torch.int64, device=self.device).expand(self.batch)
+
+
+def _whole_seeds(seeds: Sequence[int]) -> list[int]:
+    try:
+        return [operator.index(seed) for seed in seeds]
+    except TypeError:
+        raise FateError(f"the seeds {seeds!r} were given; expected a whole number for each recording") from None
+
+
+def _usable(device: str | torch.device) -> torch.device:
+    """The device, refused where a number cannot be put on it and taken back."""
+    try:
+        found = torch.device(device)
+        torch.zeros(1, device=found).item()
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:  # torch has no error of its own for this
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise FateError(
+            f"the device {str(device)!r} cannot be used on this machine ({reason}); give 'cpu', or 'cuda' where torch"
+            " sees a GPU"
+        ) from None
+    return found

@@ -13,6 +13,7 @@ from fate.errors import FateError
 from fate.events.events import Sensor
 from fate.simulation import noise
 from fate.simulation.noise import BackgroundNoise, EventColumns
+from fate.simulation.request import check_switch
 
 GEN1_SENSOR = Sensor(height=240, width=304)
 
@@ -116,6 +117,8 @@ class CameraModel:
                 raise FateError(f"{name} is {value!r}; expected {kind} from {lowest:g} to {highest:g} ({unit})")
             if name in _WHOLE:
                 object.__setattr__(self, name, int(value))
+        check_switch("bursts", self.bursts)
+        object.__setattr__(self, "bursts", bool(self.bursts))
         self._check_together()
 
     def _check_together(self) -> None:
@@ -209,7 +212,7 @@ PRESETS: dict[str, CameraModel] = {
 
 def camera_preset(name: str, **changes: Any) -> CameraModel:
     """A preset by name (``gen1``, ``1mpx``, ``ideal``), with the given fields of :class:`CameraModel` changed."""
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise FateError(f"camera preset {name!r} was asked for; the presets are {', '.join(PRESETS)}")
     known = [field.name for field in fields(CameraModel)]
     for change in changes:

@@ -25,7 +25,15 @@ from fate.simulation.catalogue import SPLITS
 from fate.simulation.manifest import FILE_NAME, Manifest, load_manifest
 from fate.simulation.preview import make_preview, shown_in
 from fate.simulation.recording_files import RecordingFiles, Setting, clear_leftovers
-from fate.simulation.request import SHARES, Job, Request, check_machine, check_place, check_room
+from fate.simulation.request import (
+    SHARES,
+    Job,
+    Request,
+    check_machine,
+    check_place,
+    check_room,
+    check_switch,
+)
 
 if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments should not wait for it
     from fate.simulation.recorder import Piece
@@ -67,9 +75,9 @@ def simulate(
         The manifest of the finished dataset.
     """
     request = Request(profile, seed, seconds, recordings, shares)
+    check_switch("preview", preview)
     check_machine(device, threads)
-    home = Path(folder)
-    check_place(home)
+    home = check_place(folder)
     check_room(home, request, request.recordings - len(_begun(home, request).recordings))
     _make_folder(home)
     with _claimed(home):
@@ -223,7 +231,10 @@ def _begun(home: Path, request: Request) -> Manifest:
     """What the folder already holds of the dataset; refused if it is another one, or none of ours."""
     known = load_manifest(home)
     if known is None:
-        files = [path.name for path in home.iterdir() if not _ignored(path)] if home.is_dir() else []
+        try:
+            files = [path.name for path in home.iterdir() if not _ignored(path)] if home.is_dir() else []
+        except OSError as error:
+            raise FateError(f"{home}: cannot be looked into ({error.strerror}); give another folder") from None
         if files:
             raise FateError(
                 f"{home}: holds {files[0]!r} and no {FILE_NAME} of a simulated dataset; give a new or empty folder"
@@ -259,7 +270,10 @@ def _make_folder(place: Path) -> None:
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FateError(f"{place}: cannot be made ({error.strerror}); give a folder that can be written") from None
+        there = next(each for each in place.absolute().parents if each.is_dir())
+        raise FateError(
+            f"{place}: no folder can be made in {there} ({error.strerror}); give a folder on a disk that can be written"
+        ) from None
     if not os.access(place, os.W_OK | os.X_OK):
         raise FateError(f"{place}: cannot be written; change its permissions or give another folder")
 
@@ -272,7 +286,10 @@ def _claimed(home: Path) -> Iterator[None]:
         return
     import fcntl  # noqa: PLC0415  (not on Windows)
 
-    handle = os.open(home, os.O_RDONLY)
+    try:
+        handle = os.open(home, os.O_RDONLY)
+    except OSError as error:
+        raise FateError(f"{home}: cannot be opened ({error.strerror}); give another folder") from None
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

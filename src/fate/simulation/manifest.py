@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -208,4 +209,5 @@ def write_whole(path: Path, data: bytes) -> None:
             f"{path}: cannot be written ({error.strerror or error}); make room or choose another place"
         ) from None
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing can be written, nothing can be removed
+            draft.unlink(missing_ok=True)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import numbers
+import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +26,7 @@ BYTES_PER_EVENT = 8  # of a DAT record
 LABEL_BYTES_PER_SECOND = 50_000  # boxes at 200 Hz, compressed, and those of the label file
 MARGIN = 1.3  # some streets are busier than others
 
+PROFILES = tuple(EVENTS_PER_SECOND)
 DEVICES = ("cpu", "cuda")
 
 #: Shares of the recordings that go to train, val and test.
@@ -62,8 +65,8 @@ class Request:
     shares: tuple[float, float, float] = field(default=SHARES)
 
     def __post_init__(self) -> None:
-        if self.profile not in EVENTS_PER_SECOND:
-            raise FateError(f"there is no profile {self.profile!r}; give one of {', '.join(EVENTS_PER_SECOND)}")
+        if self.profile not in PROFILES:
+            raise FateError(f"there is no profile {self.profile!r}; give one of {', '.join(PROFILES)}")
         check_number("the seed", self.seed, 0)
         check_number("the number of recordings", self.recordings, 1, MOST_RECORDINGS)
         object.__setattr__(self, "seed", int(self.seed))
@@ -125,12 +128,17 @@ def check_seconds(seconds: object) -> float:
     return float(seconds)  # type: ignore[arg-type]
 
 
-def check_machine(device: str, threads: int | None) -> None:
-    """Refuse a device that is not there, or a number of threads that cannot be."""
+def check_device(device: str, threads: int | None) -> None:
+    """Refuse a device that there is none of anywhere, or a number of threads that cannot be."""
     if device not in DEVICES:
         raise FateError(f"there is no device {device!r}; give one of {', '.join(DEVICES)}")
     if threads is not None:
         check_number("the number of threads", threads, 1)
+
+
+def check_machine(device: str, threads: int | None) -> None:
+    """The same, and refuse a device that is not on this machine."""
+    check_device(device, threads)
     if device == "cuda":
         import torch  # noqa: PLC0415  (takes seconds to load)
 
@@ -142,21 +150,29 @@ def check_machine(device: str, threads: int | None) -> None:
             )
 
 
-def check_place(folder: Path) -> None:
-    """Refuse a path where no folder can be; nothing is created."""
-    for place in (folder, *folder.parents):
-        if place.is_dir():
-            return
-        if place.exists() or place.is_symlink():
-            raise FateError(f"{folder}: {place} is not a folder; give the name of a new or empty folder")
+def check_place(folder: str | os.PathLike[str]) -> Path:
+    """The path of a folder that is there or may be made, refused where none can be; nothing is created."""
+    try:
+        path = Path(folder)
+    except TypeError:
+        raise FateError(f"the folder {folder!r} was given; give the path of a new or empty folder") from None
+    try:
+        for place in (path, *path.parents):
+            if place.is_dir():
+                break
+            if place.exists() or place.is_symlink():
+                raise FateError(f"{path}: {place} is not a folder; give the name of a new or empty folder")
+    except OSError as error:  # such as a name of more than 255 characters, or a folder that must not be looked into
+        raise FateError(f"{path}: no folder can be there ({error.strerror or error}); give another one") from None
+    return path
 
 
 def check_room(folder: Path, request: Request, recordings: int) -> None:
     """Refuse more recordings than the disk of ``folder`` has room for."""
     needed = request.bytes_of(recordings)
     place = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
-    free = shutil.disk_usage(place).free
-    if needed > free:
+    size, _, free = shutil.disk_usage(place)
+    if needed > free and size:  # 0 bytes in all is a disk that does not tell, or none, such as /proc
         raise FateError(
             f"{folder}: {recordings} recordings of {request.seconds:g} s need about {_gigabytes(needed)}, and"
             f" {_gigabytes(free)} are free at {place}; make room, choose another disk, or ask for fewer or shorter ones"
@@ -174,12 +190,19 @@ def check_number(what: str, value: object, lowest: int, highest: int | None = No
         raise FateError(f"{what} is {value!r}; give a whole number from {lowest} {upper}")
 
 
+def check_switch(what: str, value: object) -> None:
+    """Refuse all but True and False: a text such as "no" would count as yes."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise FateError(f"{what} is {value!r}; give True or False")
+
+
 def _normalised(shares: tuple[float, float, float]) -> tuple[float, float, float]:
     """Three shares with a sum of 1."""
-    given = tuple(shares)
-    if len(given) != 3 or not all(math.isfinite(share) and share >= 0 for share in given) or not sum(given) > 0:
+    given = tuple(shares) if isinstance(shares, Iterable) else ()
+    fine = all(isinstance(share, numbers.Real) and math.isfinite(share) and share >= 0 for share in given)
+    if len(given) != 3 or not fine or not sum(given) > 0:
         raise FateError(
-            f"the shares are {given}; give three numbers from 0 up for train, val and test, such as {SHARES}"
+            f"the shares are {shares!r}; give three numbers from 0 up for train, val and test, such as {SHARES}"
         )
     total = math.fsum(given)
     train, val, test = (float(share) / total for share in given)

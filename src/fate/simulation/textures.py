@@ -13,7 +13,7 @@ in full sun.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -145,6 +145,19 @@ class Panel:
         """m² of the whole parallelogram, whatever the alpha."""
         (ax, ay, az), (bx, by, bz) = self.across.tolist(), self.down.tolist()
         return math.hypot(ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx)
+
+    def scaled(self, scale: Float64 | float, about: npt.ArrayLike = (0.0, 0.0, 0.0)) -> Panel:
+        """The same panel in a frame whose origin is ``about`` [3] of this one, stretched by ``scale`` (or one for each
+        axis, [3]); all else stays, and a swing turns about its moved pivot."""
+        corner = np.asarray(about, dtype=np.float64)
+        swing = self.swing and replace(self.swing, pivot=(self.swing.pivot - corner) * scale)
+        return replace(
+            self,
+            origin=(self.origin - corner) * scale,
+            across=self.across * scale,
+            down=self.down * scale,
+            swing=swing,
+        )
 
     def at_gait(self, phase: float) -> tuple[Float64, Float64, Float64]:
         """(origin, across, down) at a gait phase in radians; the resting ones where nothing swings."""

@@ -110,7 +110,8 @@ def make_two_wheeler(rng: np.random.Generator, body: str, *, night: bool = False
             _leg_panel(machine, clothes, 1.0, 0.0),
         ]
     panels = [*_tyre_panels(body, machine), *panels, *_lamp_panels(machine, night)]
-    scaled = tuple(_scaled(panel, machine, scale) for panel in panels)
+    middle = _v(0, 0, machine.length / 2)
+    scaled = tuple(panel.scaled(scale, about=middle) for panel in panels)
     return Body(body, "two-wheeler", scaled, scale * machine.length, scale * machine.bars, scale * machine.height)
 
 
@@ -291,21 +292,6 @@ def _ring(canvas: Canvas, z: float, outer: float, inner: float, light: float) ->
     around: list[Point] = [(z + outer * float(np.cos(a)), outer + outer * float(np.sin(a))) for a in angles]
     back: list[Point] = [(z + inner * float(np.cos(a)), outer + inner * float(np.sin(a))) for a in angles[::-1]]
     canvas.fill((*around, *back), light)
-
-
-def _scaled(panel: Panel, machine: _Machine, scale: float) -> Panel:
-    """From a frame at the rear tyre's back to one under the centre."""
-    middle = _v(0, 0, machine.length / 2)
-    swing = panel.swing and Swing((panel.swing.pivot - middle) * scale, panel.swing.amplitude, panel.swing.phase)
-    return Panel(
-        panel.texture,
-        (panel.origin - middle) * scale,
-        panel.across * scale,
-        panel.down * scale,
-        faces=panel.faces,
-        emission=panel.emission,
-        swing=swing,
-    )
 
 
 def _v(x: float, y: float, z: float) -> Float64:

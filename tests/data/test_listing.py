@@ -1,0 +1,157 @@
+"""Files of a simulated dataset beside its manifest: each kind of harm is told, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fate import Events, write_events
+from fate.data import inspect, listing
+from fate.data.listing import Comparison, find_listing
+from fate.simulation import manifest
+from fate.simulation.manifest import FileEntry, Manifest, PreviewEntry, RecordingEntry
+from fate.simulation.request import Request
+
+NAMES = {"train": ("a", "b"), "test": ("c",)}
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    """Three recordings and a preview, listed by the simulator's own manifest."""
+    home = tmp_path / "set"
+    made = Manifest(Request(recordings=3), ("car",), (240, 304))
+    for split, names in NAMES.items():
+        (home / split).mkdir(parents=True)
+        for name in names:
+            random = np.random.default_rng(made.totals()["recordings"])
+            t = np.sort(random.integers(0, 200_000, 3000))
+            x, y, p = (random.integers(0, size, 3000) for size in (304, 240, 2))
+            files = [home / split / f"{name}_td.dat", home / split / f"{name}_bbox_times.npy"]
+            write_events(files[0], Events(t, x, y, p, (240, 304)))
+            np.save(files[1], np.arange(3))
+            listed = {f"{split}/{file.name}": FileEntry.of(file) for file in files}
+            index = made.totals()["recordings"]
+            made = made.with_recording(
+                RecordingEntry(index, name, split, index, 0.2, "cpu", "0", 1, 3000, 1, {}, {}, {}, listed)  # type: ignore[arg-type]
+            )
+    (home / "train" / "preview.mp4").write_bytes(bytes(5000))
+    made = made.with_preview("train", PreviewEntry(FileEntry.of(home / "train" / "preview.mp4"), ("a",)))
+    made.save(home)
+    return home
+
+
+def compared(dataset: Path, split: str | None = None) -> Comparison:
+    found = find_listing(dataset, split)
+    assert found is not None
+    return found.compare(lambda share: None)
+
+
+def test_a_whole_dataset_has_no_flags(dataset: Path) -> None:
+    found = compared(dataset)
+    assert (found.num_files, found.flags) == (7, ())
+    assert found.summary == "manifest.json: all 7 files have the size and SHA-256 that it lists"
+    assert (listing.FORMAT, listing.SCHEMA, listing.MANIFEST) == (manifest.FORMAT, manifest.SCHEMA, manifest.FILE_NAME)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def lengthen(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.filterwarnings("ignore:.*not a whole DAT record")
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (Path.unlink, "is missing; it is listed with "),
+        (cut, "is cut short: it has "),
+        (lengthen, "has changed: it has "),
+        (flip, "has changed: its SHA-256 is not the one"),
+    ],
+)
+@pytest.mark.parametrize("name", ["train/b_td.dat", "train/preview.mp4", "test/c_bbox_times.npy"])
+def test_a_file_that_is_not_as_listed_is_flagged_and_no_other(
+    dataset: Path, harm: Callable[[Path], None], words: str, name: str
+) -> None:
+    harm(dataset / name)
+    (flag,) = compared(dataset).flags
+    assert flag.startswith(f"{name}: {words}")
+    found = inspect(dataset, windows=1)
+    assert found.flags == (flag,)
+    assert f"manifest.json: 1 of 7 files are not as it lists them\nflag: {flag}" in found.text()
+    assert found.to_dict()["flags"] == [flag]
+    found.page(dataset / "page.html")
+    assert flag[:-1] in (dataset / "page.html").read_text("utf-8")
+
+
+def test_only_what_is_looked_at_is_compared(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flip(dataset / "train" / "b_td.dat")
+    assert [compared(dataset, split).num_files for split in ("train", "test")] == [5, 2]
+    assert [len(compared(dataset / split).flags) for split in ("train", "test")] == [1, 0]
+    assert [compared(dataset / "train" / f"{name}_td.dat").num_files for name in "ab"] == [2, 2]
+    assert [len(compared(dataset / "train" / f"{name}_td.dat").flags) for name in "ab"] == [0, 1]
+    monkeypatch.chdir(dataset / "train")
+    assert compared(Path()).num_files == 5
+    (dataset / "train" / "new.dat").write_bytes(b"")
+    assert find_listing(dataset / "train" / "new.dat") is None
+
+
+def test_files_are_hashed_in_pieces_and_progress_rises_to_the_end(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "_CHUNK", 1000)
+    (dataset / "test" / "c_td.dat").unlink()
+    found = find_listing(dataset)
+    assert found is not None
+    seen: list[float] = []
+    found.compare(seen.append)
+    there = sum(file.bytes for file in found.files if (dataset / file.name).exists())
+    assert len(seen) >= there // 1000
+    assert seen == sorted(seen)
+    assert seen[-1] == 1
+    steps: list[tuple[int, int]] = []
+    inspect(dataset, windows=1, progress=lambda done, total: steps.append((done, total)))
+    assert steps == sorted(steps)
+    assert steps[0][0] < 10
+    assert steps[-1] == (2200, 2200)
+
+
+def test_a_manifest_that_cannot_be_used_is_flagged_and_the_rest_inspected(dataset: Path) -> None:
+    whole = (dataset / "manifest.json").read_bytes()
+    document = json.loads(whole)
+    escaping = document | {"previews": {"../..": {"file": {"bytes": 1, "sha256": ""}, "of": []}}}
+    for text, words in (
+        (whole[:1000], "is damaged"),
+        (b"", "is damaged"),
+        (json.dumps(document | {"schema": 9}).encode(), "its schema is 9"),
+        (json.dumps(document | {"recordings": 5}).encode(), "is damaged"),
+        (json.dumps(escaping).encode(), "no path inside the dataset"),
+    ):
+        (dataset / "manifest.json").write_bytes(text)
+        found = inspect(dataset, windows=1)
+        (flag,) = found.flags
+        assert flag.startswith("manifest.json: ")
+        assert words in flag
+        assert len(found.reports) == 3
+
+
+def test_manifests_of_others_are_none_of_ours(dataset: Path) -> None:
+    for text in ('[{"file": "a"}]', "not JSON at all"):
+        (dataset / "manifest.json").write_text(text)
+        assert find_listing(dataset) is None
+    (dataset / "manifest.json").unlink()
+    found = inspect(dataset, windows=1)
+    assert found.comparison is None
+    assert "manifest.json" not in found.text()
