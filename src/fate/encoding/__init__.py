@@ -1,0 +1,1 @@
+"""Events to images: Pillar Encoding and the representations of the peers."""

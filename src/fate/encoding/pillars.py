@@ -1,0 +1,228 @@
+"""Pillar Encoding (section 3.1 of the paper): the events of a window as a dense pseudo-image, without time bins.
+
+    encoder = PillarEncoder((240, 304), pillar=2, channels=64, moments=3)
+    image = encoder(EventBatch.from_windows([(window, events)]))     # [1, 64, 120, 152]
+
+Each event is described by D numbers (Eq. 1) and goes through one linear layer with BatchNorm and ReLU (Eq. 2). In
+every pillar of ``pillar`` × ``pillar`` pixels the result is read as samples of a signal in time, whose first K
+Legendre moments (Eq. 6) are estimated by the trapezoidal rule (Eq. 5) and mixed by learned weights (Eq. 7).
+
+The paper's symbols: τ ``tau``, K ``moments``, N ``max_events``, P ``max_pillars``, C ``channels``, α ``alpha``,
+β ``beta``. The text of Algorithm 1 is ``kernels/reference.py``; what runs is ``kernels/cpu.py`` on a CPU,
+``kernels/cuda.py`` on a GPU with Triton, ``kernels/segments.py`` elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fate.encoding.batch import EventBatch
+from fate.encoding.kernels.gradients import Weights
+from fate.encoding.spec import PillarSpec, PillarStats, Pooling, Weighting, whole_number
+from fate.errors import FateError
+from fate.events.events import Sensor
+
+
+class PillarEncoder(nn.Module):
+    """Events to a pseudo-image [B, C, H / pillar, W / pillar], channels last in memory."""
+
+    def __init__(
+        self,
+        sensor: Sequence[int],
+        pillar: int = 2,
+        channels: int = 64,
+        moments: int = 3,
+        max_events: int | None = 32,
+        max_pillars: int | None = 16_000,
+        center_offsets: bool = False,
+        weighting: Weighting = "trapezoid",
+        pooling: Pooling = "legendre",
+        seed: int = 0,
+    ) -> None:
+        """Args:
+        sensor: (height, width) in pixels.
+        pillar: side of a pillar in pixels; also the image's stride.
+        channels: C.
+        moments: K, Legendre polynomials of degree 0 to K - 1.
+        max_events: N, events kept of a pillar (a uniform choice); None for all.
+        max_pillars: P, pillars kept of a window; None for all.
+        center_offsets: describe events by offsets from the pillar's centre too (D = 9 instead of 7).
+        weighting: "trapezoid" (Eq. 5) or "uniform", the plain mean of the ablation.
+        pooling: "legendre" or "max", the max pooling of the ablation (then there are no alpha and beta).
+        seed: of what the caps choose in evaluation; in training every call draws its own from torch's generator.
+        """
+        super().__init__()
+        self.spec = PillarSpec(
+            Sensor.of(sensor), pillar, moments, max_events, max_pillars, center_offsets, weighting, pooling
+        )
+        self.channels, self.stride = whole_number("channels", channels, "channels"), pillar
+        self.seed = whole_number("seed", seed, "of the caps' choices", at_least=0)
+        self.linear = nn.Linear(self.spec.features, channels)
+        self.norm = nn.BatchNorm1d(channels)
+        self.alpha: nn.Parameter | None = None
+        self.beta: nn.Parameter | None = None
+        if pooling == "legendre":
+            self.alpha = nn.Parameter(torch.empty(channels, moments))
+            self.beta = nn.Parameter(torch.zeros(channels))
+            nn.init.normal_(self.alpha, std=0.02)
+            with torch.no_grad():
+                self.alpha[:, 0] += 1.0  # begins as the mean over time, with a little of the other moments
+        self._counts: Any = None
+
+    @property
+    def sensor(self) -> Sensor:
+        """(height, width) in pixels."""
+        return self.spec.sensor
+
+    @property
+    def last_stats(self) -> PillarStats | None:
+        """Events and pillars of the last call, and how many each cap left out; None before the first."""
+        return None if self._counts is None else self._counts()
+
+    def forward(self, batch: EventBatch) -> Tensor:
+        """The pseudo-image [B, C, H', W'], zero where nothing happened.
+
+        Args:
+            batch: on the device of the parameters, of the sensor this encoder was made for.
+        """
+        weight = self.linear.weight
+        self._check(batch)
+        kernel = kernel_for(weight.device, self.spec)
+        seed = int(torch.randint(2**62, ())) if self.training and self._capped else self.seed
+        with torch.autocast(weight.device.type, enabled=False):  # moments need float32 (or float64, if asked for)
+            prepared = kernel.prepare(batch, self.spec, seed)
+            self._counts = _reader(prepared.stats)
+            weights = self._folded(kernel, prepared)
+            if hasattr(kernel, "backward"):
+                image: Tensor = _Encode.apply(kernel, prepared, *weights)  # type: ignore[no-untyped-call]
+            else:
+                image = kernel.forward(prepared, weights)
+            return image.to(weight.dtype)
+
+    @property
+    def _capped(self) -> bool:
+        return self.spec.max_events is not None or self.spec.max_pillars is not None
+
+    def _check(self, batch: EventBatch) -> None:
+        if not isinstance(batch, EventBatch):
+            raise FateError(f"a {type(batch).__name__} was given; expected an EventBatch: EventBatch.from_windows(...)")
+        if batch.sensor != self.spec.sensor:
+            raise FateError(f"events of a {batch.sensor} sensor were given; this encoder is for {self.spec.sensor}")
+        if batch.device != self.linear.weight.device:
+            raise FateError(
+                f"the events are on {batch.device}, the encoder on {self.linear.weight.device}; move one with .to()"
+            )
+
+    def _folded(self, kernel: ModuleType, prepared: Any) -> Weights:
+        """Linear layer and BatchNorm as one affine map (Eq. 2), with the statistics of this batch in training.
+
+        The layer is linear, so its output has the mean W m + b and the variance w C wᵀ, where m and C are the mean
+        and covariance of the D features over real events. They do not depend on any parameter: the gradient reaches
+        BatchNorm's parameters and the layer's through these few numbers alone.
+        """
+        kind = torch.float64 if self.linear.weight.dtype == torch.float64 else torch.float32
+        weight, bias = self.linear.weight.to(kind), self.linear.bias.to(kind)
+        norm = self.norm
+        use_batch = self.training or norm.running_mean is None or norm.running_var is None
+        if use_batch:
+            mean, variance = self._batch_statistics(*kernel.moments(prepared), weight, bias)
+        else:
+            mean, variance = norm.running_mean.to(kind), norm.running_var.to(kind)  # type: ignore[union-attr]
+        factor = torch.rsqrt(variance + norm.eps)
+        shift = bias - mean
+        if norm.affine:
+            factor = factor * norm.weight.to(kind)
+        shift = shift * factor
+        if norm.affine:
+            shift = shift + norm.bias.to(kind)
+        if self.alpha is None or self.beta is None:
+            alpha, beta = weight.new_zeros(self.channels, self.spec.moments), weight.new_zeros(self.channels)
+        else:
+            alpha, beta = self.alpha.to(kind), self.beta.to(kind)
+        return Weights(weight * factor[:, None], shift, alpha, beta)
+
+    def _batch_statistics(
+        self, count: int | Tensor, total: Tensor, products: Tensor, weight: Tensor, bias: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and variance [C] of the layer's output over the batch, and BatchNorm's running ones brought up to date.
+
+        Args:
+            count, total, products: events, the sum [D] of their features, and of products of two of them [D, D].
+            weight, bias: of the layer.
+        """
+        events = torch.as_tensor(count, dtype=torch.float64, device=total.device)
+        if isinstance(self.norm, nn.SyncBatchNorm) and torch.distributed.is_initialized():
+            together = torch.cat([events[None], total, products.flatten()])
+            torch.distributed.all_reduce(together)
+            events, total, products = together[0], together[1 : 1 + len(total)], together[1 + len(total) :]
+            products = products.view(len(total), -1)
+        seen = events.clamp(min=1)
+        average = total / seen
+        covariance = products / seen - torch.outer(average, average)
+        wide = weight.double()
+        mean = wide @ average + bias.double()
+        variance = ((wide @ covariance) * wide).sum(1).clamp(min=0)
+        self._update_running(mean.detach(), variance.detach() * events / (events - 1).clamp(min=1), events)
+        return mean.to(weight.dtype), variance.to(weight.dtype)
+
+    @torch.no_grad()
+    def _update_running(self, mean: Tensor, variance: Tensor, events: Tensor) -> None:
+        """As BatchNorm does; a batch without events changes nothing."""
+        norm = self.norm
+        if not self.training or norm.running_mean is None or norm.running_var is None:
+            return
+        if norm.num_batches_tracked is not None:
+            norm.num_batches_tracked += 1
+        share: float | Tensor = norm.momentum if norm.momentum is not None else 1 / norm.num_batches_tracked.double()
+        share = torch.where(events > 0, share, 0.0)
+        for running, now in ((norm.running_mean, mean), (norm.running_var, variance)):
+            running.copy_(running.double() * (1 - share) + now * share)
+
+    def extra_repr(self) -> str:
+        """What ``print(encoder)`` shows."""
+        spec = self.spec
+        return (
+            f"{spec.sensor}, pillar={spec.pillar}, channels={self.channels}, moments={spec.moments},"
+            f" max_events={spec.max_events}, max_pillars={spec.max_pillars}, features={spec.features},"
+            f" weighting={spec.weighting}, pooling={spec.pooling}"
+        )
+
+
+def _reader(stats: Any) -> Any:
+    """A function that gives the statistics when somebody asks: on a GPU that waits for it."""
+    return stats if callable(stats) else lambda: stats
+
+
+def kernel_for(device: torch.device, spec: PillarSpec) -> ModuleType:
+    """The version of Pillar Encoding for a device."""
+    from fate.encoding.kernels import cpu, segments  # noqa: PLC0415  (numba is loaded when it is needed)
+
+    if device.type == "cpu":
+        return cpu
+    if device.type == "cuda" and find_spec("triton") is not None and spec.pooling == "legendre":
+        from fate.encoding.kernels import cuda  # noqa: PLC0415  (needs triton)
+
+        return cuda
+    return segments
+
+
+class _Encode(torch.autograd.Function):
+    """A compiled kernel in autograd; only the weights have gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, kernel: ModuleType, prepared: Any, *weights: Tensor) -> Tensor:
+        ctx.kernel, ctx.prepared = kernel, prepared
+        ctx.save_for_backward(*weights)
+        image: Tensor = kernel.forward(prepared, Weights(*weights))
+        return image
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, None, *ctx.kernel.backward(ctx.prepared, Weights(*ctx.saved_tensors), gradient))
