@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -39,14 +40,7 @@ def bin_events(batch: EventBatch, spec: PillarSpec, seed: int) -> Binned:
     cell, size = np.empty(events, np.int32), np.empty(events, np.int32)
     begin = np.empty(events, np.int64)
     t_us, place = np.empty(events, np.int32), np.empty(events, np.int16)
-    side = spec.pillar
-    across, down = np.arange(spec.sensor.width), np.arange(spec.sensor.height)
-    tables = (
-        (across // side).astype(np.int32),
-        (down // side * spec.columns).astype(np.int32),
-        (across % side * 2).astype(np.int16),
-        (down % side * side * 2).astype(np.int16),
-    )
+    tables = _tables(spec)
 
     def one(number: int) -> NDArray[np.int64]:
         part = slice(int(offsets[number]), int(offsets[number + 1]))
@@ -64,6 +58,19 @@ def bin_events(batch: EventBatch, spec: PillarSpec, seed: int) -> Binned:
     return Binned(spec, offsets, duration_us, counts[:, 0] - counts[:, 1], cell, begin, size, t_us, place, stats)  # type: ignore[arg-type]
 
 
+@lru_cache(maxsize=64)
+def _tables(spec: PillarSpec) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int16], NDArray[np.int16]]:
+    """What a column and what a row adds to the cell, and to the place in the pillar."""
+    side = spec.pillar
+    across, down = np.arange(spec.sensor.width), np.arange(spec.sensor.height)
+    return (
+        (across // side).astype(np.int32),
+        (down // side * spec.columns).astype(np.int32),
+        (across % side * 2).astype(np.int16),
+        (down % side * side * 2).astype(np.int16),
+    )
+
+
 @compiled
 def _bin_window(given: tuple[NDArray[np.int32], NDArray[np.int16], NDArray[np.int16], NDArray[np.uint8]],
                 tables: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int16], NDArray[np.int16]],
@@ -76,8 +83,11 @@ def _bin_window(given: tuple[NDArray[np.int32], NDArray[np.int16], NDArray[np.in
     cell, begin, size, t_us, place = kept
     events = len(t)
     count = np.zeros(cells, np.int32)
+    where = np.empty(events, np.int32)
     for i in range(events):
-        count[y_cell[y[i]] + x_cell[x[i]]] += 1
+        c = y_cell[y[i]] + x_cell[x[i]]
+        where[i] = c
+        count[c] += 1
     result = np.zeros(4, np.int64)
     limit = np.uint32(0xFFFFFFFF)
     for c in range(cells):
@@ -90,7 +100,7 @@ def _bin_window(given: tuple[NDArray[np.int32], NDArray[np.int16], NDArray[np.in
             if count[c]:
                 priority[found] = mixed_u32(np.uint32(np.uint32(c) ^ key))
                 found += 1
-        limit = np.partition(priority, max_pillars - 1)[max_pillars - 1]
+        limit = _lowest(priority, max_pillars)
     free, number = 0, 0
     for c in range(cells):  # from now on count holds where a cell's next event goes
         here = count[c]
@@ -105,7 +115,7 @@ def _bin_window(given: tuple[NDArray[np.int32], NDArray[np.int16], NDArray[np.in
                 result[1] += 1
                 result[2] += here
     for i in range(events):
-        c = y_cell[y[i]] + x_cell[x[i]]
+        c = where[i]
         slot = count[c]
         if slot >= 0:
             t_us[slot] = t[i]
@@ -123,6 +133,22 @@ def _bin_window(given: tuple[NDArray[np.int32], NDArray[np.int16], NDArray[np.in
 
 
 @compiled
+def _lowest(priority: NDArray[np.uint32], most: int) -> np.uint32:
+    """The limit up to which ``most`` priorities lie (more, if several are at the limit), bit by bit."""
+    limit = np.uint32(0)
+    for bit in range(31, -1, -1):
+        tried = np.uint32(limit | np.uint32((np.uint32(1) << np.uint32(bit)) - np.uint32(1)))
+        below = 0
+        for i in range(len(priority)):
+            below += priority[i] <= tried
+        if below == most:
+            return tried
+        if below < most:
+            limit = np.uint32(tried + np.uint32(1))
+    return limit
+
+
+@compiled
 def _keep(t_us: NDArray[np.int32], place: NDArray[np.int16], pillar: np.uint32, most: int) -> None:
     """The ``most`` events of lowest priority to the front, in their order."""
     events = len(t_us)
@@ -132,7 +158,7 @@ def _keep(t_us: NDArray[np.int32], place: NDArray[np.int16], pillar: np.uint32, 
         if i and t_us[i] != t_us[i - 1]:
             earlier = i
         priority[i] = event_priority_u32(pillar, earlier, place[i])
-    limit = np.partition(priority, most - 1)[most - 1]
+    limit = _lowest(priority, most)
     at_limit = most
     for i in range(events):
         if priority[i] < limit:

@@ -144,10 +144,10 @@ def encode(
     # line 13: linear layer, BatchNorm over real events, ReLU
     latent = [torch.einsum("cd,dpn->cpn", weight, window.X) + bias[:, None, None] for window in windows]
     mean, variance = running or _statistics(latent, windows)
-    scale = gamma / torch.sqrt(variance + eps)
+    mean_, variance_, gamma_, delta_ = (part[:, None, None] for part in (mean, variance, gamma, delta))
     image = weight.new_zeros(len(batch), len(weight), spec.cells)
     for number, (window, values) in enumerate(zip(windows, latent, strict=True)):
-        hidden = torch.relu((values - mean[:, None, None]) * scale[:, None, None] + delta[:, None, None])
+        hidden = torch.relu(gamma_ * (values - mean_) / torch.sqrt(variance_ + eps) + delta_)
         representation = _aggregate(hidden, window, spec, alpha, beta)
         real = window.cell >= 0
         image[number, :, window.cell[real]] = representation[:, real]  # line 22
@@ -170,13 +170,12 @@ def _aggregate(hidden: Tensor, window: Pillars, spec: PillarSpec, alpha: Tensor,
     mask = window.mask
     if spec.pooling == "max":
         return torch.amax(hidden * mask, dim=-1)  # after ReLU nothing is below the padding's 0
-    w = trapezoid_weights(window.tau, mask)  # Eq. 5
+    w = mask if spec.weighting == "uniform" else trapezoid_weights(window.tau, mask)  # Eq. 5
     total = w.sum(-1, keepdim=True)
-    n = mask.sum(-1, keepdim=True).clamp(min=1)
-    if spec.weighting == "uniform":
-        share = mask / n
-    else:  # one event, or all at one time: the paper's 0 / 0 becomes the plain mean
-        share = torch.where(total > 0, w / torch.where(total > 0, total, 1), mask / n)
-    basis = legendre(window.tau, spec.moments) * share  # [K, P, N]
-    z = torch.einsum("cpn,kpn->cpk", hidden, basis)  # Eq. 6
-    return torch.einsum("cpk,ck->cp", z, alpha) + beta[:, None]  # Eq. 7
+    w = torch.where(total > 0, w, mask)  # one event, or all at one time: the paper's 0 / 0 becomes the plain mean
+    total = w.sum(-1).clamp(min=torch.finfo(w.dtype).tiny)  # W_j; 0 for the padding alone
+    representation = beta[:, None].expand(-1, len(w))
+    for k, polynomial in enumerate(legendre(window.tau, spec.moments)):
+        z = (w * hidden * polynomial).sum(-1) / total  # Eq. 6
+        representation = representation + alpha[:, k, None] * z  # Eq. 7
+    return representation

@@ -73,10 +73,9 @@ def features(of: Segments, dtype: torch.dtype) -> Tensor:
     """[E, D] what describes each event; the order is DESIGN's and the paper's Eq. 1."""
     spec = of.spec
     height, width = spec.sensor
-    size = of.size[of.pillar]
 
     def mean(values: Tensor) -> Tensor:  # of whole numbers, so exact up to the division
-        return (_sum(values, of) / size.double())[of.pillar] if len(values) else values.double()
+        return (torch.zeros_like(of.size).index_add(0, of.pillar, values) / of.size.double())[of.pillar]
 
     x, y, t = of.x.double(), of.y.double(), of.t_us.double()
     tau = 2 * t / of.duration_us - 1
@@ -128,11 +127,6 @@ def forward(of: Segments, weights: Weights) -> Tensor:
         values = hidden.new_zeros(len(of.size), channels).index_add(0, of.pillar, mixed) + weights.beta
     image = values.new_zeros(cells, channels).index_copy(0, of.cell, values)
     return image.view(of.windows, spec.rows, spec.columns, channels).permute(0, 3, 1, 2)
-
-
-def _sum(values: Tensor, of: Segments) -> Tensor:
-    """[J] sum of whole numbers over each pillar."""
-    return torch.zeros_like(of.size).index_add(0, of.pillar, values)
 
 
 def _run_starts(pillar: Tensor, t_us: Tensor) -> Tensor:

@@ -15,10 +15,14 @@ _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 
 def in_threads(work: Callable[[int], Result], items: Sequence[int]) -> list[Result]:
     """``work`` of each item, in their order; on as many threads as torch may use."""
-    threads = min(torch.get_num_threads(), len(items))
-    if threads <= 1:
+    if min(num_threads(), len(items)) <= 1:
         return [work(item) for item in items]
-    return list(_pool(torch.get_num_threads()).map(work, items))
+    return list(_pool(num_threads()).map(work, items))
+
+
+def num_threads() -> int:
+    """As torch is told: ``torch.set_num_threads``."""
+    return torch.get_num_threads()
 
 
 def _pool(threads: int) -> ThreadPoolExecutor:
