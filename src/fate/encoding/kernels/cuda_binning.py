@@ -1,0 +1,236 @@
+"""Triton kernels from events to pillars: keys, gathering, the two caps, and each event's share of its pillar.
+
+A cell is a place in the grid of one window, counted window by window, row by row. Of an event a cell keeps 64 bits:
+µs since the window's start, and its place in the pillar (see ``Binned.place`` in ``binning.py``).
+"""
+
+import triton
+import triton.language as tl
+
+PLACE_BITS = tl.constexpr(14)
+#: Bins of one histogram of priorities: eleven bits of 32.
+BINS = 2048
+
+
+@triton.jit
+def mixed_u32(value):
+    """``sampling.mixed``."""
+    value = (value ^ (value >> 16)) * 0x85EBCA6B
+    value = (value ^ (value >> 13)) * 0xC2B2AE35
+    return value ^ (value >> 16)
+
+
+@triton.jit
+def pillar_priority(first, start_us, cell):
+    """``sampling.pillar_priority``; ``first`` is the seed's part of the key."""
+    low = (start_us & 0xFFFFFFFF).to(tl.uint32)
+    high = ((start_us >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    key = mixed_u32(mixed_u32(first.to(tl.uint32) ^ low) ^ high)
+    return mixed_u32(cell.to(tl.uint32) ^ key)
+
+
+@triton.jit
+def event_priority(pillar, earlier, place):
+    """``sampling.event_priority``."""
+    inner = mixed_u32(pillar + (earlier + 1).to(tl.uint32) * 0x9E3779B9)
+    return mixed_u32(inner ^ place.to(tl.uint32))
+
+
+@triton.jit
+def cell_keys(x, y, offsets, keys, cells, columns, side, BLOCK: tl.constexpr):
+    """The cell of each event; programs go over (block, window)."""
+    window = tl.program_id(1)
+    start, end = tl.load(offsets + window), tl.load(offsets + window + 1)
+    i = start + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < end
+    column = tl.load(x + i, mask=inside, other=0).to(tl.int32) // side
+    row = tl.load(y + i, mask=inside, other=0).to(tl.int32) // side
+    tl.store(keys + i, window * cells + row * columns + column, mask=inside)
+
+
+@triton.jit(do_not_specialize=["events", "first"])
+def gather(keys, order, t_us, x, y, p, start_us, packed, begin, size, priorities, counts, events, first, cells, side,
+           COUNT: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """Events into the order of their cells; where each cell begins, and how many it has; pillars by priority."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < events
+    key = tl.load(keys + i, mask=inside, other=-1)
+    before = tl.load(keys + i - 1, mask=inside & (i > 0), other=-1)
+    after = tl.load(keys + i + 1, mask=i + 1 < events, other=-1)
+    source = tl.load(order + i, mask=inside, other=0)
+    column = tl.load(x + source, mask=inside, other=0).to(tl.int32) % side
+    row = tl.load(y + source, mask=inside, other=0).to(tl.int32) % side
+    place = (row * side + column) * 2 + tl.load(p + source, mask=inside, other=0).to(tl.int32)
+    time = tl.load(t_us + source, mask=inside, other=0).to(tl.int64)
+    tl.store(packed + i, (time << PLACE_BITS) | place, mask=inside)
+    starts, ends = inside & (key != before), inside & (key != after)
+    tl.store(begin + key, i, mask=starts)
+    tl.atomic_add(size + key, i + 1, mask=ends)
+    tl.atomic_add(size + key, -i, mask=starts)
+    tl.atomic_add(counts, tl.sum(starts.to(tl.int64), 0))
+    if COUNT:
+        window = key // cells
+        priority = pillar_priority(first, tl.load(start_us + window, mask=starts, other=0), key % cells)
+        tl.atomic_add(priorities + window * 2048 + (priority >> 21).to(tl.int32), 1, mask=starts)
+
+
+@triton.jit(do_not_specialize=["first"])
+def count_priorities(size, start_us, state, histogram, total, first, cells, LEVEL: tl.constexpr, BLOCK: tl.constexpr):
+    """Pillars whose priority begins with the bits found so far, by the next bits."""
+    cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    used = tl.load(size + cell, mask=cell < total, other=0) > 0
+    window = cell // cells
+    priority = pillar_priority(first, tl.load(start_us + window, mask=used, other=0), cell % cells).to(tl.int64)
+    limit = tl.load(state + window * 2, mask=used, other=0)
+    shift: tl.constexpr = 10 if LEVEL == 1 else 0
+    known: tl.constexpr = 21 if LEVEL == 1 else 10
+    bins: tl.constexpr = 2047 if LEVEL == 1 else 1023
+    chosen = used & ((priority >> known) == (limit >> known))
+    tl.atomic_add(histogram + window * 2048 + ((priority >> shift) & bins), 1, mask=chosen)
+
+
+@triton.jit
+def choose_limit(histogram, state, max_pillars, LEVEL: tl.constexpr):
+    """The next bits of a window's limit: the lowest at which enough pillars lie below; all, where there are few."""
+    window = tl.program_id(0)
+    bins = tl.arange(0, 2048)
+    count = tl.load(histogram + window * 2048 + bins).to(tl.int64)
+    up_to = tl.cumsum(count, 0)
+    limit, wanted = tl.load(state + window * 2), tl.load(state + window * 2 + 1)
+    wanted = max_pillars.to(tl.int64) if LEVEL == 0 else wanted
+    enough = tl.sum(count, 0) > wanted if LEVEL == 0 else wanted >= 0
+    shift: tl.constexpr = 21 if LEVEL == 0 else (10 if LEVEL == 1 else 0)
+    found = tl.min(tl.where(up_to >= wanted, bins, 2047), 0)
+    below = tl.sum(tl.where(bins < found, count, 0), 0)
+    limit = tl.where(enough, limit | (found.to(tl.int64) << shift), 0xFFFFFFFF)
+    wanted = tl.where(enough, wanted - below, -1)  # -1: this window keeps all
+    tl.store(state + window * 2, limit)
+    tl.store(state + window * 2 + 1, wanted)
+
+
+@triton.jit(do_not_specialize=["first"])
+def drop_pillars(size, start_us, state, counts, total, first, cells, BLOCK: tl.constexpr):
+    """Pillars above the limit have no events any more."""
+    cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    events = tl.load(size + cell, mask=cell < total, other=0)
+    window = cell // cells
+    priority = pillar_priority(first, tl.load(start_us + window, mask=events > 0, other=0), cell % cells).to(tl.int64)
+    limit = tl.load(state + window * 2, mask=events > 0, other=0)
+    dropped = (events > 0) & (priority > limit)
+    tl.store(size + cell, 0, mask=dropped)
+    pillars = tl.sum(dropped.to(tl.int64), 0)
+    if pillars > 0:
+        tl.atomic_add(counts + 1, pillars)
+        tl.atomic_add(counts + 2, tl.sum(tl.where(dropped, events, 0).to(tl.int64), 0))
+
+
+@triton.jit
+def _later(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit(do_not_specialize=["first"])
+def cap_events(begin, size, packed, priority, start_us, counts, total, first, cells, max_events,
+               PILLARS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """Of each pillar with more than ``max_events``, those of lowest priority to the front, in their order."""
+    start = tl.program_id(0) * PILLARS
+    all_cells = start + tl.arange(0, PILLARS)
+    most = tl.max(tl.load(size + all_cells, mask=all_cells < total, other=0), 0)
+    if most > max_events:
+        for cell in range(start, tl.minimum(start + PILLARS, total)):
+            n = tl.load(size + cell)
+            if n > max_events:
+                _cap_one(begin, size, packed, priority, start_us, counts, cell, n, first, cells, max_events, BLOCK)
+
+
+@triton.jit
+def _cap_one(begin, size, packed, priority, start_us, counts, cell, n, first, cells, max_events, BLOCK: tl.constexpr):
+    origin = tl.load(begin + cell)
+    lane = tl.arange(0, BLOCK)
+    pillar = pillar_priority(first, tl.load(start_us + cell // cells), cell % cells)
+    earlier = 0
+    for chunk in range(0, n, BLOCK):  # the priorities, once
+        i = chunk + lane
+        event = tl.load(packed + origin + i, mask=i < n, other=0)
+        before = tl.load(packed + origin + i - 1, mask=(i < n) & (i > 0), other=-1)
+        new = (event >> PLACE_BITS) != (before >> PLACE_BITS)
+        since = tl.maximum(tl.associative_scan(tl.where(new, i, 0), 0, _later), earlier)
+        place = (event & ((1 << PLACE_BITS) - 1)).to(tl.int32)
+        tl.store(priority + origin + i, event_priority(pillar, since, place).to(tl.int64), mask=i < n)
+        earlier = tl.max(tl.where(i < n, since, 0), 0)
+    tl.debug_barrier()
+    limit = tl.full((), 0, tl.int64)
+    bit = 31
+    found = 0
+    while (bit >= 0) & (found == 0):  # the lowest limit up to which max_events lie, bit by bit
+        tried = limit + (tl.full((), 1, tl.int64) << bit) - 1
+        below = 0
+        for chunk in range(0, n, BLOCK):
+            value = tl.load(priority + origin + chunk + lane, mask=chunk + lane < n, other=1 << 40)
+            below += tl.sum((value <= tried).to(tl.int32), 0)
+        found = (below == max_events).to(tl.int32)
+        limit = tl.where(found > 0, tried, tl.where(below < max_events, tried + 1, limit))
+        bit -= 1
+    at_limit = max_events
+    for chunk in range(0, n, BLOCK):
+        value = tl.load(priority + origin + chunk + lane, mask=chunk + lane < n, other=1 << 40)
+        at_limit -= tl.sum((value < limit).to(tl.int32), 0)
+    kept = 0
+    for chunk in range(0, n, BLOCK):
+        i = chunk + lane
+        value = tl.load(priority + origin + i, mask=i < n, other=1 << 40)
+        event = tl.load(packed + origin + i, mask=i < n, other=0)
+        equal = (value == limit).to(tl.int32)
+        stays = (value < limit) | ((equal > 0) & (tl.cumsum(equal, 0) <= at_limit))
+        at_limit -= tl.sum(equal, 0)
+        slot = kept + tl.cumsum(stays.to(tl.int32), 0) - 1
+        tl.store(packed + origin + slot, event, mask=stays)  # never past what has been read
+        kept += tl.sum(stays.to(tl.int32), 0)
+        tl.debug_barrier()
+    tl.store(size + cell, max_events)
+    tl.atomic_add(counts + 3, (n - max_events).to(tl.int64))
+
+
+@triton.jit
+def describe(begin, size, packed, share, mean, duration_us, total, cells, side, uniform, BLOCK: tl.constexpr):
+    """Each pillar's means, and each event's share (Eq. 5 over its sum); one lane a cell.
+
+    Events of equal times form a run and share what Eq. 5 gives them together: a run's shares are written when the
+    next time is known.
+    """
+    cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    real = cell < total
+    n = tl.load(size + cell, mask=real, other=0)
+    most = tl.max(n, 0)
+    if most > 0:
+        origin = tl.load(begin + cell, mask=real, other=0)
+        used = n > 0
+        first = tl.load(packed + origin, mask=used, other=0) >> PLACE_BITS
+        last = tl.load(packed + origin + n - 1, mask=used, other=0) >> PLACE_BITS
+        span = last - first
+        even = (span == 0) | (uniform != 0)
+        columns, rows = tl.zeros_like(n), tl.zeros_like(n)
+        times = tl.zeros_like(first)
+        run, now, before = tl.zeros_like(n), first, first
+        for m in range(0, most + 1):
+            event = tl.load(packed + origin + m, mask=m < n, other=0)
+            time = event >> PLACE_BITS
+            pixel = ((event & ((1 << PLACE_BITS) - 1)) >> 1).to(tl.int32)
+            columns += tl.where(m < n, pixel % side, 0)
+            rows += tl.where(m < n, pixel // side, 0)
+            times += tl.where(m < n, time, 0)
+            closes = (m <= n) & (m > 0) & ((m == n) | (time != now)) & used
+            after = tl.where(m < n, time, now)
+            weight = (after - before).to(tl.float32) / (2 * tl.maximum(span, 1) * (m - run)).to(tl.float32)
+            weight = tl.where(even, 1.0 / tl.maximum(n, 1).to(tl.float32), weight)
+            longest = tl.max(tl.where(closes, m - run, 0), 0)
+            for step in range(0, longest):
+                tl.store(share + origin + run + step, weight, mask=closes & (run + step < m))
+            before, now = tl.where(closes, now, before), tl.where(closes, time, now)
+            run = tl.where(closes, m, run)
+        count = tl.maximum(n, 1)
+        per_us = 2.0 / tl.load(duration_us + cell // cells, mask=real, other=1).to(tl.float64)
+        mean_tau = times.to(tl.float64) / count.to(tl.float64) * per_us - 1.0
+        tl.store(mean + cell, columns.to(tl.float32) / count.to(tl.float32), mask=used)
+        tl.store(mean + total + cell, rows.to(tl.float32) / count.to(tl.float32), mask=used)
+        tl.store(mean + 2 * total + cell, mean_tau.to(tl.float32), mask=used)
