@@ -95,6 +95,81 @@ def simulate(
         print(f"pixel model of {name} on frames in memory: {speed:.0f} frames/s")
 
 
+ENCODE_HELP = """How long Pillar Encoding takes from events to image, and what memory, beside the dense tensor of the paper
+(plain and compiled) and the histograms of RVT and EvRT-DETR. Windows come from FILE, or from a simulated drive.
+
+Example:
+
+  fate bench encode --profile gen1
+
+  fate bench encode drive.raw --device cuda --windows 5,50 --json encode.json
+"""
+
+
+@app.command("encode", help=ENCODE_HELP)
+def encode(
+    file: Annotated[
+        str | None, typer.Argument(metavar="[FILE]", help="A recording; its first seconds are used.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    profile: Annotated[str, typer.Option(help="Of the simulated drive: gen1 or 1mpx.")] = "gen1",
+    windows: Annotated[str, typer.Option(help="Lengths in ms, comma-separated.")] = "5,10,25,50",
+    batches: Annotated[str, typer.Option(help="Windows to a call, comma-separated.")] = "1,32",
+    against: Annotated[
+        str, typer.Option(help="Peers, comma-separated; empty for none.")
+    ] = "dense,dense-compiled,histogram,evrt-histogram",
+    seed: Annotated[int, typer.Option(help="Of the simulated drive.")] = 2,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+) -> None:
+    import json
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from fate.cli.arguments import bad_usage, check_outputs
+    from fate.errors import FateError
+    from fate.simulation.request import PROFILES, check_device
+
+    with bad_usage():
+        check_device(device, None)
+        lengths, sizes = _numbers("--windows", windows), [int(n) for n in _numbers("--batches", batches)]
+        if profile not in PROFILES:
+            raise FateError(f"there is no profile {profile!r}; give one of {', '.join(PROFILES)}")
+    check_outputs({"--json": json_file}, file or "")
+
+    from fate.encoding.bench import bench_encode, encode_table
+
+    with Console(stderr=True).status("starting") as status:
+        if file is None:
+            from fate.simulation.bench import drive_events
+
+            status.update(f"simulating a {profile} drive")
+            events = drive_events(profile, 1.6 if profile == "gen1" else 0.4, seed)
+        else:
+            from fate.formats.opening import open_recording
+
+            with open_recording(file) as recording:
+                events = recording.read(recording.start_us, recording.start_us + 1_600_000)
+        encoders = ["pillars", *(name for name in against.split(",") if name)]
+        result = bench_encode(events, device, lengths, sizes, encoders, status.update)
+    print(encode_table(result))
+    if json_file:
+        Path(json_file).write_text(json.dumps(result.to_dict(), indent=2))
+
+
+def _numbers(name: str, text: str) -> list[float]:
+    """Numbers above 0 from a comma-separated list."""
+    from fate.errors import FateError
+
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if not values or not all(0 < value < 1e6 for value in values):
+        raise FateError(f"{name} {text!r} was given; expected numbers above 0, comma-separated")
+    return values
+
+
 def _table(result: DecodeBench) -> str:
     names = {
         "index": "time index",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -251,6 +252,6 @@ def window_of_events(batch: EventBatch) -> Tensor:
     return torch.repeat_interleave(torch.arange(len(batch), device=batch.device), counts, output_size=batch.num_events)
 
 
-def host_columns(batch: EventBatch) -> dict[str, NDArray[np.generic]]:
+def host_columns(batch: EventBatch) -> dict[str, NDArray[Any]]:
     """The columns of a batch on the CPU as numpy arrays, without copying."""
     return {name: getattr(batch, name).numpy() for name in COLUMNS}

@@ -93,7 +93,7 @@ class PillarEncoder(nn.Module):
         """
         weight = self.linear.weight
         self._check(batch)
-        kernel = kernel_for(weight.device, self.spec)
+        kernel = kernel_for(weight.device, weight.dtype, self.spec)
         seed = int(torch.randint(2**62, ())) if self.training and self._capped else self.seed
         with torch.autocast(weight.device.type, enabled=False):  # moments need float32 (or float64, if asked for)
             prepared = kernel.prepare(batch, self.spec, seed)
@@ -131,7 +131,8 @@ class PillarEncoder(nn.Module):
         norm = self.norm
         use_batch = self.training or norm.running_mean is None or norm.running_var is None
         if use_batch:
-            mean, variance = self._batch_statistics(*kernel.moments(prepared), weight, bias)
+            count, total, products = kernel.moments(prepared)
+            mean, variance = self._batch_statistics(count, total, products, weight, bias)
         else:
             mean, variance = norm.running_mean.to(kind), norm.running_var.to(kind)  # type: ignore[union-attr]
         factor = torch.rsqrt(variance + norm.eps)
@@ -177,9 +178,10 @@ class PillarEncoder(nn.Module):
         norm = self.norm
         if not self.training or norm.running_mean is None or norm.running_var is None:
             return
-        if norm.num_batches_tracked is not None:
-            norm.num_batches_tracked += 1
-        share: float | Tensor = norm.momentum if norm.momentum is not None else 1 / norm.num_batches_tracked.double()
+        calls = norm.num_batches_tracked
+        if calls is not None:
+            calls += 1
+        share = 1 / calls.double() if norm.momentum is None and calls is not None else norm.momentum or 0.0
         share = torch.where(events > 0, share, 0.0)
         for running, now in ((norm.running_mean, mean), (norm.running_var, variance)):
             running.copy_(running.double() * (1 - share) + now * share)
@@ -199,13 +201,14 @@ def _reader(stats: Any) -> Any:
     return stats if callable(stats) else lambda: stats
 
 
-def kernel_for(device: torch.device, spec: PillarSpec) -> ModuleType:
-    """The version of Pillar Encoding for a device."""
+def kernel_for(device: torch.device, dtype: torch.dtype, spec: PillarSpec) -> ModuleType:
+    """The version of Pillar Encoding for a device; on a GPU float64 and max pooling go the plain way."""
     from fate.encoding.kernels import cpu, segments  # noqa: PLC0415  (numba is loaded when it is needed)
 
     if device.type == "cpu":
         return cpu
-    if device.type == "cuda" and find_spec("triton") is not None and spec.pooling == "legendre":
+    plain = dtype == torch.float64 or spec.pooling == "max"
+    if device.type == "cuda" and find_spec("triton") is not None and not plain:
         from fate.encoding.kernels import cuda  # noqa: PLC0415  (needs triton)
 
         return cuda

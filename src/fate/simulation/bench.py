@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fate.events.events import Events
 from fate.simulation.camera import EventCamera
-from fate.simulation.recorder import record_many
+from fate.simulation.recorder import record, record_many
 from fate.simulation.request import Request, check_machine
 from fate.simulation.scene import Scene
 
@@ -86,6 +87,11 @@ def bench_simulate(
         boxes=boxes,
         frames_per_s=_pixel_models(makers[0](), device),
     )
+
+
+def drive_events(profile: str = "gen1", seconds: float = 1.6, seed: int = 2) -> Events:
+    """The events of a simulated drive, for other benchmarks that need real statistics; on the CPU."""
+    return Events.concatenate([piece.events for piece in record(Scene(seed, profile, seconds=seconds))])
 
 
 def _pixel_models(scene: Scene, device: str) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +55,7 @@ def bin_events(batch: EventBatch, spec: PillarSpec, seed: int) -> Binned:
     given, dropped, with_pillars, crowded_out = (int(n) for n in counts.sum(0))
     stats = PillarStats(events, given, dropped, with_pillars, crowded_out)
     duration_us = columns["duration_us"]
-    return Binned(spec, offsets, duration_us, counts[:, 0] - counts[:, 1], cell, begin, size, t_us, place, stats)  # type: ignore[arg-type]
+    return Binned(spec, offsets, duration_us, counts[:, 0] - counts[:, 1], cell, begin, size, t_us, place, stats)
 
 
 @lru_cache(maxsize=64)
@@ -72,12 +72,13 @@ def _tables(spec: PillarSpec) -> tuple[NDArray[np.int32], NDArray[np.int32], NDA
 
 
 @compiled
-def _bin_window(given: tuple[NDArray[np.int32], NDArray[np.int16], NDArray[np.int16], NDArray[np.uint8]],
-                tables: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int16], NDArray[np.int16]],
-                cells: int, max_pillars: int, max_events: int, key: np.uint32, offset: int,
-                kept: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32], NDArray[np.int32],
-                            NDArray[np.int16]]) -> NDArray[np.int64]:  # fmt: skip
-    """One window; returns pillars, pillars dropped, events dropped with them, events dropped from full pillars."""
+def _bin_window(given: tuple[NDArray[Any], ...], tables: tuple[NDArray[Any], ...], cells: int, max_pillars: int,
+                max_events: int, key: np.uint32, offset: int, kept: tuple[NDArray[Any], ...],
+                ) -> NDArray[np.int64]:  # fmt: skip
+    """One window, (t, x, y, p), into (cell, begin, size, t, place).
+
+    Returns pillars, pillars dropped, events dropped with them, events dropped from full pillars.
+    """
     t, x, y, p = given
     x_cell, y_cell, x_place, y_place = tables
     cell, begin, size, t_us, place = kept

@@ -8,6 +8,7 @@ kernels are in ``cuda_binning.py`` (events to pillars) and ``cuda_kernels.py`` (
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -47,7 +48,7 @@ def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Prepared:
     total = len(batch) * spec.cells
     if max(total, batch.num_events) >= 2**31:
         raise FateError(f"{len(batch)} windows of {spec.cells} pillars are too many for one call; give smaller batches")
-    with torch.cuda.device(batch.device):
+    with _on(batch.device):
         first = mixed(mixed(seed ^ GOLDEN) ^ (seed >> 32 & M32))
         cells = _sort(batch, spec, first)
         _cap_pillars(batch, spec, first, cells)
@@ -56,7 +57,7 @@ def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Prepared:
         share = torch.empty(batch.num_events, dtype=torch.float32, device=batch.device)
         binning.describe[(triton.cdiv(total, 32),)](
             cells.begin, cells.size, cells.packed, share, mean, batch.duration_us, total, spec.cells,
-            spec.pillar, spec.weighting == "uniform", BLOCK=32, num_warps=1,
+            spec.pillar, UNIFORM=spec.weighting == "uniform", BLOCK=32, num_warps=1,
         )  # fmt: skip
     counts, events = cells.counts, batch.num_events
 
@@ -137,7 +138,7 @@ def moments(prepared: Prepared) -> tuple[Tensor, Tensor, Tensor]:
     """How many events are in the image, the sum [D] of their features, and of products of two [D, D]; float64."""
     spec = prepared.spec
     parts = torch.empty(SUMMING, 16, 16, dtype=torch.float32, device=prepared.begin.device)
-    with torch.cuda.device(parts.device):
+    with _on(parts.device):
         kernels.add_moments_of_features[(SUMMING,)](
             prepared.begin, prepared.size, prepared.packed, prepared.mean, prepared.duration_us, parts,
             prepared.windows * spec.cells, spec.cells, spec.columns, *spec.sensor, SIDE=spec.pillar,
@@ -153,7 +154,7 @@ def forward(prepared: Prepared, weights: Weights) -> Tensor:
     total = prepared.windows * spec.cells
     image = torch.empty(total, channels, dtype=torch.float32, device=prepared.begin.device)
     width = triton.next_power_of_2(channels)
-    with torch.cuda.device(image.device):
+    with _on(image.device):
         kernels.forward[(triton.cdiv(total, CELLS),)](
             prepared.begin, prepared.size, prepared.packed, prepared.share, prepared.mean, prepared.duration_us,
             *_contiguous(weights), image, total, spec.cells, spec.columns, *spec.sensor, channels, SIDE=spec.pillar,
@@ -170,7 +171,7 @@ def backward(prepared: Prepared, weights: Weights, gradient: Tensor) -> Gradient
     device = gradient.device
     rows = torch.empty(SUMMING, kernels.ROWS, width, dtype=torch.float32, device=device)
     mixed_rows = torch.empty(SUMMING, width, degree, dtype=torch.float32, device=device)
-    with torch.cuda.device(device):
+    with _on(device):
         kernels.backward[(SUMMING,)](
             prepared.begin, prepared.size, prepared.packed, prepared.share, prepared.mean, prepared.duration_us,
             *_contiguous(weights), given, rows, mixed_rows, prepared.windows * spec.cells, spec.cells, spec.columns,
@@ -180,6 +181,11 @@ def backward(prepared: Prepared, weights: Weights, gradient: Tensor) -> Gradient
     sums = rows.double().sum(0)[:, :channels].to(weights.scale.dtype)
     alpha = mixed_rows.double().sum(0)[:channels, : spec.moments].to(weights.alpha.dtype)
     return Gradients(sums[: spec.features].T.contiguous(), sums[9], alpha, sums[10])
+
+
+def _on(device: torch.device) -> AbstractContextManager[object]:
+    """Kernels start on the tensors' GPU, whichever is current (Triton's interpreter has none)."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _contiguous(weights: Weights) -> list[Tensor]:

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 PLACE_BITS = tl.constexpr(14)
+PLACE_MASK = tl.constexpr((1 << 14) - 1)
 #: Bins of one histogram of priorities: eleven bits of 32.
 BINS = 2048
 
@@ -155,7 +156,7 @@ def _cap_one(begin, size, packed, priority, start_us, counts, cell, n, first, ce
         before = tl.load(packed + origin + i - 1, mask=(i < n) & (i > 0), other=-1)
         new = (event >> PLACE_BITS) != (before >> PLACE_BITS)
         since = tl.maximum(tl.associative_scan(tl.where(new, i, 0), 0, _later), earlier)
-        place = (event & ((1 << PLACE_BITS) - 1)).to(tl.int32)
+        place = (event & PLACE_MASK).to(tl.int32)
         tl.store(priority + origin + i, event_priority(pillar, since, place).to(tl.int64), mask=i < n)
         earlier = tl.max(tl.where(i < n, since, 0), 0)
     tl.debug_barrier()
@@ -192,7 +193,8 @@ def _cap_one(begin, size, packed, priority, start_us, counts, cell, n, first, ce
 
 
 @triton.jit
-def describe(begin, size, packed, share, mean, duration_us, total, cells, side, uniform, BLOCK: tl.constexpr):
+def describe(begin, size, packed, share, mean, duration_us, total, cells, side, UNIFORM: tl.constexpr,
+             BLOCK: tl.constexpr):  # fmt: skip
     """Each pillar's means, and each event's share (Eq. 5 over its sum); one lane a cell.
 
     Events of equal times form a run and share what Eq. 5 gives them together: a run's shares are written when the
@@ -208,14 +210,14 @@ def describe(begin, size, packed, share, mean, duration_us, total, cells, side, 
         first = tl.load(packed + origin, mask=used, other=0) >> PLACE_BITS
         last = tl.load(packed + origin + n - 1, mask=used, other=0) >> PLACE_BITS
         span = last - first
-        even = (span == 0) | (uniform != 0)
+        even = (span == 0) | UNIFORM
         columns, rows = tl.zeros_like(n), tl.zeros_like(n)
         times = tl.zeros_like(first)
         run, now, before = tl.zeros_like(n), first, first
         for m in range(0, most + 1):
             event = tl.load(packed + origin + m, mask=m < n, other=0)
             time = event >> PLACE_BITS
-            pixel = ((event & ((1 << PLACE_BITS) - 1)) >> 1).to(tl.int32)
+            pixel = ((event & PLACE_MASK) >> 1).to(tl.int32)
             columns += tl.where(m < n, pixel % side, 0)
             rows += tl.where(m < n, pixel // side, 0)
             times += tl.where(m < n, time, 0)

@@ -7,7 +7,7 @@ What it computes of an event is the same everywhere: ``features`` (Eq. 1), ``hid
 import triton
 import triton.language as tl
 
-from fate.encoding.kernels.cuda_binning import PLACE_BITS
+from fate.encoding.kernels.cuda_binning import PLACE_BITS, PLACE_MASK
 
 #: Rows of what ``backward`` sums for each channel: nine features (seven without the centre), shift, beta; padding.
 ROWS = 16
@@ -23,7 +23,7 @@ def corner(cell, cells, columns, SIDE: tl.constexpr):
 @triton.jit
 def features(event, per_us, x0, y0, mean_x, mean_y, mean_tau, height, width, SIDE: tl.constexpr):
     """x, y, tau, p, offsets from the mean (x, y, tau) and from the centre (x, y) of one event of each cell."""
-    place = (event & ((1 << PLACE_BITS) - 1)).to(tl.int32)
+    place = (event & PLACE_MASK).to(tl.int32)
     tau = (event >> PLACE_BITS).to(tl.float32) * per_us - 1.0
     column, row = (place >> 1) % SIDE, (place >> 1) // SIDE
     x, y, p = column.to(tl.float32), row.to(tl.float32), (place & 1).to(tl.float32) * 2.0 - 1.0

@@ -11,6 +11,7 @@ does; only BatchNorm looks at all of them. Names and the paper's symbols:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -19,6 +20,8 @@ from torch import Tensor
 from fate.encoding.batch import EventBatch
 from fate.encoding.sampling import event_priorities, pillar_priorities, ranks
 from fate.encoding.spec import PillarSpec, PillarStats
+
+LatentImage = Callable[..., Tensor]
 
 
 class Parameters(NamedTuple):
@@ -129,6 +132,7 @@ def encode(
     parameters: Parameters,
     running: tuple[Tensor, Tensor] | None = None,
     eps: float = 1e-5,
+    compiled: LatentImage | None = None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor], list[PillarStats]]:
     """The pseudo-image [B, C, H, W], the mean and variance [C] that BatchNorm used, and each window's statistics.
 
@@ -137,18 +141,18 @@ def encode(
         parameters: their type is the type of everything.
         running: BatchNorm's running mean and variance; without them, those of this batch.
         eps: of BatchNorm.
+        compiled: a compiled ``latent_image``, to be measured instead of the plain one.
     """
-    weight, bias, gamma, delta, alpha, beta = parameters
+    weight, bias = parameters.weight, parameters.bias
     windows = [pillarize(batch, number, spec, seed, weight.dtype) for number in range(len(batch))]
 
     # line 13: linear layer, BatchNorm over real events, ReLU
     latent = [torch.einsum("cd,dpn->cpn", weight, window.X) + bias[:, None, None] for window in windows]
     mean, variance = running or _statistics(latent, windows)
-    mean_, variance_, gamma_, delta_ = (part[:, None, None] for part in (mean, variance, gamma, delta))
+    to_image = compiled or latent_image
     image = weight.new_zeros(len(batch), len(weight), spec.cells)
     for number, (window, values) in enumerate(zip(windows, latent, strict=True)):
-        hidden = torch.relu(gamma_ * (values - mean_) / torch.sqrt(variance_ + eps) + delta_)
-        representation = _aggregate(hidden, window, spec, alpha, beta)
+        representation = to_image(values, mean, variance, eps, window.tau, window.mask, spec, parameters)
         real = window.cell >= 0
         image[number, :, window.cell[real]] = representation[:, real]  # line 22
     shape = (len(batch), len(weight), spec.rows, spec.columns)
@@ -165,17 +169,28 @@ def _statistics(latent: list[Tensor], windows: list[Pillars]) -> tuple[Tensor, T
     return mean, torch.stack(squares).sum(0) / count
 
 
-def _aggregate(hidden: Tensor, window: Pillars, spec: PillarSpec, alpha: Tensor, beta: Tensor) -> Tensor:
-    """Lines 9, 10 and 14 to 21: [C, P, N] to the representation [C, P]."""
-    mask = window.mask
+def latent_image(
+    latent: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    eps: float,
+    tau: Tensor,
+    mask: Tensor,
+    spec: PillarSpec,
+    parameters: Parameters,
+) -> Tensor:
+    """Lines 9, 10 and 13 to 21: what the linear layer gave, [C, P, N], to the representation [C, P]."""
+    _, _, gamma, delta, alpha, beta = parameters
+    mean, variance, gamma, delta = (part[:, None, None] for part in (mean, variance, gamma, delta))
+    hidden = torch.relu(gamma * (latent - mean) / torch.sqrt(variance + eps) + delta)  # Eq. 2
     if spec.pooling == "max":
         return torch.amax(hidden * mask, dim=-1)  # after ReLU nothing is below the padding's 0
-    w = mask if spec.weighting == "uniform" else trapezoid_weights(window.tau, mask)  # Eq. 5
+    w = mask if spec.weighting == "uniform" else trapezoid_weights(tau, mask)  # Eq. 5
     total = w.sum(-1, keepdim=True)
     w = torch.where(total > 0, w, mask)  # one event, or all at one time: the paper's 0 / 0 becomes the plain mean
     total = w.sum(-1).clamp(min=torch.finfo(w.dtype).tiny)  # W_j; 0 for the padding alone
     representation = beta[:, None].expand(-1, len(w))
-    for k, polynomial in enumerate(legendre(window.tau, spec.moments)):
+    for k, polynomial in enumerate(legendre(tau, spec.moments)):
         z = (w * hidden * polynomial).sum(-1) / total  # Eq. 6
         representation = representation + alpha[:, k, None] * z  # Eq. 7
     return representation
