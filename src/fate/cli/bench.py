@@ -95,7 +95,7 @@ def simulate(
         print(f"pixel model of {name} on frames in memory: {speed:.0f} frames/s")
 
 
-ENCODE_HELP = """How long Pillar Encoding takes from events to image, and what memory, beside the dense tensor of the paper
+ENCODE_HELP = """How long Pillar Encoding takes from events to image, and what memory, beside the paper's dense tensor
 (plain and compiled) and the histograms of RVT and EvRT-DETR. Windows come from FILE, or from a simulated drive.
 
 Example:

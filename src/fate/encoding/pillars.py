@@ -130,6 +130,10 @@ class PillarEncoder(nn.Module):
         weight, bias = self.linear.weight.to(kind), self.linear.bias.to(kind)
         norm = self.norm
         use_batch = self.training or norm.running_mean is None or norm.running_var is None
+        plain = norm.affine and weight is self.linear.weight and not (use_batch or torch.is_grad_enabled())
+        if plain and hasattr(kernel, "fold_running") and self.alpha is not None and self.beta is not None:
+            scale, moved = kernel.fold_running(self.linear, norm)
+            return Weights(scale, moved, self.alpha, self.beta)
         if use_batch:
             count, total, products = kernel.moments(prepared)
             mean, variance = self._batch_statistics(count, total, products, weight, bias)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 import triton
-from torch import Tensor
+from torch import Tensor, nn
 
 from fate.encoding.batch import EventBatch
 from fate.encoding.kernels import cuda_binning as binning
@@ -24,7 +24,7 @@ from fate.encoding.spec import PillarSpec, PillarStats
 from fate.errors import FateError
 
 #: Cells that one program takes at a time, where it has all channels of them.
-CELLS = 8
+CELLS = 4
 #: Programs that sum over the whole batch; each takes every so-manieth block of cells, whatever the GPU.
 SUMMING = 1024
 
@@ -73,52 +73,50 @@ class _Cells(NamedTuple):
     begin: Tensor
     size: Tensor
     packed: Tensor
-    priorities: Tensor  # [B, 2048] how many pillars have a priority that begins with these bits
+    histograms: Tensor  # [3, B, 2048] pillars by priority
     counts: Tensor  # [4] as in PillarStats
 
 
 def _sort(batch: EventBatch, spec: PillarSpec, first: int) -> _Cells:
     """Events by cell; a stable sort keeps their order in time."""
     device, events, windows = batch.device, batch.num_events, len(batch)
-    keys = torch.empty(events, dtype=torch.int32, device=device)
-    # zeros in one go: begin, size, the counts, the first histogram of priorities
     total = windows * spec.cells
-    zeros = torch.zeros(2 * total + windows * binning.BINS, dtype=torch.int32, device=device)
-    begin, size, priorities = zeros[:total], zeros[total : 2 * total], zeros[2 * total :].view(windows, -1)
-    counts = torch.zeros(4, dtype=torch.int64, device=device)
+    keys = torch.empty(
+        events, dtype=torch.int16 if total < 2**15 else torch.int32, device=device
+    )  # short ones sort faster
+    sizes = (total, total, 3 * windows * binning.BINS, 4)
+    zeros = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
+    begin, size, histograms, counts = torch.split(zeros, sizes)
     packed = torch.empty(events, dtype=torch.int64, device=device)
     if events:
-        most = max(batch.counts)
-        grid = (triton.cdiv(most, 1024), windows)
+        grid = (triton.cdiv(max(batch.counts), 1024), windows)
         binning.cell_keys[grid](
             batch.x, batch.y, batch.offsets, keys, spec.cells, spec.columns, spec.pillar, BLOCK=1024
         )  # fmt: skip
         ordered, order = torch.sort(keys, stable=True)
-        capped = spec.max_pillars is not None and spec.max_pillars < spec.cells
         binning.gather[(triton.cdiv(events, 512),)](
-            ordered, order, batch.t_us, batch.x, batch.y, batch.p, batch.start_us, packed, begin, size, priorities,
-            counts, events, first, spec.cells, spec.pillar, COUNT=capped, BLOCK=512,
+            ordered, order, batch.t_us, batch.x, batch.y, batch.p, batch.start_us, packed, begin, size, histograms,
+            counts, events, first, spec.cells, spec.pillar, COUNT=_crowded(batch, spec), BLOCK=512,
         )  # fmt: skip
-    return _Cells(begin, size, packed, priorities, counts)
+    return _Cells(begin, size, packed, histograms, counts)
+
+
+def _crowded(batch: EventBatch, spec: PillarSpec) -> bool:
+    """Whether some window may have more than ``max_pillars``."""
+    return spec.max_pillars is not None and spec.max_pillars < min(spec.cells, max(batch.counts))
 
 
 def _cap_pillars(batch: EventBatch, spec: PillarSpec, first: int, cells: _Cells) -> None:
     """Empty the pillars that ``max_pillars`` leaves out: find the limit of priorities, eleven bits at a time."""
-    if spec.max_pillars is None or spec.max_pillars >= spec.cells or not batch.num_events:
+    if not _crowded(batch, spec):
         return
-    windows = len(batch)
-    state = torch.zeros(windows, 2, dtype=torch.int64, device=batch.device)  # the limit so far, pillars still wanted
-    histogram = cells.priorities
-    total = windows * spec.cells
-    for level in range(3):
-        if level:
-            histogram = torch.zeros_like(histogram)
-            binning.count_priorities[(triton.cdiv(total, 1024),)](
-                cells.size, batch.start_us, state, histogram, total, first, spec.cells, LEVEL=level, BLOCK=1024
-            )
-        binning.choose_limit[(windows,)](histogram, state, spec.max_pillars, LEVEL=level, num_warps=8)
-    binning.drop_pillars[(triton.cdiv(total, 1024),)](
-        cells.size, batch.start_us, state, cells.counts, total, first, spec.cells, BLOCK=1024
+    grid = (triton.cdiv(spec.cells, 1024), len(batch))
+    for level in (1, 2):
+        binning.count_priorities[grid](
+            cells.size, batch.start_us, cells.histograms, spec.max_pillars, first, spec.cells, LEVEL=level, BLOCK=1024
+        )
+    binning.drop_pillars[grid](
+        cells.size, batch.start_us, cells.histograms, cells.counts, spec.max_pillars, first, spec.cells, BLOCK=1024
     )
 
 
@@ -128,9 +126,9 @@ def _cap_events(batch: EventBatch, spec: PillarSpec, first: int, cells: _Cells) 
         return
     total = len(batch) * spec.cells
     priority = torch.empty(batch.num_events, dtype=torch.int64, device=batch.device)
-    binning.cap_events[(triton.cdiv(total, 8),)](
+    binning.cap_events[(triton.cdiv(total, 4),)](
         cells.begin, cells.size, cells.packed, priority, batch.start_us, cells.counts, total, first, spec.cells,
-        spec.max_events, PILLARS=8, BLOCK=128, num_warps=1,
+        spec.max_events, PILLARS=4, BLOCK=128, num_warps=1,
     )  # fmt: skip
 
 
@@ -148,6 +146,18 @@ def moments(prepared: Prepared) -> tuple[Tensor, Tensor, Tensor]:
     return sums[-1, -1], sums[-1, :-1], sums[:-1, :-1]
 
 
+def fold_running(linear: nn.Linear, norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
+    """Linear layer and BatchNorm with running statistics as one affine map, without gradients: scale and shift."""
+    scale, shift = torch.empty_like(linear.weight), torch.empty_like(linear.bias)
+    channels, features = scale.shape
+    with _on(scale.device):
+        kernels.fold_weights[(1,)](
+            linear.weight, linear.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var, scale, shift,
+            norm.eps, channels, features, CHANNELS=triton.next_power_of_2(channels), FEATURES=16,
+        )  # fmt: skip
+    return scale, shift
+
+
 def forward(prepared: Prepared, weights: Weights) -> Tensor:
     """The pseudo-image [B, C, H, W], channels last in memory."""
     spec, channels = prepared.spec, len(weights.beta)
@@ -158,7 +168,7 @@ def forward(prepared: Prepared, weights: Weights) -> Tensor:
         kernels.forward[(triton.cdiv(total, CELLS),)](
             prepared.begin, prepared.size, prepared.packed, prepared.share, prepared.mean, prepared.duration_us,
             *_contiguous(weights), image, total, spec.cells, spec.columns, *spec.sensor, channels, SIDE=spec.pillar,
-            CENTER=spec.center_offsets, K=spec.moments, CELLS=CELLS, CHANNELS=width, num_warps=2,
+            CENTER=spec.center_offsets, K=spec.moments, CELLS=CELLS, CHANNELS=width, num_warps=1,
         )  # fmt: skip
     return image.view(prepared.windows, spec.rows, spec.columns, channels).permute(0, 3, 1, 2)
 

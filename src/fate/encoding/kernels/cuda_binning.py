@@ -55,9 +55,9 @@ def gather(keys, order, t_us, x, y, p, start_us, packed, begin, size, priorities
     """Events into the order of their cells; where each cell begins, and how many it has; pillars by priority."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = i < events
-    key = tl.load(keys + i, mask=inside, other=-1)
-    before = tl.load(keys + i - 1, mask=inside & (i > 0), other=-1)
-    after = tl.load(keys + i + 1, mask=i + 1 < events, other=-1)
+    key = tl.load(keys + i, mask=inside, other=-1).to(tl.int32)
+    before = tl.load(keys + i - 1, mask=inside & (i > 0), other=-1).to(tl.int32)
+    after = tl.load(keys + i + 1, mask=i + 1 < events, other=-1).to(tl.int32)
     source = tl.load(order + i, mask=inside, other=0)
     column = tl.load(x + source, mask=inside, other=0).to(tl.int32) % side
     row = tl.load(y + source, mask=inside, other=0).to(tl.int32) % side
@@ -68,61 +68,65 @@ def gather(keys, order, t_us, x, y, p, start_us, packed, begin, size, priorities
     tl.store(begin + key, i, mask=starts)
     tl.atomic_add(size + key, i + 1, mask=ends)
     tl.atomic_add(size + key, -i, mask=starts)
-    tl.atomic_add(counts, tl.sum(starts.to(tl.int64), 0))
+    tl.atomic_add(counts, tl.sum(starts.to(tl.int32), 0))
     if COUNT:
         window = key // cells
         priority = pillar_priority(first, tl.load(start_us + window, mask=starts, other=0), key % cells)
         tl.atomic_add(priorities + window * 2048 + (priority >> 21).to(tl.int32), 1, mask=starts)
 
 
-@triton.jit(do_not_specialize=["first"])
-def count_priorities(size, start_us, state, histogram, total, first, cells, LEVEL: tl.constexpr, BLOCK: tl.constexpr):
-    """Pillars whose priority begins with the bits found so far, by the next bits."""
-    cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    used = tl.load(size + cell, mask=cell < total, other=0) > 0
-    window = cell // cells
-    priority = pillar_priority(first, tl.load(start_us + window, mask=used, other=0), cell % cells).to(tl.int64)
-    limit = tl.load(state + window * 2, mask=used, other=0)
-    shift: tl.constexpr = 10 if LEVEL == 1 else 0
-    known: tl.constexpr = 21 if LEVEL == 1 else 10
-    bins: tl.constexpr = 2047 if LEVEL == 1 else 1023
-    chosen = used & ((priority >> known) == (limit >> known))
-    tl.atomic_add(histogram + window * 2048 + ((priority >> shift) & bins), 1, mask=chosen)
-
-
 @triton.jit
-def choose_limit(histogram, state, max_pillars, LEVEL: tl.constexpr):
-    """The next bits of a window's limit: the lowest at which enough pillars lie below; all, where there are few."""
-    window = tl.program_id(0)
+def limit_of(histograms, window, max_pillars, LEVELS: tl.constexpr):
+    """The limit of priorities in a window up to which ``max_pillars`` lie, as far as the first histograms tell.
+
+    Eleven bits come from the first, eleven from the second, ten from the third; each counts the pillars whose
+    priority begins with the bits before. The second value is False where the window has no pillar too many.
+    """
     bins = tl.arange(0, 2048)
-    count = tl.load(histogram + window * 2048 + bins).to(tl.int64)
-    up_to = tl.cumsum(count, 0)
-    limit, wanted = tl.load(state + window * 2), tl.load(state + window * 2 + 1)
-    wanted = max_pillars.to(tl.int64) if LEVEL == 0 else wanted
-    enough = tl.sum(count, 0) > wanted if LEVEL == 0 else wanted >= 0
-    shift: tl.constexpr = 21 if LEVEL == 0 else (10 if LEVEL == 1 else 0)
-    found = tl.min(tl.where(up_to >= wanted, bins, 2047), 0)
-    below = tl.sum(tl.where(bins < found, count, 0), 0)
-    limit = tl.where(enough, limit | (found.to(tl.int64) << shift), 0xFFFFFFFF)
-    wanted = tl.where(enough, wanted - below, -1)  # -1: this window keeps all
-    tl.store(state + window * 2, limit)
-    tl.store(state + window * 2 + 1, wanted)
+    here = histograms + window * 2048 + bins
+    count = tl.load(here)
+    wanted = max_pillars
+    many = tl.sum(count, 0) > wanted
+    found = tl.min(tl.where(tl.cumsum(count, 0) >= wanted, bins, 2047), 0)
+    limit = found.to(tl.int64) << 21
+    for level in tl.static_range(1, LEVELS):
+        wanted -= tl.sum(tl.where(bins < found, count, 0), 0)
+        count = tl.load(here + level * tl.num_programs(1) * 2048)
+        found = tl.min(tl.where(tl.cumsum(count, 0) >= wanted, bins, 2047), 0)
+        limit += found.to(tl.int64) << (10 if level == 1 else 0)
+    return limit, many
 
 
 @triton.jit(do_not_specialize=["first"])
-def drop_pillars(size, start_us, state, counts, total, first, cells, BLOCK: tl.constexpr):
-    """Pillars above the limit have no events any more."""
-    cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    events = tl.load(size + cell, mask=cell < total, other=0)
-    window = cell // cells
-    priority = pillar_priority(first, tl.load(start_us + window, mask=events > 0, other=0), cell % cells).to(tl.int64)
-    limit = tl.load(state + window * 2, mask=events > 0, other=0)
-    dropped = (events > 0) & (priority > limit)
-    tl.store(size + cell, 0, mask=dropped)
-    pillars = tl.sum(dropped.to(tl.int64), 0)
-    if pillars > 0:
-        tl.atomic_add(counts + 1, pillars)
-        tl.atomic_add(counts + 2, tl.sum(tl.where(dropped, events, 0).to(tl.int64), 0))
+def count_priorities(size, start_us, histograms, max_pillars, first, cells, LEVEL: tl.constexpr, BLOCK: tl.constexpr):
+    """Pillars whose priority begins with the bits found so far, by the next bits; programs go over (block, window)."""
+    window = tl.program_id(1)
+    limit, many = limit_of(histograms, window, max_pillars, LEVEL)
+    if many:
+        cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        used = tl.load(size + window * cells + cell, mask=cell < cells, other=0) > 0
+        priority = pillar_priority(first, tl.load(start_us + window), cell).to(tl.int64)
+        shift: tl.constexpr = 10 if LEVEL == 1 else 0
+        known: tl.constexpr = 21 if LEVEL == 1 else 10
+        bins: tl.constexpr = 2047 if LEVEL == 1 else 1023
+        chosen = used & ((priority >> known) == (limit >> known))
+        into = histograms + (LEVEL * tl.num_programs(1) + window) * 2048
+        tl.atomic_add(into + ((priority >> shift) & bins), 1, mask=chosen)
+
+
+@triton.jit(do_not_specialize=["first"])
+def drop_pillars(size, start_us, histograms, counts, max_pillars, first, cells, BLOCK: tl.constexpr):
+    """Pillars above the limit have no events any more; programs go over (block, window)."""
+    window = tl.program_id(1)
+    limit, many = limit_of(histograms, window, max_pillars, 3)
+    if many:
+        cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        events = tl.load(size + window * cells + cell, mask=cell < cells, other=0)
+        priority = pillar_priority(first, tl.load(start_us + window), cell).to(tl.int64)
+        dropped = (events > 0) & (priority > limit)
+        tl.store(size + window * cells + cell, 0, mask=dropped)
+        tl.atomic_add(counts + 1, tl.sum(dropped.to(tl.int32), 0))
+        tl.atomic_add(counts + 2, tl.sum(tl.where(dropped, events, 0), 0))
 
 
 @triton.jit
@@ -189,7 +193,7 @@ def _cap_one(begin, size, packed, priority, start_us, counts, cell, n, first, ce
         kept += tl.sum(stays.to(tl.int32), 0)
         tl.debug_barrier()
     tl.store(size + cell, max_events)
-    tl.atomic_add(counts + 3, (n - max_events).to(tl.int64))
+    tl.atomic_add(counts + 3, n - max_events)
 
 
 @triton.jit
@@ -214,8 +218,10 @@ def describe(begin, size, packed, share, mean, duration_us, total, cells, side, 
         columns, rows = tl.zeros_like(n), tl.zeros_like(n)
         times = tl.zeros_like(first)
         run, now, before = tl.zeros_like(n), first, first
+        coming = tl.load(packed + origin, mask=used, other=0)
         for m in range(0, most + 1):
-            event = tl.load(packed + origin + m, mask=m < n, other=0)
+            event = coming
+            coming = tl.load(packed + origin + m + 1, mask=m + 1 < n, other=0)  # on its way while this one is worked on
             time = event >> PLACE_BITS
             pixel = ((event & PLACE_MASK) >> 1).to(tl.int32)
             columns += tl.where(m < n, pixel % side, 0)
