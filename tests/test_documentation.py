@@ -15,7 +15,8 @@ import fate
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Modules that need something not every machine has: a ROS reader, and triton, which is there only beside a GPU.
-ELSEWHERE = ("__main__", ".ros") if find_spec("triton") else ("__main__", ".ros", ".gpu", ".march_gpu")
+TRITON = (".gpu", ".march_gpu", ".cuda", ".cuda_binning", ".cuda_kernels")
+ELSEWHERE = ("__main__", ".ros") if find_spec("triton") else ("__main__", ".ros", *TRITON)
 MODULES = [
     module.name for module in pkgutil.walk_packages(fate.__path__, "fate.") if not module.name.endswith(ELSEWHERE)
 ]

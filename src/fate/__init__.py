@@ -13,6 +13,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from fate.data.inspection import inspect
+    from fate.encoding.batch import EventBatch
+    from fate.encoding.bench import bench_encode
+    from fate.encoding.grids import build_grid
+    from fate.encoding.pillars import PillarEncoder
     from fate.errors import FateError, FateWarning, FormatError, MissingDependencyError
     from fate.events.events import Events, Sensor
     from fate.events.label_files import read_labels, write_labels
@@ -50,6 +54,10 @@ _HOME = {
     "read_labels": "fate.events.label_files",
     "write_events": "fate.formats.saving",
     "write_labels": "fate.events.label_files",
+    "EventBatch": "fate.encoding.batch",
+    "PillarEncoder": "fate.encoding.pillars",
+    "bench_encode": "fate.encoding.bench",
+    "build_grid": "fate.encoding.grids",
     "CameraModel": "fate.simulation.camera",
     "EventCamera": "fate.simulation.camera",
     "Scene": "fate.simulation.scene",
@@ -61,6 +69,7 @@ _HOME = {
 
 __all__ = [
     "CameraModel",
+    "EventBatch",
     "EventCamera",
     "Events",
     "FateError",
@@ -69,12 +78,15 @@ __all__ = [
     "LabelSource",
     "Labels",
     "MissingDependencyError",
+    "PillarEncoder",
     "Recording",
     "Scene",
     "Sensor",
     "Window",
     "bench_decode",
+    "bench_encode",
     "bench_simulate",
+    "build_grid",
     "camera_preset",
     "convert",
     "decoder_for",

@@ -8,7 +8,6 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from fate.encoding.batch import EventBatch
-from fate.encoding.grids import build_grid
-from fate.encoding.kernels import reference
-from fate.encoding.pillars import PillarEncoder
+from fate.encoding.bench_encoders import ENCODERS, make_encoder
+from fate.encoding.bench_memory import peak_in_process, peak_on_gpu
 from fate.errors import FateError
 from fate.events.events import Events
 from fate.events.window import Window
 
-#: Encoders that are measured; the first is ours, the ratio of the others is against it.
-ENCODERS = ("pillars", "dense", "dense-compiled", "histogram", "evrt-histogram")
 #: A measurement takes at least this many calls, and goes on for about this many seconds.
-CALLS, SECONDS = 5, 1.0
+CALLS, SECONDS = 5, 0.5
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class EncodeMeasurement:
     events: int  #: in the batch
     p50_ms: float | None = None
     p99_ms: float | None = None
-    peak_mb: float | None = None  #: memory taken above what lay there before, its output included
+    peak_mb: float | None = None  #: memory taken above what lay there before, its output included; see bench_memory.py
     note: str = ""  #: why it was not measured
 
 
@@ -139,7 +135,7 @@ def _batch(events: Events, window_us: int, count: int) -> EventBatch:
 
 def _measure(name: str, batch: EventBatch, window_ms: float) -> Iterator[EncodeMeasurement]:
     """Forward, in a graph where that is possible, and forward with backward where there is something to learn."""
-    encoder = _encoder(name, batch)
+    encoder = make_encoder(name, batch)
     learns = any(True for _ in encoder.parameters())
     for mode in ("forward", "forward, graph", "forward + backward"):
         if (mode == "forward + backward" and not learns) or (mode == "forward, graph" and batch.device.type != "cuda"):
@@ -160,38 +156,12 @@ def _measure(name: str, batch: EventBatch, window_ms: float) -> Iterator[EncodeM
             yield EncodeMeasurement(*about, note=str(error).strip().splitlines()[0][:120])
             continue
         p50, p99 = np.percentile(times, [50, 99]) * 1000
-        peak = None if mode == "forward, graph" else _peak(call, batch.device)
+        peak = peak_on_gpu(call) if batch.device.type == "cuda" and mode != "forward, graph" else None
+        if batch.device.type == "cpu" and len(batch) == 1 and mode == "forward":
+            peak = peak_in_process(name, batch)
         yield EncodeMeasurement(*about, p50_ms=float(p50), p99_ms=float(p99), peak_mb=peak)
     del encoder
     gc.collect()
-
-
-class _Dense(nn.Module):
-    """The dense reference as a module with the same parameters."""
-
-    def __init__(self, sensor: Sequence[int], compiled: bool) -> None:
-        super().__init__()
-        self.own = PillarEncoder(sensor)
-        self._compiled: Any = torch.compile(reference.latent_image) if compiled else None
-
-    def forward(self, batch: EventBatch) -> Tensor:
-        own = self.own
-        if own.alpha is None or own.beta is None or own.norm.running_mean is None or own.norm.running_var is None:
-            raise FateError("the dense reference is measured with Legendre pooling and running statistics")
-        parameters = reference.Parameters(
-            own.linear.weight, own.linear.bias, own.norm.weight, own.norm.bias, own.alpha, own.beta
-        )
-        running = None if self.training else (own.norm.running_mean, own.norm.running_var)
-        return reference.encode(batch, own.spec, 0, parameters, running, compiled=self._compiled)[0]
-
-
-def _encoder(name: str, batch: EventBatch) -> nn.Module:
-    torch.manual_seed(0)
-    if name == "pillars":
-        return PillarEncoder(batch.sensor).to(batch.device)
-    if name.startswith("dense"):
-        return _Dense(batch.sensor, compiled="compiled" in name).to(batch.device)
-    return build_grid(name, batch.sensor).to(batch.device)
 
 
 def _call(encoder: nn.Module, batch: EventBatch, mode: str) -> Callable[[], object]:
@@ -254,32 +224,6 @@ def _time(call: Callable[[], object], device: torch.device) -> list[float]:
             call()
             times.append(time.perf_counter() - began)
     return times
-
-
-def _peak(call: Callable[[], object], device: torch.device) -> float | None:
-    """MB that a call takes above what lay there before."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        kept = call()
-        torch.cuda.synchronize()
-        del kept
-        return (torch.cuda.max_memory_allocated() - before) / 1e6
-    clear, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
-    try:
-        clear.write_text("5")  # the highest resident size begins anew
-        before = _status_kb(status, "VmRSS")
-        kept = call()
-        del kept
-        return (_status_kb(status, "VmHWM") - before) / 1000
-    except OSError:  # not Linux
-        return None
-
-
-def _status_kb(status: Path, name: str) -> int:
-    return int(next(line for line in status.read_text().splitlines() if line.startswith(name)).split()[1])
 
 
 def _needed_bytes(name: str, mode: str, batch: EventBatch) -> float:

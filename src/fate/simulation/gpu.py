@@ -249,6 +249,7 @@ def record_on_gpu(
     ]
     workers = _Workers(batches, threads or max((os.cpu_count() or 2) - 1, 1))
     try:
+        torch.zeros(1, device=device)  # the GPU wakes up while the processes do
         for batch, share in zip(numbers, batches, strict=True):
             yield from _record_batch(batch, [scene for _, scene, _ in share], workers, torch.device(device))
     finally:

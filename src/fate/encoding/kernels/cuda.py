@@ -25,6 +25,8 @@ from fate.errors import FateError
 
 #: Cells that one program takes at a time, where it has all channels of them.
 CELLS = 4
+#: Programs that fill a large GPU: of more, each takes several blocks of cells, since most have none but empty ones.
+ENOUGH = 16_384
 #: Programs that sum over the whole batch; each takes every so-manieth block of cells, whatever the GPU.
 SUMMING = 1024
 
@@ -59,7 +61,7 @@ def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Prepared:
             cells.begin, cells.size, cells.packed, share, mean, batch.duration_us, total, spec.cells,
             spec.pillar, UNIFORM=spec.weighting == "uniform", BLOCK=32, num_warps=1,
         )  # fmt: skip
-    counts, events = cells.counts, batch.num_events
+    counts, events = cells.counts[:4], batch.num_events
 
     def stats() -> PillarStats:
         return PillarStats(events, *(int(n) for n in counts.tolist()))
@@ -74,7 +76,8 @@ class _Cells(NamedTuple):
     size: Tensor
     packed: Tensor
     histograms: Tensor  # [3, B, 2048] pillars by priority
-    counts: Tensor  # [4] as in PillarStats
+    counts: Tensor  # [5] four as in PillarStats, and the length of the list of
+    full: Tensor  # pillars with more than max_events
 
 
 def _sort(batch: EventBatch, spec: PillarSpec, first: int) -> _Cells:
@@ -84,10 +87,12 @@ def _sort(batch: EventBatch, spec: PillarSpec, first: int) -> _Cells:
     keys = torch.empty(
         events, dtype=torch.int16 if total < 2**15 else torch.int32, device=device
     )  # short ones sort faster
-    sizes = (total, total, 3 * windows * binning.BINS, 4)
+    sizes = [total, total, 3 * windows * binning.BINS, 5]
     zeros = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
     begin, size, histograms, counts = torch.split(zeros, sizes)
     packed = torch.empty(events, dtype=torch.int64, device=device)
+    capped = spec.max_events is not None
+    full = torch.empty(events // (spec.max_events + 1) + 1 if spec.max_events else 1, dtype=torch.int32, device=device)
     if events:
         grid = (triton.cdiv(max(batch.counts), 1024), windows)
         binning.cell_keys[grid](
@@ -96,9 +101,10 @@ def _sort(batch: EventBatch, spec: PillarSpec, first: int) -> _Cells:
         ordered, order = torch.sort(keys, stable=True)
         binning.gather[(triton.cdiv(events, 512),)](
             ordered, order, batch.t_us, batch.x, batch.y, batch.p, batch.start_us, packed, begin, size, histograms,
-            counts, events, first, spec.cells, spec.pillar, COUNT=_crowded(batch, spec), BLOCK=512,
+            counts, full, events, first, spec.cells, spec.pillar, spec.max_events or 0, COUNT=_crowded(batch, spec),
+            CAP=capped, BLOCK=512,
         )  # fmt: skip
-    return _Cells(begin, size, packed, histograms, counts)
+    return _Cells(begin, size, packed, histograms, counts, full)
 
 
 def _crowded(batch: EventBatch, spec: PillarSpec) -> bool:
@@ -124,11 +130,10 @@ def _cap_events(batch: EventBatch, spec: PillarSpec, first: int, cells: _Cells) 
     """Keep ``max_events`` of the fuller pillars."""
     if spec.max_events is None or not batch.num_events:
         return
-    total = len(batch) * spec.cells
     priority = torch.empty(batch.num_events, dtype=torch.int64, device=batch.device)
-    binning.cap_events[(triton.cdiv(total, 4),)](
-        cells.begin, cells.size, cells.packed, priority, batch.start_us, cells.counts, total, first, spec.cells,
-        spec.max_events, PILLARS=4, BLOCK=128, num_warps=1,
+    binning.cap_events[(SUMMING,)](
+        cells.begin, cells.size, cells.packed, priority, batch.start_us, cells.counts, cells.full, first, spec.cells,
+        spec.max_events, BLOCK=128, num_warps=1,
     )  # fmt: skip
 
 
@@ -164,11 +169,13 @@ def forward(prepared: Prepared, weights: Weights) -> Tensor:
     total = prepared.windows * spec.cells
     image = torch.empty(total, channels, dtype=torch.float32, device=prepared.begin.device)
     width = triton.next_power_of_2(channels)
+    blocks = min(triton.next_power_of_2(triton.cdiv(total, CELLS * ENOUGH)), 8)
     with _on(image.device):
-        kernels.forward[(triton.cdiv(total, CELLS),)](
+        kernels.forward[(triton.cdiv(total, CELLS * blocks),)](
             prepared.begin, prepared.size, prepared.packed, prepared.share, prepared.mean, prepared.duration_us,
             *_contiguous(weights), image, total, spec.cells, spec.columns, *spec.sensor, channels, SIDE=spec.pillar,
-            CENTER=spec.center_offsets, K=spec.moments, CELLS=CELLS, CHANNELS=width, num_warps=1,
+            CENTER=spec.center_offsets, K=spec.moments, CELLS=CELLS,
+            BLOCKS=blocks, CHANNELS=width, num_warps=1,
         )  # fmt: skip
     return image.view(prepared.windows, spec.rows, spec.columns, channels).permute(0, 3, 1, 2)
 

@@ -50,9 +50,12 @@ def cell_keys(x, y, offsets, keys, cells, columns, side, BLOCK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["events", "first"])
-def gather(keys, order, t_us, x, y, p, start_us, packed, begin, size, priorities, counts, events, first, cells, side,
-           COUNT: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Events into the order of their cells; where each cell begins, and how many it has; pillars by priority."""
+def gather(keys, order, t_us, x, y, p, start_us, packed, begin, size, histograms, counts, full, events, first, cells,
+           side, max_events, COUNT: tl.constexpr, CAP: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """Events into the order of their cells; where each cell begins, and how many it has.
+
+    With COUNT pillars are counted by priority; with CAP those with more than ``max_events`` are listed in ``full``.
+    """
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = i < events
     key = tl.load(keys + i, mask=inside, other=-1).to(tl.int32)
@@ -72,7 +75,14 @@ def gather(keys, order, t_us, x, y, p, start_us, packed, begin, size, priorities
     if COUNT:
         window = key // cells
         priority = pillar_priority(first, tl.load(start_us + window, mask=starts, other=0), key % cells)
-        tl.atomic_add(priorities + window * 2048 + (priority >> 21).to(tl.int32), 1, mask=starts)
+        tl.atomic_add(histograms + window * 2048 + (priority >> 21).to(tl.int32), 1, mask=starts)
+    if CAP:  # an event that has exactly max_events before it in its cell stands for the cell
+        back = i - max_events
+        same = tl.load(keys + back, mask=inside & (back >= 0), other=-1).to(tl.int32) == key
+        further = tl.load(keys + back - 1, mask=inside & (back >= 1), other=-1).to(tl.int32) == key
+        first_too_many = inside & same & (further == 0)
+        place = tl.atomic_add(counts + 4 + tl.zeros_like(i), 1, mask=first_too_many)
+        tl.store(full + place, key, mask=first_too_many)
 
 
 @triton.jit
@@ -135,17 +145,13 @@ def _later(a, b):
 
 
 @triton.jit(do_not_specialize=["first"])
-def cap_events(begin, size, packed, priority, start_us, counts, total, first, cells, max_events,
-               PILLARS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Of each pillar with more than ``max_events``, those of lowest priority to the front, in their order."""
-    start = tl.program_id(0) * PILLARS
-    all_cells = start + tl.arange(0, PILLARS)
-    most = tl.max(tl.load(size + all_cells, mask=all_cells < total, other=0), 0)
-    if most > max_events:
-        for cell in range(start, tl.minimum(start + PILLARS, total)):
-            n = tl.load(size + cell)
-            if n > max_events:
-                _cap_one(begin, size, packed, priority, start_us, counts, cell, n, first, cells, max_events, BLOCK)
+def cap_events(begin, size, packed, priority, start_us, counts, full, first, cells, max_events, BLOCK: tl.constexpr):
+    """Of each listed pillar, the events of lowest priority to the front, in their order."""
+    for entry in range(tl.program_id(0), tl.load(counts + 4), tl.num_programs(0)):
+        cell = tl.load(full + entry)
+        n = tl.load(size + cell)
+        if n > max_events:  # else the whole pillar has been dropped
+            _cap_one(begin, size, packed, priority, start_us, counts, cell, n, first, cells, max_events, BLOCK)
 
 
 @triton.jit

@@ -77,67 +77,74 @@ def fold_weights(weight, bias, gamma, delta, mean, variance, scale, shift, eps, 
 @triton.jit
 def forward(begin, size, packed, share, mean, duration_us, scale, shift, alpha, beta, image, total, cells, columns,
             height, width, channels, SIDE: tl.constexpr, CENTER: tl.constexpr, K: tl.constexpr, CELLS: tl.constexpr,
-            CHANNELS: tl.constexpr):  # fmt: skip
+            BLOCKS: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
     """The image [cells, C]: Eq. 6 and 7 where a cell has events, zero elsewhere.
 
     An event's hidden value is ``base`` + across · column + down · row + slope · tau + sign · p, with one base a pillar.
     """
-    cell = tl.program_id(0) * CELLS + tl.arange(0, CELLS)
-    c = tl.arange(0, CHANNELS)
-    used = c < channels
-    n = tl.load(size + cell, mask=cell < total, other=0)
-    result = tl.zeros((CELLS, CHANNELS), tl.float32)
-    most = tl.max(n, 0)
-    if most > 0:
-        here = n > 0
-        origin = tl.load(begin + cell, mask=here, other=0)
-        event = tl.load(packed + origin, mask=here, other=0)
-        part = tl.load(share + origin, mask=here, other=0.0)
-        per_us = 2.0 / tl.load(duration_us + cell // cells, mask=here, other=1).to(tl.float32)
-        mean_x, mean_y = tl.load(mean + cell, mask=here, other=0.0), tl.load(mean + total + cell, mask=here, other=0.0)
-        mean_tau = tl.load(mean + 2 * total + cell, mask=here, other=0.0)
-        x0, y0 = corner(cell, cells, columns, SIDE)
-        D: tl.constexpr = 9 if CENTER else 7
-        row = scale + c * D
-        w_x, w_y = tl.load(row, mask=used, other=0.0) / width, tl.load(row + 1, mask=used, other=0.0) / height
-        slope, sign = tl.load(row + 2, mask=used, other=0.0), tl.load(row + 3, mask=used, other=0.0)
-        m_x, m_y = tl.load(row + 4, mask=used, other=0.0) / width, tl.load(row + 5, mask=used, other=0.0) / height
-        m_tau = tl.load(row + 6, mask=used, other=0.0)
-        constant = tl.load(shift + c, mask=used, other=0.0)
-        across, down, slope = w_x + m_x, w_y + m_y, slope + m_tau
-        if CENTER:
-            c_x, c_y = tl.load(row + 7, mask=used, other=0.0) / width, tl.load(row + 8, mask=used, other=0.0) / height
-            across, down, constant = across + c_x, down + c_y, constant - (c_x + c_y) * ((SIDE - 1) / 2)
-        base = constant[None, :] + x0[:, None] * w_x[None, :] + y0[:, None] * w_y[None, :]
-        base -= mean_x[:, None] * m_x[None, :] + mean_y[:, None] * m_y[None, :] + mean_tau[:, None] * m_tau[None, :]
-        alpha_0 = tl.load(alpha + c * K, mask=used, other=0.0)
-        alpha_1 = tl.load(alpha + c * K + 1, mask=used & (K > 1), other=0.0)
-        alpha_2 = tl.load(alpha + c * K + 2, mask=used & (K > 2), other=0.0)
-        result += tl.where(here[:, None], tl.load(beta + c, mask=used, other=0.0)[None, :], 0.0)
-        for m in range(1, most + 1):
-            coming = tl.load(packed + origin + m, mask=m < n, other=0)  # on its way while this event is worked on
-            coming_part = tl.load(share + origin + m, mask=m < n, other=0.0)
-            place = (event & PLACE_MASK).to(tl.int32)
-            tau = (event >> PLACE_BITS).to(tl.float32) * per_us - 1.0
-            x, y = ((place >> 1) % SIDE).to(tl.float32), ((place >> 1) // SIDE).to(tl.float32)
-            p = (place & 1).to(tl.float32) * 2.0 - 1.0
-            value = base + x[:, None] * across[None, :] + y[:, None] * down[None, :]
-            value += tau[:, None] * slope[None, :] + p[:, None] * sign[None, :]
-            value = tl.where(value < 0.0, 0.0, value)  # a NaN stays one
-            mixed = part[:, None] * alpha_0[None, :]
-            if K > 1:
-                mixed += (part * tau)[:, None] * alpha_1[None, :]
-            if K > 2:
-                mixed += (part * (1.5 * tau * tau - 0.5))[:, None] * alpha_2[None, :]
-            if K > 3:
-                old, new = part * tau, part * (1.5 * tau * tau - 0.5)
-                for k in tl.static_range(3, K):
-                    old, new = new, ((2 * k - 1) * tau * new - (k - 1) * old) / k
-                    mixed += new[:, None] * tl.load(alpha + c * K + k, mask=used, other=0.0)[None, :]
-            result += value * mixed
-            event, part = coming, coming_part
-    address = cell[:, None].to(tl.int64) * channels + c[None, :]
-    tl.store(image + address, result, mask=(cell < total)[:, None] & used[None, :])
+    for block in range(BLOCKS):
+        cell = (tl.program_id(0) * BLOCKS + block) * CELLS + tl.arange(0, CELLS)
+        c = tl.arange(0, CHANNELS)
+        used = c < channels
+        n = tl.load(size + cell, mask=cell < total, other=0)
+        result = tl.zeros((CELLS, CHANNELS), tl.float32)
+        most = tl.max(n, 0)
+        if most > 0:
+            here = n > 0
+            origin = tl.load(begin + cell, mask=here, other=0)
+            event = tl.load(packed + origin, mask=here, other=0)
+            part = tl.load(share + origin, mask=here, other=0.0)
+            per_us = 2.0 / tl.load(duration_us + cell // cells, mask=here, other=1).to(tl.float32)
+            mean_x, mean_y = (
+                tl.load(mean + cell, mask=here, other=0.0),
+                tl.load(mean + total + cell, mask=here, other=0.0),
+            )
+            mean_tau = tl.load(mean + 2 * total + cell, mask=here, other=0.0)
+            x0, y0 = corner(cell, cells, columns, SIDE)
+            D: tl.constexpr = 9 if CENTER else 7
+            row = scale + c * D
+            w_x, w_y = tl.load(row, mask=used, other=0.0) / width, tl.load(row + 1, mask=used, other=0.0) / height
+            slope, sign = tl.load(row + 2, mask=used, other=0.0), tl.load(row + 3, mask=used, other=0.0)
+            m_x, m_y = tl.load(row + 4, mask=used, other=0.0) / width, tl.load(row + 5, mask=used, other=0.0) / height
+            m_tau = tl.load(row + 6, mask=used, other=0.0)
+            constant = tl.load(shift + c, mask=used, other=0.0)
+            across, down, slope = w_x + m_x, w_y + m_y, slope + m_tau
+            if CENTER:
+                c_x, c_y = (
+                    tl.load(row + 7, mask=used, other=0.0) / width,
+                    tl.load(row + 8, mask=used, other=0.0) / height,
+                )
+                across, down, constant = across + c_x, down + c_y, constant - (c_x + c_y) * ((SIDE - 1) / 2)
+            base = constant[None, :] + x0[:, None] * w_x[None, :] + y0[:, None] * w_y[None, :]
+            base -= mean_x[:, None] * m_x[None, :] + mean_y[:, None] * m_y[None, :] + mean_tau[:, None] * m_tau[None, :]
+            alpha_0 = tl.load(alpha + c * K, mask=used, other=0.0)
+            alpha_1 = tl.load(alpha + c * K + 1, mask=used & (K > 1), other=0.0)
+            alpha_2 = tl.load(alpha + c * K + 2, mask=used & (K > 2), other=0.0)
+            result += tl.where(here[:, None], tl.load(beta + c, mask=used, other=0.0)[None, :], 0.0)
+            for m in range(1, most + 1):
+                coming = tl.load(packed + origin + m, mask=m < n, other=0)  # on its way while this event is worked on
+                coming_part = tl.load(share + origin + m, mask=m < n, other=0.0)
+                place = (event & PLACE_MASK).to(tl.int32)
+                tau = (event >> PLACE_BITS).to(tl.float32) * per_us - 1.0
+                x, y = ((place >> 1) % SIDE).to(tl.float32), ((place >> 1) // SIDE).to(tl.float32)
+                p = (place & 1).to(tl.float32) * 2.0 - 1.0
+                value = base + x[:, None] * across[None, :] + y[:, None] * down[None, :]
+                value += tau[:, None] * slope[None, :] + p[:, None] * sign[None, :]
+                value = tl.where(value < 0.0, 0.0, value)  # a NaN stays one
+                mixed = part[:, None] * alpha_0[None, :]
+                if K > 1:
+                    mixed += (part * tau)[:, None] * alpha_1[None, :]
+                if K > 2:
+                    mixed += (part * (1.5 * tau * tau - 0.5))[:, None] * alpha_2[None, :]
+                if K > 3:
+                    old, new = part * tau, part * (1.5 * tau * tau - 0.5)
+                    for k in tl.static_range(3, K):
+                        old, new = new, ((2 * k - 1) * tau * new - (k - 1) * old) / k
+                        mixed += new[:, None] * tl.load(alpha + c * K + k, mask=used, other=0.0)[None, :]
+                result += value * mixed
+                event, part = coming, coming_part
+        address = cell[:, None].to(tl.int64) * channels + c[None, :]
+        tl.store(image + address, result, mask=(cell < total)[:, None] & used[None, :])
 
 
 @triton.jit
