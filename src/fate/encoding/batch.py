@@ -29,6 +29,7 @@ COLUMNS = {
     "y": torch.int16,
     "p": torch.uint8,
 }
+NUMPY = {name: str(dtype).removeprefix("torch.") for name, dtype in COLUMNS.items()}
 MAX_DURATION_US = 2**31 - 1  # times within a window are int32
 MAX_SIDE = 2**15 - 1  # coordinates are int16
 
@@ -254,4 +255,9 @@ def window_of_events(batch: EventBatch) -> Tensor:
 
 def host_columns(batch: EventBatch) -> dict[str, NDArray[Any]]:
     """The columns of a batch on the CPU as numpy arrays, without copying."""
-    return {name: getattr(batch, name).numpy() for name in COLUMNS}
+    block, columns, first = batch.block.numpy(), {}, 0
+    for name, (length, dtype) in _layout(len(batch), batch.num_events).items():
+        size = length * dtype.itemsize
+        columns[name] = block[first : first + size].view(NUMPY[name])
+        first += _aligned(size)
+    return columns

@@ -15,6 +15,7 @@ The paper's symbols: τ ``tau``, K ``moments``, N ``max_events``, P ``max_pillar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -95,15 +96,15 @@ class PillarEncoder(nn.Module):
         self._check(batch)
         kernel = kernel_for(weight.device, weight.dtype, self.spec)
         seed = int(torch.randint(2**62, ())) if self.training and self._capped else self.seed
-        with torch.autocast(weight.device.type, enabled=False):  # moments need float32 (or float64, if asked for)
+        with _without_autocast(weight.device.type):
             prepared = kernel.prepare(batch, self.spec, seed)
             self._counts = _reader(prepared.stats)
             weights = self._folded(kernel, prepared)
-            if hasattr(kernel, "backward"):
+            if hasattr(kernel, "backward") and torch.is_grad_enabled():
                 image: Tensor = _Encode.apply(kernel, prepared, *weights)  # type: ignore[no-untyped-call]
             else:
                 image = kernel.forward(prepared, weights)
-            return image.to(weight.dtype)
+        return image if image.dtype == weight.dtype else image.to(weight.dtype)
 
     @property
     def _capped(self) -> bool:
@@ -126,14 +127,14 @@ class PillarEncoder(nn.Module):
         and covariance of the D features over real events. They do not depend on any parameter: the gradient reaches
         BatchNorm's parameters and the layer's through these few numbers alone.
         """
-        kind = torch.float64 if self.linear.weight.dtype == torch.float64 else torch.float32
-        weight, bias = self.linear.weight.to(kind), self.linear.bias.to(kind)
-        norm = self.norm
+        norm, own = self.norm, self.linear.weight.dtype
         use_batch = self.training or norm.running_mean is None or norm.running_var is None
-        plain = norm.affine and weight is self.linear.weight and not (use_batch or torch.is_grad_enabled())
+        plain = norm.affine and own in (torch.float32, torch.float64) and not (use_batch or torch.is_grad_enabled())
         if plain and hasattr(kernel, "fold_running") and self.alpha is not None and self.beta is not None:
             scale, moved = kernel.fold_running(self.linear, norm)
             return Weights(scale, moved, self.alpha, self.beta)
+        kind = torch.float64 if own == torch.float64 else torch.float32
+        weight, bias = self.linear.weight.to(kind), self.linear.bias.to(kind)
         if use_batch:
             count, total, products = kernel.moments(prepared)
             mean, variance = self._batch_statistics(count, total, products, weight, bias)
@@ -198,6 +199,11 @@ class PillarEncoder(nn.Module):
             f" max_events={spec.max_events}, max_pillars={spec.max_pillars}, features={spec.features},"
             f" weighting={spec.weighting}, pooling={spec.pooling}"
         )
+
+
+def _without_autocast(device: str) -> AbstractContextManager[object]:
+    """Moments need float32 (or float64, if the parameters are)."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def _reader(stats: Any) -> Any:

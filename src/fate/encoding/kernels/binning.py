@@ -51,11 +51,11 @@ def bin_events(batch: EventBatch, spec: PillarSpec, seed: int) -> Binned:
             given, tables, spec.cells, spec.max_pillars or 0, spec.max_events or 0, key, part.start, kept
         )
 
-    counts = np.array(in_threads(one, range(len(batch)))).reshape(len(batch), 4)
-    given, dropped, with_pillars, crowded_out = (int(n) for n in counts.sum(0))
+    counts = np.stack(in_threads(one, range(len(batch))))
+    given, dropped, with_pillars, crowded_out = counts.sum(0).tolist()
     stats = PillarStats(events, given, dropped, with_pillars, crowded_out)
-    duration_us = columns["duration_us"]
-    return Binned(spec, offsets, duration_us, counts[:, 0] - counts[:, 1], cell, begin, size, t_us, place, stats)
+    pillars = counts[:, 0] - counts[:, 1]
+    return Binned(spec, offsets, columns["duration_us"], pillars, cell, begin, size, t_us, place, stats)
 
 
 @lru_cache(maxsize=64)

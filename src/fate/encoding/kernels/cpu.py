@@ -12,11 +12,12 @@ unfolded at the end; the loops are in ``cpu_loops.py``. ``segments.py`` is the r
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fate.encoding.batch import EventBatch
 from fate.encoding.kernels import cpu_loops as loops
@@ -68,10 +69,11 @@ def forward(binned: Binned, weights: Weights) -> Tensor:
         run(part, _described(part, folded, spec), folded, pixels[window], start, stop)
 
     in_threads(one, range(len(tasks)))
-    for window in np.flatnonzero(binned.pillars == 0):
-        pixels[window] = 0
-    broken = ~np.isfinite(np.concatenate([folded.base, folded.table, folded.slope[None], folded.alpha])).all(0)
-    if broken.any():  # the loops take finite numbers for granted: a diverged channel must not look like a quiet one
+    if len(tasks) < len(binned.pillars) or not binned.pillars.all():
+        pixels[binned.pillars == 0] = 0
+    if not all(np.isfinite(part).all() for part in (folded.base, folded.table, folded.slope, folded.alpha)):
+        # the loops take finite numbers for granted: a channel that has diverged must not look like a quiet one
+        broken = ~np.isfinite(np.concatenate([folded.base, folded.table, folded.slope[None], folded.alpha])).all(0)
         pixels[:, :, broken] = np.nan
     return image.view(len(image), spec.rows, spec.columns, channels).permute(0, 3, 1, 2)
 
@@ -97,7 +99,7 @@ def backward(binned: Binned, weights: Weights, gradient: Tensor) -> Gradients:
 
 
 @lru_cache(maxsize=64)
-def folding(spec: PillarSpec) -> NDArray[np.float64]:
+def folding(spec: PillarSpec, dtype: str = "float64") -> NDArray[Any]:
     """[6 + places + 1, D]: what each feature's weight adds to base, table and slope."""
     height, width = spec.sensor
     column, row, polarity = places(spec.pillar)
@@ -112,16 +114,23 @@ def folding(spec: PillarSpec) -> NDArray[np.float64]:
     if spec.center_offsets:
         middle = (spec.pillar - 1) / 2
         matrix[table, 7], matrix[table, 8] = (column - middle) / width, (row - middle) / height
-    return matrix
+    return matrix.astype(dtype)
+
+
+def fold_running(linear: nn.Linear, norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
+    """Linear layer and BatchNorm with running statistics as one affine map, without gradients: scale and shift."""
+    parts = (linear.weight, linear.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    weight, bias, gamma, delta, mean, variance = (part.detach().numpy() for part in parts if part is not None)
+    factor = gamma / np.sqrt(variance + weight.dtype.type(norm.eps))
+    return torch.from_numpy(weight * factor[:, None]), torch.from_numpy((bias - mean) * factor + delta)
 
 
 def fold(weights: Weights, spec: PillarSpec) -> Folded:
     """Weights of features to base, table and slope."""
-    scale = weights.scale.detach().numpy()
-    both = (folding(spec) @ scale.T.astype(np.float64)).astype(scale.dtype)
-    both[0] += weights.shift.detach().numpy()
-    alpha, beta = weights.alpha.detach().numpy(), weights.beta.detach().numpy()
-    return Folded(both[:6], both[6:-1], both[-1], np.ascontiguousarray(alpha.T), np.ascontiguousarray(beta))
+    scale, shift, alpha, beta = (part.detach().numpy() for part in weights)
+    both = folding(spec, scale.dtype.name) @ scale.T
+    both[0] += shift
+    return Folded(both[:6], both[6:-1], both[-1], np.ascontiguousarray(alpha.T), beta)
 
 
 def unfold(gradient: Folded, spec: PillarSpec, weights: Weights) -> Gradients:
