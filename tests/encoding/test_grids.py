@@ -160,7 +160,7 @@ def test_the_gpu_gives_the_same_image_and_can_be_captured_in_a_graph(name: str) 
     random = np.random.default_rng(3)
     table = random.integers(0, (50_000, SENSOR[1], SENSOR[0], 2), (5000, 4))
     crowd = [(7, 4, 3, 1)] * 300
-    windows = [(50_000, crowd + [tuple(row) for row in table.tolist()]), (5000, []), (1, crowd)]
+    windows = [(50_000, crowd + [tuple(row) for row in table.tolist()]), (5000, []), (8, crowd)]
     encoder, batch = ENCODERS[name], batch_of(windows)
     there = batch.to("cuda")
     image = encoder(there)

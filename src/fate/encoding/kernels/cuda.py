@@ -24,9 +24,9 @@ from fate.encoding.spec import PillarSpec, PillarStats
 from fate.errors import FateError
 
 #: Cells that one program takes at a time, where it has all channels of them.
-CELLS = 4
+CELLS = 2
 #: Programs that fill a large GPU: of more, each takes several blocks of cells, since most have none but empty ones.
-ENOUGH = 16_384
+ENOUGH = 32_768
 #: Programs that sum over the whole batch; each takes every so-manieth block of cells, whatever the GPU.
 SUMMING = 1024
 
@@ -90,19 +90,19 @@ def _sort(batch: EventBatch, spec: PillarSpec, first: int) -> _Cells:
     sizes = [total, total, 3 * windows * binning.BINS, 5]
     zeros = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
     begin, size, histograms, counts = torch.split(zeros, sizes)
-    packed = torch.empty(events, dtype=torch.int64, device=device)
+    unsorted, packed = torch.empty(2, events, dtype=torch.int64, device=device)
     capped = spec.max_events is not None
     full = torch.empty(events // (spec.max_events + 1) + 1 if spec.max_events else 1, dtype=torch.int32, device=device)
     if events:
         grid = (triton.cdiv(max(batch.counts), 1024), windows)
         binning.cell_keys[grid](
-            batch.x, batch.y, batch.offsets, keys, spec.cells, spec.columns, spec.pillar, BLOCK=1024
+            batch.t_us, batch.x, batch.y, batch.p, batch.offsets, keys, unsorted, spec.cells, spec.columns,
+            spec.pillar, BLOCK=1024,
         )  # fmt: skip
         ordered, order = torch.sort(keys, stable=True)
         binning.gather[(triton.cdiv(events, 512),)](
-            ordered, order, batch.t_us, batch.x, batch.y, batch.p, batch.start_us, packed, begin, size, histograms,
-            counts, full, events, first, spec.cells, spec.pillar, spec.max_events or 0, COUNT=_crowded(batch, spec),
-            CAP=capped, BLOCK=512,
+            ordered, order, unsorted, batch.start_us, packed, begin, size, histograms, counts, full, events, first,
+            spec.cells, spec.max_events or 0, COUNT=_crowded(batch, spec), CAP=capped, BLOCK=512,
         )  # fmt: skip
     return _Cells(begin, size, packed, histograms, counts, full)
 

@@ -38,20 +38,22 @@ def event_priority(pillar, earlier, place):
 
 
 @triton.jit
-def cell_keys(x, y, offsets, keys, cells, columns, side, BLOCK: tl.constexpr):
-    """The cell of each event; programs go over (block, window)."""
+def cell_keys(t_us, x, y, p, offsets, keys, packed, cells, columns, side, BLOCK: tl.constexpr):
+    """The cell of each event, and the event in 64 bits; programs go over (block, window)."""
     window = tl.program_id(1)
     start, end = tl.load(offsets + window), tl.load(offsets + window + 1)
     i = start + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = i < end
-    column = tl.load(x + i, mask=inside, other=0).to(tl.int32) // side
-    row = tl.load(y + i, mask=inside, other=0).to(tl.int32) // side
-    tl.store(keys + i, window * cells + row * columns + column, mask=inside)
+    column, row = tl.load(x + i, mask=inside, other=0).to(tl.int32), tl.load(y + i, mask=inside, other=0).to(tl.int32)
+    place = ((row % side) * side + column % side) * 2 + tl.load(p + i, mask=inside, other=0).to(tl.int32)
+    time = tl.load(t_us + i, mask=inside, other=0).to(tl.int64)
+    tl.store(packed + i, (time << PLACE_BITS) | place, mask=inside)
+    tl.store(keys + i, window * cells + row // side * columns + column // side, mask=inside)
 
 
 @triton.jit(do_not_specialize=["events", "first"])
-def gather(keys, order, t_us, x, y, p, start_us, packed, begin, size, histograms, counts, full, events, first, cells,
-           side, max_events, COUNT: tl.constexpr, CAP: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def gather(keys, order, unsorted, start_us, packed, begin, size, histograms, counts, full, events, first, cells,
+           max_events, COUNT: tl.constexpr, CAP: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """Events into the order of their cells; where each cell begins, and how many it has.
 
     With COUNT pillars are counted by priority; with CAP those with more than ``max_events`` are listed in ``full``.
@@ -62,11 +64,7 @@ def gather(keys, order, t_us, x, y, p, start_us, packed, begin, size, histograms
     before = tl.load(keys + i - 1, mask=inside & (i > 0), other=-1).to(tl.int32)
     after = tl.load(keys + i + 1, mask=i + 1 < events, other=-1).to(tl.int32)
     source = tl.load(order + i, mask=inside, other=0)
-    column = tl.load(x + source, mask=inside, other=0).to(tl.int32) % side
-    row = tl.load(y + source, mask=inside, other=0).to(tl.int32) % side
-    place = (row * side + column) * 2 + tl.load(p + source, mask=inside, other=0).to(tl.int32)
-    time = tl.load(t_us + source, mask=inside, other=0).to(tl.int64)
-    tl.store(packed + i, (time << PLACE_BITS) | place, mask=inside)
+    tl.store(packed + i, tl.load(unsorted + source, mask=inside, other=0), mask=inside)
     starts, ends = inside & (key != before), inside & (key != after)
     tl.store(begin + key, i, mask=starts)
     tl.atomic_add(size + key, i + 1, mask=ends)
