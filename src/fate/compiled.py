@@ -7,9 +7,6 @@ from typing import Any, TypeVar, cast
 
 from numba import njit
 
-#: A product and a sum may be rounded once instead of twice; there is no NaN; 0 has no sign.
-FINITE = {"contract", "nnan", "nsz"}
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -19,18 +16,24 @@ def compiled(function: Function) -> Function:
     Compiled code is kept beside the source or in the user's cache folder. Where neither can be written (a container
     without a home, say), it is compiled again in each process.
     """
-    try:
-        return cast(Function, njit(nogil=True, cache=True)(function))
-    except RuntimeError:  # numba found no place to keep it
-        return cast(Function, njit(nogil=True)(function))
+    return _kept(function)
 
 
-def compiled_contracted(function: Function) -> Function:
-    """The same for long sums of finite numbers, whose divisors are never 0."""
+def compiled_sums(function: Function) -> Function:
+    """The same for long sums: a product and a sum may be rounded once instead of twice; no divisor is 0."""
+    return _kept(function, error_model="numpy", fastmath={"contract"})
+
+
+def compiled_finite_sums(function: Function) -> Function:
+    """The same where, besides, all numbers are finite."""
+    return _kept(function, error_model="numpy", fastmath={"contract", "nnan", "nsz"})
+
+
+def _kept(function: Function, **options: Any) -> Function:
     try:
-        return cast(Function, njit(nogil=True, cache=True, error_model="numpy", fastmath=FINITE)(function))
+        return cast(Function, njit(nogil=True, cache=True, **options)(function))
     except RuntimeError:  # numba found no place to keep it
-        return cast(Function, njit(nogil=True, error_model="numpy", fastmath=FINITE)(function))
+        return cast(Function, njit(nogil=True, **options)(function))
 
 
 def inlined(function: Function) -> Function:

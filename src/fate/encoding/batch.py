@@ -6,6 +6,7 @@ length: a batch may mix 5 ms and 50 ms.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -76,7 +77,7 @@ class EventBatch:
         >>> EventBatch.from_windows([(Window(0, 50), events)])
         EventBatch(1 window, 2 events, 4×2, cpu)
         """
-        pairs = list(windows)
+        pairs = [_pair(number, given) for number, given in enumerate(windows)]
         if not pairs:
             raise FateError(
                 "no windows were given; a batch needs at least one, with Events.empty(sensor) if nothing fell"
@@ -126,7 +127,11 @@ class EventBatch:
             check: that all values are possible; one look at each, and a wait for the device.
         """
         columns = {"t_us": t_us, "x": x, "y": y, "p": p}
-        size, bounds = Sensor.of(sensor), [int(n) for n in offsets]
+        size = Sensor.of(sensor)
+        try:
+            bounds = [operator.index(n) for n in offsets]
+        except TypeError:
+            raise FateError(f"offsets {list(offsets)[:8]} were given; expected whole numbers") from None
         _check_columns(columns, bounds, len(windows), size)
         for number, window in enumerate(windows):
             _check_duration(number, window.duration_us)
@@ -136,6 +141,7 @@ class EventBatch:
         each = torch.repeat_interleave(torch.arange(len(windows)), torch.from_numpy(counts)).to(t_us.device)
         since = t_us.long() - start_us.to(t_us.device)[each]
         if check:
+            columns = {name: column.long() for name, column in columns.items()}
             _check_values(since, columns, each, duration_us, size)
         batch = cls(_block(len(windows), bounds[-1], t_us.device), counts.tolist(), size)
         rows = {"start_us": start_us, "duration_us": duration_us, "offsets": torch.tensor(bounds)}
@@ -151,6 +157,10 @@ class EventBatch:
     def pin_memory(self) -> EventBatch:
         """The batch in page-locked memory, from which ``to("cuda", non_blocking=True)`` does not wait."""
         return EventBatch(self.block.pin_memory(), self.counts, self.sensor)
+
+    def __reduce__(self) -> tuple[type[EventBatch], tuple[Tensor, tuple[int, ...], Sensor]]:
+        """Copied and sent to another process as the one block it is."""
+        return EventBatch, (self.block, self.counts, self.sensor)
 
     @property
     def device(self) -> torch.device:
@@ -181,7 +191,14 @@ def _layout(windows: int, events: int) -> dict[str, tuple[int, torch.dtype]]:
 
 def _block(windows: int, events: int, device: torch.device) -> Tensor:
     size = sum(_aligned(length * dtype.itemsize) for length, dtype in _layout(windows, events).values())
-    return torch.empty(size, dtype=torch.uint8, device=device)
+    return torch.zeros(size, dtype=torch.uint8, device=device)
+
+
+def _pair(number: int, given: tuple[Window, Events]) -> tuple[Window, Events]:
+    kinds = [type(part).__name__ for part in given] if isinstance(given, tuple) else [type(given).__name__]
+    if kinds != ["Window", "Events"]:
+        raise FateError(f"window {number} was given as ({', '.join(kinds)}); expected a pair (Window, Events)")
+    return given
 
 
 def _one_sensor(events: Sequence[Events]) -> Sensor:
@@ -204,7 +221,8 @@ def _check_duration(number: int, duration_us: int) -> None:
 def _check_columns(columns: dict[str, Tensor], bounds: list[int], windows: int, sensor: Sensor) -> None:
     """Types, devices and lengths."""
     for name, column in columns.items():
-        if not isinstance(column, Tensor) or column.dtype.is_floating_point or column.ndim != 1:
+        broken = not isinstance(column, Tensor) or column.dtype.is_floating_point or column.dtype.is_complex
+        if broken or column.ndim != 1:
             given = (
                 f"{column.dtype} of shape {tuple(column.shape)}" if isinstance(column, Tensor) else repr(type(column))
             )

@@ -185,11 +185,15 @@ class PillarEncoder(nn.Module):
             return
         calls = norm.num_batches_tracked
         if calls is not None:
-            calls += 1
-        share = 1 / calls.double() if norm.momentum is None and calls is not None else norm.momentum or 0.0
+            calls += events > 0
+        share = 1 / calls.clamp(min=1).double() if norm.momentum is None and calls is not None else norm.momentum or 0.0
         share = torch.where(events > 0, share, 0.0)
         for running, now in ((norm.running_mean, mean), (norm.running_var, variance)):
             running.copy_(running.double() * (1 - share) + now * share)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy (a mean teacher's, another process's) has had no call yet."""
+        return {**self.__dict__, "_counts": None}
 
     def extra_repr(self) -> str:
         """What ``print(encoder)`` shows."""

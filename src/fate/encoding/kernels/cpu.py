@@ -136,7 +136,9 @@ def fold(weights: Weights, spec: PillarSpec) -> Folded:
 def unfold(gradient: Folded, spec: PillarSpec, weights: Weights) -> Gradients:
     """Gradients of base, table and slope to those of the weights: the transpose of ``fold``."""
     both = np.concatenate([gradient.base, gradient.table, gradient.slope[None]])
-    parts = (both.T @ folding(spec), gradient.base[0], gradient.alpha.T, gradient.beta)
+    with np.errstate(invalid="ignore"):  # of a gradient that has overflown
+        scale = both.T @ folding(spec)
+    parts = (scale, gradient.base[0], gradient.alpha.T, gradient.beta)
     return Gradients(*(torch.from_numpy(np.ascontiguousarray(part)).to(weights.beta.dtype) for part in parts))
 
 

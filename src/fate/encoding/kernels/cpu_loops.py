@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.compiled import compiled, compiled_contracted, inlined
+from fate.compiled import compiled, compiled_finite_sums, compiled_sums, inlined
 
 Floats = NDArray[Any]
 
@@ -49,7 +49,7 @@ class Described(NamedTuple):
     shape: Floats  #: [J, 6] 1, column and row of the pillar's corner, less the mean column, row and tau of its events
 
 
-@compiled_contracted
+@compiled_finite_sums
 def describe(part: Part, uniform: bool, tau: Floats, basis: Floats, shape: Floats) -> None:
     """Fill in ``Described``; events are counted from the first of ``part``.
 
@@ -98,7 +98,7 @@ def describe(part: Part, uniform: bool, tau: Floats, basis: Floats, shape: Float
         shape[j, 3], shape[j, 4], shape[j, 5] = -across / n, -down / n, 1.0 - times / n * per_us
 
 
-@compiled_contracted
+@compiled_finite_sums
 def forward(part: Part, known: Described, of: Folded, image: Floats, start: int, stop: int) -> None:
     """Cells ``start`` to ``stop`` of ``image`` [cells, C]: these pillars, and zero where there is none.
 
@@ -134,7 +134,7 @@ def forward(part: Part, known: Described, of: Folded, image: Floats, start: int,
     image[free:stop] = zero
 
 
-@compiled_contracted
+@compiled_finite_sums
 def forward_of_three(part: Part, known: Described, of: Folded, image: Floats, start: int, stop: int) -> None:
     """``forward`` for the paper's K = 3, with fewer sweeps: a pillar's first event comes with its base."""
     cell, begin, size, _, place, _, _, _, _, _ = part
@@ -186,7 +186,7 @@ def forward_of_maximum(part: Part, known: Described, of: Folded, image: Floats, 
                 image[here, c] = max(image[here, c], base + table[place[m + origin], c] + slope[c] * tau[m])
 
 
-@compiled_contracted
+@compiled_sums
 def backward(part: Part, known: Described, of: Folded, image: Floats, into: Folded) -> None:
     """Gradients of some pillars, given the image's [cells, C], added to ``into`` (float64)."""
     cell, begin, size, _, place, _, _, _, _, _ = part

@@ -119,7 +119,7 @@ def pillarize(batch: EventBatch, number: int, spec: PillarSpec, seed: int, dtype
     features += [(value - value.sum(-1, keepdim=True) / n) * mask for value in (x_, y_, tau)]  # line 7
     if spec.center_offsets:
         middle = (size - 1) / 2
-        features += [padded((x % size - middle) / width), padded((y % size - middle) / height)]
+        features += [padded(((value % size).to(dtype) - middle) / side) for value, side in ((x, width), (y, height))]
     cells = torch.full((most,), -1, device=t.device)
     cells[: int(stays.sum())] = pillars[stays]
     return Pillars(torch.stack(features), tau, mask, cells, stats)

@@ -83,7 +83,7 @@ def features(of: Segments, dtype: torch.dtype) -> Tensor:
     columns += [(x - mean(of.x)) / width, (y - mean(of.y)) / height, 2 * (t - mean(of.t_us)) / of.duration_us]
     if spec.center_offsets:
         middle = (spec.pillar - 1) / 2
-        columns += [(of.x % spec.pillar - middle) / width, (of.y % spec.pillar - middle) / height]
+        columns += [(x % spec.pillar - middle) / width, (y % spec.pillar - middle) / height]
     return torch.stack([column.to(dtype) for column in columns], dim=1)
 
 
