@@ -36,7 +36,7 @@ def test_weights_of_distinct_times_are_numpys(count: int, padding: int) -> None:
     given = torch.from_numpy(np.concatenate([tau, np.zeros(padding)]))[None]
     mask = torch.tensor([[1.0] * count + [0.0] * padding], dtype=torch.float64)
     weights = reference.trapezoid_weights(given, mask)[0].numpy()
-    np.testing.assert_allclose(weights[:count], numpys_weights(tau), atol=1e-15)
+    np.testing.assert_allclose(weights[:count], numpys_weights(tau), rtol=1e-12, atol=1e-15)
     assert (weights[count:] == 0).all()
 
 
@@ -45,7 +45,7 @@ def test_events_of_one_time_share_the_weight_that_numpy_gives_them_together() ->
     weights = reference.trapezoid_weights(torch.from_numpy(tau)[None], torch.ones(1, 7, dtype=torch.float64))[0].numpy()
     wanted = numpys_weights(tau)
     for time in np.unique(tau):
-        np.testing.assert_allclose(weights[tau == time], wanted[tau == time].mean(), atol=1e-15)
+        np.testing.assert_allclose(weights[tau == time], wanted[tau == time].mean(), rtol=1e-12, atol=1e-15)
     assert weights.sum() == pytest.approx(1.2)
 
 
@@ -56,7 +56,7 @@ def test_every_version_weighs_events_alike() -> None:
     of = segments.prepare(batch_of(rows), spec, 0)
     wanted = numpys_weights(np.array([row[0] for row in rows]))
     wanted[1:3] = wanted[1:3].mean()
-    np.testing.assert_allclose(segments.shares(of).numpy(), wanted / wanted.sum(), atol=1e-15)
+    np.testing.assert_allclose(segments.shares(of).numpy(), wanted / wanted.sum(), rtol=1e-12, atol=1e-15)
 
 
 def test_a_pillar_is_the_trapezoidal_integral_that_numpy_computes() -> None:

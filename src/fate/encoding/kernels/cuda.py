@@ -140,14 +140,14 @@ def _cap_events(batch: EventBatch, spec: PillarSpec, first: int, cells: _Cells) 
 def moments(prepared: Prepared) -> tuple[Tensor, Tensor, Tensor]:
     """How many events are in the image, the sum [D] of their features, and of products of two [D, D]; float64."""
     spec = prepared.spec
-    parts = torch.empty(SUMMING, 16, 16, dtype=torch.float32, device=prepared.begin.device)
+    parts = torch.empty(SUMMING, 16, 16, dtype=torch.float64, device=prepared.begin.device)
     with _on(parts.device):
         kernels.add_moments_of_features[(SUMMING,)](
             prepared.begin, prepared.size, prepared.packed, prepared.mean, prepared.duration_us, parts,
             prepared.windows * spec.cells, spec.cells, spec.columns, *spec.sensor, SIDE=spec.pillar,
             CENTER=spec.center_offsets, CELLS=8, num_warps=2,
         )  # fmt: skip
-    sums = parts.double().sum(0)[: spec.features + 1, : spec.features + 1]
+    sums = parts.sum(0)[: spec.features + 1, : spec.features + 1]
     return sums[-1, -1], sums[-1, :-1], sums[:-1, :-1]
 
 

@@ -230,7 +230,7 @@ def add_moments_of_features(begin, size, packed, mean, duration_us, parts, total
                             SIDE: tl.constexpr, CENTER: tl.constexpr, CELLS: tl.constexpr):  # fmt: skip
     """Products of two features, [16, 16], summed over every so-manieth block of cells; feature D is 1."""
     d = tl.arange(0, 16)
-    sums = tl.zeros((16, 16), tl.float32)
+    sums = tl.zeros((16, 16), tl.float64)  # a variance is a small difference of these
     for block in range(tl.program_id(0), tl.cdiv(total, CELLS), tl.num_programs(0)):
         cell = block * CELLS + tl.arange(0, CELLS)
         n = tl.load(size + cell, mask=cell < total, other=0)
@@ -262,6 +262,6 @@ def add_moments_of_features(begin, size, packed, mean, duration_us, parts, total
                     row = tl.where(d[None, :] == 9, 1.0, row)
                 else:
                     row = tl.where(d[None, :] == 7, 1.0, row)
-                row = row * one[:, None]
+                row = (row * one[:, None]).to(tl.float64)
                 sums += tl.sum(row[:, :, None] * row[:, None, :], 0)
     tl.store(parts + tl.program_id(0) * 256 + d[:, None] * 16 + d[None, :], sums)
