@@ -12,6 +12,7 @@ unfolded at the end; the loops are in ``cpu_loops.py``. ``segments.py`` is the r
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,7 @@ def forward(binned: Binned, weights: Weights) -> Tensor:
     spec, channels = binned.spec, len(weights.beta)
     image = torch.empty(len(binned.pillars), spec.cells, channels, dtype=weights.beta.dtype)
     pixels, folded = image.numpy(), fold(weights, spec)
-    share = -(-int(binned.pillars.sum()) // num_threads()) or 1
-    tasks = _tasks(binned, min(share, 8 * CHUNK))
+    tasks = _even_tasks(binned)
     run = loops.forward_of_three if spec.moments == 3 else loops.forward
     run = loops.forward_of_maximum if spec.pooling == "max" else run
 
@@ -167,6 +167,19 @@ def _tasks(binned: Binned, chunk: int) -> list[tuple[int, int, int]]:
         for window, count in enumerate(binned.pillars)
         for first in range(0, int(count), chunk)
     ]
+
+
+def _even_tasks(binned: Binned) -> list[tuple[int, int, int]]:
+    """The same in a task a thread that take equally long, for what does not depend on how it is cut."""
+    parts = max(num_threads() // len(binned.pillars), 1)
+    tasks = []
+    for window, count in enumerate(binned.pillars.tolist()):
+        first = int(binned.offsets[window])
+        cost = np.cumsum(binned.size[first : first + count] + 2)  # a pillar takes as long as two events do
+        cuts = np.searchsorted(cost, cost[-1] / parts * np.arange(1, parts)).tolist() if count and parts > 1 else []
+        borders = sorted({0, *cuts, count})
+        tasks += [(window, start, stop) for start, stop in pairwise(borders)]
+    return tasks
 
 
 def _part(binned: Binned, window: int, first: int, last: int) -> Part:

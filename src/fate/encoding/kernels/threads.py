@@ -15,9 +15,22 @@ _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 
 def in_threads(work: Callable[[int], Result], items: Sequence[int]) -> list[Result]:
     """``work`` of each item, in their order; on as many threads as torch may use."""
-    if min(num_threads(), len(items)) <= 1:
+    threads = min(num_threads(), len(items))
+    if threads <= 1:
         return [work(item) for item in items]
-    return list(_pool(num_threads()).map(work, items))
+    results: dict[int, Result] = {}
+    places = iter(range(len(items)))  # shared: whoever is free takes the next
+
+    def run() -> None:
+        for place in places:
+            results[place] = work(items[place])
+
+    pool = _pool(threads - 1)
+    helping = [pool.submit(run) for _ in range(threads - 1)]
+    run()  # the caller works too: to wake a thread takes as long as a small task
+    for helper in helping:
+        helper.result()
+    return [results[place] for place in range(len(items))]
 
 
 def num_threads() -> int:
