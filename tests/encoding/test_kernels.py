@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import ModuleType
 from typing import Any
 
@@ -14,10 +15,13 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fate.encoding import pillars
+from fate.encoding.batch import EventBatch
 from fate.encoding.kernels import cpu, reference, segments
 from fate.encoding.kernels.gradients import Weights
+from fate.encoding.pillars import PillarEncoder
 from fate.encoding.spec import PillarSpec
-from fate.events.events import Sensor
+from fate.events.events import Events, Sensor
+from fate.events.window import Window
 from tests.encoding.conftest import (
     SENSOR,
     Row,
@@ -310,3 +314,19 @@ def test_the_folded_weights_are_unfolded_by_the_transpose() -> None:
     unfolded = cpu.unfold(gradient, spec, weights)
     other = sum(float((a * b).sum()) for a, b in zip(weights, unfolded, strict=True))
     assert one == pytest.approx(other)
+
+
+def test_gradients_of_one_pillar_that_holds_very_many_events_do_not_wear_off() -> None:
+    random = np.random.default_rng(5)
+    t = np.sort(random.integers(0, 50_000, 60_000))
+    x, y, p = (random.integers(0, high, 60_000) for high in (8, 8, 2))
+    batch = EventBatch.from_windows([(Window(0, 50_000), Events(t, x, y, p, sensor=(8, 8)))])
+    encoder = PillarEncoder((8, 8), pillar=8, channels=4, max_events=None, max_pillars=None).eval()
+    wide = copy.deepcopy(encoder).double()
+    for one in (encoder, wide):
+        one(batch).sum().backward()
+    for ours, exact in zip(encoder.parameters(), wide.parameters(), strict=True):
+        assert ours.grad is not None
+        assert exact.grad is not None
+        scale = exact.grad.abs().max()
+        assert (ours.grad.double() - exact.grad).abs().max() <= 1e-5 * scale

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fate.encoding.batch import EventBatch
-from fate.encoding.spec import PillarStats, grid_of
+from fate.encoding.spec import PillarStats
 from tests.encoding.conftest import (
-    SENSOR,
     Row,
     batch_of,
     crowded,
@@ -73,7 +72,7 @@ def test_image_and_gradients_are_finite_and_right(name: str, options: dict[str, 
 def test_a_window_without_events_is_a_zero_image(options: dict[str, Any], training: bool) -> None:
     encoder = make_encoder(**options).train(training)
     image = encoder(batch_of([], []))
-    assert image.shape == (2, 5, *grid_of(SENSOR, encoder.stride))
+    assert image.shape == (2, 5, encoder.spec.rows, encoder.spec.columns)
     assert not image.any()
     assert encoder.last_stats == PillarStats(0, 0, 0, 0, 0)
     mixed = encoder(batch_of([(3, 1, 1, 1)], []))

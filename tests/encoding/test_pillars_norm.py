@@ -168,14 +168,14 @@ def test_statistics_of_several_processes_are_those_of_their_batches_together(mon
     together = outcome(wanted, EventBatch.from_windows(pairs))
     sums: list[Tensor] = []
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor: sums.append(tensor.clone()))
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, group: sums.append(tensor.clone()))
     for half in halves:
         nn.SyncBatchNorm.convert_sync_batchnorm(trained(**options))(half)
     assert len(sums) == 2
 
     for number, half in enumerate(halves):
         other = sums[1 - number]
-        monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, more=other: tensor.add_(more))
+        monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, group, more=other: tensor.add_(more))
         encoder = nn.SyncBatchNorm.convert_sync_batchnorm(trained(**options))
         image = encoder(half).detach()
         torch.testing.assert_close(image, together.image[2 * number : 2 * number + 2], rtol=1e-5, atol=1e-6)

@@ -95,6 +95,9 @@ def simulate(
         print(f"pixel model of {name} on frames in memory: {speed:.0f} frames/s")
 
 
+#: What ``fate bench encode`` can measure beside ours.
+PEERS = ("dense", "dense-compiled", "histogram", "evrt-histogram")
+
 ENCODE_HELP = """How long Pillar Encoding takes from events to image, and what memory, beside the paper's dense tensor
 (plain and compiled) and the histograms of RVT and EvRT-DETR. Windows come from FILE, or from a simulated drive.
 
@@ -115,9 +118,7 @@ def encode(
     profile: Annotated[str, typer.Option(help="Of the simulated drive: gen1 or 1mpx.")] = "gen1",
     windows: Annotated[str, typer.Option(help="Lengths in ms, comma-separated.")] = "5,10,25,50",
     batches: Annotated[str, typer.Option(help="Windows to a call, comma-separated.")] = "1,32",
-    against: Annotated[
-        str, typer.Option(help="Peers, comma-separated; empty for none.")
-    ] = "dense,dense-compiled,histogram,evrt-histogram",
+    against: Annotated[str, typer.Option(help="Peers, comma-separated; empty for none.")] = ",".join(PEERS),
     seed: Annotated[int, typer.Option(help="Of the simulated drive.")] = 2,
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
 ) -> None:
@@ -128,13 +129,23 @@ def encode(
 
     from fate.cli.arguments import bad_usage, check_outputs
     from fate.errors import FateError
-    from fate.simulation.request import PROFILES, check_device
+    from fate.simulation.request import PROFILES, check_device, check_number
 
     with bad_usage():
         check_device(device, None)
-        lengths, sizes = _numbers("--windows", windows), [int(n) for n in _numbers("--batches", batches)]
+        lengths, sizes = _numbers("--windows", windows, least=0.001), _numbers("--batches", batches, least=1)
+        if any(size != int(size) for size in sizes):
+            raise FateError(f"--batches {batches!r} was given; expected whole numbers, comma-separated")
         if profile not in PROFILES:
             raise FateError(f"there is no profile {profile!r}; give one of {', '.join(PROFILES)}")
+        check_number("the seed", seed, 0)
+        drive_s = 1.6 if profile == "gen1" else 0.4
+        if file is None and max(lengths) > 1000 * drive_s:
+            raise FateError(f"--windows {windows!r} was given; the simulated drive lasts {1000 * drive_s:g} ms")
+        names = [name.strip() for name in against.split(",") if name.strip()]
+        unknown = [name for name in names if name not in PEERS]
+        if unknown:
+            raise FateError(f"--against {unknown[0]!r} was given; choose among {', '.join(PEERS)}")
     check_outputs({"--json": json_file}, file or "")
 
     from fate.encoding.bench import bench_encode, encode_table
@@ -144,29 +155,31 @@ def encode(
             from fate.simulation.bench import drive_events
 
             status.update(f"simulating a {profile} drive")
-            events = drive_events(profile, 1.6 if profile == "gen1" else 0.4, seed)
+            events = drive_events(profile, drive_s, seed)
         else:
             from fate.formats.opening import open_recording
 
             with open_recording(file) as recording:
                 events = recording.read(recording.start_us, recording.start_us + 1_600_000)
-        encoders = ["pillars", *(name for name in against.split(",") if name)]
-        result = bench_encode(events, device, lengths, sizes, encoders, status.update)
+        result = bench_encode(events, device, lengths, [int(n) for n in sizes], ["pillars", *names], status.update)
     print(encode_table(result))
     if json_file:
-        Path(json_file).write_text(json.dumps(result.to_dict(), indent=2))
+        try:
+            Path(json_file).write_text(json.dumps(result.to_dict(), indent=2))
+        except OSError as error:
+            raise FateError(f"{json_file}: cannot be written ({error.strerror}); the table is above") from None
 
 
-def _numbers(name: str, text: str) -> list[float]:
-    """Numbers above 0 from a comma-separated list."""
+def _numbers(name: str, text: str, least: float) -> list[float]:
+    """Numbers of at least ``least`` from a comma-separated list."""
     from fate.errors import FateError
 
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:
         values = []
-    if not values or not all(0 < value < 1e6 for value in values):
-        raise FateError(f"{name} {text!r} was given; expected numbers above 0, comma-separated")
+    if not values or not all(least <= value < 1e6 for value in values):
+        raise FateError(f"{name} {text!r} was given; expected numbers of at least {least:g}, comma-separated")
     return values
 
 

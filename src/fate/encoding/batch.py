@@ -77,6 +77,8 @@ class EventBatch:
         >>> EventBatch.from_windows([(Window(0, 50), events)])
         EventBatch(1 window, 2 events, 4×2, cpu)
         """
+        if isinstance(windows, Events) or not isinstance(windows, Iterable):
+            raise FateError(f"{type(windows).__name__} was given; expected pairs (Window, Events), one a window")
         pairs = [_pair(number, given) for number, given in enumerate(windows)]
         if not pairs:
             raise FateError(
@@ -124,14 +126,17 @@ class EventBatch:
             offsets: B + 1 numbers, from 0 to E: where each window's events begin.
             windows: B windows.
             sensor: (height, width).
-            check: that all values are possible; one look at each, and a wait for the device.
+            check: that all values are possible; one look at each, and a wait for the device. Without it they must be:
+                encoders read tables by these numbers, and a wrong one may end the process.
         """
         columns = {"t_us": t_us, "x": x, "y": y, "p": p}
         size = Sensor.of(sensor)
         try:
             bounds = [operator.index(n) for n in offsets]
         except TypeError:
-            raise FateError(f"offsets {list(offsets)[:8]} were given; expected whole numbers") from None
+            raise FateError(f"offsets={offsets!r} was given; expected a list of whole numbers") from None
+        if not isinstance(windows, Sequence) or not all(isinstance(window, Window) for window in windows):
+            raise FateError(f"windows={windows!r} was given; expected a list of Window(start_us, end_us)")
         _check_columns(columns, bounds, len(windows), size)
         for number, window in enumerate(windows):
             _check_duration(number, window.duration_us)
@@ -195,10 +200,11 @@ def _block(windows: int, events: int, device: torch.device) -> Tensor:
 
 
 def _pair(number: int, given: tuple[Window, Events]) -> tuple[Window, Events]:
-    kinds = [type(part).__name__ for part in given] if isinstance(given, tuple) else [type(given).__name__]
-    if kinds != ["Window", "Events"]:
-        raise FateError(f"window {number} was given as ({', '.join(kinds)}); expected a pair (Window, Events)")
-    return given
+    parts = tuple(given) if isinstance(given, tuple | list) else (given,)
+    if len(parts) != 2 or not isinstance(parts[0], Window) or not isinstance(parts[1], Events):
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        raise FateError(f"window {number} was given as ({kinds}); expected a pair (Window, Events)")
+    return parts[0], parts[1]
 
 
 def _one_sensor(events: Sequence[Events]) -> Sensor:

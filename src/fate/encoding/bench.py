@@ -235,6 +235,10 @@ def _needed_bytes(name: str, mode: str, batch: EventBatch) -> float:
 
 
 def _free_bytes(device: torch.device) -> float:
+    """Memory that is free, or infinity where the system does not say."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info()[0])
+    names = getattr(os, "sysconf_names", {})
+    if "SC_PAGE_SIZE" not in names or "SC_AVPHYS_PAGES" not in names:
+        return float("inf")
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))

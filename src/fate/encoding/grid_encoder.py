@@ -13,7 +13,6 @@ their last digit. No step waits for the device or depends on values there, so a 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -108,17 +107,6 @@ def loop_over_windows(
 
     in_threads(fill, range(parts))
     return torch.from_numpy(image)
-
-
-def whole_number(name: str, value: Any, least: int = 1) -> int:
-    """``value`` as an int of at least ``least``."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or number < least:
-        raise FateError(f"{name}={value!r} was given; expected a whole number, {least} or more")
-    return number
 
 
 def positive(name: str, value: Any, unit: str) -> float:

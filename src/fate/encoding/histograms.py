@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from fate.encoding.batch import EventBatch, window_of_events
-from fate.encoding.grid_encoder import GridEncoder, first_and_last, loop_over_windows, one_of, whole_number
+from fate.encoding.grid_encoder import GridEncoder, first_and_last, loop_over_windows, one_of
 from fate.encoding.kernels.grids_cpu import OVER_EVENTS, OVER_EVENTS_INCLUDING_LAST, OVER_WINDOW, count_events
+from fate.encoding.spec import whole_number
 from fate.errors import FateError
 from fate.events.events import Sensor
 

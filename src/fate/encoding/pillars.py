@@ -31,7 +31,7 @@ from fate.events.events import Sensor
 
 
 class PillarEncoder(nn.Module):
-    """Events to a pseudo-image [B, C, H / pillar, W / pillar], channels last in memory."""
+    """Events to a pseudo-image [B, C, H / pillar, W / pillar] (rounded up), channels last in memory."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class PillarEncoder(nn.Module):
         self.spec = PillarSpec(
             Sensor.of(sensor), pillar, moments, max_events, max_pillars, center_offsets, weighting, pooling
         )
-        self.channels, self.stride = whole_number("channels", channels, "channels"), pillar
-        self.seed = whole_number("seed", seed, "of the caps' choices", at_least=0)
+        self.channels, self.stride = whole_number("channels", channels), pillar
+        self.seed = whole_number("seed", seed, least=0)
         self.linear = nn.Linear(self.spec.features, channels)
         self.norm = nn.BatchNorm1d(channels)
         self.alpha: nn.Parameter | None = None
@@ -112,7 +112,7 @@ class PillarEncoder(nn.Module):
 
     def _check(self, batch: EventBatch) -> None:
         if not isinstance(batch, EventBatch):
-            raise FateError(f"a {type(batch).__name__} was given; expected an EventBatch: EventBatch.from_windows(...)")
+            raise FateError(f"{type(batch).__name__} was given; expected an EventBatch: EventBatch.from_windows(...)")
         if batch.sensor != self.spec.sensor:
             raise FateError(f"events of a {batch.sensor} sensor were given; this encoder is for {self.spec.sensor}")
         if batch.device != self.linear.weight.device:
@@ -162,17 +162,17 @@ class PillarEncoder(nn.Module):
             count, total, products: events, the sum [D] of their features, and of products of two of them [D, D].
             weight, bias: of the layer.
         """
-        events = torch.as_tensor(count, dtype=torch.float64, device=total.device)
+        events = torch.as_tensor(count, dtype=total.dtype, device=total.device)  # float64 where the device has it
         if isinstance(self.norm, nn.SyncBatchNorm) and torch.distributed.is_initialized():
             together = torch.cat([events[None], total, products.flatten()])
-            torch.distributed.all_reduce(together)
+            torch.distributed.all_reduce(together, group=self.norm.process_group)
             events, total, products = together[0], together[1 : 1 + len(total)], together[1 + len(total) :]
             products = products.view(len(total), -1)
         seen = events.clamp(min=1)
         average = total / seen
         covariance = products / seen - torch.outer(average, average)
-        wide = weight.double()
-        mean = wide @ average + bias.double()
+        wide = weight.to(total.dtype)
+        mean = wide @ average + bias.to(total.dtype)
         variance = ((wide @ covariance) * wide).sum(1).clamp(min=0)
         self._update_running(mean.detach(), variance.detach() * events / (events - 1).clamp(min=1), events)
         return mean.to(weight.dtype), variance.to(weight.dtype)
@@ -186,10 +186,13 @@ class PillarEncoder(nn.Module):
         calls = norm.num_batches_tracked
         if calls is not None:
             calls += events > 0
-        share = 1 / calls.clamp(min=1).double() if norm.momentum is None and calls is not None else norm.momentum or 0.0
-        share = torch.where(events > 0, share, 0.0)
+        if norm.momentum is None and calls is not None:
+            share = 1 / calls.clamp(min=1).to(mean.dtype)
+        else:
+            share = mean.new_tensor(norm.momentum or 0.0)
+        share = share * (events > 0)
         for running, now in ((norm.running_mean, mean), (norm.running_var, variance)):
-            running.copy_(running.double() * (1 - share) + now * share)
+            running.copy_(running.to(now.dtype) * (1 - share) + now * share)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy (a mean teacher's, another process's) has had no call yet."""

@@ -4,7 +4,8 @@ Every pillar and every event gets a 32-bit priority from a counter-based generat
 and a counter); a cap keeps the lowest. The key is (seed, start of the window, pillar); an event's counter is the
 number of earlier events in its pillar and its place in it (pixel, polarity). So the choice is the same in any batch,
 in any order of events with equal times, and on any device. The three versions here do the same arithmetic: whole
-numbers for reading, torch tensors, and compiled loops; ``kernels/cuda.py`` holds the fourth.
+numbers for reading, torch tensors, and compiled loops; ``kernels/cuda_binning.py`` holds the fourth. Exact
+duplicates (same time, pixel and polarity) have one priority: they stay or go together.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -29,11 +28,11 @@ class PillarSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sensor", Sensor.of(self.sensor))
-        whole_number("pillar", self.pillar, "pixels")
-        whole_number("moments", self.moments, "polynomials")
+        whole_number("pillar", self.pillar)
+        whole_number("moments", self.moments)
         for name in ("max_events", "max_pillars"):
             if getattr(self, name) is not None:
-                whole_number(name, getattr(self, name), "or None for no cap")
+                whole_number(name, getattr(self, name))
         if self.pillar > min(self.sensor):
             raise FateError(
                 f"pillar={self.pillar} was given for a {self.sensor} frame; a pillar must fit into the frame"
@@ -69,21 +68,15 @@ class PillarSpec:
         return 9 if self.center_offsets else 7
 
 
-def whole_number(name: str, value: Any, unit: str, at_least: int = 1) -> int:
-    """``value`` as an int, at least ``at_least``; booleans and fractions are refused."""
+def whole_number(name: str, value: Any, least: int = 1) -> int:
+    """``value`` as an int of at least ``least``; booleans and fractions are refused."""
     try:
-        number = -1 if isinstance(value, bool) else operator.index(value)
+        number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        number = -1
-    if number < at_least:
-        raise FateError(f"{name}={value!r} was given; expected a whole number of at least {at_least} ({unit})")
+        number = None
+    if number is None or number < least:
+        raise FateError(f"{name}={value!r} was given; expected a whole number, {least} or more")
     return number
-
-
-def grid_of(sensor: Sequence[int], pillar: int) -> tuple[int, int]:
-    """(rows, columns) of pillars over a frame."""
-    spec = PillarSpec(Sensor.of(sensor), pillar)
-    return spec.rows, spec.columns
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from fate.encoding.batch import EventBatch, window_of_events
-from fate.encoding.grid_encoder import GridEncoder, loop_over_windows, positive, whole_number
+from fate.encoding.grid_encoder import GridEncoder, loop_over_windows, positive
 from fate.encoding.kernels.grids_cpu import decay_last_events, queue_last_events
+from fate.encoding.spec import whole_number
 from fate.errors import FateError
 
 

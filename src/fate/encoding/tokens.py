@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 
 from fate.encoding.batch import EventBatch, window_of_events
-from fate.encoding.grid_encoder import GridEncoder, first_and_last, loop_over_windows, whole_number
+from fate.encoding.grid_encoder import GridEncoder, first_and_last, loop_over_windows
 from fate.encoding.kernels.grids_cpu import count_tokens
+from fate.encoding.spec import whole_number
 from fate.errors import FateError
 from fate.events.events import Sensor
 

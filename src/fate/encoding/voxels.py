@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from fate.encoding.batch import EventBatch, window_of_events
-from fate.encoding.grid_encoder import GridEncoder, loop_over_windows, one_of, whole_number
+from fate.encoding.grid_encoder import GridEncoder, loop_over_windows, one_of
 from fate.encoding.kernels.grids_cpu import spread_events
+from fate.encoding.spec import whole_number
 
 
 class VoxelGrid(GridEncoder):

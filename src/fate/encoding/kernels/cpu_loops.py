@@ -195,20 +195,20 @@ def backward(part: Part, known: Described, of: Folded, image: Floats, into: Fold
     base_into, table_into, slope_into, alpha_into, beta_into = into
     channels, degree, origin = len(beta), len(alpha), begin[0]
     base, mix, hidden = np.empty_like(beta), np.empty_like(beta), np.empty_like(beta)
-    total, sloped, moment = np.empty_like(beta), np.empty_like(beta), np.empty_like(alpha)
-    by_place = np.zeros_like(table)
+    total, sloped, moment = np.empty(channels), np.empty(channels), np.empty(alpha.shape)
     zero = base.dtype.type(0)
     for j in range(len(cell)):
         here, first, n = cell[j], begin[j] - origin, size[j]
         for c in range(channels):
-            base[c] = total[c] = sloped[c] = zero
+            base[c] = zero
+            total[c] = sloped[c] = 0.0
         for f in range(6):
             factor = shape[j, f]
             for c in range(channels):
                 base[c] += base_of[f, c] * factor
         for k in range(degree):
             for c in range(channels):
-                moment[k, c] = zero
+                moment[k, c] = 0.0
         for m in range(first, first + n):
             at, x = np.intp(place[m + origin]), tau[m]
             for k in range(degree):
@@ -227,7 +227,7 @@ def backward(part: Part, known: Described, of: Folded, image: Floats, into: Fold
                 total[c] += mix[c]
                 sloped[c] += mix[c] * x
             for c in range(channels):
-                by_place[at, c] += mix[c]
+                table_into[at, c] += mix[c]
         for f in range(6):
             factor = shape[j, f]
             for c in range(channels):
@@ -238,7 +238,6 @@ def backward(part: Part, known: Described, of: Folded, image: Floats, into: Fold
         for k in range(degree):
             for c in range(channels):
                 alpha_into[k, c] += image[here, c] * moment[k, c]
-    table_into[:] += by_place
 
 
 @compiled

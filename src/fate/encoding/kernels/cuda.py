@@ -27,7 +27,7 @@ from fate.errors import FateError
 CELLS = 2
 #: Programs that fill a large GPU: of more, each takes several blocks of cells, since most have none but empty ones.
 ENOUGH = 32_768
-#: Programs that sum over the whole batch; each takes every so-manieth block of cells, whatever the GPU.
+#: Programs that sum over the whole batch; each takes every n-th block of cells, whatever the GPU.
 SUMMING = 1024
 
 
@@ -76,7 +76,7 @@ class _Cells(NamedTuple):
     size: Tensor
     packed: Tensor
     histograms: Tensor  # [3, B, 2048] pillars by priority
-    counts: Tensor  # [5] four as in PillarStats, and the length of the list of
+    counts: Tensor  # [5] four as in PillarStats, and how many entries of ``full`` are used
     full: Tensor  # pillars with more than max_events
 
 

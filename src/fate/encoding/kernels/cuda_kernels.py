@@ -1,7 +1,8 @@
 """Triton kernels from pillars to the pseudo-image and back.
 
 A program has some cells and all channels: it goes through the first event of every cell, then the second, and so on.
-What it computes of an event is the same everywhere: ``features`` (Eq. 1), ``hidden`` (Eq. 2) and ``legendre``.
+Where gradients are summed an event's ``features`` (Eq. 1), ``hidden`` value (Eq. 2) and ``mixture`` of polynomials are
+made one by one; ``forward`` has them folded together.
 """
 
 import triton
@@ -151,7 +152,7 @@ def forward(begin, size, packed, share, mean, duration_us, scale, shift, alpha, 
 def backward(begin, size, packed, share, mean, duration_us, scale, shift, alpha, beta, image, rows, mixed_rows, total,
              cells, columns, height, width, channels, SIDE: tl.constexpr, CENTER: tl.constexpr, K: tl.constexpr,
              DEGREE: tl.constexpr, CELLS: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
-    """Gradients summed over every so-manieth block of cells; ``image`` is the image's gradient [cells, C]."""
+    """Gradients summed over every n-th block of cells; ``image`` is the image's gradient [cells, C]."""
     c = tl.arange(0, CHANNELS)
     used = c < channels
     D: tl.constexpr = 9 if CENTER else 7
@@ -228,7 +229,7 @@ def backward(begin, size, packed, share, mean, duration_us, scale, shift, alpha,
 @triton.jit
 def add_moments_of_features(begin, size, packed, mean, duration_us, parts, total, cells, columns, height, width,
                             SIDE: tl.constexpr, CENTER: tl.constexpr, CELLS: tl.constexpr):  # fmt: skip
-    """Products of two features, [16, 16], summed over every so-manieth block of cells; feature D is 1."""
+    """Products of two features, [16, 16], summed over every n-th block of cells; feature D is 1."""
     d = tl.arange(0, 16)
     sums = tl.zeros((16, 16), tl.float64)  # a variance is a small difference of these
     for block in range(tl.program_id(0), tl.cdiv(total, CELLS), tl.num_programs(0)):

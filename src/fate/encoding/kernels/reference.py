@@ -5,8 +5,8 @@ does; only BatchNorm looks at all of them. Names and the paper's symbols:
 
     tau     τ     time in the window, -1 to 1              mask    m     1 for an event, 0 for padding
     X       X     event features (D, P, N)                 w       w     trapezoidal weights, Eq. 5
-    H       H     latent features (C, P, N)                W       W     sum of a pillar's weights
-    z       z     moments, Eq. 6                           r       r     pillar representation, Eq. 7
+    hidden  H     latent features (C, P, N)                total   W     sum of a pillar's weights
+    z       z     moments, Eq. 6                           representation  r   of a pillar, Eq. 7
 """
 
 from __future__ import annotations

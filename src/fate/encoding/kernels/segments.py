@@ -69,15 +69,20 @@ def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Segments:
     )  # fmt: skip
 
 
+def widest(device: torch.device) -> torch.dtype:
+    """The widest float type of a device: Apple's GPUs have no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def features(of: Segments, dtype: torch.dtype) -> Tensor:
     """[E, D] what describes each event; the order is DESIGN's and the paper's Eq. 1."""
-    spec = of.spec
+    spec, wide = of.spec, widest(of.t_us.device)
     height, width = spec.sensor
 
     def mean(values: Tensor) -> Tensor:  # of whole numbers, so exact up to the division
-        return (torch.zeros_like(of.size).index_add(0, of.pillar, values) / of.size.double())[of.pillar]
+        return (torch.zeros_like(of.size).index_add(0, of.pillar, values) / of.size.to(wide))[of.pillar]
 
-    x, y, t = of.x.double(), of.y.double(), of.t_us.double()
+    x, y, t = of.x.to(wide), of.y.to(wide), of.t_us.to(wide)
     tau = 2 * t / of.duration_us - 1
     columns = [x / width, y / height, tau, 2.0 * of.p - 1]
     columns += [(x - mean(of.x)) / width, (y - mean(of.y)) / height, 2 * (t - mean(of.t_us)) / of.duration_us]
@@ -88,9 +93,10 @@ def features(of: Segments, dtype: torch.dtype) -> Tensor:
 
 
 def shares(of: Segments) -> Tensor:
-    """[E] Eq. 5 over its sum; events of equal times share theirs; uniform where a pillar has but one time. float64."""
+    """[E] Eq. 5 over its sum; events of equal times share theirs; uniform where a pillar has but one time."""
     size = of.size[of.pillar]
-    uniform = 1 / size.double()
+    wide = widest(size.device)
+    uniform = 1 / size.to(wide)
     if of.spec.weighting == "uniform" or not len(of.t_us):
         return uniform
     starts = _run_starts(of.pillar, of.t_us)
@@ -103,12 +109,12 @@ def shares(of: Segments) -> Tensor:
     last = of.size.cumsum(0) - 1
     span = (of.t_us[last] - of.t_us[last - of.size + 1])[of.pillar]
     together = torch.bincount(run)[run]
-    return torch.where(span > 0, weight[run].double() / (2.0 * span.clamp(min=1) * together), uniform)
+    return torch.where(span > 0, weight[run].to(wide) / (2.0 * span.clamp(min=1) * together), uniform)
 
 
 def moments(of: Segments) -> tuple[int, Tensor, Tensor]:
-    """How many events there are, the sum [D] of their features, and of products of two [D, D]; float64."""
-    values = features(of, torch.float64)
+    """How many events there are, the sum [D] of their features, and of products of two [D, D]."""
+    values = features(of, widest(of.t_us.device))
     return len(values), values.sum(0), values.T @ values
 
 
@@ -121,7 +127,7 @@ def forward(of: Segments, weights: Weights) -> Tensor:
         index = of.pillar[:, None].expand_as(hidden)
         values = hidden.new_zeros(len(of.size), channels).scatter_reduce(0, index, hidden, "amax", include_self=False)
     else:
-        tau = 2 * of.t_us.double() / of.duration_us - 1
+        tau = 2 * of.t_us.to(widest(of.t_us.device)) / of.duration_us - 1
         basis = (legendre(tau, spec.moments) * shares(of)).to(dtype)  # [K, E]
         mixed = hidden * (basis.T @ weights.alpha.T)
         values = hidden.new_zeros(len(of.size), channels).index_add(0, of.pillar, mixed) + weights.beta
