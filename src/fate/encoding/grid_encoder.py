@@ -13,6 +13,7 @@ their last digit. No step waits for the device or depends on values there, so a 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ from fate.events.events import Sensor
 EVENTS_A_THREAD = 20_000  # fewer are counted sooner than a thread starts
 
 
-class GridEncoder(nn.Module):
+class GridEncoder(nn.Module, ABC):
     """Events of B windows to images [B, C, H', W'], float32, without parameters.
 
     Attributes:
@@ -63,13 +64,13 @@ class GridEncoder(nn.Module):
             )
         return self.by_loop(batch) if batch.device.type == "cpu" else self.by_tensors(batch)
 
+    @abstractmethod
     def by_tensors(self, batch: EventBatch) -> Tensor:
         """The image in tensor operations, on any device."""
-        raise NotImplementedError
 
+    @abstractmethod
     def by_loop(self, batch: EventBatch) -> Tensor:
         """The image by one pass over the events of a batch on the CPU."""
-        raise NotImplementedError
 
     def shape(self, batch: EventBatch) -> tuple[int, int, int, int]:
         """(B, C, H', W') of the batch's image."""
