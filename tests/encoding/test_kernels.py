@@ -16,7 +16,7 @@ from torch.func import functional_call
 
 from fate.encoding import pillars
 from fate.encoding.batch import EventBatch
-from fate.encoding.kernels import cpu, reference, segments
+from fate.encoding.kernels import cpu, folding, reference, segments
 from fate.encoding.kernels.gradients import Weights
 from fate.encoding.pillars import PillarEncoder
 from fate.encoding.spec import PillarSpec
@@ -307,11 +307,11 @@ def test_the_folded_weights_are_unfolded_by_the_transpose() -> None:
     random = torch.Generator().manual_seed(0)
     shapes = [(4, 9), (4,), (4, 3), (4,)]
     weights = Weights(*(torch.randn(shape, generator=random, dtype=torch.float64) for shape in shapes))
-    folded = cpu.fold(weights, spec)
+    folded = folding.fold(weights, spec)
     numpy_random = np.random.default_rng(0)
     gradient = type(folded)(*(numpy_random.normal(size=part.shape) for part in folded))
     one = sum(float((a * b).sum()) for a, b in zip(folded, gradient, strict=True))
-    unfolded = cpu.unfold(gradient, spec, weights)
+    unfolded = folding.unfold(gradient, spec, weights)
     other = sum(float((a * b).sum()) for a, b in zip(weights, unfolded, strict=True))
     assert one == pytest.approx(other)
 

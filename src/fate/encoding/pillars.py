@@ -92,16 +92,21 @@ class PillarEncoder(nn.Module):
         Args:
             batch: on the device of the parameters, of the sensor this encoder was made for.
         """
+        image: Tensor
         weight = self.linear.weight
         self._check(batch)
         kernel = kernel_for(weight.device, weight.dtype, self.spec)
         seed = int(torch.randint(2**62, ())) if self.training and self._capped else self.seed
         with _without_autocast(weight.device.type):
+            if self._at_once(kernel):
+                image, stats = kernel.encode(batch, self.spec, seed, self.linear, self.norm, self.alpha, self.beta)
+                self._counts = _reader(stats)
+                return image
             prepared = kernel.prepare(batch, self.spec, seed)
             self._counts = _reader(prepared.stats)
             weights = self._folded(kernel, prepared)
             if hasattr(kernel, "backward") and torch.is_grad_enabled():
-                image: Tensor = _Encode.apply(kernel, prepared, *weights)  # type: ignore[no-untyped-call]
+                image = _Encode.apply(kernel, prepared, *weights)  # type: ignore[no-untyped-call]
             else:
                 image = kernel.forward(prepared, weights)
         return image if image.dtype == weight.dtype else image.to(weight.dtype)
@@ -109,6 +114,17 @@ class PillarEncoder(nn.Module):
     @property
     def _capped(self) -> bool:
         return self.spec.max_events is not None or self.spec.max_pillars is not None
+
+    @property
+    def _plain(self) -> bool:
+        """Whether this is inference with all parameters there are."""
+        frozen = not (self.training or torch.is_grad_enabled())
+        return frozen and self.norm.affine and self.norm.track_running_stats and self.norm.running_mean is not None
+
+    def _at_once(self, kernel: ModuleType) -> bool:
+        """Whether a kernel has a way from events to image for this case."""
+        ways = hasattr(kernel, "can_encode") and self._plain
+        return bool(ways and kernel.can_encode(self.spec, self.channels, self.linear.weight.dtype))
 
     def _check(self, batch: EventBatch) -> None:
         if not isinstance(batch, EventBatch):
@@ -129,7 +145,7 @@ class PillarEncoder(nn.Module):
         """
         norm, own = self.norm, self.linear.weight.dtype
         use_batch = self.training or norm.running_mean is None or norm.running_var is None
-        plain = norm.affine and own in (torch.float32, torch.float64) and not (use_batch or torch.is_grad_enabled())
+        plain = self._plain and own in (torch.float32, torch.float64)
         if plain and hasattr(kernel, "fold_running") and self.alpha is not None and self.beta is not None:
             scale, moved = kernel.fold_running(self.linear, norm)
             return Weights(scale, moved, self.alpha, self.beta)

@@ -40,7 +40,7 @@ def bin_events(batch: EventBatch, spec: PillarSpec, seed: int) -> Binned:
     cell, size = np.empty(events, np.int32), np.empty(events, np.int32)
     begin = np.empty(events, np.int64)
     t_us, place = np.empty(events, np.int32), np.empty(events, np.int16)
-    tables = _tables(spec)
+    of_pixels = tables(spec)
 
     def one(number: int) -> NDArray[np.int64]:
         part = slice(int(offsets[number]), int(offsets[number + 1]))
@@ -48,7 +48,7 @@ def bin_events(batch: EventBatch, spec: PillarSpec, seed: int) -> Binned:
         given = tuple(columns[name][part] for name in ("t_us", "x", "y", "p"))
         kept = tuple(array[part] for array in (cell, begin, size, t_us, place))
         return _bin_window(
-            given, tables, spec.cells, spec.max_pillars or 0, spec.max_events or 0, key, part.start, kept
+            given, of_pixels, spec.cells, spec.max_pillars or 0, spec.max_events or 0, key, part.start, kept
         )
 
     counts = np.stack(in_threads(one, range(len(batch))))
@@ -59,7 +59,7 @@ def bin_events(batch: EventBatch, spec: PillarSpec, seed: int) -> Binned:
 
 
 @lru_cache(maxsize=64)
-def _tables(spec: PillarSpec) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int16], NDArray[np.int16]]:
+def tables(spec: PillarSpec) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int16], NDArray[np.int16]]:
     """What a column and what a row adds to the cell, and to the place in the pillar."""
     side = spec.pillar
     across, down = np.arange(spec.sensor.width), np.arange(spec.sensor.height)
@@ -101,7 +101,7 @@ def _bin_window(given: tuple[NDArray[Any], ...], tables: tuple[NDArray[Any], ...
             if count[c]:
                 priority[found] = mixed_u32(np.uint32(np.uint32(c) ^ key))
                 found += 1
-        limit = _lowest(priority, max_pillars)
+        limit = lowest(priority, max_pillars)
     free, number = 0, 0
     for c in range(cells):  # from now on count holds where a cell's next event goes
         here = count[c]
@@ -127,14 +127,14 @@ def _bin_window(given: tuple[NDArray[Any], ...], tables: tuple[NDArray[Any], ...
             if size[j] > max_events:
                 first = begin[j] - offset
                 whole = mixed_u32(np.uint32(np.uint32(cell[j]) ^ key))
-                _keep(t_us[first : first + size[j]], place[first : first + size[j]], whole, max_events)
+                keep(t_us[first : first + size[j]], place[first : first + size[j]], whole, max_events)
                 result[3] += size[j] - max_events
                 size[j] = max_events
     return result
 
 
 @compiled
-def _lowest(priority: NDArray[np.uint32], most: int) -> np.uint32:
+def lowest(priority: NDArray[np.uint32], most: int) -> np.uint32:
     """The limit up to which ``most`` priorities lie (more, if several are at the limit), bit by bit."""
     limit = np.uint32(0)
     for bit in range(31, -1, -1):
@@ -150,7 +150,7 @@ def _lowest(priority: NDArray[np.uint32], most: int) -> np.uint32:
 
 
 @compiled
-def _keep(t_us: NDArray[np.int32], place: NDArray[np.int16], pillar: np.uint32, most: int) -> None:
+def keep(t_us: NDArray[np.int32], place: NDArray[np.int16], pillar: np.uint32, most: int) -> None:
     """The ``most`` events of lowest priority to the front, in their order."""
     events = len(t_us)
     priority = np.empty(events, np.uint32)
@@ -159,7 +159,7 @@ def _keep(t_us: NDArray[np.int32], place: NDArray[np.int16], pillar: np.uint32, 
         if i and t_us[i] != t_us[i - 1]:
             earlier = i
         priority[i] = event_priority_u32(pillar, earlier, place[i])
-    limit = _lowest(priority, most)
+    limit = lowest(priority, most)
     at_limit = most
     for i in range(events):
         if priority[i] < limit:

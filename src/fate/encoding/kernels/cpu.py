@@ -1,32 +1,30 @@
 """Pillar Encoding on the CPU, compiled: one pass over a pillar's events, nothing of size P·N or E·C.
 
-An event's latent feature before ReLU is affine in the event: within a pillar it is
-
-    base_c + table[place, c] + slope_c · tau
-
-with one base per pillar (its position and the mean of its events), one table for the few places an event can have in
-a pillar (pixel and polarity), and one slope. The weights are folded into that form and gradients, summed in it, are
-unfolded at the end; the loops are in ``cpu_loops.py``. ``segments.py`` is the readable twin.
+The weights are folded into the form of ``folding.py`` and gradients, summed in it, are unfolded at the end; the loops
+are in ``cpu_loops.py``. ``segments.py`` is the readable twin. Where no gradient is needed, ``cpu_bands.py`` does the
+same in one call for each thread.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from fate.encoding.batch import EventBatch
 from fate.encoding.kernels import cpu_loops as loops
 from fate.encoding.kernels.binning import Binned, bin_events
+from fate.encoding.kernels.cpu_bands import can_encode, encode
 from fate.encoding.kernels.cpu_loops import Described, Folded, Part
+from fate.encoding.kernels.folding import fold, places, unfold
 from fate.encoding.kernels.gradients import Gradients, Weights
 from fate.encoding.kernels.threads import in_threads, num_threads
 from fate.encoding.spec import PillarSpec
+
+__all__ = ["backward", "can_encode", "encode", "forward", "moments", "prepare"]
 
 #: Pillars to a task where sums are made; fixed, so that they do not depend on the number of threads.
 CHUNK = 1024
@@ -57,8 +55,7 @@ def forward(binned: Binned, weights: Weights) -> Tensor:
     image = torch.empty(len(binned.pillars), spec.cells, channels, dtype=weights.beta.dtype)
     pixels, folded = image.numpy(), fold(weights, spec)
     tasks = _even_tasks(binned)
-    run = loops.forward_of_three if spec.moments == 3 else loops.forward
-    run = loops.forward_of_maximum if spec.pooling == "max" else run
+    run = loops.forward_of_maximum if spec.pooling == "max" else loops.forward
 
     def one(task: int) -> None:
         window, first, last = tasks[task]
@@ -96,57 +93,6 @@ def backward(binned: Binned, weights: Weights, gradient: Tensor) -> Gradients:
         for sums, more in zip(total, part, strict=True):
             np.add(sums, more, out=sums)
     return unfold(total, spec, weights)
-
-
-@lru_cache(maxsize=64)
-def folding(spec: PillarSpec, dtype: str = "float64") -> NDArray[Any]:
-    """[6 + places + 1, D]: what each feature's weight adds to base, table and slope."""
-    height, width = spec.sensor
-    column, row, polarity = places(spec.pillar)
-    count = len(column)
-    matrix = np.zeros((7 + count, spec.features))
-    table, slope = slice(6, 6 + count), 6 + count
-    matrix[1, 0], matrix[2, 1] = 1 / width, 1 / height  # x and y of the corner
-    matrix[3, 4], matrix[4, 5], matrix[5, 6] = 1 / width, 1 / height, 1  # the means, to be taken off
-    matrix[table, 0], matrix[table, 1], matrix[table, 3] = column / width, row / height, polarity
-    matrix[table, 4], matrix[table, 5] = column / width, row / height
-    matrix[slope, 2] = matrix[slope, 6] = 1
-    if spec.center_offsets:
-        middle = (spec.pillar - 1) / 2
-        matrix[table, 7], matrix[table, 8] = (column - middle) / width, (row - middle) / height
-    return matrix.astype(dtype)
-
-
-def fold_running(linear: nn.Linear, norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
-    """Linear layer and BatchNorm with running statistics as one affine map, without gradients: scale and shift."""
-    parts = (linear.weight, linear.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var)
-    weight, bias, gamma, delta, mean, variance = (part.detach().numpy() for part in parts if part is not None)
-    factor = gamma / np.sqrt(variance + weight.dtype.type(norm.eps))
-    return torch.from_numpy(weight * factor[:, None]), torch.from_numpy((bias - mean) * factor + delta)
-
-
-def fold(weights: Weights, spec: PillarSpec) -> Folded:
-    """Weights of features to base, table and slope."""
-    scale, shift, alpha, beta = (part.detach().numpy() for part in weights)
-    both = folding(spec, scale.dtype.name) @ scale.T
-    both[0] += shift
-    return Folded(both[:6], both[6:-1], both[-1], np.ascontiguousarray(alpha.T), beta)
-
-
-def unfold(gradient: Folded, spec: PillarSpec, weights: Weights) -> Gradients:
-    """Gradients of base, table and slope to those of the weights: the transpose of ``fold``."""
-    both = np.concatenate([gradient.base, gradient.table, gradient.slope[None]])
-    with np.errstate(invalid="ignore"):  # of a gradient that has overflown
-        scale = both.T @ folding(spec)
-    parts = (scale, gradient.base[0], gradient.alpha.T, gradient.beta)
-    return Gradients(*(torch.from_numpy(np.ascontiguousarray(part)).to(weights.beta.dtype) for part in parts))
-
-
-@lru_cache(maxsize=64)
-def places(side: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Column, row and polarity (-1, 1) of each place in a pillar [2 side²]; see ``Binned.place``."""
-    place = np.arange(2 * side * side)
-    return place // 2 % side, place // 2 // side, 2 * (place % 2) - 1
 
 
 def _described(part: Part, folded: Folded, spec: PillarSpec) -> Described:

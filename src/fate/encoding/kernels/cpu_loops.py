@@ -134,40 +134,6 @@ def forward(part: Part, known: Described, of: Folded, image: Floats, start: int,
     image[free:stop] = zero
 
 
-@compiled_finite_sums
-def forward_of_three(part: Part, known: Described, of: Folded, image: Floats, start: int, stop: int) -> None:
-    """``forward`` for the paper's K = 3, with fewer sweeps: a pillar's first event comes with its base."""
-    cell, begin, size, _, place, _, _, _, _, _ = part
-    tau, basis, shape = known
-    base_of, table, slope, alpha, beta = of
-    channels, origin = len(beta), begin[0]
-    base = np.empty_like(beta)
-    zero = base.dtype.type(0)
-    free = start
-    for j in range(len(cell)):
-        here, first, end = cell[j], begin[j] - origin, begin[j] - origin + size[j]
-        if free < here:
-            image[free:here] = zero
-        free = here + 1
-        f1, f2, f3, f4, f5 = shape[j, 1], shape[j, 2], shape[j, 3], shape[j, 4], shape[j, 5]
-        p0, x0 = np.intp(place[first + origin]), tau[first]
-        a0, b0, c0 = basis[first, 0], basis[first, 1], basis[first, 2]
-        for c in range(channels):
-            here_too = (
-                base_of[0, c] + base_of[1, c] * f1 + base_of[2, c] * f2
-                + base_of[3, c] * f3 + base_of[4, c] * f4 + base_of[5, c] * f5
-            )  # fmt: skip
-            base[c] = here_too
-            mixed = alpha[0, c] * a0 + alpha[1, c] * b0 + alpha[2, c] * c0
-            image[here, c] = beta[c] + max(here_too + table[p0, c] + slope[c] * x0, zero) * mixed
-        for m in range(first + 1, end):
-            p0, x0, a0, b0, c0 = np.intp(place[m + origin]), tau[m], basis[m, 0], basis[m, 1], basis[m, 2]
-            for c in range(channels):
-                mixed = alpha[0, c] * a0 + alpha[1, c] * b0 + alpha[2, c] * c0
-                image[here, c] += max(base[c] + table[p0, c] + slope[c] * x0, zero) * mixed
-    image[free:stop] = zero
-
-
 @compiled
 def forward_of_maximum(part: Part, known: Described, of: Folded, image: Floats, start: int, stop: int) -> None:
     """The same for max pooling: the largest hidden value, or 0."""

@@ -90,7 +90,7 @@ def _sort(batch: EventBatch, spec: PillarSpec, first: int) -> _Cells:
     sizes = [total, total, 3 * windows * binning.BINS, 5]
     zeros = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
     begin, size, histograms, counts = torch.split(zeros, sizes)
-    unsorted, packed = torch.empty(2, events, dtype=torch.int64, device=device)
+    unsorted, packed = (torch.empty(events, dtype=torch.int64, device=device) for _ in range(2))
     capped = spec.max_events is not None
     full = torch.empty(events // (spec.max_events + 1) + 1 if spec.max_events else 1, dtype=torch.int32, device=device)
     if events:

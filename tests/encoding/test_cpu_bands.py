@@ -1,0 +1,111 @@
+"""Events to image in one call for each thread, against the way in several steps that training takes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+
+from fate.encoding.batch import EventBatch
+from fate.encoding.kernels import cpu, cpu_bands, vectors
+from fate.encoding.pillars import PillarEncoder
+from fate.encoding.spec import PillarSpec, PillarStats
+
+from .conftest import SENSOR, Row, batch_of, crowded, make_encoder, rows_of_events, special_batches
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"max_events": 3, "max_pillars": 20},
+    {"max_events": None, "max_pillars": None},
+    {"pillar": 1, "center_offsets": True},
+    {"pillar": 4, "weighting": "uniform", "max_events": 5},
+    {"pillar": 8, "max_pillars": 1},
+]
+
+
+def both_ways(encoder: PillarEncoder, batch: EventBatch) -> tuple[Tensor, Tensor, PillarStats, PillarStats]:
+    """Image at once, image step by step, and the counts of each."""
+    with torch.no_grad():
+        assert encoder._at_once(cpu)
+        image, counts = encoder(batch), encoder.last_stats
+        prepared = cpu.prepare(batch, encoder.spec, encoder.seed)
+        stepwise = cpu.forward(prepared, encoder._folded(cpu, prepared))
+    assert counts is not None
+    return image, stepwise, counts, prepared.stats
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_at_once_equals_step_by_step_for_any_number_of_threads(options: dict[str, Any], threads: int) -> None:
+    encoder = make_encoder(channels=32, **options)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for seed in range(4):
+            image, stepwise, counts, expected = both_ways(encoder, crowded(seed))
+            torch.testing.assert_close(image, stepwise, rtol=1e-5, atol=1e-5)
+            assert counts == expected
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", special_batches())
+def test_at_once_equals_step_by_step_on_special_windows(name: str) -> None:
+    image, stepwise, counts, expected = both_ways(make_encoder(channels=16, max_events=4), special_batches()[name])
+    torch.testing.assert_close(image, stepwise, rtol=1e-5, atol=1e-5)
+    assert counts == expected
+
+
+@given(rows_of_events())
+@settings(max_examples=60, deadline=None)
+def test_at_once_equals_step_by_step_on_any_events(rows: list[Row]) -> None:
+    image, stepwise, counts, expected = both_ways(make_encoder(channels=16, max_pillars=7), batch_of(rows))
+    torch.testing.assert_close(image, stepwise, rtol=1e-5, atol=1e-5)
+    assert counts == expected
+
+
+def test_the_image_does_not_depend_on_how_many_threads_share_it() -> None:
+    encoder, batch, before = make_encoder(channels=16), crowded(3), torch.get_num_threads()
+    images = []
+    try:
+        for threads in (1, 2, 7):
+            torch.set_num_threads(threads)
+            with torch.no_grad():
+                images.append(encoder(batch))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(images[0], images[1])
+    assert torch.equal(images[0], images[2])
+
+
+def test_bands_cover_every_cell_once() -> None:
+    count = torch.randint(0, 4, (317,), generator=torch.Generator().manual_seed(2)).to(torch.int32).numpy()
+    for bands in (1, 2, 3, 9, 400):
+        borders = [cpu_bands._borders(count, band, bands)[:2] for band in range(bands)]
+        assert borders[0][0] == 0
+        assert borders[-1][1] == len(count)
+        assert all(before[1] == after[0] for before, after in pairwise(borders))
+        assert {cpu_bands._borders(count, band, bands)[2] for band in range(bands)} == {(count > 0).sum()}
+
+
+def test_a_channel_that_has_diverged_shows() -> None:
+    encoder = make_encoder(channels=16)
+    with torch.no_grad():
+        encoder.linear.weight[3, 2] = float("nan")
+        encoder.alpha[5, 1] = float("inf")  # type: ignore[index]
+        image = encoder(crowded(1))
+    assert image[:, [3, 5]].isnan().all()
+    assert image[:, [0, 1, 2, 4, *range(6, 16)]].isfinite().all()
+
+
+def test_what_is_not_made_for_goes_the_other_way() -> None:
+    spec = PillarSpec(SENSOR)  # type: ignore[arg-type]
+    assert cpu_bands.can_encode(spec, 64, torch.float32)
+    assert not cpu_bands.can_encode(spec, 64, torch.float64)
+    assert not cpu_bands.can_encode(spec, vectors.WIDTH + 1, torch.float32)
+    assert not cpu_bands.can_encode(PillarSpec(SENSOR, moments=2), 64, torch.float32)  # type: ignore[arg-type]
+    assert not cpu_bands.can_encode(PillarSpec(SENSOR, pooling="max"), 64, torch.float32)  # type: ignore[arg-type]
