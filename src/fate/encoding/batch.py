@@ -46,6 +46,7 @@ class EventBatch:
         start_us, duration_us: [B] int64, the windows.
         sensor: (height, width) in pixels.
         counts: the events of each window, as plain numbers.
+        durations: µs of each window, as plain numbers; None where only the device knows.
     """
 
     t_us: Tensor
@@ -56,9 +57,12 @@ class EventBatch:
     start_us: Tensor
     duration_us: Tensor
 
-    def __init__(self, block: Tensor, counts: Sequence[int], sensor: Sensor) -> None:
+    def __init__(
+        self, block: Tensor, counts: Sequence[int], sensor: Sensor, durations: Sequence[int] | None = None
+    ) -> None:
         """For internal use: ``block`` holds the columns, 8-byte aligned, in the order of ``COLUMNS``."""
         self.block, self.counts, self.sensor = block, tuple(counts), sensor
+        self.durations = None if durations is None else tuple(durations)
         first = 0
         for name, (length, dtype) in _layout(len(self.counts), sum(self.counts)).items():
             size = length * dtype.itemsize
@@ -93,10 +97,11 @@ class EventBatch:
                     " must lie inside: take events.between(window.start_us, window.end_us)"
                 )
         counts = [len(events) for _, events in pairs]
-        batch = cls(_block(len(pairs), sum(counts), torch.device("cpu")), counts, sensor)
+        durations = [window.duration_us for window, _ in pairs]
+        batch = cls(_block(len(pairs), sum(counts), torch.device("cpu")), counts, sensor, durations)
         columns = {name: getattr(batch, name).numpy() for name in COLUMNS}
         columns["start_us"][:] = [window.start_us for window, _ in pairs]
-        columns["duration_us"][:] = [window.duration_us for window, _ in pairs]
+        columns["duration_us"][:] = durations
         columns["offsets"][:] = np.concatenate([[0], np.cumsum(counts)])
         first = 0
         for (window, events), count in zip(pairs, counts, strict=True):
@@ -148,24 +153,35 @@ class EventBatch:
         if check:
             columns = {name: column.long() for name, column in columns.items()}
             _check_values(since, columns, each, duration_us, size)
-        batch = cls(_block(len(windows), bounds[-1], t_us.device), counts.tolist(), size)
+        durations = [window.duration_us for window in windows]
+        batch = cls(_block(len(windows), bounds[-1], t_us.device), counts.tolist(), size, durations)
         rows = {"start_us": start_us, "duration_us": duration_us, "offsets": torch.tensor(bounds)}
         for name, column in {**rows, **columns, "t_us": since}.items():
             getattr(batch, name).copy_(column)
         return batch
 
+    @classmethod
+    def with_room(cls, events: int, windows: int, sensor: Sequence[int], device: str | torch.device) -> EventBatch:
+        """A batch for others to write into: ``events`` events, all in the first of ``windows`` windows, all numbers 0.
+
+        What is written must be possible (see ``from_tensors``), and ``offsets`` must rise from 0 to ``events``.
+        """
+        batch = cls(_block(windows, events, torch.device(device)), [events] + [0] * (windows - 1), Sensor.of(sensor))
+        batch.offsets[1:] = events
+        return batch
+
     def to(self, device: str | torch.device, non_blocking: bool = False) -> EventBatch:
         """The batch on a device: one copy, or itself where it is there already."""
         moved = self.block.to(device, non_blocking=non_blocking)
-        return self if moved is self.block else EventBatch(moved, self.counts, self.sensor)
+        return self if moved is self.block else EventBatch(moved, self.counts, self.sensor, self.durations)
 
     def pin_memory(self) -> EventBatch:
         """The batch in page-locked memory, from which ``to("cuda", non_blocking=True)`` does not wait."""
-        return EventBatch(self.block.pin_memory(), self.counts, self.sensor)
+        return EventBatch(self.block.pin_memory(), self.counts, self.sensor, self.durations)
 
-    def __reduce__(self) -> tuple[type[EventBatch], tuple[Tensor, tuple[int, ...], Sensor]]:
+    def __reduce__(self) -> tuple[type[EventBatch], tuple[Tensor, tuple[int, ...], Sensor, tuple[int, ...] | None]]:
         """Copied and sent to another process as the one block it is."""
-        return EventBatch, (self.block, self.counts, self.sensor)
+        return EventBatch, (self.block, self.counts, self.sensor, self.durations)
 
     @property
     def device(self) -> torch.device:

@@ -199,14 +199,13 @@ class PillarEncoder(nn.Module):
         norm = self.norm
         if not self.training or norm.running_mean is None or norm.running_var is None:
             return
-        calls = norm.num_batches_tracked
+        calls, seen = norm.num_batches_tracked, (events > 0).to(mean.dtype)
         if calls is not None:
             calls += events > 0
         if norm.momentum is None and calls is not None:
-            share = 1 / calls.clamp(min=1).to(mean.dtype)
+            share = seen / calls.clamp(min=1)
         else:
-            share = mean.new_tensor(norm.momentum or 0.0)
-        share = share * (events > 0)
+            share = seen * (norm.momentum or 0.0)
         for running, now in ((norm.running_mean, mean), (norm.running_var, variance)):
             running.copy_(running.to(now.dtype) * (1 - share) + now * share)
 

@@ -136,7 +136,7 @@ def _encode_band(given: tuple[NDArray[Any], ...], part: tuple[int, int, int, int
                 pillars[number, 0], pillars[number, 1], pillars[number, 2] = c, free, here
                 number += 1
                 count[c] = free
-                free += here
+                free += int(here)
                 largest = max(largest, int(here))
             else:
                 result[1] += 1
@@ -144,10 +144,9 @@ def _encode_band(given: tuple[NDArray[Any], ...], part: tuple[int, int, int, int
     packed = np.empty(own + 1, np.int64)  # place and time of an event
     for i in range(begin, end):
         both = of_x[x[i]] + of_y[y[i]]
-        c = np.int32(both)
-        slot = count[c]
+        slot = count[np.int32(both)]
         packed[slot] = ((both >> 32) + p[i]) << 32 | np.int64(t[i])
-        count[c] = slot + (slot < own)
+        count[np.int32(both)] = slot + (slot < own)
     if max_events and largest > max_events:
         result[3] = _keep_in_all(pillars[:number], packed, max_events, key)
         largest = max_events
