@@ -1,0 +1,1 @@
+"""From a pseudo-image to features at strides 8, 16 and 32."""

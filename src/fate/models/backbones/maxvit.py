@@ -1,0 +1,207 @@
+"""The backbone of RVT (Gehrig & Scaramuzza, CVPR 2023) and of S5-ViT (Zubić et al., CVPR 2024).
+
+Four stages, each at half the resolution of the one before: a strided convolution with a norm, attention within windows
+and then over a grid, and a memory at every pixel, which is an LSTM in RVT and a state-space layer in S5-ViT. What the
+memory says is the stage's output, for the next stage and, from the second on, for the neck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fate.errors import FateError
+from fate.models.layers.attention import TransformerBlock, from_grid, from_windows, to_grid, to_windows
+from fate.models.layers.conv_lstm import ConvLSTM
+from fate.models.layers.s5 import S5, S5Block
+from fate.models.renaming import Rules
+
+Memory = Literal["lstm", "s5"]
+#: Of one stage: the LSTM's (hidden, cell), or the state of S5.
+StageState = Tensor | tuple[Tensor, Tensor]
+
+#: From the names of the public checkpoints, below ``mdl.backbone.``, to ours.
+OFFICIAL_NAMES: Rules = (
+    (r"\.downsample_cf2cl\.", ".downsample."),
+    (r"\.att_blocks\.0\.att_(window|grid)\.", r".\1."),
+    (r"\.self_attn\.qkv\.", ".attention.qkv."),
+    (r"\.self_attn\.proj\.", ".attention.out."),
+    (r"\.ls1\.gamma$", ".attention_scale"),
+    (r"\.ls2\.gamma$", ".mlp_scale"),
+    (r"\.norm1\.", ".attention_norm."),
+    (r"\.norm2\.", ".mlp_norm."),
+    (r"\.mlp\.net\.0\.0\.", ".mlp.0."),
+    (r"\.mlp\.net\.2\.", ".mlp.2."),
+    (r"\.lstm\.conv1x1\.", ".memory.gates."),
+    (r"\.s5_block\.s5\.seq\.Lambda$", ".memory.ssm.eigenvalues"),
+    (r"\.s5_block\.s5\.seq\.B$", ".memory.ssm.input_matrix"),
+    (r"\.s5_block\.s5\.seq\.C$", ".memory.ssm.output_matrix"),
+    (r"\.s5_block\.s5\.seq\.D$", ".memory.ssm.feedthrough"),
+    (r"\.s5_block\.s5\.seq\.log_step$", ".memory.ssm.log_step"),
+    (r"\.s5_block\.attn_norm\.", ".memory.norm."),
+    (r"\.s5_block\.ff_norm\.", ".memory.mlp_norm."),
+    (r"\.s5_block\.ff_enc\.", ".memory.expand."),
+    (r"\.s5_block\.ff_dec\.", ".memory.contract."),
+)
+
+
+class MaxViT(nn.Module):
+    """Images of N windows to features at strides 8, 16 and 32, with a memory in every stage.
+
+    Attributes:
+        channels: of the features, finest first.
+        partition: (rows, columns) of the groups that attend to each other, in all stages.
+        stem_stride: pixels of the image in a step of the first stage.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        dims: Sequence[int] = (64, 128, 256, 512),
+        memory: Memory = "lstm",
+        stem_stride: int = 4,
+        partition: Sequence[int] = (8, 10),
+        head_dim: int | None = None,
+        official_state: bool = False,
+    ) -> None:
+        """Args:
+        in_channels: of the images.
+        dims: channels of the four stages; (48, 96, 192, 384) for the small models.
+        memory: "lstm" (RVT) or "s5" (S5-ViT).
+        stem_stride: 4 for images of one pixel a cell, 2 for pillars of two.
+        partition: (rows, columns) that attend to each other. RVT takes the padded frame's size by 32 · split: (8, 10)
+            for 256×320 with split 1, (6, 10) for 384×640 with split 2.
+        head_dim: channels of one head of attention; by default the first stage has two heads, as in all public sizes.
+        official_state: S5 as the public code computes it, for its checkpoints; see ``layers.s5``.
+        """
+        super().__init__()
+        head_dim = dims[0] // 2 if head_dim is None else head_dim
+        if len(dims) != 4 or head_dim < 1 or any(dim % head_dim for dim in dims):
+            raise FateError(f"dims={tuple(dims)} were given; expected four multiples of head_dim={head_dim}")
+        if memory not in ("lstm", "s5"):
+            raise FateError(f"memory={memory!r} was given; expected 'lstm' or 's5'")
+        self.channels = tuple(dims[1:])
+        self.partition = (int(partition[0]), int(partition[1]))
+        self.stem_stride = stem_stride
+        widths = zip((in_channels, *dims[:-1]), dims, strict=True)
+        self.stages = nn.ModuleList(
+            Stage(
+                Downsample(before, dim, stem_stride, kernel=7) if stage == 0 else Downsample(before, dim, 2, kernel=3),
+                TransformerBlock(dim, head_dim, normed=True),
+                TransformerBlock(dim, head_dim),
+                ConvLSTM(dim) if memory == "lstm" else S5Block(dim, official_state),
+                self.partition,
+            )
+            for stage, (before, dim) in enumerate(widths)
+        )
+
+    def forward(
+        self,
+        images: Tensor,
+        state: Sequence[StageState] | None = None,
+        steps: int = 1,
+        step_scale: float | Tensor = 1.0,
+    ) -> tuple[list[Tensor], tuple[StageState, ...]]:
+        """The features of stages 2 to 4, and the memory afterwards.
+
+        Args:
+            images: [N, C, H, W], N = steps · B, time-major; of a size that ``partition`` divides in every stage.
+            state: of the four stages, B first; None for fresh ones.
+            steps: T.
+            step_scale: 20 / hz; one number, or one for each window [N]. Only S5 uses it.
+
+        Returns:
+            [N, C_i, H_i, W_i] at strides 8, 16 and 32 of the frame, channels last in memory; and the state.
+        """
+        features, state = self.all_stages(images, state, steps, step_scale)
+        return features[1:], state
+
+    def all_stages(
+        self,
+        images: Tensor,
+        state: Sequence[StageState] | None = None,
+        steps: int = 1,
+        step_scale: float | Tensor = 1.0,
+    ) -> tuple[list[Tensor], tuple[StageState, ...]]:
+        """As ``forward``, with the first stage's features (stride 4) too."""
+        self._check(images, steps, step_scale)
+        x = images.contiguous(memory_format=torch.channels_last)
+        features, states = [], []
+        for index, stage in enumerate(self.stages):
+            x, after = stage(x, None if state is None else state[index], steps, step_scale)
+            features.append(x)
+            states.append(after)
+        return features, tuple(states)
+
+    def freeze(self, step_scale: float = 1.0) -> None:
+        """Prepare for streaming at one rate: what depends on it and on the parameters alone is computed now.
+
+        Only S5 has such things; other rates still work. Call it in evaluation, on the device where it will run.
+        """
+        for module in self.modules():
+            if isinstance(module, S5):
+                module.freeze(step_scale)
+
+    def _check(self, images: Tensor, steps: int, step_scale: float | Tensor) -> None:
+        n, _, height, width = images.shape
+        rows, columns = (8 * self.stem_stride * size for size in self.partition)
+        if height % rows or width % columns:
+            raise FateError(
+                f"images of {height}×{width} were given; with partition={self.partition} their size must be a multiple"
+                f" of {rows}×{columns}: pad them, or build the model with another partition"
+            )
+        if n % steps:
+            raise FateError(f"{n} windows were given in clips of {steps}; expected a multiple of {steps}")
+        if isinstance(step_scale, Tensor) and step_scale.shape not in ((), (1,), (n,)):
+            raise FateError(
+                f"step_scale of shape {tuple(step_scale.shape)} was given; expected one number, or one for each of the"
+                f" {n} windows"
+            )
+
+
+class Downsample(nn.Module):
+    """A convolution with stride, whose output is normalised over channels."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int, kernel: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, channels, kernel, stride, kernel // 2, bias=False)
+        self.norm = nn.LayerNorm(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, C, H, W] to [N, H', W', C']."""
+        normed: Tensor = self.norm(self.conv(x).permute(0, 2, 3, 1))
+        return normed
+
+
+class Stage(nn.Module):
+    """Half the resolution, attention in windows and over a grid, memory."""
+
+    def __init__(
+        self,
+        downsample: Downsample,
+        window: TransformerBlock,
+        grid: TransformerBlock,
+        memory: ConvLSTM | S5Block,
+        partition: tuple[int, int],
+    ) -> None:
+        super().__init__()
+        self.downsample, self.window, self.grid, self.memory = downsample, window, grid, memory
+        self.partition = partition
+
+    def forward(
+        self, x: Tensor, state: StageState | None, steps: int, step_scale: float | Tensor
+    ) -> tuple[Tensor, StageState]:
+        """[N, C, H, W] and the state before to [N, C', H', W'] and the state after."""
+        x = self.downsample(x)
+        _, height, width, _ = x.shape
+        # All of a block but attention works token by token, so the whole block runs in the order of the groups.
+        x = from_windows(self.window(to_windows(x, self.partition)), self.partition, height, width)
+        x = from_grid(self.grid(to_grid(x, self.partition)), self.partition, height, width)
+        if isinstance(self.memory, S5Block):
+            x, state = self.memory(x, state, steps, step_scale)
+        else:
+            x, state = self.memory(x, state, steps)
+        return x.permute(0, 3, 1, 2), state

@@ -1,0 +1,141 @@
+"""PResNet, variant d: the image backbone of RT-DETR, and of EvRT-DETR for event images.
+
+A ResNet (He et al. 2016) with the two changes of "vd" (He et al. 2019, Bag of Tricks): three 3×3 convolutions stand in
+for the 7×7 stem, and where a stage halves the image, its shortcut averages 2×2 cells instead of skipping three of four.
+
+    stem        3×3 / stem_stride, 3×3, 3×3, max pooling 3×3 / 2            stride 4
+    stages 1–4  residual blocks, the first of stages 2–4 with stride 2      strides 4, 8, 16, 32
+
+Depths 50 and 101 are made of bottlenecks (1×1, 3×3, 1×1 with four times the width), the others of basic blocks (3×3,
+3×3). Depths and widths of the public models are the defaults; depth 10, one block a stage, is ours, for small models.
+BatchNorm learns its statistics, and convolutions begin as PyTorch's do: the public code trains from scratch on events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fate.errors import FateError
+from fate.models.layers.conv import ConvNormAct
+from fate.models.renaming import Rules
+from fate.models.state import State
+
+#: Blocks of each stage.
+BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
+
+#: Names below ``net_backbone.pth::_net.`` of a public EvRT-DETR checkpoint, as names here.
+OFFICIAL_NAMES: Rules = (
+    (r"^conv1\.conv1_1\.", "stem.0."),
+    (r"^conv1\.conv1_2\.", "stem.1."),
+    (r"^conv1\.conv1_3\.", "stem.2."),
+    (r"^res_layers\.(\d)\.blocks\.", r"stages.\1."),
+    (r"^(stages\.\d\.\d+)\.branch2a\.", r"\1.branch.0."),
+    (r"^(stages\.\d\.\d+)\.branch2b\.", r"\1.branch.1."),
+    (r"^(stages\.\d\.\d+)\.branch2c\.", r"\1.branch.2."),
+    (r"^(stages\.\d\.\d+)\.short\.(conv\.)?(?=conv|norm)", r"\1.shortcut."),  # named twice where pooling comes first
+)
+#: Names below ``model.backbone.model.`` of an RT-DETR in the layout of ``transformers``, as names here.
+TRANSFORMERS_NAMES: Rules = (
+    (r"^embedder\.embedder\.", "stem."),
+    (r"^encoder\.stages\.(\d)\.layers\.(\d+)\.layer\.", r"stages.\1.\2.branch."),
+    (r"^encoder\.stages\.(\d)\.layers\.(\d+)\.shortcut\.(1\.)?", r"stages.\1.\2.shortcut."),
+    (r"^(st.*)\.convolution\.", r"\1.conv."),
+    (r"^(st.*)\.normalization\.", r"\1.norm."),
+)
+
+
+class PResNet(nn.Module):
+    """Images to three maps at strides 8, 16 and 32. It has no memory.
+
+    Attributes:
+        channels: of the three maps.
+    """
+
+    def __init__(
+        self, in_channels: int, depth: int = 50, stem_stride: int = 2, widths: Sequence[int] = (64, 128, 256, 512)
+    ) -> None:
+        """Args:
+        in_channels: C of the images.
+        depth: 10, 18, 34, 50 or 101.
+        stem_stride: 2 for images at the sensor's resolution, 1 for images that are at half of it.
+        widths: of the 3×3 convolutions of each stage; the stem ends with the first, which must be even.
+        """
+        super().__init__()
+        if depth not in BLOCKS:
+            raise FateError(f"depth {depth} was given; expected one of {', '.join(map(str, BLOCKS))}")
+        if len(widths) != 4 or widths[0] % 2:
+            raise FateError(f"widths {tuple(widths)} were given; expected four, the first of them even")
+        half, width = widths[0] // 2, widths[0]
+        self.stem = nn.Sequential(
+            ConvNormAct(in_channels, half, 3, stem_stride, activation="relu"),
+            ConvNormAct(half, half, 3, activation="relu"),
+            ConvNormAct(half, width, 3, activation="relu"),
+        )
+        self.stages = nn.ModuleList()
+        outputs = []
+        for index, (width_here, blocks) in enumerate(zip(widths, BLOCKS[depth], strict=True)):
+            stage = _stage(width, width_here, blocks, first_stride=1 if index == 0 else 2, bottleneck=depth >= 50)
+            self.stages.append(nn.Sequential(*stage))
+            width = stage[-1].channels
+            outputs.append(width)
+        self.channels = tuple(outputs[1:])
+
+    def forward(
+        self, images: Tensor, state: State = None, steps: int = 1, step_scale: float | Tensor = 1.0
+    ) -> tuple[list[Tensor], None]:
+        """Every window by itself; ``state``, ``steps`` and ``step_scale``, which all backbones take, change nothing.
+
+        Args:
+            images: [N, C, H, W], H and W multiples of 16 · ``stem_stride``.
+
+        Returns:
+            maps [N, C_i, H_i, W_i] at strides 8, 16, 32 (with ``stem_stride`` 1: 4, 8, 16 cells of the image), and no
+            state.
+        """
+        maps = functional.max_pool2d(self.stem(images), kernel_size=3, stride=2, padding=1)
+        features = []
+        for stage in self.stages:
+            maps = stage(maps)
+            features.append(maps)
+        return features[1:], None
+
+
+class ResidualBlock(nn.Module):
+    """ReLU(branch(x) + shortcut(x)): [N, C, H, W] → [N, channels, H / stride, W / stride], rounded up."""
+
+    def __init__(self, in_channels: int, width: int, stride: int, first: bool, bottleneck: bool) -> None:
+        """Args:
+        first: of its stage; then the shortcut is a 1×1 convolution, even where the channels stay as they are.
+        bottleneck: whether the branch is 1×1, 3×3, 1×1 to four times the width, or two 3×3.
+        """
+        super().__init__()
+        self.channels = 4 * width if bottleneck else width
+        if bottleneck:
+            self.branch = nn.Sequential(
+                ConvNormAct(in_channels, width, 1, activation="relu"),
+                ConvNormAct(width, width, 3, stride, activation="relu"),
+                ConvNormAct(width, self.channels, 1, activation="none"),
+            )
+        else:
+            self.branch = nn.Sequential(
+                ConvNormAct(in_channels, width, 3, stride, activation="relu"),
+                ConvNormAct(width, width, 3, activation="none"),
+            )
+        self.stride = stride
+        self.shortcut = ConvNormAct(in_channels, self.channels, 1, activation="none") if first else nn.Identity()
+
+    def forward(self, maps: Tensor) -> Tensor:
+        # An odd last row or column becomes a cell of its own, as the strided convolution of the branch makes it.
+        averaged = functional.avg_pool2d(maps, 2, ceil_mode=True) if self.stride == 2 else maps
+        branch: Tensor = self.branch(maps)
+        return functional.relu_(branch + self.shortcut(averaged))
+
+
+def _stage(in_channels: int, width: int, blocks: int, first_stride: int, bottleneck: bool) -> list[ResidualBlock]:
+    stage = [ResidualBlock(in_channels, width, first_stride, first=True, bottleneck=bottleneck)]
+    for _ in range(blocks - 1):
+        stage.append(ResidualBlock(stage[-1].channels, width, 1, first=False, bottleneck=bottleneck))
+    return stage

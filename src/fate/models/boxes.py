@@ -1,0 +1,78 @@
+"""Boxes as tensors: the two ways to write them down, and how much two of them overlap.
+
+``xyxy`` is (left, top, right, bottom), the way boxes travel through the project; ``cxcywh`` is (centre x, centre y,
+width, height), the way heads predict them. The last axis always holds the four numbers. Units are free, but the same
+for both boxes of a comparison. Any device, any float type; gradients flow through everything here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+#: Keeps 0 / 0 from being NaN: two boxes without area have an overlap of 0.
+SMALLEST_AREA = 1e-16
+
+
+def xyxy_from_cxcywh(boxes: Tensor) -> Tensor:
+    """[..., 4] → [..., 4]."""
+    centre, half = boxes[..., :2], boxes[..., 2:] / 2
+    return torch.cat([centre - half, centre + half], dim=-1)
+
+
+def cxcywh_from_xyxy(boxes: Tensor) -> Tensor:
+    """[..., 4] → [..., 4]."""
+    low, high = boxes[..., :2], boxes[..., 2:]
+    return torch.cat([(low + high) / 2, high - low], dim=-1)
+
+
+def areas(boxes: Tensor) -> Tensor:
+    """[..., 4] xyxy → [...]."""
+    return (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
+
+
+def clipped(boxes: Tensor, size: Sequence[int]) -> Tensor:
+    """[..., 4] xyxy in pixels → the part of each box inside a frame of ``size`` (rows, columns)."""
+    rows, columns = size
+    x, y = boxes[..., 0::2].clamp(0, columns), boxes[..., 1::2].clamp(0, rows)
+    return torch.stack([x, y], dim=-1).flatten(-2)
+
+
+def iou(first: Tensor, second: Tensor) -> Tensor:
+    """Intersection over union of box and box: [..., 4] and [..., 4] xyxy → [...], 0 to 1."""
+    common, union = intersection_and_union(first, second)
+    return common / union.clamp(min=SMALLEST_AREA)
+
+
+def giou(first: Tensor, second: Tensor) -> Tensor:
+    """Generalised IoU of box and box: [..., 4] and [..., 4] xyxy → [...], -1 to 1.
+
+    IoU, less the share of the smallest box around both that neither fills (Rezatofighi et al., 2019): boxes that do not
+    touch still feel a pull.
+    """
+    common, union = intersection_and_union(first, second)
+    low = torch.minimum(first[..., :2], second[..., :2])
+    high = torch.maximum(first[..., 2:], second[..., 2:])
+    around = areas(torch.cat([low, high], dim=-1)).clamp(min=SMALLEST_AREA)
+    return common / union.clamp(min=SMALLEST_AREA) - (around - union) / around
+
+
+def pairwise_iou(first: Tensor, second: Tensor) -> Tensor:
+    """Each box with each: [..., M, 4] and [..., Q, 4] xyxy → [..., M, Q]."""
+    return iou(first[..., :, None, :], second[..., None, :, :])
+
+
+def pairwise_giou(first: Tensor, second: Tensor) -> Tensor:
+    """Each box with each: [..., M, 4] and [..., Q, 4] xyxy → [..., M, Q]."""
+    return giou(first[..., :, None, :], second[..., None, :, :])
+
+
+def intersection_and_union(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Areas that two boxes share and that they fill: [..., 4] and [..., 4] xyxy → [...] and [...]."""
+    low = torch.maximum(first[..., :2], second[..., :2])
+    high = torch.minimum(first[..., 2:], second[..., 2:])
+    width, height = (high - low).clamp(min=0).unbind(-1)
+    common = width * height
+    return common, areas(first) + areas(second) - common

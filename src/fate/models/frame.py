@@ -1,0 +1,84 @@
+"""How an encoder's image meets a backbone: padding, the stem's stride, and the groups of attention.
+
+Backbones halve an image five times, so frames are padded at the right and at the bottom to a multiple of 32 pixels (the
+origin stays where it was). An encoder's image may already be coarser than the sensor. Then the stem, which would have
+made it coarser, does so by as much less: strides of features stay 8, 16 and 32 pixels, and the number of parameters
+does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+from torch.nn import functional
+
+from fate.errors import FateError
+from fate.events.events import Sensor
+
+#: "native": the stem's stride is divided by the encoder's; "upsample": cells are repeated over their pixels instead.
+Stem = Literal["native", "upsample"]
+COARSEST = 32
+#: Most tokens that attend to each other: RVT's (8, 10) on 256×320 is within, the whole of 384×640 at stride 32 is not.
+MOST_TOKENS = 100
+
+
+class Frame(NamedTuple):
+    """The geometry of a detector's input."""
+
+    sensor: Sensor
+    padded: Sensor  #: rows and columns in pixels, multiples of 32 · split
+    partition: tuple[int, int]  #: rows and columns of cells that attend to each other, in every stage
+    encoder_stride: int  #: pixels along a side of one cell of the encoder's image
+    repeat: int  #: how often a cell of the encoder's image is repeated in each direction
+    stem_stride: int  #: of the backbone's first convolution
+    nothing: float = 0.0  #: what the encoder writes where no event is
+
+    def padded_image(self, image: Tensor) -> Tensor:
+        """[N, C, H', W'] of the encoder to what the backbone takes."""
+        rows, columns = (size // self.encoder_stride for size in self.padded)
+        right, bottom = columns - image.shape[-1], rows - image.shape[-2]
+        if right < 0 or bottom < 0:
+            raise FateError(
+                f"an image of {image.shape[-2]}×{image.shape[-1]} cells was given; expected at most {rows}×{columns}"
+            )
+        if right or bottom:
+            image = functional.pad(image, (0, right, 0, bottom), value=self.nothing)
+        if self.repeat > 1:
+            image = functional.interpolate(image, scale_factor=float(self.repeat), mode="nearest")
+        return image
+
+
+def frame_of(
+    sensor: Sequence[int], encoder_stride: int, full_stride: int, stem: Stem = "native", nothing: float = 0.0
+) -> Frame:
+    """The frame for a sensor.
+
+    Args:
+        sensor: (height, width) of the events, pixels.
+        encoder_stride: pixels along a side of one cell of the encoder's image.
+        full_stride: of the backbone's first convolution, where an image has the sensor's resolution.
+        stem: see ``Stem``.
+        nothing: value of an empty cell.
+    """
+    if stem not in ("native", "upsample"):
+        raise FateError(f"stem={stem!r} was given; expected 'native' or 'upsample'")
+    if encoder_stride not in (1, 2, 4, 8, 16, 32):
+        raise FateError(
+            f"an encoder with cells of {encoder_stride} pixels was given; a detector takes 1, 2, 4, 8, 16 or 32"
+        )
+    size = Sensor.of(sensor)
+    split = 1
+    while True:
+        step = COARSEST * split
+        padded = Sensor(*(-(-side // step) * step for side in size))
+        rows, columns = padded.height // step, padded.width // step
+        if rows * columns <= MOST_TOKENS:
+            break
+        split += 1
+    if stem == "upsample":
+        repeat, stride = encoder_stride, full_stride
+    else:
+        repeat, stride = max(encoder_stride // full_stride, 1), max(full_stride // encoder_stride, 1)
+    return Frame(size, padded, (rows, columns), encoder_stride, repeat, stride, nothing)

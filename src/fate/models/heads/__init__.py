@@ -1,0 +1,1 @@
+"""From features to boxes, and what training asks of them."""

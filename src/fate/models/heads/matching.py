@@ -1,0 +1,130 @@
+"""Which prediction answers for which box: a one-to-one matching of least cost (Carion et al. 2020).
+
+The cost of a pair is 2 · class + 5 · L1 + 2 · (-GIoU), where class is the difference that calling the prediction
+this class would make to a focal loss (Lin et al. 2017), and L1 is over cxcywh in fractions of the frame. SciPy solves
+each window on the CPU; the costs of all windows and layers get there in one transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from fate.errors import FateError
+from fate.models.boxes import cxcywh_from_xyxy, pairwise_giou, xyxy_from_cxcywh
+from fate.models.outputs import Targets
+
+CLASS_COST, BOX_COST, GIOU_COST = 2.0, 5.0, 2.0
+#: Of the focal loss: the share of positives, and how little easy ones count.
+ALPHA, GAMMA = 0.25, 2.0
+
+
+class FlatTargets(NamedTuple):
+    """The M boxes of N windows, one window after the other."""
+
+    boxes: Tensor  #: [M, 4] cxcywh, fractions of the frame
+    class_ids: Tensor  #: [M] int64
+    weights: Tensor  #: [M] w_v
+    window: Tensor  #: [M] int64
+    place: Tensor  #: [M] int64, among the boxes of its window
+    counts: tuple[int, ...]  #: boxes of each window
+
+    @staticmethod
+    def of(targets: Sequence[Targets], frame: tuple[int, int], classes: int, device: torch.device) -> FlatTargets:
+        """Checked.
+
+        Args:
+            targets: of N windows, in pixels.
+            frame: (rows, columns) of the padded frame, pixels.
+            classes: how many there are.
+            device: of the targets; the N = 0 of them have none.
+        """
+        counts = tuple(len(of.boxes) for of in targets)
+        window = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts, dtype=torch.int64))
+        first = torch.tensor([0, *accumulate(counts)][:-1], dtype=torch.int64)
+        place = torch.arange(len(window)) - first[window]
+        nothing = torch.zeros(0, device=device)
+        boxes = torch.cat([nothing.view(0, 4), *(of.boxes.float() for of in targets)])
+        class_ids = torch.cat([nothing.long(), *(of.class_ids for of in targets)])
+        weights = torch.cat([nothing, *(of.weights.float() for of in targets)])
+        if len(class_ids):
+            least, greatest = torch.stack(class_ids.aminmax()).tolist()
+            if least < 0 or greatest >= classes:
+                raise FateError(
+                    f"targets of classes {least} to {greatest} were given; expected 0 to {classes - 1},"
+                    f" since this head knows {classes}"
+                )
+        rows, columns = frame
+        sides = torch.tensor([columns, rows, columns, rows], dtype=torch.float32, device=device)
+        return FlatTargets(
+            cxcywh_from_xyxy(boxes / sides), class_ids, weights, window.to(device), place.to(device), counts
+        )
+
+    def padded(self, column: Tensor, filling: int = 0) -> Tensor:
+        """[M, ...] → [N, most boxes of a window, ...], ``filling`` where a window has fewer."""
+        table = column.new_full((len(self.counts), max(self.counts, default=0), *column.shape[1:]), filling)
+        table[self.window, self.place] = column
+        return table
+
+
+class Matches(NamedTuple):
+    """K pairs in each of R sets of predictions (the layers of a decoder), for all windows together."""
+
+    window: Tensor  #: [R, K] int64
+    query: Tensor  #: [R, K] int64, which prediction of its window
+    target: Tensor  #: [R, K] int64, which of the flat targets
+
+
+@torch.no_grad()
+def match(logits: Tensor, boxes: Tensor, targets: FlatTargets) -> Matches:
+    """The cheapest pairs; in each window as many as it has boxes, or predictions if those are fewer.
+
+    Args:
+        logits: [R, N, Q, classes].
+        boxes: [R, N, Q, 4] cxcywh, fractions of the frame.
+        targets: of the N windows.
+    """
+    sets, windows = logits.shape[:2]
+    table = costs(logits, boxes, targets).cpu().numpy()
+    if not np.isfinite(table).all():
+        raise FateError(
+            "training diverged: predictions (or boxes of the targets) are not finite, so they cannot be matched;"
+            " go back to the last good checkpoint with a lower learning rate"
+        )
+    first = [0, *accumulate(targets.counts)]
+    pairs = np.empty((3, sets, sum(min(count, logits.shape[2]) for count in targets.counts)), np.int64)
+    for of_set in range(sets):
+        filled = 0
+        for window in range(windows):
+            query, target = _assignment(table[of_set, window, :, : targets.counts[window]])
+            here = slice(filled, filled + len(query))
+            pairs[:, of_set, here] = np.full_like(query, window), query, target + first[window]
+            filled += len(query)
+    return Matches(*torch.from_numpy(pairs).to(logits.device))
+
+
+def costs(logits: Tensor, boxes: Tensor, targets: FlatTargets) -> Tensor:
+    """[R, N, Q, most boxes of a window]; what lies past a window's own count means nothing."""
+    logits, boxes = logits.float(), boxes.float()
+    chance = logits.sigmoid()
+    as_positive = ALPHA * (1 - chance) ** GAMMA * -(chance + 1e-8).log()
+    as_negative = (1 - ALPHA) * chance**GAMMA * -(1 - chance + 1e-8).log()
+    class_ids = targets.padded(targets.class_ids)[:, None].expand(*logits.shape[:3], -1)
+    of_class = (as_positive - as_negative).gather(-1, class_ids)
+    truth = targets.padded(targets.boxes)
+    of_box = torch.cdist(boxes, truth.expand(len(boxes), -1, -1, -1), p=1)
+    of_giou = -pairwise_giou(xyxy_from_cxcywh(boxes), xyxy_from_cxcywh(truth))
+    return CLASS_COST * of_class + BOX_COST * of_box + GIOU_COST * of_giou
+
+
+def _assignment(table: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows and columns of the cheapest one-to-one pairs."""
+    rows, columns = linear_sum_assignment(table)
+    return rows, columns

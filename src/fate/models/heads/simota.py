@@ -1,0 +1,174 @@
+"""How YOLOX learns: SimOTA decides which predictions answer for which box, and the loss compares them.
+
+SimOTA (Ge et al., 2021) hands each true box the k predictions that fit it best, where k follows from how well they fit
+now: a box that many predictions cover well gets many. Only anchors near the middle of some true box take part.
+
+1. Candidates: anchors whose centre is less than 1.5 strides from the centre of some box, in x and in y.
+2. Cost of a candidate for a box: binary cross-entropy of √(class · objectness) against the box's class, summed over
+   classes, + 3 · (-ln IoU), + 10⁶ where it is a candidate of other boxes only.
+3. k of a box: the sum of its ten largest IoUs, rounded down, at least 1. It claims its k cheapest candidates.
+4. An anchor that several boxes claim belongs to the box, of all, for which it is cheapest.
+
+All windows are handled at once, their boxes padded to the same number; everything is float32, inside autocast too, and
+the assignment has no gradient. The public code (RVT) handles one window after the other, to the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
+
+from fate.errors import FateError
+from fate.models.boxes import iou, pairwise_iou
+from fate.models.outputs import Outputs, Targets
+
+RADIUS = 1.5  #: strides around the middle of a box in which anchors are candidates
+IOU_COST = 3.0  #: weight of -ln IoU in the cost
+FOREIGN_COST = 1e6  #: cost of an anchor outside the box's own radius
+MOST_ANCHORS = 10  #: per box
+IOU_WEIGHT = 5.0  #: of the IoU term in the loss
+
+
+class Anchors(NamedTuple):
+    """The cells behind Q predictions, of any window."""
+
+    centres: Tensor  #: [Q, 2] x, y in pixels
+    strides: Tensor  #: [Q] pixels
+
+
+class PaddedTargets(NamedTuple):
+    """The boxes of N windows, padded to M, which is at least 1."""
+
+    boxes: Tensor  #: [N, M, 4] xyxy, pixels
+    class_ids: Tensor  #: [N, M] int64
+    weights: Tensor  #: [N, M] w_v
+    real: Tensor  #: [N, M] bool; false: padding
+
+    @staticmethod
+    def of(targets: Sequence[Targets], device: torch.device) -> PaddedTargets:
+        """From one ``Targets`` a window."""
+        # One more window, with one box, is padded along and cut off again: so neither N nor M is 0 in between.
+        more = Targets(
+            torch.zeros(1, 4, device=device),
+            torch.zeros(1, dtype=torch.int64, device=device),
+            torch.zeros(1, device=device),
+        )
+        windows = [*(target.to(device) for target in targets), more]
+        boxes, class_ids, weights = (
+            pad_sequence(list(parts), batch_first=True)[:-1] for parts in zip(*windows, strict=True)
+        )
+        real = pad_sequence([torch.ones_like(window.class_ids) for window in windows], batch_first=True)[:-1] > 0
+        return PaddedTargets(boxes, class_ids, weights, real)
+
+
+class Assignment(NamedTuple):
+    """Which box each prediction answers for."""
+
+    matched: Tensor  #: [N, Q] bool; false: background
+    box: Tensor  #: [N, Q] int64 index among the window's boxes; means something where matched
+    iou: Tensor  #: [N, Q] with that box
+
+
+def loss(outputs: Outputs, targets: Sequence[Targets]) -> dict[str, Tensor]:
+    """YOLOX's loss of N windows (0 too), as three terms.
+
+    "iou": 5 · Σ (1 - IoU²) and "class": Σ cross-entropy against (one-hot · IoU), over the matched predictions;
+    "objectness": Σ cross-entropy over all predictions. Each sum is divided by the number of matched predictions (at
+    least 1). A box's weight w_v multiplies what its matched predictions add to the three sums; the divisor counts
+    predictions, whatever their weight, so that a doubtful box pulls less and does not make the others pull more. With
+    all weights 1 this is the public loss. A window without boxes adds to the objectness alone.
+    """
+    anchors, objectness = outputs.training, outputs.objectness
+    if not isinstance(anchors, Anchors) or objectness is None:
+        raise FateError(
+            "outputs without anchors were given to the loss; expected those of a YOLOX head in training mode,"
+            " or called with targets"
+        )
+    if len(targets) != len(outputs.boxes):
+        raise FateError(f"targets of {len(targets)} windows were given for {len(outputs.boxes)}; expected as many")
+    device = outputs.boxes.device
+    with torch.autocast(device.type, enabled=False):
+        boxes, class_logits, objectness = outputs.boxes.float(), outputs.class_logits.float(), objectness.float()
+        true = PaddedTargets.of(targets, device)
+        assignment = assign(boxes, class_logits, objectness, anchors, true)
+        window, anchor = assignment.matched.nonzero(as_tuple=True)
+        box = assignment.box[window, anchor]
+        weight = true.weights[window, box]
+
+        overlap = iou(boxes[window, anchor], true.boxes[window, box])
+        class_target = functional.one_hot(true.class_ids[window, box], class_logits.shape[-1])
+        class_target = class_target * assignment.iou[window, anchor, None]
+        class_error = _cross_entropy(class_logits[window, anchor], class_target).sum(-1)
+        object_weight = torch.ones_like(objectness).index_put((window, anchor), weight)
+        object_error = _cross_entropy(objectness, assignment.matched.float())
+
+        count = max(len(window), 1)
+        return {
+            "iou": IOU_WEIGHT * (weight * (1 - overlap**2)).sum() / count,
+            "objectness": (object_weight * object_error).sum() / count,
+            "class": (weight * class_error).sum() / count,
+        }
+
+
+@torch.no_grad()
+def assign(
+    boxes: Tensor, class_logits: Tensor, objectness: Tensor, anchors: Anchors, targets: PaddedTargets
+) -> Assignment:
+    """SimOTA.
+
+    Args:
+        boxes: [N, Q, 4] predicted, xyxy in pixels, float32.
+        class_logits: [N, Q, classes].
+        objectness: [N, Q] logits.
+        anchors: of the Q predictions.
+        targets: the true boxes of the N windows.
+    """
+    real = targets.real[:, :, None]
+    near = _near_the_middle(targets.boxes, anchors) & real  # [N, M, Q]
+    allowed = near.any(dim=1, keepdim=True) & real
+    overlap = torch.where(allowed, pairwise_iou(targets.boxes, boxes), 0.0)
+    cost = (
+        _class_cost(class_logits, objectness, targets.class_ids)
+        - IOU_COST * torch.log(overlap + 1e-8)
+        + FOREIGN_COST * ~near
+    )
+    cost = torch.where(allowed, cost, torch.inf)
+
+    most = min(MOST_ANCHORS, cost.shape[-1])
+    wanted = overlap.topk(most, dim=-1).values.sum(-1).int().clamp(min=1)  # [N, M]
+    cheapest = cost.topk(most, dim=-1, largest=False)  # cheapest first
+    taken = torch.arange(most, device=cost.device) < wanted[:, :, None]
+    taken &= cheapest.values.isfinite()
+    claimed = torch.zeros_like(near).scatter(-1, cheapest.indices, taken)
+    claims = claimed.sum(dim=1)
+    box = torch.where(claims > 1, cost.argmin(dim=1), claimed.byte().argmax(dim=1))
+    return Assignment(claims > 0, box, overlap.gather(1, box[:, None]).squeeze(1))
+
+
+def _near_the_middle(boxes: Tensor, anchors: Anchors) -> Tensor:
+    """[N, M, Q] whether an anchor's centre is within the radius of a box's."""
+    middle = (boxes[..., :2] + boxes[..., 2:]) / 2  # [N, M, 2]
+    distance = (anchors.centres - middle[:, :, None]).abs().amax(-1)
+    return distance < RADIUS * anchors.strides
+
+
+def _class_cost(class_logits: Tensor, objectness: Tensor, class_ids: Tensor) -> Tensor:
+    """[N, M, Q] cross-entropy of √(class · objectness) against each box's class, summed over classes.
+
+    Found once per class, not per box; logarithms end at -100, as in ``binary_cross_entropy``.
+    """
+    probability = (class_logits.sigmoid() * objectness.sigmoid()[:, :, None]).sqrt()
+    if_this = -probability.log().clamp(min=-100)
+    if_other = -torch.log1p(-probability).clamp(min=-100)
+    cost = if_this + (if_other.sum(-1, keepdim=True) - if_other)  # [N, Q, classes]
+    index = class_ids[:, :, None].expand(-1, -1, cost.shape[1])
+    return cost.transpose(1, 2).gather(1, index)
+
+
+def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    return functional.binary_cross_entropy_with_logits(logits, target, reduction="none")

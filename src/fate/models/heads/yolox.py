@@ -1,0 +1,163 @@
+"""YOLOX's head: every cell of three maps proposes one box, its objectness and its classes.
+
+Each map is brought to one width by a 1×1 convolution (the stem) and read by two towers of two 3×3 convolutions, one for
+the classes, one for box and objectness, which do not share weights (YOLOX: Ge et al., 2021; as RVT uses it). A cell is
+called an anchor where it stands for its proposal. The order of the Q predictions of a window: strides 8, 16, 32, within
+each row by row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fate.errors import FateError
+from fate.models.heads import simota
+from fate.models.layers.conv import ConvNormAct
+from fate.models.outputs import Outputs, Targets
+from fate.models.renaming import Rules
+
+#: At first every cell is an object, and of each class, with this probability (as of the focal loss: Lin et al., 2017).
+PRIOR = 0.01
+
+#: Keys of the public RVT and S5-ViT checkpoints below ``mdl.yolox_head.``.
+OFFICIAL_NAMES: Rules = (
+    (r"^cls_convs\.", "class_towers."),
+    (r"^reg_convs\.", "box_towers."),
+    (r"^cls_preds\.", "class_predictions."),
+    (r"^reg_preds\.", "box_predictions."),
+    (r"^obj_preds\.", "object_predictions."),
+    (r"^(.+)\.bn\.", r"\1.norm."),
+)
+
+
+class YOLOXHead(nn.Module):
+    """Maps of N windows → Q = Σ H_i · W_i predictions of each.
+
+    Args:
+        in_channels: of each map.
+        classes: how many there are.
+        hidden: width of stems and towers; None: a quarter of the last map's channels, as YOLOX scales it.
+        strides: pixels of the padded frame per cell, of each map.
+    """
+
+    cells: Tensor
+    cell_strides: Tensor
+
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        classes: int,
+        hidden: int | None = None,
+        strides: Sequence[int] = (8, 16, 32),
+    ) -> None:
+        super().__init__()
+        if len(in_channels) != len(strides):
+            raise FateError(
+                f"the head was given maps of {tuple(in_channels)} channels and of strides {tuple(strides)};"
+                " expected as many of each"
+            )
+        width = in_channels[-1] // 4 if hidden is None else hidden
+        self.classes = classes
+        self.strides = tuple(strides)
+        self.stems = nn.ModuleList(ConvNormAct(channels, width) for channels in in_channels)
+        self.class_towers = nn.ModuleList(_tower(width) for _ in strides)
+        self.box_towers = nn.ModuleList(_tower(width) for _ in strides)
+        self.class_predictions = nn.ModuleList(_prediction(width, classes, PRIOR) for _ in strides)
+        self.box_predictions = nn.ModuleList(_prediction(width, 4) for _ in strides)
+        self.object_predictions = nn.ModuleList(_prediction(width, 1, PRIOR) for _ in strides)
+        # Whole numbers, so that a model cast to 16 bits keeps them; built by the first call, for its size of frame.
+        self.register_buffer("cells", torch.zeros(0, 2, dtype=torch.int32), persistent=False)
+        self.register_buffer("cell_strides", torch.zeros(0, 1, dtype=torch.int32), persistent=False)
+        self._sizes: list[tuple[int, int]] = []
+
+    def forward(self, features: Sequence[Tensor], targets: Sequence[Targets] | None = None) -> Outputs:
+        """Proposals of N windows (0 too); what the loss needs besides is added in training or where targets are given.
+
+        Args:
+            features: [N, C_i, H_i, W_i], finest first.
+            targets: of the N windows; this head looks at them in the loss alone.
+        """
+        boxes, objects, classes = [], [], []
+        for level, image in enumerate(features):
+            stem = self.stems[level](image)
+            of_boxes = self.box_towers[level](stem)
+            boxes.append(_by_cell(self.box_predictions[level](of_boxes)))
+            objects.append(_by_cell(self.object_predictions[level](of_boxes)))
+            classes.append(_by_cell(self.class_predictions[level](self.class_towers[level](stem))))
+        self._lay_cells([(image.shape[-2], image.shape[-1]) for image in features], features[0].device)
+        return Outputs(
+            boxes=decoded(torch.cat(boxes, dim=1), self.cells, self.cell_strides),
+            class_logits=torch.cat(classes, dim=1),
+            objectness=torch.cat(objects, dim=1).squeeze(-1),
+            training=self.anchors() if self.training or targets is not None else None,
+        )
+
+    def loss(self, outputs: Outputs, targets: Sequence[Targets]) -> dict[str, Tensor]:
+        """The terms of ``simota.loss``: their sum is to be made small."""
+        return simota.loss(outputs, targets)
+
+    def anchors(self) -> simota.Anchors:
+        """Where the cells of the last call lie."""
+        return simota.Anchors((self.cells + 0.5) * self.cell_strides, self.cell_strides[:, 0].float())
+
+    def _lay_cells(self, sizes: list[tuple[int, int]], device: torch.device) -> None:
+        if sizes == self._sizes and self.cells.device == device:
+            return
+        with torch.inference_mode(False):  # a table that is made while nobody trains can be used in training later
+            cells = [_cells(rows, columns, device) for rows, columns in sizes]
+            self.cells = torch.cat(cells)
+            self.cell_strides = torch.cat(
+                [torch.full_like(of[:, :1], stride) for of, stride in zip(cells, self.strides, strict=True)]
+            )
+        self._sizes = sizes
+
+
+def decoded(raw: Tensor, cells: Tensor, strides: Tensor) -> Tensor:
+    """What the network says of its cells, as boxes.
+
+    Computed in float32 at least: 16 bits cannot place a box to the pixel.
+
+    Args:
+        raw: [N, Q, 4] offset of the centre from the cell's corner (x, y) in cells, logarithm of width and height in
+            cells.
+        cells: [Q, 2] column and row.
+        strides: [Q, 1] pixels per cell.
+
+    Returns:
+        [N, Q, 4] xyxy, pixels.
+    """
+    raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
+    centre = (raw[..., :2] + cells) * strides
+    half = raw[..., 2:].exp() * (strides / 2)
+    return torch.cat([centre - half, centre + half], dim=-1)
+
+
+def _tower(width: int) -> nn.Sequential:
+    return nn.Sequential(ConvNormAct(width, width, kernel=3), ConvNormAct(width, width, kernel=3))
+
+
+def _prediction(width: int, channels: int, prior: float | None = None) -> nn.Conv2d:
+    """A 1×1 convolution; with ``prior`` its logits start around that probability."""
+    layer = nn.Conv2d(width, channels, 1)
+    if prior is not None and layer.bias is not None:
+        nn.init.constant_(layer.bias, -math.log((1 - prior) / prior))
+    return layer
+
+
+def _by_cell(image: Tensor) -> Tensor:
+    """[N, C, H, W] → [N, H · W, C]."""
+    return image.flatten(2).transpose(1, 2)
+
+
+def _cells(rows: int, columns: int, device: torch.device) -> Tensor:
+    """[rows · columns, 2] int32 column and row of each cell, row by row."""
+    y, x = torch.meshgrid(
+        torch.arange(rows, dtype=torch.int32, device=device),
+        torch.arange(columns, dtype=torch.int32, device=device),
+        indexing="ij",
+    )
+    return torch.stack([x, y], dim=-1).view(-1, 2)

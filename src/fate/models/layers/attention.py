@@ -1,0 +1,83 @@
+"""Attention as MaxViT does it (Tu et al., ECCV 2022), in RVT's form: within windows, then across the whole image.
+
+An image is cut into groups of L = rows · columns tokens, which attend to each other and to nothing else: ``windows``
+are tiles of neighbouring pixels, a ``grid`` takes pixels that lie evenly spread over the image. There is no positional
+encoding.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+def to_windows(x: Tensor, size: tuple[int, int]) -> Tensor:
+    """[N, H, W, C] to the tokens [N · groups, L, C] of tiles of ``size`` (rows, columns), which divides H, W."""
+    n, height, width, channels = x.shape
+    rows, columns = size
+    tiles = x.reshape(n, height // rows, rows, width // columns, columns, channels)
+    return tiles.transpose(2, 3).reshape(-1, rows * columns, channels)
+
+
+def from_windows(tokens: Tensor, size: tuple[int, int], height: int, width: int) -> Tensor:
+    """Back to [N, H, W, C]."""
+    rows, columns = size
+    tiles = tokens.view(-1, height // rows, width // columns, rows, columns, tokens.shape[-1])
+    return tiles.transpose(2, 3).reshape(-1, height, width, tokens.shape[-1])
+
+
+def to_grid(x: Tensor, size: tuple[int, int]) -> Tensor:
+    """[N, H, W, C] to the tokens [N · groups, L, C] of grids of ``size`` (rows, columns) points spread over H, W."""
+    n, height, width, channels = x.shape
+    rows, columns = size
+    points = x.reshape(n, rows, height // rows, columns, width // columns, channels)
+    return points.permute(0, 2, 4, 1, 3, 5).reshape(-1, rows * columns, channels)
+
+
+def from_grid(tokens: Tensor, size: tuple[int, int], height: int, width: int) -> Tensor:
+    """Back to [N, H, W, C]."""
+    rows, columns = size
+    points = tokens.view(-1, height // rows, width // columns, rows, columns, tokens.shape[-1])
+    return points.permute(0, 3, 1, 4, 2, 5).reshape(-1, height, width, tokens.shape[-1])
+
+
+class SelfAttention(nn.Module):
+    """All tokens of a group attend to each other, in C / head_dim heads."""
+
+    def __init__(self, channels: int, head_dim: int) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+        self.qkv = nn.Linear(channels, 3 * channels)  # head by head: its query, its key, its value
+        self.out = nn.Linear(channels, channels)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[M, L, C] to the same."""
+        heads: Tensor = self.qkv(tokens).view(*tokens.shape[:2], -1, 3, self.head_dim).transpose(1, 2)
+        query, key, value = heads.unbind(-2)  # each [M, heads, L, head_dim]
+        mixed = functional.scaled_dot_product_attention(query, key, value)
+        out: Tensor = self.out(mixed.transpose(1, 2).reshape(tokens.shape))
+        return out
+
+
+class TransformerBlock(nn.Module):
+    """Attention and an MLP, each added to its input by a small learned factor for each channel (LayerScale)."""
+
+    def __init__(self, channels: int, head_dim: int, normed: bool = False) -> None:
+        """Args:
+        channels: C.
+        head_dim: channels of one head; divides C.
+        normed: the input comes out of a norm already, so attention needs none of its own.
+        """
+        super().__init__()
+        self.attention_norm = nn.Identity() if normed else nn.LayerNorm(channels)
+        self.attention = SelfAttention(channels, head_dim)
+        self.attention_scale = nn.Parameter(torch.full((channels,), 1e-5))
+        self.mlp_norm = nn.LayerNorm(channels)
+        self.mlp = nn.Sequential(nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, channels))
+        self.mlp_scale = nn.Parameter(torch.full((channels,), 1e-5))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[M, L, C] to the same."""
+        tokens = torch.addcmul(tokens, self.attention_scale, self.attention(self.attention_norm(tokens)))
+        return torch.addcmul(tokens, self.mlp_scale, self.mlp(self.mlp_norm(tokens)))

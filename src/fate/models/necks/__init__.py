@@ -1,0 +1,1 @@
+"""Features of several scales, brought together."""

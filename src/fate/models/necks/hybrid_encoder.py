@@ -1,0 +1,226 @@
+"""The hybrid encoder of RT-DETR (Zhao et al. 2024): attention within the coarsest map, convolutions across all.
+
+AIFI, attention-based intra-scale feature interaction, is one Transformer layer over the cells at stride 32. CCFF, the
+CNN-based cross-scale feature fusion, then carries it down to stride 8 and back up to stride 32:
+
+    p8, p16, p32   1×1 convolutions of the backbone's maps, all to the same channels; p32 goes through AIFI
+    t32            = lateral(p32)
+    t16            = lateral(fuse[2 × t32, p16]);   t8 = fuse[2 × t16, p8]          top-down
+    out: t8;  o16  = fuse[down(t8), t16];  o32 = fuse[down(o16), t32]               bottom-up
+
+``fuse`` is a CSP layer of RepVGG blocks (Ding et al. 2021): 3×3 and 1×1 side by side in training, one 3×3 after
+``fuse_()``, which is how a trained model runs fast. Every name and number here is that of the public RT-DETR, with
+one peculiarity of it in ``position_table``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fate.errors import FateError
+from fate.models.layers.conv import ConvNormAct
+from fate.models.renaming import Rules
+
+#: Names below ``net_encoder.pth::`` of a public EvRT-DETR checkpoint, as names here.
+OFFICIAL_NAMES: Rules = (
+    (r"^input_proj\.(\d)\.0\.", r"projections.\1.conv."),
+    (r"^input_proj\.(\d)\.1\.", r"projections.\1.norm."),
+    (r"^encoder\.0\.layers\.0\.self_attn\.in_proj_", "attention.query_key_value."),
+    (r"^encoder\.0\.layers\.0\.self_attn\.out_proj\.", "attention.output."),
+    (r"^encoder\.0\.layers\.0\.linear(\d)\.", r"attention.linear\1."),
+    (r"^encoder\.0\.layers\.0\.norm(\d)\.", r"attention.norm\1."),
+    (r"^lateral_convs\.", "laterals."),
+    (r"^fpn_blocks\.", "top_down."),
+    (r"^downsample_convs\.", "downsamples."),
+    (r"^pan_blocks\.", "bottom_up."),
+    (r"^(top_down|bottom_up)\.(\d)\.bottlenecks\.(\d)\.conv1\.", r"\1.\2.blocks.\3.kernel3."),
+    (r"^(top_down|bottom_up)\.(\d)\.bottlenecks\.(\d)\.conv2\.", r"\1.\2.blocks.\3.kernel1."),
+    (r"^(top_down|bottom_up)\.(\d)\.conv1\.", r"\1.\2.main."),
+    (r"^(top_down|bottom_up)\.(\d)\.conv2\.", r"\1.\2.side."),
+    (r"^(top_down|bottom_up)\.(\d)\.conv3\.", r"\1.\2.output."),
+)
+#: Entries of the public file that are no weights: the table of positions of its one image size, made here for any.
+OFFICIAL_IGNORED: tuple[str, ...] = (r"^pos_embed\d$",)
+#: Names below ``model.`` of an RT-DETR in the layout of ``transformers``, older or of version 5, as names here.
+#: Parts of what is one matrix here end in #0, #1, #2: they are to be joined along the first axis.
+TRANSFORMERS_NAMES: Rules = (
+    (r"^encoder_input_proj\.", "input_proj."),
+    (r"^encoder\.(?:encoder|aifi)\.0\.layers\.0\.self_attn\.q_proj\.(.*)", r"attention.query_key_value.\1#0"),
+    (r"^encoder\.(?:encoder|aifi)\.0\.layers\.0\.self_attn\.k_proj\.(.*)", r"attention.query_key_value.\1#1"),
+    (r"^encoder\.(?:encoder|aifi)\.0\.layers\.0\.self_attn\.v_proj\.(.*)", r"attention.query_key_value.\1#2"),
+    (r"^encoder\.(?:encoder|aifi)\.0\.layers\.0\.self_attn\.(?:out_proj|o_proj)\.", "attention.output."),
+    (r"^encoder\.(?:encoder|aifi)\.0\.layers\.0\.self_attn_layer_norm\.", "attention.norm1."),
+    (r"^encoder\.(?:encoder|aifi)\.0\.layers\.0\.(?:mlp\.)?fc(\d)\.", r"attention.linear\1."),
+    (r"^encoder\.(?:encoder|aifi)\.0\.layers\.0\.final_layer_norm\.", "attention.norm2."),
+    (r"^encoder\.", ""),
+    *OFFICIAL_NAMES,
+)
+
+
+class HybridEncoder(nn.Module):
+    """Maps at strides 8, 16, 32 to as many maps at the same strides, each of which has seen all of them.
+
+    Attributes:
+        channels: of the maps that come out, all the same.
+    """
+
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        width: int = 256,
+        heads: int = 8,
+        feedforward: int = 1024,
+        expansion: float = 1.0,
+        blocks: int = 3,
+    ) -> None:
+        """Args:
+        in_channels: of the backbone's maps, finest first.
+        width: channels inside and of what comes out.
+        heads: of the attention.
+        feedforward: hidden numbers of the Transformer layer's feedforward part.
+        expansion: channels inside a CSP layer, as a part of ``width`` (1 in EvRT-DETR-B, 0.5 in EvRT-DETR-S).
+        blocks: RepVGG blocks in each CSP layer.
+        """
+        super().__init__()
+        between = range(len(in_channels) - 1)
+        self.channels = (width,) * len(in_channels)
+        self.projections = nn.ModuleList(ConvNormAct(channels, width, activation="none") for channels in in_channels)
+        self.attention = AIFI(width, heads, feedforward)
+        # In the order in which they are run: top-down begins at the coarsest map, bottom-up at the finest.
+        self.laterals = nn.ModuleList(ConvNormAct(width, width) for _ in between)
+        self.top_down = nn.ModuleList(CSPRep(2 * width, width, expansion, blocks) for _ in between)
+        self.downsamples = nn.ModuleList(ConvNormAct(width, width, kernel=3, stride=2) for _ in between)
+        self.bottom_up = nn.ModuleList(CSPRep(2 * width, width, expansion, blocks) for _ in between)
+
+    def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
+        """[N, C_i, H_i, W_i], each map twice as high and wide as the next, to [N, width, H_i, W_i]."""
+        *finer, coarse = (project(maps) for project, maps in zip(self.projections, features, strict=True))
+        coarse = self.attention(coarse)
+        waiting = []
+        for lateral, fuse, fine in zip(self.laterals, self.top_down, reversed(finer), strict=True):
+            coarse = lateral(coarse)
+            waiting.append(coarse)
+            coarse = fuse(torch.cat((functional.interpolate(coarse, scale_factor=2.0, mode="nearest"), fine), dim=1))
+        outputs = [coarse]
+        for downsample, fuse, coarser in zip(self.downsamples, self.bottom_up, reversed(waiting), strict=True):
+            outputs.append(fuse(torch.cat((downsample(outputs[-1]), coarser), dim=1)))
+        return outputs
+
+    def fuse_(self) -> None:
+        """Turn every RepVGG block, in place, into the one convolution it amounts to in evaluation. It stays so."""
+        for module in self.modules():
+            if isinstance(module, CSPRep):
+                module.fuse_()
+
+
+class AIFI(nn.Module):
+    """One Transformer layer over the cells of a map [N, C, H, W]; LayerNorm comes after each sum, as in the first ones.
+
+    The positions are added to what queries and keys are made of, not to the values.
+    """
+
+    positions: Tensor
+
+    def __init__(self, width: int, heads: int, feedforward: int) -> None:
+        super().__init__()
+        if width % heads or width % 4:
+            raise FateError(f"width {width} was given with {heads} heads; expected a multiple of 4 and of the heads")
+        self.heads = heads
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
+        self.norm1 = nn.LayerNorm(width)
+        self.linear1 = nn.Linear(width, feedforward)
+        self.linear2 = nn.Linear(feedforward, width)
+        self.norm2 = nn.LayerNorm(width)
+        nn.init.xavier_uniform_(self.query_key_value.weight)  # all three as one matrix, like nn.MultiheadAttention
+        nn.init.zeros_(self.query_key_value.bias)
+        nn.init.zeros_(self.output.bias)
+        self.register_buffer("positions", torch.empty(0), persistent=False)
+        self.size = (0, 0)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        rows, columns = maps.shape[2:]
+        if self.size != (rows, columns):  # once for each size of image
+            with torch.inference_mode(False):
+                self.positions = position_table(rows, columns, maps.shape[1]).to(self.norm1.weight)
+            self.size = (rows, columns)
+        tokens: Tensor = maps.flatten(2).transpose(1, 2)
+        tokens = self.norm1(tokens + self.output(self._attended(tokens)))
+        tokens = self.norm2(tokens + self.linear2(functional.gelu(self.linear1(tokens))))
+        return tokens.transpose(1, 2).reshape(maps.shape)
+
+    def _attended(self, tokens: Tensor) -> Tensor:
+        """What each token [N, L, C] gathers from all, heads side by side."""
+        batch, cells, width = tokens.shape
+        weight, bias = self.query_key_value.weight, self.query_key_value.bias
+        query, key = functional.linear(tokens + self.positions, weight[: 2 * width], bias[: 2 * width]).chunk(2, dim=2)
+        value = functional.linear(tokens, weight[2 * width :], bias[2 * width :])
+        query, key, value = (part.view(batch, cells, self.heads, -1).transpose(1, 2) for part in (query, key, value))
+        return functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+
+
+def position_table(rows: int, columns: int, width: int, temperature: float = 10_000.0) -> Tensor:
+    """[rows · columns, width] sines and cosines: sin x, cos x, sin y, cos y, a quarter of the width each.
+
+    Cells are counted down the columns (entry n is x = n // rows, y = n % rows), but tokens along the rows. On a map
+    that is not square, a token so gets the position of another cell. All public weights of EvRT-DETR were trained that
+    way, so it is kept.
+    """
+    x, y = torch.meshgrid(torch.arange(columns), torch.arange(rows), indexing="ij")
+    frequencies = 1.0 / temperature ** (torch.arange(width // 4, dtype=torch.float32) / (width // 4))
+    across, down = (axis.reshape(-1, 1) * frequencies for axis in (x, y))
+    return torch.cat((across.sin(), across.cos(), down.sin(), down.cos()), dim=1)
+
+
+class CSPRep(nn.Module):
+    """[N, C, H, W] → [N, channels, H, W]: two 1×1 convolutions, one of them followed by RepVGG blocks, summed."""
+
+    def __init__(self, in_channels: int, channels: int, expansion: float, blocks: int) -> None:
+        super().__init__()
+        hidden = int(channels * expansion)
+        self.main = ConvNormAct(in_channels, hidden)
+        self.side = ConvNormAct(in_channels, hidden)
+        self.blocks = nn.Sequential(*(RepVGG(hidden) for _ in range(blocks)))
+        self.output = nn.Identity() if hidden == channels else ConvNormAct(hidden, channels)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        result: Tensor = self.output(self.blocks(self.main(maps)) + self.side(maps))
+        return result
+
+    def fuse_(self) -> None:
+        """Each block as one convolution, in place."""
+        self.blocks = nn.Sequential(*(b.fused() if isinstance(b, RepVGG) else b for b in self.blocks))
+
+
+class RepVGG(nn.Module):
+    """SiLU(BatchNorm(3×3) + BatchNorm(1×1)) of [N, C, H, W]."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.kernel3 = ConvNormAct(channels, channels, kernel=3, activation="none")
+        self.kernel1 = ConvNormAct(channels, channels, kernel=1, activation="none")
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return functional.silu(self.kernel3(maps) + self.kernel1(maps), inplace=True)
+
+    def fused(self) -> nn.Sequential:
+        """The same in evaluation: SiLU of one 3×3 convolution, since a 1×1 kernel is a 3×3 one with zeros around it."""
+        weight3, bias3 = _with_norm(self.kernel3)
+        weight1, bias1 = _with_norm(self.kernel1)
+        conv = nn.Conv2d(weight3.shape[1], weight3.shape[0], 3, padding=1)
+        conv.weight = nn.Parameter(weight3 + functional.pad(weight1, (1, 1, 1, 1)), requires_grad=False)
+        conv.bias = nn.Parameter(bias3 + bias1, requires_grad=False)
+        return nn.Sequential(conv, nn.SiLU(inplace=True))
+
+
+def _with_norm(layer: ConvNormAct) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a convolution that does what the layer's convolution and BatchNorm do in evaluation."""
+    norm = layer.norm
+    scale = norm.weight / (cast(Tensor, norm.running_var) + norm.eps).sqrt()
+    weight = layer.conv.weight * scale[:, None, None, None]
+    return weight.detach(), (norm.bias - cast(Tensor, norm.running_mean) * scale).detach()

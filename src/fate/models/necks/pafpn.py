@@ -1,0 +1,106 @@
+"""PAFPN: the neck of YOLOX, which lets the maps of three strides see one another.
+
+A feature pyramid hands what the coarse maps know down to the fine ones; a path aggregation then hands it up again (Liu
+et al., 2018). Maps of two strides are joined by concatenation, the one that was rescaled first, and mixed by a CSP
+layer (YOLOX: Ge et al., 2021). As RVT uses it: SiLU, BatchNorm with PyTorch's own eps and momentum, bottlenecks without
+shortcut, PyTorch's own initialisation.
+
+    stride 8    x8 ─────────────────── join ─ fuse_8 ─┬──────────────────────────── out 8
+                                        │ ×2          └ halve_8 ─┐
+    stride 16   x16 ── join ─ fuse_16 ─ narrow_16 ────────────── join ─ mix_16 ─┬── out 16
+                        │ ×2                                                    └ halve_16 ─┐
+    stride 32   x32 ─ narrow_32 ─────────────────────────────────────────────────────────── join ─ mix_32 ─ out 32
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fate.errors import FateError
+from fate.models.layers.conv import ConvNormAct
+from fate.models.renaming import Rules
+
+#: Keys of the public RVT and S5-ViT checkpoints below ``mdl.fpn.``.
+OFFICIAL_NAMES: Rules = (
+    (r"^lateral_conv0\.", "narrow_32."),
+    (r"^C3_p4\.", "fuse_16."),
+    (r"^reduce_conv1\.", "narrow_16."),
+    (r"^C3_p3\.", "fuse_8."),
+    (r"^bu_conv2\.", "halve_8."),
+    (r"^C3_n3\.", "mix_16."),
+    (r"^bu_conv1\.", "halve_16."),
+    (r"^C3_n4\.", "mix_32."),
+    (r"^((?:fuse|mix)_\d+)\.m\.(\d+)\.conv1\.", r"\1.bottlenecks.\2.0."),
+    (r"^((?:fuse|mix)_\d+)\.m\.(\d+)\.conv2\.", r"\1.bottlenecks.\2.1."),
+    (r"^((?:fuse|mix)_\d+)\.conv1\.", r"\1.narrow."),
+    (r"^((?:fuse|mix)_\d+)\.conv2\.", r"\1.bypass."),
+    (r"^((?:fuse|mix)_\d+)\.conv3\.", r"\1.merge."),
+    (r"^(.+)\.bn\.", r"\1.norm."),
+)
+
+
+class PAFPN(nn.Module):
+    """Three maps in, three maps out, of the same strides and channels.
+
+    Args:
+        channels: of the maps of strides 8, 16 and 32.
+        bottlenecks: in each CSP layer; YOLOX's depth 0.67 is 2.
+    """
+
+    def __init__(self, channels: Sequence[int], bottlenecks: int = 2) -> None:
+        super().__init__()
+        if len(channels) != 3:
+            raise FateError(f"PAFPN was given {len(channels)} maps, of {tuple(channels)} channels; expected three")
+        fine, middle, coarse = self.channels = tuple(channels)
+        self.narrow_32 = ConvNormAct(coarse, middle)
+        self.fuse_16 = CSPLayer(2 * middle, middle, bottlenecks)
+        self.narrow_16 = ConvNormAct(middle, fine)
+        self.fuse_8 = CSPLayer(2 * fine, fine, bottlenecks)
+        self.halve_8 = ConvNormAct(fine, fine, kernel=3, stride=2)
+        self.mix_16 = CSPLayer(2 * fine, middle, bottlenecks)
+        self.halve_16 = ConvNormAct(middle, middle, kernel=3, stride=2)
+        self.mix_32 = CSPLayer(2 * middle, coarse, bottlenecks)
+
+    def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
+        """[N, C_i, H_i, W_i] at strides 8, 16, 32, each half as high and wide as the one before → the same shapes."""
+        x8, x16, x32 = features
+        narrow_32 = self.narrow_32(x32)
+        narrow_16 = self.narrow_16(self.fuse_16(torch.cat([_doubled(narrow_32), x16], dim=1)))
+        out_8: Tensor = self.fuse_8(torch.cat([_doubled(narrow_16), x8], dim=1))
+        out_16: Tensor = self.mix_16(torch.cat([self.halve_8(out_8), narrow_16], dim=1))
+        out_32: Tensor = self.mix_32(torch.cat([self.halve_16(out_16), narrow_32], dim=1))
+        return [out_8, out_16, out_32]
+
+
+class CSPLayer(nn.Module):
+    """Half of the channels take the way through the bottlenecks, the other half goes around them.
+
+    Each bottleneck is a 1×1 and a 3×3 convolution of the same width. [N, in, H, W] → [N, out, H, W].
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, bottlenecks: int) -> None:
+        super().__init__()
+        hidden = out_channels // 2
+        self.narrow = ConvNormAct(in_channels, hidden)
+        self.bypass = ConvNormAct(in_channels, hidden)
+        self.bottlenecks = nn.Sequential(
+            *(
+                nn.Sequential(ConvNormAct(hidden, hidden), ConvNormAct(hidden, hidden, kernel=3))
+                for _ in range(bottlenecks)
+            )
+        )
+        self.merge = ConvNormAct(2 * hidden, out_channels)
+
+    def forward(self, images: Tensor) -> Tensor:
+        through = self.bottlenecks(self.narrow(images))
+        result: Tensor = self.merge(torch.cat([through, self.bypass(images)], dim=1))
+        return result
+
+
+def _doubled(images: Tensor) -> Tensor:
+    """Each pixel becomes 2 × 2; RVT says "nearest-exact", which at a factor of 2 is the same as "nearest"."""
+    return functional.interpolate(images, scale_factor=2.0, mode="nearest")

@@ -1,0 +1,203 @@
+"""From raw predictions to detections: scores, non-maximum suppression (NMS) and boxes of the sensor.
+
+Heads with objectness (YOLOX) propose a box per cell, so many for one object. As RVT does it, each keeps its best class;
+those with objectness · class below the confidence go; of boxes of one class that overlap, the best by objectness ·
+class stays (greedy NMS). What is **reported** as the score is the class probability alone, which is what the published
+figures were made with; ``score="product"`` reports objectness · class. Heads without objectness (DETR) learn to say
+each object once: their best scores over queries and classes are taken as they are.
+
+Greedy NMS is one rule: *a box stays unless a better box of its class that stays overlaps it too much*. On the CPU a
+compiled loop applies it from the best box down. Elsewhere it is applied to all boxes at once, again and again until
+nothing changes; the best box is right from the start, each round settles at least one more, and the result is the same.
+Boxes of equal score rank by their number in the outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fate.compiled import compiled
+from fate.errors import FateError
+from fate.models.boxes import clipped, intersection_and_union
+from fate.models.outputs import Outputs
+
+Score = Literal["class", "product"]
+
+#: Rounds between two looks at whether NMS is done, for which a GPU has to be waited for.
+ROUNDS = 8
+#: Pairs of boxes compared at once; each takes some 40 bytes.
+PAIRS_AT_ONCE = 1 << 24
+
+
+class Detections(NamedTuple):
+    """The M objects found in one window, best first."""
+
+    boxes: Tensor  #: [M, 4] xyxy, sensor pixels
+    scores: Tensor  #: [M] 0 to 1
+    class_ids: Tensor  #: [M] int64
+    objectness: Tensor | None = None  #: [M] probability, where the head has it
+
+
+class Candidates(NamedTuple):
+    """K proposals of each of N windows, best first."""
+
+    boxes: Tensor  #: [N, K, 4] xyxy, pixels of the padded frame
+    confidences: Tensor  #: [N, K] what they are ordered by; -1: too little, to be left out
+    scores: Tensor  #: [N, K] of the class
+    class_ids: Tensor  #: [N, K] int64
+    objectness: Tensor | None  #: [N, K]
+
+
+@torch.no_grad()
+def detections(
+    outputs: Outputs,
+    sensor: Sequence[int],
+    *,
+    confidence: float = 0.001,
+    score: Score = "class",
+    max_overlap: float = 0.45,
+    most: int = 300,
+) -> list[Detections]:
+    """What is seen in each of N windows, on the outputs' device.
+
+    Args:
+        outputs: of any head.
+        sensor: (rows, columns) to which boxes are clipped; what then has no area is left out.
+        confidence: the least objectness · class, or class where there is no objectness.
+        score: what to report of heads with objectness: "class" as RVT does, or "product", objectness · class.
+        max_overlap: IoU above which the weaker of two boxes of a class goes; for heads with objectness.
+        most: detections of a window; for heads without objectness.
+    """
+    if score not in ("class", "product"):
+        raise FateError(f'score="{score}" was given; expected "class" or "product"')
+    if not len(outputs.boxes):
+        return []
+    if outputs.objectness is None:
+        found = best_classes(outputs, confidence, most)
+        keep = found.confidences >= 0
+    else:
+        found = best_proposals(outputs, confidence)
+        keep = suppress(found, max_overlap)
+    return finished(found, keep, sensor, score)
+
+
+def finished(found: Candidates, keep: Tensor, sensor: Sequence[int], score: Score = "class") -> list[Detections]:
+    """What stays of the candidates, ``keep`` [N, K] bool, window by window; sensor and score as in ``detections``."""
+    boxes = clipped(found.boxes, sensor)
+    keep = keep & (boxes[..., 2:] > boxes[..., :2]).all(-1)
+    counts, places = keep.sum(1).tolist(), keep.nonzero(as_tuple=True)
+    reported = found.confidences if score == "product" else found.scores
+    columns = [boxes, reported, found.class_ids] + ([] if found.objectness is None else [found.objectness])
+    by_window = zip(*(column[places].split(counts) for column in columns), strict=True)  # type: ignore[no-untyped-call]
+    return [Detections(*window) for window in by_window]
+
+
+def best_proposals(outputs: Outputs, confidence: float, most: int | None = None) -> Candidates:
+    """The predictions of a head with objectness, each with its best class, by objectness · class.
+
+    Args:
+        confidence: the least objectness · class.
+        most: K, so that shapes do not depend on values, as a CUDA graph needs; None: as many as the fullest window has
+            above the confidence.
+    """
+    if outputs.objectness is None:
+        raise FateError("outputs without objectness were given; expected those of a YOLOX head")
+    logits, class_ids = outputs.class_logits.float().max(-1)
+    scores, objectness = logits.sigmoid(), outputs.objectness.float().sigmoid()
+    confidences = _at_least(confidence, objectness * scores)
+    order = _best_first(confidences, int((confidences >= 0).sum(1).max()) if most is None else most)
+    columns = (column.gather(1, order) for column in (confidences, scores, class_ids, objectness))
+    return Candidates(outputs.boxes.float().gather(1, order[:, :, None].expand(-1, -1, 4)), *columns)
+
+
+def best_classes(outputs: Outputs, confidence: float, most: int) -> Candidates:
+    """The best (query, class) pairs of a head without objectness; K = ``most``, or all there are."""
+    classes = outputs.class_logits.shape[-1]
+    scores = outputs.class_logits.float().sigmoid().flatten(1)
+    order = _best_first(scores, most)
+    query = torch.div(order, classes, rounding_mode="floor")
+    scores = scores.gather(1, order)
+    boxes = outputs.boxes.float().gather(1, query[:, :, None].expand(-1, -1, 4))
+    return Candidates(boxes, _at_least(confidence, scores), scores, order - query * classes, None)
+
+
+def suppress(candidates: Candidates, max_overlap: float) -> Tensor:
+    """Greedy NMS among boxes of a class: [N, K] bool, which stay; those of confidence -1 do not."""
+    if candidates.boxes.device.type == "cpu":
+        return suppress_by_loop(candidates, max_overlap)
+    return suppress_by_tensors(candidates, max_overlap)
+
+
+def suppress_by_tensors(candidates: Candidates, max_overlap: float) -> Tensor:
+    """On any device, some windows at a time, as memory allows."""
+    boxes, ids, there = candidates.boxes, candidates.class_ids, candidates.confidences >= 0
+    step = max(1, PAIRS_AT_ONCE // max(1, there.shape[1] ** 2))
+    parts = [slice(start, start + step) for start in range(0, len(there), step)]
+    return torch.cat([_settled(boxes[part], ids[part], there[part], max_overlap) for part in parts])
+
+
+def _settled(boxes: Tensor, class_ids: Tensor, there: Tensor, max_overlap: float) -> Tensor:
+    """The rule for all boxes at once, until nothing changes: [N, K, 4], [N, K] and [N, K] bool → [N, K] bool."""
+    common, union = intersection_and_union(boxes[:, :, None], boxes[:, None])  # [N, better, worse]
+    same_class = class_ids[:, :, None] == class_ids[:, None]
+    beats = ((common > max_overlap * union) & same_class).triu(1).float()
+    stays = there
+    while True:
+        for _ in range(ROUNDS):
+            beaten = (stays.float()[:, None] @ beats).squeeze(1) > 0
+            before, stays = stays, there & ~beaten
+        if torch.equal(stays, before):
+            return stays
+
+
+def suppress_by_loop(candidates: Candidates, max_overlap: float) -> Tensor:
+    """On the CPU."""
+    stays = candidates.confidences >= 0
+    corners = candidates.boxes.transpose(1, 2).contiguous().numpy()
+    _suppress(corners, candidates.class_ids.int().numpy(), np.float32(max_overlap), stays.numpy())
+    return stays
+
+
+@compiled
+def _suppress(
+    corners: NDArray[np.float32], class_ids: NDArray[np.int32], max_overlap: np.float32, stays: NDArray[np.bool_]
+) -> None:
+    """The rule from the best box down: corners [N, 4, K], class_ids and stays [N, K], which is written to.
+
+    Copies, slices and conditional expressions let the compiler see that no arrays share memory, no index is negative
+    and nothing branches: it then compares several boxes at once. The arithmetic is that of ``boxes``, to the bit.
+    """
+    nothing = np.float32(0)
+    for window in range(len(stays)):
+        left, top, right, bottom = corners[window].copy()
+        area, ids, here = (right - left) * (bottom - top), class_ids[window].copy(), stays[window].astype(np.int32)
+        for best in range(len(here)):
+            if not here[best]:
+                continue
+            x1, y1, x2, y2, own_area, own_id = left[best], top[best], right[best], bottom[best], area[best], ids[best]
+            lefts, tops, rights, bottoms = left[best + 1 :], top[best + 1 :], right[best + 1 :], bottom[best + 1 :]
+            areas, others, alive = area[best + 1 :], ids[best + 1 :], here[best + 1 :]
+            for k in range(len(alive)):
+                width = (x2 if x2 < rights[k] else rights[k]) - (x1 if x1 > lefts[k] else lefts[k])
+                height = (y2 if y2 < bottoms[k] else bottoms[k]) - (y1 if y1 > tops[k] else tops[k])
+                common = width * height
+                too_much = common > max_overlap * (own_area + areas[k] - common)
+                beaten = (width > nothing) & (height > nothing) & too_much & (others[k] == own_id)
+                alive[k] &= np.int32(not beaten)
+        stays[window] = here > 0
+
+
+def _at_least(confidence: float, values: Tensor) -> Tensor:
+    """The same, but -1 where below (or not a number)."""
+    return torch.where(values >= confidence, values, -1.0)
+
+
+def _best_first(values: Tensor, most: int) -> Tensor:
+    """[N, Q] → [N, at most ``most``] places of the largest; equal ones by place, which ``topk`` does not promise."""
+    return values.sort(dim=1, descending=True, stable=True).indices[:, :most]

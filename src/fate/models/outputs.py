@@ -1,0 +1,47 @@
+"""What a detection head says of some windows, and what it should have said.
+
+N counts windows: T steps of B streams, time-major (row t · B + b). Boxes are xyxy in pixels of the padded frame, whose
+origin is the sensor's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fate.errors import FateError
+
+
+class Outputs(NamedTuple):
+    """Q predictions for each of N windows, raw: no threshold, no suppression."""
+
+    boxes: Tensor  #: [N, Q, 4] xyxy, pixels
+    class_logits: Tensor  #: [N, Q, classes]
+    objectness: Tensor | None = None  #: [N, Q] logits, where a head has it (YOLOX)
+    training: Any = None  #: what only this head's loss needs; None outside training
+
+
+class Targets(NamedTuple):
+    """The true (or generated) boxes of one window; M may be 0."""
+
+    boxes: Tensor  #: [M, 4] xyxy, pixels
+    class_ids: Tensor  #: [M] int64
+    weights: Tensor  #: [M] w_v: 1 for ground truth, less for generated labels
+
+    @staticmethod
+    def of(boxes: Tensor, class_ids: Tensor, weights: Tensor | None = None) -> Targets:
+        """Checked, and with weights 1 where none are given."""
+        boxes = boxes.reshape(-1, 4).float()
+        weights = torch.ones(len(boxes), device=boxes.device) if weights is None else weights.float()
+        if not len(boxes) == len(class_ids) == len(weights):
+            raise FateError(
+                f"{len(boxes)} boxes, {len(class_ids)} class ids and {len(weights)} weights were given;"
+                " expected as many of each"
+            )
+        return Targets(boxes, class_ids.long(), weights)
+
+    def to(self, device: torch.device | str) -> Targets:
+        """The same on another device."""
+        return Targets(*(part.to(device) for part in self))
