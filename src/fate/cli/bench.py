@@ -170,6 +170,65 @@ def encode(
             raise FateError(f"{json_file}: cannot be written ({error.strerror}); the table is above") from None
 
 
+DETECT_HELP = """How long detectors take from events to boxes, one window after another, stage by stage: decoding the
+file, encoding, the model, and post-processing. Weights are fresh; they do not matter for time.
+
+Example:
+
+  fate bench detect fate-s-nano fate-s-tiny --hz 20,200
+
+  fate bench detect fate-s s5-vit-b --device cuda --run eager,streaming,compiled
+"""
+
+
+@app.command("detect", help=DETECT_HELP)
+def detect(
+    models: Annotated[list[str] | None, typer.Argument(metavar="[MODELS]", help="Names; see fate models.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    profile: Annotated[str, typer.Option(help="Of the simulated drive: gen1 or 1mpx.")] = "gen1",
+    hz: Annotated[str, typer.Option(help="Rates, comma-separated.")] = "20,200",
+    run: Annotated[
+        str, typer.Option(help="eager, streaming, compiled (on a GPU); comma-separated.")
+    ] = "eager,streaming",
+    precision: Annotated[str | None, typer.Option(help="Of the streaming step: float32, tf32 or bfloat16.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the simulated drive.")] = 2,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+) -> None:
+    import json
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from fate.cli.arguments import bad_usage, check_outputs
+    from fate.errors import FateError
+    from fate.simulation.request import PROFILES, check_device, check_number
+
+    with bad_usage():
+        check_device(device, None)
+        rates = _numbers("--hz", hz, least=1)
+        if profile not in PROFILES:
+            raise FateError(f"there is no profile {profile!r}; give one of {', '.join(PROFILES)}")
+        check_number("the seed", seed, 0)
+    check_outputs({"--json": json_file}, "")
+
+    from fate.runtime.bench import DEFAULT_MODELS, bench_detect, check_request, detect_table
+
+    ways = [way.strip() for way in run.split(",") if way.strip()]
+    with bad_usage():
+        check_request(models or DEFAULT_MODELS, device, ways, precision)
+    with Console(stderr=True).status(f"simulating a {profile} drive") as status:
+        from fate.simulation.bench import drive_events
+
+        events = drive_events(profile, 1.6 if profile == "gen1" else 0.4, seed)
+        result = bench_detect(events, models or DEFAULT_MODELS, device, rates, ways, precision, status.update)
+    print(detect_table(result))
+    if json_file:
+        try:
+            Path(json_file).write_text(json.dumps(result.to_dict(), indent=2))
+        except OSError as error:
+            raise FateError(f"{json_file}: cannot be written ({error.strerror}); the table is above") from None
+
+
 def _numbers(name: str, text: str, least: float) -> list[float]:
     """Numbers of at least ``least`` from a comma-separated list."""
     from fate.errors import FateError

@@ -1,0 +1,184 @@
+"""Weights on disk: one safetensors file that says what it is.
+
+The file's header holds, as JSON under ``fate``, how to build the detector (name, classes, sensor, encoder, options) and
+facts about the weights (canonical rate, protocol, version, training). Nothing in it is ever executed. Files of the
+public projects come in through ``fate import-checkpoint``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+import fate
+from fate.errors import FateError
+from fate.models.detector import CANONICAL_US, Detector
+from fate.models.zoo import rebuild
+
+FORMAT = 1
+#: Names shown of each kind of mismatch.
+SHOWN = 5
+#: Numbers in a tensor that is stored in a shorter type on demand.
+LARGE = 4096
+#: What describes a model: it must agree between a file and the detector its weights are loaded into.
+FIELDS = ("name", "classes", "sensor", "encoder", "encoder_options", "stem", "options")
+
+
+def save_model(
+    detector: Detector, path: str | Path, dtype: torch.dtype | None = None, facts: Mapping[str, Any] | None = None
+) -> None:
+    """Write a detector's weights and description; an existing file is replaced at once or not at all.
+
+    Args:
+        detector: built by ``zoo.build_model``.
+        path: ends in ``.safetensors``.
+        dtype: to store floating-point weights in, torch.float16 for small files; None as they are.
+        facts: more for the header, such as the protocol or a summary of training; whatever JSON can hold.
+    """
+    target = Path(path)
+    if target.suffix != ".safetensors":
+        raise FateError(f"{target}: weights were to be saved under this name; expected one that ends in .safetensors")
+    if not detector.description:
+        raise FateError("a detector without a description was given; build it with fate.build_model")
+    card = {
+        **(facts or {}),
+        "format": FORMAT,
+        "model": detector.description,
+        "canonical_hz": 1e6 / CANONICAL_US,
+        "version": fate.__version__,
+    }
+    try:
+        metadata = {"fate": json.dumps(card)}
+    except (TypeError, ValueError) as error:
+        raise FateError(
+            f"{target}: what is to be said of the weights cannot be written as JSON ({error}); give numbers, texts,"
+            " lists and dictionaries"
+        ) from None
+    if not target.parent.is_dir():
+        raise FateError(f"{target}: the folder {target.parent} does not exist; make it first")
+    content = save({name: _stored(value, dtype) for name, value in detector.state_dict().items()}, metadata)
+    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        try:
+            draft.write_bytes(content)
+            os.replace(draft, target)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise FateError(f"{target}: cannot be written ({error.strerror})") from None
+
+
+def read_card(path: str | Path) -> dict[str, Any]:
+    """What a file says of itself."""
+    source = Path(path)
+    _refuse_foreign(source)
+    try:
+        with safe_open(source, framework="pt") as file:
+            text = (file.metadata() or {}).get("fate")
+    except (SafetensorError, OSError) as error:
+        raise FateError(f"{source}: not a whole safetensors file ({error}); copy or download it again") from None
+    if text is None:
+        raise FateError(
+            f"{source}: a safetensors file without FATE's description; expected one written by fate"
+            f" (fate import-checkpoint {source} OUT.safetensors reads the files of other projects)"
+        )
+    try:
+        card: dict[str, Any] = json.loads(text)
+        newer = card["format"] > FORMAT
+        whole = newer or set(card["model"]) == set(FIELDS)
+    except (ValueError, KeyError, TypeError):
+        newer = whole = False
+    if newer:
+        raise FateError(
+            f"{source}: written by a newer FATE ({card.get('version')}); update yours with pip install -U fate-events"
+        )
+    if not whole:
+        raise FateError(f"{source}: the description in the header is damaged; copy or download the file again")
+    return card
+
+
+def load_model(path: str | Path) -> Detector:
+    """The detector a file holds, in evaluation mode, on the CPU."""
+    card = read_card(path)
+    detector = rebuild(card["model"])
+    _fill(detector, Path(path))
+    return detector.eval()
+
+
+def load_weights(detector: Detector, path: str | Path) -> None:
+    """Weights into a detector that is there already; the error names the field that differs."""
+    card = read_card(path)
+    for field in FIELDS:
+        stored, own = card["model"].get(field), detector.description.get(field)
+        if json.dumps(stored, sort_keys=True) != json.dumps(own, sort_keys=True):
+            raise FateError(
+                f"{path}: made for {field} {_shown(stored)}, this detector has {_shown(own)}; build one that agrees,"
+                " or load the file with fate.load_model"
+            )
+    _fill(detector, Path(path))
+
+
+def check_entries(source: str | Path, given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Refuse weights that do not fit, with the names that are missing, unexpected, or of another shape."""
+    missing, unexpected = sorted(expected.keys() - given.keys()), sorted(given.keys() - expected.keys())
+    misshapen = [
+        f"{name} {tuple(given[name].shape)} instead of {tuple(expected[name].shape)}"
+        for name in sorted(given.keys() & expected.keys())
+        if given[name].shape != expected[name].shape
+    ]
+    parts = [
+        f"{len(names)} {kind} ({', '.join(names[:SHOWN])}{', …' if len(names) > SHOWN else ''})"
+        for kind, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", misshapen))
+        if names
+    ]
+    if parts:
+        raise FateError(f"{source}: the weights do not fit the model: {'; '.join(parts)}")
+
+
+def _fill(detector: Detector, source: Path) -> None:
+    try:
+        with safe_open(source, framework="pt") as file:
+            entries = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+    except (SafetensorError, OSError) as error:
+        raise FateError(f"{source}: not a whole safetensors file ({error}); copy or download it again") from None
+    own = detector.state_dict()
+    check_entries(source, entries, own)
+    for name, value in entries.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise FateError(f"{source}: {name} holds numbers that are not finite; the training it comes from diverged")
+    detector.load_state_dict(entries)
+
+
+def _stored(value: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Small tensors stay as they are: they hold the statistics and time constants that 16 bits would spoil."""
+    value = value.detach().cpu()
+    if dtype is not None and value.is_floating_point() and value.numel() >= LARGE:
+        value = value.to(dtype)
+    return value.contiguous().clone()
+
+
+def _refuse_foreign(source: Path) -> None:
+    """A pickle runs whatever its author wrote: it is never opened here."""
+    try:
+        with source.open("rb") as file:
+            start = file.read(9)
+    except OSError as error:
+        raise FateError(f"{source}: cannot be read ({error.strerror}); expected a .safetensors file") from None
+    # Nine bytes tell: safetensors begin with the length of their header, which may look like anything, and then a {.
+    if start.startswith((b"PK", b"\x80")) and start[8:] != b"{":
+        raise FateError(
+            f"{source}: a pickled checkpoint, which could run any code when opened; expected a .safetensors file:"
+            f" fate import-checkpoint {source} OUT.safetensors reads the weights of the public projects safely"
+        )
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,148 @@
+"""A detector: events of some windows, and what it remembers, to predictions, and what it will remember.
+
+    encoder    events of a window          → pseudo-image               (encoding/)
+    backbone   pseudo-image                → maps at strides 8, 16, 32  (with a memory in every stage, or without)
+    neck       maps                        → maps that know each other
+    memory     maps                        → maps that know the past    (EvRT-DETR; others remember in the backbone)
+    head       maps                        → boxes, classes
+
+Any encoder goes with any backbone (``frame.py``). Time enters in two places: the encoder sees a window's own duration,
+and a memory that counts time (S5) is told how long its steps are, relative to the canonical 50 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fate.encoding.batch import EventBatch
+from fate.errors import FateError
+from fate.events.events import Sensor
+from fate.models import nms, state
+from fate.models.frame import Frame
+from fate.models.nms import Detections
+from fate.models.outputs import Outputs, Targets
+from fate.models.state import State
+
+if TYPE_CHECKING:
+    from fate.models.streaming import StreamingStep
+
+#: The window of 20 Hz, at which detectors are trained and S5's step is 1.
+CANONICAL_US = 50_000
+
+
+class Detector(nn.Module):
+    """``outputs, state = detector(batch, state)``.
+
+    Attributes:
+        classes: their names, in the order of class ids.
+        frame: sensor, padding, stem.
+        description: how to build it again: the model's name and arguments (``zoo.py``).
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        backbone: nn.Module,
+        neck: nn.Module,
+        head: nn.Module,
+        frame: Frame,
+        classes: Sequence[str],
+        memory: nn.Module | None = None,
+        description: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder, self.backbone, self.neck, self.head, self.memory = encoder, backbone, neck, head, memory
+        self.frame, self.classes = frame, tuple(classes)
+        self.description = dict(description or {})
+
+    @property
+    def sensor(self) -> Sensor:
+        """(height, width) of the events and of the boxes, pixels."""
+        return self.frame.sensor
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.parameters()).device
+
+    def forward(
+        self,
+        batch: EventBatch | Tensor,
+        state: State = None,
+        steps: int = 1,
+        targets: Sequence[Targets | None] | None = None,
+        step_scale: float | Tensor | None = None,
+    ) -> tuple[Outputs, State]:
+        """Predictions for each window, and the memory after the last.
+
+        Args:
+            batch: N = steps · B windows of B streams, time-major (first the first window of every stream); or images of
+                the encoder [N, C, H', W'].
+            state: of the B streams before; None where all begin.
+            steps: T, windows of each stream. A clip in one call gives what its windows give one by one.
+            targets: for training, what is to be seen in each of the N windows; None for windows nobody has labelled.
+                The head then works on labelled windows alone, in their order.
+            step_scale: time between windows over 50 ms, a number or [N]; None: their own durations.
+        """
+        if steps < 1 or len(batch) % steps:
+            raise FateError(f"{len(batch)} windows were given in clips of {steps}; expected a multiple")
+        if targets is not None and len(targets) != len(batch):
+            raise FateError(f"targets of {len(targets)} windows were given for {len(batch)} windows; expected as many")
+        if isinstance(batch, EventBatch):
+            images = self.encoder(batch)
+            step_scale = step_scale_of(batch) if step_scale is None else step_scale
+        else:
+            images = batch
+        features, state = self.features(images, state, steps, 1.0 if step_scale is None else step_scale)
+        if targets is None:
+            return self.head(features), state
+        labelled = [number for number, given in enumerate(targets) if given is not None]
+        chosen = torch.tensor(labelled, device=images.device, dtype=torch.int64)
+        features = [of_level.index_select(0, chosen) for of_level in features]
+        return self.head(features, [given for given in targets if given is not None]), state
+
+    def features(
+        self, images: Tensor, state: State = None, steps: int = 1, step_scale: float | Tensor = 1.0
+    ) -> tuple[list[Tensor], State]:
+        """What the head sees [N, C_i, H_i, W_i] at strides 8, 16 and 32, and the memory afterwards; see ``forward``."""
+        of_backbone, of_memory = (None, None) if state is None else state
+        features, of_backbone = self.backbone(self.frame.padded_image(images), of_backbone, steps, step_scale)
+        features = self.neck(features)
+        if self.memory is not None:
+            features, of_memory = self.memory(features, of_memory, steps)
+        return features, (of_backbone, of_memory)
+
+    def loss(self, outputs: Outputs, targets: Sequence[Targets | None]) -> dict[str, Tensor]:
+        """The terms to be made small, by name; of the targets given to ``forward``."""
+        terms: dict[str, Tensor] = self.head.loss(outputs, [given for given in targets if given is not None])  # type: ignore[operator]
+        return terms
+
+    def detections(self, outputs: Outputs, **options: Any) -> list[Detections]:
+        """The objects of each window, boxes in pixels of the sensor; options as in ``nms.detections``."""
+        return nms.detections(outputs, self.sensor, **options)
+
+    def compile_for_streaming(self, device: str | torch.device = "cpu", **options: Any) -> StreamingStep:
+        """A copy that is called with one window after another, as fast as the device allows; see ``streaming``."""
+        from fate.models.streaming import compile_for_streaming  # noqa: PLC0415  (it is made of detectors)
+
+        return compile_for_streaming(self, device, **options)
+
+    def reset(self, memory: State, mask: Tensor) -> State:
+        """Streams where ``mask`` [B] is true begin anew."""
+        return state.reset(memory, mask)
+
+    def detach(self, memory: State) -> State:
+        """Gradients end here: for training on one clip after another."""
+        return state.detach(memory)
+
+
+def step_scale_of(batch: EventBatch) -> float | Tensor:
+    """Durations over 50 ms: one number where all windows last equally long and that is known here, else [N]."""
+    known = batch.durations
+    if known is not None and len(set(known)) == 1:
+        return known[0] / CANONICAL_US
+    return batch.duration_us / CANONICAL_US

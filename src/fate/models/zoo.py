@@ -1,0 +1,244 @@
+"""The detectors by name.
+
+    model = build_model("fate-s", classes=("car", "pedestrian"), sensor=(240, 304))
+
+Three families (functions below) and, for each name, what differs. The encoder is one of them: ``fate-s`` is
+``s5-vit-b`` with pillars, and any other encoder can be asked for (``encoder="voxel"``) with its own arguments
+(``encoder_options={"bins": 9}``). The ablations of the paper are arguments of the pillar encoder.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from fate.encoding.grids import GRIDS
+from fate.encoding.pillars import PillarEncoder
+from fate.errors import FateError
+from fate.models.backbones.get import GET
+from fate.models.backbones.maxvit import MaxViT, Memory
+from fate.models.backbones.presnet import PResNet
+from fate.models.detector import Detector
+from fate.models.frame import Frame, Stem, frame_of
+from fate.models.heads.rtdetr import RtDetrHead
+from fate.models.heads.yolox import YOLOXHead
+from fate.models.necks.hybrid_encoder import HybridEncoder
+from fate.models.necks.latent_memory import LatentMemory
+from fate.models.necks.pafpn import PAFPN
+
+PILLARS = "pillars"
+#: What an encoder can be called.
+ENCODERS = (PILLARS, *GRIDS)
+
+
+class Parts(NamedTuple):
+    """What ``build_model`` has settled before a family is asked."""
+
+    frame: Callable[[int], Frame]  #: by the stride of the backbone's first convolution
+    channels: int  #: of the encoder's image
+    classes: int
+
+
+class Family(NamedTuple):
+    """All of a detector but its encoder."""
+
+    frame: Frame
+    backbone: nn.Module
+    neck: nn.Module
+    head: nn.Module
+    memory: nn.Module | None = None
+
+
+class Model(NamedTuple):
+    """A name's entry: one line on what it is, its family with sizes, its encoder."""
+
+    about: str
+    family: Callable[..., Family]
+    encoder: str
+    encoder_options: Mapping[str, Any] = {}
+
+
+def maxvit_yolox(
+    parts: Parts,
+    *,
+    dims: Sequence[int] = (64, 128, 256, 512),
+    memory: Memory = "s5",
+    official_state: bool = False,
+    bottlenecks: int = 2,
+) -> Family:
+    """RVT and S5-ViT: attention with a memory in every stage, YOLOX's neck and head.
+
+    Args:
+        parts: see there.
+        dims: channels of the four stages.
+        memory: "lstm" (RVT) or "s5" (S5-ViT).
+        official_state: S5 as the public code computes it, for its checkpoints.
+        bottlenecks: in each CSP layer of the neck.
+    """
+    frame = parts.frame(4)
+    backbone = MaxViT(parts.channels, dims, memory, frame.stem_stride, frame.partition, official_state=official_state)
+    neck = PAFPN(backbone.channels, bottlenecks=bottlenecks)
+    return Family(frame, backbone, neck, YOLOXHead(neck.channels, parts.classes))
+
+
+def get_yolox(parts: Parts, *, channels: int = 64, groups: int = 16, depths: Sequence[int] = (2, 2, 6, 2)) -> Family:
+    """GET: attention among groups of time and polarity, ConvLSTM memories, YOLOX's neck and head.
+
+    Args:
+        parts: see there.
+        channels: of the first stage.
+        groups: of channels in the first stage.
+        depths: blocks of each stage.
+    """
+    frame = parts.frame(4)
+    backbone = GET(parts.channels, frame.stem_stride, channels, groups, depths)
+    neck = PAFPN(backbone.channels)
+    return Family(frame, backbone, neck, YOLOXHead(neck.channels, parts.classes))
+
+
+def evrt_detr(
+    parts: Parts,
+    *,
+    depth: int = 50,
+    widths: Sequence[int] = (64, 128, 256, 512),
+    hidden: int = 256,
+    feedforward: int = 1024,
+    expansion: float = 1.0,
+    layers: int = 6,
+    queries: int = 300,
+    remember: bool = True,
+) -> Family:
+    """EvRT-DETR: RT-DETR with a memory between encoder and decoder.
+
+    Args:
+        parts: see there.
+        depth, widths: of the PResNet.
+        hidden, feedforward: width of everything behind it.
+        expansion: of the CSP layers.
+        layers, queries: of the decoder.
+        remember: False for the detector of single windows, which the first stage of its two-stage training trains.
+    """
+    frame = parts.frame(2)
+    backbone = PResNet(parts.channels, depth, frame.stem_stride, widths)
+    neck = HybridEncoder(backbone.channels, hidden, feedforward=feedforward, expansion=expansion)
+    head = RtDetrHead(
+        neck.channels, parts.classes, hidden=hidden, queries=queries, layers=layers, feedforward=feedforward
+    )
+    return Family(frame, backbone, neck, head, LatentMemory(neck.channels) if remember else None)
+
+
+_SMALL = (48, 96, 192, 384)
+_TINY = (32, 64, 128, 256)
+_NANO = (16, 32, 64, 128)
+_evrt_s = partial(evrt_detr, depth=18, expansion=0.5, layers=3)
+_evrt_tiny = partial(evrt_detr, depth=10, widths=(32, 64, 96, 128), hidden=96, feedforward=384, expansion=0.5, layers=3)
+
+#: Every detector by its name.
+MODELS: dict[str, Model] = {
+    "fate-s": Model("S5-ViT-B with Pillar Encoding (FATE-S)", maxvit_yolox, PILLARS),
+    "fate-e": Model("EvRT-DETR-B with Pillar Encoding (FATE-E)", evrt_detr, PILLARS),
+    "s5-vit-b": Model("S5-ViT-B (Zubić et al. 2024), histograms", maxvit_yolox, "histogram"),
+    "s5-vit-s": Model("S5-ViT-S, histograms", partial(maxvit_yolox, dims=_SMALL, bottlenecks=1), "histogram"),
+    "rvt-b": Model("RVT-B (Gehrig & Scaramuzza 2023)", partial(maxvit_yolox, memory="lstm"), "histogram"),
+    "rvt-s": Model("RVT-S", partial(maxvit_yolox, memory="lstm", dims=_SMALL, bottlenecks=1), "histogram"),
+    "evrt-detr-b": Model("EvRT-DETR-B (Torbunov et al. 2025), PResNet-50", evrt_detr, "evrt-histogram"),
+    "evrt-detr-s": Model("EvRT-DETR-S, PResNet-18", _evrt_s, "evrt-histogram"),
+    "get-b": Model("GET (Peng et al. 2023), its detector inferred from the paper", get_yolox, "group-tokens"),
+    "fate-s-tiny": Model(
+        "FATE-S for laptops", partial(maxvit_yolox, dims=_TINY, bottlenecks=1), PILLARS, {"channels": 32}
+    ),
+    "s5-vit-tiny": Model("its twin with histograms", partial(maxvit_yolox, dims=_TINY, bottlenecks=1), "histogram"),
+    "fate-e-tiny": Model("FATE-E for laptops", _evrt_tiny, PILLARS, {"channels": 32}),
+    "evrt-detr-tiny": Model("its twin with histograms", _evrt_tiny, "evrt-histogram"),
+    "fate-s-nano": Model(
+        "FATE-S for tests and demos", partial(maxvit_yolox, dims=_NANO, bottlenecks=1), PILLARS, {"channels": 16}
+    ),
+    "s5-vit-nano": Model("its twin with histograms", partial(maxvit_yolox, dims=_NANO, bottlenecks=1), "histogram"),
+}
+
+
+def build_model(
+    name: str,
+    classes: Sequence[str],
+    sensor: Sequence[int],
+    *,
+    encoder: str | None = None,
+    encoder_options: Mapping[str, Any] | None = None,
+    stem: Stem = "native",
+    **options: Any,
+) -> Detector:
+    """A detector with fresh weights.
+
+    Args:
+        name: a key of ``MODELS``.
+        classes: names, in the order of class ids.
+        sensor: (height, width) of the events, pixels.
+        encoder: one of ``ENCODERS``; None for the model's own.
+        encoder_options: of the encoder, on top of the model's own.
+        stem: how a coarse image meets the backbone; see ``frame.py``.
+        options: of the model's family: ``official_state``, ``dims``, ``layers``, …
+    """
+    model = model_named(name)
+    given = (classes,) if isinstance(classes, str) else tuple(classes)
+    if not given or len(set(given)) < len(given) or not all(isinstance(each, str) and each for each in given):
+        raise FateError(f"classes {given} were given; expected at least one, each with a name of its own")
+    chosen = model.encoder if encoder is None else encoder
+    settings = {**(model.encoder_options if chosen == model.encoder else {}), **(encoder_options or {})}
+    events_to_image = _encoder(chosen, sensor, settings)
+    stride, nothing = int(events_to_image.stride), float(getattr(events_to_image, "nothing", 0.0))  # type: ignore[arg-type]
+
+    def frame(full_stride: int) -> Frame:
+        return frame_of(sensor, stride, full_stride, stem, nothing)
+
+    _check_options(name, [known for known in inspect.signature(model.family).parameters if known != "parts"], options)
+    family = model.family(Parts(frame, int(events_to_image.channels), len(given)), **options)  # type: ignore[arg-type]
+    description = {
+        "name": name,
+        "classes": list(given),
+        "sensor": [int(side) for side in family.frame.sensor],
+        "encoder": chosen,
+        "encoder_options": settings,
+        "stem": stem,
+        "options": dict(options),
+    }
+    return Detector(events_to_image, family.backbone, family.neck, family.head, family.frame, given, family.memory,
+                    description)  # fmt: skip
+
+
+def rebuild(description: Mapping[str, Any]) -> Detector:
+    """A detector with fresh weights from another's ``description``."""
+    wanted = dict(description)
+    options = wanted.pop("options", {})
+    return build_model(**wanted, **options)
+
+
+def model_named(name: str) -> Model:
+    """An entry of ``MODELS``; a name that is not there is answered with the nearest."""
+    if name not in MODELS:
+        raise FateError(f"model {name!r} was asked for; there are {', '.join(MODELS)}{_nearest(name, MODELS)}")
+    return MODELS[name]
+
+
+def _encoder(name: str, sensor: Sequence[int], options: Mapping[str, Any]) -> nn.Module:
+    if name not in ENCODERS:
+        raise FateError(f"encoder {name!r} was asked for; there are {', '.join(ENCODERS)}{_nearest(name, ENCODERS)}")
+    encoder: Callable[..., nn.Module] = PillarEncoder if name == PILLARS else GRIDS[name]
+    _check_options(name, list(inspect.signature(encoder).parameters)[1:], options)
+    return encoder(sensor, **options)
+
+
+def _check_options(name: str, known: Sequence[str], options: Mapping[str, Any]) -> None:
+    for option, value in options.items():
+        if option not in known:
+            takes = ", ".join(known) or "no options"
+            raise FateError(f"{option}={value!r} was given; {name} takes {takes}{_nearest(option, known)}")
+
+
+def _nearest(given: object, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(str(given), known, n=1, cutoff=0.4)
+    return f"; did you mean {near[0]!r}?" if near else ""
