@@ -1,0 +1,231 @@
+"""Which windows of which recordings are looked at, and when: clips for training, streams for evaluation.
+
+A *plan* says what a batch holds, for each of its lanes: recording, rate, first window. It is made without reading
+anything, from a seed and a number alone, so that any worker can load any batch, any number of workers gives the same
+batches, and training goes on in the middle of an epoch by asking for the next number.
+
+Lanes are of two kinds, and a batch may mix them as RVT does:
+
+- a *random* lane holds a new clip every time, which ends at some labelled time; memory begins anew with each;
+- a *stream* lane goes through one recording after another, clip by clip; memory begins anew where a recording does.
+
+Windows end at whole multiples of the hop after the recording's start. At a rate f window and hop are 1 / f; with
+``window_us`` windows keep one length (50 ms, say) at any hop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.errors import FateError
+from fate.events.window import Window, window_us
+
+
+class Span(Protocol):
+    """What a plan needs to know of a recording."""
+
+    @property
+    def start_us(self) -> int:
+        """First time with events."""
+
+    @property
+    def end_us(self) -> int:
+        """Behind the last event."""
+
+
+class Clip(NamedTuple):
+    """Some windows of one recording, one after another; or nothing, where a lane has run out."""
+
+    recording: int  #: number in the dataset; -1 for nothing
+    hz: float
+    first: int  #: number of the first window
+    steps: int  #: T
+    begins: bool  #: whether memory begins anew
+    seed: int  #: of the augmentation: one for all clips of a stream's recording
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the lane has nothing to show."""
+        return self.recording < 0
+
+
+NOTHING = Clip(-1, 20.0, 0, 0, True, 0)
+#: From a step of training and a generator to a rate; see ``training.curriculum``.
+DrawRate = Callable[[int, np.random.Generator], float]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The windows of a recording at one rate. Window k ends at ``start_us + (k + 1) · hop_us``."""
+
+    start_us: int
+    hop_us: int
+    window_us: int
+
+    @staticmethod
+    def of(recording: Span, hz: float, length_us: int | None = None) -> Grid:
+        """Windows of 1 / hz, or of ``length_us`` every 1 / hz."""
+        hop = window_us(hz)
+        return Grid(recording.start_us, hop, hop if length_us is None else length_us)
+
+    def window(self, number: int) -> Window:
+        """The window of that number; it may begin before the recording does."""
+        end = self.end_us(number)
+        return Window(end - self.window_us, end)
+
+    def end_us(self, number: int) -> int:
+        """When that window ends."""
+        return self.start_us + (number + 1) * self.hop_us
+
+    def count(self, end_us: int) -> int:
+        """Windows up to the end of a recording; the last may reach past it by less than a hop."""
+        return max(-(-(end_us - self.start_us) // self.hop_us), 0)
+
+    def nearest(self, times_us: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of the window whose end is nearest to each time: never further than half a hop, but for the first.
+
+        Where two ends are equally near, the later: it has seen all that came before the time.
+        """
+        numbers = (2 * (times_us - self.start_us) + self.hop_us) // (2 * self.hop_us) - 1
+        return np.maximum(numbers, 0)
+
+    def labelled(self, times_us: NDArray[np.int64]) -> dict[int, int]:
+        """Windows that stand for a labelled time: number → that time; of several times the one nearest to the end."""
+        chosen: dict[int, int] = {}
+        for time, number in zip(times_us.tolist(), self.nearest(times_us).tolist(), strict=True):
+            away = abs(time - self.end_us(number))
+            if 2 * away <= self.hop_us and (number not in chosen or away < abs(chosen[number] - self.end_us(number))):
+                chosen[number] = time
+        return chosen
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Batches without end, each of ``random`` clips and of the next clip of ``streams`` streams.
+
+    Attributes:
+        recordings: of the dataset.
+        labelled_us: of each recording, the labelled times; recordings without any are not used.
+        steps: T, windows in a clip.
+        random, streams: lanes of each kind.
+        rate: draws a clip's rate; a stream keeps it for a whole recording.
+        seed: everything follows from it.
+    """
+
+    recordings: Sequence[Span]
+    labelled_us: Sequence[NDArray[np.int64]]
+    steps: int
+    random: int
+    streams: int
+    rate: DrawRate
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.random < 0 or self.streams < 0 or self.random + self.streams < 1:
+            raise FateError(
+                f"clips of {self.steps} windows in {self.random} random and {self.streams} stream lanes were asked for;"
+                " expected at least one window and one lane"
+            )
+        if not self.usable:
+            raise FateError("no recording has labels; training needs some")
+
+    @property
+    def usable(self) -> list[int]:
+        """Recordings with labels."""
+        return [number for number, times in enumerate(self.labelled_us) if len(times)]
+
+    def batches(self, first: int = 0) -> Iterator[list[Clip]]:
+        """The batches from number ``first`` on: random lanes, then streams."""
+        lanes = [_Stream(self, lane) for lane in range(self.streams)]
+        times = np.array([len(self.labelled_us[number]) for number in self.usable], np.int64)
+        for number in count():
+            clips = [lane.next(number) for lane in lanes]
+            if number >= first:
+                yield [self._random(number, lane, times) for lane in range(self.random)] + clips
+
+    def _random(self, number: int, lane: int, times: NDArray[np.int64]) -> Clip:
+        """A clip whose last window stands for a labelled time, all of them equally likely."""
+        generator = np.random.default_rng([self.seed, 0, number, lane])
+        of_all = int(generator.integers(times.sum()))
+        place = int(np.searchsorted(np.cumsum(times), of_all, side="right"))
+        recording = self.usable[place]
+        time = self.labelled_us[recording][of_all - int(times[:place].sum())]
+        hz = self.rate(number, generator)
+        last = int(Grid.of(self.recordings[recording], hz).nearest(np.array([time]))[0])
+        seed = int(generator.integers(2**62))
+        return Clip(recording, hz, max(last - self.steps + 1, 0), self.steps, True, seed)
+
+
+class _Stream:
+    """A lane that goes through recording after recording, in an order of its own.
+
+    Of each it takes what lies from a clip before the first label to the last label.
+    """
+
+    def __init__(self, plan: TrainingPlan, lane: int) -> None:
+        self.plan, self.lane = plan, lane
+        self.cycle = 0
+        self.order: list[int] = []
+        self.left: list[Clip] = []
+
+    def next(self, step: int) -> Clip:
+        """The clip for this step of training; steps must be asked for in order."""
+        if not self.left:
+            self.left = self._clips(step)
+        return self.left.pop()
+
+    def _clips(self, step: int) -> list[Clip]:
+        """Those of the next recording, last first."""
+        plan = self.plan
+        if not self.order:
+            drawn = np.random.default_rng([plan.seed, 1, self.lane, self.cycle])
+            self.order = drawn.permutation(plan.usable).tolist()
+            self.cycle += 1
+        recording = self.order.pop()
+        generator = np.random.default_rng([plan.seed, 2, self.lane, self.cycle, recording])
+        hz, seed = plan.rate(step, generator), int(generator.integers(2**62))
+        ends = Grid.of(plan.recordings[recording], hz).nearest(plan.labelled_us[recording][[0, -1]])
+        start = max(int(ends[0]) - plan.steps + 1, 0)
+        places = range(start, int(ends[1]) + 1, plan.steps)
+        return [Clip(recording, hz, place, plan.steps, place == start, seed) for place in reversed(places)]
+
+
+def evaluation_batches(
+    recordings: Sequence[Span], hz: float, lanes: int, steps: int, length_us: int | None = None
+) -> Iterator[list[Clip]]:
+    """Every recording once from its start to its end, ``lanes`` side by side; a lane takes the next when it is done.
+
+    Long ones come first, so that the last lanes end together. A lane that has run out is ``NOTHING``.
+
+    Args:
+        recordings: of the dataset.
+        hz: rate of windows.
+        lanes: B.
+        steps: T, windows to a call; a recording's last clip may be shorter.
+        length_us: of a window, where it is not 1 / hz.
+    """
+    counts = [Grid.of(recording, hz, length_us).count(recording.end_us) for recording in recordings]
+    waiting = sorted((n for n in range(len(recordings)) if counts[n]), key=lambda n: (counts[n], -n))
+    now: list[tuple[int, int] | None] = [None] * lanes
+    while True:
+        clips = []
+        for lane in range(lanes):
+            if now[lane] is None and waiting:
+                now[lane] = (waiting.pop(), 0)
+            at = now[lane]
+            if at is None:
+                clips.append(NOTHING)
+                continue
+            recording, first = at
+            taken = min(steps, counts[recording] - first)
+            clips.append(Clip(recording, hz, first, taken, first == 0, 0))
+            now[lane] = (recording, first + taken) if first + taken < counts[recording] else None
+        if all(clip.is_empty for clip in clips):
+            return
+        yield clips

@@ -1,0 +1,185 @@
+"""Clips off the disk: events and labels of each window, for any number of workers."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from fate.data import loading
+from fate.data.clips import Clip, Grid, TrainingPlan, evaluation_batches
+from fate.data.loading import ClipBatch, ClipReader, load
+from fate.events.events import Events
+from fate.events.labels import Labels
+
+SENSOR = (24, 32)
+
+
+class Reader:
+    def __init__(self, events: Events, opened: list[int]) -> None:
+        self.kept, self.opened = events, opened
+        opened[0] += 1
+
+    def read(self, start_us: int, end_us: int) -> Events:
+        return self.kept.between(start_us, end_us)
+
+    def close(self) -> None:
+        self.opened[0] -= 1
+
+
+class Source(NamedTuple):
+    """A recording in memory: events at random, boxes every 100 ms whose class tells the time."""
+
+    number: int
+    start_us: int
+    end_us: int
+    opened: list[int]
+
+    def open(self) -> Reader:
+        random = np.random.default_rng(self.number)
+        count = (self.end_us - self.start_us) // 200
+        t = np.sort(random.integers(self.start_us, self.end_us, count))
+        x, y, p = (random.integers(0, top, count) for top in (32, 24, 2))
+        return Reader(Events(t, x, y, p, SENSOR), self.opened)
+
+    @property
+    def labels(self) -> Labels:
+        t = np.arange(self.start_us + 100_000, self.end_us, 100_000)
+        ones = np.ones(len(t), np.float32)
+        return Labels(t, 3 * ones, 4 * ones, 9 * ones, 12 * ones, np.arange(len(t)))
+
+
+OPENED = [0]
+SOURCES = [Source(n, 1000 * n, 1000 * n + length, OPENED) for n, length in enumerate((700_000, 1_200_000, 450_000))]
+
+
+def at_40_hz(_step: int, _generator: np.random.Generator) -> float:
+    return 40.0
+
+
+def training_plan() -> TrainingPlan:
+    times = [source.labels.labelled_us for source in SOURCES]
+    return TrainingPlan(SOURCES, times, steps=3, random=2, streams=2, rate=at_40_hz, seed=1)
+
+
+def same(first: ClipBatch, second: ClipBatch) -> bool:
+    tensors = torch.equal(first.events.block, second.events.block) and torch.equal(first.begins, second.begins)
+    return tensors and first.labels == second.labels and np.array_equal(first.ends_us, second.ends_us)
+
+
+def test_windows_hold_their_events_time_major() -> None:
+    clips = [Clip(0, 40.0, 2, 3, True, 0), Clip(1, 200.0, 7, 3, False, 0)]
+    batch = ClipReader(SOURCES, SENSOR).batch(clips)
+    assert batch.events.durations == (25_000, 5_000) * 3
+    for t in range(3):
+        for lane, clip in enumerate(clips):
+            window = Grid.of(SOURCES[clip.recording], clip.hz).window(clip.first + t)
+            row = 2 * t + lane
+            expected = SOURCES[clip.recording].open().read(window.start_us, window.end_us)
+            part = slice(int(batch.events.offsets[row]), int(batch.events.offsets[row + 1]))
+            assert np.array_equal(batch.events.t_us[part].numpy() + window.start_us, expected.t_us)
+            assert np.array_equal(batch.events.x[part].numpy(), expected.x)
+            assert batch.ends_us[t, lane] == window.end_us
+    assert batch.begins.tolist() == [True, False]
+
+
+def test_labels_stand_at_the_windows_that_end_nearest_to_them() -> None:
+    batch = ClipReader(SOURCES, SENSOR).batch([Clip(1, 40.0, 0, 12, True, 0)])
+    found = {
+        int(batch.ends_us[t, 0]): part.class_id.tolist() for t, part in enumerate(batch.labels) if part is not None
+    }
+    assert found == {101_000: [0], 201_000: [1], 301_000: [2]}
+
+
+def test_windows_of_one_length_at_a_dense_hop_share_events() -> None:
+    batch = ClipReader(SOURCES, SENSOR, window_us=50_000).batch([Clip(1, 200.0, 9, 4, True, 0)])
+    assert batch.events.durations == (50_000,) * 4
+    assert np.diff(batch.ends_us[:, 0]).tolist() == [5_000] * 3
+    expected = SOURCES[1].open().read(1000 + 5_000, 1000 + 55_000)
+    assert batch.events.counts[1] == len(expected)
+
+
+def test_a_window_may_begin_before_the_recording() -> None:
+    batch = ClipReader(SOURCES, SENSOR, window_us=50_000).batch([Clip(1, 200.0, 0, 1, True, 0)])
+    assert batch.events.counts[0] == len(SOURCES[1].open().read(1000, 6000))
+
+
+def test_shorter_clips_and_empty_lanes_are_filled_up_with_nothing() -> None:
+    batches = list(evaluation_batches(SOURCES, 40, lanes=4, steps=20))
+    reader = ClipReader(SOURCES, SENSOR)
+    loaded = [reader.batch(clips) for clips in batches]
+    last = loaded[-1]
+    for lane, clip in enumerate(last.clips):
+        assert (last.ends_us[clip.steps :, lane] == -1).all()
+        assert (last.ends_us[: clip.steps, lane] > 0).all()
+        for t in range(clip.steps, last.steps):
+            assert last.events.counts[t * 4 + lane] == 0
+            assert last.labels[t * 4 + lane] is None
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_any_number_of_workers_gives_the_same_batches(workers: int) -> None:
+    plans = partial(_first_batches, 0, 7)
+    alone = list(load(ClipReader(SOURCES, SENSOR), plans))
+    shared = list(load(ClipReader(SOURCES, SENSOR), plans, workers=workers))
+    assert len(alone) == len(shared) == 7
+    assert all(same(first, second) for first, second in zip(alone, shared, strict=True))
+
+
+def test_a_resumed_run_gets_the_batches_it_missed() -> None:
+    whole = list(load(ClipReader(SOURCES, SENSOR), partial(_first_batches, 0, 9)))
+    rest = list(load(ClipReader(SOURCES, SENSOR), partial(_first_batches, 4, 5)))
+    assert all(same(first, second) for first, second in zip(whole[4:], rest, strict=True))
+
+
+def test_few_recordings_are_open_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "OPEN", 2)
+    OPENED[0] = 0
+    reader = ClipReader(SOURCES, SENSOR)
+    for clips in islice(training_plan().batches(), 12):
+        reader.batch(clips)
+        assert OPENED[0] <= 2
+    reader.close()
+    assert OPENED[0] == 0
+
+
+class Mirror:
+    """A transform of its own: the seed decides."""
+
+    def __init__(self, flip: bool) -> None:
+        self.flip = flip
+
+    def events(self, events: Events, window: int = 0) -> Events:
+        x = 31 - events.x if self.flip else events.x
+        return Events(events.t_us, x, events.y, events.p, events.sensor)
+
+    def labels(self, labels: Labels) -> Labels:
+        if not self.flip:
+            return labels
+        return Labels(labels.t_us, 32 - labels.x2, labels.y1, 32 - labels.x1, labels.y2, labels.class_id)
+
+
+def test_one_draw_changes_events_and_labels_of_a_whole_clip() -> None:
+    drawn: list[tuple[int, int]] = []
+
+    def draw(seed: int, labels: Labels) -> Mirror:
+        drawn.append((seed, len(labels)))
+        return Mirror(seed == 5)
+
+    reader, plain = ClipReader(SOURCES, SENSOR, transform=draw), ClipReader(SOURCES, SENSOR)
+    clips = [Clip(1, 40.0, 0, 12, True, 5), Clip(1, 40.0, 0, 12, True, 6)]
+    changed, before = reader.batch(clips), plain.batch(clips)
+    assert drawn == [(5, 3), (6, 3)]
+    first = slice(0, before.events.counts[0])
+    assert torch.equal(changed.events.x[first], 31 - before.events.x[first])
+    labelled = next(row for row, part in enumerate(changed.labels) if part is not None)
+    assert changed.labels[labelled].boxes.tolist() == [[23, 4, 29, 12]]  # type: ignore[union-attr]
+    assert changed.labels[labelled + 1].boxes.tolist() == [[3, 4, 9, 12]]  # type: ignore[union-attr]
+
+
+def _first_batches(first: int, count: int) -> list[list[Clip]]:
+    return list(islice(training_plan().batches(first), count))
