@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -88,3 +88,12 @@ def close_to_golden(golden_rule: ModuleType) -> Callable[..., None]:
         np.testing.assert_allclose(given, stored, rtol=0, atol=atol, err_msg=name)
 
     return check
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small models are quickest on one thread; afterwards there are as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

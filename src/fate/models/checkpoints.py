@@ -173,7 +173,7 @@ def _refuse_foreign(source: Path) -> None:
     except OSError as error:
         raise FateError(f"{source}: cannot be read ({error.strerror}); expected a .safetensors file") from None
     # Nine bytes tell: safetensors begin with the length of their header, which may look like anything, and then a {.
-    if start.startswith((b"PK", b"\x80")) and start[8:] != b"{":
+    if start.startswith((b"PK", b"\x80")) and start[8:] not in (b"", b"{"):
         raise FateError(
             f"{source}: a pickled checkpoint, which could run any code when opened; expected a .safetensors file:"
             f" fate import-checkpoint {source} OUT.safetensors reads the weights of the public projects safely"

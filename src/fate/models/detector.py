@@ -88,10 +88,7 @@ class Detector(nn.Module):
                 The head then works on labelled windows alone, in their order.
             step_scale: time between windows over 50 ms, a number or [N]; None: their own durations.
         """
-        if steps < 1 or len(batch) % steps:
-            raise FateError(f"{len(batch)} windows were given in clips of {steps}; expected a multiple")
-        if targets is not None and len(targets) != len(batch):
-            raise FateError(f"targets of {len(targets)} windows were given for {len(batch)} windows; expected as many")
+        self._check(len(batch), state, steps, targets)
         if isinstance(batch, EventBatch):
             images = self.encoder(batch)
             step_scale = step_scale_of(batch) if step_scale is None else step_scale
@@ -104,6 +101,18 @@ class Detector(nn.Module):
         chosen = torch.tensor(labelled, device=images.device, dtype=torch.int64)
         features = [of_level.index_select(0, chosen) for of_level in features]
         return self.head(features, [given for given in targets if given is not None]), state
+
+    def _check(self, windows: int, memory: State, steps: int, targets: Sequence[Targets | None] | None) -> None:
+        if steps < 1 or windows % steps:
+            raise FateError(f"{windows} windows were given in clips of {steps}; expected a multiple")
+        if targets is not None and len(targets) != windows:
+            raise FateError(f"targets of {len(targets)} windows were given for {windows} windows; expected as many")
+        for part in state.tensors(memory):
+            if len(part) != windows // steps:
+                raise FateError(
+                    f"a state of {len(part)} streams was given with {windows // steps} windows a step; expected one of"
+                    " each stream"
+                )
 
     def features(
         self, images: Tensor, state: State = None, steps: int = 1, step_scale: float | Tensor = 1.0

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fate.compiled import compiled
 from fate.errors import FateError
-from fate.models.boxes import clipped, intersection_and_union
+from fate.models.boxes import intersection_and_union
 from fate.models.outputs import Outputs
 
 Score = Literal["class", "product"]
@@ -64,7 +64,7 @@ def detections(
     max_overlap: float = 0.45,
     most: int = 300,
 ) -> list[Detections]:
-    """What is seen in each of N windows, on the outputs' device.
+    """What is seen in each of N windows, on the CPU.
 
     Args:
         outputs: of any head.
@@ -88,14 +88,24 @@ def detections(
 
 
 def finished(found: Candidates, keep: Tensor, sensor: Sequence[int], score: Score = "class") -> list[Detections]:
-    """What stays of the candidates, ``keep`` [N, K] bool, window by window; sensor and score as in ``detections``."""
-    boxes = clipped(found.boxes, sensor)
-    keep = keep & (boxes[..., 2:] > boxes[..., :2]).all(-1)
-    counts, places = keep.sum(1).tolist(), keep.nonzero(as_tuple=True)
+    """What stays of the candidates, ``keep`` [N, K] bool, window by window; sensor and score as in ``detections``.
+
+    In numpy: a window has a handful of boxes, and calling torch for each step takes longer than the step.
+    """
+    height, width = sensor
+    boxes = found.boxes.cpu().numpy()
+    clipped = np.empty_like(boxes)
+    np.clip(boxes[..., 0::2], 0, width, out=clipped[..., 0::2])
+    np.clip(boxes[..., 1::2], 0, height, out=clipped[..., 1::2])
+    stays = keep.cpu().numpy() & (clipped[..., 2] > clipped[..., 0]) & (clipped[..., 3] > clipped[..., 1])
     reported = found.confidences if score == "product" else found.scores
-    columns = [boxes, reported, found.class_ids] + ([] if found.objectness is None else [found.objectness])
-    by_window = zip(*(column[places].split(counts) for column in columns), strict=True)  # type: ignore[no-untyped-call]
-    return [Detections(*window) for window in by_window]
+    columns = [reported, found.class_ids] + ([] if found.objectness is None else [found.objectness])
+    arrays = [clipped, *(column.cpu().numpy() for column in columns)]
+    with torch.inference_mode(False):  # whoever asks may train with what was found
+        return [
+            Detections(*(torch.from_numpy(array[window][chosen]) for array in arrays))
+            for window, chosen in enumerate(stays)
+        ]
 
 
 def best_proposals(outputs: Outputs, confidence: float, most: int | None = None) -> Candidates:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -40,6 +41,8 @@ Precision = Literal["float32", "tf32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 #: Events that the smallest graph has room for.
 LEAST_ROOM = 1 << 13
+#: Lengths of windows that are prepared for; a source whose windows all differ must not fill the memory.
+RATES = 16
 #: Proposals that a graph hands over, best first.
 CANDIDATES = 512
 
@@ -121,9 +124,13 @@ class StreamingStep:
         self.state = None if mask is None or self.state is None else states.reset(self.state, mask)
 
     def _step_scale(self, batch: EventBatch) -> float | Tensor:
-        """Of this call; what depends on it and on the weights alone is computed the first time."""
+        """Of this call; what depends on it and on the weights alone is computed the first time, for the first RATES."""
+        if not isinstance(self.detector.backbone, MaxViT):
+            return 1.0  # they count windows, however long
         scale = step_scale_of(batch)
-        if isinstance(self.detector.backbone, MaxViT) and isinstance(scale, float) and scale not in self._scales:
+        if isinstance(scale, float) and scale not in self._scales:
+            if len(self._scales) == RATES:
+                return batch.duration_us / CANONICAL_US
             self.detector.backbone.freeze(scale)
             self._scales.add(scale)
         return scale
@@ -301,10 +308,17 @@ def _packed(found: Candidates) -> Tensor:
 
 
 def _unpacked(packed: Tensor, head: nn.Module) -> Candidates:
-    most = max(int((packed[..., 4] >= 0).sum(1).max()), 1)
-    boxes, rest = packed[:, :most, :4].clone(), packed[:, :most, 4:].clone()
-    confidences, scores, class_ids, objectness = rest.unbind(-1)
-    return Candidates(boxes, confidences, scores, class_ids.long(), objectness if isinstance(head, YOLOXHead) else None)
+    """The same back, as far as some window has candidates."""
+    rows = packed.numpy()
+    most = max(int((rows[..., 4] >= 0).sum(1).max()), 1)
+    boxes, confidences, scores, class_ids, objectness = np.split(rows[:, :most], (4, 5, 6, 7), axis=-1)
+    return Candidates(
+        torch.from_numpy(boxes),
+        torch.from_numpy(confidences[..., 0]),
+        torch.from_numpy(scores[..., 0]),
+        torch.from_numpy(class_ids[..., 0]).long(),
+        torch.from_numpy(objectness[..., 0]) if isinstance(head, YOLOXHead) else None,
+    )
 
 
 def _write(own: State, new: State) -> None:

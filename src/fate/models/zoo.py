@@ -70,6 +70,7 @@ def maxvit_yolox(
     memory: Memory = "s5",
     official_state: bool = False,
     bottlenecks: int = 2,
+    head_dim: int | None = None,
 ) -> Family:
     """RVT and S5-ViT: attention with a memory in every stage, YOLOX's neck and head.
 
@@ -79,9 +80,10 @@ def maxvit_yolox(
         memory: "lstm" (RVT) or "s5" (S5-ViT).
         official_state: S5 as the public code computes it, for its checkpoints.
         bottlenecks: in each CSP layer of the neck.
+        head_dim: channels of one head of attention; None for two heads in the first stage.
     """
     frame = parts.frame(4)
-    backbone = MaxViT(parts.channels, dims, memory, frame.stem_stride, frame.partition, official_state=official_state)
+    backbone = MaxViT(parts.channels, dims, memory, frame.stem_stride, frame.partition, head_dim, official_state)
     neck = PAFPN(backbone.channels, bottlenecks=bottlenecks)
     return Family(frame, backbone, neck, YOLOXHead(neck.channels, parts.classes))
 
@@ -184,9 +186,7 @@ def build_model(
         options: of the model's family: ``official_state``, ``dims``, ``layers``, …
     """
     model = model_named(name)
-    given = (classes,) if isinstance(classes, str) else tuple(classes)
-    if not given or len(set(given)) < len(given) or not all(isinstance(each, str) and each for each in given):
-        raise FateError(f"classes {given} were given; expected at least one, each with a name of its own")
+    given = _class_names(classes)
     chosen = model.encoder if encoder is None else encoder
     settings = {**(model.encoder_options if chosen == model.encoder else {}), **(encoder_options or {})}
     events_to_image = _encoder(chosen, sensor, settings)
@@ -222,6 +222,16 @@ def model_named(name: str) -> Model:
     if name not in MODELS:
         raise FateError(f"model {name!r} was asked for; there are {', '.join(MODELS)}{_nearest(name, MODELS)}")
     return MODELS[name]
+
+
+def _class_names(classes: Sequence[str]) -> tuple[str, ...]:
+    try:
+        given = (classes,) if isinstance(classes, str) else tuple(classes)
+    except TypeError:
+        given = ()
+    if not given or len(set(given)) < len(given) or not all(isinstance(each, str) and each for each in given):
+        raise FateError(f"classes {classes!r} were given; expected at least one, each with a name of its own")
+    return given
 
 
 def _encoder(name: str, sensor: Sequence[int], options: Mapping[str, Any]) -> nn.Module:

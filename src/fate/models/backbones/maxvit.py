@@ -74,7 +74,7 @@ class MaxViT(nn.Module):
         stem_stride: 4 for images of one pixel a cell, 2 for pillars of two.
         partition: (rows, columns) that attend to each other. RVT takes the padded frame's size by 32 · split: (8, 10)
             for 256×320 with split 1, (6, 10) for 384×640 with split 2.
-        head_dim: channels of one head of attention; by default the first stage has two heads, as in all public sizes.
+        head_dim: channels of one head of attention; by default the first stage has two heads, as in RVT-B and -S.
         official_state: S5 as the public code computes it, for its checkpoints; see ``layers.s5``.
         """
         super().__init__()
