@@ -1,0 +1,90 @@
+"""``fate evaluate``: how good a detector is, at every rate."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+HELP = """How good a detector is on a dataset at several rates: AP under a printed protocol, the share of it that is
+left as windows get shorter, false positives, time a window takes, and on simulated data the time to detection.
+
+MODEL is a checkpoint (.safetensors) or a name with bundled weights; or PREDICTIONS of any detector: a file or folder in
+FATE's npz, COCO's JSON or Prophesee's box files.
+
+Example:
+
+  fate evaluate fate-s.safetensors drives --hz 20 --hz 200 --json result.json
+
+  fate evaluate their_boxes.json gen1 --split test --hz 20
+
+  fate evaluate fate-s.safetensors gen1 --shard 1/4 --predictions boxes   (of four, then: fate evaluate boxes gen1)
+"""
+
+
+def evaluate(
+    what: Annotated[str, typer.Argument(metavar="MODEL|PREDICTIONS", help="A checkpoint, or predictions.")],
+    dataset: Annotated[str, typer.Argument(help="Folder or YAML file of a dataset.")],
+    hz: Annotated[
+        list[float] | None, typer.Option(help="A rate; repeat for more. 20 40 80 100 200 unless given.")
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="train, val or test; test where there is one.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="gen1, 1mpx or sim; the dataset's own unless given.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    streams: Annotated[int, typer.Option(help="Recordings side by side.")] = 8,
+    workers: Annotated[int, typer.Option(help="Processes that load.")] = 0,
+    shard: Annotated[str, typer.Option(metavar="I/N", help="Only every N-th recording, from the I-th on.")] = "1/1",
+    predictions: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Keep the predictions, one file a rate.")
+    ] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="All figures; a picture of them is written beside it.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option(help="Of the dataset: gen1, 1mpx, sim, rvt or own.")] = None,
+) -> None:
+    from fate.cli.arguments import bad_usage, check_outputs, progress_bar
+    from fate.errors import FateError
+
+    rates = hz or [20, 40, 80, 100, 200]
+    with bad_usage():
+        part = _shard(shard)
+        if not all(1 <= rate <= 1000 for rate in rates):
+            raise FateError(f"--hz {min(rates):g} … {max(rates):g} was given; expected rates of 1 to 1000")
+        if streams < 1 or workers < 0:
+            raise FateError(
+                f"--streams {streams} and --workers {workers} were given; expected 1 or more, and 0 or more"
+            )
+        if device not in ("cpu", "cuda"):
+            raise FateError(f"--device {device} was given; expected cpu or cuda")
+    check_outputs({"--json": json_file}, what)
+
+    from fate.data.dataset import open_dataset
+    from fate.evaluation.evaluate import evaluate as run
+    from fate.evaluation.protocols import named_protocol
+    from fate.models.checkpoints import load_model
+
+    opened = open_dataset(dataset, split, kind=kind)
+    if split is None and "test" in opened.splits:
+        opened = opened.split("test")
+    rules = None if protocol is None else named_protocol(protocol, opened.sensor)
+    model = load_model(what) if what.endswith(".safetensors") else what
+    with progress_bar("evaluating") as update:
+        done = run(
+            model, opened, rates, protocol=rules, shard=part, predictions_to=predictions,
+            progress=None if update is None else lambda share: update(share, 1.0), device=device, lanes=streams,
+            workers=workers,
+        )  # fmt: skip
+    print(done.table())
+    for fault in opened.faults:
+        print(f"dataset: {fault}")
+    if json_file:
+        done.save(json_file)
+
+
+def _shard(text: str) -> tuple[int, int]:
+    from fate.errors import FateError
+
+    parts = text.split("/")
+    if len(parts) != 2 or not all(part.isdigit() for part in parts) or not 1 <= int(parts[0]) <= int(parts[1]):
+        raise FateError(f"--shard {text} was given; expected I/N, such as 1/4")
+    return int(parts[0]), int(parts[1])

@@ -1,0 +1,271 @@
+"""One detector, or anybody's predictions, over a dataset at several rates: the table, its JSON and its picture."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.data.clips import Grid
+from fate.data.dataset import Dataset
+from fate.data.labelled_recording import LabelledRecording
+from fate.errors import FateError
+from fate.evaluation.predictions import Predictions, fit_predictions, merge_predictions, read_predictions
+from fate.evaluation.predictions import write_predictions as write_npz
+from fate.evaluation.protocols import Protocol, named_protocol
+from fate.evaluation.running import Run, predict
+from fate.evaluation.scores import Scores, evaluate_boxes
+from fate.evaluation.time_to_detection import DenseTruth, DetectionDelays, read_dense_truth, time_to_detection
+from fate.events.labels import Labels
+from fate.models.detector import Detector
+
+#: Kinds of datasets that are evaluated as Prophesee's toolbox does it.
+PUBLIC = ("gen1", "1mpx")
+#: The rate that the others are compared with.
+CANONICAL_HZ = 20.0
+
+
+@dataclass(frozen=True)
+class AtRate:
+    """What was found at one rate."""
+
+    hz: float
+    scores: Scores
+    run: Run | None  #: None where predictions were given
+    delays: DetectionDelays | None  #: where the dataset has dense truth
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        run = self.run
+        return {
+            "hz": self.hz,
+            "scores": self.scores.to_dict(curves=True),
+            "time_to_detection": None if self.delays is None else self.delays.to_dict(),
+            "ms_per_window": None if run is None else run.ms_per_window(),
+            "windows": None if run is None else run.windows,
+            "caps": None
+            if run is None
+            else {"events": run.events, "events_dropped": run.events_dropped, "pillars_dropped": run.pillars_dropped},
+        }
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All rates of one detector on one dataset."""
+
+    what: str  #: the detector or the file of predictions
+    dataset: str
+    protocol: Protocol
+    rates: tuple[AtRate, ...]
+    notes: tuple[str, ...] = ()
+
+    def kept(self, at: AtRate, metric: str = "AP50:95") -> float | None:
+        """The share of the 20 Hz figure that is left at a rate."""
+        first = next((rate.scores[metric] for rate in self.rates if rate.hz == CANONICAL_HZ), None)
+        value = at.scores[metric]
+        return None if not first or value is None else value / first
+
+    def table(self) -> str:
+        """Protocol, then a line for each rate, as Markdown."""
+        dense = any(rate.delays is not None for rate in self.rates)
+        head = ["Hz", "AP50:95", "AP50", "AP75", "of 20 Hz", "FP / min", "load", "encode", "model", "post", "dropped"]
+        head += ["delay p50", "delay p90", "missed"] if dense else []
+        rows = [" | ".join(self._cells(rate, dense)) for rate in self.rates]
+        lines = [*self.protocol.lines(), "", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+        lines += [f"| {row} |" for row in rows]
+        lines += [
+            "",
+            "FP / min: false positives a minute at score ≥ 0.5. load … post: ms a window, streams side by side.",
+        ]
+        if any(rate.run for rate in self.rates):
+            lines.append("load … post: ms a window, streams side by side. dropped: events the encoder's caps left out.")
+        if dense:
+            lines.append("delay: ms from an object's being half visible to its first correct box; missed: never found.")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+    def _cells(self, rate: AtRate, dense: bool) -> list[str]:
+        scores, run = rate.scores, rate.run
+        cells = [f"{rate.hz:g}", *(_figure(scores[name]) for name in ("AP50:95", "AP50", "AP75"))]
+        kept, wrong = self.kept(rate), scores.false_positives.per_minute
+        cells += ["–" if kept is None else f"{kept:.1%}", "–" if wrong is None else f"{wrong:.1f}"]
+        spent = None if run is None else run.ms_per_window()
+        cells += (
+            ["–"] * 4 if spent is None else [f"{spent[stage]:.2f}" for stage in ("load", "encode", "model", "post")]
+        )
+        cells.append("–" if run is None else f"{run.events_dropped / max(run.events, 1):.1%}")
+        if dense:
+            delays = rate.delays
+            quantiles = [None if delays is None else delays.quantile_ms(share) for share in (0.5, 0.9)]
+            cells += ["–" if value is None else f"{value:.0f}" for value in quantiles]
+            cells.append("–" if delays is None or not len(delays) else f"{delays.missed / len(delays):.1%}")
+        return cells
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON holds them."""
+        return {
+            "what": self.what,
+            "dataset": self.dataset,
+            "protocol": self.protocol.to_dict(),
+            "rates": [rate.to_dict() for rate in self.rates],
+            "notes": list(self.notes),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """The JSON file, and beside it a picture of accuracy over rate."""
+        target = Path(path)
+        text = json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
+        draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        try:
+            draft.write_text(text, encoding="utf-8")
+            os.replace(draft, target)
+        except OSError as error:
+            raise FateError(f"{target}: cannot be written ({error.strerror}); give a place for the figures") from None
+        finally:
+            draft.unlink(missing_ok=True)
+        from fate.evaluation.pictures import draw_rates  # noqa: PLC0415  (matplotlib takes a second to load)
+
+        draw_rates(self, target.with_suffix(".png"))
+
+
+def evaluate(
+    what: Detector | str | os.PathLike[str],
+    dataset: Dataset,
+    hz: Sequence[float] = (20, 40, 80, 100, 200),
+    *,
+    protocol: Protocol | None = None,
+    shard: tuple[int, int] = (1, 1),
+    predictions_to: str | os.PathLike[str] | None = None,
+    progress: Callable[[float], None] | None = None,
+    **running: Any,
+) -> Evaluation:
+    """Measure a detector, or predictions that somebody has made.
+
+    Args:
+        what: a detector, or a file or folder of predictions (``evaluation.predictions`` lists the kinds).
+        dataset: its labelled recordings are used.
+        hz: rates. Of predictions, those that their files name are looked for; of files that name none, one is expected.
+        protocol: the dataset's own unless given.
+        shard: (i, n): only every n-th recording, from the i-th on; their predictions are merged later.
+        predictions_to: a folder that gets one file of predictions for each rate (and shard).
+        progress: is told the share that is done.
+        running: of ``running.predict``: ``device``, ``lanes``, ``steps``, ``workers``, …
+    """
+    rules = named_protocol(dataset.protocol, dataset.sensor) if protocol is None else protocol
+    recordings = _shard(dataset.labelled, shard)
+    truth = {recording.name: recording.labels for recording in recordings}
+    given = None if isinstance(what, Detector) else _given(what, recordings, dataset, hz)
+    found, notes = [], []
+    for number, rate in enumerate(hz):
+        if isinstance(what, Detector):
+            told = None if progress is None else _part_of(progress, number, len(hz))
+            run = _run(what, recordings, truth, rate, told, running)
+            predictions: Mapping[str, Labels] = run.predictions
+        else:
+            run, predictions = None, (given or {})[rate]
+            notes += list(predictions.notes) if isinstance(predictions, Predictions) else []
+        if predictions_to is not None:
+            _write(predictions_to, predictions, rate, shard, what)
+        found.append(_at_rate(recordings, truth, predictions, rules, dataset, rate, run))
+    name = what.description.get("name", "detector") if isinstance(what, Detector) else str(what)
+    return Evaluation(name, dataset.name, rules, tuple(found), tuple(dict.fromkeys(notes)))
+
+
+def _at_rate(recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels], predictions: Mapping[str, Labels],
+             protocol: Protocol, dataset: Dataset, hz: float, run: Run | None) -> AtRate:  # fmt: skip
+    dense = {recording.name: _dense(recording) for recording in recordings if recording.truth_file is not None}
+    scores = evaluate_boxes(
+        truth,
+        predictions,
+        protocol.at(hz),
+        dataset.classes,
+        dataset.sensor,
+        # Prophesee's toolbox skips the first half second of the clock, not of the events
+        starts_us=None if dataset.kind in PUBLIC else {each.name: each.start_us for each in recordings},
+        dense_truth={name: truth.labels for name, truth in dense.items()} or None,
+    )
+    delays = None
+    if dense:
+        delays = time_to_detection(dense, predictions, dataset.classes, protocol=protocol.at(hz))
+    return AtRate(hz, scores, run, delays)
+
+
+def _dense(recording: LabelledRecording) -> DenseTruth:
+    """Dense truth in the pixels that models see."""
+    truth = read_dense_truth(recording.truth_file or "")
+    if recording.downscale == 1:
+        return truth
+    small = {name: getattr(truth.labels, name) / recording.downscale for name in ("x1", "y1", "x2", "y2")}
+    return replace(
+        truth, labels=replace(truth.labels, sensor=(recording.sensor.height, recording.sensor.width), **small)
+    )
+
+
+def _run(detector: Detector, recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels], hz: float,
+         progress: Callable[[float], None] | None, running: Mapping[str, Any]) -> Run:  # fmt: skip
+    """Where only sparse labels are known, predictions elsewhere are of no use and are not kept."""
+    grids = {recording.name: Grid.of(recording, hz) for recording in recordings}
+    dense = any(recording.truth_file is not None for recording in recordings)
+    wanted = {
+        name: {grid.end_us(number) for number in grid.labelled(truth[name].labelled_us)} for name, grid in grids.items()
+    }
+
+    def keep(name: str, ends_us: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.array([end in wanted[name] for end in ends_us.tolist()], bool)
+
+    return predict(detector, recordings, hz, keep=None if dense else keep, progress=progress, **running)
+
+
+def _shard(recordings: Sequence[LabelledRecording], shard: tuple[int, int]) -> tuple[LabelledRecording, ...]:
+    number, count = shard
+    if not 1 <= number <= count:
+        raise FateError(f"shard {number}/{count} was given; expected 1/{count} to {count}/{count}")
+    kept = tuple(recordings[number - 1 :: count])
+    if not kept:
+        raise FateError(f"shard {number}/{count} of {len(recordings)} labelled recordings is empty; give fewer shards")
+    return kept
+
+
+def _given(
+    what: str | os.PathLike[str], recordings: Sequence[LabelledRecording], dataset: Dataset, hz: Sequence[float]
+) -> dict[float, Predictions]:
+    """Predictions by rate: files say theirs; one that does not stands for the only rate asked for."""
+    place = Path(what)
+    files = sorted(place.glob("*.npz")) if place.is_dir() else []
+    parts = [read_predictions(file, classes=dataset.classes) for file in files] if files else []
+    if not parts or not all("hz" in part.facts for part in parts):
+        parts = [read_predictions(place, classes=dataset.classes)]
+    by_rate: dict[float, list[Predictions]] = {}
+    for part in parts:
+        by_rate.setdefault(float(part.facts.get("hz", hz[0])), []).append(part)
+    missing = [rate for rate in hz if rate not in by_rate]
+    if missing:
+        there = ", ".join(f"{rate:g}" for rate in sorted(by_rate))
+        raise FateError(f"{what}: has predictions at {there} Hz; {missing[0]:g} Hz was asked for; give --hz {there}")
+    spans = {recording.name: (recording.start_us, recording.end_us) for recording in recordings}
+    return {rate: fit_predictions(merge_predictions(by_rate[rate]), spans) for rate in hz}
+
+
+def _write(folder: str | os.PathLike[str], predictions: Mapping[str, Labels], hz: float, shard: tuple[int, int],
+           what: Detector | str | os.PathLike[str]) -> None:  # fmt: skip
+    part = "" if shard == (1, 1) else f"_{shard[0]}of{shard[1]}"
+    facts: dict[str, Any] = {"hz": hz, "shard": f"{shard[0]}/{shard[1]}"}
+    facts["model"] = what.description if isinstance(what, Detector) else str(what)
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FateError(f"{folder}: cannot be made ({error.strerror}); give a folder for predictions") from None
+    write_npz(Path(folder) / f"{hz:g}hz{part}.npz", predictions, facts)
+
+
+def _part_of(progress: Callable[[float], None], number: int, count: int) -> Callable[[float], None]:
+    return lambda share: progress((number + share) / count)
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.2f}"

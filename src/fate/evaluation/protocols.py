@@ -1,0 +1,225 @@
+"""What counts in an evaluation: :class:`Protocol`, a named object that is printed with every table.
+
+The same boxes give different figures under different rules, and published figures seldom say which rules they follow.
+Everything that moves a figure is therefore one field here, and ``str(protocol)`` says all of it.
+
+Named protocols: ``gen1`` and ``1mpx`` are the rules of Prophesee's toolbox on its two public datasets (filters of
+truth and predictions alike, the first half second skipped, every prediction within ± 50 ms of a label, frames without
+truth left out). ``sim`` is ours for simulated data: frames that are labelled and empty count, and each label is
+compared with one prediction, the nearest within half a hop. :meth:`Protocol.at` gives any protocol that rule of times
+for a stream of predictions at a rate, where ± 50 ms would hold many predictions of the same object.
+
+The script that the toolbox ships beside its library has other figures (0.1 s skipped; sides of 20 pixels for Gen1 and
+of 10 for 1 Mpx, which are swapped); the library's, the paper's and RVT's are the ones here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from fate.errors import FateError
+from fate.events.events import Sensor
+from fate.events.window import window_us
+
+#: "window": all predictions within the tolerance of a label; "nearest": those of one time, the nearest within it.
+TimeRule = Literal["window", "nearest"]
+
+GEN1_SENSOR = Sensor(240, 304)
+MPX_SENSOR = Sensor(720, 1280)
+MPX_HALF_SENSOR = Sensor(360, 640)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """The rules of an evaluation; every field may be changed with :func:`dataclasses.replace`."""
+
+    name: str = "custom"
+    sensor: Sensor | None = None  #: (height, width) that the sizes below are meant for; None: any
+    min_diagonal: float = 0.0  #: pixels; smaller boxes are dropped, truth and predictions alike
+    min_side: float = 0.0  #: pixels; boxes with a shorter side are dropped, truth and predictions alike
+    skip_us: int = 500_000  #: what is not later than this after a recording's start is dropped
+    time_rule: TimeRule = "nearest"
+    tolerance_us: int | None = None  #: how far a prediction may be from its label; None: half a hop
+    score_floor: float = 0.001  #: predictions below are dropped; a higher floor lowers AP and makes it look cleaner
+    max_detections: int = 100  #: predictions of one class in a frame that count, highest scores first
+    classes: tuple[str, ...] | None = None  #: names of class ids 0, 1, … where the caller has none
+    count_empty: bool = True  #: whether labelled frames without truth count, and so their false positives
+    hz: float | None = None  #: rate of predictions; None: whatever the predictions have
+    window_us: int | None = None  #: length of the events behind one prediction; None: whatever they have
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise FateError(f"a protocol named {self.name!r} was given; expected a text that is printed with tables")
+        if self.sensor is not None:
+            object.__setattr__(self, "sensor", Sensor.of(self.sensor))
+        for name in ("min_diagonal", "min_side", "score_floor"):
+            value = getattr(self, name)
+            if not _is_number(value) or not 0 <= value < math.inf:
+                raise FateError(f"{name} {value!r} was given; expected a number that is 0 or larger")
+        if self.score_floor > 1:
+            raise FateError(f"score_floor {self.score_floor!r} was given; scores lie in 0 to 1")
+        for name in ("skip_us", "tolerance_us", "window_us"):
+            value = getattr(self, name)
+            optional = name != "skip_us" and value is None
+            if not optional and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+                raise FateError(f"{name} {value!r} was given; expected whole microseconds, 0 or more")
+        if self.time_rule not in get_args(TimeRule):
+            raise FateError(f"time_rule {self.time_rule!r} was given; expected {' or '.join(get_args(TimeRule))}")
+        if not isinstance(self.max_detections, int) or self.max_detections < 1:
+            raise FateError(f"max_detections {self.max_detections!r} was given; expected a whole number, 1 or more")
+        if not isinstance(self.count_empty, bool):
+            raise FateError(f"count_empty {self.count_empty!r} was given; expected True or False")
+        if self.classes is not None:
+            if isinstance(self.classes, str) or not all(isinstance(name, str) for name in self.classes):
+                raise FateError(f"classes {self.classes!r} were given; expected names, such as ('car', 'pedestrian')")
+            object.__setattr__(self, "classes", tuple(self.classes))
+        if self.hz is not None:
+            window_us(self.hz)
+
+    @property
+    def hop_us(self) -> int | None:
+        """Time between two predictions, µs; None where the rate is not fixed."""
+        return None if self.hz is None else window_us(self.hz)
+
+    def time_tolerance_us(self) -> int:
+        """How far a prediction may be from its label, µs."""
+        if self.tolerance_us is not None:
+            return self.tolerance_us
+        if self.hop_us is None:
+            raise FateError(
+                f"protocol {self.name!r} takes predictions within half a hop of a label and has no rate; "
+                "use protocol.at(hz) or set tolerance_us"
+            )
+        return self.hop_us // 2
+
+    def at(self, hz: float, window: int | None = None) -> Protocol:
+        """The same rules for a stream of predictions at ``hz``: one prediction a label, the nearest within half a hop.
+
+        Args:
+            hz: predictions a second.
+            window: µs of events behind each, where that is not 1 / hz.
+        """
+        length = window_us(hz) if window is None else window
+        return replace(self, hz=hz, window_us=length, time_rule="nearest", tolerance_us=None)
+
+    def lines(self) -> list[str]:
+        """All rules in words, to be printed with every table."""
+        place = "any sensor" if self.sensor is None else f"boxes of {self.sensor} pixels"
+        sizes = f"diagonal ≥ {self.min_diagonal:g} px and sides ≥ {self.min_side:g} px, truth and predictions alike"
+        if not (self.min_diagonal or self.min_side):
+            sizes = "of any size"
+        left_out = "only those with truth left after the filters; others are left out with their false positives"
+        return [
+            f"protocol {self.name} ({place})",
+            f"  boxes    {sizes}",
+            f"  times    later than {self.skip_us / 1e6:g} s after the recording's start; {self._times_in_words()}",
+            f"  scores   ≥ {self.score_floor:g}; at most {self.max_detections} boxes of a class in a frame",
+            f"  classes  {'those of the dataset' if self.classes is None else ', '.join(self.classes)}",
+            f"  frames   {'all labelled ones, empty ones too' if self.count_empty else left_out}",
+            f"  windows  {self._windows_in_words()}",
+        ]
+
+    def _times_in_words(self) -> str:
+        if self.tolerance_us is not None:
+            within = f"within ± {self.tolerance_us / 1000:g} ms of a label"
+        elif self.hop_us is not None:
+            within = f"within half a hop, ± {self.hop_us // 2 / 1000:g} ms, of a label"
+        else:
+            within = "within half a hop of a label"
+        return f"every prediction {within}" if self.time_rule == "window" else f"the nearest prediction {within}"
+
+    def _windows_in_words(self) -> str:
+        if self.hop_us is None:
+            return "as the predictions have them"
+        length = "unknown" if self.window_us is None else f"{self.window_us / 1000:g} ms"
+        return f"{length} of events, every {self.hop_us / 1000:g} ms ({self.hz:g} Hz), stamped at their end"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON holds them; :meth:`from_dict` gives the protocol back."""
+        values = asdict(self)
+        for name in ("sensor", "classes"):
+            if values[name] is not None:
+                values[name] = list(values[name])
+        return values
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Protocol:
+        """From plain values; an unknown key is an error that names the nearest known one."""
+        return Protocol(**_checked_keys(values))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _checked_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+    known = [field.name for field in fields(Protocol)]
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"fields are {', '.join(known)}"
+            raise FateError(f"a protocol with {key!r} was given; there is no such field; {hint}")
+    return dict(values)
+
+
+_TOOLBOX: dict[str, Any] = {"time_rule": "window", "tolerance_us": 50_000, "count_empty": False}
+
+#: What differs from the defaults, by name.
+_RULES: dict[str, dict[str, Any]] = {
+    "gen1": {**_TOOLBOX, "classes": ("car", "pedestrian")},
+    "1mpx": {**_TOOLBOX, "classes": ("pedestrian", "two wheeler", "car")},
+    "sim": {},
+}
+
+#: (min_diagonal, min_side) in pixels for each sensor that a name is used with, its own sensor first. At half the
+#: resolution of 1 Mpx the limits are halved, as RVT has them.
+_SIZES: dict[str, dict[Sensor, tuple[float, float]]] = {
+    "gen1": {GEN1_SENSOR: (30.0, 10.0)},
+    "1mpx": {MPX_SENSOR: (60.0, 20.0), MPX_HALF_SENSOR: (30.0, 10.0)},
+    "sim": {GEN1_SENSOR: (30.0, 10.0), MPX_SENSOR: (60.0, 20.0), MPX_HALF_SENSOR: (30.0, 10.0)},
+}
+
+NAMES = tuple(_RULES)
+
+
+def named_protocol(name: str, /, sensor: tuple[int, int] | None = None, **changes: Any) -> Protocol:
+    """A protocol by name, with changes if any.
+
+    >>> print(named_protocol("1mpx", tolerance_us=40_000).lines()[1].strip())
+    boxes    diagonal ≥ 60 px and sides ≥ 20 px, truth and predictions alike
+
+    Args:
+        name: "gen1", "1mpx", "sim", or "custom" (no filters by size).
+        sensor: (height, width) of the boxes, for the limits of size that go with it: "1mpx" at (360, 640) has half of
+            those at (720, 1280). None: the dataset's own.
+        changes: fields of :class:`Protocol`; a changed protocol says so in its name unless it is given one.
+    """
+    if name == "custom":
+        return Protocol(**_checked_keys({"sensor": sensor, **changes}))
+    if name not in _RULES:
+        raise FateError(f"protocol {name!r} was given; names are {', '.join(NAMES)} and custom")
+    sizes = _SIZES[name]
+    size = next(iter(sizes)) if sensor is None else Sensor.of(sensor)
+    if size not in sizes:
+        known = ", ".join(map(str, sizes))
+        raise FateError(
+            f"protocol {name!r} was asked for boxes of {size} pixels; it has sizes for {known}; "
+            "use 'custom' with min_diagonal and min_side"
+        )
+    diagonal, side = sizes[size]
+    rules = {"name": name, "sensor": size, "min_diagonal": diagonal, "min_side": side, **_RULES[name]}
+    protocol = Protocol(**{**rules, **_checked_keys(changes)})
+    if "name" not in changes and any(rules.get(key, default) != getattr(protocol, key) for key, default in _defaults()):
+        protocol = replace(protocol, name=f"{name}, changed")
+    return protocol
+
+
+def _defaults() -> list[tuple[str, Any]]:
+    return [(field.name, field.default) for field in fields(Protocol)]

@@ -1,0 +1,290 @@
+"""All figures of one evaluation, with the rules they were made under and what those rules dropped: :class:`Scores`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fate.errors import FateError
+from fate.evaluation.average_precision import AveragePrecision, average_precision
+from fate.evaluation.box_tables import REASONS, BoxesLike, box_table
+from fate.evaluation.false_positives import FalsePositives, RestCounter, false_positives
+from fate.evaluation.frames import FrameCollector, Frames
+from fate.evaluation.protocols import Protocol
+from fate.events.events import Sensor
+from fate.events.labels import Labels
+
+_NAMED = 3  # recordings that a note names
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What an evaluation found. ``scores["AP50:95"]`` is one figure, None where there is no truth for it."""
+
+    protocol: Protocol
+    classes: tuple[str, ...]
+    sensor: Sensor | None  #: of the boxes
+    average_precision: AveragePrecision
+    false_positives: FalsePositives
+    num_recordings: int
+    num_frames: int  #: labelled times that were evaluated
+    num_truth: int  #: boxes of truth in them
+    num_predictions: int  #: predictions in them; one that belongs to two frames counts twice
+    truth_by_class: dict[str, int]
+    predictions_by_class: dict[str, int]
+    given_truth: int  #: boxes before anything was dropped
+    given_predictions: int
+    truth_dropped: dict[str, int]  #: boxes by reason
+    predictions_dropped: dict[str, int]
+    notes: tuple[str, ...]  #: what a reader of the figures must know beside the protocol
+
+    def __getitem__(self, metric: str) -> float | None:
+        if metric not in self.average_precision.overall:
+            names = ", ".join(self.average_precision.overall)
+            raise FateError(f"metric {metric!r} was asked for; metrics are {names}")
+        return self.average_precision.overall[metric]
+
+    @property
+    def by_class(self) -> dict[str, dict[str, float | None]]:
+        """The figures of each class, by name."""
+        return self.average_precision.by_class
+
+    def to_dict(self, curves: bool = False) -> dict[str, Any]:
+        """Plain values, as JSON holds them; with ``curves`` precision over recall of each class too."""
+        values: dict[str, Any] = {
+            "protocol": self.protocol.to_dict(),
+            "classes": list(self.classes),
+            "sensor": None if self.sensor is None else list(self.sensor),
+            "metrics": dict(self.average_precision.overall),
+            "by_class": {name: dict(figures) for name, figures in self.by_class.items()},
+            "false_positives": self.false_positives.to_dict(),
+            "counts": {
+                "recordings": self.num_recordings,
+                "frames": self.num_frames,
+                "truth": self.num_truth,
+                "predictions": self.num_predictions,
+                "truth_by_class": dict(self.truth_by_class),
+                "predictions_by_class": dict(self.predictions_by_class),
+                "given_truth": self.given_truth,
+                "given_predictions": self.given_predictions,
+                "truth_dropped": dict(self.truth_dropped),
+                "predictions_dropped": dict(self.predictions_dropped),
+            },
+            "notes": list(self.notes),
+        }
+        if curves:
+            values["curves"] = {
+                name: {
+                    "thresholds": curve.thresholds.tolist(),
+                    "recall": curve.recall.tolist(),
+                    "precision": curve.precision.tolist(),
+                    "score": curve.score.tolist(),
+                }
+                for name, curve in self.average_precision.curves.items()
+            }
+        return values
+
+    def to_json(self, curves: bool = False) -> str:
+        """The same as JSON text."""
+        return json.dumps(self.to_dict(curves), indent=1, allow_nan=False, ensure_ascii=False)
+
+    def lines(self) -> list[str]:
+        """Protocol, figures, counts and notes, for people."""
+        overall = self.average_precision.overall
+        widest = max(map(len, ("all classes", *self.classes)))
+        columns = ("AP50:95", "AP50", "AP75", *(name for name in overall if name.startswith("AP50:95 ")))
+        head = f"{'':{widest}}  " + "  ".join(f"{name:>14}" for name in columns) + "         truth   predictions"
+        table = [head, self._row("all classes", overall, columns, widest, self.num_truth, self.num_predictions)]
+        table += [
+            self._row(name, self.by_class[name], columns, widest, self.truth_by_class[name],
+                      self.predictions_by_class[name])
+            for name in self.classes
+        ]  # fmt: skip
+        recalls = "  ".join(f"{name} {_figure(overall[name])}" for name in overall if name.startswith("AR"))
+        return [
+            *self.protocol.lines(),
+            "",
+            *table,
+            recalls,
+            *self._false_positive_lines(),
+            f"{self.num_frames} frames of {self.num_recordings} recordings; "
+            f"truth: {_dropped(self.given_truth, self.truth_dropped)}; "
+            f"predictions: {_dropped(self.given_predictions, self.predictions_dropped)}",
+            *(f"note: {note}" for note in self.notes),
+        ]
+
+    @staticmethod
+    def _row(
+        name: str,
+        figures: Mapping[str, float | None],
+        columns: Sequence[str],
+        widest: int,
+        num_truth: int,
+        num_predictions: int,
+    ) -> str:
+        cells = "  ".join(f"{_figure(figures[column]):>14}" for column in columns)
+        return f"{name:{widest}}  {cells}  {num_truth:>12}  {num_predictions:>12}"
+
+    def _false_positive_lines(self) -> list[str]:
+        wrong = self.false_positives
+        share = f"{wrong.frames_with / wrong.num_frames:.1%} of the frames hold one" if wrong.num_frames else "no frame"
+        rate = "no rate is known" if wrong.per_minute is None else f"{wrong.per_minute:.1f} per minute"
+        rest = "no time without objects is labelled and looked at"
+        if wrong.rest_per_minute is not None:
+            rest = f"{wrong.rest_per_minute:.1f} per minute, in {wrong.rest_seconds:.1f} s"
+        return [
+            f"false positives at score ≥ {wrong.threshold:g}: {rate} ({share}); at rest: {rest}",
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def evaluate_boxes(
+    truth: Mapping[str, BoxesLike],
+    predictions: Mapping[str, BoxesLike],
+    protocol: Protocol,
+    classes: Sequence[str] | None = None,
+    sensor: tuple[int, int] | None = None,
+    *,
+    threshold: float = 0.5,
+    starts_us: Mapping[str, int] | None = None,
+    dense_truth: Mapping[str, BoxesLike] | None = None,
+) -> Scores:
+    """Compare anybody's predictions with the truth.
+
+    Args:
+        truth: boxes by name of the recording: :class:`Labels`, or arrays as a ``_bbox.npy`` holds them.
+        predictions: the same, with scores. Recordings that are missing count as nothing found.
+        protocol: the rules; ``named_protocol("gen1")``, say. For a stream at a rate: ``protocol.at(hz)``.
+        classes: names of class ids 0, 1, …; labels with names of their own are matched by name. By default those of
+            the truth, or of the protocol where that has none.
+        sensor: (height, width) of the boxes in pixels.
+        threshold: score from which on a prediction counts as a false positive; AP looks at all scores.
+        starts_us: start of each recording, where that is not 0.
+        dense_truth: truth at many more times, where there is one, to find the time in which nothing is to be seen.
+    """
+    if not isinstance(protocol, Protocol):
+        raise FateError(f"protocol {protocol!r} was given; expected a Protocol; use named_protocol({protocol!r})")
+    if not 0 <= threshold <= 1:
+        raise FateError(f"threshold {threshold!r} was given; scores lie in 0 to 1")
+    names = _class_names(classes, protocol, truth)
+    _check_names(truth, predictions, starts_us)
+    collector, rest, size = FrameCollector(protocol), RestCounter(protocol, threshold), _Size(sensor)
+    for name, boxes in truth.items():  # each recording is asked for once, so that a mapping may read them as it goes
+        found = predictions[name] if name in predictions else Labels.empty()
+        size.agree(boxes, f"truth of {name}")
+        size.agree(found, f"predictions of {name}")
+        known = box_table(boxes, names, f"truth of {name}")
+        answer = box_table(found, names, f"predictions of {name}")
+        start_us = 0 if starts_us is None else starts_us[name]
+        collector.add(known, answer, start_us)
+        dense = dense_truth[name] if dense_truth is not None and name in dense_truth else None
+        rest.add(known if dense is None else box_table(dense, names, f"dense truth of {name}"), answer, start_us)
+    frames = collector.frames()
+    wrong = false_positives(frames, rest, protocol, len(names), threshold)
+    without_predictions = [name for name in truth if name not in predictions]
+    without_truth = [name for name in predictions if name not in truth]
+    return Scores(
+        protocol=replace(protocol, classes=names),  # printed and stored: those that were evaluated
+        classes=names,
+        sensor=size.known,
+        average_precision=average_precision(frames, names, size.known, protocol.max_detections),
+        false_positives=wrong,
+        num_recordings=len(truth),
+        num_frames=frames.num_frames,
+        num_truth=len(frames.truth),
+        num_predictions=len(frames.predictions),
+        truth_by_class=_by_class(frames.truth.class_id, names),
+        predictions_by_class=_by_class(frames.predictions.class_id, names),
+        given_truth=frames.num_truth,
+        given_predictions=frames.num_predictions,
+        truth_dropped=frames.truth_dropped,
+        predictions_dropped=frames.predictions_dropped,
+        notes=_notes(frames, protocol, size.known, without_predictions, without_truth),
+    )
+
+
+def _class_names(classes: Sequence[str] | None, protocol: Protocol, truth: Mapping[str, BoxesLike]) -> tuple[str, ...]:
+    if classes is not None:
+        return Labels.empty(classes=classes).classes or ()  # with the checks of names that labels have
+    named = next((labels.classes for labels in truth.values() if isinstance(labels, Labels) and labels.classes), None)
+    names = named or protocol.classes
+    if not names:
+        raise FateError("no class names are known from the truth or the protocol; give classes, such as ('car',)")
+    return tuple(names)
+
+
+def _check_names(
+    truth: Mapping[str, BoxesLike], predictions: Mapping[str, BoxesLike], starts_us: Mapping[str, int] | None
+) -> None:
+    if starts_us is not None and (missing := [name for name in truth if name not in starts_us]):
+        raise FateError(f"starts_us has no start for recording {missing[0]!r}; give one for each recording with truth")
+    if len(truth) and len(predictions) and not any(name in predictions for name in truth):
+        raise FateError(
+            f"predictions are for {len(predictions)} recordings, such as {next(iter(predictions))!r}, and none of "
+            f"them is among the {len(truth)} with truth, such as {next(iter(truth))!r}; give both the same names"
+        )
+
+
+class _Size:
+    """The one sensor that everything agrees on: boxes of two resolutions never overlap as they should."""
+
+    def __init__(self, sensor: tuple[int, int] | None) -> None:
+        self.known = None if sensor is None else Sensor.of(sensor)
+
+    def agree(self, boxes: BoxesLike, whose: str) -> None:
+        own = boxes.sensor if isinstance(boxes, Labels) else None
+        if own is None:
+            return
+        if self.known is not None and own != self.known:
+            raise FateError(
+                f"{whose}: boxes of {Sensor.of(own)} pixels were given, and of {self.known} before; "
+                "scale them to one resolution"
+            )
+        self.known = Sensor.of(own)
+
+
+def _by_class(ids: Any, names: Sequence[str]) -> dict[str, int]:
+    counts = np.bincount(ids, minlength=len(names)).tolist()
+    return dict(zip(names, counts, strict=True))
+
+
+def _notes(
+    frames: Frames,
+    protocol: Protocol,
+    sensor: Sensor | None,
+    without_predictions: Sequence[str],
+    without_truth: Sequence[str],
+) -> tuple[str, ...]:
+    notes = []
+    if protocol.sensor is not None and sensor is not None and protocol.sensor != sensor:
+        notes.append(f"limits of size are meant for boxes of {protocol.sensor} pixels; these are of {sensor}")
+    if frames.several:
+        notes.append(
+            f"{frames.several} of {frames.num_frames} frames hold predictions of several times, which count as "
+            "doubles of each other; protocol.at(hz) takes the nearest alone"
+        )
+    if frames.unanswered:
+        notes.append(f"{frames.unanswered} of {frames.num_frames} frames have no prediction near them: nothing found")
+    for names, meaning in (
+        (without_predictions, "without predictions, counted as nothing found"),
+        (without_truth, "without truth, left out"),
+    ):
+        if names:
+            listed = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+            notes.append(f"{len(names)} recordings {meaning}: {listed}")
+    return tuple(notes)
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.6f}"
+
+
+def _dropped(given: int, dropped: Mapping[str, int]) -> str:
+    reasons = [f"{count} {REASONS[reason]}" for reason, count in dropped.items() if count]
+    return f"{given} boxes given, dropped " + (", ".join(reasons) if reasons else "none")

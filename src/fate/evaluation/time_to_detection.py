@@ -1,0 +1,270 @@
+"""Time to detection: how long after an object comes into view its first correct box is there.
+
+Only exact boxes at many times can tell, as simulated recordings have them every 5 ms, with the visible share of each.
+For each object (track):
+
+- it *appears* at the first time at which at least half of it is visible (and its box passes the protocol's limits of
+  size, where a protocol is given). Objects that are there when the recording begins did not appear: they are counted
+  and left out, unless ``include_at_start``;
+- it is *found* by the first prediction from then on with its class, a score at or above the threshold, and an IoU of
+  at least 0.5 with the object's box at the time of the prediction. That box is interpolated between the two times of
+  truth around it, and there is none where the object is hidden in between. A prediction speaks for one object: the one
+  of its class that it overlaps most;
+- the *delay* is the time of that prediction minus that of appearing. A prediction has the time of its window's end, so
+  nothing of the future is in it. Computing takes time too, which is not in here: add the latency of a step.
+
+Even a perfect detector is late by half a hop on average, 25 ms at 20 Hz and 2.5 ms at 200 Hz. An object that is never
+found is *missed*; medians are of those found, so they mean something only beside the share that was missed.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.errors import FateError, FormatError
+from fate.evaluation.box_tables import box_table
+from fate.evaluation.matching import expanded, overlap
+from fate.evaluation.protocols import Protocol
+from fate.events.label_files import read_labels
+from fate.events.label_npz import DAMAGE
+from fate.events.labels import Labels
+
+NEVER = np.iinfo(np.int64).max  # a time that does not come
+_GAP = 1.5  # median steps of the truth: further apart an object was hidden in between
+
+
+@dataclass(frozen=True)
+class DenseTruth:
+    """Exact boxes of one recording at many times."""
+
+    labels: Labels  #: N rows, each with a track
+    visible: NDArray[np.float32]  #: [N] share of the object that is seen
+
+    def __post_init__(self) -> None:
+        if self.visible.shape != self.labels.t_us.shape:
+            raise FateError(
+                f"{len(self.visible)} visible shares were given for {len(self.labels)} boxes; give one each"
+            )
+
+
+def read_dense_truth(path: str | os.PathLike[str]) -> DenseTruth:
+    """The ``_truth.npz`` of a simulated recording; a label file without shares counts as fully visible."""
+    labels = read_labels(path)
+    try:
+        with zipfile.ZipFile(Path(path)) as archive:
+            member = archive.read("visible.npy") if "visible.npy" in archive.namelist() else None
+        visible = None if member is None else np.load(io.BytesIO(member), allow_pickle=False)
+    except zipfile.BadZipFile:  # another kind of label file, which read_labels knows
+        visible = None
+    except DAMAGE as error:
+        raise FormatError(f"{path}: visible shares cannot be read ({error}); it is damaged; get it again") from error
+    if visible is None:
+        visible = np.ones(len(labels), np.float32)
+    if visible.dtype.kind != "f" or visible.shape != labels.t_us.shape:
+        raise FormatError(f"{path}: has {visible.shape} visible shares for {len(labels)} boxes; write it again")
+    return DenseTruth(labels, visible.astype(np.float32))
+
+
+@dataclass(frozen=True)
+class DetectionDelays:
+    """Delays of K objects that appeared."""
+
+    classes: tuple[str, ...]
+    at_start: int  #: objects that were there when their recording began, and left out
+    never_half: int  #: objects that never were half visible and large enough
+    delay_ms: NDArray[np.float64]  #: [K] NaN for an object that was missed
+    class_id: NDArray[np.int64]  #: [K]
+    life_ms: NDArray[np.float64]  #: [K] from appearing to the last box of truth
+    recording: NDArray[np.int64]  #: [K] number of the recording, in the order given
+    track_id: NDArray[np.int64]  #: [K]
+
+    def __len__(self) -> int:
+        return len(self.delay_ms)
+
+    @property
+    def missed(self) -> int:
+        """Objects that were never found."""
+        return int(np.count_nonzero(np.isnan(self.delay_ms)))
+
+    def quantile_ms(self, share: float) -> float | None:
+        """The delay that this share of the objects *found* does not exceed; None where none was found."""
+        found = self.delay_ms[~np.isnan(self.delay_ms)]
+        return float(np.quantile(found, share)) if len(found) else None
+
+    def found_within(self, milliseconds: float) -> float | None:
+        """Share of *all* objects found at most this long after appearing; None where none appeared."""
+        return float(np.count_nonzero(self.delay_ms <= milliseconds) / len(self)) if len(self) else None
+
+    def of_class(self, name: str) -> DetectionDelays:
+        """The objects of one class; what was left out is counted in the whole only."""
+        if name not in self.classes:
+            raise FateError(f"class {name!r} was asked for; classes are {', '.join(self.classes)}")
+        mine = self.class_id == self.classes.index(name)
+        columns = (each[mine] for each in (self.delay_ms, self.class_id, self.life_ms, self.recording, self.track_id))
+        return DetectionDelays(self.classes, 0, 0, *columns)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON holds them."""
+        return {
+            **_summary(self),
+            "at_start": self.at_start,
+            "never_half_visible": self.never_half,
+            "by_class": {name: _summary(self.of_class(name)) for name in self.classes},
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(delay_table({"": self}))
+
+
+def _summary(delays: DetectionDelays) -> dict[str, Any]:
+    return {
+        "objects": len(delays),
+        "median_ms": delays.quantile_ms(0.5),
+        "p90_ms": delays.quantile_ms(0.9),
+        "missed": delays.missed,
+        "missed_share": delays.missed / len(delays) if len(delays) else None,
+        "found_within_100_ms": delays.found_within(100.0),
+    }
+
+
+def delay_table(by_rate: Mapping[Any, DetectionDelays]) -> list[str]:
+    """Lines of a table, one for each rate: the key is printed in front (``"200 Hz"``, or a number)."""
+    lines = [f"{'rate':>8}  {'objects':>8}  {'median ms':>10}  {'p90 ms':>10}  {'missed':>16}  {'within 100 ms':>14}"]
+    for rate, delays in by_rate.items():
+        told = _summary(delays)
+        times = "  ".join(f"{'–' if told[name] is None else format(told[name], '.1f'):>10}" for name in
+                          ("median_ms", "p90_ms"))  # fmt: skip
+        missed = "–" if told["missed_share"] is None else f"{told['missed']} ({told['missed_share']:.1%})"
+        within = "–" if told["found_within_100_ms"] is None else f"{told['found_within_100_ms']:.1%}"
+        lines.append(f"{rate!s:>8}  {told['objects']:>8}  {times}  {missed:>16}  {within:>14}")
+    return lines
+
+
+def time_to_detection(
+    truth: Mapping[str, DenseTruth],
+    predictions: Mapping[str, Labels],
+    classes: Sequence[str],
+    *,
+    threshold: float = 0.5,
+    min_overlap: float = 0.5,
+    min_visible: float = 0.5,
+    protocol: Protocol | None = None,
+    include_at_start: bool = False,
+) -> DetectionDelays:
+    """Delays of all objects of all recordings, for predictions at one rate.
+
+    Args:
+        truth: dense, by recording.
+        predictions: by recording, each stamped at its window's end. Without any, all its objects are missed.
+        classes: names of class ids; labels with names of their own are matched by name.
+        threshold: score from which on a prediction counts.
+        min_overlap: IoU that makes a box correct.
+        min_visible: visible share from which on an object counts as there.
+        protocol: an object appears once its box passes the limits of size too; None: at any size.
+        include_at_start: count objects that are there from the first time of truth on, with that time as their start.
+    """
+    parts: list[tuple[NDArray[Any], ...]] = []
+    at_start = never = 0
+    for number, (name, dense) in enumerate(truth.items()):
+        objects = _objects(dense, classes, name, min_visible, protocol)
+        found_us = _first_found(objects, predictions.get(name, Labels.empty()), classes, name, threshold, min_overlap)
+        appeared = objects.appeared < NEVER
+        first_us = dense.labels.labelled_us[0] if len(dense.labels.labelled_us) else 0
+        present = appeared & (objects.appeared <= first_us) & (not include_at_start)
+        never += int(np.count_nonzero(~appeared))
+        at_start += int(np.count_nonzero(present))
+        kept = appeared & ~present
+        delay = np.where(found_us < NEVER, (found_us - objects.appeared) / 1000, np.nan)
+        life = (objects.ended - objects.appeared) / 1000
+        numbers = np.full(len(delay), number, np.int64)
+        parts.append(tuple(each[kept] for each in (delay, objects.class_id, life, numbers, objects.track)))
+    floats, ints = np.zeros(0), np.zeros(0, np.int64)
+    columns = (np.concatenate(column) for column in zip((floats, ints, floats, ints, ints), *parts, strict=True))
+    return DetectionDelays(tuple(classes), at_start, never, *columns)
+
+
+@dataclass(frozen=True)
+class _Objects:
+    """K objects; M stretches, each from a box of an object to its next."""
+
+    track: NDArray[np.int64]  #: [K]
+    class_id: NDArray[np.int64]  #: [K]
+    appeared: NDArray[np.int64]  #: [K] µs, or NEVER
+    ended: NDArray[np.int64]  #: [K] µs, of the last box
+    owner: NDArray[np.int64]  #: [M] which of the K
+    from_us: NDArray[np.int64]  #: [M]
+    to_us: NDArray[np.int64]  #: [M] equal to from_us for a lone box
+    from_xywh: NDArray[np.float64]  #: [M, 4]
+    to_xywh: NDArray[np.float64]  #: [M, 4]
+
+
+def _objects(
+    dense: DenseTruth, classes: Sequence[str], name: str, min_visible: float, protocol: Protocol | None
+) -> _Objects:
+    labels = dense.labels
+    if (labels.track_id < 0).any():
+        raise FateError(f"truth of {name}: a box without a track was given; objects are told apart by tracks; add them")
+    table = box_table(labels, classes, f"truth of {name}")
+    there = dense.visible >= min_visible
+    if protocol is not None:
+        there &= table.is_large_enough(protocol)
+    order = np.lexsort((labels.t_us, labels.track_id))
+    order = order[table.class_id[order] >= 0]
+    times = labels.t_us[order]
+    tracks, first, owner = np.unique(labels.track_id[order], return_index=True, return_inverse=True)
+    appeared = np.full(len(tracks), NEVER)
+    np.minimum.at(appeared, owner, np.where(there[order], times, NEVER))
+    # each box with the next one of its object; alone where that is too far away, or none
+    step = np.median(np.diff(labels.labelled_us)) if len(labels.labelled_us) > 1 else 0.0
+    following = np.arange(len(order))
+    following[:-1] += (owner[1:] == owner[:-1]) & (np.diff(times) <= _GAP * step)
+    xywh = table.xywh[order]
+    return _Objects(
+        track=tracks,
+        class_id=table.class_id[order][first],
+        appeared=appeared,
+        ended=times[np.append(first[1:], len(times)) - 1] if len(tracks) else times,
+        owner=owner.astype(np.int64),
+        from_us=times,
+        to_us=times[following],
+        from_xywh=xywh,
+        to_xywh=xywh[following],
+    )
+
+
+def _first_found(
+    objects: _Objects, predictions: Labels, classes: Sequence[str], name: str, threshold: float, min_overlap: float
+) -> NDArray[np.int64]:
+    """[K] time of the first correct prediction of each object, µs, or NEVER."""
+    table = box_table(predictions.select(predictions.score >= threshold), classes, f"predictions of {name}")
+    # predictions in [from, to) of each stretch; a lone box holds those at its very time
+    behind = np.maximum(objects.to_us, objects.from_us + 1)
+    stretch, row = expanded(
+        np.searchsorted(table.t_us, objects.from_us, "left").astype(np.int64),
+        np.searchsorted(table.t_us, behind, "left").astype(np.int64),
+    )
+    same = objects.class_id[objects.owner[stretch]] == table.class_id[row]
+    stretch, row = stretch[same], row[same]
+    length = np.maximum(objects.to_us - objects.from_us, 1)[stretch]
+    share = ((table.t_us[row] - objects.from_us[stretch]) / length)[:, None]
+    expected = (1 - share) * objects.from_xywh[stretch] + share * objects.to_xywh[stretch]
+    iou = overlap(table.xywh[row], expected)
+    # a prediction speaks for the object that it overlaps most, whether that has appeared yet or not
+    order = np.lexsort((-iou, row))
+    stretch, row, iou = stretch[order], row[order], iou[order]
+    best = np.ones(len(row), np.bool_)
+    best[1:] = row[1:] != row[:-1]
+    owner, when = objects.owner[stretch], table.t_us[row]
+    right = best & (iou >= min_overlap) & (when >= objects.appeared[owner])
+    found = np.full(len(objects.track), NEVER)
+    np.minimum.at(found, owner[right], when[right])
+    return found
