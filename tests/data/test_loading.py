@@ -15,6 +15,7 @@ from fate.data.clips import Clip, Grid, TrainingPlan, evaluation_batches
 from fate.data.loading import ClipBatch, ClipReader, load
 from fate.events.events import Events
 from fate.events.labels import Labels
+from fate.events.transforms import Augmentation
 
 SENSOR = (24, 32)
 
@@ -147,38 +148,22 @@ def test_few_recordings_are_open_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
     assert OPENED[0] == 0
 
 
-class Mirror:
-    """A transform of its own: the seed decides."""
-
-    def __init__(self, flip: bool) -> None:
-        self.flip = flip
-
-    def events(self, events: Events, window: int = 0) -> Events:
-        x = 31 - events.x if self.flip else events.x
-        return Events(events.t_us, x, events.y, events.p, events.sensor)
-
-    def labels(self, labels: Labels) -> Labels:
-        if not self.flip:
-            return labels
-        return Labels(labels.t_us, 32 - labels.x2, labels.y1, 32 - labels.x1, labels.y2, labels.class_id)
-
-
 def test_one_draw_changes_events_and_labels_of_a_whole_clip() -> None:
-    drawn: list[tuple[int, int]] = []
+    always = ClipReader(SOURCES, SENSOR, augmentation=Augmentation(flip=1.0))
+    clips = [Clip(1, 40.0, 0, 12, True, 5)]
+    changed, before = always.batch(clips), ClipReader(SOURCES, SENSOR).batch(clips)
+    assert torch.equal(changed.events.x, 31 - before.events.x)
+    assert torch.equal(changed.events.t_us, before.events.t_us)
+    boxes = [part.boxes.tolist() for part in changed.labels if part is not None]
+    assert boxes == [[[23, 4, 29, 12]]] * 3
 
-    def draw(seed: int, labels: Labels) -> Mirror:
-        drawn.append((seed, len(labels)))
-        return Mirror(seed == 5)
 
-    reader, plain = ClipReader(SOURCES, SENSOR, transform=draw), ClipReader(SOURCES, SENSOR)
-    clips = [Clip(1, 40.0, 0, 12, True, 5), Clip(1, 40.0, 0, 12, True, 6)]
-    changed, before = reader.batch(clips), plain.batch(clips)
-    assert drawn == [(5, 3), (6, 3)]
-    first = slice(0, before.events.counts[0])
-    assert torch.equal(changed.events.x[first], 31 - before.events.x[first])
-    labelled = next(row for row, part in enumerate(changed.labels) if part is not None)
-    assert changed.labels[labelled].boxes.tolist() == [[23, 4, 29, 12]]  # type: ignore[union-attr]
-    assert changed.labels[labelled + 1].boxes.tolist() == [[3, 4, 9, 12]]  # type: ignore[union-attr]
+def test_the_seed_of_a_clip_decides_how_it_is_changed() -> None:
+    reader = ClipReader(SOURCES, SENSOR, augmentation=Augmentation.paper())
+    clips = [Clip(1, 40.0, 0, 4, True, seed) for seed in (5, 5, 6)]
+    counts = np.array(reader.batch(clips).events.counts).reshape(4, 3)
+    assert (counts[:, 0] == counts[:, 1]).all()
+    assert (counts[:, 0] != counts[:, 2]).any()
 
 
 def _first_batches(first: int, count: int) -> list[list[Clip]]:

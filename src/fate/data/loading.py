@@ -21,6 +21,7 @@ from fate.data.clips import Clip, Grid, Span
 from fate.encoding.batch import EventBatch
 from fate.events.events import Events
 from fate.events.labels import Labels
+from fate.events.transforms import Augmentation, Transform
 from fate.events.window import Window
 
 #: Recordings a worker keeps open.
@@ -48,20 +49,6 @@ class Source(Span, Protocol):
         """Open it for reading."""
 
 
-class Transform(Protocol):
-    """One way to change the events and boxes of a whole clip; see ``events.transforms``."""
-
-    def events(self, events: Events, window: int = 0) -> Events:
-        """Events of a window after the change."""
-
-    def labels(self, labels: Labels) -> Labels:
-        """Boxes after the change."""
-
-
-#: From a seed and the labels of a clip to the change that is made to it.
-DrawTransform = Callable[[int, Labels], Transform]
-
-
 class ClipBatch(NamedTuple):
     """T · B windows of B lanes, time-major: first the first window of every lane."""
 
@@ -85,18 +72,18 @@ class ClipReader:
         recordings: Sequence[Source],
         sensor: Sequence[int],
         window_us: int | None = None,
-        transform: DrawTransform | None = None,
+        augmentation: Augmentation | None = None,
         with_labels: bool = True,
     ) -> None:
         """Args:
         recordings: of the dataset, all of one sensor.
         sensor: (height, width), pixels.
         window_us: length of windows where it is not 1 / hz.
-        transform: draws what is done to a clip; None for nothing.
+        augmentation: drawn once for each clip, and once for a recording that a stream goes through; None for none.
         with_labels: False to leave labels unread.
         """
         self.recordings, self.sensor, self.window_us = recordings, tuple(sensor), window_us
-        self.transform, self.with_labels = transform, with_labels
+        self.augmentation, self.with_labels = augmentation, with_labels
         self._open: OrderedDict[int, tuple[Reader, Labels | None]] = OrderedDict()
 
     def batch(self, clips: Sequence[Clip]) -> ClipBatch:
@@ -127,12 +114,12 @@ class ClipReader:
         grid = Grid.of(self.recordings[clip.recording], clip.hz, self.window_us)
         windows = [grid.window(clip.first + t) for t in range(clip.steps)]
         whole = reader.read(windows[0].start_us, windows[-1].end_us)
-        events = [whole.between(window.start_us, window.end_us) for window in windows]
         found = self._labels(labels, grid, clip)
-        if self.transform is not None:
-            seen = [part for part in found if part is not None]
-            change = self.transform(clip.seed, Labels.concatenate(seen) if seen else Labels.empty())
-            events = [change.events(part, window=clip.first + t) for t, part in enumerate(events)]
+        change = self._drawn(clip, found)
+        whole = whole if change is None else change.events(whole)
+        events = [whole.between(window.start_us, window.end_us) for window in windows]
+        if change is not None:
+            events = [change.erased(part, clip.first + t) for t, part in enumerate(events)]
             found = [None if part is None else change.labels(part) for part in found]
         left = steps - clip.steps
         filling = Window(windows[-1].end_us, windows[-1].end_us + grid.window_us), Events.empty(self.sensor)
@@ -141,6 +128,13 @@ class ClipReader:
             found + [None] * left,
             [window.end_us for window in windows] + [-1] * left,
         )
+
+    def _drawn(self, clip: Clip, labels: Sequence[Labels | None]) -> Transform | None:
+        if self.augmentation is None:
+            return None
+        seen = [part for part in labels if part is not None]
+        shown = Labels.concatenate(seen) if seen else None
+        return self.augmentation.draw(np.random.default_rng(clip.seed), self.sensor, shown)
 
     def _labels(self, labels: Labels | None, grid: Grid, clip: Clip) -> list[Labels | None]:
         """Of each window the labels it stands for."""
@@ -193,8 +187,8 @@ def load(
 
     Args:
         reader: what loads them; each worker gets a copy.
-        plans: gives the plans from the first wanted on, anew at each call: ``partial(plan.batches, 1000)``; with workers
-            it must be picklable.
+        plans: gives the plans from the first wanted on, anew at each call: ``partial(plan.batches, 1000)``; with
+            workers it must be picklable.
         workers: processes; 0 to load in this one.
         pin_memory: page-locked memory, for a GPU.
     """

@@ -34,7 +34,7 @@ from fate.models.zoo import build_model
 #: Classes and sensor of the public models by the number of classes: Gen1, and 1Mpx at half its resolution.
 PUBLISHED: dict[int, tuple[tuple[str, ...], tuple[int, int]]] = {
     2: (("car", "pedestrian"), (240, 304)),
-    3: (("pedestrian", "two-wheeler", "car"), (360, 640)),
+    3: (("pedestrian", "two wheeler", "car"), (360, 640)),
 }
 #: Models of RVT's and S5-ViT's layout by the channels of the first stage, with options; RVT-T has one head there.
 SIZES: dict[int, tuple[str, dict[str, Any]]] = {

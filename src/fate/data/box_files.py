@@ -1,0 +1,166 @@
+"""From a label file to the boxes of a dataset: times on the clock of the events, classes and pixels of the dataset.
+
+What had to be changed on the way is counted, so that it can be named.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import zipfile
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.data.class_maps import ClassMap
+from fate.data.label_statistics import MARGIN_PX
+from fate.errors import FateError, FormatError
+from fate.events.events import Sensor
+from fate.events.label_files import read_labels
+from fate.events.label_npz import DAMAGE
+from fate.events.label_yolo import META_FILE
+from fate.events.labels import Labels
+from fate.events.window import MAX_TIME_US
+
+MAX_HEAD_BYTES = 4096  # of an array of boxes; theirs have 300
+
+#: Microseconds in a unit of time that label files may use, as a fraction.
+US_PER_UNIT: dict[str, tuple[int, int]] = {"us": (1, 1), "ms": (1000, 1), "s": (1_000_000, 1), "ns": (1, 1000)}
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How the times of a label file become times of the events."""
+
+    unit: str = "us"  #: of the label file: us, ms, s or ns
+    offset_us: int = 0  #: added afterwards
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.unit, str) or self.unit not in US_PER_UNIT:
+            raise FateError(f"label_time_unit {self.unit!r} was given; expected one of {', '.join(US_PER_UNIT)}")
+        if not isinstance(self.offset_us, int) or isinstance(self.offset_us, bool):
+            raise FateError(f"label_offset_us {self.offset_us!r} was given; expected a whole number of microseconds")
+
+    def convert(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Times in µs on the clock of the events."""
+        if self == PLAIN:
+            return times
+        factor, divisor = US_PER_UNIT[self.unit]
+        if len(times) and int(np.abs(times.astype(np.float64)).max()) >= MAX_TIME_US // factor:
+            raise FormatError(
+                f"labels have a time of {int(times[-1])} {self.unit}; that is beyond all times; check the unit"
+            )
+        return times * np.int64(factor) // np.int64(divisor) + np.int64(self.offset_us)
+
+
+PLAIN = Clock()
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """The boxes of one label file as the dataset has them."""
+
+    labels: Labels
+    clipped: int = 0  #: boxes that reached out of the frame by more than a pixel; cut there, dropped if wholly outside
+    unknown: dict[str, int] = field(default_factory=dict)  #: boxes dropped for their class: class → how many
+
+
+def load_boxes(raw: Labels, name: str, class_map: ClassMap, full: Sensor, downscale: int, clock: Clock) -> Boxes:
+    """Boxes of a label file in the classes, pixels and time of a dataset.
+
+    Args:
+        raw: as :func:`read_box_file` gives them.
+        name: of the file, to begin an error with.
+        class_map: of the dataset.
+        full: (height, width) of the camera, in whose pixels the file is.
+        downscale: pixels along a side of those that become one.
+        clock: of the file.
+    """
+    if raw.sensor is not None and raw.sensor != tuple(full):
+        raise FormatError(f"{name}: labels are of a {Sensor(*raw.sensor)} sensor, events of a {full} one")
+    places, unknown = class_map.places(raw)
+    boxes = raw.boxes.astype(np.float64)
+    frame = np.array([full.width, full.height, full.width, full.height], np.float64)
+    outside = ((boxes < -MARGIN_PX) | (boxes > frame + MARGIN_PX)).any(axis=1)
+    cut = np.clip(boxes, 0, frame)
+    had_area = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
+    gone = had_area & (cut[:, 2:] <= cut[:, :2]).any(axis=1)  # wholly outside; what had no area is not judged here
+    keep = (places >= 0) & ~gone
+    x1, y1, x2, y2 = (cut[keep] / downscale).astype(np.float32).T
+    small = small_sensor(full, downscale)
+    labels = Labels(
+        clock.convert(raw.t_us[keep]),
+        x1,
+        y1,
+        x2,
+        y2,
+        places[keep],
+        raw.track_id[keep],
+        raw.score[keep],
+        raw.source[keep],
+        labelled_us=np.unique(clock.convert(raw.labelled_us)),
+        classes=class_map.names,
+        sensor=(small.height, small.width),
+    )
+    return Boxes(labels, int(np.count_nonzero(outside & (places >= 0))), unknown)
+
+
+def small_sensor(full: Sensor, downscale: int) -> Sensor:
+    """The sensor after downscaling; a last row or column that is not full counts."""
+    return Sensor(-(-full.height // downscale), -(-full.width // downscale))
+
+
+def read_box_file(path: Path, full: Sensor) -> Labels:
+    """A label file of any format, as it is; ``full`` serves YOLO text, which divides by the size of the camera."""
+    plain_text = path.is_dir() and not (path / META_FILE).exists()
+    return read_labels(path, sensor=(full.height, full.width) if plain_text else None)
+
+
+def box_file_fault(path: Path) -> str:
+    """Why a label file cannot be read, as far as its head and size tell; empty where nothing is wrong.
+
+    Text (COCO, YOLO) is not looked at: only reading all of it would tell.
+    """
+    try:
+        if path.suffix.lower() == ".npy":
+            return _npy_fault(path)
+        if path.suffix.lower() == ".npz":
+            with zipfile.ZipFile(path):
+                return ""
+        path.stat()
+    except OSError as error:
+        return f"cannot be read ({error.strerror or error})"
+    except DAMAGE as error:
+        return f"is damaged ({error})"
+    return ""
+
+
+def _npy_fault(path: Path) -> str:
+    """The array's shape and type against the size of the file: downloads end early."""
+    with open(path, "rb") as file:
+        major = np.lib.format.read_magic(file)[0]
+        length = int.from_bytes(file.read(2 if major == 1 else 4), "little")
+        head = file.read(min(length, MAX_HEAD_BYTES)).decode("latin-1")
+        start = file.tell()
+        size = file.seek(0, 2)
+    match = re.search(r"'shape': \((\d+)L?,\)", head)
+    if match is None:
+        return "holds no list of boxes"
+    row = _row_bytes(head[: match.start()] + "'shape': ()" + head[match.end() :])
+    if not row:
+        return "holds plain numbers, not boxes"
+    expected = start + int(match[1]) * row
+    return f"is cut short: it has {size} bytes of {expected}" if size < expected else ""
+
+
+@lru_cache(maxsize=64)
+def _row_bytes(head: str) -> int:
+    """Bytes of a row, 0 where rows are plain numbers, from the head of a file without its shape: that of a thousand
+    files is the same."""
+    described: Any = ast.literal_eval(head.strip())
+    dtype = np.lib.format.descr_to_dtype(described["descr"])
+    return dtype.itemsize if dtype.names else 0

@@ -1,0 +1,145 @@
+"""Which class ids of a label file are which class of a dataset. Data, not code: a name → the ids that mean it.
+
+    GEN1 = {"car": 0, "pedestrian": 1}
+    open_dataset("1mpx", classes=("car", "truck"))                       # two of the seven
+    open_dataset("1mpx", classes={"person": 0, "vehicle": (2, 3, 4)})    # names of one's own, ids merged
+
+The place of a name is the class id that models see. Label files with names of their own are mapped by name; the public
+box files have none and are mapped by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.errors import FateError
+from fate.events.labels import Labels
+
+#: Class ids of the public label files.
+GEN1: Mapping[str, int] = MappingProxyType({"car": 0, "pedestrian": 1})
+MPX: Mapping[str, int] = MappingProxyType(
+    {"pedestrian": 0, "two wheeler": 1, "car": 2, "truck": 3, "bus": 4, "traffic sign": 5, "traffic light": 6}
+)
+#: What RVT and all who compare with it use of each, in their order.
+USED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"gen1": ("car", "pedestrian"), "1mpx": ("pedestrian", "two wheeler", "car")}
+)
+PUBLIC: Mapping[str, Mapping[str, int]] = MappingProxyType({"gen1": GEN1, "1mpx": MPX})
+
+#: What a user may give: names, or names with the ids that mean them.
+Classes = Sequence[str] | Mapping[str, int | Sequence[int]]
+
+
+class Mapped(NamedTuple):
+    """The classes of N boxes in a dataset."""
+
+    class_id: NDArray[np.int32]  #: [N] of the dataset; -1 for boxes of other classes, which are dropped
+    unknown: dict[str, int]  #: of those, boxes whose class nobody knows: class → how many
+
+
+@dataclass(frozen=True)
+class ClassMap:
+    """The classes of a dataset, and how its label files call them. Made by :func:`class_map`."""
+
+    names: tuple[str, ...]  #: by class id of the dataset
+    ids: tuple[tuple[int, ...], ...]  #: for each name the ids in label files
+    unused: Mapping[int, str] = field(default_factory=dict)  #: ids that are known, and left out on purpose
+    by_id: bool = False  #: ids were given: they count even where a label file has names, and others are left out
+
+    def places(self, labels: Labels) -> Mapped:
+        """What each box is in the dataset."""
+        if labels.classes is not None and not self.by_id:
+            table, unused, shown = self._table_by_name(labels.classes)
+        else:
+            table = {number: place for place, numbers in enumerate(self.ids) for number in numbers}
+            unused, shown = set(self.unused), {}
+        present, counts = np.unique(labels.class_id, return_counts=True)
+        unknown = {
+            shown.get(number, f"id {number}"): count
+            for number, count in zip(present.tolist(), counts.tolist(), strict=True)
+            if number not in table and number not in unused and not self.by_id
+        }
+        places = np.array([table.get(number, -1) for number in present.tolist()], np.int32)
+        return Mapped(places[np.searchsorted(present, labels.class_id)], unknown)
+
+    def _table_by_name(self, names: tuple[str, ...]) -> tuple[dict[int, int], set[int], dict[int, str]]:
+        """For a file with names: its ids to ours, its ids that are left out on purpose, and what it calls each."""
+        ours = {plain(name): place for place, name in enumerate(self.names)}
+        left_out = {plain(name) for name in self.unused.values()}
+        table = {number: ours[plain(name)] for number, name in enumerate(names) if plain(name) in ours}
+        unused = {number for number, name in enumerate(names) if plain(name) in left_out}
+        return table, unused, dict(enumerate(names))
+
+
+def class_map(classes: Classes | None, kind: str | None = None) -> ClassMap:
+    """What the label files of a dataset call its classes.
+
+    Args:
+        classes: names in the order wanted, or names with their ids; None for those of ``kind``.
+        kind: ``"gen1"`` or ``"1mpx"``, whose ids are known; otherwise a name's place is its id.
+    """
+    known = PUBLIC.get(kind or "", {})
+    if classes is None:
+        classes = USED.get(kind or "", ())
+    if isinstance(classes, Mapping):
+        ids = {str(name): _ids(name, given) for name, given in classes.items()}
+        return _checked(ids, unused={}, by_id=True)
+    names = checked_names(classes)
+    if not known:
+        return _checked({name: (place,) for place, name in enumerate(names)}, unused={})
+    spelled = {plain(name): name for name in known}
+    for name in names:
+        if plain(name) not in spelled:
+            raise FateError(
+                f"class {name!r} was given; {kind} has {', '.join(known)}; give some of those, or a mapping from names"
+                " to ids"
+            )
+    ids = {spelled[plain(name)]: (known[spelled[plain(name)]],) for name in names}
+    return _checked(ids, unused={number: name for name, number in known.items() if name not in ids})
+
+
+def plain(name: str) -> str:
+    """Names differ in case, hyphens and underscores only by habit: ``"Two-Wheeler"`` is ``"two wheeler"``."""
+    return " ".join(name.replace("-", " ").replace("_", " ").casefold().split())
+
+
+def _checked(ids: dict[str, tuple[int, ...]], unused: Mapping[int, str], by_id: bool = False) -> ClassMap:
+    names = Labels.empty(classes=tuple(ids)).classes or ()  # refuses names that label files cannot hold
+    owner: dict[int, str] = {}
+    for name, numbers in ids.items():
+        for number in numbers:
+            if number in owner:
+                raise FateError(f"class id {number} was given to {owner[number]!r} and to {name!r}; give it to one")
+            owner[number] = name
+    if len({plain(name) for name in names}) < len(names):
+        raise FateError(f"classes {', '.join(names)} were given; two of them differ only in spelling; rename one")
+    return ClassMap(names, tuple(ids.values()), dict(unused), by_id)
+
+
+def checked_names(classes: object) -> tuple[str, ...]:
+    """A list of names as a tuple; anything else is refused."""
+    if isinstance(classes, str) or not isinstance(classes, Sequence) or not all(isinstance(n, str) for n in classes):
+        raise FateError(
+            f"classes {classes!r} was given; expected a list of names, such as ['car', 'pedestrian'], or a mapping"
+            " from names to ids"
+        )
+    if len(set(classes)) < len(classes):
+        raise FateError(f"classes {list(classes)} was given; each name may occur once")
+    return tuple(classes)
+
+
+def _ids(name: object, given: object) -> tuple[int, ...]:
+    numbers = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    whole = [number for number in numbers if isinstance(number, int) and not isinstance(number, bool) and number >= 0]
+    if not isinstance(name, str) or not numbers or len(whole) < len(numbers):
+        raise FateError(
+            f"class {name!r} was given with the ids {given!r}; expected a name with whole numbers from 0 up,"
+            " such as car: 2 or vehicle: [2, 3]"
+        )
+    return tuple(whole)

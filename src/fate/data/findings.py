@@ -1,0 +1,116 @@
+"""What is wrong with the recordings of a dataset, each fault named once, and long lists of the same fault cut short."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from fate.data.box_files import Boxes
+from fate.data.label_statistics import LOOK_BACK_US
+from fate.data.labelled_recording import LabelledRecording
+from fate.data.misfits import CUT_SHORT_US
+from fate.errors import FateError
+from fate.events.labels import Labels
+
+#: Sentences of one kind of fault that are listed; what is left is counted in one more.
+LISTED = 20
+#: Files looked at side by side: network disks answer slowly and many at once.
+THREADS = 8
+
+#: Kinds of faults, and how many more of a kind are spoken of.
+KINDS = {
+    "damaged": "are left out because they cannot be read",
+    "sensor": "are left out because they are of another sensor size",
+    "twice": "are left out because they share their labels with another file",
+    "no labels": "have no labels",
+    "bad labels": "have labels that cannot be read",
+    "out of frame": "have boxes out of frame, which were clipped",
+    "class": "have boxes of unknown classes, which were dropped",
+    "clock": "have labels outside the time of the events",
+    "repaired": "have events that are dropped or sorted when they are read",
+    "boxes": "have boxes that look wrong",
+    "missing": "are missing",
+    "other": "have other faults",
+}
+
+
+class Finding(NamedTuple):
+    """One fault."""
+
+    kind: str  #: a key of ``KINDS``
+    sentence: str
+    split: str | None = None  #: of the recording; None where that has none, or all are meant
+
+
+def sentences(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """One sentence for each fault; of a kind that is frequent the first ones, and how many more there are."""
+    told: list[str] = []
+    seen: Counter[str] = Counter()
+    for finding in findings:
+        seen[finding.kind] += 1
+        if seen[finding.kind] <= LISTED:
+            told.append(finding.sentence)
+    told += [f"{number - LISTED} more recordings {KINDS[kind]}" for kind, number in seen.items() if number > LISTED]
+    return tuple(told)
+
+
+def check_labels(
+    recordings: Iterable[LabelledRecording],
+) -> tuple[tuple[LabelledRecording, ...], tuple[Finding, ...]]:
+    """Read the labels of all recordings, one after another and none kept.
+
+    Returns:
+        The same recordings, those with unreadable labels as unlabelled ones; and what was found.
+    """
+    with ThreadPoolExecutor(THREADS) as pool:
+        checked = list(pool.map(_check, recordings))
+    return tuple(one for one, _ in checked), tuple(finding for _, found in checked for finding in found)
+
+
+def _check(recording: LabelledRecording) -> tuple[LabelledRecording, list[Finding]]:
+    if not recording.labelled:
+        return recording, []
+    try:
+        boxes = recording.load_labels()
+    except FateError as error:
+        sentence = f"{recording.name}: its labels are not used: {error}"
+        return replace(recording, label_file=None), [Finding("bad labels", sentence, recording.split)]
+    found = box_findings(recording.name, recording.split, boxes)
+    if apart := _other_clock(recording, boxes.labels):
+        found.append(Finding("clock", f"{recording.name}: {apart}", recording.split))
+    return recording, found
+
+
+def box_findings(name: str, split: str | None, boxes: Boxes) -> list[Finding]:
+    """What had to be changed in the boxes of a recording."""
+    found = []
+    if boxes.clipped:
+        reach = "box reaches" if boxes.clipped == 1 else "boxes reach"
+        found.append(Finding("out of frame", f"{name}: {boxes.clipped} {reach} out of frame; clipped there", split))
+    if boxes.unknown:
+        listed = ", ".join(f"{kind} ({number})" for kind, number in boxes.unknown.items())
+        sentence = (
+            f"{name}: boxes of unknown classes were dropped: {listed}; name them in classes, or give a mapping from"
+            " names to ids to leave them out"
+        )
+        found.append(Finding("class", sentence, split))
+    return found
+
+
+def _other_clock(recording: LabelledRecording, labels: Labels) -> str:
+    """Whether labels lie outside the time of the events, where that is known without going through the file."""
+    span = recording.known_span
+    if span is None or not len(labels.labelled_us):
+        return ""
+    first, last = int(labels.labelled_us[0]), int(labels.labelled_us[-1])
+    shown = f"labels run from {first / 1e6:.3f} to {last / 1e6:.3f} s, events from {span.start_us / 1e6:.3f} to"
+    shown += f" {span.end_us / 1e6:.3f} s"
+    if last < span.start_us - LOOK_BACK_US or first > span.end_us + CUT_SHORT_US:
+        return f"{shown}; they are on different clocks: give the difference as label_offset_us"
+    late = int(np.count_nonzero(labels.labelled_us > span.end_us + LOOK_BACK_US))
+    return f"{shown}; {late} labelled times come after the last event" if late else ""

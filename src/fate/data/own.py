@@ -1,0 +1,206 @@
+"""A dataset of one's own, described in a YAML file.
+
+    classes: [car, pedestrian]            # or a mapping from names to the ids in the label files: {car: 2}
+    recordings:
+      - events: drives/monday.raw         # any recording that fate info reads
+        labels: boxes/monday.json         # any labels that fate.read_labels reads
+        split: train
+      - events: drives/tuesday.aedat4
+        labels: boxes/tuesday_bbox.npy
+        label_offset_us: 1589163147365215 # labels count from here
+        split: val
+
+Instead of a list, ``recordings`` may name folders by split: ``{train: drives/2023, val: drives/2024}``. Paths are
+relative to the YAML file. What holds for all recordings may stand at the top: ``sensor``, ``downscale``,
+``label_offset_us``, ``label_time_unit``, ``format``, ``columns``, ``time_unit``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import yaml
+
+from fate.data.assembly import Draft, Files, of_split
+from fate.data.box_files import Clock
+from fate.data.class_maps import Classes
+from fate.data.event_files import EventOptions, check_downscale
+from fate.data.layout import SPLITS, Entry, find_recordings
+from fate.errors import FateError
+from fate.events.events import Sensor
+
+#: Endings of files that describe a dataset, and the name that is looked for in a folder.
+SUFFIXES = (".yaml", ".yml")
+IN_A_FOLDER = "dataset.yaml"
+
+_EVENT_KEYS = ("sensor", "format", "columns", "time_unit")
+_CLOCK_KEYS = ("label_offset_us", "label_time_unit")
+TOP_KEYS = ("name", "classes", "recordings", "downscale", "protocol", *_EVENT_KEYS, *_CLOCK_KEYS)
+RECORDING_KEYS = ("events", "labels", "truth", "split", "name", *_EVENT_KEYS, *_CLOCK_KEYS)
+Made = TypeVar("Made")
+PROTOCOLS = ("custom", "gen1", "1mpx", "sim")
+
+
+def yaml_of(path: Path) -> Path | None:
+    """The YAML file that ``path`` is or, as a folder, holds; None for none."""
+    if path.suffix.lower() in SUFFIXES and path.is_file():
+        return path
+    inside = path / IN_A_FOLDER
+    return inside if path.is_dir() and inside.is_file() else None
+
+
+def draft_from_yaml(path: Path, split: str | None) -> Draft:
+    """What a YAML file says of a dataset; no recording is opened.
+
+    Args:
+        path: the file.
+        split: keep only ``"train"``, ``"val"`` or ``"test"``.
+    """
+    document = _Document(path, _load(path))
+    document.refuse_unknown(document.top, TOP_KEYS, "at the top")
+    if "recordings" not in document.top:
+        document.fail("has no recordings; list them, or name a folder for each split")
+    files = tuple(document.recordings())
+    names = Counter(each.entry.name for each in files)
+    twice = next((name for name, number in names.items() if number > 1), None)
+    if twice is not None:
+        document.fail(f"two recordings are called {twice!r}; give one of them another name")
+    kept = of_split(files, split)
+    if not kept:
+        there = ", ".join(sorted({str(each.entry.split) for each in files})) or "none"
+        document.fail(f"has no recordings of the split {split!r}; its splits are {there}")
+    protocol = document.top.get("protocol", "custom")
+    if protocol not in PROTOCOLS:
+        document.fail(f"protocol is {protocol!r}; expected one of {', '.join(PROTOCOLS)}")
+    name = document.text(document.top, "name") or path.stem
+    sensor = document.sensor(document.top)
+    downscale = document.made(check_downscale, document.top.get("downscale", 1))
+    return Draft(name, path.parent, "own", protocol, kept, document.classes(), sensor, downscale)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as error:
+        raise FateError(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
+    except UnicodeDecodeError as error:
+        raise FateError(f"{path}: is not UTF-8 ({error.reason}); save it as UTF-8") from None
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise FateError(f"{path}: is not valid YAML ({reason})") from None
+    except RecursionError:
+        raise FateError(f"{path}: is nested too deep; a dataset is a list of recordings") from None
+    if not isinstance(document, dict):
+        raise FateError(f"{path}: holds {type(document).__name__}; expected keys such as classes and recordings")
+    return document
+
+
+class _Document:
+    """The content of a YAML file, and sentences that name the file and the place in it."""
+
+    def __init__(self, path: Path, top: dict[str, Any]) -> None:
+        self.path, self.top = path, top
+
+    def fail(self, sentence: str) -> NoReturn:
+        raise FateError(f"{self.path}: {sentence}")
+
+    def made(self, make: Callable[[Any], Made], given: object) -> Made:
+        """What ``make`` makes of a value; its error names the file."""
+        try:
+            return make(given)
+        except FateError as error:
+            return self.fail(str(error))
+
+    def refuse_unknown(self, given: Mapping[Any, Any], known: tuple[str, ...], where: str) -> None:
+        for key in given:
+            if key not in known:
+                near = difflib.get_close_matches(str(key), known, 1, 0.4)
+                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+                self.fail(f"unknown key {key!r} {where}; {hint}")
+
+    # ---- recordings -------------------------------------------------------------------------------------
+
+    def recordings(self) -> Iterable[Files]:
+        given = self.top["recordings"]
+        if isinstance(given, Mapping):
+            yield from self._folders(given)
+        elif isinstance(given, list) and given:
+            for number, one in enumerate(given, start=1):
+                if not isinstance(one, Mapping):
+                    self.fail(f"recording {number} is {one!r}; expected keys such as events and labels")
+                yield self._recording(one, f"in recording {number}")
+        else:
+            self.fail("recordings is empty; expected a list with events and labels, or a folder for each split")
+
+    def _folders(self, given: Mapping[Any, Any]) -> Iterable[Files]:
+        """``{train: folder, val: [folder, folder]}``"""
+        for split, folders in given.items():
+            if split not in SPLITS:
+                self.fail(f"recordings names the split {split!r}; expected train, val or test")
+            for folder in folders if isinstance(folders, list) else [folders]:
+                place = self._path(folder, f"of the split {split!r}")
+                for entry in find_recordings(place).entries:
+                    named = entry.name if entry.name.split("/")[0] == SPLITS[split] else f"{SPLITS[split]}/{entry.name}"
+                    whole = Entry(named, SPLITS[split], entry.events, entry.labels, entry.truth)
+                    yield Files(whole, self._options({}), self._clock({}))
+
+    def _recording(self, given: Mapping[Any, Any], where: str) -> Files:
+        self.refuse_unknown(given, RECORDING_KEYS, where)
+        if "events" not in given:
+            self.fail(f"events is missing {where}; give the file of the recording")
+        split = given.get("split")
+        if split is not None and (not isinstance(split, str) or split not in SPLITS):
+            self.fail(f"split is {split!r} {where}; expected train, val or test")
+        events = self._path(given["events"], where)
+        labels, truth = (self._path(given[key], where) if given.get(key) else None for key in ("labels", "truth"))
+        name = self.text(given, "name") or self._name(events)
+        entry = Entry(name, None if split is None else SPLITS[split], events, labels, truth)
+        return Files(entry, self._options(given), self._clock(given))
+
+    def _name(self, events: Path) -> str:
+        """The file's path from the YAML, without its ending."""
+        plain = events.with_suffix("") if events.suffix else events
+        return (plain.relative_to(self.path.parent) if plain.is_relative_to(self.path.parent) else plain).as_posix()
+
+    def _path(self, given: object, where: str) -> Path:
+        if not isinstance(given, str) or not given:
+            self.fail(f"{given!r} is given as a path {where}; expected text")
+        return self.path.parent / Path(given).expanduser()
+
+    # ---- what holds for one recording, or for all ---------------------------------------------------------
+
+    def _options(self, given: Mapping[Any, Any]) -> EventOptions:
+        both = {key: given.get(key, self.top.get(key)) for key in ("format", "columns", "time_unit")}
+        texts = {key: self.text(both, key) for key in both}
+        return EventOptions(self.sensor(given), **texts)  # the sensor at the top is for those that do not say
+
+    def _clock(self, given: Mapping[Any, Any]) -> Clock:
+        offset, unit = (given.get(key, self.top.get(key)) for key in _CLOCK_KEYS)
+        return self.made(lambda one: Clock(*one), ("us" if unit is None else unit, 0 if offset is None else offset))
+
+    def sensor(self, given: Mapping[Any, Any]) -> Sensor | None:
+        size = given.get("sensor")
+        if size is None:
+            return None
+        if isinstance(size, str) and (match := re.fullmatch(r"\s*(\d{1,5})\s*[x×]\s*(\d{1,5})\s*", size)):
+            return self.made(Sensor.of, (int(match[2]), int(match[1])))
+        if isinstance(size, Mapping) and set(size) == {"height", "width"}:
+            return self.made(Sensor.of, (size["height"], size["width"]))
+        return self.fail(f"sensor is {size!r}; expected WIDTHxHEIGHT, such as 1280x720")
+
+    def text(self, given: Mapping[Any, Any], key: str) -> str | None:
+        value = given.get(key)
+        if value is not None and (not isinstance(value, str) or not value):
+            self.fail(f"{key} is {value!r}; expected text")
+        return value
+
+    def classes(self) -> Classes | None:
+        given = self.top.get("classes")
+        if given is None or isinstance(given, (list, Mapping)):
+            return given
+        return self.fail(f"classes is {given!r}; expected a list of names, or a mapping from names to ids")
