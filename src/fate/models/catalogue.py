@@ -5,7 +5,8 @@ are matrix products, convolutions and attention, where nearly all of the work is
 count as **two**. Not counted are norms, activations, the recurrence of S5, the sampling of deformable attention and
 non-maximum suppression; nor the encoder, whose work follows the events and not the frame.
 
-Nothing is computed for that: the model runs on torch's ``meta`` device, where tensors have shapes and no numbers.
+Nothing is computed for that: the model is built and run on torch's ``meta`` device, where tensors have shapes and no
+numbers.
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ def list_models(
     for number, (name, model) in enumerate(MODELS.items()):
         if progress is not None:
             progress(number, len(MODELS))
-        detector = build_model(name, classes, sensor)
-        count = sum(parameter.numel() for parameter in detector.parameters())
-        entries.append(Entry(name, count, _flops(detector.to("meta")) / 1e9, model.encoder, model.about))
+        with torch.device("meta"):
+            shapes = build_model(name, classes, sensor)
+        count = sum(parameter.numel() for parameter in shapes.parameters())
+        entries.append(Entry(name, count, _flops(shapes) / 1e9, model.encoder, model.about))
     return entries
 
 
@@ -65,9 +67,9 @@ def flops_per_window(detector: Detector) -> int:
 
 
 def _flops(shapes: Detector) -> int:
-    """Of a detector that was moved to the ``meta`` device."""
+    """Of a detector on the ``meta`` device."""
     stride = shapes.frame.encoder_stride
     rows, columns = (-(-side // stride) for side in shapes.sensor)
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         shapes.eval()(torch.zeros(1, int(shapes.encoder.channels), rows, columns))  # type: ignore[arg-type]
-    return counter.get_total_flops()
+    return int(counter.get_total_flops())

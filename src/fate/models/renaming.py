@@ -7,7 +7,7 @@ every rule whose pattern matches is applied, in the order of the list.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
 #: (pattern, replacement) pairs.
@@ -25,14 +25,3 @@ def rename(key: str, rules: Rules) -> str:
 def renamed(entries: Mapping[str, Value], rules: Rules, prefix: str = "") -> dict[str, Value]:
     """All entries under ``prefix`` (taken off first), by their new names."""
     return {rename(key.removeprefix(prefix), rules): value for key, value in entries.items() if key.startswith(prefix)}
-
-
-def under(prefix: str, rules: Rules) -> Rules:
-    """The same rules for names that lie deeper, under ``prefix``; ^ in a pattern then means there."""
-    return tuple((f"(?<=^{re.escape(prefix)}){p[1:]}" if p.startswith("^") else p, r) for p, r in rules)
-
-
-def differences(given: Iterable[str], expected: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Names that are missing and names nobody expects."""
-    there, wanted = set(given), set(expected)
-    return sorted(wanted - there), sorted(there - wanted)

@@ -62,8 +62,3 @@ def reset(state: State, mask: Tensor) -> State:
 def detach(state: State) -> State:
     """The same without the way it came about: gradients end here."""
     return mapped(Tensor.detach, state)
-
-
-def streams(state: State, chosen: Tensor) -> State:
-    """The states of some streams, by number [B']."""
-    return mapped(lambda part: part.index_select(0, chosen.to(part.device)), state)

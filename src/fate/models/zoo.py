@@ -136,7 +136,7 @@ def evrt_detr(
 
 _SMALL = (48, 96, 192, 384)
 _TINY = (32, 64, 128, 256)
-_NANO = (16, 32, 64, 128)
+_NANO = (8, 24, 48, 128)
 _evrt_s = partial(evrt_detr, depth=18, expansion=0.5, layers=3)
 _evrt_tiny = partial(evrt_detr, depth=10, widths=(32, 64, 96, 128), hidden=96, feedforward=384, expansion=0.5, layers=3)
 

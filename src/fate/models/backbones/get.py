@@ -213,7 +213,7 @@ def stages_of(
         )
     widths = [channels * 2**number for number in range(len(depths))]
     counts = [max(groups // 2**number, 1) for number in range(len(depths))]
-    shares = torch.linspace(0, drop_path, sum(depths)).tolist()
+    shares = torch.linspace(0, drop_path, sum(depths), device="cpu").tolist()
     ends = list(accumulate(depths))
     stages = nn.ModuleList(
         Stage(width, count, window, dropout, shares[end - depth : end])

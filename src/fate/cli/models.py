@@ -1,0 +1,66 @@
+"""``fate models``: the detectors that can be built by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fate.cli import arguments as args
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fate.models.catalogue import Entry
+
+HELP = """The detectors by name: parameters, GFLOPs per window, encoder, and what each is.
+
+Example:
+
+  fate models
+
+  fate models --sensor 1280x720 --classes pedestrian,two-wheeler,car --json models.json
+"""
+
+
+def models(
+    sensor: Annotated[str, typer.Option(metavar="WIDTHxHEIGHT", help="Sensor the detectors are for.")] = "304x240",
+    classes: Annotated[str, typer.Option(help="What they detect, comma-separated.")] = "car,pedestrian",
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+) -> None:
+    import json
+    from pathlib import Path
+
+    from fate.errors import FateError
+
+    size = args.parse_sensor(sensor)
+    names = [name.strip() for name in classes.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise typer.BadParameter(f"--classes {classes}: expected different names, such as car,pedestrian")
+    args.check_outputs({"--json": json_file}, "")
+
+    from fate.models.catalogue import list_models
+
+    with args.progress_bar("counting") as update:
+        entries = list_models(names, size, update)
+    print(_table(entries))
+    print(f"\nFor a sensor of {size[1]}×{size[0]} pixels and the classes {', '.join(names)}.")
+    print("GFLOPs: one window, without its encoder; a multiplication and its addition count as two.")
+    if json_file:
+        content = {"sensor": list(size), "classes": names, "models": [entry.to_dict() for entry in entries]}
+        try:
+            Path(json_file).write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+        except OSError as error:
+            raise FateError(f"{json_file}: cannot be written ({error.strerror}); the table is above") from None
+
+
+def _table(entries: Sequence[Entry]) -> str:
+    rows = [("name", "parameters", "GFLOPs", "encoder", "what it is")]
+    for entry in entries:
+        parameters = f"{entry.parameters:,}".replace(",", " ")
+        rows.append((entry.name, parameters, f"{entry.gflops:.2f}", entry.encoder, entry.about))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        f"{name:<{widths[0]}}  {parameters:>{widths[1]}}  {gflops:>{widths[2]}}  {encoder:<{widths[3]}}  {about}"
+        for name, parameters, gflops, encoder, about in rows
+    )

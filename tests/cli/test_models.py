@@ -1,0 +1,92 @@
+"""``fate models``: a line for every detector, the same numbers as JSON, bad usage before any work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+import fate
+from fate.cli.main import app
+from fate.errors import FateError
+from fate.models import catalogue
+from fate.models.zoo import MODELS
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    """The whole list for Gen1, and its file."""
+    file = tmp_path_factory.mktemp("models") / "models.json"
+    return CliRunner().invoke(app, ["models", "--json", str(file)]), file
+
+
+def test_every_detector_has_a_line(listed: tuple[Result, Path]) -> None:
+    result, _ = listed
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert lines[0].split() == ["name", "parameters", "GFLOPs", "encoder", "what", "it", "is"]
+    assert [line.split()[0] for line in lines[1 : 1 + len(MODELS)]] == list(MODELS)
+    for line, model in zip(lines[1:], MODELS.values(), strict=False):
+        assert model.encoder in line
+        assert line.endswith(model.about)
+    assert "rvt-b           18 536 469    9.85  histogram " in result.output
+    assert "304×240 pixels and the classes car, pedestrian" in result.output
+    assert "a multiplication and its addition count as two" in result.output
+
+
+def test_the_file_has_the_same_numbers(listed: tuple[Result, Path]) -> None:
+    result, file = listed
+    content = json.loads(file.read_text(encoding="utf-8"))
+    assert content["sensor"] == [240, 304]
+    assert content["classes"] == ["car", "pedestrian"]
+    assert [entry["name"] for entry in content["models"]] == list(MODELS)
+    for entry in content["models"]:
+        assert f"{entry['parameters']:,}".replace(",", " ") in result.output
+        assert f"{entry['gflops']:.2f}" in result.output
+
+
+def test_sensor_and_classes_are_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "MODELS", {"s5-vit-nano": MODELS["s5-vit-nano"]})
+    result = CliRunner().invoke(app, ["models", "--sensor", "640x360", "--classes", "pedestrian, two-wheeler,car"])
+    assert result.exit_code == 0, result.output
+    assert "1 094 392" in result.output
+    assert "640×360 pixels and the classes pedestrian, two-wheeler, car" in result.output
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--sensor", "304"),
+        ("--sensor", "0x240"),
+        ("--classes", ""),
+        ("--classes", "car,,pedestrian"),
+        ("--classes", "car,car"),
+    ],
+)
+def test_bad_usage_is_refused_before_any_work(option: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "list_models", None)
+    result = CliRunner().invoke(app, ["models", option, value])
+    assert result.exit_code == 2
+    assert option in result.output
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue, "list_models", None)
+    result = CliRunner().invoke(app, ["models", "--json", str(tmp_path / "none" / "models.json")])
+    assert isinstance(result.exception, FateError)
+    assert "does not exist; make it first" in str(result.exception)
+
+
+def test_help_has_an_example() -> None:
+    assert "Example" in CliRunner().invoke(app, ["models", "--help"]).output
+
+
+def test_names_for_python_lead_to_the_functions() -> None:
+    assert fate.list_models is catalogue.list_models
+    assert fate.build_model.__module__ == "fate.models.zoo"
+    assert fate.load_model.__module__ == "fate.models.checkpoints"
