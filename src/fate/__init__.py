@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from fate.data.dataset import open_dataset
     from fate.data.inspection import inspect
+    from fate.data.prepare import prepare
     from fate.encoding.batch import EventBatch
     from fate.encoding.bench import bench_encode
     from fate.encoding.grids import build_grid
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
     from fate.formats.recording import Recording
     from fate.formats.saving import open_writer, write_events
     from fate.formats.summary import info
+    from fate.models.catalogue import list_models
+    from fate.models.checkpoints import load_model
+    from fate.models.official import import_checkpoint
+    from fate.models.zoo import build_model
+    from fate.runtime.export import export
     from fate.simulation.bench import bench_simulate
     from fate.simulation.camera import CameraModel, EventCamera, camera_preset
     from fate.simulation.dataset import simulate
@@ -58,13 +65,20 @@ _HOME = {
     "PillarEncoder": "fate.encoding.pillars",
     "bench_encode": "fate.encoding.bench",
     "build_grid": "fate.encoding.grids",
+    "build_model": "fate.models.zoo",
+    "import_checkpoint": "fate.models.official",
+    "list_models": "fate.models.catalogue",
+    "load_model": "fate.models.checkpoints",
     "CameraModel": "fate.simulation.camera",
     "EventCamera": "fate.simulation.camera",
     "Scene": "fate.simulation.scene",
     "bench_simulate": "fate.simulation.bench",
     "camera_preset": "fate.simulation.camera",
     "inspect": "fate.data.inspection",
+    "open_dataset": "fate.data.dataset",
+    "prepare": "fate.data.prepare",
     "simulate": "fate.simulation.dataset",
+    "export": "fate.runtime.export",
 }
 
 __all__ = [
@@ -87,13 +101,20 @@ __all__ = [
     "bench_encode",
     "bench_simulate",
     "build_grid",
+    "build_model",
     "camera_preset",
     "convert",
     "decoder_for",
+    "export",
+    "import_checkpoint",
     "info",
     "inspect",
+    "list_models",
+    "load_model",
+    "open_dataset",
     "open_recording",
     "open_writer",
+    "prepare",
     "read_labels",
     "simulate",
     "write_events",

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from fate.cli import bench, convert, info, inspect, simulate
+from fate.cli import bench, convert, evaluate, export, import_checkpoint, info, inspect, models, prepare, simulate
 from fate.errors import FateError, FateWarning
 
 app = typer.Typer(
@@ -25,7 +25,12 @@ app = typer.Typer(
 app.command("info", help=info.HELP)(info.info)
 app.command("convert", help=convert.HELP)(convert.convert)
 app.command("inspect", help=inspect.HELP)(inspect.inspect)
+app.command("prepare", help=prepare.HELP)(prepare.prepare)
+app.command("evaluate", help=evaluate.HELP)(evaluate.evaluate)
 app.command("simulate", help=simulate.HELP)(simulate.simulate)
+app.command("models", help=models.HELP)(models.models)
+app.command("import-checkpoint", help=import_checkpoint.HELP)(import_checkpoint.import_checkpoint)
+app.command("export", help=export.HELP)(export.export)
 app.add_typer(bench.app, name="bench")
 
 

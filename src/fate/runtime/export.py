@@ -1,0 +1,201 @@
+"""A detector as an ONNX file that runs without FATE and without PyTorch.
+
+    done = fate.export("fate-s.safetensors", "fate-s.onnx")
+    done.differences.boxes        # pixels, the largest over 20 windows
+
+The file holds one step: a window of each stream and the memory in, predictions and the next memory out
+(``step_graph.py``). It is compared with PyTorch before it gets its name (``export_check.py``), and says in its metadata
+what it is. ``docs/export.md`` shows how to run it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+import fate
+from fate.errors import FateError, FateWarning, MissingDependencyError
+from fate.events.window import window_us
+from fate.models.checkpoints import load_model
+from fate.models.detector import CANONICAL_US, Detector
+from fate.models.zoo import MODELS, build_model
+from fate.runtime.export_check import Differences, Progress, clip, compare, refuse_above
+from fate.runtime.step_graph import CELLS, StepGraph, to_onnx
+
+if TYPE_CHECKING:
+    import onnx
+    from onnx import ModelProto
+
+#: The first version of ONNX's operators has all that is needed; the last is what the exporter can write.
+FIRST_OPSET, LAST_OPSET = 18, 23
+#: Windows that a graph is at least compared on: fewer say little of its memory.
+LEAST_STEPS = 20
+#: What a model with fresh weights is built for, unless told otherwise.
+CLASSES, SENSOR = ("car", "pedestrian"), (240, 304)
+PACKAGES = ("onnx", "onnxruntime", "onnxscript")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how far it is from PyTorch."""
+
+    path: Path
+    opset: int
+    inputs: dict[str, tuple[int | str, ...]]  #: shapes by name; "events" where any number may be given
+    outputs: dict[str, tuple[int | str, ...]]
+    steps: int  #: windows of each stream it was compared on
+    hz: float
+    differences: Differences
+
+
+def export(
+    model: str | Path | Detector,
+    path: str | Path,
+    *,
+    streams: int = 1,
+    with_encoder: bool = False,
+    recording: str | Path | None = None,
+    hz: float = 20.0,
+    steps: int = LEAST_STEPS,
+    opset: int = FIRST_OPSET,
+    sensor: Sequence[int] | None = None,
+    classes: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> Exported:
+    """Write one step of a detector as ONNX; an existing file is replaced at once or, if the comparison fails, not.
+
+    Args:
+        model: a ``.safetensors`` file, a detector, or a model's name for fresh weights (with a warning).
+        path: the file, which ends in ``.onnx``.
+        streams: B, windows in a step.
+        with_encoder: begin with events instead of the encoder's image; for models with pillars.
+        recording: what to compare on; None for a simulated drive.
+        hz: windows a second of the comparison. The graph takes any rate.
+        steps: windows of each stream to compare, 20 or more.
+        opset: version of ONNX's operators.
+        sensor, classes: of a model with fresh weights; (240, 304) and ("car", "pedestrian") by default.
+        progress: called with the number of compared windows and of all.
+    """
+    target = _checked(path, streams, hz, steps, opset)
+    detector = copy.deepcopy(_detector(model, sensor, classes)).cpu().float().eval()
+    import onnx  # noqa: PLC0415  (an optional package)
+
+    with _folder_beside(target) as folder:
+        batches = clip(recording, detector.sensor, hz, steps, streams)
+        step = StepGraph(detector, streams, with_encoder)
+        onnx_model = _described(to_onnx(step, opset), step, detector)
+        draft = folder / target.name
+        with _disk_faults(target):
+            onnx.save(onnx_model, draft)
+        onnx.checker.check_model(draft, full_check=True)
+        differences = compare(draft, step, detector, batches, progress)
+        refuse_above(differences)
+        with _disk_faults(target):
+            os.replace(draft, target)
+    graph = onnx_model.graph
+    return Exported(Path(path), opset, _shapes(graph.input), _shapes(graph.output), steps, hz, differences)
+
+
+def _checked(path: str | Path, streams: int, hz: float, steps: int, opset: int) -> Path:
+    """Everything that can be refused before anything is computed."""
+    target = Path(os.path.realpath(path))  # a link stays a link; what it points to is replaced
+    if Path(path).suffix != ".onnx":
+        raise FateError(f"{path}: a graph was to be written under this name; expected one that ends in .onnx")
+    if not target.parent.is_dir():
+        raise FateError(f"{path}: the folder {target.parent} does not exist; make it first")
+    if target.is_dir():
+        raise FateError(f"{path}: is a folder; give the name of a file")
+    window_us(hz)
+    for name, value, least in (("streams", streams, 1), ("steps", steps, LEAST_STEPS)):
+        if value < least:
+            raise FateError(f"{name}={value} was given; expected {least} or more")
+    if not FIRST_OPSET <= opset <= LAST_OPSET:
+        raise FateError(f"opset={opset} was given; expected {FIRST_OPSET} to {LAST_OPSET}")
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise MissingDependencyError(
+            f"export needs {', '.join(missing)}; run pip install 'fate-events[export]' (or pip install"
+            f" {' '.join(missing)})"
+        )
+    return target
+
+
+def _detector(model: str | Path | Detector, sensor: Sequence[int] | None, classes: Sequence[str] | None) -> Detector:
+    """The detector that is meant, with its weights or with fresh ones."""
+    if isinstance(model, Detector) or str(model) not in MODELS:
+        if sensor is not None or classes is not None:
+            raise FateError(
+                f"a sensor or classes were given for {model if not isinstance(model, Detector) else 'a detector'};"
+                " weights have their own, only a model's name takes them"
+            )
+        if isinstance(model, Detector):
+            return model
+        if not Path(model).exists():
+            raise FateError(
+                f"{model} was given; expected a .safetensors file, or the name of a model for fresh weights:"
+                f" {', '.join(MODELS)}"
+            )
+        return load_model(model)
+    warnings.warn(
+        f"{model}: fresh weights, which detect nothing; give a .safetensors file to export what was trained",
+        FateWarning,
+        stacklevel=3,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return build_model(str(model), classes or CLASSES, sensor or SENSOR)
+
+
+@contextmanager
+def _folder_beside(target: Path) -> Iterator[Path]:
+    """A folder for drafts on the disk of the target, which is gone afterwards."""
+    with _disk_faults(target):
+        folder = tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.")
+    with folder as name:
+        yield Path(name)
+
+
+@contextmanager
+def _disk_faults(target: Path) -> Iterator[None]:
+    """A full disk and its like, as a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise FateError(f"{target}: cannot be written ({error.strerror or error})") from None
+
+
+def _described(model: ModelProto, step: StepGraph, detector: Detector) -> ModelProto:
+    """The model with what a user of the file has to know in it, as JSON under a few names."""
+    import onnx  # noqa: PLC0415  (an optional package)
+
+    kept = [output for output in model.graph.output if output.name != CELLS]
+    del model.graph.output[:]
+    model.graph.output.extend(kept)
+    model.producer_name, model.producer_version, model.graph.name = "fate", fate.__version__, "step"
+    facts = {
+        "fate.model": detector.description,
+        "fate.classes": list(detector.classes),
+        "fate.sensor": list(detector.sensor),
+        "fate.canonical_hz": 1e6 / CANONICAL_US,
+        "fate.state_pairs": step.state_pairs,
+    }
+    onnx.helper.set_model_props(model, {name: json.dumps(fact) for name, fact in facts.items()})
+    return model
+
+
+def _shapes(values: Sequence[onnx.ValueInfoProto]) -> dict[str, tuple[int | str, ...]]:
+    return {
+        value.name: tuple(side.dim_param or side.dim_value for side in value.type.tensor_type.shape.dim)
+        for value in values
+    }

@@ -1,0 +1,1 @@
+"""Tests of what runs and leaves the house."""
