@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fate.formats.saving import open_writer, write_events
     from fate.formats.summary import info
     from fate.models.catalogue import list_models
-    from fate.models.checkpoints import load_model
+    from fate.models.checkpoints import load_model, save_model
     from fate.models.official import import_checkpoint
     from fate.models.zoo import build_model
     from fate.runtime.export import export
@@ -69,6 +69,7 @@ _HOME = {
     "import_checkpoint": "fate.models.official",
     "list_models": "fate.models.catalogue",
     "load_model": "fate.models.checkpoints",
+    "save_model": "fate.models.checkpoints",
     "CameraModel": "fate.simulation.camera",
     "EventCamera": "fate.simulation.camera",
     "Scene": "fate.simulation.scene",
@@ -116,6 +117,7 @@ __all__ = [
     "open_writer",
     "prepare",
     "read_labels",
+    "save_model",
     "simulate",
     "write_events",
     "write_labels",

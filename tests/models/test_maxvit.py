@@ -16,7 +16,7 @@ from fate.errors import FateError
 from fate.models.backbones.maxvit import OFFICIAL_NAMES, MaxViT, Memory
 from fate.models.layers.attention import SelfAttention, TransformerBlock, from_grid, from_windows, to_grid, to_windows
 from fate.models.layers.conv_lstm import ConvLSTM
-from fate.models.renaming import differences, renamed
+from fate.models.renaming import renamed
 
 Golden = Callable[[str], dict[str, NDArray[np.generic]]]
 Weights = Callable[..., dict[str, Tensor]]
@@ -305,7 +305,7 @@ def test_public_names_are_ours_one_to_one(memory: Memory, public: str, frame: st
     ours = renamed(weights, OFFICIAL_NAMES)
     own = MaxViT(20, memory=memory).state_dict()
     assert len(ours) == len(weights)
-    assert differences(ours, own) == ([], [])
+    assert set(ours) == set(own)
     assert all(ours[name].shape == value.shape for name, value in own.items())
 
 
