@@ -170,6 +170,65 @@ def encode(
             raise FateError(f"{json_file}: cannot be written ({error.strerror}); the table is above") from None
 
 
+DATA_HELP = """How fast windows of events come off the disk, by rate and number of workers, beside blosc-compressed
+histograms in RVT's layout of the same recordings. Without DATASET a few Gen1-like drives are simulated first.
+
+Example:
+
+  fate bench data drives --hz 20,200 --workers 0,2
+
+  fate bench data --json data.json
+"""
+
+
+@app.command("data", help=DATA_HELP)
+def data(
+    dataset: Annotated[
+        str | None, typer.Argument(metavar="[DATASET]", help="Folder or YAML file of a dataset.")
+    ] = None,
+    hz: Annotated[str, typer.Option(help="Rates, comma-separated.")] = "20,200",
+    workers: Annotated[str, typer.Option(help="Processes, comma-separated.")] = "0,1,2",
+    seconds: Annotated[float, typer.Option(help="Of each measurement.")] = 5.0,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+) -> None:
+    import json
+    import tempfile
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from fate.cli.arguments import bad_usage, check_outputs
+    from fate.errors import FateError
+
+    with bad_usage():
+        rates, counts = _numbers("--hz", hz, least=1), _numbers("--workers", workers, least=0)
+        if any(count != int(count) for count in counts):
+            raise FateError(f"--workers {workers!r} was given; expected whole numbers, comma-separated")
+        if not 0.1 <= seconds <= 3600:
+            raise FateError(f"--seconds {seconds:g} was given; expected 0.1 to 3600")
+    check_outputs({"--json": json_file}, dataset or "")
+
+    from fate.data.bench import bench_data, data_table
+    from fate.data.dataset import open_dataset
+
+    with tempfile.TemporaryDirectory() as folder, Console(stderr=True).status("starting") as status:
+        if dataset is None:
+            from fate.simulation.dataset import simulate as simulated
+
+            status.update("simulating drives")
+            dataset = f"{folder}/drives"
+            simulated(dataset, recordings=3, seconds=4.0, preview=False)
+        result = bench_data(
+            open_dataset(dataset), folder, rates, [int(count) for count in counts], seconds, status.update
+        )
+    print(data_table(result))
+    if json_file:
+        try:
+            Path(json_file).write_text(json.dumps(result.to_dict(), indent=2))
+        except OSError as error:
+            raise FateError(f"{json_file}: cannot be written ({error.strerror}); the table is above") from None
+
+
 DETECT_HELP = """How long detectors take from events to boxes, one window after another, stage by stage: decoding the
 file, encoding, the model, and post-processing. Weights are fresh; they do not matter for time.
 

@@ -25,6 +25,8 @@ from fate.errors import FateError, MissingDependencyError
 
 #: Recordings side by side, as a batch of training has.
 LANES = 8
+#: Calls between two looks at a worker's memory, which take as long as a window.
+LOOKS = 64
 #: The rate of RVT's histograms.
 HISTOGRAM_HZ = 20.0
 
@@ -170,10 +172,11 @@ class _Timed(IterableDataset[tuple[int, float]]):
         self.windows, self.seconds = windows, seconds
 
     def __iter__(self) -> Iterator[tuple[int, float]]:
-        end = None
+        end, calls = None, 0
         while end is None or time.perf_counter() < end:
             for number in self.windows():
-                yield number, _own_mb()
+                yield number, 0.0 if calls % LOOKS else _own_mb()
+                calls += 1
                 end = time.perf_counter() + self.seconds if end is None else end  # the first opens files
                 if time.perf_counter() >= end:
                     break
@@ -184,11 +187,11 @@ def _measured(reader: str, hz: float, workers: int, windows: Callable[[], Window
     loader = DataLoader(_Timed(windows, seconds), batch_size=None, num_workers=workers, multiprocessing_context=context)
     total, memory, start, last = 0, 0.0, 0.0, 0.0
     for number, own in loader:
-        last = time.perf_counter()
+        last, memory = time.perf_counter(), max(memory, float(own))
         if not start:
-            start = last
+            start = last  # the first opens files
             continue
-        total, memory = total + int(number), max(memory, float(own))
+        total += int(number)
     spent = max(last - start, 1e-9)
     return DataMeasurement(reader, hz, workers, total, total / spent, memory if workers and memory else None)
 
