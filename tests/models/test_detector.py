@@ -81,7 +81,7 @@ def test_streams_do_not_see_each_other(detectors: dict[str, Detector], family: s
         together, state = detector(batch_of(pairs), steps=STEPS)
         single, state_of_single = detector(batch_of(alone), steps=STEPS)
     assert difference(rows(together, slice(1, None, STREAMS)), single) < 1e-5
-    assert state_difference(states.streams(state, torch.tensor([1])), state_of_single) < 1e-5
+    assert state_difference(states.mapped(lambda part: part[1:2], state), state_of_single) < 1e-5
 
 
 @families
@@ -220,7 +220,7 @@ def test_windows_of_another_sensor_are_refused(detectors: dict[str, Detector]) -
     other = EventBatch.from_windows([(Window(0, 1000), Events.empty((32, 40)))])
     with pytest.raises(FateError, match="40×32"):
         detectors["s5"](other)
-    with pytest.raises(FateError, match="expected at most 32×48"):
+    with pytest.raises(FateError, match=r"expected \[N, 8, 30, 38\]"):
         detectors["s5"](torch.zeros(1, 8, 40, 48))
 
 

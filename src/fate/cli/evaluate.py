@@ -9,8 +9,8 @@ import typer
 HELP = """How good a detector is on a dataset at several rates: AP under a printed protocol, the share of it that is
 left as windows get shorter, false positives, time a window takes, and on simulated data the time to detection.
 
-MODEL is a checkpoint (.safetensors) or a name with bundled weights; or PREDICTIONS of any detector: a file or folder in
-FATE's npz, COCO's JSON or Prophesee's box files.
+MODEL is a checkpoint (.safetensors). PREDICTIONS are those of any detector: a file or folder in FATE's npz, COCO's JSON
+or Prophesee's box files.
 
 Example:
 
@@ -67,7 +67,8 @@ def evaluate(
     if split is None and "test" in opened.splits:
         opened = opened.split("test")
     rules = None if protocol is None else named_protocol(protocol, opened.sensor)
-    model = load_model(what) if what.endswith(".safetensors") else what
+    is_model = what.lower().endswith((".safetensors", ".ckpt", ".pth", ".pt"))  # load_model says what to do with others
+    model = load_model(what) if is_model else what
     with progress_bar("evaluating") as update:
         done = run(
             model, opened, rates, protocol=rules, shard=part, predictions_to=predictions,

@@ -108,7 +108,12 @@ def read_card(path: str | Path) -> dict[str, Any]:
 def load_model(path: str | Path) -> Detector:
     """The detector a file holds, in evaluation mode, on the CPU."""
     card = read_card(path)
-    detector = rebuild(card["model"])
+    try:
+        detector = rebuild(card["model"])
+    except FateError:
+        raise
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError):
+        raise FateError(f"{path}: the description in the header is damaged; copy or download the file again") from None
     _fill(detector, Path(path))
     return detector.eval()
 

@@ -57,6 +57,7 @@ class Detector(nn.Module):
         super().__init__()
         self.encoder, self.backbone, self.neck, self.head, self.memory = encoder, backbone, neck, head, memory
         self.frame, self.classes = frame, tuple(classes)
+        self.image_channels = int(encoder.channels)  # type: ignore[arg-type]
         self.description = dict(description or {})
 
     @property
@@ -83,7 +84,8 @@ class Detector(nn.Module):
             batch: N = steps · B windows of B streams, time-major (first the first window of every stream); or images of
                 the encoder [N, C, H', W'].
             state: of the B streams before; None where all begin.
-            steps: T, windows of each stream. A clip in one call gives what its windows give one by one.
+            steps: T, windows of each stream. A clip in one call gives what its windows give one by one, but for
+                rounding: queries of DETR heads that tie may come in another order.
             targets: for training, what is to be seen in each of the N windows; None for windows nobody has labelled.
                 The head then works on labelled windows alone, in their order.
             step_scale: time between windows over 50 ms, a number or [N]; None: their own durations.
@@ -94,6 +96,7 @@ class Detector(nn.Module):
             step_scale = step_scale_of(batch) if step_scale is None else step_scale
         else:
             images = batch
+            self._check_images(images)
         features, state = self.features(images, state, steps, 1.0 if step_scale is None else step_scale)
         if targets is None:
             return self.head(features), state
@@ -107,12 +110,41 @@ class Detector(nn.Module):
             raise FateError(f"{windows} windows were given in clips of {steps}; expected a multiple")
         if targets is not None and len(targets) != windows:
             raise FateError(f"targets of {len(targets)} windows were given for {windows} windows; expected as many")
+        ids = [given.class_ids for given in targets or () if given is not None and len(given.class_ids)]
+        if ids:
+            together = torch.cat(ids)
+            lowest, highest = torch.stack([together.min(), together.max()]).tolist()
+            if lowest < 0 or highest >= len(self.classes):
+                raise FateError(
+                    f"targets of class ids {lowest} to {highest} were given; expected 0 to {len(self.classes) - 1}"
+                    f" ({', '.join(self.classes)})"
+                )
+        self._check_state(memory)
         for part in state.tensors(memory):
             if len(part) != windows // steps:
                 raise FateError(
                     f"a state of {len(part)} streams was given with {windows // steps} windows a step; expected one of"
                     " each stream"
                 )
+
+    def _check_images(self, images: Tensor) -> None:
+        """Images are of the encoder, or padded already."""
+        stride, channels = self.frame.encoder_stride, self.image_channels
+        plain = tuple(-(-side // stride) for side in self.sensor)
+        padded = tuple(side // stride for side in self.frame.padded)
+        if images.ndim != 4 or images.shape[1] != channels or tuple(images.shape[2:]) not in (plain, padded):
+            raise FateError(
+                f"images of shape {tuple(images.shape)} were given; expected [N, {channels}, {plain[0]}, {plain[1]}],"
+                " as the encoder makes them"
+            )
+
+    def _check_state(self, memory: State) -> None:
+        if memory is None:
+            return
+        kept = (bool(getattr(self.backbone, "remembers", False)), self.memory is not None)
+        fits = isinstance(memory, tuple | list) and len(memory) == 2
+        if not fits or any((part is not None) != wanted for part, wanted in zip(memory, kept, strict=True)):
+            raise FateError("a state of another model was given; expected what this one returned, or None to begin")
 
     def features(
         self, images: Tensor, state: State = None, steps: int = 1, step_scale: float | Tensor = 1.0

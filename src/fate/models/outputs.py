@@ -40,6 +40,14 @@ class Targets(NamedTuple):
                 f"{len(boxes)} boxes, {len(class_ids)} class ids and {len(weights)} weights were given;"
                 " expected as many of each"
             )
+        if not bool(torch.isfinite(boxes).all()) or bool((boxes[:, 2:] < boxes[:, :2]).any()):
+            bad = ~(torch.isfinite(boxes).all(1) & (boxes[:, 2:] >= boxes[:, :2]).all(1))
+            first = int(bad.nonzero()[0])
+            raise FateError(
+                f"box {first} is {boxes[first].tolist()}; expected finite x1, y1, x2, y2 with x2 ≥ x1 and y2 ≥ y1"
+            )
+        if not bool(((weights >= 0) & torch.isfinite(weights)).all()):
+            raise FateError(f"weights from {float(weights.min()):g} were given; expected finite ones, 0 or more")
         return Targets(boxes, class_ids.long(), weights)
 
     def to(self, device: torch.device | str) -> Targets:

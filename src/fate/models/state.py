@@ -33,9 +33,11 @@ def tensors(state: State) -> Iterator[Tensor]:
     """The tensors of a state, in a fixed order."""
     if isinstance(state, Tensor):
         yield state
-    elif state is not None:
+    elif isinstance(state, tuple | list):
         for part in state:
             yield from tensors(part)
+    elif state is not None:
+        raise FateError(f"a state with a {type(state).__name__} in it was given; expected tensors in nested tuples")
 
 
 def rebuilt(state: State, parts: Sequence[Tensor]) -> State:

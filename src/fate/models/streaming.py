@@ -75,7 +75,7 @@ def compile_for_streaming(
     if streams < 1:
         raise FateError(f"streams={streams} was given; expected 1 or more")
     chosen = ("tf32" if where.type == "cuda" else "float32") if precision is None else precision
-    possible = [one for one in PRECISIONS if one != "tf32" or where.type == "cuda"]
+    possible = PRECISIONS if where.type == "cuda" else ("float32",)
     if chosen not in possible:
         raise FateError(f"precision={precision!r} was given for {where.type}; expected one of {', '.join(possible)}")
     if where.type == "cuda" and not torch.cuda.is_available():
@@ -118,6 +118,23 @@ class StreamingStep:
             step_scale = self._step_scale(batch)
             outputs, self.state = self.detector(batch.to(self.device), self.state, step_scale=step_scale)
             return self.detector.detections(outputs, confidence=self.confidence, **self.options)
+
+    def stages(self, batches: Sequence[EventBatch]) -> dict[str, list[float]]:
+        """ms that windows take to be encoded, to go through the model, and to be read back; the memory is as before."""
+        times: dict[str, list[float]] = {"encode": [], "model": [], "post": []}
+        with torch.inference_mode(), self._precision():
+            state = self.state
+            for batch in batches:
+                step_scale, moments = self._step_scale(batch), [time.perf_counter()]
+                images = self.detector.encoder(batch.to(self.device))
+                moments.append(time.perf_counter())
+                outputs, state = self.detector(images, state, step_scale=step_scale)
+                moments.append(time.perf_counter())
+                self.detector.detections(outputs, confidence=self.confidence, **self.options)
+                moments.append(time.perf_counter())
+                for stage, spent in zip(times, np.diff(moments), strict=True):
+                    times[stage].append(1e3 * float(spent))
+        return times
 
     def reset(self, mask: Tensor | None = None) -> None:
         """Streams where ``mask`` [B] is true begin anew; all without one."""

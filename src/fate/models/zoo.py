@@ -136,8 +136,7 @@ def evrt_detr(
 
 _SMALL = (48, 96, 192, 384)
 _TINY = (32, 64, 128, 256)
-# one head less than usual in the first stage: on a CPU attention costs by the head
-_nano = partial(maxvit_yolox, dims=(16, 32, 64, 128), head_dim=16, bottlenecks=1)
+_nano = partial(maxvit_yolox, dims=(16, 32, 64, 128), bottlenecks=1)
 _evrt_s = partial(evrt_detr, depth=18, expansion=0.5, layers=3)
 _evrt_tiny = partial(evrt_detr, depth=10, widths=(32, 64, 96, 128), hidden=96, feedforward=384, expansion=0.5, layers=3)
 
@@ -249,5 +248,5 @@ def _check_options(name: str, known: Sequence[str], options: Mapping[str, Any]) 
 
 
 def _nearest(given: object, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(str(given), known, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(str(given).lower(), known, n=1, cutoff=0.4)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -20,8 +20,8 @@ from fate.events.events import Events
 from fate.events.window import Window, window_us
 from fate.formats.opening import open_recording
 from fate.formats.saving import write_events
-from fate.models.detector import Detector
-from fate.models.streaming import PRECISIONS, GraphStep, compile_for_streaming
+from fate.models.detector import Detector, step_scale_of
+from fate.models.streaming import PRECISIONS, compile_for_streaming
 from fate.models.zoo import build_model, model_named
 
 #: Windows that are measured, after some that are not.
@@ -103,11 +103,14 @@ def bench_detect(
 
 def check_request(models: Sequence[str], device: str, ways: Sequence[str], precision: str | None) -> None:
     """Refuse what cannot be measured, before any work."""
+    if not ways:
+        raise FateError(f"no way to run was given; choose among {', '.join(WAYS)}")
     for name in ways:
         if name not in WAYS or (name == "compiled" and device != "cuda"):
             raise FateError(f"{name!r} was asked for on {device}; choose among {', '.join(WAYS)} (the last on cuda)")
-    if precision is not None and precision not in PRECISIONS:
-        raise FateError(f"precision {precision!r} was given; expected one of {', '.join(PRECISIONS)}")
+    possible = PRECISIONS if device == "cuda" else ("float32",)
+    if precision is not None and precision not in possible:
+        raise FateError(f"precision {precision!r} was given for {device}; expected one of {', '.join(possible)}")
     if device == "cuda" and not torch.cuda.is_available():
         raise FateError("device cuda was asked for, but torch sees no CUDA GPU; give cpu")
     for name in models:
@@ -165,7 +168,7 @@ def _eager(detector: Detector, batches: Sequence[EventBatch], device: str, _prec
             moments = [_now(device)]
             images = detector.encoder(batch)
             moments.append(_now(device))
-            outputs, state = detector(images, state, step_scale=batch.duration_us / 50_000)
+            outputs, state = detector(images, state, step_scale=step_scale_of(batch))
             moments.append(_now(device))
             detector.detections(outputs, confidence=0.01)
             moments.append(_now(device))
@@ -181,10 +184,7 @@ def _streaming(
     """As a streaming step; on a GPU the stages are in one graph, and the encoder's part is measured in its own."""
     step = compile_for_streaming(detector, device, precision=precision, compiler=compiler)  # type: ignore[arg-type]
     total = [_ms(lambda b=batch: step(b), device) for batch in _repeated(batches)][FIRST_CALLS:]  # type: ignore[misc]
-    if isinstance(step, GraphStep):
-        stages = step.stages(batches)
-    else:
-        _, stages, _ = _eager(step.detector, batches, device, None, False)
+    stages = step.stages(list(_repeated(batches))[FIRST_CALLS:])
     return step.precision, stages, total
 
 

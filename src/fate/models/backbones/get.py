@@ -237,6 +237,8 @@ class GET(nn.Module):
         drop_path: how often training leaves a branch of the last block out; less often before it.
     """
 
+    remembers = True
+
     def __init__(
         self,
         in_channels: int,

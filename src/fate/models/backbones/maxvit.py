@@ -57,6 +57,8 @@ class MaxViT(nn.Module):
         stem_stride: pixels of the image in a step of the first stage.
     """
 
+    remembers = True
+
     def __init__(
         self,
         in_channels: int,
