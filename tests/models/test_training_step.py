@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fate.models import state as states
 from fate.models.detector import Detector
 from fate.models.outputs import Targets
 from fate.models.zoo import build_model
@@ -137,4 +138,6 @@ def test_clips_follow_each_other_with_a_detached_memory(detectors: dict[str, Det
         outputs, state = detector(batch_of(some_windows(2, seed)), state, steps=2, targets=targets)
         detector.zero_grad(set_to_none=True)
         torch.stack(list(detector.loss(outputs, targets).values())).sum().backward()  # twice through one graph fails
+        assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in detector.parameters())
         state = detector.detach(state)
+        assert not any(part.requires_grad for part in states.tensors(state))

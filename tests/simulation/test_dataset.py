@@ -23,7 +23,7 @@ from fate import Events, FateError, FateWarning, open_recording, read_labels
 from fate.data.layout import find_recordings
 from fate.events.events import Sensor
 from fate.formats.dat import DatWriter
-from fate.simulation import dataset, manifest, preview, recording_files
+from fate.simulation import dataset, preview, recording_files
 from fate.simulation.camera import camera_preset
 from fate.simulation.catalogue import SPLITS
 from fate.simulation.dataset import simulate
@@ -349,7 +349,7 @@ def full_after(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, calls: i
         (DatWriter, "append", 7, 2),
         (DatWriter, "finish", 2, 2),
         (recording_files.label_npz, "encode", 3, 3),
-        (manifest.os, "replace", 8, 1),
+        (os, "replace", 8, 1),
     ],
 )
 @pytest.mark.parametrize("side_by_side", [False, True])

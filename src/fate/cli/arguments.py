@@ -183,3 +183,23 @@ def progress_bar(label: str) -> Iterator[Any]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def write_json(file: str | None, content: Any) -> None:
+    """What a command has printed, as a file too; nothing where none is wanted."""
+    if file is None:
+        return
+    import json
+
+    try:
+        Path(file).write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+    except OSError as error:
+        raise FateError(f"{file}: cannot be written ({error.strerror}); what it was to hold is printed above") from None
+
+
+def parse_classes(text: str) -> list[str]:
+    """``"car,pedestrian"`` → ``["car", "pedestrian"]``."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise typer.BadParameter(f"--classes {text}: expected different names, such as car,pedestrian")
+    return names

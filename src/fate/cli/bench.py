@@ -37,12 +37,9 @@ def decode(
     repeats: Annotated[int, typer.Option(help="Whole-file reads; the median counts.")] = 3,
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
 ) -> None:
-    import json
-    from pathlib import Path
-
     from rich.console import Console
 
-    from fate.errors import FateError
+    from fate.cli.arguments import write_json
     from fate.formats.bench import bench_decode
 
     console = Console(stderr=True)
@@ -50,11 +47,7 @@ def decode(
     with console.status("starting") as status:
         result = bench_decode(files or (), against=peers, num_events=events, repeats=repeats, progress=status.update)
     print(_table(result))
-    if json_file:
-        try:
-            Path(json_file).write_text(json.dumps(result.to_dict(), indent=2))
-        except OSError as error:
-            raise FateError(f"{json_file}: cannot be written ({error.strerror}); the table is above") from None
+    write_json(json_file, result.to_dict())
 
 
 SIMULATE_HELP = """How fast the simulator is, without writing files: seconds of recording per second, boxes at 200 Hz
@@ -122,12 +115,9 @@ def encode(
     seed: Annotated[int, typer.Option(help="Of the simulated drive.")] = 2,
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
 ) -> None:
-    import json
-    from pathlib import Path
-
     from rich.console import Console
 
-    from fate.cli.arguments import bad_usage, check_outputs
+    from fate.cli.arguments import bad_usage, check_outputs, write_json
     from fate.errors import FateError
     from fate.simulation.request import PROFILES, check_device, check_number
 
@@ -163,11 +153,7 @@ def encode(
                 events = recording.read(recording.start_us, recording.start_us + 1_600_000)
         result = bench_encode(events, device, lengths, [int(n) for n in sizes], ["pillars", *names], status.update)
     print(encode_table(result))
-    if json_file:
-        try:
-            Path(json_file).write_text(json.dumps(result.to_dict(), indent=2))
-        except OSError as error:
-            raise FateError(f"{json_file}: cannot be written ({error.strerror}); the table is above") from None
+    write_json(json_file, result.to_dict())
 
 
 DATA_HELP = """How fast windows of events come off the disk, by rate and number of workers, beside blosc-compressed
@@ -191,13 +177,11 @@ def data(
     seconds: Annotated[float, typer.Option(help="Of each measurement.")] = 5.0,
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
 ) -> None:
-    import json
     import tempfile
-    from pathlib import Path
 
     from rich.console import Console
 
-    from fate.cli.arguments import bad_usage, check_outputs
+    from fate.cli.arguments import bad_usage, check_outputs, write_json
     from fate.errors import FateError
 
     with bad_usage():
@@ -222,11 +206,7 @@ def data(
             open_dataset(dataset), folder, rates, [int(count) for count in counts], seconds, status.update
         )
     print(data_table(result))
-    if json_file:
-        try:
-            Path(json_file).write_text(json.dumps(result.to_dict(), indent=2))
-        except OSError as error:
-            raise FateError(f"{json_file}: cannot be written ({error.strerror}); the table is above") from None
+    write_json(json_file, result.to_dict())
 
 
 DETECT_HELP = """How long detectors take from events to boxes, one window after another, stage by stage: decoding the
@@ -253,12 +233,9 @@ def detect(
     seed: Annotated[int, typer.Option(help="Of the simulated drive.")] = 2,
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
 ) -> None:
-    import json
-    from pathlib import Path
-
     from rich.console import Console
 
-    from fate.cli.arguments import bad_usage, check_outputs
+    from fate.cli.arguments import bad_usage, check_outputs, write_json
     from fate.errors import FateError
     from fate.simulation.request import PROFILES, check_device, check_number
 
@@ -281,11 +258,7 @@ def detect(
         events = drive_events(profile, 1.6 if profile == "gen1" else 0.4, seed)
         result = bench_detect(events, models or DEFAULT_MODELS, device, rates, ways, precision, status.update)
     print(detect_table(result))
-    if json_file:
-        try:
-            Path(json_file).write_text(json.dumps(result.to_dict(), indent=2))
-        except OSError as error:
-            raise FateError(f"{json_file}: cannot be written ({error.strerror}); the table is above") from None
+    write_json(json_file, result.to_dict())
 
 
 def _numbers(name: str, text: str, least: float) -> list[float]:

@@ -45,7 +45,7 @@ def export(
     ] = None,
 ) -> None:
     size = args.parse_sensor(sensor) if sensor is not None else None
-    names = [name.strip() for name in classes.split(",")] if classes is not None else None
+    names = args.parse_classes(classes) if classes is not None else None
     with args.bad_usage():
         from fate.events.window import window_us
 

@@ -47,7 +47,7 @@ def import_checkpoint(
         str | None, typer.Option(help=f"What weights of RT-DETR on COCO go into: {', '.join(MODELS)}.")
     ] = None,
 ) -> None:
-    names = _class_names(classes) if classes is not None else None
+    names = args.parse_classes(classes) if classes is not None else None
     size = args.parse_sensor(sensor) if sensor is not None else None
     chosen = args.choice("--model", model, MODELS)
     if not target.endswith(".safetensors"):
@@ -58,13 +58,6 @@ def import_checkpoint(
 
     found = read(source, target, classes=names, sensor=size, model=chosen)
     print(_summary(found, target))
-
-
-def _class_names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names) or len(set(names)) < len(names):
-        raise typer.BadParameter(f"--classes {text}: expected different names with commas between, as car,pedestrian")
-    return names
 
 
 def _summary(found: Imported, target: str) -> str:

@@ -40,11 +40,7 @@ def inspect(
     options = args.open_options(sensor, None, None, None, False, drop, sort, no_cache)
     args.check_outputs({"--report": report, "--json": json_file}, dataset)
 
-    import json
-    from pathlib import Path
-
     from fate.data.inspection import inspect as look
-    from fate.errors import FateError
 
     with args.progress_bar("inspecting") as update:
         found = look(dataset, split=chosen, windows=windows, progress=update, **options)
@@ -52,8 +48,4 @@ def inspect(
     if report is not None:
         found.page(report)
         print(f"\npage written to {report}")
-    if json_file is not None:
-        try:
-            Path(json_file).write_text(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
-        except OSError as error:
-            raise FateError(f"{json_file}: cannot be written ({error.strerror}); the table is above") from None
+    args.write_json(json_file, found.to_dict())

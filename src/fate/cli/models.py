@@ -28,15 +28,8 @@ def models(
     classes: Annotated[str, typer.Option(help="What they detect, comma-separated.")] = "car,pedestrian",
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
 ) -> None:
-    import json
-    from pathlib import Path
-
-    from fate.errors import FateError
-
     size = args.parse_sensor(sensor)
-    names = [name.strip() for name in classes.split(",")]
-    if not all(names) or len(set(names)) < len(names):
-        raise typer.BadParameter(f"--classes {classes}: expected different names, such as car,pedestrian")
+    names = args.parse_classes(classes)
     args.check_outputs({"--json": json_file}, "")
 
     from fate.models.catalogue import list_models
@@ -46,12 +39,8 @@ def models(
     print(_table(entries))
     print(f"\nFor a sensor of {size[1]}×{size[0]} pixels and the classes {', '.join(names)}.")
     print("GFLOPs: one window, without its encoder; a multiplication and its addition count as two.")
-    if json_file:
-        content = {"sensor": list(size), "classes": names, "models": [entry.to_dict() for entry in entries]}
-        try:
-            Path(json_file).write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
-        except OSError as error:
-            raise FateError(f"{json_file}: cannot be written ({error.strerror}); the table is above") from None
+    content = {"sensor": list(size), "classes": names, "models": [entry.to_dict() for entry in entries]}
+    args.write_json(json_file, content)
 
 
 def _table(entries: Sequence[Entry]) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fate.data.layout import SPLITS
 from fate.data.listing import FORMAT, MANIFEST, SCHEMA
 from fate.errors import FateError, FormatError
+from fate.whole_files import write_whole
 
 SIMULATED = FORMAT
 PREPARED = "fate-prepared-dataset"
@@ -75,16 +74,5 @@ def _damaged(path: Path, error: Exception) -> FormatError:
 
 def write_manifest(folder: Path, document: dict[str, Any]) -> None:
     """Write ``manifest.json``; a reader sees the old one or the new one, never half of one."""
-    path = folder / MANIFEST
-    draft = folder / f".{MANIFEST}.{os.getpid()}.part"
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
-    try:
-        draft.write_text(text + "\n", "utf-8")
-        os.replace(draft, path)
-    except OSError as error:
-        raise FateError(
-            f"{path}: cannot be written ({error.strerror or error}); make room or choose another place"
-        ) from None
-    finally:
-        with suppress(OSError):  # where nothing can be written, nothing can be removed
-            draft.unlink(missing_ok=True)
+    write_whole(folder / MANIFEST, f"{text}\n".encode())

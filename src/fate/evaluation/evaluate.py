@@ -24,6 +24,7 @@ from fate.evaluation.scores import Scores, evaluate_boxes
 from fate.evaluation.time_to_detection import DenseTruth, DetectionDelays, read_dense_truth, time_to_detection
 from fate.events.labels import Labels
 from fate.models.detector import Detector
+from fate.whole_files import write_whole
 
 #: Kinds of datasets that are evaluated as Prophesee's toolbox does it.
 PUBLIC = ("gen1", "1mpx")
@@ -120,14 +121,7 @@ class Evaluation:
         """The JSON file, and beside it a picture of accuracy over rate."""
         target = Path(path)
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
-        draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            draft.write_text(text, encoding="utf-8")
-            os.replace(draft, target)
-        except OSError as error:
-            raise FateError(f"{target}: cannot be written ({error.strerror}); give a place for the figures") from None
-        finally:
-            draft.unlink(missing_ok=True)
+        write_whole(target, text.encode())
         from fate.evaluation.pictures import draw_rates  # noqa: PLC0415  (matplotlib takes a second to load)
 
         draw_rates(self, target.with_suffix(".png"))

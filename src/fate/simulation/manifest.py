@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from fate import __version__
 from fate.errors import FateError, FormatError
 from fate.simulation.catalogue import SPLITS, Split
 from fate.simulation.request import Request
+from fate.whole_files import write_whole
 
 FILE_NAME = "manifest.json"
 FORMAT = "fate-simulated-dataset"
@@ -196,18 +196,3 @@ def _summed(classes: tuple[str, ...], counts: Iterable[dict[str, int]]) -> dict[
 def preview_path(folder: Path, split: str) -> Path:
     """Where the preview of a split is."""
     return folder / split / "preview.mp4"
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file beside its name, then rename it: whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        draft.write_bytes(data)
-        os.replace(draft, path)
-    except OSError as error:
-        raise FateError(
-            f"{path}: cannot be written ({error.strerror or error}); make room or choose another place"
-        ) from None
-    finally:
-        with suppress(OSError):  # where nothing can be written, nothing can be removed
-            draft.unlink(missing_ok=True)

@@ -26,8 +26,9 @@ from fate.events.label_files import write_labels
 from fate.events.labels import Labels
 from fate.formats.saving import open_writer
 from fate.simulation.catalogue import SPLITS
-from fate.simulation.manifest import FileEntry, Manifest, RecordingEntry, write_whole
+from fate.simulation.manifest import FileEntry, Manifest, RecordingEntry
 from fate.simulation.request import Job
+from fate.whole_files import write_whole
 
 if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments should not wait for it
     from fate.simulation.scene import Boxes, Scene
