@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -54,12 +55,87 @@ def test_the_truth_as_predictions_is_perfect_and_the_figures_are_kept(dataset: P
     assert (tmp_path / "figures.png").exists()
 
 
+@pytest.fixture
+def at_two_rates(dataset: Path, tmp_path: Path) -> Path:
+    """The truth as predictions, in two files that name a rate."""
+    opened = fate.open_dataset(dataset, kind="own")
+    truth = {each.name: each.labels for each in opened.recordings}
+    (tmp_path / "boxes").mkdir()
+    for hz in (20, 100):
+        write_predictions(tmp_path / "boxes" / f"{hz}hz.npz", truth, {"hz": hz})
+    return tmp_path / "boxes"
+
+
+@pytest.mark.parametrize("rates", [(), ("--hz", "20", "100"), ("--hz", "20,100"), ("--hz", "20", "--hz", "100")])
+def test_rates_are_those_asked_for_or_those_of_the_predictions(
+    dataset: Path, at_two_rates: Path, rates: tuple[str, ...]
+) -> None:
+    code, text = run("evaluate", str(at_two_rates), str(dataset), "--kind", "own", *rates)
+    assert code == 0, text
+    assert [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")] == ["| Hz", "| 20", "| 100"]
+
+
+def test_the_table_says_which_rule_was_applied_and_what_was_dropped(dataset: Path, at_two_rates: Path) -> None:
+    _, text = run("evaluate", str(at_two_rates), str(dataset), "--kind", "own", "--hz", "20")
+    assert "the nearest prediction within half a hop, ± 25 ms, of a label" in text
+    assert "an unknown time of events, every 50 ms (20 Hz)" in text
+    assert "truth: 22 boxes given, dropped 10 in the skipped start" in text
+    _, text = run("evaluate", str(at_two_rates), str(dataset), "--kind", "own")
+    assert "the nearest prediction within half a hop of a label" in text
+
+
+def test_predictions_that_lack_a_rate_or_have_another_are_refused(
+    dataset: Path, at_two_rates: Path, tmp_path: Path
+) -> None:
+    code, text = run("evaluate", str(at_two_rates), str(dataset), "--kind", "own", "--hz", "20", "40")
+    assert code == 1
+    assert "has predictions at 20 100 Hz; 40 Hz was asked for; give --hz 20 100" in text
+    write_predictions(tmp_path / "plain.npz", {"noise_0": fate.Labels.empty([1000])})
+    code, text = run("evaluate", str(tmp_path / "plain.npz"), str(dataset), "--kind", "own")
+    assert code == 1
+    assert "does not say at which rate it was made; give that one rate, such as --hz 20" in text
+
+
+def test_a_plain_list_of_coco_results_goes_with_its_images(dataset: Path, tmp_path: Path) -> None:
+    listing: dict[str, list[object]] = {"images": [], "categories": [{"id": 7, "name": "car"}]}
+    results: list[object] = []
+    for recording in fate.open_dataset(dataset, kind="own").recordings:
+        for time in recording.labels.labelled_us.tolist():
+            number = len(listing["images"])
+            listing["images"].append({"id": number, "recording": recording.name, "t_us": time})
+            results.append({"image_id": number, "category_id": 7, "bbox": [1, 1, 19, 21], "score": 0.9})
+    (tmp_path / "images.json").write_text(json.dumps(listing))
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    arguments = ("evaluate", str(tmp_path / "results.json"), str(dataset), "--kind", "own", "--hz", "20")
+    code, text = run(*arguments, "--images", str(tmp_path / "images.json"))
+    assert code == 0, text
+    assert "| 20 | 100.00 | 100.00 | 100.00 |" in text
+    code, text = run(*arguments)
+    assert code == 1
+    assert "give it too, as images= or --images" in text
+
+
+def test_faults_of_the_dataset_are_named_once_and_it_is_used_without(dataset: Path, tmp_path: Path) -> None:
+    shutil.copytree(dataset, tmp_path / "copy")
+    (tmp_path / "copy" / "test" / "noise_1.dat").write_bytes(b"% nothing")
+    write_predictions(tmp_path / "exact.npz", {"noise_0": fate.read_labels(dataset / "test" / "noise_0_bbox.npz")})
+    code, text = run("evaluate", str(tmp_path / "exact.npz"), str(tmp_path / "copy"), "--kind", "own", "--hz", "20")
+    assert code == 0, text
+    assert text.count("noise_1") == text.count("dataset: test/noise_1: left out: ") + text.count("noise_1.dat") == 2
+    assert "of 1 recordings" in text
+    for path in (tmp_path / "copy" / "test").glob("*_bbox.npz"):
+        path.unlink()
+    code, text = run("evaluate", str(tmp_path / "exact.npz"), str(tmp_path / "copy"), "--kind", "own", "--hz", "20")
+    assert code == 1
+    assert "no recording has labels; an evaluation needs some" in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--shard", "5/4"), "--shard 5/4 was given"),
         (("--shard", "x"), "--shard x was given"),
-        (("--hz", "0"), "expected rates of 1 to 1000"),
+        (("--hz", "0"), "expected rates of 1 to 1000, such as"),
         (("--device", "tpu"), "--device tpu was given"),
         (("--streams", "0"), "--streams 0"),
     ],

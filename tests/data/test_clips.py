@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fate.data.clips import NOTHING, Clip, Grid, TrainingPlan, evaluation_batches
 from fate.errors import FateError
+from fate.evaluation.matching import nearest_times
 
 
 class Recording(NamedTuple):
@@ -68,8 +69,19 @@ def test_windows_end_at_multiples_of_the_hop_and_keep_their_length() -> None:
 
 def test_of_several_labelled_times_a_window_stands_for_the_nearest() -> None:
     grid = Grid(0, 50_000, 50_000)
-    found = grid.labelled(np.array([16_667, 33_333, 49_000, 66_667, 83_333, 110_000, 125_000]))
-    assert found == {0: 49_000, 1: 110_000, 2: 125_000}
+    found = grid.labelled(np.array([16_667, 33_333, 49_000, 66_667, 83_333, 110_000, 125_001]))
+    assert found == {0: 49_000, 1: 110_000, 2: 125_001}
+
+
+@given(st.integers(0, 10**6), st.sampled_from([20.0, 40.0, 80.0, 200.0, 30.0]), st.lists(st.integers(0, 10**6)))
+def test_a_label_is_learnt_at_the_window_that_it_is_evaluated_at(start: int, hz: float, since: list[int]) -> None:
+    grid = Grid.of(Recording(start, start + 10**6), hz)
+    halves = grid.start_us + grid.hop_us * np.arange(1, 9) // 2  # ties
+    times = np.concatenate([np.array(since, np.int64) + start, halves])
+    ends = np.array([grid.end_us(number) for number in range(grid.count(start + 2 * 10**6))])
+    evaluated = nearest_times(ends, times, grid.hop_us // 2)
+    near = evaluated >= 0
+    assert np.array_equal(grid.nearest(times)[near], evaluated[near])
 
 
 def test_a_label_long_before_the_first_end_belongs_to_no_window() -> None:

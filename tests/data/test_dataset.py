@@ -318,7 +318,7 @@ def test_a_faulty_dataset_is_used_as_far_as_it_can_be_and_each_fault_is_named_on
     for name, words in (
         ("corrupt", "left out: "),
         ("unlabelled", "has no labels"),
-        ("outside", "3 boxes reach out of frame; clipped there"),
+        ("outside", "3 boxes reach out of frame; clipped there, 1 wholly outside and dropped"),
         ("other", "left out: it is 640×480, the others are 304×240"),
     ):
         (fault,) = [fault for fault in dataset.faults if fault.startswith(f"train/{name}: ")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from fate import FateError, Labels, Sensor
 from fate.data.box_files import Clock, load_boxes
 from fate.data.class_maps import class_map
-from fate.data.label_rules import GEN1_RULES, MPX_RULES, LabelRules, label_rules
+from fate.data.label_rules import GEN1_RULES, MPX_RULES, LabelRules, RuledLabels, label_rules
 
 GEN1, MPX = (240, 304), (720, 1280)
 
@@ -75,6 +76,15 @@ def test_rules_keep_times_that_were_empty_and_drop_those_they_empty() -> None:
     assert label_rules("sim").apply(labels) == labels
     with pytest.raises(FateError, match="the labels have no sensor"):
         GEN1_RULES.apply(replace(labels, sensor=None))
+
+
+def test_ruled_labels_are_those_of_a_recording_after_its_rules() -> None:
+    raw = Labels([10, 20, 30], [0, 0, 0], [0, 0, 0], [2, 50, 140], [2, 50, 60], [0, 0, 0], sensor=(120, 152))
+    recordings = [SimpleNamespace(labels=raw, split=split, downscale=2) for split in ("train", "val")]
+    of_training, of_validation = (RuledLabels(recordings, GEN1_RULES)(number, 200.0) for number in (0, 1))
+    assert of_training.labelled_us.tolist() == [20]
+    assert of_validation.labelled_us.tolist() == [20, 30]  # wide boxes go in training alone
+    assert of_validation == GEN1_RULES.apply(raw, split="val", downscale=2)
 
 
 def test_a_label_clock_shifts_and_scales_times() -> None:

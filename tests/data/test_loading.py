@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +15,8 @@ import torch
 from fate.data import loading
 from fate.data.clips import Clip, Grid, TrainingPlan, evaluation_batches
 from fate.data.loading import ClipBatch, ClipReader, load
+from fate.encoding.batch import EventBatch
+from fate.errors import FateError
 from fate.events.events import Events
 from fate.events.labels import Labels
 from fate.events.transforms import Augmentation
@@ -166,5 +170,114 @@ def test_the_seed_of_a_clip_decides_how_it_is_changed() -> None:
     assert (counts[:, 0] != counts[:, 2]).any()
 
 
-def _first_batches(first: int, count: int) -> list[list[Clip]]:
-    return list(islice(training_plan().batches(first), count))
+def test_a_stream_is_changed_alike_from_its_first_clip_to_its_last() -> None:
+    zoom = Augmentation(zoom=1.0, zoom_in_share=1.0, zoom_in_range=(1.4, 1.5))
+    clips = [Clip(1, 40.0, first, 6, first == 0, 5, stream=True) for first in (0, 6, 12)]
+    reader, plain = (ClipReader(SOURCES, SENSOR, augmentation=each) for each in (zoom, None))
+    for clip in clips:  # zooming in depends on the boxes of a clip, so a stream does without it
+        assert same(reader.batch([clip]), plain.batch([clip]))
+    alone = clips[0]._replace(stream=False)
+    assert not same(reader.batch([alone]), plain.batch([alone]))
+
+
+def test_streams_may_have_an_augmentation_of_their_own() -> None:
+    reader = ClipReader(SOURCES, SENSOR, augmentation=Augmentation(flip=1.0), stream_augmentation=Augmentation.none())
+    alone, stream = (Clip(1, 40.0, 0, 3, True, 5, stream=stream) for stream in (False, True))
+    plain = ClipReader(SOURCES, SENSOR).batch([alone])
+    assert torch.equal(reader.batch([stream]).events.x, plain.events.x)
+    assert torch.equal(reader.batch([alone]).events.x, 31 - plain.events.x)
+
+
+class DenseLabels(NamedTuple):
+    """At every window's end of a rate, a box whose class tells the rate."""
+
+    asked: list[tuple[int, float]]
+
+    def __call__(self, number: int, hz: float) -> Labels | None:
+        self.asked.append((number, hz))
+        if number == 2:
+            return None
+        ends = np.arange(1, 10) * round(1e6 / hz) + SOURCES[number].start_us
+        ones = np.ones(9, np.float32)
+        return Labels(ends, 3 * ones, 4 * ones, 9 * ones, 12 * ones, np.full(9, round(hz)))
+
+
+def test_labels_may_come_from_elsewhere_for_each_rate() -> None:
+    labels_of = DenseLabels([])
+    reader = ClipReader(SOURCES, SENSOR, labels_of=labels_of)
+    clips = [Clip(0, 40.0, 7, 3, True, 0), Clip(0, 200.0, 0, 3, True, 0), Clip(2, 20.0, 0, 3, True, 0)]
+    for _ in range(2):
+        batch = reader.batch(clips)
+        found = [None if part is None else part.class_id.tolist() for part in batch.labels]
+        assert found == [[40], [200], None, [40], [200], None, None, [200], None]
+    assert labels_of.asked == [(0, 40.0), (0, 200.0), (2, 20.0)]  # kept from then on
+
+
+def test_labels_from_elsewhere_reach_workers() -> None:
+    plans = partial(_first_batches, 0, 4)
+    reader = ClipReader(SOURCES, SENSOR, labels_of=DenseLabels([]))
+    alone, shared = (list(load(reader, plans, workers=workers)) for workers in (0, 2))
+    assert any(part is not None for batch in alone for part in batch.labels)
+    assert all(same(first, second) for first, second in zip(alone, shared, strict=True))
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_ranks_together_hold_the_batch_that_one_process_would(world: int) -> None:
+    settings = {"augmentation": Augmentation.paper(), "warmup": 2}
+    whole = ClipReader(SOURCES, SENSOR, **settings)
+    ranks = [ClipReader(SOURCES, SENSOR, rank=rank, world=world, **settings) for rank in range(world)]
+    for clips in _first_batches(3, 5, at_any_rate):
+        expected = whole.batch(clips)
+        for rank, reader in enumerate(ranks):
+            part = reader.batch(clips)
+            assert part.clips == clips[rank::world]
+            assert part.steps == expected.steps
+            assert np.array_equal(part.ends_us, expected.ends_us[:, rank::world])
+            assert torch.equal(part.begins, expected.begins[rank::world])
+            lanes = [lane for step in range(part.steps) for lane in range(step * 4 + rank, step * 4 + 4, world)]
+            assert part.labels == [expected.labels[row] for row in lanes]
+            assert _rows(part.events) == [_rows(expected.events)[row] for row in lanes]
+            _same_teacher(part, expected, rank, world)
+
+
+def _same_teacher(part: ClipBatch, whole: ClipBatch, rank: int, world: int) -> None:
+    assert part.teacher is not None
+    assert whole.teacher is not None
+    steps, each = whole.teacher.steps, 4 // world
+    assert part.teacher.steps == steps
+    lanes = [lane for step in range(steps) for lane in range(step * 4 + rank, step * 4 + 4, world)]
+    assert _rows(part.teacher.events) == [_rows(whole.teacher.events)[row] for row in lanes]
+    pairs = [(a // 4, b // 4, a % 4) for a, b in whole.teacher.shared.tolist() if a % 4 % world == rank]
+    assert [(a // each, b // each, a % each * world + rank) for a, b in part.teacher.shared.tolist()] == pairs
+
+
+def test_a_rank_opens_no_recording_but_those_of_its_lanes() -> None:
+    OPENED[0] = 0
+    reader = ClipReader(SOURCES, SENSOR, rank=1, world=2)
+    reader.batch([Clip(0, 40.0, 0, 2, True, 0), Clip(1, 40.0, 0, 2, True, 0)])
+    assert OPENED[0] == 1
+    reader.close()
+
+
+def test_lanes_that_cannot_be_shared_equally_are_refused() -> None:
+    with pytest.raises(FateError, match="batch of 3 lanes was given to 2 processes"):
+        ClipReader(SOURCES, SENSOR, rank=0, world=2).batch([Clip(0, 40.0, 0, 2, True, 0)] * 3)
+    with pytest.raises(FateError, match="rank 2 of 2"):
+        ClipReader(SOURCES, SENSOR, rank=2, world=2)
+
+
+def at_any_rate(_step: int, generator: np.random.Generator) -> float:
+    return float(generator.choice([20, 40, 200]))
+
+
+def _rows(events: EventBatch) -> list[tuple[bytes, ...]]:
+    """The columns of each window."""
+    bounds = events.offsets.tolist()
+    columns = [column.numpy() for column in (events.t_us, events.x, events.y, events.p)]
+    return [tuple(column[a:b].tobytes() for column in columns) for a, b in pairwise(bounds)]
+
+
+def _first_batches(
+    first: int, count: int, rate: Callable[[int, np.random.Generator], float] = at_40_hz
+) -> list[list[Clip]]:
+    return list(islice(replace(training_plan(), rate=rate).batches(first), count))

@@ -208,6 +208,21 @@ def test_label_files_of_another_sensor_are_refused(tmp_path: Path) -> None:
     assert "labels are of a 64×48 sensor, events of a 100×100 one" in dataset.faults[0]
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".csv"])
+def test_a_recording_damaged_in_the_middle_is_left_out_once_it_was_gone_through(tmp_path: Path, suffix: str) -> None:
+    for name in ("a", "b"):
+        write_events(tmp_path / f"{name}{suffix}", make_events(2000, SENSOR))
+        write_labels(tmp_path / f"{name}_bbox.npz", LABELS)
+    bad = bytearray((tmp_path / f"b{suffix}").read_bytes())
+    bad[len(bad) // 2 : len(bad) // 2 + 20] = b"?" * 20
+    (tmp_path / f"b{suffix}").write_bytes(bad)
+    dataset = open_dataset(tmp_path, classes=["car", "pedestrian"]).checked()
+    assert [recording.name for recording in dataset] == ["a"]
+    (fault,) = dataset.faults
+    assert fault.startswith("b: left out: ")
+    assert dataset.recordings[0].known_span is not None  # and is not looked for again
+
+
 needs_real = pytest.mark.skipif(
     not (REAL / "aedat4").is_dir(), reason="the folder of real recordings is not on this machine"
 )

@@ -86,6 +86,14 @@ def test_published_numbers_are_reported_as_missing_and_not_required(source: Path
     assert faults[0] == "0.00 of 14.65 published hours are here; the rest is missing"
 
 
+def test_recordings_of_another_sensor_than_the_published_ones_are_named_as_such(tmp_path: Path) -> None:
+    put(tmp_path / "set" / "train", "a")
+    done = prepare("1mpx", tmp_path / "set", tmp_path / "out")
+    assert "its recordings are 304×240, while 1mpx is 1280×720" in [
+        fault["sentence"] for fault in done.document["faults"]
+    ]
+
+
 def test_a_prepared_dataset_opens_without_a_look_at_any_file(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
 
 import fate
 from fate.data.dataset import Dataset, open_dataset
+from fate.encoding.batch import EventBatch
+from fate.encoding.histograms import StackedHistogram
 from fate.errors import FateError
 from fate.evaluation.evaluate import evaluate
 from fate.evaluation.predictions import write_predictions
@@ -107,6 +110,55 @@ def test_truth_as_predictions_is_perfect_at_its_own_times(dataset: Dataset, tmp_
     result.save(tmp_path / "figures.json")
     assert json.loads((tmp_path / "figures.json").read_text())["rates"][0]["hz"] == 20
     assert (tmp_path / "figures.png").stat().st_size > 10_000
+
+
+@pytest.fixture(scope="module")
+def histograms(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """The same recordings as RVT would have preprocessed them."""
+    root, encoder = tmp_path_factory.mktemp("rvt"), StackedHistogram(SENSOR)
+    for recording in dataset.recordings:
+        home = root / "test" / recording.name / "event_representations_v2" / "stacked_histogram_dt=50_nbins=10"
+        home.mkdir(parents=True)
+        with recording.open() as reader:
+            shown = list(reader.windows(hz=20))
+        images = encoder(EventBatch.from_windows(shown)).byte().numpy()
+        with h5py.File(home / "event_representations.h5", "w") as file:
+            file.create_dataset("data", data=images)
+        np.save(home / "timestamps_us.npy", np.array([window.end_us for window, _ in shown]))
+        fate.write_labels(home / "boxes_bbox.npy", recording.labels)
+        (root / "test" / recording.name / "labels_v2").mkdir()
+        np.savez(root / "test" / recording.name / "labels_v2" / "labels.npz", labels=np.load(home / "boxes_bbox.npy"))
+        (home / "boxes_bbox.npy").unlink()
+    return open_dataset(root, classes=("car", "pedestrian"))
+
+
+def test_histograms_are_seen_as_the_events_they_were_made_of(dataset: Dataset, histograms: Dataset) -> None:
+    torch.manual_seed(3)
+    model = build_model("s5-vit-nano", ("car", "pedestrian"), SENSOR, dims=(8, 16, 32, 64), head_dim=8).eval()
+    with torch.no_grad():
+        for layer in [*model.head.class_predictions, *model.head.object_predictions]:  # type: ignore[union-attr]
+            layer.bias.fill_(-1.0)
+    of_events = predict(model, dataset.recordings, 20, lanes=2)
+    of_images = predict(model, histograms.recordings, 20, lanes=2, steps=3)
+    assert of_images.windows == of_events.windows
+    for recording in dataset.recordings:
+        first, second = (each.predictions[name] for each, name in
+                         ((of_events, recording.name), (of_images, f"test/{recording.name}")))  # fmt: skip
+        assert len(first)
+        assert close(first, second)
+    rules = named_protocol("custom", SENSOR, skip_us=0)
+    result = evaluate(model, histograms, (20,), protocol=rules)
+    assert result.rates[0].scores.num_frames == 8
+
+
+def test_histograms_go_with_rvt_s_encoder_and_their_own_rate_alone(histograms: Dataset, detector: Detector) -> None:
+    with pytest.raises(FateError, match="holds RVT's histograms, and the detector sees events through PillarEncoder"):
+        evaluate(detector, histograms, (20,))
+    with pytest.raises(FateError, match="holds histograms of 50 ms, and windows of 5 ms were asked for"):
+        evaluate(detector, histograms, (20, 200))
+    other = build_model("evrt-detr-tiny", ("car", "pedestrian"), SENSOR)
+    with pytest.raises(FateError, match="sees events through EvrtHistogram"):
+        evaluate(other, histograms, (20,))
 
 
 def test_what_cannot_be_evaluated_is_refused(dataset: Dataset, detector: Detector, tmp_path: Path) -> None:

@@ -108,6 +108,36 @@ def test_the_inverse_undoes_the_map_and_brings_boxes_back(seed: int) -> None:
     assert zoom.inverse().boxes(zoom.boxes(boxes)[0])[0] == pytest.approx(boxes, abs=1e-4)
 
 
+# --- images ----------------------------------------------------------------------------------------------------------
+
+
+def histograms(windows: list[Events]) -> NDArray[np.uint8]:
+    """[T, 2, H, W] events of each polarity by pixel."""
+    images = np.zeros((len(windows), 2, *windows[0].sensor), np.uint8)
+    for image, events in zip(images, windows, strict=True):
+        np.add.at(image, (events.p, events.y, events.x), 1)
+    return images
+
+
+@given(st.integers(0, 10**6), st.integers(0, 50))
+def test_images_are_changed_as_the_events_they_were_made_of(seed: int, first: int) -> None:
+    augmentation = replace(EVERYTHING, erase=0.5)
+    transform = augmentation.draw(np.random.default_rng(seed), SENSOR, random_labels(seed))
+    windows = [make_events(400, SENSOR, seed=seed + t) for t in range(3)]
+    before = histograms(windows)
+    kept = before.copy()
+    changed = [transform.erased(transform.events(each), first + t) for t, each in enumerate(windows)]
+    assert np.array_equal(transform.images(before, first), histograms(changed))
+    assert np.array_equal(before, kept)
+
+
+def test_images_of_another_size_or_to_be_moved_are_refused() -> None:
+    with pytest.raises(FateError, match="images of a 3×2 sensor were given"):
+        Transform.identity(SENSOR).images(np.zeros((1, 20, 2, 3), np.uint8))
+    with pytest.raises(FateError, match="images can only be resampled"):
+        made(affine.flip(SENSOR), pixels="move").images(np.zeros((1, 20, *SENSOR), np.uint8))
+
+
 # --- draws -----------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated
 
 import typer
@@ -14,7 +15,7 @@ or Prophesee's box files.
 
 Example:
 
-  fate evaluate fate-s.safetensors drives --hz 20 --hz 200 --json result.json
+  fate evaluate fate-s.safetensors drives --hz 20 40 80 100 200 --json result.json
 
   fate evaluate their_boxes.json gen1 --split test --hz 20
 
@@ -26,7 +27,11 @@ def evaluate(
     what: Annotated[str, typer.Argument(metavar="MODEL|PREDICTIONS", help="A checkpoint, or predictions.")],
     dataset: Annotated[str, typer.Argument(help="Folder or YAML file of a dataset.")],
     hz: Annotated[
-        list[float] | None, typer.Option(help="A rate; repeat for more. 20 40 80 100 200 unless given.")
+        list[str] | None,
+        typer.Option(
+            metavar="RATES",
+            help="20 40 80 100 200 unless given; of RVT's histograms 20; of predictions those that they name.",
+        ),
     ] = None,
     split: Annotated[str | None, typer.Option(help="train, val or test; test where there is one.")] = None,
     protocol: Annotated[str | None, typer.Option(help="gen1, 1mpx or sim; the dataset's own unless given.")] = None,
@@ -37,19 +42,21 @@ def evaluate(
     predictions: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Keep the predictions, one file a rate.")
     ] = None,
+    images: Annotated[
+        str | None, typer.Option(metavar="FILE", help="For a plain list of COCO results: the COCO file of its images.")
+    ] = None,
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="All figures; a picture of them is written beside it.")
     ] = None,
     kind: Annotated[str | None, typer.Option(help="Of the dataset: gen1, 1mpx, sim, rvt or own.")] = None,
 ) -> None:
     from fate.cli.arguments import bad_usage, check_outputs, progress_bar
-    from fate.errors import FateError
+    from fate.cli.rates import parse_rates
+    from fate.errors import FateError, FateWarning
 
-    rates = hz or [20, 40, 80, 100, 200]
     with bad_usage():
         part = _shard(shard)
-        if not all(1 <= rate <= 1000 for rate in rates):
-            raise FateError(f"--hz {min(rates):g} … {max(rates):g} was given; expected rates of 1 to 1000")
+        rates = parse_rates(hz, ())
         if streams < 1 or workers < 0:
             raise FateError(
                 f"--streams {streams} and --workers {workers} were given; expected 1 or more, and 0 or more"
@@ -63,21 +70,22 @@ def evaluate(
     from fate.evaluation.protocols import named_protocol
     from fate.models.checkpoints import load_model
 
-    opened = open_dataset(dataset, split, kind=kind)
-    if split is None and "test" in opened.splits:
-        opened = opened.split("test")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FateWarning)  # of what is left out, which is named below with all other faults
+        opened = open_dataset(dataset, split, kind=kind)
+        opened = (opened.split("test") if split is None and "test" in opened.splits else opened).checked()
+    for fault in opened.faults:
+        print(f"dataset: {fault}", flush=True)
     rules = None if protocol is None else named_protocol(protocol, opened.sensor)
     is_model = what.lower().endswith((".safetensors", ".ckpt", ".pth", ".pt"))  # load_model says what to do with others
     model = load_model(what) if is_model else what
     with progress_bar("evaluating") as update:
         done = run(
-            model, opened, rates, protocol=rules, shard=part, predictions_to=predictions,
+            model, opened, rates or None, protocol=rules, images=images, shard=part, predictions_to=predictions,
             progress=None if update is None else lambda share: update(share, 1.0), device=device, lanes=streams,
             workers=workers,
         )  # fmt: skip
     print(done.table())
-    for fault in opened.faults:
-        print(f"dataset: {fault}")
     if json_file:
         done.save(json_file)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from fate.data.clips import Clip, evaluation_batches
@@ -120,7 +121,7 @@ def write_histograms(recording: Any, folder: Path) -> Path:
     encoder = StackedHistogram(recording.sensor)
     reader = ClipReader([recording], recording.sensor, with_labels=False)
     frames = [
-        encoder(batch.events)[0].numpy().astype(np.uint8)
+        encoder(batch.inputs("cpu"))[0].numpy().astype(np.uint8)
         for batch in map(reader.batch, evaluation_batches([recording], HISTOGRAM_HZ, 1, 1))
     ]
     reader.close()
@@ -144,7 +145,7 @@ def _event_windows(dataset: Dataset, hz: float) -> Windows:
     reader.close()
 
 
-def _windows_of(events: EventBatch, clips: Sequence[Clip]) -> int:
+def _windows_of(events: EventBatch | Tensor, clips: Sequence[Clip]) -> int:
     return min(len(events), sum(not clip.is_empty for clip in clips))
 
 

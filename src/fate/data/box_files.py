@@ -65,7 +65,8 @@ class Boxes:
     """The boxes of one label file as the dataset has them."""
 
     labels: Labels
-    clipped: int = 0  #: boxes that reached out of the frame by more than a pixel; cut there, dropped if wholly outside
+    clipped: int = 0  #: boxes that reached out of the frame by more than a pixel; cut there
+    outside: int = 0  #: of these, boxes wholly outside, which were dropped
     unknown: dict[str, int] = field(default_factory=dict)  #: boxes dropped for their class: class → how many
 
 
@@ -106,7 +107,8 @@ def load_boxes(raw: Labels, name: str, class_map: ClassMap, full: Sensor, downsc
         classes=class_map.names,
         sensor=(small.height, small.width),
     )
-    return Boxes(labels, int(np.count_nonzero(outside & (places >= 0))), unknown)
+    reaching = outside & (places >= 0)
+    return Boxes(labels, int(np.count_nonzero(reaching)), int(np.count_nonzero(reaching & gone)), unknown)
 
 
 def small_sensor(full: Sensor, downscale: int) -> Sensor:

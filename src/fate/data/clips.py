@@ -16,9 +16,9 @@ Windows end at whole multiples of the hop after the recording's start. At a rate
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,7 @@ class Clip(NamedTuple):
     steps: int  #: T
     begins: bool  #: whether memory begins anew
     seed: int  #: of the augmentation: one for all clips of a stream's recording
+    stream: bool = False  #: whether it is a part of a stream of training, and not alone
 
     @property
     def is_empty(self) -> bool:
@@ -55,6 +56,8 @@ class Clip(NamedTuple):
         return self.recording < 0
 
 
+#: The rate of the windows that detectors are first trained on, and that a teacher sees.
+CANONICAL_HZ = 20.0
 NOTHING = Clip(-1, 20.0, 0, 0, True, 0)
 #: From a step of training and a generator to a rate; see ``training.curriculum``.
 DrawRate = Callable[[int, np.random.Generator], float]
@@ -70,8 +73,11 @@ class Grid:
 
     @staticmethod
     def of(recording: Span, hz: float, length_us: int | None = None) -> Grid:
-        """Windows of 1 / hz, or of ``length_us`` every 1 / hz."""
+        """Windows of 1 / hz, or of ``length_us`` every 1 / hz; of a recording kept as images those of its images."""
         hop = window_us(hz)
+        ends = getattr(recording, "timestamps_us", None)
+        if ends is not None:
+            return ImageGrid.of_images(recording, ends, hop if length_us is None else length_us)
         return Grid(recording.start_us, hop, hop if length_us is None else length_us)
 
     def window(self, number: int) -> Window:
@@ -90,9 +96,9 @@ class Grid:
     def nearest(self, times_us: NDArray[np.int64]) -> NDArray[np.int64]:
         """The number of the window whose end is nearest to each time: never further than half a hop, but for the first.
 
-        Where two ends are equally near, the later: it has seen all that came before the time.
+        Where two ends are equally near, the earlier, as in evaluation: it has seen less of what comes after the time.
         """
-        numbers = (2 * (times_us - self.start_us) + self.hop_us) // (2 * self.hop_us) - 1
+        numbers = (2 * (times_us - self.start_us) + self.hop_us - 1) // (2 * self.hop_us) - 1
         return np.maximum(numbers, 0)
 
     def labelled(self, times_us: NDArray[np.int64]) -> dict[int, int]:
@@ -103,6 +109,41 @@ class Grid:
             if 2 * away <= self.hop_us and (number not in chosen or away < abs(chosen[number] - self.end_us(number))):
                 chosen[number] = time
         return chosen
+
+
+@dataclass(frozen=True)
+class ImageGrid(Grid):
+    """The windows of a recording that is kept as images (``rvt_layout.py``): each ends where its image does.
+
+    Images need not be evenly spaced: published code that makes them leaves 125 ms between those of Gen1.
+    """
+
+    ends_us: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)  #: of each image
+
+    @staticmethod
+    def of_images(recording: Any, ends_us: NDArray[np.int64], length_us: int) -> ImageGrid:
+        """The images of a recording, if they are of windows as long as that."""
+        if recording.window_us != length_us:
+            raise FateError(
+                f"{recording.name}: holds histograms of {recording.window_us / 1000:g} ms, and windows of"
+                f" {length_us / 1000:g} ms were asked for; histograms cannot be cut: give"
+                f" {1e6 / recording.window_us:g} Hz, or the recordings that they were made from"
+            )
+        return ImageGrid(recording.start_us, length_us, length_us, ends_us)
+
+    def end_us(self, number: int) -> int:
+        """When that image's window ends; behind the last image there are empty windows."""
+        behind = number + 1 - len(self.ends_us)
+        return int(self.ends_us[number]) if behind <= 0 else int(self.ends_us[-1]) + behind * self.hop_us
+
+    def count(self, end_us: int) -> int:
+        """Images."""
+        return len(self.ends_us)
+
+    def nearest(self, times_us: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of the image whose window ends nearest to each time; the earlier of two that are equally near."""
+        middles = self.ends_us[:-1] + self.ends_us[1:]
+        return np.searchsorted(middles, 2 * times_us, side="left").astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -193,7 +234,7 @@ class _Stream:
         ends = Grid.of(plan.recordings[recording], hz).nearest(plan.labelled_us[recording][[0, -1]])
         start = max(int(ends[0]) - plan.steps + 1, 0)
         places = range(start, int(ends[1]) + 1, plan.steps)
-        return [Clip(recording, hz, place, plan.steps, place == start, seed) for place in reversed(places)]
+        return [Clip(recording, hz, place, plan.steps, place == start, seed, True) for place in reversed(places)]
 
 
 def evaluation_batches(

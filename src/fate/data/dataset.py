@@ -25,7 +25,7 @@ from fate.data.assembly import Draft, assemble
 from fate.data.box_files import small_sensor
 from fate.data.class_maps import Classes
 from fate.data.event_files import check_downscale
-from fate.data.findings import Finding, check_labels, sentences
+from fate.data.findings import Finding, check_recordings, sentences
 from fate.data.labelled_recording import LabelledRecording
 from fate.data.layout import SPLITS
 from fate.data.manifests import PREPARED, find_manifest
@@ -71,10 +71,13 @@ class Dataset:
         return sentences((self if self.labels_checked else self.checked()).findings)
 
     def checked(self) -> Dataset:
-        """The same with all label files read once: recordings with unreadable labels count as unlabelled."""
+        """The same with all label files read once, and recordings gone through whose length nothing else tells.
+
+        Recordings with unreadable labels count as unlabelled, those that cannot be read are left out.
+        """
         if self.labels_checked:
             return self
-        recordings, found = check_labels(self.recordings)
+        recordings, found = check_recordings(self.recordings)
         return replace(self, recordings=recordings, findings=(*self.findings, *found), labels_checked=True)
 
     @property

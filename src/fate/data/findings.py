@@ -59,20 +59,28 @@ def sentences(findings: Iterable[Finding]) -> tuple[str, ...]:
     return tuple(told)
 
 
-def check_labels(
+def check_recordings(
     recordings: Iterable[LabelledRecording],
 ) -> tuple[tuple[LabelledRecording, ...], tuple[Finding, ...]]:
-    """Read the labels of all recordings, one after another and none kept.
+    """Read the labels of all recordings, one after another and none kept, and find out how long each one is.
+
+    Where only going through a file tells its length, its time index is made, or found on the disk: whoever reads the
+    recording needs it, and a file that is damaged in the middle is better met now than hours later.
 
     Returns:
-        The same recordings, those with unreadable labels as unlabelled ones; and what was found.
+        The recordings that can be used, those with unreadable labels as unlabelled ones; and what was found.
     """
     with ThreadPoolExecutor(THREADS) as pool:
         checked = list(pool.map(_check, recordings))
-    return tuple(one for one, _ in checked), tuple(finding for _, found in checked for finding in found)
+    kept = tuple(one for one, _ in checked if one is not None)
+    return kept, tuple(finding for _, found in checked for finding in found)
 
 
-def _check(recording: LabelledRecording) -> tuple[LabelledRecording, list[Finding]]:
+def _check(recording: LabelledRecording) -> tuple[LabelledRecording | None, list[Finding]]:
+    try:
+        recording = replace(recording, known_span=recording.span)
+    except FateError as error:
+        return None, [Finding("damaged", f"{recording.name}: left out: {error}", recording.split)]
     if not recording.labelled:
         return recording, []
     try:
@@ -91,7 +99,9 @@ def box_findings(name: str, split: str | None, boxes: Boxes) -> list[Finding]:
     found = []
     if boxes.clipped:
         reach = "box reaches" if boxes.clipped == 1 else "boxes reach"
-        found.append(Finding("out of frame", f"{name}: {boxes.clipped} {reach} out of frame; clipped there", split))
+        whole = f", {boxes.outside} wholly outside and dropped" if boxes.outside else ""
+        sentence = f"{name}: {boxes.clipped} {reach} out of frame; clipped there{whole}"
+        found.append(Finding("out of frame", sentence, split))
     if boxes.unknown:
         listed = ", ".join(f"{kind} ({number})" for kind, number in boxes.unknown.items())
         sentence = (

@@ -7,12 +7,13 @@ Evaluation has filters of its own, which belong to its protocol.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 
+from fate.data.labelled_recording import LabelledRecording
 from fate.errors import FateError
 from fate.events.labels import Labels
 
@@ -79,3 +80,16 @@ RULES: Mapping[str, LabelRules] = MappingProxyType({"gen1": GEN1_RULES, "1mpx": 
 def label_rules(protocol: str) -> LabelRules:
     """The rules that go with a dataset's protocol."""
     return RULES.get(protocol, PLAIN_RULES)
+
+
+@dataclass(frozen=True)
+class RuledLabels:
+    """The labels of recordings as training sees them, for any rate: what ``ClipReader`` takes as ``labels_of``."""
+
+    recordings: Sequence[LabelledRecording]
+    rules: LabelRules
+
+    def __call__(self, number: int, hz: float = 0.0) -> Labels:
+        """Those of the recording of that number; people label at times of their own, whatever the rate."""
+        recording = self.recordings[number]
+        return self.rules.apply(recording.labels, split=recording.split, downscale=recording.downscale)

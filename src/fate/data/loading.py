@@ -17,14 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from fate.data.clips import Clip, Grid, Span
+from fate.data.clip_images import Images, all_images, clip_images, stacked
+from fate.data.clips import CANONICAL_HZ, Clip, Grid, Span
+from fate.data.teacher_windows import TeacherPart, canonical_numbers, canonical_steps, shared_rows
 from fate.encoding.batch import EventBatch
+from fate.errors import FateError
 from fate.events.events import Events
 from fate.events.labels import Labels
 from fate.events.transforms import Augmentation, Transform
 from fate.events.window import Window
 
-#: Recordings a worker keeps open.
+#: Recordings a worker keeps open, and tables of labels it keeps.
 OPEN = 16
 
 
@@ -49,19 +52,30 @@ class Source(Span, Protocol):
         """Open it for reading."""
 
 
+#: From the number of a recording and a rate to labels; None where it has none at that rate.
+LabelsOf = Callable[[int, float], Labels | None]
+
+
 class ClipBatch(NamedTuple):
     """T · B windows of B lanes, time-major: first the first window of every lane."""
 
-    events: EventBatch
+    events: EventBatch | Tensor  #: or, of a dataset of histograms, images [T · B, 20, H, W] uint8
     labels: list[Labels | None]  #: of each window; None where nobody has labelled it
     steps: int  #: T
     clips: list[Clip]  #: of the B lanes
     begins: Tensor  #: [B] bool, whose memory begins anew
     ends_us: NDArray[np.int64]  #: [T, B] when each window ends; -1 where a lane has none
+    teacher: TeacherPart | None = None  #: canonical windows over the same time, where they were asked for
 
     def pin_memory(self) -> ClipBatch:
         """The events in page-locked memory; called by the loader."""
-        return self._replace(events=self.events.pin_memory())
+        teacher = None if self.teacher is None else self.teacher.pin_memory()
+        return self._replace(events=self.events.pin_memory(), teacher=teacher)
+
+    def inputs(self, device: str | torch.device) -> EventBatch | Tensor:
+        """What a detector takes, on its device: events, or images as float32."""
+        moved = self.events.to(device, non_blocking=True)
+        return moved.float() if isinstance(moved, Tensor) else moved
 
 
 class ClipReader:
@@ -74,70 +88,135 @@ class ClipReader:
         window_us: int | None = None,
         augmentation: Augmentation | None = None,
         with_labels: bool = True,
+        *,
+        stream_augmentation: Augmentation | None = None,
+        labels_of: LabelsOf | None = None,
+        warmup: int | None = None,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
         """Args:
-        recordings: of the dataset, all of one sensor.
+        recordings: of the dataset, all of one sensor; all of events, or all of histograms.
         sensor: (height, width), pixels.
         window_us: length of windows where it is not 1 / hz.
         augmentation: drawn once for each clip, and once for a recording that a stream goes through; None for none.
         with_labels: False to leave labels unread.
+        stream_augmentation: for streams, where it is another one.
+        labels_of: gives other labels than the recordings' own, for each rate; with workers it must be picklable.
+        warmup: canonical windows before each clip, to give batches the part of a teacher as well; None for no teacher.
+        rank, world: this process and the number of those that share each batch; its lanes are ``rank``,
+            ``rank + world`` … of the plan's.
         """
+        if not 0 <= rank < world:
+            raise FateError(f"rank {rank} of {world} was given; expected 0 to {world - 1}")
+        if warmup is not None and warmup < 0:
+            raise FateError(f"warmup={warmup} was given; expected 0 or more windows, or None for no teacher")
         self.recordings, self.sensor, self.window_us = recordings, tuple(sensor), window_us
-        self.augmentation, self.with_labels = augmentation, with_labels
-        self._open: OrderedDict[int, tuple[Reader, Labels | None]] = OrderedDict()
+        self.augmentation, self.stream_augmentation = augmentation, stream_augmentation or augmentation
+        self.with_labels, self.labels_of, self.warmup = with_labels, labels_of, warmup
+        self.rank, self.world = rank, world
+        self.holds_images = all_images(recordings)
+        if self.holds_images and warmup is not None:
+            raise FateError("warmup was given with a dataset of histograms; a teacher needs events: leave it out")
+        self._open: OrderedDict[int, Reader] = OrderedDict()
+        self._read: OrderedDict[tuple[int, float], Labels | None] = OrderedDict()
 
     def batch(self, clips: Sequence[Clip]) -> ClipBatch:
-        """The windows of one clip of each lane; shorter clips are filled up with windows in which nothing happens."""
+        """The windows of one clip of each lane; shorter clips are filled up with windows in which nothing happens.
+
+        Of the clips of all lanes only those of this rank are read; T, and T' of a teacher, are the same on all ranks.
+        """
+        if len(clips) % self.world:
+            raise FateError(
+                f"a batch of {len(clips)} lanes was given to {self.world} processes; expected equally many for each"
+            )
         steps = max(clip.steps for clip in clips)
-        lanes = [self._clip(clip, steps) for clip in clips]
-        pairs = [lane.windows[t] for t in range(steps) for lane in lanes]
+        teacher_steps = 0 if self.warmup is None else canonical_steps(clips, self.warmup)
+        mine = list(clips[self.rank :: self.world])
+        lanes = [self._lane(clip, steps, teacher_steps) for clip in mine]
         ends = np.array([[lane.ends_us[t] for lane in lanes] for t in range(steps)], np.int64)
+        ends = ends.reshape(steps, len(lanes))
+        if self.holds_images:
+            shown: EventBatch | Tensor = stacked([lane.images for lane in lanes], steps, self.sensor)
+        else:
+            shown = EventBatch.from_windows(lane.windows[t] for t in range(steps) for lane in lanes)
         return ClipBatch(
-            EventBatch.from_windows(pairs),
+            shown,
             [lane.labels[t] for t in range(steps) for lane in lanes],
             steps,
-            list(clips),
-            torch.tensor([clip.begins for clip in clips]),
-            ends.reshape(steps, len(lanes)),
+            mine,
+            torch.tensor([clip.begins for clip in mine]),
+            ends,
+            self._teacher(lanes, mine, teacher_steps, ends) if teacher_steps else None,
         )
 
     def close(self) -> None:
         """Let go of all files."""
         while self._open:
-            self._open.popitem()[1][0].close()
+            self._open.popitem()[1].close()
 
-    def _clip(self, clip: Clip, steps: int) -> _Lane:
-        nothing = (Window(0, 50_000), Events.empty(self.sensor))
+    def _teacher(
+        self, lanes: Sequence[_Lane], clips: Sequence[Clip], steps: int, student_us: NDArray[np.int64]
+    ) -> TeacherPart:
+        pairs = [lane.canonical[t] for t in range(steps) for lane in lanes]
+        shown = [not clip.is_empty for clip in clips]
+        ends = np.array([window.end_us for window, _ in pairs], np.int64).reshape(steps, len(lanes))
+        ends = np.where(shown, ends, -1)
+        return TeacherPart(EventBatch.from_windows(pairs), steps, ends, shared_rows(student_us, ends, clips))
+
+    def _lane(self, clip: Clip, steps: int, teacher_steps: int) -> _Lane:
+        """What one clip shows, filled up to so many windows, and as many canonical windows as are asked for."""
         if clip.is_empty:
-            return _Lane([nothing] * steps, [None] * steps, [-1] * steps)
-        reader, labels = self._recording(clip.recording)
-        grid = Grid.of(self.recordings[clip.recording], clip.hz, self.window_us)
+            nothing = (Window(0, 50_000), Events.empty(self.sensor))
+            return _Lane([nothing] * steps, None, [None] * steps, [-1] * steps, [nothing] * teacher_steps)
+        source = self.recordings[clip.recording]
+        grid = Grid.of(source, clip.hz, self.window_us)
         windows = [grid.window(clip.first + t) for t in range(clip.steps)]
-        whole = reader.read(windows[0].start_us, windows[-1].end_us)
-        found = self._labels(labels, grid, clip)
+        found = self._labels(clip, grid)
         change = self._drawn(clip, found)
-        whole = whole if change is None else change.events(whole)
-        events = [whole.between(window.start_us, window.end_us) for window in windows]
-        if change is not None:
-            events = [change.erased(part, clip.first + t) for t, part in enumerate(events)]
-            found = [None if part is None else change.labels(part) for part in found]
         left = steps - clip.steps
+        labels = [part if part is None or change is None else change.labels(part) for part in found] + [None] * left
+        ends = [window.end_us for window in windows] + [-1] * left
+        if self.holds_images:
+            return _Lane([], clip_images(source, clip, change), labels, ends, [])
+        canonical = Grid.of(source, CANONICAL_HZ)
+        beside = [canonical.window(number) for number in canonical_numbers(clip, teacher_steps)]
+        seen = self._events(clip, grid, [*beside, *windows], change)
         filling = Window(windows[-1].end_us, windows[-1].end_us + grid.window_us), Events.empty(self.sensor)
-        return _Lane(
-            list(zip(windows, events, strict=True)) + [filling] * left,
-            found + [None] * left,
-            [window.end_us for window in windows] + [-1] * left,
+        return _Lane(seen[teacher_steps:] + [filling] * left, None, labels, ends, seen[:teacher_steps])
+
+    def _events(
+        self, clip: Clip, grid: Grid, windows: Sequence[Window], change: Transform | None
+    ) -> list[tuple[Window, Events]]:
+        """Of each window, all read and changed at once.
+
+        Rectangles are erased by the number of the clip's own window that ends nearest, so that a canonical window lacks
+        the same one as the window it is compared with.
+        """
+        whole = self._recording(clip.recording).read(
+            min(window.start_us for window in windows), max(window.end_us for window in windows)
         )
+        if change is None:
+            return [(window, whole.between(window.start_us, window.end_us)) for window in windows]
+        whole = change.events(whole)
+        numbers = grid.nearest(np.array([window.end_us for window in windows])).tolist()
+        return [
+            (window, change.erased(whole.between(window.start_us, window.end_us), number))
+            for window, number in zip(windows, numbers, strict=True)
+        ]
 
     def _drawn(self, clip: Clip, labels: Sequence[Labels | None]) -> Transform | None:
-        if self.augmentation is None:
+        """The change of a clip. A stream's is one for the whole recording, so it must not depend on a clip's labels."""
+        wanted = self.stream_augmentation if clip.stream else self.augmentation
+        if wanted is None:
             return None
         seen = [part for part in labels if part is not None]
-        shown = Labels.concatenate(seen) if seen else None
-        return self.augmentation.draw(np.random.default_rng(clip.seed), self.sensor, shown)
+        shown = Labels.concatenate(seen) if seen and not clip.stream else None
+        return wanted.draw(np.random.default_rng(clip.seed), self.sensor, shown)
 
-    def _labels(self, labels: Labels | None, grid: Grid, clip: Clip) -> list[Labels | None]:
+    def _labels(self, clip: Clip, grid: Grid) -> list[Labels | None]:
         """Of each window the labels it stands for."""
+        labels = self._all_labels(clip.recording, clip.hz) if self.with_labels else None
         if labels is None:
             return [None] * clip.steps
         first, last = grid.end_us(clip.first) - grid.hop_us, grid.end_us(clip.first + clip.steps) + grid.hop_us
@@ -146,21 +225,35 @@ class ClipReader:
         numbers = range(clip.first, clip.first + clip.steps)
         return [near.at(times[number]) if number in times else None for number in numbers]
 
-    def _recording(self, number: int) -> tuple[Reader, Labels | None]:
-        if number in self._open:
-            self._open.move_to_end(number)
-        else:
+    def _all_labels(self, number: int, hz: float) -> Labels | None:
+        """Of a recording; kept, since reading them takes longer than reading a clip."""
+        own = self.labels_of is None
+        key = (number, 0.0 if own else hz)
+        if key not in self._read:
+            found = self.recordings[number].labels if self.labels_of is None else self.labels_of(number, hz)
+            while len(self._read) >= OPEN:
+                self._read.popitem(last=False)
+            self._read[key] = found
+        self._read.move_to_end(key)
+        return self._read[key]
+
+    def _recording(self, number: int) -> Reader:
+        if number not in self._open:
             while len(self._open) >= OPEN:
-                self._open.popitem(last=False)[1][0].close()
-            source = self.recordings[number]
-            self._open[number] = (source.open(), source.labels if self.with_labels else None)
+                self._open.popitem(last=False)[1].close()
+            self._open[number] = self.recordings[number].open()
+        self._open.move_to_end(number)
         return self._open[number]
 
 
 class _Lane(NamedTuple):
+    """What one lane adds to a batch: T windows, and T' canonical ones for a teacher."""
+
     windows: list[tuple[Window, Events]]
+    images: Images | None  #: [t ≤ T, C, H, W] instead of events
     labels: list[Labels | None]
     ends_us: list[int]
+    canonical: list[tuple[Window, Events]]
 
 
 class _Batches(IterableDataset[ClipBatch]):

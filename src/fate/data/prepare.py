@@ -27,6 +27,7 @@ from fate.data.listing import MANIFEST
 from fate.data.manifests import PREPARED, SCHEMAS, find_manifest, write_manifest
 from fate.data.rvt_sequences import find_sequences
 from fate.errors import FateError, FateWarning
+from fate.events.events import Sensor
 from fate.formats.index import Progress
 
 KINDS = (*PUBLIC_SETS, "rvt")
@@ -253,6 +254,11 @@ class _Run:
         entries = [self.done[name] for name in sorted(self.done)]
         sensor, downscale = self._common(entries)
         findings = [Finding(**fault) for entry in entries for fault in entry["faults"]]
+        published = PUBLIC_SETS[self.kind].sensor if self.kind in PUBLIC_SETS else None
+        if sensor is not None and published is not None and published != Sensor(**sensor):
+            findings.append(
+                Finding("other", f"its recordings are {Sensor(**sensor)}, while {self.kind} is {published}")
+            )
         listed = []
         for entry in entries:
             fits = entry["readable"] and (entry["sensor"], entry["downscale"]) == (sensor, downscale)

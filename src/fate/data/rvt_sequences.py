@@ -19,7 +19,7 @@ from fate.data.findings import THREADS, Finding
 from fate.data.kinds import public_kind
 from fate.data.layout import SPLITS
 from fate.data.rvt_layout import RvtSequence, image_table
-from fate.errors import FateError, MissingDependencyError
+from fate.errors import FateError, FormatError, MissingDependencyError
 from fate.events.events import Sensor
 from fate.formats.hdf5_layout import damage_is_a_format_error
 
@@ -112,12 +112,15 @@ def _images(folder: Path, downscale: int | None) -> Path | str:
 
 
 def open_sequence(files: SequenceFiles, class_map: ClassMap) -> RvtSequence:
-    """The sequence, its file of images looked at: shape, type and filter."""
+    """The sequence, its file of images looked at: number, shape, type and filter."""
     with damage_is_a_format_error(files.images), h5py.File(files.images, "r") as file:
-        height, width = image_table(files.images, file).shape[2:]
+        images, _, height, width = image_table(files.images, file).shape
     scale = files.downscale
     full = Sensor(int(height) * scale, int(width) * scale)
-    return RvtSequence(files.name, files.split, files.images, files.labels, class_map, full, scale)
+    found = RvtSequence(files.name, files.split, files.images, files.labels, class_map, full, scale)
+    if not 0 < found.num_images <= images:
+        raise FormatError(f"{files.images}: holds {images} images, and {found.num_images} end times; get it again")
+    return found
 
 
 def assemble_sequences(root: Path, split: str | None, classes: Classes | None, downscale: int | None) -> Assembled:

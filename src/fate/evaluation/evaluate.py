@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.data.clips import Grid
+from fate.data.clips import CANONICAL_HZ, Grid
 from fate.data.dataset import Dataset
 from fate.data.labelled_recording import LabelledRecording
 from fate.errors import FateError
@@ -27,9 +27,9 @@ from fate.models.detector import Detector
 from fate.whole_files import write_whole
 
 #: Kinds of datasets that are evaluated as Prophesee's toolbox does it.
-PUBLIC = ("gen1", "1mpx")
-#: The rate that the others are compared with.
-CANONICAL_HZ = 20.0
+PUBLIC = ("gen1", "1mpx", "rvt")
+#: At which detectors are measured, in windows a second.
+RATES = (20.0, 40.0, 80.0, 100.0, 200.0)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Evaluation:
 
     what: str  #: the detector or the file of predictions
     dataset: str
-    protocol: Protocol
+    protocol: Protocol  #: with the rule of times that goes with rates; ``rates[i].scores.protocol`` is that of one rate
     rates: tuple[AtRate, ...]
     notes: tuple[str, ...] = ()
 
@@ -75,26 +75,39 @@ class Evaluation:
     def table(self) -> str:
         """Protocol, then a line for each rate, as Markdown."""
         dense = any(rate.delays is not None for rate in self.rates)
-        head = ["Hz", "AP50:95", "AP50", "AP75", "of 20 Hz", "FP / min", "load", "encode", "model", "post", "dropped"]
+        head = ["Hz", "AP50:95", "AP50", "AP75", "of 20 Hz", "FP / min", *(["at rest"] if dense else [])]
+        head += ["load", "encode", "model", "post", "dropped"]
         head += ["delay p50", "delay p90", "missed"] if dense else []
         rows = [" | ".join(self._cells(rate, dense)) for rate in self.rates]
-        lines = [*self.protocol.lines(), "", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+        lines = [*self._rules(), "", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
         lines += [f"| {row} |" for row in rows]
-        lines += [
-            "",
-            "FP / min: false positives a minute at score ≥ 0.5. load … post: ms a window, streams side by side.",
-        ]
+        lines += ["", "FP / min: false positives a minute at score ≥ 0.5."]
         if any(rate.run for rate in self.rates):
             lines.append("load … post: ms a window, streams side by side. dropped: events the encoder's caps left out.")
         if dense:
+            lines.append("at rest: false positives a minute while nothing is to be seen.")
             lines.append("delay: ms from an object's being half visible to its first correct box; missed: never found.")
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+        lines += [f"{rate.hz:g} Hz: {rate.scores.counts()}" for rate in self.rates]
+        said = [f"{rate.hz:g} Hz: {note}" for rate in self.rates for note in rate.scores.notes]
+        return "\n".join([*lines, *(f"note: {note}" for note in (*self.notes, *said))])
+
+    def _rules(self) -> list[str]:
+        """The protocol in words: as it was applied at the only rate, or what all rates have in common."""
+        if len(self.rates) == 1:
+            return self.rates[0].scores.protocol.lines()
+        lines = replace(self.protocol, classes=self.rates[0].scores.classes).lines()
+        if all(rate.run is not None for rate in self.rates):
+            lines[-1] = "  windows  1 / Hz of events, every 1 / Hz, stamped at their end"
+        return lines
 
     def _cells(self, rate: AtRate, dense: bool) -> list[str]:
         scores, run = rate.scores, rate.run
         cells = [f"{rate.hz:g}", *(_figure(scores[name]) for name in ("AP50:95", "AP50", "AP75"))]
         kept, wrong = self.kept(rate), scores.false_positives.per_minute
         cells += ["–" if kept is None else f"{kept:.1%}", "–" if wrong is None else f"{wrong:.1f}"]
+        if dense:
+            rest = scores.false_positives.rest_per_minute
+            cells.append("–" if rest is None else f"{rest:.1f}")
         spent = None if run is None else run.ms_per_window()
         cells += (
             ["–"] * 4 if spent is None else [f"{spent[stage]:.2f}" for stage in ("load", "encode", "model", "post")]
@@ -130,9 +143,10 @@ class Evaluation:
 def evaluate(
     what: Detector | str | os.PathLike[str],
     dataset: Dataset,
-    hz: Sequence[float] = (20, 40, 80, 100, 200),
+    hz: Sequence[float] | None = None,
     *,
     protocol: Protocol | None = None,
+    images: str | os.PathLike[str] | None = None,
     shard: tuple[int, int] = (1, 1),
     predictions_to: str | os.PathLike[str] | None = None,
     progress: Callable[[float], None] | None = None,
@@ -143,21 +157,27 @@ def evaluate(
     Args:
         what: a detector, or a file or folder of predictions (``evaluation.predictions`` lists the kinds).
         dataset: its labelled recordings are used.
-        hz: rates. Of predictions, those that their files name are looked for; of files that name none, one is expected.
-        protocol: the dataset's own unless given.
+        hz: rates; unless given, 20, 40, 80, 100 and 200, of histograms 20, and of predictions those that their files
+            name. Of predictions that name no rate, one is expected.
+        protocol: the dataset's own unless given; labels are compared with the nearest prediction in any case.
+        images: for predictions as a plain list of COCO results, the COCO file that lists images and categories.
         shard: (i, n): only every n-th recording, from the i-th on; their predictions are merged later.
         predictions_to: a folder that gets one file of predictions for each rate (and shard).
         progress: is told the share that is done.
         running: of ``running.predict``: ``device``, ``lanes``, ``steps``, ``workers``, …
     """
     rules = named_protocol(dataset.protocol, dataset.sensor) if protocol is None else protocol
-    recordings = _shard(dataset.labelled, shard)
+    labelled = dataset.checked().labelled
+    if not labelled:
+        raise FateError(f"{dataset.root}: no recording has labels; an evaluation needs some to compare with")
+    recordings = _shard(labelled, shard)
     truth = {recording.name: recording.labels for recording in recordings}
-    given = None if isinstance(what, Detector) else _given(what, recordings, dataset, hz)
+    given = None if isinstance(what, Detector) else _given(what, recordings, dataset, hz, images)
+    rates = tuple(given) if given is not None else _rates(dataset, recordings, hz)
     found, notes = [], []
-    for number, rate in enumerate(hz):
+    for number, rate in enumerate(rates):
         if isinstance(what, Detector):
-            told = None if progress is None else _part_of(progress, number, len(hz))
+            told = None if progress is None else _part_of(progress, number, len(rates))
             run = _run(what, recordings, truth, rate, told, running)
             predictions: Mapping[str, Labels] = run.predictions
         else:
@@ -167,16 +187,18 @@ def evaluate(
             _write(predictions_to, predictions, rate, shard, what)
         found.append(_at_rate(recordings, truth, predictions, rules, dataset, rate, run))
     name = what.description.get("name", "detector") if isinstance(what, Detector) else str(what)
+    rules = replace(rules, time_rule="nearest", tolerance_us=None)
     return Evaluation(name, dataset.name, rules, tuple(found), tuple(dict.fromkeys(notes)))
 
 
 def _at_rate(recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels], predictions: Mapping[str, Labels],
              protocol: Protocol, dataset: Dataset, hz: float, run: Run | None) -> AtRate:  # fmt: skip
     dense = {recording.name: _dense(recording) for recording in recordings if recording.truth_file is not None}
+    applied = protocol.at(hz) if run is not None else replace(protocol.at(hz), window_us=None)
     scores = evaluate_boxes(
         truth,
         predictions,
-        protocol.at(hz),
+        applied,
         dataset.classes,
         dataset.sensor,
         # Prophesee's toolbox skips the first half second of the clock, not of the events
@@ -225,24 +247,40 @@ def _shard(recordings: Sequence[LabelledRecording], shard: tuple[int, int]) -> t
     return kept
 
 
+def _rates(dataset: Dataset, recordings: Sequence[LabelledRecording], hz: Sequence[float] | None) -> tuple[float, ...]:
+    """Those to run a detector at. Histograms have one rate: others are refused before any work."""
+    usual = (CANONICAL_HZ,) if dataset.holds == "histograms" else RATES
+    rates = tuple(dict.fromkeys(float(rate) for rate in hz)) if hz else usual
+    for rate in rates:
+        Grid.of(recordings[0], rate)
+    return rates
+
+
 def _given(
-    what: str | os.PathLike[str], recordings: Sequence[LabelledRecording], dataset: Dataset, hz: Sequence[float]
+    what: str | os.PathLike[str],
+    recordings: Sequence[LabelledRecording],
+    dataset: Dataset,
+    hz: Sequence[float] | None,
+    images: str | os.PathLike[str] | None,
 ) -> dict[float, Predictions]:
     """Predictions by rate: files say theirs; one that does not stands for the only rate asked for."""
     place = Path(what)
     files = sorted(place.glob("*.npz")) if place.is_dir() else []
     parts = [read_predictions(file, classes=dataset.classes) for file in files] if files else []
     if not parts or not all("hz" in part.facts for part in parts):
-        parts = [read_predictions(place, classes=dataset.classes)]
+        parts = [read_predictions(place, images=images, classes=dataset.classes)]
     by_rate: dict[float, list[Predictions]] = {}
     for part in parts:
-        by_rate.setdefault(float(part.facts.get("hz", hz[0])), []).append(part)
-    missing = [rate for rate in hz if rate not in by_rate]
+        if "hz" not in part.facts and (hz is None or len(hz) != 1):
+            raise FateError(f"{what}: does not say at which rate it was made; give that one rate, such as --hz 20")
+        by_rate.setdefault(float(part.facts.get("hz", (hz or (0.0,))[0])), []).append(part)
+    rates = tuple(dict.fromkeys(float(rate) for rate in hz)) if hz else tuple(sorted(by_rate))
+    missing = [rate for rate in rates if rate not in by_rate]
     if missing:
-        there = ", ".join(f"{rate:g}" for rate in sorted(by_rate))
+        there = " ".join(f"{rate:g}" for rate in sorted(by_rate))
         raise FateError(f"{what}: has predictions at {there} Hz; {missing[0]:g} Hz was asked for; give --hz {there}")
     spans = {recording.name: (recording.start_us, recording.end_us) for recording in recordings}
-    return {rate: fit_predictions(merge_predictions(by_rate[rate]), spans) for rate in hz}
+    return {rate: fit_predictions(merge_predictions(by_rate[rate]), spans) for rate in rates}
 
 
 def _write(folder: str | os.PathLike[str], predictions: Mapping[str, Labels], hz: float, shard: tuple[int, int],

@@ -135,7 +135,7 @@ class Protocol:
     def _windows_in_words(self) -> str:
         if self.hop_us is None:
             return "as the predictions have them"
-        length = "unknown" if self.window_us is None else f"{self.window_us / 1000:g} ms"
+        length = "an unknown time" if self.window_us is None else f"{self.window_us / 1000:g} ms"
         return f"{length} of events, every {self.hop_us / 1000:g} ms ({self.hz:g} Hz), stamped at their end"
 
     def __str__(self) -> str:

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from fate.data.clips import evaluation_batches
 from fate.data.loading import ClipBatch, ClipReader, Source, load
+from fate.encoding.batch import EventBatch
+from fate.encoding.histograms import StackedHistogram
 from fate.errors import FateError
 from fate.events.labels import Labels
 from fate.models import state as states
@@ -83,8 +85,10 @@ def predict(
                 f"{recording.name} is of a {recording.sensor} sensor, the detector of a {detector.sensor} one;"
                 " expected the same"
             )
-    model = fused(detector).to(device)
     reader = ClipReader(recordings, detector.sensor, window_us, with_labels=False)
+    if reader.holds_images:
+        _check_histograms(detector, recordings[0])
+    model = fused(detector).to(device)
     plans = partial(_plans, recordings, hz, lanes, steps, window_us)
     collected = _Collected(recordings, model.classes, keep, most)
     run = Run(hz, {}, seconds=dict.fromkeys(STAGES, 0.0))
@@ -94,10 +98,13 @@ def predict(
         for batch in load(reader, plans, workers, pin_memory=torch.device(device).type == "cuda"):
             loaded = _spent(run, "load", last, device)
             state = None if state is None else states.reset(state, batch.begins)
-            events = batch.events.to(device, non_blocking=True)
-            images = model.encoder(events)
+            shown = batch.inputs(device)
+            events = shown if isinstance(shown, EventBatch) else None
+            images = shown if events is None else model.encoder(events)
             encoded = _spent(run, "encode", loaded, device)
-            outputs, state = model(images, state, batch.steps, step_scale=step_scale_of(events))
+            # images of a dataset count as one canonical step each, as their detectors were trained
+            scale = 1.0 if events is None else step_scale_of(events)
+            outputs, state = model(images, state, batch.steps, step_scale=scale)
             predicted = _spent(run, "model", encoded, device)
             collected.add(batch, model.detections(outputs, confidence=confidence, most=most, **options))
             _count(run, batch, model)
@@ -106,6 +113,16 @@ def predict(
                 progress(min(collected.seen_us / total, 1.0))
     run.predictions = collected.labels()
     return run
+
+
+def _check_histograms(detector: Detector, recording: Any) -> None:
+    """Images are no use to a detector that makes others: EvRT-DETR's have as many channels, in another order."""
+    encoder = detector.encoder
+    if not isinstance(encoder, StackedHistogram) or encoder.stride != 1:
+        raise FateError(
+            f"{recording.name} holds RVT's histograms, and the detector sees events through {encoder}; give one whose"
+            " encoder is RVT's histogram (rvt-b, s5-vit-b), or the recordings that the histograms were made from"
+        )
 
 
 def _plans(recordings: Sequence[Source], hz: float, lanes: int, steps: int, window_us: int | None) -> Any:
@@ -122,6 +139,8 @@ def _spent(run: Run, stage: str, since: float, device: str | torch.device) -> fl
 
 def _count(run: Run, batch: ClipBatch, model: Detector) -> None:
     run.windows += int((batch.ends_us >= 0).sum())
+    if not isinstance(batch.events, EventBatch):
+        return
     run.events += batch.events.num_events
     counts = getattr(model.encoder, "last_stats", None)
     if counts is not None:

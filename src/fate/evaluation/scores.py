@@ -111,11 +111,17 @@ class Scores:
             *table,
             recalls,
             *self._false_positive_lines(),
-            f"{self.num_frames} frames of {self.num_recordings} recordings; "
-            f"truth: {_dropped(self.given_truth, self.truth_dropped)}; "
-            f"predictions: {_dropped(self.given_predictions, self.predictions_dropped)}",
+            self.counts(),
             *(f"note: {note}" for note in self.notes),
         ]
+
+    def counts(self) -> str:
+        """What was looked at, and what the filters dropped."""
+        return (
+            f"{self.num_frames} frames of {self.num_recordings} recordings; "
+            f"truth: {_dropped(self.given_truth, self.truth_dropped)}; "
+            f"predictions: {_dropped(self.given_predictions, self.predictions_dropped)}"
+        )
 
     @staticmethod
     def _row(

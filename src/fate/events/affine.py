@@ -129,6 +129,19 @@ def resampled_pixels(affine: Map, sensor: Sensor, x: NDArray[np.uint16], y: NDAr
     return repeated
 
 
+def resampled_image(affine: Map, sensor: Sensor, image: NDArray[Any]) -> NDArray[Any]:
+    """Images [..., H, W] of any type, resampled: a new one, with 0 where nothing comes from."""
+    xx, xy, right, yx, yy, down = _whole(inverse(affine)).tolist()
+    x, y = 2 * np.arange(sensor.width) + 1, 2 * np.arange(sensor.height)[:, None] + 1
+    column, row = (x * xx + y * xy + right) >> (PLACES + 1), (x * yx + y * yy + down) >> (PLACES + 1)
+    inside = (column >= 0) & (column < sensor.width) & (row >= 0) & (row < sensor.height)
+    source = np.where(inside, row * sensor.width + column, 0).ravel()
+    flat = image.reshape(*image.shape[:-2], sensor.height * sensor.width)
+    made = flat.take(source, axis=-1)
+    made[..., ~inside.ravel()] = 0
+    return made.reshape(image.shape)
+
+
 def moved_columns(affine: Map, sensor: Sensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """``moved_pixels`` for tensors of any integer type on any device; x, y keep their type, events are int64."""
     column, row = _new_pixels(affine, x.long(), y.long())

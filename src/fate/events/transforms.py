@@ -127,6 +127,28 @@ class Transform:
         place = affine.resampled_columns if self.pixels == "resample" and not self.is_identity else affine.moved_columns
         return place(self._map(), self.sensor, x, y)
 
+    def images(self, images: NDArray[Any], first: int = 0) -> NDArray[Any]:
+        """Images [T, C, H, W] of windows, such as histograms, as if they were made of the transformed events.
+
+        Args:
+            images: of the windows of a clip, in order; they are not changed.
+            first: the number of the first window, as for :meth:`erased`.
+        """
+        self._check_sensor("images", images.shape[-2:])
+        if not self.is_identity:
+            if self.pixels != "resample":
+                raise FateError('pixels="move" was given; images can only be resampled: choose pixels="resample"')
+            images = affine.resampled_image(self._map(), self.sensor, images)
+        holes = (
+            [] if self.erasing is None else [self.erasing.rectangle(self.sensor, first + t) for t in range(len(images))]
+        )
+        whole = images.copy() if any(holes) and self.is_identity else images
+        for image, hole in zip(whole, holes, strict=False):
+            if hole is not None:
+                x1, y1, x2, y2 = hole
+                image[:, y1:y2, x1:x2] = 0
+        return whole
+
     def erased(self, events: Events, window: int = 0) -> Events:
         """Transformed events of one window of the clip without those in its erased rectangle."""
         self._check_sensor("events", events.sensor)
