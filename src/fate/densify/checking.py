@@ -1,0 +1,221 @@
+"""``fate.check_labels``: dense labels against exact truth, beside naive interpolation; a table, its JSON, its picture.
+
+Naive interpolation comes in two kinds: with the tracks of the sparse truth, which only some datasets know, and without.
+Precision and recall are taken twice: between the first and the last annotated time, where naive interpolation has
+something to say and the two can be compared fairly; and over all times of the recordings, on which training draws.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.data.clips import Grid
+from fate.data.dataset import Dataset
+from fate.data.labelled_recording import LabelledRecording
+from fate.densify.interpolation import interpolate
+from fate.densify.making import truth_of
+from fate.densify.quality import Figures, Quality, SizeLimits
+from fate.densify.store import DenseLabels, open_dense_labels
+from fate.densify.sweep import streams_of
+from fate.errors import FateError
+from fate.evaluation.protocols import named_protocol
+from fate.events.labels import Labels
+from fate.whole_files import write_whole
+
+Curves = dict[str, dict[str, list[float | None]]]
+
+#: What is compared, and where.
+METHODS = ("densified", "interpolated", "interpolated, tracks unknown")
+SPANS = ("between annotated times", "all times")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    span: str
+    hz: float
+    method: str
+    name: str  #: of the class
+    figures: Figures
+    same_recall: float | None = None  #: precision of the surest densified labels that find as much as interpolation
+
+
+@dataclass(frozen=True)
+class LabelCheck:
+    """How good a folder of dense labels is."""
+
+    labels: str
+    dataset: str
+    recordings: int
+    rows: tuple[Row, ...]
+    detections: dict[float, Curves]  #: by rate: of what the detector saw, before tracking, over thresholds
+    thresholds: dict[str, float]  #: above which a detection is sure, by class
+
+    def row(self, hz: float, name: str, method: str = METHODS[0], span: str = SPANS[0]) -> Figures:
+        """The figures of one line."""
+        wanted = (span, hz, method, name)
+        for row in self.rows:
+            if (row.span, row.hz, row.method, row.name) == wanted:
+                return row.figures
+        raise FateError(f"{self.labels}: has no figures for {wanted}; see its rows")
+
+    def table(self) -> str:
+        """As Markdown, one table for each span of time."""
+        lines = [f"{self.labels} against the exact boxes of {self.recordings} recordings of {self.dataset}."]
+        lines += ["A label is right at IoU ≥ 0.5; annotated times are left out.", ""]
+        lines[1] += " Same recall: precision of the surest labels that find as much as interpolation does."
+        head = [
+            "Hz",
+            "class",
+            "labels",
+            "precision",
+            "recall",
+            "same recall",
+            "median IoU",
+            "IoU > 0.5",
+            "boxes",
+            "truth",
+        ]
+        for span in SPANS:
+            lines += [f"{span}:", "", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+            lines += [f"| {' | '.join(_cells(row))} |" for row in self.rows if row.span == span]
+            lines.append("")
+        return "\n".join(lines[:-1])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON holds them."""
+        return {
+            "labels": self.labels,
+            "dataset": self.dataset,
+            "recordings": self.recordings,
+            "rows": [
+                {"span": row.span, "hz": row.hz, "method": row.method, "class": row.name, **row.figures.to_dict()}
+                | {"precision_at_recall_of_interpolated": row.same_recall}
+                for row in self.rows
+            ],
+            "detections": [{"hz": hz, "curves": curves} for hz, curves in self.detections.items()],
+            "thresholds": self.thresholds,
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """The JSON file, and beside it a picture of precision and recall."""
+        target = Path(path)
+        write_whole(target, json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False).encode())
+        from fate.densify.pictures import draw_check  # noqa: PLC0415  (matplotlib takes a second to load)
+
+        draw_check(self, target.with_suffix(".png"))
+
+
+def check_labels(
+    labels: str | os.PathLike[str] | DenseLabels,
+    dataset: Dataset,
+    hz: Sequence[float] | None = None,
+    *,
+    progress: Callable[[float], None] | None = None,
+) -> LabelCheck:
+    """Measure dense labels against exact truth.
+
+    Args:
+        labels: a folder that ``densify`` has written.
+        dataset: what they were made for, with exact truth (simulated); recordings without labels or truth are left out.
+        hz: rates; all that the folder has unless given.
+        progress: is told the share that is done.
+    """
+    folder = labels if isinstance(labels, DenseLabels) else open_dense_labels(labels)
+    if folder.classes != tuple(dataset.classes):
+        raise FateError(
+            f"{folder.root}: has labels of {', '.join(folder.classes)}; {dataset.root} has"
+            f" {', '.join(dataset.classes)}; expected the dataset they were made for"
+        )
+    rates = folder.rates if hz is None else tuple(float(rate) for rate in hz)
+    exact = [recording for recording in dataset.recordings if recording.truth_file is not None]
+    if not exact:
+        raise FateError(f"{dataset.root}: has no exact boxes to check against; expected a set made by fate simulate")
+    used = [recording for recording in exact if any(folder.has(recording.name, rate) for rate in folder.rates)]
+    if not used:
+        raise FateError(f"{folder.root}: has labels of no recording of {dataset.root}; give the split they are of")
+    rows: list[Row] = []
+    curves: dict[float, Curves] = {}
+    for number, rate in enumerate(rates):
+        told = None if progress is None else _part_of(progress, number, len(rates))
+        found, curves[rate] = _at_rate(folder, dataset, used, rate, told)
+        rows += found
+    options = folder.manifest["options"]
+    sure = {name: options["thresholds"].get(name, options["other_threshold"]) for name in folder.classes}
+    order = {span: place for place, span in enumerate(SPANS)}
+    rows.sort(key=lambda row: order[row.span])
+    return LabelCheck(str(folder.root), dataset.name, len(used), tuple(rows), curves, sure)
+
+
+def _at_rate(
+    folder: DenseLabels,
+    dataset: Dataset,
+    recordings: Sequence[LabelledRecording],
+    hz: float,
+    progress: Callable[[float], None] | None,
+) -> tuple[list[Row], Curves]:
+    limits = size_limits(dataset)
+    kinds = [(span, method) for span in SPANS for method in METHODS]
+    qualities = {kind: Quality(dataset.classes, limits) for kind in kinds}
+    detections = Quality(dataset.classes, limits)
+    step = streams_of(hz).step_us
+    for number, recording in enumerate(recordings):
+        sparse, truth = truth_of(recording, dataset), recording.truth
+        if truth is None:
+            continue
+        dense = folder.labels(recording.name, hz)
+        times = _free_times(sparse, recording, hz)
+        naive = interpolate(sparse, times)
+        blind = interpolate(replace(sparse, track_id=np.full(len(sparse), -1)), times)
+        between = naive.labelled_us
+        for span, looked in zip(SPANS, (between, times), strict=True):
+            for method, labels in zip(METHODS, (dense, naive, blind), strict=True):
+                qualities[span, method].add(labels, truth, looked)
+        seen = folder.predictions(recording.name, step)
+        if seen is not None:
+            detections.add(seen, truth, times)
+        if progress is not None:
+            progress((number + 1) / len(recordings))
+    figures = {kind: quality.figures() for kind, quality in qualities.items()}
+    rows = []
+    for span, name, method in product(SPANS, dataset.classes, METHODS):
+        recall = figures[span, METHODS[1]][name].recall
+        same = qualities[span, method].precision_at(name, recall) if recall and method == METHODS[0] else None
+        rows.append(Row(span, hz, method, name, figures[span, method][name], same))
+    return rows, detections.curves()
+
+
+def size_limits(dataset: Dataset) -> SizeLimits:
+    """The sizes that the dataset's protocol counts."""
+    rules = named_protocol(dataset.protocol, dataset.sensor)
+    return SizeLimits(rules.min_diagonal, rules.min_side)
+
+
+def _free_times(sparse: Labels, recording: LabelledRecording, hz: float) -> NDArray[np.int64]:
+    """Times of the rate that no annotated time stands for."""
+    grid = Grid.of(recording, hz)
+    count = grid.count(recording.end_us)
+    times = np.array([grid.end_us(number) for number in range(count)], np.int64)
+    taken = [number for number in grid.labelled(sparse.labelled_us) if number < count]
+    return np.setdiff1d(np.delete(times, taken), sparse.labelled_us)
+
+
+def _cells(row: Row) -> list[str]:
+    figures = row.figures
+    numbers = (figures.precision, figures.recall, row.same_recall, figures.median_iou, figures.above_half)
+    cells = [f"{row.hz:g}", row.name, row.method, *("–" if value is None else f"{value:.3f}" for value in numbers)]
+    return [*cells, str(figures.labels), str(figures.truth)]
+
+
+def _part_of(progress: Callable[[float], None], number: int, count: int) -> Callable[[float], None]:
+    return lambda share: progress((number + share) / count)

@@ -1,0 +1,110 @@
+"""Boxes at times between labelled ones: straight lines from where an object was to where it is next.
+
+``interpolate`` is the naive way to dense labels, without looking at any event, and what tracked labels must beat. It
+knows nothing of objects that come and go between two labelled times, nor of what happens before the first and after the
+last. The simulator's exact boxes, 5 ms apart, are brought to any time by the same function.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import linear_sum_assignment
+
+from fate.errors import FateError
+from fate.evaluation.matching import expanded
+from fate.events.labels import Labels, LabelSource
+
+Ints = NDArray[np.int64]
+
+#: IoU from which boxes of neighbouring labelled times may be one object, where no tracks are known.
+MIN_OVERLAP = 0.1
+
+
+def interpolate(labels: Labels, times_us: ArrayLike, min_overlap: float = MIN_OVERLAP) -> Labels:
+    """Labels at other times.
+
+    Objects of two neighbouring labelled times are the same where track and class agree; boxes without a track are
+    paired, class by class, so that the sum of their overlaps is largest. At a labelled time its rows stay as they are;
+    between two, each pair gives a row of the lower of its scores. Times before the first label and after the last are
+    not labelled: nothing is known there.
+
+    Args:
+        labels: of one recording.
+        times_us: [T] wanted times, in any order.
+        min_overlap: IoU that boxes without a track need.
+    """
+    wanted = np.unique(np.asarray(times_us, np.int64))
+    if not 0 < min_overlap <= 1:
+        raise FateError(f"an overlap of {min_overlap} was given; expected more than 0 and at most 1")
+    known = labels.labelled_us
+    if not len(known):
+        return replace(labels, labelled_us=known)
+    wanted = wanted[(wanted >= known[0]) & (wanted <= known[-1])]
+    kept = labels.select(np.isin(labels.t_us, wanted))
+    first, second = pairs(labels, min_overlap)
+    which, times = times_between(labels.t_us[first], labels.t_us[second], wanted)
+    first, second = first[which], second[which]
+    x1, y1, x2, y2 = boxes_between(labels.t_us, labels.boxes, first, second, times).T
+    made = Labels.from_unsorted(
+        {
+            "t_us": times, "x1": x1, "y1": y1, "x2": x2, "y2": y2, "class_id": labels.class_id[first],
+            "track_id": labels.track_id[first], "score": np.minimum(labels.score[first], labels.score[second]),
+            "source": np.full(len(times), LabelSource.INTERPOLATED),
+        },
+        labelled_us=np.setdiff1d(wanted, known), classes=labels.classes, sensor=labels.sensor,
+    )  # fmt: skip
+    return Labels.concatenate([replace(kept, labelled_us=np.intersect1d(wanted, known)), made])
+
+
+def pairs(labels: Labels, min_overlap: float = MIN_OVERLAP) -> tuple[Ints, Ints]:
+    """Rows that are one object at neighbouring labelled times: the earlier [P] and the later [P]."""
+    frame = np.searchsorted(labels.labelled_us, labels.t_us)
+    order = np.lexsort((frame, labels.class_id, labels.track_id))
+    order = order[labels.track_id[order] >= 0]
+    here, there = order[:-1], order[1:]
+    same = (labels.track_id[here] == labels.track_id[there]) & (labels.class_id[here] == labels.class_id[there])
+    same &= frame[here] + 1 == frame[there]
+    found = [np.stack([here[same], there[same]])]
+    without = np.flatnonzero(labels.track_id < 0)
+    rows = np.split(without, np.flatnonzero(np.diff(frame[without])) + 1)
+    for earlier, later in pairwise(rows):
+        if frame[earlier[0]] + 1 == frame[later[0]]:
+            found.append(_by_overlap(labels, earlier, later, min_overlap))
+    first, second = np.concatenate(found, axis=1).astype(np.int64)
+    return first, second
+
+
+def _by_overlap(labels: Labels, earlier: Ints, later: Ints, min_overlap: float) -> Ints:
+    """The best pairs among rows of two times: [2, P]."""
+    left, right = labels.boxes[earlier].astype(np.float64), labels.boxes[later].astype(np.float64)
+    corner = np.maximum(left[:, None, :2], right[None, :, :2])
+    size = np.maximum(np.minimum(left[:, None, 2:], right[None, :, 2:]) - corner, 0)
+    shared = size.prod(axis=2)
+    areas = [(boxes[:, 2:] - boxes[:, :2]).prod(axis=1) for boxes in (left, right)]
+    union = areas[0][:, None] + areas[1][None] - shared
+    allowed = (shared >= min_overlap * union) & (union > 0)
+    allowed &= labels.class_id[earlier][:, None] == labels.class_id[later][None]
+    worth = np.where(allowed, np.divide(shared, union, out=np.zeros_like(shared), where=union > 0), 0.0)
+    rows, columns = linear_sum_assignment(worth, maximize=True)
+    paired = worth[rows, columns] > 0
+    return np.stack([earlier[rows[paired]], later[columns[paired]]])
+
+
+def times_between(first_us: Ints, second_us: Ints, times_us: Ints) -> tuple[Ints, Ints]:
+    """Sorted times that lie strictly inside each of P spans, one behind the other: which span [Q], which time [Q]."""
+    start, end = np.searchsorted(times_us, first_us, "right"), np.searchsorted(times_us, second_us, "left")
+    which, place = expanded(start.astype(np.int64), end.astype(np.int64))
+    return which, times_us[place]
+
+
+def boxes_between(
+    t_us: Ints, boxes: NDArray[np.float32], first: Ints, second: Ints, times_us: Ints
+) -> NDArray[np.float32]:
+    """Boxes [Q, 4] on the way from rows ``first`` to rows ``second`` [Q] of a table, at these times [Q]."""
+    before, after = t_us[first], t_us[second]
+    share = ((times_us - before) / np.maximum(after - before, 1))[:, None]
+    return np.asarray((1 - share) * boxes[first].astype(np.float64) + share * boxes[second], np.float32)

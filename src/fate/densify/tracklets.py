@@ -1,0 +1,184 @@
+"""From what a detector saw at every time, and the sparse truth, to dense labels.
+
+1. Detections of at least ``track_score`` enter the tracker (``tracker.py``), time after time. At annotated times the
+   boxes of the truth enter instead: a track that takes one up is *confirmed* there.
+2. A tracklet stays if it was seen at ``min_steps · f / 20`` times (0.3 s at any rate) or if truth confirms it.
+3. It is labelled from the first to the last time at which it was *sure*: a score of at least the class's own threshold,
+   or truth. In between, weaker detections count (the track vouches for them) and gaps are filled by straight lines.
+   That is what the two thresholds are for: the low one keeps tracks whole, the high one decides what is an object.
+4. Truth is complete at its times, and what lasts is there at some of them: between two annotated times a tracklet
+   counts only if one of the two confirms it. (Not so where a recording has no truth at all.)
+5. At annotated times the truth stands alone, as it was given. All other times of the rate become labelled, also those
+   where nothing was found.
+
+A detection keeps its box and score (source ``TRACKED``). A filled gap (``INTERPOLATED``) has the score ``track_score``:
+the detector was less sure than that there, and the track says that it should not have been.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.data.clips import Grid
+from fate.densify.interpolation import boxes_between, times_between
+from fate.densify.tracker import MAX_AGE_US, MIN_OVERLAP, Tracker
+from fate.errors import FateError
+from fate.events.labels import Labels, LabelSource
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+#: Scores from which a class's detections are labels on their own.
+THRESHOLDS: Mapping[str, float] = {"car": 0.6, "pedestrian": 0.3}
+
+
+@dataclass(frozen=True)
+class TrackletOptions:
+    """How detections become labels.
+
+    Attributes:
+        track_score: from which detections enter the tracker.
+        thresholds: from which they are sure, by the name of the class.
+        other_threshold: the same for classes without one.
+        min_overlap: IoU at which the tracker takes a detection for the same object.
+        max_gap_us: the longest gap that is bridged.
+        min_steps: times at which a tracklet was seen, at 20 Hz.
+        with_truth: whether the sparse truth enters the tracker and confirms tracks; if not, tracks stand on their own.
+    """
+
+    track_score: float = 0.3
+    thresholds: Mapping[str, float] = field(default_factory=lambda: dict(THRESHOLDS))
+    other_threshold: float = 0.5
+    min_overlap: float = MIN_OVERLAP
+    max_gap_us: int = MAX_AGE_US
+    min_steps: int = 6
+    with_truth: bool = True
+
+    def __post_init__(self) -> None:
+        scores = {"the score of tracking": self.track_score, "the threshold of other classes": self.other_threshold}
+        scores |= {f"the threshold of {name}": value for name, value in self.thresholds.items()}
+        for what, value in scores.items():
+            if not 0 <= value <= 1:
+                raise FateError(f"{what} is {value}; expected 0 to 1")
+        if self.min_steps < 1 or self.max_gap_us < 0:
+            raise FateError(
+                f"tracklets of {self.min_steps} steps with gaps of {self.max_gap_us} µs were asked for; expected at"
+                " least 1, and 0 or more"
+            )
+
+    def threshold(self, classes: Sequence[str]) -> NDArray[np.float64]:
+        """Of each class: [classes]; never below the score of tracking."""
+        found = [max(self.thresholds.get(name, self.other_threshold), self.track_score) for name in classes]
+        return np.array(found, np.float64)
+
+    def least_steps(self, hz: float) -> int:
+        """Times at which a tracklet must be seen at this rate."""
+        return max(1, math.ceil(self.min_steps * hz / 20 - 1e-9))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def dense_labels(
+    predictions: Labels,
+    truth: Labels,
+    grid: Grid,
+    count: int,
+    hz: float,
+    options: TrackletOptions | None = None,
+) -> Labels:
+    """Labels of one recording at one rate, at all times but those that an annotated time stands for.
+
+    Args:
+        predictions: at all times of the grid, with scores; labelled times are those that were predicted.
+        truth: sparse; may be empty.
+        grid: the windows of the rate.
+        count: how many.
+        hz: the rate.
+        options: the defaults unless given.
+    """
+    chosen = options or TrackletOptions()
+    times = np.array([grid.end_us(number) for number in range(count)], np.int64)
+    unseen = np.setdiff1d(times, predictions.labelled_us)
+    if len(unseen):
+        raise FateError(f"predictions lack {len(unseen)} of {count} times, such as {unseen[0]} µs; sweep them first")
+    taken = [number for number in grid.labelled(truth.labelled_us) if number < count]
+    free = np.setdiff1d(np.delete(times, taken), truth.labelled_us)
+    seen = predictions.select((predictions.score >= chosen.track_score) & np.isin(predictions.t_us, free))
+    seen = replace(seen, labelled_us=free, classes=truth.classes, sensor=truth.sensor)
+    parts = [seen, replace(truth, score=np.ones_like(truth.score))] if chosen.with_truth else [seen]
+    annotated = truth.labelled_us if chosen.with_truth else np.zeros(0, np.int64)
+    tracks = _tracked(Labels.concatenate(parts), chosen)
+    made = _labels_of(tracks, free, annotated, chosen, hz)
+    first_id = int(truth.track_id.max(initial=-1)) + 1  # numbers of the truth's own tracks stay theirs
+    return replace(made, track_id=made.track_id + first_id)
+
+
+def _tracked(labels: Labels, options: TrackletOptions) -> Labels:
+    """The same rows with the numbers of their tracks."""
+    tracker = Tracker(options.min_overlap, options.max_gap_us)
+    ends = np.searchsorted(labels.t_us, labels.labelled_us, "right")
+    boxes, scores, classes = labels.boxes, labels.score, labels.class_id
+    ids, start = np.full(len(labels), -1, np.int64), 0
+    for time, end in zip(labels.labelled_us.tolist(), ends.tolist(), strict=True):
+        ids[start:end] = tracker.step(time, boxes[start:end], scores[start:end], classes[start:end])
+        start = end
+    return replace(labels, track_id=ids)
+
+
+def _labels_of(tracks: Labels, free_us: Ints, annotated_us: Ints, options: TrackletOptions, hz: float) -> Labels:
+    """The tracklets that are kept, with their gaps filled, where truth confirms them, at ``free_us`` only."""
+    rows = _sure_rows(tracks, np.isin(tracks.t_us, annotated_us), options, hz)
+    boxes = tracks.boxes
+    follows = tracks.track_id[rows[1:]] == tracks.track_id[rows[:-1]]
+    first, second = rows[:-1][follows], rows[1:][follows]
+    which, times = times_between(tracks.t_us[first], tracks.t_us[second], free_us)
+    first, second = first[which], second[which]
+    filled = boxes_between(tracks.t_us, boxes, first, second, times)
+    boxes, t_us = np.concatenate([boxes[rows], filled]), np.concatenate([tracks.t_us[rows], times])
+    track, class_id = (np.concatenate([of[rows], of[first]]) for of in (tracks.track_id, tracks.class_id))
+    score = np.concatenate([tracks.score[rows], np.full(len(times), options.track_score)])
+    source = np.repeat([LabelSource.TRACKED, LabelSource.INTERPOLATED], [len(rows), len(times)])
+    keep = np.isin(t_us, free_us)
+    if len(annotated_us):
+        keep &= _confirmed(track, t_us, annotated_us, ~keep)
+    x1, y1, x2, y2 = boxes[keep].T
+    columns = {"t_us": t_us, "class_id": class_id, "track_id": track, "score": score, "source": source}
+    columns = {name: values[keep] for name, values in columns.items()}
+    return Labels.from_unsorted(
+        {**columns, "x1": x1, "y1": y1, "x2": x2, "y2": y2},
+        labelled_us=free_us, classes=tracks.classes, sensor=tracks.sensor,
+    )  # fmt: skip
+
+
+def _sure_rows(tracks: Labels, true: Bools, options: TrackletOptions, hz: float) -> Ints:
+    """Rows of the tracklets that stay, from where each is sure first to where it is sure last; track by track."""
+    rows = np.lexsort((tracks.t_us, tracks.track_id))
+    if not len(rows):
+        return rows
+    starts = np.flatnonzero(np.r_[True, np.diff(tracks.track_id[rows]) != 0])
+    lengths = np.diff(np.r_[starts, len(rows)])
+    names = tracks.classes or [""] * (int(tracks.class_id.max()) + 1)
+    sure = true | (tracks.score >= options.threshold(names)[tracks.class_id])
+    place = np.arange(len(rows))
+    first = np.minimum.reduceat(np.where(sure[rows], place, len(rows)), starts)
+    last = np.maximum.reduceat(np.where(sure[rows], place, -1), starts)
+    stays = (lengths >= options.least_steps(hz)) | np.logical_or.reduceat(true[rows], starts)
+    of = np.repeat(np.arange(len(starts)), lengths)
+    return np.asarray(rows[stays[of] & (place >= first[of]) & (place <= last[of])])
+
+
+def _confirmed(track: Ints, t_us: Ints, annotated_us: Ints, true: Bools) -> Bools:
+    """Rows [N] whose track has a row of the truth (``true``) at the annotated time before them, or at the one after."""
+    tracks, number = np.unique(track, return_inverse=True)
+    confirms = np.zeros((len(tracks), len(annotated_us) + 2), np.bool_)  # with one that does not at either end
+    after = np.searchsorted(annotated_us, t_us, "left") + 1
+    confirms[number[true], after[true]] = True
+    return np.asarray(confirms[number, after - 1] | confirms[number, after])

@@ -1,0 +1,114 @@
+"""``fate densify`` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import fate
+from fate.cli.densify import HELP, densify
+from fate.cli.rates import SeveralRates, parse_rates, spread
+from fate.densify.store import open_dense_labels
+from fate.errors import FateError
+from fate.models.checkpoints import save_model
+from tests.densify.squares import CLASSES, SENSOR, seeing_detector, squares
+
+app = typer.Typer(rich_markup_mode=None)
+app.command("densify", cls=SeveralRates, help=HELP)(densify)
+
+
+def run(*arguments: str | Path) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if isinstance(result.exception, FateError):  # ``main`` prints it and exits with 1
+        return 1, str(result.exception)
+    return result.exit_code, result.output.replace("\n", " ")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model, and a dataset in the folder of a split, with exact truth as the simulator writes it."""
+    folder = tmp_path_factory.mktemp("drives")
+    train = folder / "train"
+    train.mkdir()
+    opened = squares(train, start_us=0)
+    for recording in opened.recordings:
+        times = np.arange(5_000, recording.end_us, 5_000)
+        left = (10 + 30 * times / (recording.end_us)).astype(np.float32)
+        ones, none = np.ones_like(left), np.zeros(len(times), int)
+        truth = fate.Labels(times, left, 20 * ones, left + 12, 35 * ones, none, none, classes=CLASSES, sensor=SENSOR)
+        fate.write_labels(train / f"{recording.name}_truth.npz", truth)
+    model = tmp_path_factory.mktemp("model") / "seeing.safetensors"
+    save_model(seeing_detector(), model)
+    return model, folder
+
+
+def test_labels_are_made_for_the_rates_given_and_gone_on_with(files: tuple[Path, Path], tmp_path: Path) -> None:
+    model, folder = files
+    options = ("--out", tmp_path / "dense", "--kind", "own", "--track-score", "0.15", "--sure", "car=0.2")
+    code, text = run(model, folder, "--hz", "20", "40", *options)
+    assert code == 0, text
+    assert "3 recordings, 0 of them done before" in text
+    assert "40 Hz:" in text
+    opened = open_dense_labels(tmp_path / "dense")
+    assert opened.rates == (20, 40)
+    assert opened.manifest["options"]["thresholds"] == {"car": 0.2, "pedestrian": 0.3}
+    code, text = run(model, folder, "--hz", "40,20", *options)
+    assert code == 0, text
+    assert "3 of them done before, 0 windows seen" in text
+    code, text = run(model, folder, *options[:-1], "car=0.3")
+    assert code == 1
+    assert "options.thresholds.car was 0.2 and is 0.3" in text
+
+
+def test_a_check_prints_the_table_and_keeps_the_figures(files: tuple[Path, Path], tmp_path: Path) -> None:
+    model, folder = files
+    assert run(model, folder, "--hz", "40", "--out", tmp_path / "dense", "--kind", "own")[0] == 0
+    code, text = run("--check", folder, "--labels", tmp_path / "dense", "--json", tmp_path / "q.json", "--kind", "own")
+    assert code == 0, text
+    assert "between annotated times" in text
+    assert json.loads((tmp_path / "q.json").read_text())["rows"][0]["hz"] == 40
+    assert (tmp_path / "q.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "expected MODEL DATASET --out DIR"),
+        (("m.safetensors", "d"), "expected MODEL DATASET --out DIR"),
+        (("m.safetensors", "d", "--out", "o", "--hz", "0"), "--hz 0 was given"),
+        (("m.safetensors", "d", "--out", "o", "--hz", "fast"), "--hz fast was given"),
+        (("m.safetensors", "d", "--out", "o", "--shard", "5/4"), "--shard 5/4 was given"),
+        (("m.safetensors", "d", "--out", "o", "--sure", "car"), "--sure car was given"),
+        (("m.safetensors", "d", "--out", "o", "--sure", "car=7"), "the threshold of car is 7"),
+        (("m.safetensors", "d", "--out", "o", "--device", "tpu"), "--device tpu"),
+        (("m.safetensors", "d", "--out", "o", "--json", "f.json"), "--labels and --json go with --check"),
+        (("--check", "d"), "goes with --labels DIR"),
+        (("m.safetensors", "--check", "d", "--labels", "o"), "without MODEL"),
+    ],
+)
+def test_bad_usage_exits_with_2(arguments: tuple[str, ...], words: str) -> None:
+    code, text = run(*arguments)
+    assert code == 2, text
+    assert words in text
+
+
+def test_bad_input_is_one_sentence(files: tuple[Path, Path], tmp_path: Path) -> None:
+    model, folder = files
+    code, text = run(tmp_path / "none.safetensors", folder, "--out", tmp_path / "o", "--kind", "own")
+    assert (code, "none.safetensors" in text) == (1, True)
+    code, text = run("--check", folder, "--labels", tmp_path, "--kind", "own")
+    assert (code, "has no manifest.json" in text) == (1, True)
+    code, text = run(model, folder, "--out", tmp_path / "o", "--kind", "own", "--shard", "9/9")
+    assert (code, "shard 9/9 of 3 recordings is empty" in text) == (1, True)
+
+
+def test_rates_may_be_given_in_three_ways() -> None:
+    assert spread(["--hz", "40", "80", "--out", "7"]) == ["--hz", "40", "--hz", "80", "--out", "7"]
+    assert spread(["--hz", "40", "--hz", "80", "drives"]) == ["--hz", "40", "--hz", "80", "drives"]
+    assert parse_rates(["40,80", "100"], ()) == (40, 80, 100)
+    assert parse_rates(None, (20,)) == (20,)
