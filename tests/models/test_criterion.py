@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from fate.models.boxes import xyxy_from_cxcywh
-from fate.models.heads.criterion import ForLoss, Predictions, boxes_per_process, loss, set_losses
+from fate.models.heads.criterion import ForLoss, Predictions, loss, set_losses
 from fate.models.heads.matching import FlatTargets, Matches, match
+from fate.models.heads.targets import mean_over_processes
 from fate.models.outputs import Targets
 
 FRAME = (256, 320)
@@ -170,7 +171,7 @@ def test_losses_are_float32_inside_autocast_and_of_half_precision() -> None:
 
 def _count_in_process(rank: int, folder: str, results: Any) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    results[rank] = float(boxes_per_process((0, 6)[rank], CPU))
+    results[rank] = float(mean_over_processes(torch.tensor((0, 6)[rank])))
     torch.distributed.destroy_process_group()
 
 
@@ -179,5 +180,5 @@ def test_processes_divide_by_the_mean_of_their_boxes(tmp_path: Path) -> None:
         results = manager.list([None, None])
         torch.multiprocessing.spawn(_count_in_process, (str(tmp_path), results), nprocs=2)
         assert list(results) == [3, 3]
-    assert boxes_per_process(0, CPU) == 1
-    assert boxes_per_process(6, CPU) == 6
+    assert mean_over_processes(torch.tensor(0)) == 1
+    assert mean_over_processes(torch.tensor(6)) == 6

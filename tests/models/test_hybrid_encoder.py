@@ -184,6 +184,18 @@ def test_attention_is_one_graph() -> None:
         torch.testing.assert_close(compiled(maps), attention(maps))
 
 
+def test_no_windows_at_all_ask_no_kernel_and_reach_every_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_for_nothing(*_: Tensor, **__: object) -> Tensor:
+        raise AssertionError("on a GPU, in bfloat16, this gives None for no windows")
+
+    monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", not_for_nothing)
+    attention = AIFI(16, 4, 24)
+    maps = attention(torch.zeros(0, 16, 3, 5))
+    assert maps.shape == (0, 16, 3, 5)
+    maps.sum().backward()
+    assert all(parameter.grad is not None for parameter in attention.parameters())
+
+
 def test_a_width_that_does_not_divide_is_refused() -> None:
     with pytest.raises(FateError, match="width 30 was given with 8 heads"):
         HybridEncoder(CHANNELS, 30)

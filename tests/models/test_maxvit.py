@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fate.errors import FateError
-from fate.models.backbones.maxvit import OFFICIAL_NAMES, MaxViT, Memory
+from fate.models.backbones.maxvit import OFFICIAL_NAMES, Kind, MaxViT, Memory
 from fate.models.layers.attention import SelfAttention, TransformerBlock, from_grid, from_windows, to_grid, to_windows
 from fate.models.layers.conv_lstm import ConvLSTM
 from fate.models.renaming import renamed
@@ -230,6 +230,76 @@ def test_smaller_sizes_work(dims: tuple[int, ...]) -> None:
     backbone = model(dims=dims, partition=(8, 10))
     features, _ = backbone(torch.randn(1, 4, 256, 320))
     assert [feature.shape[1] for feature in features] == [*dims[1:]]
+
+
+# --- stages of other kinds ---
+
+KINDS: tuple[Kind, ...] = ("plain", "convolution", "global", "attention")
+
+
+@any_memory
+@torch.no_grad()
+def test_stages_of_every_kind_step_as_they_run_over_a_clip(memory: Memory) -> None:
+    backbone, images = model(memory, kinds=KINDS, mlp_ratio=2), torch.randn(3, 2, 4, 64, 96)
+    clip, last = backbone(images.flatten(0, 1), None, 3)
+    assert [tuple(feature.shape[1:]) for feature in clip] == [(16, 8, 12), (32, 4, 6), (64, 2, 3)]
+    state = None
+    for t in range(3):
+        features, state = backbone(images[t], state)
+        for one, whole in zip(features, clip, strict=True):
+            torch.testing.assert_close(one, whole.view(3, 2, *whole.shape[1:])[t], rtol=0, atol=1e-5)
+    assert state is not None
+    assert [part is None for part in state] == [True, False, False, False]
+    torch.testing.assert_close(state[1:], last[1:], rtol=0, atol=1e-5)
+
+
+def reached(backbone: MaxViT, stage: int) -> Tensor:
+    """Which cells of a stage's map [H, W] a change of one cell of its input reaches."""
+    images = torch.randn(1, 4, 64, 192, generator=torch.Generator().manual_seed(0))
+    before = backbone.all_stages(images)[0]
+    inputs = images if stage == 0 else before[stage - 1].clone()
+    _, _, height, width = inputs.shape
+    inputs[..., height // 2, width // 2] += 1.0
+    with torch.no_grad():
+        after, _ = backbone.stages[stage](inputs, None, 1, 1.0)
+    return (after - before[stage])[0].abs().amax(0) > 1e-6
+
+
+@torch.no_grad()
+def test_a_kind_says_how_far_a_stage_looks() -> None:
+    counts = {}
+    for kind in get_args(Kind):
+        seen = reached(model(kinds=("plain", kind, "attention", "attention")), 1)
+        assert seen.shape == (8, 24)
+        counts[kind] = int(seen.sum())
+    assert counts["plain"] <= 4  # the strided 3×3 convolution alone
+    assert counts["plain"] < counts["convolution"] <= 6 * 6  # and 5×5 around it
+    assert counts["global"] == 6 * counts["plain"]  # every point of the grids of 2×3 that it touches
+    assert counts["attention"] >= 6 * 6  # of the grids of a whole window
+
+
+def test_every_parameter_of_every_kind_gets_a_gradient() -> None:
+    backbone = model(kinds=KINDS).train()
+    features, _ = backbone(torch.randn(4, 4, 64, 96), None, 2)
+    sum(feature.square().mean() for feature in features).backward()  # type: ignore[union-attr]
+    assert all(parameter.grad is not None and parameter.grad.abs().max() > 0 for parameter in backbone.parameters()), [
+        name for name, parameter in backbone.named_parameters() if parameter.grad is None
+    ]
+
+
+def test_attention_without_an_mlp_has_fewer_parameters_and_nothing_else_changes() -> None:
+    with_mlp, without = (model(mlp_ratio=ratio) for ratio in (4, 0))
+    gone = with_mlp.state_dict().keys() - without.state_dict().keys()
+    assert gone == {name for name in with_mlp.state_dict() if ".mlp" in name and ".memory." not in name}
+    assert without.state_dict().keys() < with_mlp.state_dict().keys()
+
+
+def test_a_stage_without_attention_may_have_any_width() -> None:
+    assert MaxViT(4, dims=(6, 10, 32, 64), kinds=("plain", "convolution", "global", "global")).channels == (10, 32, 64)
+    with pytest.raises(FateError, match="four of attention, global, convolution, plain"):
+        MaxViT(4, kinds=("plain", "conv", "global", "global"))  # type: ignore[arg-type]
+    with pytest.raises(FateError, match="four of attention"):
+        MaxViT(4, kinds=("attention",))
 
 
 @needs_gpu

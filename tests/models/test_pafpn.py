@@ -156,3 +156,14 @@ def test_channels_last_stays_and_changes_nothing() -> None:
 def test_other_than_three_maps_are_refused() -> None:
     with pytest.raises(FateError, match="2 maps, of \\(8, 16\\) channels; expected three"):
         PAFPN((8, 16))
+
+
+def test_channel_by_channel_every_map_reaches_every_output_with_far_fewer_parameters() -> None:
+    neck = PAFPN(CHANNELS, depthwise=True, activation="hardswish")
+    features = [image.requires_grad_() for image in maps()]
+    for output, image in zip(neck(features), features, strict=True):
+        assert output.shape == image.shape
+        gradients = torch.autograd.grad((output**2).sum(), features, retain_graph=True)
+        assert all(gradient.abs().sum() > 0 for gradient in gradients)
+    count, whole = (sum(parameter.numel() for parameter in each.parameters()) for each in (neck, PAFPN(CHANNELS, 1)))
+    assert count < whole / 2

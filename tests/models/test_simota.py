@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
 from fate.errors import FateError
 from fate.models.boxes import xyxy_from_cxcywh
@@ -104,7 +106,7 @@ def plain_assignment(outputs: Outputs, targets: list[Targets]) -> dict[tuple[int
 
 def assignment(outputs: Outputs, targets: list[Targets]) -> Assignment:
     assert outputs.objectness is not None
-    padded = PaddedTargets.of(targets, outputs.boxes.device)
+    padded = PaddedTargets.of(targets, CLASSES, outputs.boxes.device)
     return assign(outputs.boxes, outputs.class_logits, outputs.objectness, outputs.training, padded)
 
 
@@ -176,6 +178,84 @@ def test_loss_is_the_written_out_sum_with_each_box_weighed() -> None:
                 sums["class"] -= weight * (goal * math.log(p) + (1 - goal) * math.log(1 - p))
     for name, term in loss(outputs, targets).items():
         assert term.item() == pytest.approx(sums[name] / len(matched), rel=1e-5), name
+
+
+def window_by_window(outputs: Outputs, targets: list[Targets]) -> dict[str, Tensor]:
+    """The loss as the public code goes about it: what is matched is taken out, one window after the other."""
+    found = plain_assignment(outputs, targets)
+    assert outputs.objectness is not None
+    sums = {name: outputs.boxes.sum() * 0 for name in ("iou", "objectness", "class")}
+    for window, target in enumerate(targets):
+        pairs = {anchor: box for (of, anchor), box in found.items() if of == window}
+        anchor, box = (
+            torch.tensor(list(pairs), dtype=torch.int64),
+            torch.tensor(list(pairs.values()), dtype=torch.int64),
+        )
+        weight, true = target.weights[box], target.boxes[box]
+        low = torch.maximum(outputs.boxes[window, anchor, :2], true[:, :2])
+        high = torch.minimum(outputs.boxes[window, anchor, 2:], true[:, 2:])
+        common = (high - low).clamp(min=0).prod(1)
+        sizes = (one[:, 2:] - one[:, :2] for one in (outputs.boxes[window, anchor], true))
+        overlap = common / (sum(size.prod(1) for size in sizes) - common)
+        goal = torch.nn.functional.one_hot(target.class_ids[box], CLASSES) * overlap.detach()[:, None]
+        of_class = cross_entropy(outputs.class_logits[window, anchor], goal, reduction="none").sum(1)
+        there = torch.zeros(len(outputs.objectness[window])).index_fill(0, anchor, 1.0)
+        importance = torch.ones_like(there).index_copy(0, anchor, weight)
+        sums["iou"] = sums["iou"] + 5 * (weight * (1 - overlap**2)).sum()
+        sums["class"] = sums["class"] + (weight * of_class).sum()
+        of_window = cross_entropy(outputs.objectness[window], there, importance, reduction="sum")
+        sums["objectness"] = sums["objectness"] + of_window
+    return {name: term / max(len(found), 1) for name, term in sums.items()}
+
+
+@pytest.mark.parametrize("boxes", [[5, 0, 2, 13], [0, 0], [1], [0, 30]])
+def test_terms_and_gradients_are_those_of_a_loop_over_windows(boxes: list[int]) -> None:
+    outputs, targets = problem(boxes, seed=11)
+    generator = torch.Generator().manual_seed(12)
+    targets = [one._replace(weights=torch.rand(len(one.boxes), generator=generator)) for one in targets]
+    leaves = (outputs.boxes, outputs.class_logits, outputs.objectness)
+    expected = window_by_window(outputs, targets)
+    for name, term in loss(outputs, targets).items():
+        torch.testing.assert_close(term, expected[name])
+        ours, theirs = (
+            torch.autograd.grad(of, leaves, retain_graph=True, allow_unused=True, materialize_grads=True)
+            for of in (term, expected[name])
+        )
+        for mine, plain in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine, plain)
+
+
+def test_what_is_not_matched_may_be_anything_without_spoiling_the_gradient_of_boxes() -> None:
+    outputs, targets = problem([2, 1], seed=13)
+    far = outputs.boxes.detach().clone()
+    free = ~assignment(outputs, targets).matched
+    far[free] = torch.inf
+    boxes = far.requires_grad_()
+    loss(outputs._replace(boxes=boxes), targets)["iou"].backward()
+    assert boxes.grad is not None
+    assert boxes.grad.isfinite().all()
+    assert not boxes.grad[free].any()
+    assert boxes.grad[~free].any()
+
+
+def test_no_value_of_the_device_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of the device "meta" have shapes and no values: whatever asked for one, as a GPU is waited for, fails."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # which meta does not have
+    outputs, targets = problem([3, 0, 7])
+    shapes = Outputs(*(part.detach().to("meta").requires_grad_() for part in outputs[:3]))  # type: ignore[union-attr]
+    anchors = Anchors(*(part.to("meta") for part in outputs.training))
+    total = torch.stack(list(loss(shapes._replace(training=anchors), targets).values())).sum()
+    assert total.is_meta
+    total.backward()
+    assert shapes.boxes.grad is not None
+
+
+@pytest.mark.parametrize("class_id", [-1, CLASSES])
+def test_a_class_the_head_does_not_know_is_refused(class_id: int) -> None:
+    outputs, _ = problem([1])
+    window = Targets.of(torch.tensor([[0.0, 0, 9, 9]]), torch.tensor([class_id]))
+    with pytest.raises(FateError, match=f"{class_id} to {class_id} were given; expected 0 to 2"):
+        loss(outputs, [window])
 
 
 def test_windows_do_not_see_each_other() -> None:

@@ -15,11 +15,12 @@ import torch
 
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
-from fate.events.events import Events
+from fate.events.events import Events, Sensor
 from fate.events.window import Window
 from fate.models import streaming
 from fate.models.detector import Detector
 from fate.models.nms import Detections
+from fate.models.streaming import LEAST_ROOM, ROOM_GROWTH, GraphStep, likely_rooms, room_for
 from tests.encoding.conftest import Pair
 from tests.models.small_detectors import FAMILIES, SENSOR, batch_of, small_detector, some_windows
 
@@ -226,3 +227,60 @@ def test_windows_that_do_not_fit_are_refused(detectors: dict[str, Detector]) -> 
     step(stream(1, streams=2)[0])
     with pytest.raises(FateError, match="a mask of shape"):
         step.reset(torch.tensor([True]))
+
+
+# --- what a GPU has recorded, and when ---
+
+
+class Recorder(GraphStep):
+    """A step that notes what it would record."""
+
+    def __init__(self, detector: Detector, streams: int) -> None:
+        super().__init__(detector, streams, "float32", 0.01, {}, compiler=False)
+        self.noted: list[tuple[int, float | None]] = []
+
+    def _record(self, room: int, scale: float | None) -> Any:
+        self.noted.append((room, scale))
+
+    def window(self, events: int, scale: float | torch.Tensor) -> list[int]:
+        """The rooms that are recorded because of a window with so many events."""
+        before = len(self.noted)
+        self._record_ahead(scale)
+        self._for(events, scale)
+        return [room for room, _ in self.noted[before:]]
+
+
+@pytest.mark.parametrize("events", [0, 1, LEAST_ROOM, LEAST_ROOM + 1, 100_000, 5_000_000])
+def test_a_room_holds_its_events_and_is_not_far_too_large(events: int) -> None:
+    room = room_for(events)
+    assert room >= events
+    assert room == LEAST_ROOM or room < ROOM_GROWTH * events
+    assert room_for(room) == room
+
+
+@pytest.mark.parametrize("streams", [1, 7])
+def test_likely_rooms_hold_four_events_a_pixel_of_every_stream(streams: int) -> None:
+    rooms = likely_rooms(Sensor(240, 304), streams)
+    assert rooms[0] == LEAST_ROOM
+    assert rooms == [room_for(room) for room in rooms]
+    assert rooms[-1] == room_for(4 * 240 * 304 * streams)
+
+
+def test_from_the_third_window_on_nothing_likely_is_recorded(detectors: dict[str, Detector]) -> None:
+    step = Recorder(detectors["s5"], streams=8)
+    rooms = likely_rooms(step.detector.sensor, 8)
+    assert len(rooms) > 2
+    assert step.window(rooms[1], 1.0) == [rooms[1]]
+    assert step.window(10, 1.0) == [room for room in rooms if room != rooms[1]]
+    assert [step.window(events, 1.0) for events in (0, 10, *rooms)] == [[]] * (2 + len(rooms))
+    assert step.window(rooms[-1] + 1, 1.0) == [ROOM_GROWTH * rooms[-1]]
+    assert step.window(rooms[-1] + 2, 1.0) == []
+
+
+def test_windows_that_all_differ_in_length_have_one_graph_each_recorded(detectors: dict[str, Detector]) -> None:
+    step = Recorder(detectors["s5"], streams=8)
+    assert [len(step.window(10, scale)) for scale in (1.0, 0.5, 0.25, 0.125)] == [1] * 4
+    known_to_the_device = torch.ones(8)
+    assert len(step.window(10, known_to_the_device)) == 1
+    assert len(step.window(10, known_to_the_device)) > 0  # graphs that read the length have come twice
+    assert step.window(10, known_to_the_device) == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,8 @@ from torch import Tensor
 
 from fate.models import state as states
 from fate.models.detector import Detector
+from fate.models.heads import criterion
+from fate.models.heads.matching import FlatTargets, Matches
 from fate.models.outputs import Targets
 from fate.models.zoo import build_model
 from tests.models.small_detectors import (
@@ -44,6 +48,7 @@ def detectors() -> dict[str, Detector]:
 def gradients_of_a_step(detector: Detector, targets: Sequence[Targets | None], seed: int = 0) -> dict[str, Tensor]:
     """Of every parameter, for a clip; the terms of the loss are looked at on the way."""
     detector.train().zero_grad(set_to_none=True)
+    torch.manual_seed(seed)  # of what a model drops, and of the noise that a head trains with
     outputs, _ = detector(batch_of(some_windows(STEPS * STREAMS, seed)), steps=STEPS, targets=targets)
     terms = detector.loss(outputs, targets)
     for name, term in terms.items():
@@ -119,15 +124,71 @@ def test_bfloat16_makes_no_numbers_that_are_not_finite(
 def test_weights_of_boxes_scale_what_they_teach(detectors: dict[str, Detector], family: str) -> None:
     """Boxes of weight 0 teach nothing: what is left of the gradient is the background's, which needs no box."""
     boxes, class_ids, _ = some_targets(4, 7)
-    torch.manual_seed(1)
     doubted = gradients_of_a_step(detectors[family], [Targets.of(boxes, class_ids, torch.zeros(4)), None, None, None])
-    torch.manual_seed(1)
     believed = gradients_of_a_step(detectors[family], [Targets.of(boxes, class_ids), None, None, None])
     of_boxes = "head.box_predictions" if family != "evrt" else "head.boxes.1.4"
     names = [name for name in believed if name.startswith(of_boxes)]
     assert names
     assert all(not bool(doubted[name].any()) for name in names)
     assert any(bool(believed[name].any()) for name in names)
+
+
+@families
+def test_a_step_looks_at_no_value_of_its_device_but_to_match(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the device "meta" tensors have shapes and no values: whatever asks for one fails, as a GPU is waited for."""
+
+    def any_match(logits: Tensor, boxes: Tensor, flat: FlatTargets) -> Matches:
+        pairs = sum(min(count, logits.shape[2]) for count in flat.counts)
+        return Matches(*torch.zeros(3, len(boxes), pairs, dtype=torch.int64, device=logits.device))
+
+    monkeypatch.setattr(criterion, "match", any_match)
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # which meta does not have
+    detector = small_detector(family).train()
+    with torch.no_grad():
+        images = detector.encoder(batch_of(some_windows(STEPS * STREAMS)))
+    detector, images = detector.to("meta"), images.to("meta").requires_grad_()
+    targets = [some_targets(3), None, some_targets(0), some_targets(5)]
+    scales = torch.ones(len(images), device="meta")
+    outputs, _ = detector(images, steps=STEPS, targets=targets, step_scale=scales)
+    torch.stack(list(detector.loss(outputs, targets).values())).sum().backward()
+    assert images.grad is not None
+    assert images.grad.is_meta
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU on this machine")
+@families
+def test_a_gpu_is_waited_for_once_to_match_and_else_never(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    detector = small_detector(family).to("cuda").train()
+    batch = batch_of(some_windows(STEPS * STREAMS)).to("cuda")
+    targets = [some_targets(3), None, some_targets(0), some_targets(5)]
+
+    def step() -> None:
+        outputs, _ = detector(batch, steps=STEPS, targets=targets)
+        torch.stack(list(detector.loss(outputs, targets).values())).sum().backward()
+
+    copies = []
+
+    def allowed(*given: Any) -> Matches:
+        """Waits, but for one copy to the CPU alone."""
+        with monkeypatch.context() as inside:
+            inside.setattr(Tensor, "cpu", lambda table: copies.append(1) or waited_for(table))
+            return match(*given)
+
+    def waited_for(table: Tensor) -> Tensor:
+        torch.cuda.set_sync_debug_mode("default")
+        values = table.to("cpu")
+        torch.cuda.set_sync_debug_mode("error")
+        return values
+
+    match = criterion.match
+    step()  # builds kernels, and tables for this size of frame
+    monkeypatch.setattr(criterion, "match", allowed)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len(copies) == (1 if family == "evrt" else 0)
 
 
 @families

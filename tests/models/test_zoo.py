@@ -57,7 +57,7 @@ def test_stems_have_the_same_parameters(name: str) -> None:
     [
         ("get-b", 21_850_000, 21_950_000),
         *((name, 3_000_000, 6_000_000) for name in MODELS if name.endswith("-tiny")),
-        *((name, 900_000, 1_100_000) for name in MODELS if name.endswith("-nano")),
+        *((name, 800_000, 1_200_000) for name in MODELS if name.endswith("-nano")),
     ],
 )
 def test_models_without_a_published_count_are_of_the_size_they_are_called(name: str, least: int, most: int) -> None:
@@ -85,7 +85,9 @@ def test_twins_differ_in_encoder_and_first_convolution_alone(ours: str, twin: st
     different = [name for name in shapes if shapes[name] != of_twin[name]]
     assert len(different) == 1
     assert shapes[different[0]][0] == of_twin[different[0]][0]  # other channels in, as many out
-    assert shapes[different[0]][2:] == of_twin[different[0]][2:]  # the same kernel
+    kernels = shapes[different[0]][2:], of_twin[different[0]][2:]
+    # Small ones have 3 cells of two pixels or 7 pixels, as few as overlapping neighbours allow; else the same kernel.
+    assert kernels == (((3, 3), (7, 7)) if ours in ("fate-s-tiny", "fate-s-nano") else (kernels[1], kernels[1]))
 
 
 def test_every_model_says_what_it_is() -> None:
@@ -158,6 +160,7 @@ def test_one_class_may_be_given_by_its_name() -> None:
         ({"stem": "resize"}, "stem='resize' was given"),
         ({"dims": (8, 16)}, "dims="),
         ({"memory": "gru"}, "memory='gru'"),
+        ({"name": "rvt-s", "official_state": True}, "official_state=True was given .* it belongs to S5"),
     ],
 )  # fmt: skip
 def test_bad_requests_are_refused_in_a_sentence(changed: dict[str, Any], said: str) -> None:

@@ -300,6 +300,7 @@ def test_the_simulated_clip_fits_any_sensor_and_streams_begin_one_after_another(
         ({"opset": 17}, "opset=17 was given; expected 18 to 23"),
         ({"hz": 0}, "0 Hz"),
         ({"model": "fate-q"}, "fate-q was given; expected a .safetensors file"),
+        ({"model": "fate-s-tinny"}, "did you mean 'fate-s-tiny'?"),
         ({"model": "weights.safetensors", "sensor": (60, 90)}, "weights have their own"),
     ],
 )

@@ -179,9 +179,10 @@ class PillarEncoder(nn.Module):
             weight, bias: of the layer.
         """
         events = torch.as_tensor(count, dtype=total.dtype, device=total.device)  # float64 where the device has it
-        if isinstance(self.norm, nn.SyncBatchNorm) and torch.distributed.is_initialized():
+        joined = isinstance(self.norm, nn.SyncBatchNorm) or getattr(self.norm, "spans_processes", False)
+        if joined and torch.distributed.is_initialized():
             together = torch.cat([events[None], total, products.flatten()])
-            torch.distributed.all_reduce(together, group=self.norm.process_group)
+            torch.distributed.all_reduce(together, group=getattr(self.norm, "process_group", None))
             events, total, products = together[0], together[1 : 1 + len(total)], together[1 + len(total) :]
             products = products.view(len(total), -1)
         seen = events.clamp(min=1)

@@ -1,14 +1,13 @@
 """Weights on disk: one safetensors file that says what it is.
 
 The file's header holds, as JSON under ``fate``, how to build the detector (name, classes, sensor, encoder, options) and
-facts about the weights (canonical rate, protocol, version, training). Nothing in it is ever executed. Files of the
-public projects come in through ``fate import-checkpoint``.
+facts about the weights (canonical rate, version and git hash of the code, protocol, training). Nothing in it is ever
+executed. Files of the public projects come in through ``fate import-checkpoint``.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 import fate
+from fate.code_version import git_hash
 from fate.errors import FateError
 from fate.models.detector import CANONICAL_US, Detector
-from fate.models.zoo import rebuild
+from fate.models.zoo import MODELS, nearest, rebuild
+from fate.whole_files import write_whole
 
 FORMAT = 1
 #: Names shown of each kind of mismatch.
@@ -41,7 +42,8 @@ def save_model(
         detector: built by ``zoo.build_model``.
         path: ends in ``.safetensors``.
         dtype: to store floating-point weights in, torch.float16 for small files; None as they are.
-        facts: more for the header, such as the protocol or a summary of training; whatever JSON can hold.
+        facts: more for the header, whatever JSON can hold: ``protocol`` and ``training``, a summary of it, are None
+            unless given; ``git_hash`` is that of the code that runs, unless other code made the weights.
     """
     target = Path(path)
     if target.suffix != ".safetensors":
@@ -49,6 +51,9 @@ def save_model(
     if not detector.description:
         raise FateError("a detector without a description was given; build it with fate.build_model")
     card = {
+        "protocol": None,
+        "training": None,
+        "git_hash": git_hash(),
         **(facts or {}),
         "format": FORMAT,
         "model": detector.description,
@@ -65,15 +70,7 @@ def save_model(
     if not target.parent.is_dir():
         raise FateError(f"{target}: the folder {target.parent} does not exist; make it first")
     content = save({name: _stored(value, dtype) for name, value in detector.state_dict().items()}, metadata)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        try:
-            draft.write_bytes(content)
-            os.replace(draft, target)
-        finally:
-            draft.unlink(missing_ok=True)
-    except OSError as error:
-        raise FateError(f"{target}: cannot be written ({error.strerror})") from None
+    write_whole(target, content)
 
 
 def read_card(path: str | Path) -> dict[str, Any]:
@@ -105,6 +102,15 @@ def read_card(path: str | Path) -> dict[str, Any]:
     return card
 
 
+def is_own(path: str | Path) -> bool:
+    """Whether a file was written by ``save_model``, as far as its header says."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return "fate" in (file.metadata() or {})
+    except (SafetensorError, OSError):
+        return False
+
+
 def load_model(path: str | Path) -> Detector:
     """The detector a file holds, in evaluation mode, on the CPU."""
     card = read_card(path)
@@ -122,8 +128,9 @@ def load_weights(detector: Detector, path: str | Path) -> None:
     """Weights into a detector that is there already; the error names the field that differs."""
     card = read_card(path)
     for field in FIELDS:
-        stored, own = card["model"].get(field), detector.description.get(field)
-        if json.dumps(stored, sort_keys=True) != json.dumps(own, sort_keys=True):
+        # Through JSON, which knows no tuples; 1 and 1.0 are equal.
+        stored, own = card["model"].get(field), json.loads(json.dumps(detector.description.get(field)))
+        if stored != own:
             raise FateError(
                 f"{path}: made for {field} {_shown(stored)}, this detector has {_shown(own)}; build one that agrees,"
                 " or load the file with fate.load_model"
@@ -175,6 +182,8 @@ def _refuse_foreign(source: Path) -> None:
     try:
         with source.open("rb") as file:
             start = file.read(9)
+    except FileNotFoundError:
+        raise FateError(_missing(source)) from None
     except OSError as error:
         raise FateError(f"{source}: cannot be read ({error.strerror}); expected a .safetensors file") from None
     # Nine bytes tell: safetensors begin with the length of their header, which may look like anything, and then a {.
@@ -183,6 +192,18 @@ def _refuse_foreign(source: Path) -> None:
             f"{source}: a pickled checkpoint, which could run any code when opened; expected a .safetensors file:"
             f" fate import-checkpoint {source} OUT.safetensors reads the weights of the public projects safely"
         )
+
+
+def _missing(source: Path) -> str:
+    """Of a name that is no file; it may be meant as that of a model."""
+    name = str(source)
+    if name in MODELS:
+        return (
+            f"{name}: no file has this name, and no weights are bundled under it; give a .safetensors file, or make a"
+            f" detector with fresh weights: fate.build_model({name!r}, classes, sensor)"
+        )
+    meant = nearest(name, MODELS) if source.name == name and not source.suffix else ""
+    return f"{name}: there is no such file, and no model of this name; expected a .safetensors file{meant}"
 
 
 def _shown(value: Any) -> str:

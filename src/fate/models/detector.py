@@ -12,6 +12,7 @@ and a memory that counts time (S5) is told how long its steps are, relative to t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from fate.errors import FateError
 from fate.events.events import Sensor
 from fate.models import nms, state
 from fate.models.frame import Frame
+from fate.models.heads.targets import check_class_ids, sent
 from fate.models.nms import Detections
 from fate.models.outputs import Outputs, Targets
 from fate.models.state import State
@@ -87,10 +89,12 @@ class Detector(nn.Module):
             steps: T, windows of each stream. A clip in one call gives what its windows give one by one, but for
                 rounding: queries of DETR heads that tie may come in another order.
             targets: for training, what is to be seen in each of the N windows; None for windows nobody has labelled.
-                The head then works on labelled windows alone, in their order.
-            step_scale: time between windows over 50 ms, a number or [N]; None: their own durations.
+                The head then works on labelled windows alone, in their order. On the CPU: they are checked there and
+                moved together, while looking at them on a GPU would mean to wait for it.
+            step_scale: time between windows over 50 ms, more than 0, a number or [N]; None: their own durations.
         """
         self._check(len(batch), state, steps, targets)
+        check_step_scale(step_scale)
         if isinstance(batch, EventBatch):
             images = self.encoder(batch)
             step_scale = step_scale_of(batch) if step_scale is None else step_scale
@@ -98,27 +102,33 @@ class Detector(nn.Module):
             images = batch
             self._check_images(images)
         features, state = self.features(images, state, steps, 1.0 if step_scale is None else step_scale)
-        if targets is None:
-            return self.head(features), state
-        labelled = [number for number, given in enumerate(targets) if given is not None]
-        chosen = torch.tensor(labelled, device=images.device, dtype=torch.int64)
-        features = [of_level.index_select(0, chosen) for of_level in features]
-        return self.head(features, [given for given in targets if given is not None]), state
+        return self.predictions(features, targets), state
+
+    def predictions(self, features: Sequence[Tensor], targets: Sequence[Targets | None] | None = None) -> Outputs:
+        """What the head says of N windows: of all, or with targets, in training, of labelled ones alone.
+
+        Args:
+            features: of ``features``.
+            targets: of each window, None where nobody has labelled it.
+        """
+        given = None
+        if targets is not None:
+            given = [of for of in targets if of is not None]
+            if len(given) < len(targets):
+                labelled = [number for number, of in enumerate(targets) if of is not None]
+                chosen = sent(torch.tensor(labelled, dtype=torch.int64), features[0].device)
+                features = [of_level.index_select(0, chosen) for of_level in features]
+        outputs: Outputs = self.head(features, given)
+        return outputs
 
     def _check(self, windows: int, memory: State, steps: int, targets: Sequence[Targets | None] | None) -> None:
         if steps < 1 or windows % steps:
             raise FateError(f"{windows} windows were given in clips of {steps}; expected a multiple")
         if targets is not None and len(targets) != windows:
             raise FateError(f"targets of {len(targets)} windows were given for {windows} windows; expected as many")
-        ids = [given.class_ids for given in targets or () if given is not None and len(given.class_ids)]
+        ids = [given.class_ids for given in targets or () if given is not None]
         if ids:
-            together = torch.cat(ids)
-            lowest, highest = torch.stack([together.min(), together.max()]).tolist()
-            if lowest < 0 or highest >= len(self.classes):
-                raise FateError(
-                    f"targets of class ids {lowest} to {highest} were given; expected 0 to {len(self.classes) - 1}"
-                    f" ({', '.join(self.classes)})"
-                )
+            check_class_ids(torch.cat(ids), len(self.classes), self.classes)
         self._check_state(memory)
         for part in state.tensors(memory):
             if len(part) != windows // steps:
@@ -145,6 +155,20 @@ class Detector(nn.Module):
         fits = isinstance(memory, tuple | list) and len(memory) == 2
         if not fits or any((part is not None) != wanted for part, wanted in zip(memory, kept, strict=True)):
             raise FateError("a state of another model was given; expected what this one returned, or None to begin")
+        # The backbone remembers maps at strides 4 to 32, channels last; ``memory`` those from 8 on, channels first.
+        for part, finest, first in zip(memory, (4, 8), (1, 2), strict=True):
+            for stage, of_stage in enumerate(part or ()):
+                for cells in (tuple(each.shape[first : first + 2]) for each in state.tensors(of_stage)):
+                    self._check_cells(cells, finest << stage)
+
+    def _check_cells(self, cells: tuple[int, ...], stride: int) -> None:
+        """Rows and columns of what is remembered at a stride are those of the frame."""
+        if cells != tuple(side // stride for side in self.frame.padded):
+            given = "×".join(str(side * stride) for side in reversed(cells))
+            raise FateError(
+                f"a state of a frame of {given} pixels was given; this detector is for a sensor of {self.sensor},"
+                f" padded to {self.frame.padded}: expected what it returned, or None to begin"
+            )
 
     def features(
         self, images: Tensor, state: State = None, steps: int = 1, step_scale: float | Tensor = 1.0
@@ -168,6 +192,8 @@ class Detector(nn.Module):
 
     def compile_for_streaming(self, device: str | torch.device = "cpu", **options: Any) -> StreamingStep:
         """A copy that is called with one window after another, as fast as the device allows; see ``streaming``."""
+        if str(device).partition(":")[0] not in ("cpu", "cuda"):
+            raise FateError(f"device {str(device)!r} was asked for; expected cpu or cuda")
         from fate.models.streaming import compile_for_streaming  # noqa: PLC0415  (it is made of detectors)
 
         return compile_for_streaming(self, device, **options)
@@ -187,3 +213,20 @@ def step_scale_of(batch: EventBatch) -> float | Tensor:
     if known is not None and len(set(known)) == 1:
         return known[0] / CANONICAL_US
     return batch.duration_us / CANONICAL_US
+
+
+def check_step_scale(step_scale: float | Tensor | None) -> None:
+    """Refuse steps that do not go forward in time; numbers on a GPU are not looked at, since that means to wait."""
+    if step_scale is None or torch.compiler.is_compiling():
+        return
+    if isinstance(step_scale, Tensor):
+        if step_scale.device.type != "cpu":
+            return
+        bad = step_scale[~((step_scale > 0) & step_scale.isfinite())]
+        wrong = bad.flatten().tolist()[:1]
+    else:
+        wrong = [] if 0 < step_scale < math.inf else [step_scale]
+    if wrong:
+        raise FateError(
+            f"step_scale={wrong[0]:g} was given; expected the time between windows over 50 ms, a finite number above 0"
+        )

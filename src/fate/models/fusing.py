@@ -1,4 +1,8 @@
-"""A trained detector as it runs fastest: what BatchNorm has learned is folded into the convolution before it."""
+"""A trained detector as it runs fastest: the same function from fewer and quicker operations.
+
+What BatchNorm has learned is folded into the convolution before it, and convolutions that read the same input become
+one.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,11 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from fate.models.detector import Detector
+from fate.models.heads.yolox import YOLOXHead
 from fate.models.layers.conv import ConvNormAct
 from fate.models.necks.hybrid_encoder import HybridEncoder
 from fate.models.necks.latent_memory import LatentMemory
+from fate.models.necks.pafpn import CSPLayer
 
 
 def fused(detector: Detector) -> Detector:
@@ -24,5 +30,20 @@ def fused(detector: Detector) -> Detector:
         if isinstance(module, ConvNormAct) and isinstance(module.norm, nn.BatchNorm2d):
             module.conv = fuse_conv_bn_eval(module.conv, module.norm)
             module.norm = nn.Identity()  # type: ignore[assignment]
+    for module in list(result.modules()):
+        if isinstance(module, CSPLayer | YOLOXHead):
+            module.fuse_()
     result.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return result
+
+
+def lay_out_for_cpu_(detector: Detector) -> None:
+    """Weights of matrix products are put into memory input by input instead of output by output; their values stay.
+
+    A product of some hundred rows spends much of its time on bringing weights into that order, call by call: on an ARM
+    core a small detector takes a sixth less time without. The encoder reads its weights in the usual order.
+    """
+    for name, part in detector.named_children():
+        for module in part.modules():
+            if name != "encoder" and isinstance(module, nn.Linear):
+                module.weight = nn.Parameter(module.weight.t().contiguous().t(), requires_grad=False)

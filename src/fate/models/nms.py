@@ -36,7 +36,11 @@ PAIRS_AT_ONCE = 1 << 24
 
 
 class Detections(NamedTuple):
-    """The M objects found in one window, best first."""
+    """The M objects found in one window, by falling confidence.
+
+    Confidence is objectness · class where a head has objectness, else the score. So scores themselves need not fall:
+    with ``score="class"`` they leave the objectness out.
+    """
 
     boxes: Tensor  #: [M, 4] xyxy, sensor pixels
     scores: Tensor  #: [M] 0 to 1

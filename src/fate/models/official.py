@@ -23,7 +23,7 @@ from torch import Tensor
 from fate.errors import FateError
 from fate.models import transformers_layout
 from fate.models.backbones import maxvit, presnet
-from fate.models.checkpoints import check_entries, save_model
+from fate.models.checkpoints import check_entries, is_own, save_model
 from fate.models.detector import Detector
 from fate.models.heads import rtdetr, yolox
 from fate.models.necks import hybrid_encoder, latent_memory, pafpn
@@ -83,6 +83,8 @@ def import_checkpoint(
         model: for RT-DETR on COCO, the detector its weights go into: "fate-e" for the one with pillars. None for the
             one the checkpoint is of.
     """
+    if is_own(source):
+        raise FateError(f"{source}: written by FATE, so it needs no import; fate.load_model reads it as it is")
     names = (classes,) if isinstance(classes, str) else classes
     given = _Given(source, read_tensors(source), names, sensor, model)
     if any(name.startswith("mdl.backbone.") for name in given.entries):

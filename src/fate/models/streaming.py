@@ -5,9 +5,15 @@
 
 On a GPU the way from events to boxes is some hundred short kernels, and starting them from Python takes many times
 longer than running them. Here they are recorded once, as a CUDA graph, and started with one call. A graph has fixed
-shapes, but windows do not hold a fixed number of events: there is one graph for each power of two (and each length of
-windows), and what is left of its room is given to one more window, whose image nobody looks at. The best proposals
-come back in one copy; overlapping ones are suppressed on the CPU.
+shapes, but windows do not hold a fixed number of events: there are graphs with room for more and more, each four times
+as large as the one before, and what is left of a room is given to one more window, whose image nobody looks at. (That
+costs next to nothing: sorting 100 000 events too many takes a GPU some hundredths of a ms.) The best proposals come
+back in one copy; overlapping ones are suppressed on the CPU.
+
+Recording takes as long as some dozen windows, and a stream must not wait for it whenever a few more events come than
+before. So the second window of a length, which says that more will follow, has all graphs recorded that this sensor is
+likely to need (``likely_rooms``); only a window with more events than that is late once more. Whoever cannot wait for
+the first two either calls ``GraphStep.prepare``.
 
 On a CPU the model runs as it is, with BatchNorm folded away.
 """
@@ -25,12 +31,12 @@ from torch import Tensor, nn
 
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
-from fate.events.events import Events
+from fate.events.events import Events, Sensor
 from fate.events.window import Window
 from fate.models import state as states
 from fate.models.backbones.maxvit import MaxViT
 from fate.models.detector import CANONICAL_US, Detector, step_scale_of
-from fate.models.fusing import fused
+from fate.models.fusing import fused, lay_out_for_cpu_
 from fate.models.heads.yolox import YOLOXHead
 from fate.models.nms import Candidates, Detections, Score, best_classes, best_proposals, finished, suppress
 from fate.models.state import State
@@ -39,12 +45,32 @@ from fate.models.state import State
 #: cores); "bfloat16": to 7 bits, where that is safe (the S5 layer, boxes and scores stay in float32).
 Precision = Literal["float32", "tf32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-#: Events that the smallest graph has room for.
-LEAST_ROOM = 1 << 13
+#: Events that the smallest graph has room for, and how much more each larger one has.
+LEAST_ROOM, ROOM_GROWTH = 1 << 13, 4
+#: Events a pixel that a window is likely to stay below; a car passing close by makes one or two in 50 ms.
+LIKELY_EVENTS = 4
+#: Calls before a recording: the first of all compile kernels and choose algorithms, which no graph can hold.
+FIRST_CALLS, LATER_CALLS = 3, 1
 #: Lengths of windows that are prepared for; a source whose windows all differ must not fill the memory.
 RATES = 16
 #: Proposals that a graph hands over, best first.
 CANDIDATES = 512
+
+
+def room_for(events: int) -> int:
+    """Events that the smallest graph for so many has room for."""
+    room = LEAST_ROOM
+    while room < events:
+        room *= ROOM_GROWTH
+    return room
+
+
+def likely_rooms(sensor: Sensor, streams: int) -> list[int]:
+    """Rooms of the graphs that windows of ``streams`` such sensors are likely to need, smallest first."""
+    rooms = [LEAST_ROOM]
+    while rooms[-1] < LIKELY_EVENTS * sensor.height * sensor.width * streams:
+        rooms.append(rooms[-1] * ROOM_GROWTH)
+    return rooms
 
 
 def compile_for_streaming(
@@ -88,6 +114,7 @@ def compile_for_streaming(
     model = fused(detector).to(where)
     if where.type == "cuda":
         return GraphStep(model, streams, chosen, confidence, options, compiler)
+    lay_out_for_cpu_(model)
     return StreamingStep(model, streams, chosen, confidence, options)
 
 
@@ -194,13 +221,17 @@ class GraphStep(StreamingStep):
         super().__init__(detector, streams, precision, confidence, options)
         self._predict = torch.compile(self._predicted) if compiler else self._predicted
         self._recorded: dict[tuple[int, float | None], _Recorded] = {}
+        self._seen: set[float | None] = set()  # lengths of windows that have come once
+        self._ready: set[float | None] = set()  # those whose likely graphs are all there
         self._pool: Any = None
         self._host: Tensor | None = None
 
     def __call__(self, batch: EventBatch) -> list[Detections]:
         self._check(batch)
         with torch.inference_mode(), torch.cuda.device(self.device):
-            recorded = self._for(batch.num_events, self._step_scale(batch))
+            scale = self._step_scale(batch)
+            self._record_ahead(scale)
+            recorded = self._for(batch.num_events, scale)
             _fill(recorded.events, batch)
             recorded.graph.replay()
             return self._read(recorded.found)
@@ -213,21 +244,21 @@ class GraphStep(StreamingStep):
                 _write(self.state, states.reset(self.state, chosen))
 
     def prepare(self, most_events: int, duration_us: int) -> None:
-        """Record the graphs for windows of up to so many events now, instead of when they first come.
+        """Record the graphs for windows of up to so many events now, and those that are likely besides.
 
         Args:
             most_events: in the windows of all streams together.
             duration_us: of a window.
         """
-        room = LEAST_ROOM
         with torch.inference_mode(), torch.cuda.device(self.device):
             window = Window(0, duration_us), Events.empty(self.detector.sensor)
             scale = self._step_scale(EventBatch.from_windows([window] * self.streams))
-            while True:
+            self._seen.add(_known(scale))
+            self._record_ahead(scale)
+            room = LEAST_ROOM
+            while room <= room_for(most_events):
                 self._for(room, scale)
-                if room >= most_events:
-                    return
-                room *= 2
+                room *= ROOM_GROWTH
 
     def stages(self, batches: Sequence[EventBatch]) -> dict[str, list[float]]:
         """ms that windows take to be encoded, to go through the model, and to be read back; the memory is as before.
@@ -254,15 +285,27 @@ class GraphStep(StreamingStep):
 
     def _for(self, events: int, scale: float | Tensor) -> _Recorded:
         """The graph with room for so many events; where windows last equally long, one for their duration."""
-        room = max(LEAST_ROOM, 1 << (max(events, 1) - 1).bit_length())
-        known = scale if isinstance(scale, float) else None
+        room, known = room_for(events), _known(scale)
         if (room, known) not in self._recorded:
             self._recorded[room, known] = self._record(room, known)
         return self._recorded[room, known]
 
+    def _record_ahead(self, scale: float | Tensor) -> None:
+        """All graphs that are likely, when windows of this length come for the second time.
+
+        A source whose windows all differ in length would otherwise have a set recorded for every one of them.
+        """
+        known = _known(scale)
+        if known in self._seen and known not in self._ready:
+            for room in likely_rooms(self.detector.sensor, self.streams):
+                self._for(room, scale)
+            self._ready.add(known)
+        self._seen.add(known)
+
     @torch.inference_mode()
     def _record(self, room: int, scale: float | None) -> _Recorded:
         batch = _with_room(room, self.streams, self.detector, self.device)
+        calls = LATER_CALLS if self._recorded else FIRST_CALLS
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side), self._precision():
@@ -270,7 +313,7 @@ class GraphStep(StreamingStep):
                 _, after = self.detector(self.detector.encoder(batch)[: self.streams])
                 self.state = states.mapped(torch.zeros_like, after)
             before = states.mapped(Tensor.clone, self.state)
-            for _ in range(3):  # first calls compile kernels and choose algorithms, which no graph can hold
+            for _ in range(calls):
                 self._run(batch, scale)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
@@ -307,6 +350,11 @@ class GraphStep(StreamingStep):
         else:
             stays = suppress(candidates, self.options.get("max_overlap", 0.45))
         return finished(candidates, stays, self.detector.sensor, self.options.get("score", "class"))
+
+
+def _known(scale: float | Tensor) -> float | None:
+    """A length that all windows of a call have in common; None where only the device knows."""
+    return scale if isinstance(scale, float) else None
 
 
 def _timed(work: Callable[[], object]) -> float:

@@ -21,12 +21,13 @@ from fate.encoding.grids import GRIDS
 from fate.encoding.pillars import PillarEncoder
 from fate.errors import FateError
 from fate.models.backbones.get import GET
-from fate.models.backbones.maxvit import MaxViT, Memory
+from fate.models.backbones.maxvit import Kind, MaxViT, Memory
 from fate.models.backbones.presnet import PResNet
 from fate.models.detector import Detector
 from fate.models.frame import Frame, Stem, frame_of
 from fate.models.heads.rtdetr import RtDetrHead
 from fate.models.heads.yolox import YOLOXHead
+from fate.models.layers.conv import Activation
 from fate.models.necks.hybrid_encoder import HybridEncoder
 from fate.models.necks.latent_memory import LatentMemory
 from fate.models.necks.pafpn import PAFPN
@@ -71,6 +72,11 @@ def maxvit_yolox(
     official_state: bool = False,
     bottlenecks: int = 2,
     head_dim: int | None = None,
+    kinds: Sequence[Kind] = ("attention",) * 4,
+    mlp_ratio: int = 4,
+    depthwise: bool = False,
+    head_width: int | None = None,
+    full_head: bool = False,
 ) -> Family:
     """RVT and S5-ViT: attention with a memory in every stage, YOLOX's neck and head.
 
@@ -80,12 +86,29 @@ def maxvit_yolox(
         memory: "lstm" (RVT) or "s5" (S5-ViT).
         official_state: S5 as the public code computes it, for its checkpoints.
         bottlenecks: in each CSP layer of the neck.
-        head_dim: channels of one head of attention; None for two heads in the first stage.
+        head_dim: channels of one head of attention; None for two heads in the first stage that attends.
+        kinds: what each stage does before it remembers, see ``maxvit.Kind``.
+        mlp_ratio: channels inside an MLP over those around it.
+        depthwise: for small models on CPUs: neck and head filter each channel by itself, with an activation that needs
+            no exp, and the stem's kernel is as small as its stride allows (with pillars of two pixels 3 instead of 7).
+        head_width: channels inside the detection head; None for a quarter of the last stage's.
+        full_head: a head of full convolutions all the same: it learns better, for a third of a small model's time.
     """
+    if official_state and memory != "s5":
+        raise FateError(
+            f"official_state=True was given for a model with memory={memory!r}; it belongs to S5 (s5-vit, fate-s)"
+        )
     frame = parts.frame(4)
-    backbone = MaxViT(parts.channels, dims, memory, frame.stem_stride, frame.partition, head_dim, official_state)
-    neck = PAFPN(backbone.channels, bottlenecks=bottlenecks)
-    return Family(frame, backbone, neck, YOLOXHead(neck.channels, parts.classes))
+    activation: Activation = "hardswish" if depthwise else "silu"
+    backbone = MaxViT(
+        parts.channels, dims, memory, frame.stem_stride, frame.partition, head_dim, official_state, kinds,
+        stem_kernel=max(2 * frame.stem_stride - 1, 3) if depthwise else 7, mlp_ratio=mlp_ratio,
+    )  # fmt: skip
+    neck = PAFPN(backbone.channels, bottlenecks, depthwise, activation)
+    head = YOLOXHead(
+        neck.channels, parts.classes, head_width, depthwise=depthwise and not full_head, activation=activation
+    )
+    return Family(frame, backbone, neck, head)
 
 
 def get_yolox(parts: Parts, *, channels: int = 64, groups: int = 16, depths: Sequence[int] = (2, 2, 6, 2)) -> Family:
@@ -135,10 +158,35 @@ def evrt_detr(
 
 
 _SMALL = (48, 96, 192, 384)
-_TINY = (32, 64, 128, 256)
-_nano = partial(maxvit_yolox, dims=(16, 32, 64, 128), bottlenecks=1)
+_tiny = partial(
+    maxvit_yolox,
+    dims=(32, 64, 128, 256),
+    kinds=("convolution", "attention", "attention", "attention"),
+    head_dim=32,
+    depthwise=True,
+    head_width=96,
+    full_head=True,
+)
+_nano = partial(
+    maxvit_yolox,
+    dims=(16, 32, 64, 224),
+    kinds=("plain", "convolution", "global", "global"),
+    mlp_ratio=0,
+    depthwise=True,
+    head_dim=32,
+    head_width=48,
+)
 _evrt_s = partial(evrt_detr, depth=18, expansion=0.5, layers=3)
-_evrt_tiny = partial(evrt_detr, depth=10, widths=(32, 64, 96, 128), hidden=96, feedforward=384, expansion=0.5, layers=3)
+_evrt_tiny = partial(
+    evrt_detr,
+    depth=10,
+    widths=(24, 64, 128, 320),  # parameters where pixels are few
+    hidden=64,
+    feedforward=256,
+    expansion=0.5,
+    layers=3,
+    queries=100,
+)
 
 #: Every detector by its name.
 MODELS: dict[str, Model] = {
@@ -151,10 +199,8 @@ MODELS: dict[str, Model] = {
     "evrt-detr-b": Model("EvRT-DETR-B (Torbunov et al. 2025), PResNet-50", evrt_detr, "evrt-histogram"),
     "evrt-detr-s": Model("EvRT-DETR-S, PResNet-18", _evrt_s, "evrt-histogram"),
     "get-b": Model("GET (Peng et al. 2023), its detector inferred from the paper", get_yolox, "group-tokens"),
-    "fate-s-tiny": Model(
-        "FATE-S for laptops", partial(maxvit_yolox, dims=_TINY, bottlenecks=1), PILLARS, {"channels": 32}
-    ),
-    "s5-vit-tiny": Model("its twin with histograms", partial(maxvit_yolox, dims=_TINY, bottlenecks=1), "histogram"),
+    "fate-s-tiny": Model("FATE-S for laptops", _tiny, PILLARS, {"channels": 32}),
+    "s5-vit-tiny": Model("its twin with histograms", _tiny, "histogram"),
     "fate-e-tiny": Model("FATE-E for laptops", _evrt_tiny, PILLARS, {"channels": 32}),
     "evrt-detr-tiny": Model("its twin with histograms", _evrt_tiny, "evrt-histogram"),
     "fate-s-nano": Model("FATE-S for tests and demos", _nano, PILLARS, {"channels": 16}),
@@ -218,7 +264,7 @@ def rebuild(description: Mapping[str, Any]) -> Detector:
 def model_named(name: str) -> Model:
     """An entry of ``MODELS``; a name that is not there is answered with the nearest."""
     if name not in MODELS:
-        raise FateError(f"model {name!r} was asked for; there are {', '.join(MODELS)}{_nearest(name, MODELS)}")
+        raise FateError(f"model {name!r} was asked for; there are {', '.join(MODELS)}{nearest(name, MODELS)}")
     return MODELS[name]
 
 
@@ -234,7 +280,7 @@ def _class_names(classes: Sequence[str]) -> tuple[str, ...]:
 
 def _encoder(name: str, sensor: Sequence[int], options: Mapping[str, Any]) -> nn.Module:
     if name not in ENCODERS:
-        raise FateError(f"encoder {name!r} was asked for; there are {', '.join(ENCODERS)}{_nearest(name, ENCODERS)}")
+        raise FateError(f"encoder {name!r} was asked for; there are {', '.join(ENCODERS)}{nearest(name, ENCODERS)}")
     encoder: Callable[..., nn.Module] = PillarEncoder if name == PILLARS else GRIDS[name]
     _check_options(name, list(inspect.signature(encoder).parameters)[1:], options)
     return encoder(sensor, **options)
@@ -244,9 +290,10 @@ def _check_options(name: str, known: Sequence[str], options: Mapping[str, Any]) 
     for option, value in options.items():
         if option not in known:
             takes = ", ".join(known) or "no options"
-            raise FateError(f"{option}={value!r} was given; {name} takes {takes}{_nearest(option, known)}")
+            raise FateError(f"{option}={value!r} was given; {name} takes {takes}{nearest(option, known)}")
 
 
-def _nearest(given: object, known: Iterable[str]) -> str:
+def nearest(given: object, known: Iterable[str]) -> str:
+    """What to say of the known name that is most like the given one; nothing where none is."""
     near = difflib.get_close_matches(str(given).lower(), known, n=1, cutoff=0.4)
     return f"; did you mean {near[0]!r}?" if near else ""

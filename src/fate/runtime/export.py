@@ -29,7 +29,7 @@ from fate.errors import FateError, FateWarning, MissingDependencyError
 from fate.events.window import window_us
 from fate.models.checkpoints import load_model
 from fate.models.detector import CANONICAL_US, Detector
-from fate.models.zoo import MODELS, build_model
+from fate.models.zoo import MODELS, build_model, nearest
 from fate.runtime.export_check import Differences, Progress, clip, compare, refuse_above
 from fate.runtime.step_graph import CELLS, StepGraph, to_onnx
 
@@ -144,7 +144,7 @@ def _detector(model: str | Path | Detector, sensor: Sequence[int] | None, classe
         if not Path(model).exists():
             raise FateError(
                 f"{model} was given; expected a .safetensors file, or the name of a model for fresh weights:"
-                f" {', '.join(MODELS)}"
+                f" {', '.join(MODELS)}{nearest(model, MODELS)}"
             )
         return load_model(model)
     warnings.warn(

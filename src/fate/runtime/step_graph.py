@@ -135,8 +135,9 @@ def state_names(state: State) -> list[str]:
     names = []
     for part, of_part in zip(("backbone", "memory"), state, strict=True):
         for number, of_stage in enumerate(of_part or ()):
-            parts = [""] if isinstance(of_stage, Tensor) else [".hidden", ".cell"]
-            names += [f"{part}.{number}{kind}" for kind in parts]
+            if of_stage is not None:  # not every stage has a memory
+                parts = [""] if isinstance(of_stage, Tensor) else [".hidden", ".cell"]
+                names += [f"{part}.{number}{kind}" for kind in parts]
     return names
 
 

@@ -3,25 +3,34 @@
 Four stages, each at half the resolution of the one before: a strided convolution with a norm, attention within windows
 and then over a grid, and a memory at every pixel, which is an LSTM in RVT and a state-space layer in S5-ViT. What the
 memory says is the stage's output, for the next stage and, from the second on, for the neck.
+
+The smallest detectors cannot afford attention where pixels are many: there a stage may mix neighbours by a cheap
+convolution instead, and the first may be its strided convolution alone (``Kind``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from fate.errors import FateError
 from fate.models.layers.attention import TransformerBlock, from_grid, from_windows, to_grid, to_windows
+from fate.models.layers.conv import ConvNormAct, SeparableBlock
 from fate.models.layers.conv_lstm import ConvLSTM
+from fate.models.layers.norm import LayerNorm
 from fate.models.layers.s5 import S5, S5Block
 from fate.models.renaming import Rules
 
 Memory = Literal["lstm", "s5"]
-#: Of one stage: the LSTM's (hidden, cell), or the state of S5.
-StageState = Tensor | tuple[Tensor, Tensor]
+#: What stands before a stage's memory: "attention" (as in RVT) in windows and then over a grid; "global": over the grid
+#: alone; "convolution", each channel by itself, in its place. A "plain" stage is its strided convolution, and has no
+#: memory either.
+Kind = Literal["attention", "global", "convolution", "plain"]
+#: Of one stage: the LSTM's (hidden, cell), or the state of S5; None where it has no memory.
+StageState = Tensor | tuple[Tensor, Tensor] | None
 
 #: From the names of the public checkpoints, below ``mdl.backbone.``, to ours.
 OFFICIAL_NAMES: Rules = (
@@ -68,6 +77,9 @@ class MaxViT(nn.Module):
         partition: Sequence[int] = (8, 10),
         head_dim: int | None = None,
         official_state: bool = False,
+        kinds: Sequence[Kind] = ("attention",) * 4,
+        stem_kernel: int = 7,
+        mlp_ratio: int = 4,
     ) -> None:
         """Args:
         in_channels: of the images.
@@ -76,29 +88,36 @@ class MaxViT(nn.Module):
         stem_stride: 4 for images of one pixel a cell, 2 for pillars of two.
         partition: (rows, columns) that attend to each other. RVT takes the padded frame's size by 32 · split: (8, 10)
             for 256×320 with split 1, (6, 10) for 384×640 with split 2.
-        head_dim: channels of one head of attention; by default the first stage has two heads, as in RVT-B and -S.
+        head_dim: channels of one head of attention; by default the first stage that has attention has two heads, as in
+            RVT-B and -S.
         official_state: S5 as the public code computes it, for its checkpoints; see ``layers.s5``.
+        kinds: of the four stages.
+        stem_kernel: side of the first convolution's kernel, odd.
+        mlp_ratio: channels inside the MLPs behind attention over those around them; 0 for none (S5 brings its own).
         """
         super().__init__()
-        head_dim = dims[0] // 2 if head_dim is None else head_dim
-        if len(dims) != 4 or head_dim < 1 or any(dim % head_dim for dim in dims):
-            raise FateError(f"dims={tuple(dims)} were given; expected four multiples of head_dim={head_dim}")
+        head_dim = _head_dim(dims, kinds, head_dim)
         if memory not in ("lstm", "s5"):
             raise FateError(f"memory={memory!r} was given; expected 'lstm' or 's5'")
         self.channels = tuple(dims[1:])
         self.partition = (int(partition[0]), int(partition[1]))
         self.stem_stride = stem_stride
         widths = zip((in_channels, *dims[:-1]), dims, strict=True)
-        self.stages = nn.ModuleList(
-            Stage(
-                Downsample(before, dim, stem_stride, kernel=7) if stage == 0 else Downsample(before, dim, 2, kernel=3),
-                TransformerBlock(dim, head_dim, normed=True),
-                TransformerBlock(dim, head_dim),
-                ConvLSTM(dim) if memory == "lstm" else S5Block(dim, official_state),
-                self.partition,
-            )
-            for stage, (before, dim) in enumerate(widths)
-        )
+        self.stages = nn.ModuleList()
+        for number, (kind, (before, dim)) in enumerate(zip(kinds, widths, strict=True)):
+            kernel, stride = (stem_kernel, stem_stride) if number == 0 else (3, 2)
+            if kind == "plain":
+                self.stages.append(PlainStage(before, dim, stride, kernel))
+                continue
+            stage = Stage(Downsample(before, dim, stride, kernel), self.partition)
+            if kind == "convolution":
+                stage.mix = SeparableBlock(dim)
+            if kind == "attention":
+                stage.window = TransformerBlock(dim, head_dim, normed=True, mlp_ratio=mlp_ratio)
+            if kind in ("attention", "global"):
+                stage.grid = TransformerBlock(dim, head_dim, normed=kind == "global", mlp_ratio=mlp_ratio)
+            stage.memory = ConvLSTM(dim) if memory == "lstm" else S5Block(dim, official_state)
+            self.stages.append(stage)
 
     def forward(
         self,
@@ -170,7 +189,7 @@ class Downsample(nn.Module):
     def __init__(self, in_channels: int, channels: int, stride: int, kernel: int) -> None:
         super().__init__()
         self.conv = nn.Conv2d(in_channels, channels, kernel, stride, kernel // 2, bias=False)
-        self.norm = nn.LayerNorm(channels)
+        self.norm = LayerNorm(channels)
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, C, H, W] to [N, H', W', C']."""
@@ -179,31 +198,58 @@ class Downsample(nn.Module):
 
 
 class Stage(nn.Module):
-    """Half the resolution, attention in windows and over a grid, memory."""
+    """Half the resolution, a mix of neighbours or attention in windows and over a grid (what there is), memory."""
 
-    def __init__(
-        self,
-        downsample: Downsample,
-        window: TransformerBlock,
-        grid: TransformerBlock,
-        memory: ConvLSTM | S5Block,
-        partition: tuple[int, int],
-    ) -> None:
+    mix: SeparableBlock | None
+    window: TransformerBlock | None
+    grid: TransformerBlock | None
+    memory: ConvLSTM | S5Block
+
+    def __init__(self, downsample: Downsample, partition: tuple[int, int]) -> None:
         super().__init__()
-        self.downsample, self.window, self.grid, self.memory = downsample, window, grid, memory
-        self.partition = partition
+        self.downsample, self.partition = downsample, partition
+        self.mix = self.window = self.grid = None
 
     def forward(
-        self, x: Tensor, state: StageState | None, steps: int, step_scale: float | Tensor
+        self, x: Tensor, state: StageState, steps: int, step_scale: float | Tensor
     ) -> tuple[Tensor, StageState]:
         """[N, C, H, W] and the state before to [N, C', H', W'] and the state after."""
         x = self.downsample(x)
         _, height, width, _ = x.shape
+        if self.mix is not None:
+            x = self.mix(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         # All of a block but attention works token by token, so the whole block runs in the order of the groups.
-        x = from_windows(self.window(to_windows(x, self.partition)), self.partition, height, width)
-        x = from_grid(self.grid(to_grid(x, self.partition)), self.partition, height, width)
+        if self.window is not None:
+            x = from_windows(self.window(to_windows(x, self.partition)), self.partition, height, width)
+        if self.grid is not None:
+            x = from_grid(self.grid(to_grid(x, self.partition)), self.partition, height, width)
         if isinstance(self.memory, S5Block):
             x, state = self.memory(x, state, steps, step_scale)
         else:
             x, state = self.memory(x, state, steps)
         return x.permute(0, 3, 1, 2), state
+
+
+class PlainStage(nn.Module):
+    """A convolution with stride, BatchNorm and ReLU: nothing that costs more than it."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int, kernel: int) -> None:
+        super().__init__()
+        self.conv = ConvNormAct(in_channels, channels, kernel, stride, activation="relu")
+
+    def forward(
+        self, x: Tensor, state: StageState, steps: int, step_scale: float | Tensor
+    ) -> tuple[Tensor, StageState]:
+        """[N, C, H, W] to [N, C', H', W']; there is no state."""
+        return self.conv(x), None
+
+
+def _head_dim(dims: Sequence[int], kinds: Sequence[Kind], asked: int | None) -> int:
+    """Channels of one head of attention."""
+    if len(kinds) != 4 or not set(kinds) <= set(get_args(Kind)):
+        raise FateError(f"kinds={tuple(kinds)} were given; expected four of {', '.join(get_args(Kind))}")
+    attending = [dim for dim, kind in zip(dims, kinds, strict=False) if kind in ("attention", "global")]
+    head_dim = asked if asked is not None else attending[0] // 2 if attending else 1
+    if len(dims) != 4 or head_dim < 1 or any(dim % head_dim for dim in attending):
+        raise FateError(f"dims={tuple(dims)} were given; expected four multiples of head_dim={head_dim}")
+    return head_dim

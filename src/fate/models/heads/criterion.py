@@ -20,8 +20,10 @@ from torch.nn import functional
 
 from fate.models.boxes import giou, iou, xyxy_from_cxcywh
 from fate.models.heads.matching import FlatTargets, Matches, match
+from fate.models.heads.targets import mean_over_processes
 
-CLASS_WEIGHT, BOX_WEIGHT, GIOU_WEIGHT = 1.0, 5.0, 2.0
+#: The terms in their order, and what each counts.
+WEIGHTS = {"class": 1.0, "box": 5.0, "giou": 2.0}
 #: Of VariFocal: how much a number that should be 0 counts, and how little small ones do.
 ALPHA, GAMMA = 0.75, 2.0
 
@@ -52,14 +54,14 @@ def loss(outputs: ForLoss, targets: FlatTargets) -> dict[str, Tensor]:
     """
     with torch.autocast(outputs.layers.logits.device.type, enabled=False):
         both = Predictions(*(torch.cat(parts) for parts in zip(outputs.layers, outputs.encoder, strict=True)))
-        boxes = boxes_per_process(len(targets.boxes), both.logits.device)
+        # written there: a copy would be waited for
+        boxes = mean_over_processes(torch.full((), float(len(targets.boxes)), device=both.logits.device))
         terms = set_losses(both, match(*both, targets), targets) / boxes  # [3, layers + 1]
         noisy = terms.new_zeros(3)
         if outputs.denoising is not None and outputs.denoising_matches is not None:
             every_layer = (column.expand(len(outputs.denoising.logits), -1) for column in outputs.denoising_matches)
             noisy = set_losses(outputs.denoising, Matches(*every_layer), targets).sum(dim=1)
             noisy = noisy / (boxes * outputs.denoising_groups)
-        weights = terms.new_tensor([CLASS_WEIGHT, BOX_WEIGHT, GIOU_WEIGHT])
         groups = {
             "": terms[:, -2],
             "_aux": terms[:, :-2].sum(dim=1),
@@ -67,9 +69,9 @@ def loss(outputs: ForLoss, targets: FlatTargets) -> dict[str, Tensor]:
             "_denoising": noisy,
         }
         return {
-            name + group: term
+            name + group: weight * term
             for group, three in groups.items()
-            for name, term in zip(("class", "box", "giou"), (three * weights).unbind(), strict=True)
+            for (name, weight), term in zip(WEIGHTS.items(), three.unbind(), strict=True)
         }
 
 
@@ -91,12 +93,3 @@ def set_losses(predictions: Predictions, matches: Matches, targets: FlatTargets)
     of_box = (given - truth).abs().sum(dim=-1) * weight
     of_giou = (1 - giou(corners, true_corners)) * weight
     return torch.stack([of_class.sum(dim=(1, 2, 3)), of_box.sum(dim=1), of_giou.sum(dim=1)])
-
-
-def boxes_per_process(boxes: int, device: torch.device) -> Tensor:
-    """[] what the loss is divided by; all processes must call this, those without a box too."""
-    count = torch.tensor(float(boxes), device=device)
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.all_reduce(count)
-        count = count / torch.distributed.get_world_size()
-    return count.clamp(min=1)

@@ -87,6 +87,5 @@ def denoising_queries(
 
 def visibility(groups: int, of_group: int, queries: int, device: torch.device) -> Tensor:
     """[D + Q, D + Q] who may look at whom: each at its own group, and all at the decoder's own queries."""
-    group = torch.arange(groups, device=device).repeat_interleave(of_group)
-    group = torch.cat([group, group.new_full((queries,), groups)])
+    group = (torch.arange(groups * of_group + queries, device=device) // of_group).clamp(max=groups)
     return (group[:, None] == group) | (group == groups)

@@ -2,7 +2,8 @@
 
 The cost of a pair is 2 · class + 5 · L1 + 2 · (-GIoU), where class is the difference that calling the prediction
 this class would make to a focal loss (Lin et al. 2017), and L1 is over cxcywh in fractions of the frame. SciPy solves
-each window on the CPU; the costs of all windows and layers get there in one transfer.
+each window on the CPU; the costs of all windows and layers get there in one copy, the only one for which training
+waits, and the pairs come back in another.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from fate.errors import FateError
 from fate.models.boxes import cxcywh_from_xyxy, pairwise_giou, xyxy_from_cxcywh
+from fate.models.heads.targets import joined, sent
 from fate.models.outputs import Targets
 
 CLASS_COST, BOX_COST, GIOU_COST = 2.0, 5.0, 2.0
@@ -41,31 +43,19 @@ class FlatTargets(NamedTuple):
         """Checked.
 
         Args:
-            targets: of N windows, in pixels.
+            targets: of N windows, in pixels, on the CPU if nobody is to wait; see ``targets``.
             frame: (rows, columns) of the padded frame, pixels.
             classes: how many there are.
-            device: of the targets; the N = 0 of them have none.
+            device: where they are wanted.
         """
-        counts = tuple(len(of.boxes) for of in targets)
-        window = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts, dtype=torch.int64))
-        first = torch.tensor([0, *accumulate(counts)][:-1], dtype=torch.int64)
-        place = torch.arange(len(window)) - first[window]
-        nothing = torch.zeros(0, device=device)
-        boxes = torch.cat([nothing.view(0, 4), *(of.boxes.float() for of in targets)])
-        class_ids = torch.cat([nothing.long(), *(of.class_ids for of in targets)])
-        weights = torch.cat([nothing, *(of.weights.float() for of in targets)])
-        if len(class_ids):
-            least, greatest = torch.stack(class_ids.aminmax()).tolist()
-            if least < 0 or greatest >= classes:
-                raise FateError(
-                    f"targets of classes {least} to {greatest} were given; expected 0 to {classes - 1},"
-                    f" since this head knows {classes}"
-                )
+        boxes, class_ids, weights, window, place, counts = joined(targets, classes)
         rows, columns = frame
-        sides = torch.tensor([columns, rows, columns, rows], dtype=torch.float32, device=device)
-        return FlatTargets(
-            cxcywh_from_xyxy(boxes / sides), class_ids, weights, window.to(device), place.to(device), counts
-        )
+        boxes = cxcywh_from_xyxy(boxes / torch.tensor([columns, rows, columns, rows]))
+        # One table, so that one copy moves it; float32 holds small whole numbers exactly.
+        others = torch.stack([weights, class_ids.float(), window.float(), place.float()], dim=1)
+        table = sent(torch.cat([boxes, others], dim=1), device)
+        class_ids, window, place = table[:, 5:].long().unbind(1)
+        return FlatTargets(table[:, :4], class_ids, table[:, 4], window, place, counts)
 
     def padded(self, column: Tensor, filling: int = 0) -> Tensor:
         """[M, ...] → [N, most boxes of a window, ...], ``filling`` where a window has fewer."""
@@ -91,23 +81,25 @@ def match(logits: Tensor, boxes: Tensor, targets: FlatTargets) -> Matches:
         boxes: [R, N, Q, 4] cxcywh, fractions of the frame.
         targets: of the N windows.
     """
-    sets, windows = logits.shape[:2]
-    table = costs(logits, boxes, targets).cpu().numpy()
+    table = costs(logits, boxes, targets).cpu().numpy()  # the one wait for a GPU
     if not np.isfinite(table).all():
         raise FateError(
             "training diverged: predictions (or boxes of the targets) are not finite, so they cannot be matched;"
             " go back to the last good checkpoint with a lower learning rate"
         )
     first = [0, *accumulate(targets.counts)]
-    pairs = np.empty((3, sets, sum(min(count, logits.shape[2]) for count in targets.counts)), np.int64)
-    for of_set in range(sets):
+    pairs_of = [min(count, logits.shape[2]) for count in targets.counts]
+    pairs = np.empty((3, len(table), sum(pairs_of)), np.int64)
+    pairs[0] = np.repeat(np.arange(len(pairs_of)), pairs_of)
+    for of_set, tables in enumerate(table):
         filled = 0
-        for window in range(windows):
-            query, target = _assignment(table[of_set, window, :, : targets.counts[window]])
-            here = slice(filled, filled + len(query))
-            pairs[:, of_set, here] = np.full_like(query, window), query, target + first[window]
-            filled += len(query)
-    return Matches(*torch.from_numpy(pairs).to(logits.device))
+        for window, count in enumerate(pairs_of):
+            if count:
+                here = slice(filled, filled + count)
+                query, target = _assignment(tables[window, :, : targets.counts[window]])
+                pairs[1, of_set, here], pairs[2, of_set, here] = query, target + first[window]
+                filled += count
+    return Matches(*sent(torch.from_numpy(pairs), logits.device))
 
 
 def costs(logits: Tensor, boxes: Tensor, targets: FlatTargets) -> Tensor:

@@ -21,7 +21,6 @@ from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fate.errors import FateError
 from fate.models.boxes import xyxy_from_cxcywh
@@ -31,6 +30,7 @@ from fate.models.heads.denoising import DenoisingQueries, denoising_queries
 from fate.models.heads.matching import FlatTargets
 from fate.models.layers.conv import ConvNormAct
 from fate.models.layers.deformable import DeformableAttention, at_least_float32
+from fate.models.layers.placed_attention import PlacedAttention
 from fate.models.outputs import Outputs, Targets
 from fate.models.renaming import Rules
 
@@ -284,7 +284,7 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, width: int, heads: int, levels: int, points: int, feedforward: int) -> None:
         super().__init__()
-        self.attention = SelfAttention(width, heads)
+        self.attention = PlacedAttention(width, heads)
         self.attention_norm = nn.LayerNorm(width)
         self.reading = DeformableAttention(width, heads, levels, points)
         self.reading_norm = nn.LayerNorm(width)
@@ -313,35 +313,6 @@ class DecoderLayer(nn.Module):
         queries = self.attention_norm(queries + self.attention(queries, positions, visible))
         queries = self.reading_norm(queries + self.reading(queries + positions, boxes, memory, sizes))
         result: Tensor = self.feedforward_norm(queries + self.feedforward(queries))
-        return result
-
-
-class SelfAttention(nn.Module):
-    """Queries attend to one another; where they are counts for who looks at whom, not for what is seen."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.query_key_value = nn.Linear(width, 3 * width)
-        self.output = nn.Linear(width, width)
-        nn.init.xavier_uniform_(self.query_key_value.weight)  # all three as one matrix, like nn.MultiheadAttention
-        nn.init.zeros_(self.query_key_value.bias)
-        nn.init.zeros_(self.output.bias)
-
-    def forward(self, queries: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
-        """[N, Q, C], positions [N, Q, C], visible [Q, Q] or None → [N, Q, C]."""
-        width = queries.shape[2]
-        weight, bias = self.query_key_value.weight, self.query_key_value.bias
-        placed = functional.linear(queries + positions, weight[: 2 * width], bias[: 2 * width])
-        value = functional.linear(queries, weight[2 * width :], bias[2 * width :])
-        query, key, value = (
-            part.view(*part.shape[:2], self.heads, width // self.heads).transpose(1, 2)
-            for part in (*placed.chunk(2, dim=2), value)
-        )
-        seen = value  # right for no windows, which the kernels of a GPU do not take
-        if len(queries):
-            seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=visible)
-        result: Tensor = self.output(seen.transpose(1, 2).flatten(2))
         return result
 
 

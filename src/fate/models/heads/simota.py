@@ -10,7 +10,9 @@ now: a box that many predictions cover well gets many. Only anchors near the mid
 4. An anchor that several boxes claim belongs to the box, of all, for which it is cheapest.
 
 All windows are handled at once, their boxes padded to the same number; everything is float32, inside autocast too, and
-the assignment has no gradient. The public code (RVT) handles one window after the other, to the same result.
+the assignment has no gradient. The public code (RVT) handles one window after the other, to the same result. No shape
+depends on a value, so a GPU is never waited for: what is matched is weighed, and what is not counts 0, instead of the
+one being taken out of the other.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from fate.errors import FateError
 from fate.models.boxes import iou, pairwise_iou
+from fate.models.heads.targets import joined, mean_over_processes, sent
 from fate.models.outputs import Outputs, Targets
 
 RADIUS = 1.5  #: strides around the middle of a box in which anchors are candidates
@@ -50,20 +52,14 @@ class PaddedTargets(NamedTuple):
     real: Tensor  #: [N, M] bool; false: padding
 
     @staticmethod
-    def of(targets: Sequence[Targets], device: torch.device) -> PaddedTargets:
-        """From one ``Targets`` a window."""
-        # One more window, with one box, is padded along and cut off again: so neither N nor M is 0 in between.
-        more = Targets(
-            torch.zeros(1, 4, device=device),
-            torch.zeros(1, dtype=torch.int64, device=device),
-            torch.zeros(1, device=device),
-        )
-        windows = [*(target.to(device) for target in targets), more]
-        boxes, class_ids, weights = (
-            pad_sequence(list(parts), batch_first=True)[:-1] for parts in zip(*windows, strict=True)
-        )
-        real = pad_sequence([torch.ones_like(window.class_ids) for window in windows], batch_first=True)[:-1] > 0
-        return PaddedTargets(boxes, class_ids, weights, real)
+    def of(targets: Sequence[Targets], classes: int, device: torch.device) -> PaddedTargets:
+        """From one ``Targets`` a window, checked; see ``targets``."""
+        boxes, class_ids, weights, window, place, counts = joined(targets, classes)
+        columns = (class_ids.float(), weights, torch.ones(len(boxes)))  # ids are small: float32 holds them exactly
+        table = torch.zeros(len(counts), max((1, *counts)), 7)
+        table[window, place] = torch.cat([boxes, torch.stack(columns, dim=1)], dim=1)
+        table = sent(table, device)
+        return PaddedTargets(table[..., :4], table[..., 4].long(), table[..., 5], table[..., 6] > 0)
 
 
 class Assignment(NamedTuple):
@@ -79,9 +75,10 @@ def loss(outputs: Outputs, targets: Sequence[Targets]) -> dict[str, Tensor]:
 
     "iou": 5 · Σ (1 - IoU²) and "class": Σ cross-entropy against (one-hot · IoU), over the matched predictions;
     "objectness": Σ cross-entropy over all predictions. Each sum is divided by the number of matched predictions (at
-    least 1). A box's weight w_v multiplies what its matched predictions add to the three sums; the divisor counts
-    predictions, whatever their weight, so that a doubtful box pulls less and does not make the others pull more. With
-    all weights 1 this is the public loss. A window without boxes adds to the objectness alone.
+    least 1; their mean over processes that train together). A box's weight w_v multiplies what its matched
+    predictions add to the three sums; the divisor counts predictions, whatever their weight, so that a doubtful box
+    pulls less and does not make the others pull more. With all weights 1 this is the public loss. A window without
+    boxes adds to the objectness alone.
     """
     anchors, objectness = outputs.training, outputs.objectness
     if not isinstance(anchors, Anchors) or objectness is None:
@@ -94,24 +91,24 @@ def loss(outputs: Outputs, targets: Sequence[Targets]) -> dict[str, Tensor]:
     device = outputs.boxes.device
     with torch.autocast(device.type, enabled=False):
         boxes, class_logits, objectness = outputs.boxes.float(), outputs.class_logits.float(), objectness.float()
-        true = PaddedTargets.of(targets, device)
-        assignment = assign(boxes, class_logits, objectness, anchors, true)
-        window, anchor = assignment.matched.nonzero(as_tuple=True)
-        box = assignment.box[window, anchor]
-        weight = true.weights[window, box]
+        true = PaddedTargets.of(targets, class_logits.shape[-1], device)
+        matched, box, reached = assign(boxes, class_logits, objectness, anchors, true)
+        weight = true.weights.gather(1, box)  # [N, Q], as everything below
+        of_matched = torch.where(matched, weight, 0.0)
 
-        overlap = iou(boxes[window, anchor], true.boxes[window, box])
-        class_target = functional.one_hot(true.class_ids[window, box], class_logits.shape[-1])
-        class_target = class_target * assignment.iou[window, anchor, None]
-        class_error = _cross_entropy(class_logits[window, anchor], class_target).sum(-1)
-        object_weight = torch.ones_like(objectness).index_put((window, anchor), weight)
-        object_error = _cross_entropy(objectness, assignment.matched.float())
+        wanted = true.boxes.gather(1, box[:, :, None].expand(-1, -1, 4))
+        # A prediction without a box is compared with what it would be given: its own numbers stay out of the gradient.
+        overlap = iou(torch.where(matched[:, :, None], boxes, wanted), wanted)
+        kinds = torch.arange(class_logits.shape[-1], device=device)
+        class_target = (true.class_ids.gather(1, box)[:, :, None] == kinds) * reached[:, :, None]
+        class_error = _cross_entropy(class_logits, class_target).sum(-1)
+        object_error = _cross_entropy(objectness, matched.float())
 
-        count = max(len(window), 1)
+        count = mean_over_processes(matched.sum())
         return {
-            "iou": IOU_WEIGHT * (weight * (1 - overlap**2)).sum() / count,
-            "objectness": (object_weight * object_error).sum() / count,
-            "class": (weight * class_error).sum() / count,
+            "iou": IOU_WEIGHT * (of_matched * (1 - overlap**2)).sum() / count,
+            "objectness": (torch.where(matched, weight, 1.0) * object_error).sum() / count,
+            "class": (of_matched * class_error).sum() / count,
         }
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from fate.errors import FateError
 from fate.models.heads import simota
-from fate.models.layers.conv import ConvNormAct
+from fate.models.layers.conv import Activation, ConvNormAct, block_diagonal, side_by_side
 from fate.models.outputs import Outputs, Targets
 from fate.models.renaming import Rules
 
@@ -42,6 +43,8 @@ class YOLOXHead(nn.Module):
         classes: how many there are.
         hidden: width of stems and towers; None: a quarter of the last map's channels, as YOLOX scales it.
         strides: pixels of the padded frame per cell, of each map.
+        depthwise: for small models: stems filter each channel by itself too (5×5), and a tower is one 1×1 convolution.
+        activation: behind every convolution of stems and towers.
     """
 
     cells: Tensor
@@ -53,6 +56,8 @@ class YOLOXHead(nn.Module):
         classes: int,
         hidden: int | None = None,
         strides: Sequence[int] = (8, 16, 32),
+        depthwise: bool = False,
+        activation: Activation = "silu",
     ) -> None:
         super().__init__()
         if len(in_channels) != len(strides):
@@ -63,9 +68,11 @@ class YOLOXHead(nn.Module):
         width = in_channels[-1] // 4 if hidden is None else hidden
         self.classes = classes
         self.strides = tuple(strides)
-        self.stems = nn.ModuleList(ConvNormAct(channels, width) for channels in in_channels)
-        self.class_towers = nn.ModuleList(_tower(width) for _ in strides)
-        self.box_towers = nn.ModuleList(_tower(width) for _ in strides)
+        self.depthwise = depthwise
+        self.joined: nn.ModuleList | None = None
+        self.stems = nn.ModuleList(_stem(channels, width, depthwise, activation) for channels in in_channels)
+        self.class_towers = nn.ModuleList(_tower(width, depthwise, activation) for _ in strides)
+        self.box_towers = nn.ModuleList(_tower(width, depthwise, activation) for _ in strides)
         self.class_predictions = nn.ModuleList(_prediction(width, classes, PRIOR) for _ in strides)
         self.box_predictions = nn.ModuleList(_prediction(width, 4) for _ in strides)
         self.object_predictions = nn.ModuleList(_prediction(width, 1, PRIOR) for _ in strides)
@@ -81,20 +88,42 @@ class YOLOXHead(nn.Module):
             features: [N, C_i, H_i, W_i], finest first.
             targets: of the N windows; this head looks at them in the loss alone.
         """
-        boxes, objects, classes = [], [], []
-        for level, image in enumerate(features):
-            stem = self.stems[level](image)
-            of_boxes = self.box_towers[level](stem)
-            boxes.append(_by_cell(self.box_predictions[level](of_boxes)))
-            objects.append(_by_cell(self.object_predictions[level](of_boxes)))
-            classes.append(_by_cell(self.class_predictions[level](self.class_towers[level](stem))))
+        raw = torch.cat([_by_cell(self._predicted(level, image)) for level, image in enumerate(features)], dim=1)
         self._lay_cells([(image.shape[-2], image.shape[-1]) for image in features], features[0].device)
         return Outputs(
-            boxes=decoded(torch.cat(boxes, dim=1), self.cells, self.cell_strides),
-            class_logits=torch.cat(classes, dim=1),
-            objectness=torch.cat(objects, dim=1).squeeze(-1),
+            boxes=decoded(raw[..., :4], self.cells, self.cell_strides),
+            class_logits=raw[..., 5:],
+            objectness=raw[..., 4],
             training=self.anchors() if self.training or targets is not None else None,
         )
+
+    def _predicted(self, level: int, image: Tensor) -> Tensor:
+        """[N, C, H, W] of a level → [N, 5 + classes, H, W]: box, objectness, classes."""
+        stem = self.stems[level](image)
+        if self.joined is not None:
+            predicted: Tensor = self.joined[level](stem)
+            return predicted
+        of_boxes, of_classes = self.box_towers[level](stem), self.class_towers[level](stem)
+        boxes, objects = self.box_predictions[level](of_boxes), self.object_predictions[level](of_boxes)
+        return torch.cat([boxes, objects, self.class_predictions[level](of_classes)], dim=1)
+
+    def fuse_(self) -> None:
+        """Where towers are 1×1 convolutions, run both as one, in place and for good; BatchNorm is folded already."""
+        if not self.depthwise or self.joined is not None:
+            return
+        self.joined = nn.ModuleList()
+        for level in range(len(self.strides)):
+            tower, other = (
+                cast(ConvNormAct, towers[level].get_submodule("0")) for towers in (self.box_towers, self.class_towers)
+            )
+            boxes, objects, classes = (
+                cast(nn.Conv2d, predictions[level])
+                for predictions in (self.box_predictions, self.object_predictions, self.class_predictions)
+            )
+            tower.conv = side_by_side([tower.conv, other.conv])
+            self.joined.append(nn.Sequential(tower, block_diagonal([side_by_side([boxes, objects]), classes])))
+        self.box_towers = self.class_towers = nn.ModuleList()
+        self.box_predictions = self.object_predictions = self.class_predictions = nn.ModuleList()
 
     def loss(self, outputs: Outputs, targets: Sequence[Targets]) -> dict[str, Tensor]:
         """The terms of ``simota.loss``: their sum is to be made small."""
@@ -136,8 +165,16 @@ def decoded(raw: Tensor, cells: Tensor, strides: Tensor) -> Tensor:
     return torch.cat([centre - half, centre + half], dim=-1)
 
 
-def _tower(width: int) -> nn.Sequential:
-    return nn.Sequential(ConvNormAct(width, width, kernel=3), ConvNormAct(width, width, kernel=3))
+def _stem(channels: int, width: int, depthwise: bool, activation: Activation) -> nn.Module:
+    narrow = ConvNormAct(channels, width, activation=activation)
+    if not depthwise:
+        return narrow
+    return nn.Sequential(narrow, ConvNormAct(width, width, kernel=5, groups=width, activation=activation))
+
+
+def _tower(width: int, depthwise: bool, activation: Activation) -> nn.Sequential:
+    kernels = (1,) if depthwise else (3, 3)
+    return nn.Sequential(*(ConvNormAct(width, width, kernel, activation=activation) for kernel in kernels))
 
 
 def _prediction(width: int, channels: int, prior: float | None = None) -> nn.Conv2d:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fate.models.layers.norm import LayerNorm
+
 
 def to_windows(x: Tensor, size: tuple[int, int]) -> Tensor:
     """[N, H, W, C] to the tokens [N · groups, L, C] of tiles of ``size`` (rows, columns), which divides H, W."""
@@ -63,21 +65,27 @@ class SelfAttention(nn.Module):
 class TransformerBlock(nn.Module):
     """Attention and an MLP, each added to its input by a small learned factor for each channel (LayerScale)."""
 
-    def __init__(self, channels: int, head_dim: int, normed: bool = False) -> None:
+    def __init__(self, channels: int, head_dim: int, normed: bool = False, mlp_ratio: int = 4) -> None:
         """Args:
         channels: C.
         head_dim: channels of one head; divides C.
         normed: the input comes out of a norm already, so attention needs none of its own.
+        mlp_ratio: channels inside the MLP over C; 0 for no MLP, where one follows anyway.
         """
         super().__init__()
-        self.attention_norm = nn.Identity() if normed else nn.LayerNorm(channels)
+        self.attention_norm = nn.Identity() if normed else LayerNorm(channels, for_product=True)
         self.attention = SelfAttention(channels, head_dim)
         self.attention_scale = nn.Parameter(torch.full((channels,), 1e-5))
-        self.mlp_norm = nn.LayerNorm(channels)
-        self.mlp = nn.Sequential(nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, channels))
-        self.mlp_scale = nn.Parameter(torch.full((channels,), 1e-5))
+        self.mlp: nn.Sequential | None = None
+        if mlp_ratio:
+            inside = mlp_ratio * channels
+            self.mlp_norm = LayerNorm(channels, for_product=True)
+            self.mlp = nn.Sequential(nn.Linear(channels, inside), nn.GELU(), nn.Linear(inside, channels))
+            self.mlp_scale = nn.Parameter(torch.full((channels,), 1e-5))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """[M, L, C] to the same."""
         tokens = torch.addcmul(tokens, self.attention_scale, self.attention(self.attention_norm(tokens)))
+        if self.mlp is None:
+            return tokens
         return torch.addcmul(tokens, self.mlp_scale, self.mlp(self.mlp_norm(tokens)))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from fate.errors import FateError
 
-Activation = Literal["silu", "relu", "none"]
+#: "hardswish" is nearly "silu", made of multiplications alone: for small models on CPUs, where exp takes its time.
+Activation = Literal["silu", "hardswish", "relu", "none"]
 
 
 class ConvNormAct(nn.Module):
@@ -17,7 +20,7 @@ class ConvNormAct(nn.Module):
     Args:
         kernel: side of the kernel, odd, so that (kernel - 1) / 2 zeros around the image keep its middle in place.
         groups: the convolution's groups.
-        activation: "silu", "relu" or "none".
+        activation: "silu", "hardswish", "relu" or "none".
     """
 
     def __init__(
@@ -43,12 +46,53 @@ class ConvNormAct(nn.Module):
         return result
 
 
+class SeparableBlock(nn.Module):
+    """[N, C, H, W] → the same: each channel filtered by itself, then channels mixed, and added to the input."""
+
+    def __init__(self, channels: int, kernel: int = 5) -> None:
+        super().__init__()
+        self.filter = ConvNormAct(channels, channels, kernel, groups=channels, activation="none")
+        self.mix = ConvNormAct(channels, channels, activation="hardswish")
+
+    def forward(self, images: Tensor) -> Tensor:
+        result: Tensor = images + self.mix(self.filter(images))
+        return result
+
+
 def activation_of(name: Activation) -> nn.Module:
     """The activation of that name; it may write over its input."""
     if name == "silu":
         return nn.SiLU(inplace=True)
+    if name == "hardswish":
+        return nn.Hardswish(inplace=True)
     if name == "relu":
         return nn.ReLU(inplace=True)
     if name == "none":
         return nn.Identity()
-    raise FateError(f'activation "{name}" was given; expected "silu", "relu" or "none"')
+    raise FateError(f'activation "{name}" was given; expected "silu", "hardswish", "relu" or "none"')
+
+
+def side_by_side(convs: Sequence[nn.Conv2d]) -> nn.Conv2d:
+    """Convolutions of one input, kernel and stride, with biases, as one whose channels are theirs in a row."""
+    biases = [conv.bias for conv in convs if conv.bias is not None]
+    return _like(convs[0], torch.cat([conv.weight for conv in convs]), torch.cat(biases))
+
+
+def block_diagonal(convs: Sequence[nn.Conv2d]) -> nn.Conv2d:
+    """1×1 convolutions with biases, each of its own input, as one of all inputs in a row."""
+    inputs, before, rows = sum(conv.in_channels for conv in convs), 0, []
+    for conv in convs:
+        rows.append(conv.weight.new_zeros(conv.out_channels, inputs, 1, 1))
+        rows[-1][:, before : before + conv.in_channels] = conv.weight
+        before += conv.in_channels
+    biases = [conv.bias for conv in convs if conv.bias is not None]
+    return _like(convs[0], torch.cat(rows), torch.cat(biases))
+
+
+def _like(conv: nn.Conv2d, weight: Tensor, bias: Tensor) -> nn.Conv2d:
+    """A convolution that goes over the image as ``conv`` does, with other weights, which stay as they are."""
+    out_channels, in_channels, kernel, _ = weight.shape
+    result = nn.Conv2d(in_channels, out_channels, kernel, conv.stride[0], padding=kernel // 2, device="meta")
+    result.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    result.bias = nn.Parameter(bias.detach(), requires_grad=False)
+    return result

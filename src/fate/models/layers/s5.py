@@ -29,15 +29,16 @@ close to 1 that bfloat16 would round their memory away.
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fate.models.layers.scan import scan, times
+from fate.models.layers.norm import LayerNorm
+from fate.models.layers.scan import scan, step, times
 
 BAND_LIMIT = 0.25  # turns in a step; the public "bandlimit" 0.5 is this as a share of Nyquist's 0.5
 SLOWEST, FASTEST = 1e-3, 1e-1  # Δ is drawn between them
@@ -106,19 +107,28 @@ class S5(nn.Module):
         Returns:
             y [N, H, W, C] and x after the last window [B, H, W, 2·P], both float32 (float64 for float64 inputs).
         """
-        with nullcontext() if u.device.type == "meta" else torch.autocast(u.device.type, enabled=False):
+        with _without_autocast(u.device.type):
             u = u.to(torch.promote_types(u.dtype, torch.float32))
             sampled = self.sample(step_scale, u.dtype)
             driven = functional.linear(u, sampled.input_weight)
             if sampled.gain is not None:
                 driven = times(sampled.gain[:, None, None], driven)
-            shape = (steps, len(u) // steps, -1, driven.shape[-1])  # T, B, pixels, pairs
-            before = None if state is None or self.official_state else state.to(u.dtype).reshape(shape[1:])
-            transition = sampled.transition.expand(len(u), -1).view(*shape[:2], -1)
-            states = scan(transition, driven.view(shape), before)
-            y = functional.linear(states.view(driven.shape), sampled.output_weight)
-            last = states[-1].clone() if steps > 1 else states[-1]  # a view would keep the whole clip in memory
-            return torch.addcmul(y, u, self.feedthrough.to(u.dtype)), last.view(-1, *driven.shape[1:])
+            before = None if state is None or self.official_state else state.to(u.dtype)
+            states, last = self._states(sampled.transition, driven, before, steps)
+            y = functional.linear(states, sampled.output_weight)
+            return torch.addcmul(y, u, self.feedthrough.to(u.dtype)), last
+
+    def _states(self, transition: Tensor, driven: Tensor, before: Tensor | None, steps: int) -> tuple[Tensor, Tensor]:
+        """All states [N, H, W, 2·P] and the last of each stream; ``driven`` is B̄ u, shaped like the states."""
+        if steps == 1:
+            per_window = transition if transition.ndim == 1 else transition[:, None, None]
+            states = driven if before is None else step(per_window, driven, before)
+            return states, states
+        shape = (steps, len(driven) // steps, -1, driven.shape[-1])  # T, B, pixels, pairs
+        initial = None if before is None else before.reshape(shape[1:])
+        states = scan(transition.expand(len(driven), -1).view(*shape[:2], -1), driven.view(shape), initial)
+        # A view of the last would keep the whole clip in memory.
+        return states.view(driven.shape), states[-1].clone().view(-1, *driven.shape[1:])
 
     def sample(self, step_scale: float | Tensor = 1.0, dtype: torch.dtype = torch.float32) -> Sampled:
         """The system in steps of ``step_scale`` (a number, or [N]) times Δ."""
@@ -153,9 +163,11 @@ class S5(nn.Module):
         Parameters that change afterwards are not seen; ``train()`` forgets what was kept.
         """
         self._frozen.pop(float(step_scale), None)
-        self._frozen[float(step_scale)] = self.sample(
-            step_scale, torch.promote_types(self.log_step.dtype, torch.float32)
-        )
+        sampled = self.sample(step_scale, torch.promote_types(self.log_step.dtype, torch.float32))
+        if self.log_step.device.type == "cpu":  # a CPU multiplies by weights in this order sooner; their values stay
+            into, out = (weight.t().contiguous().t() for weight in (sampled.input_weight, sampled.output_weight))
+            sampled = sampled._replace(input_weight=into, output_weight=out)
+        self._frozen[float(step_scale)] = sampled
 
     def train(self, mode: bool = True) -> S5:
         """As for every module."""
@@ -169,9 +181,9 @@ class S5Block(nn.Module):
 
     def __init__(self, channels: int, official_state: bool = False) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(channels)
+        self.norm = LayerNorm(channels)
         self.ssm = S5(channels, official_state=official_state)
-        self.mlp_norm = nn.LayerNorm(channels)
+        self.mlp_norm = LayerNorm(channels)
         self.expand = nn.Linear(channels, 2 * channels, bias=False)
         self.contract = nn.Linear(channels, channels, bias=False)
 
@@ -184,6 +196,12 @@ class S5Block(nn.Module):
         v = self.mlp_norm((functional.gelu(y) + u).to(u.dtype))
         values, gates = self.expand(v).chunk(2, -1)
         return self.contract(values * functional.gelu(gates)) + v, state
+
+
+def _without_autocast(device: str) -> AbstractContextManager[Any]:
+    """Nothing is rounded in it; where nothing would be anyway, it costs nothing."""
+    autocast = device != "meta" and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if autocast else nullcontext()
 
 
 def bilinear(eigenvalues: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from fate.errors import FateError
 from fate.models.layers.conv import ConvNormAct
+from fate.models.layers.placed_attention import PlacedAttention
 from fate.models.renaming import Rules
 
 #: Names below ``net_encoder.pth::`` of a public EvRT-DETR checkpoint, as names here.
@@ -118,50 +119,33 @@ class HybridEncoder(nn.Module):
                 module.fuse_()
 
 
-class AIFI(nn.Module):
-    """One Transformer layer over the cells of a map [N, C, H, W]; LayerNorm comes after each sum, as in the first ones.
-
-    The positions are added to what queries and keys are made of, not to the values.
-    """
+class AIFI(PlacedAttention):
+    """One Transformer layer over the cells of a map; LayerNorm comes after each sum, as in the first ones."""
 
     positions: Tensor
 
     def __init__(self, width: int, heads: int, feedforward: int) -> None:
-        super().__init__()
-        if width % heads or width % 4:
-            raise FateError(f"width {width} was given with {heads} heads; expected a multiple of 4 and of the heads")
-        self.heads = heads
-        self.query_key_value = nn.Linear(width, 3 * width)
-        self.output = nn.Linear(width, width)
+        super().__init__(width, heads)
+        if width % 4:
+            raise FateError(f"width {width} was given; expected a multiple of 4, for sine and cosine of x and y")
         self.norm1 = nn.LayerNorm(width)
         self.linear1 = nn.Linear(width, feedforward)
         self.linear2 = nn.Linear(feedforward, width)
         self.norm2 = nn.LayerNorm(width)
-        nn.init.xavier_uniform_(self.query_key_value.weight)  # all three as one matrix, like nn.MultiheadAttention
-        nn.init.zeros_(self.query_key_value.bias)
-        nn.init.zeros_(self.output.bias)
         self.register_buffer("positions", torch.empty(0), persistent=False)
         self.size = (0, 0)
 
-    def forward(self, maps: Tensor) -> Tensor:
+    def forward(self, maps: Tensor) -> Tensor:  # type: ignore[override]  # cells are tokens, and know their places
+        """[N, C, H, W] → [N, C, H, W]."""
         rows, columns = maps.shape[2:]
         if self.size != (rows, columns):  # once for each size of image
             with torch.inference_mode(False):
                 self.positions = position_table(rows, columns, maps.shape[1]).to(self.norm1.weight)
             self.size = (rows, columns)
         tokens: Tensor = maps.flatten(2).transpose(1, 2)
-        tokens = self.norm1(tokens + self.output(self._attended(tokens)))
+        tokens = self.norm1(tokens + super().forward(tokens, self.positions))
         tokens = self.norm2(tokens + self.linear2(functional.gelu(self.linear1(tokens))))
         return tokens.transpose(1, 2).reshape(maps.shape)
-
-    def _attended(self, tokens: Tensor) -> Tensor:
-        """What each token [N, L, C] gathers from all, heads side by side."""
-        batch, cells, width = tokens.shape
-        weight, bias = self.query_key_value.weight, self.query_key_value.bias
-        query, key = functional.linear(tokens + self.positions, weight[: 2 * width], bias[: 2 * width]).chunk(2, dim=2)
-        value = functional.linear(tokens, weight[2 * width :], bias[2 * width :])
-        query, key, value = (part.view(batch, cells, self.heads, -1).transpose(1, 2) for part in (query, key, value))
-        return functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
 
 
 def position_table(rows: int, columns: int, width: int, temperature: float = 10_000.0) -> Tensor:

@@ -15,13 +15,14 @@ shortcut, PyTorch's own initialisation.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fate.errors import FateError
-from fate.models.layers.conv import ConvNormAct
+from fate.models.layers.conv import Activation, ConvNormAct, side_by_side
 from fate.models.renaming import Rules
 
 #: Keys of the public RVT and S5-ViT checkpoints below ``mdl.fpn.``.
@@ -49,21 +50,39 @@ class PAFPN(nn.Module):
     Args:
         channels: of the maps of strides 8, 16 and 32.
         bottlenecks: in each CSP layer; YOLOX's depth 0.67 is 2.
+        depthwise: for small models, maps are mixed by a 1×1 convolution and a 3×3 one of each channel by itself in the
+            place of CSP layers, and halved by 3×3 ones of each channel by itself.
+        activation: behind every convolution.
     """
 
-    def __init__(self, channels: Sequence[int], bottlenecks: int = 2) -> None:
+    def __init__(
+        self,
+        channels: Sequence[int],
+        bottlenecks: int = 2,
+        depthwise: bool = False,
+        activation: Activation = "silu",
+    ) -> None:
         super().__init__()
         if len(channels) != 3:
             raise FateError(f"PAFPN was given {len(channels)} maps, of {tuple(channels)} channels; expected three")
         fine, middle, coarse = self.channels = tuple(channels)
-        self.narrow_32 = ConvNormAct(coarse, middle)
-        self.fuse_16 = CSPLayer(2 * middle, middle, bottlenecks)
-        self.narrow_16 = ConvNormAct(middle, fine)
-        self.fuse_8 = CSPLayer(2 * fine, fine, bottlenecks)
-        self.halve_8 = ConvNormAct(fine, fine, kernel=3, stride=2)
-        self.mix_16 = CSPLayer(2 * fine, middle, bottlenecks)
-        self.halve_16 = ConvNormAct(middle, middle, kernel=3, stride=2)
-        self.mix_32 = CSPLayer(2 * middle, coarse, bottlenecks)
+        conv = partial(ConvNormAct, activation=activation)
+
+        def mix(in_channels: int, out_channels: int) -> nn.Module:
+            if not depthwise:
+                return CSPLayer(in_channels, out_channels, bottlenecks, activation)
+            return nn.Sequential(
+                conv(in_channels, out_channels), conv(out_channels, out_channels, kernel=3, groups=out_channels)
+            )
+
+        self.narrow_32 = conv(coarse, middle)
+        self.fuse_16 = mix(2 * middle, middle)
+        self.narrow_16 = conv(middle, fine)
+        self.fuse_8 = mix(2 * fine, fine)
+        self.halve_8 = conv(fine, fine, kernel=3, stride=2, groups=fine if depthwise else 1)
+        self.mix_16 = mix(2 * fine, middle)
+        self.halve_16 = conv(middle, middle, kernel=3, stride=2, groups=middle if depthwise else 1)
+        self.mix_32 = mix(2 * middle, coarse)
 
     def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
         """[N, C_i, H_i, W_i] at strides 8, 16, 32, each half as high and wide as the one before → the same shapes."""
@@ -82,23 +101,31 @@ class CSPLayer(nn.Module):
     Each bottleneck is a 1×1 and a 3×3 convolution of the same width. [N, in, H, W] → [N, out, H, W].
     """
 
-    def __init__(self, in_channels: int, out_channels: int, bottlenecks: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, bottlenecks: int, activation: Activation = "silu") -> None:
         super().__init__()
         hidden = out_channels // 2
-        self.narrow = ConvNormAct(in_channels, hidden)
-        self.bypass = ConvNormAct(in_channels, hidden)
+        conv = partial(ConvNormAct, activation=activation)
+        self.narrow: ConvNormAct | None = conv(in_channels, hidden)
+        self.bypass: ConvNormAct | None = conv(in_channels, hidden)
+        self.both: ConvNormAct | None = None
         self.bottlenecks = nn.Sequential(
-            *(
-                nn.Sequential(ConvNormAct(hidden, hidden), ConvNormAct(hidden, hidden, kernel=3))
-                for _ in range(bottlenecks)
-            )
+            *(nn.Sequential(conv(hidden, hidden), conv(hidden, hidden, kernel=3)) for _ in range(bottlenecks))
         )
-        self.merge = ConvNormAct(2 * hidden, out_channels)
+        self.merge = conv(2 * hidden, out_channels)
 
     def forward(self, images: Tensor) -> Tensor:
-        through = self.bottlenecks(self.narrow(images))
-        result: Tensor = self.merge(torch.cat([through, self.bypass(images)], dim=1))
+        if self.narrow is not None and self.bypass is not None:
+            narrow, around = self.narrow(images), self.bypass(images)
+        else:
+            narrow, around = self.both(images).chunk(2, dim=1)  # type: ignore[misc]
+        result: Tensor = self.merge(torch.cat([self.bottlenecks(narrow), around], dim=1))
         return result
+
+    def fuse_(self) -> None:
+        """Make one convolution of the two that read the input, in place and for good; BatchNorm is folded already."""
+        if self.narrow is not None and self.bypass is not None:
+            self.both, self.narrow.conv = self.narrow, side_by_side([self.narrow.conv, self.bypass.conv])
+            self.narrow = self.bypass = None
 
 
 def _doubled(images: Tensor) -> Tensor:
