@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from fate.data.dataset import open_dataset
     from fate.data.inspection import inspect
     from fate.data.prepare import prepare
+    from fate.densify.checking import check_labels
     from fate.encoding.batch import EventBatch
     from fate.encoding.bench import bench_encode
     from fate.encoding.grids import build_grid
     from fate.encoding.pillars import PillarEncoder
     from fate.errors import FateError, FateWarning, FormatError, MissingDependencyError
+    from fate.evaluation.evaluate import evaluate
     from fate.events.events import Events, Sensor
     from fate.events.label_files import read_labels, write_labels
     from fate.events.labels import Labels, LabelSource
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from fate.simulation.camera import CameraModel, EventCamera, camera_preset
     from fate.simulation.dataset import simulate
     from fate.simulation.scene import Scene
+    from fate.training.loop import train
 
 _HOME = {
     "FateError": "fate.errors",
@@ -80,6 +83,9 @@ _HOME = {
     "prepare": "fate.data.prepare",
     "simulate": "fate.simulation.dataset",
     "export": "fate.runtime.export",
+    "check_labels": "fate.densify.checking",
+    "evaluate": "fate.evaluation.evaluate",
+    "train": "fate.training.loop",
 }
 
 __all__ = [
@@ -104,8 +110,10 @@ __all__ = [
     "build_grid",
     "build_model",
     "camera_preset",
+    "check_labels",
     "convert",
     "decoder_for",
+    "evaluate",
     "export",
     "import_checkpoint",
     "info",
@@ -119,6 +127,7 @@ __all__ = [
     "read_labels",
     "save_model",
     "simulate",
+    "train",
     "write_events",
     "write_labels",
 ]

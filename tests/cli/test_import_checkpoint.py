@@ -12,8 +12,9 @@ import torch
 
 from fate.cli import import_checkpoint
 from fate.cli.main import main
-from fate.models.checkpoints import read_card
+from fate.models.checkpoints import read_card, save_model
 from fate.models.transformers_layout import DETECTORS
+from fate.models.zoo import build_model
 from tests.cli.test_commands import fate
 from tests.models.conftest import FOLDER
 
@@ -146,3 +147,11 @@ def test_fresh_entries_are_told_by_the_largest_module_that_is_all_fresh() -> Non
     fresh = ["memory.a.w", "memory.b.w", "head.x.0.w", "head.x.1.w", "head.z.b"]
     assert import_checkpoint._modules(fresh, every) == ["memory (2)", "head.x (2)", "head.z.b"]
     assert import_checkpoint._modules([], every) == []
+
+
+def test_a_file_of_fates_own_needs_no_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = tmp_path / "own.safetensors"
+    save_model(build_model("s5-vit-nano", "car", (64, 64)), own)
+    said = refused(capsys, own, tmp_path / "out.safetensors")
+    assert "written by FATE, so it needs no import" in said
+    assert not (tmp_path / "out.safetensors").exists()

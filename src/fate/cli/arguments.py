@@ -185,6 +185,22 @@ def progress_bar(label: str) -> Iterator[Any]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+@contextmanager
+def step_bar(label: str) -> Iterator[Any]:
+    """For long runs: yields ``show(done, total, text)``, a bar on a terminal, a line each time elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, text: print(f"step {done} of {total}: {text}", flush=True)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    said = TextColumn("{task.description}")
+    columns = TextColumn(label), BarColumn(), MofNCompleteColumn(), said, TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("building", total=None)
+        yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
+
+
 def write_json(file: str | None, content: Any) -> None:
     """What a command has printed, as a file too; nothing where none is wanted."""
     if file is None:

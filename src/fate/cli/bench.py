@@ -304,3 +304,50 @@ def _table(result: DecodeBench) -> str:
 def _speed(m: Measurement) -> float:
     """Events a second; for single windows, windows a second."""
     return 1 / m.p50_ms if m.mode.startswith("seek") and m.p50_ms else m.mev_per_s
+
+
+TRAIN_HELP = """How fast detectors train: windows a second, all that a step does included (loading, encoding, forward,
+backward, optimiser, teacher), the share of time spent waiting for data, and memory.
+
+Example:
+
+  fate bench train drives fate-s-nano fate-s-tiny --clips 10,21 --batch 64 --device cuda --compile
+"""
+
+
+@app.command("train", help=TRAIN_HELP)
+def train(
+    dataset: Annotated[str, typer.Argument(help="Folder or YAML file of a dataset.")],
+    models: Annotated[list[str] | None, typer.Argument(metavar="[MODELS]", help="Names; see fate models.")] = None,
+    clips: Annotated[str, typer.Option(help="Windows in a clip, comma-separated.")] = "10,21",
+    batch: Annotated[int, typer.Option(help="Clips in a batch, half of them streams.")] = 16,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    precision: Annotated[str, typer.Option(help="float32 or bf16.")] = "bf16",
+    compiled: Annotated[bool, typer.Option("--compile", help="torch.compile for backbone and neck.")] = False,
+    workers: Annotated[int, typer.Option(help="Processes that load.")] = 4,
+    augmentation: Annotated[str, typer.Option(help="paper, rvt or none.")] = "rvt",
+    strategy: Annotated[
+        str, typer.Option(help="supervised, multi_frequency, consistency or interpolation.")
+    ] = "supervised",
+    seconds: Annotated[float, typer.Option(help="Of each measurement.")] = 10.0,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+) -> None:
+    from rich.console import Console
+
+    from fate.cli.arguments import bad_usage, write_json
+    from fate.errors import FateError
+
+    with bad_usage():
+        lengths = [int(text) for text in clips.split(",") if text.isdigit()]
+        if not lengths or len(lengths) != len(clips.split(",")) or min(lengths) < 1:
+            raise FateError(f"--clips {clips} was given; expected whole numbers, such as 10,21")
+    from fate.training.bench import bench_train
+
+    with Console(stderr=True).status("starting") as status:
+        result = bench_train(
+            dataset, models or ("fate-s-nano", "fate-s-tiny"), lengths, batch, device=device, precision=precision,
+            compiled=compiled, workers=workers, augmentation=augmentation, strategy=strategy, seconds=seconds,
+            progress=status.update,
+        )  # fmt: skip
+    print(result.table())
+    write_json(json_file, result.to_dict())

@@ -11,7 +11,21 @@ from typing import Any
 
 import typer
 
-from fate.cli import bench, convert, evaluate, export, import_checkpoint, info, inspect, models, prepare, simulate
+from fate.cli import (
+    bench,
+    convert,
+    densify,
+    evaluate,
+    export,
+    import_checkpoint,
+    info,
+    inspect,
+    models,
+    prepare,
+    simulate,
+    train,
+)
+from fate.cli.rates import SeveralRates
 from fate.errors import FateError, FateWarning
 
 app = typer.Typer(
@@ -26,7 +40,9 @@ app.command("info", help=info.HELP)(info.info)
 app.command("convert", help=convert.HELP)(convert.convert)
 app.command("inspect", help=inspect.HELP)(inspect.inspect)
 app.command("prepare", help=prepare.HELP)(prepare.prepare)
-app.command("evaluate", help=evaluate.HELP)(evaluate.evaluate)
+app.command("train", help=train.HELP)(train.train)
+app.command("densify", help=densify.HELP, cls=SeveralRates)(densify.densify)
+app.command("evaluate", help=evaluate.HELP, cls=SeveralRates)(evaluate.evaluate)
 app.command("simulate", help=simulate.HELP)(simulate.simulate)
 app.command("models", help=models.HELP)(models.models)
 app.command("import-checkpoint", help=import_checkpoint.HELP)(import_checkpoint.import_checkpoint)

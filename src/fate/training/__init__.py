@@ -1,0 +1,1 @@
+"""Training: strategies, mean teacher, curriculum, the loop and its run directory."""

@@ -1,0 +1,168 @@
+"""How fast detectors train: windows a second with everything that a step does, and how long it waits for data."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from fate.errors import FateError
+from fate.training.config import make_config
+from fate.training.loop import Parts, build
+from fate.training.teacher import follow
+
+#: Steps before the clock starts; compiling takes some of them.
+WARMUP = 6
+
+
+@dataclass(frozen=True)
+class TrainMeasurement:
+    """One model at one length of clips."""
+
+    model: str
+    steps: int  #: T
+    lanes: int  #: B
+    compiled: bool
+    precision: str
+    workers: int
+    batches: int
+    windows_per_s: float
+    waiting_for_data: float  #: share of the time
+    labelled: float  #: share of the windows
+    events_per_window: float
+    memory_gb: float | None  #: peak on the GPU
+
+
+@dataclass(frozen=True)
+class TrainBench:
+    """All measurements of one run."""
+
+    device: str
+    dataset: str
+    measurements: list[TrainMeasurement]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers."""
+        return asdict(self)
+
+    def table(self) -> str:
+        """As Markdown."""
+        head = "| model | clip | batch | compiled | precision | windows / s | waiting for data | memory GB | labelled |"
+        rows = [
+            f"| {m.model} | {m.steps} | {m.lanes} | {'yes' if m.compiled else 'no'} | {m.precision} |"
+            f" {m.windows_per_s:.0f} | {m.waiting_for_data:.1%} |"
+            f" {'–' if m.memory_gb is None else f'{m.memory_gb:.1f}'} | {m.labelled:.0%} |"
+            for m in self.measurements
+        ]
+        return "\n".join([f"{self.device}; {self.dataset}", "", head, "|" + "---|" * 9, *rows])
+
+
+def bench_train(
+    dataset: str,
+    models: Sequence[str] = ("fate-s-nano", "fate-s-tiny"),
+    steps: Sequence[int] = (10, 21),
+    lanes: int = 16,
+    *,
+    device: str = "auto",
+    precision: str = "bf16",
+    compiled: bool = False,
+    workers: int = 4,
+    augmentation: str = "rvt",
+    strategy: str = "supervised",
+    seconds: float = 10.0,
+    progress: Callable[[str], None] | None = None,
+) -> TrainBench:
+    """Train each model for some seconds on clips of each length; half the lanes are random clips, half streams.
+
+    Args:
+        dataset: folder or YAML; its split train is used.
+        models: names.
+        steps: lengths of clips.
+        lanes: clips in a batch.
+        device: cpu, cuda or auto.
+        precision: float32 or bf16.
+        compiled: whether backbone and neck go through torch.compile.
+        workers: processes that load.
+        augmentation: of the data: paper, rvt or none.
+        strategy: any that needs no dense labels.
+        seconds: of each measurement.
+        progress: is told what is measured next.
+    """
+    if lanes < 2 or lanes % 2:
+        raise FateError(f"batches of {lanes} clips were asked for; expected an even number, half of them streams")
+    found = []
+    for model in models:
+        for length in steps:
+            if progress is not None:
+                progress(f"{model}, clips of {length}")
+            content = {
+                "model": {"name": model},
+                "data": {"path": dataset, "validate": "train", "steps": length, "random": lanes // 2,
+                         "streams": lanes // 2, "workers": workers, "augmentation": augmentation},
+                "strategy": {"name": strategy},
+                "run": {"device": device, "precision": precision, "compile": compiled},
+            }  # fmt: skip
+            parts = build(make_config(content))
+            found.append(_measure(parts, seconds))
+            del parts
+            gc.collect()
+    used = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+    name = torch.cuda.get_device_name() if used == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    return TrainBench(f"{name}, torch {torch.__version__}", dataset, found)
+
+
+def _measure(parts: Parts, seconds: float) -> TrainMeasurement:
+    from fate.training.module import TrainingModule  # noqa: PLC0415  (Lightning takes seconds to load)
+
+    config, device = parts.config, parts.device
+    module = TrainingModule(parts.detector, parts.strategy, config)
+    module.place(device)
+    optimiser = module.configure_optimizers()["optimizer"]
+    on_gpu = device == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    batches = iter(parts.batches())
+    count = windows = labelled = events = 0
+    waited = spent = 0.0
+    began = time.perf_counter()
+    while count <= WARMUP or spent < seconds:
+        asked = time.perf_counter()
+        batch = next(batches)
+        waited += time.perf_counter() - asked
+        with torch.autocast(device, torch.bfloat16, enabled=config.run.precision == "bf16"):
+            loss = module.training_step(batch, 0)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(module.student.parameters(), config.optimiser.clip_norm)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        follow(module.teacher, module.student, config.strategy.decay)
+        count += 1
+        windows += len(batch.labels)
+        labelled += sum(each is not None for each in batch.labels)
+        events += getattr(batch.events, "num_events", 0)
+        spent = time.perf_counter() - began
+        if on_gpu and (count == WARMUP or spent >= seconds):
+            torch.cuda.synchronize()
+            spent = time.perf_counter() - began
+        if count == WARMUP:
+            windows = labelled = events = 0
+            waited, began = 0.0, time.perf_counter()
+    del batches
+    return TrainMeasurement(
+        model=config.model.name,
+        steps=config.data.steps,
+        lanes=config.lanes,
+        compiled=config.run.compile,
+        precision=config.run.precision,
+        workers=config.data.workers,
+        batches=count - WARMUP,
+        windows_per_s=windows / spent,
+        waiting_for_data=waited / spent,
+        labelled=labelled / windows,
+        events_per_window=events / windows,
+        memory_gb=torch.cuda.max_memory_allocated() / 1e9 if on_gpu else None,
+    )

@@ -1,0 +1,148 @@
+"""The consistency loss of the mean teacher (section 3.2 of the paper, L_cons).
+
+    L_cons = 1/|U| Σ_i 1/|A_i| Σ_(u,v)∈A_i [ KL(q_t,v ‖ q_s,u) + ‖b_t,v − b_s,u‖₁ ]
+
+U are the windows that teacher (canonical rate) and student (its own rate) both end at the same time, A_i the pairs of
+their predictions by Hungarian matching. Where the paper is silent:
+
+- Of the teacher's predictions those above a score are followed, after non-maximum suppression where the head needs it:
+  its other boxes lie on nothing, and the student would be taught to put some there too. The student's are all in play.
+- q says for every class how likely the prediction is an object of it: σ(class), or σ(objectness) · σ(class) for YOLOX.
+  Both heads answer each class with yes or no, so KL is summed over these answers; over a single softmax a detector of
+  one class would have nothing to agree on, and confidence would not count.
+- Boxes are (centre, size) over the frame's size, as in DETR's own L1; pairs are found with DETR's costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+from torch.nn import functional
+
+from fate.models.boxes import cxcywh_from_xyxy, pairwise_giou
+from fate.models.nms import Candidates, suppress
+from fate.models.outputs import Outputs
+
+#: Weights of the matching's costs: class, L1, GIoU (RT-DETR).
+COSTS = (2.0, 5.0, 2.0)
+#: The most predictions of a window that a teacher is followed in.
+MOST = 100
+#: Probabilities stay this far from 0 and 1.
+EDGE = 1e-6
+
+
+class Followed(NamedTuple):
+    """What the teacher says of N windows; M slots, some empty."""
+
+    boxes: Tensor  #: [N, M, 4] xyxy, pixels
+    probabilities: Tensor  #: [N, M, classes]
+    there: Tensor  #: [N, M] bool
+
+
+class Pairs(NamedTuple):
+    """K matched predictions, all windows together."""
+
+    window: Tensor  #: [K]
+    teacher: Tensor  #: [K] slot
+    student: Tensor  #: [K] prediction
+
+
+def probabilities(outputs: Outputs) -> Tensor:
+    """[N, Q, classes] q: how likely each prediction is an object of each class."""
+    of_class = outputs.class_logits.float().sigmoid()
+    return of_class if outputs.objectness is None else of_class * outputs.objectness.float().sigmoid()[..., None]
+
+
+@torch.no_grad()
+def followed(outputs: Outputs, score: float, max_overlap: float = 0.45) -> Followed:
+    """The teacher's predictions of at least ``score``, best first, without doubles."""
+    chances = probabilities(outputs)
+    confidences, class_ids = chances.max(-1)
+    order = confidences.argsort(dim=1, descending=True, stable=True)[:, :MOST]
+    confidences, class_ids = confidences.gather(1, order), class_ids.gather(1, order)
+    boxes = outputs.boxes.float().gather(1, order[..., None].expand(-1, -1, 4))
+    chances = chances.gather(1, order[..., None].expand(-1, -1, chances.shape[-1]))
+    there = confidences >= score
+    if outputs.objectness is not None:
+        ranked = torch.where(there, confidences, -1.0)
+        there = suppress(Candidates(boxes, ranked, confidences, class_ids, None), max_overlap)
+    most = int(there.sum(1).max()) if len(there) else 0
+    first = there.int().argsort(dim=1, descending=True, stable=True)[:, :most]
+    return Followed(
+        boxes.gather(1, first[..., None].expand(-1, -1, 4)),
+        chances.gather(1, first[..., None].expand(-1, -1, chances.shape[-1])),
+        there.gather(1, first),
+    )
+
+
+@torch.no_grad()
+def matched(teacher: Followed, student: Outputs, size: Sequence[int]) -> Pairs:
+    """Pairs of least cost in each window, every followed prediction with one of the student's.
+
+    Args:
+        teacher: N windows.
+        student: the same windows.
+        size: (height, width) of the padded frame, pixels.
+    """
+    chances = probabilities(student)
+    of_class = -(teacher.probabilities @ chances.transpose(1, 2))
+    ours, theirs = relative(student.boxes, size), relative(teacher.boxes, size)
+    of_box = torch.cdist(theirs, ours, p=1)
+    of_giou = -pairwise_giou(teacher.boxes, student.boxes.float())
+    cost = sum(weight * part for weight, part in zip(COSTS, (of_class, of_box, of_giou), strict=True))
+    table = torch.nan_to_num(torch.as_tensor(cost)).cpu().numpy()  # one copy for all windows
+    counts = teacher.there.sum(1).cpu().tolist()
+    found = [linear_sum_assignment(table[window, :count]) for window, count in enumerate(counts)]
+    columns = [np.repeat(np.arange(len(counts)), counts), *map(np.concatenate, zip(*found, strict=True))]
+    if not counts or not sum(counts):
+        columns = [np.zeros(0, np.int64)] * 3
+    return Pairs(*(torch.from_numpy(np.asarray(column, np.int64)).to(ours.device) for column in columns))
+
+
+def consistency(teacher: Followed, student: Outputs, size: Sequence[int], windows: Tensor | float) -> dict[str, Tensor]:
+    """KL and L1 over matched pairs: the mean over pairs of each window, summed over windows, over |U|.
+
+    Args:
+        teacher: of N windows, without gradients.
+        student: of the same windows.
+        size: (height, width) of the padded frame, pixels.
+        windows: |U|, by which the sum is divided: N, or its mean over processes that train together.
+    """
+    pairs = matched(teacher, student, size)
+    share = 1.0 / torch.bincount(pairs.window, minlength=max(len(teacher.there), 1)).clamp(min=1)
+    weight = share[pairs.window] / windows
+    wanted = teacher.probabilities[pairs.window, pairs.teacher]
+    at = (pairs.window, pairs.student)
+    objectness = None if student.objectness is None else student.objectness[at]
+    of_class = divergence(wanted, student.class_logits[at], objectness)
+    difference = relative(student.boxes[at], size) - relative(teacher.boxes[pairs.window, pairs.teacher], size)
+    of_box = difference.abs().sum(-1)
+    return {"consistency_class": (of_class * weight).sum(), "consistency_box": (of_box * weight).sum()}
+
+
+def divergence(wanted: Tensor, class_logits: Tensor, objectness: Tensor | None = None) -> Tensor:
+    """KL between yes-or-no answers, summed over classes: [K, classes], [K, classes], [K] → [K].
+
+    Args:
+        wanted: the teacher's probabilities.
+        class_logits, objectness: the student's.
+    """
+    yes = functional.logsigmoid(class_logits.float())
+    if objectness is None:
+        no = functional.logsigmoid(-class_logits.float())
+    else:
+        yes = yes + functional.logsigmoid(objectness.float())[:, None]
+        no = torch.log1p(-yes.exp().clamp(max=1 - EDGE))
+    p = wanted.clamp(EDGE, 1 - EDGE)
+    return (p * (p.log() - yes) + (1 - p) * ((1 - p).log() - no)).sum(-1)
+
+
+def relative(boxes: Tensor, size: Sequence[int]) -> Tensor:
+    """Boxes xyxy [..., 4] in pixels as centre and size over the frame's."""
+    height, width = size
+    return cxcywh_from_xyxy(boxes.float()) / boxes.new_tensor([width, height, width, height], dtype=torch.float32)

@@ -1,0 +1,276 @@
+"""A training run from a configuration: build everything, then let Lightning turn the crank.
+
+    fate.train("configs/sim/fate-s-nano.yaml", "runs/nano", ["data.path=drives"])
+
+What is built: the dataset, batches of clips (``data.clips``), the detector (``models.zoo``), the strategy, the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+
+from fate.data.clips import TrainingPlan
+from fate.data.dataset import Dataset, open_dataset
+from fate.data.label_rules import PLAIN_RULES, LabelRules, RuledLabels, label_rules
+from fate.data.labelled_recording import LabelledRecording
+from fate.data.loading import ClipReader, LabelsOf, load
+from fate.errors import FateError, MissingDependencyError
+from fate.events.labels import Labels
+from fate.events.transforms import Augmentation
+from fate.models.checkpoints import check_entries, load_model
+from fate.models.detector import Detector
+from fate.models.zoo import build_model
+from fate.training.config import TrainConfig, read_config
+from fate.training.run_directory import RunDirectory
+from fate.training.strategies import Supervised, strategy_of
+
+AUGMENTATIONS = {
+    "paper": (Augmentation.paper(), Augmentation.paper()),
+    "rvt": (Augmentation.rvt_random(), Augmentation.rvt_stream()),
+    "none": (None, None),
+}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of."""
+
+    config: TrainConfig
+    dataset: Dataset
+    validation: Dataset
+    detector: Detector
+    strategy: Supervised
+    plan: TrainingPlan
+    device: str
+
+    def reader(self, rank: int = 0, world: int = 1) -> ClipReader:
+        """What loads the batches of one of several processes."""
+        random, stream = AUGMENTATIONS[self.config.data.augmentation]
+        teaches = self.strategy.has_teacher and len(self.config.strategy.rates) > 1
+        return ClipReader(
+            self.dataset.labelled,
+            self.dataset.sensor,
+            augmentation=random,
+            stream_augmentation=stream,
+            labels_of=by_rules(self.dataset, self.strategy.labels(self.dataset.labelled, own_labels(self.dataset))),
+            warmup=self.config.strategy.warmup_windows if teaches else None,
+            rank=rank,
+            world=world,
+        )
+
+    def batches(self, first: int = 0, rank: int = 0, world: int = 1) -> DataLoader[Any]:
+        """Batches from number ``first`` on, without end."""
+        plans = partial(self.plan.batches, first)
+        return load(self.reader(rank, world), plans, self.config.data.workers, pin_memory=self.device == "cuda")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of a run."""
+
+    folder: Path
+    step: int
+    finished: bool  #: False where it was asked to stop
+
+
+def build(config: TrainConfig) -> Parts:
+    """Everything but the engine; each fault of the data or the settings is found here."""
+    torch.manual_seed(config.run.seed)
+    dataset = open_dataset(config.data.path, config.data.train).checked()
+    validation = open_dataset(config.data.path, config.data.validate_on).checked()
+    limit = config.run.validate_recordings
+    if limit:
+        validation = _first(validation, limit)
+    detector = build_model(
+        config.model.name, dataset.classes, dataset.sensor, encoder=config.model.encoder,
+        encoder_options=config.model.encoder_options, stem=config.model.stem, **config.model.options,
+    )  # fmt: skip
+    if config.model.weights is not None:
+        start_from(detector, config.model.weights)
+    strategy = strategy_of(config)
+    own = own_labels(dataset)
+    labelled = [_times(own(number, 0.0)) for number in range(len(dataset.labelled))]
+    plan = TrainingPlan(
+        dataset.labelled, labelled, config.data.steps, config.data.random, config.data.streams, strategy.rate(),
+        config.run.seed,
+    )  # fmt: skip
+    return Parts(config, dataset, validation, detector, strategy, plan, _device(config))
+
+
+@dataclass(frozen=True)
+class _ByRules:
+    """Labels of any origin, cut and sorted out by the dataset's rules for training."""
+
+    recordings: Sequence[LabelledRecording]
+    labels_of: LabelsOf
+    rules: LabelRules
+
+    def __call__(self, number: int, hz: float) -> Labels | None:
+        labels, recording = self.labels_of(number, hz), self.recordings[number]
+        if labels is None:
+            return None
+        return self.rules.apply(labels, split=recording.split, downscale=recording.downscale)
+
+
+def by_rules(dataset: Dataset, labels_of: LabelsOf) -> LabelsOf:
+    """Labels as training sees them; RVT's histograms come with theirs sorted out already."""
+    return _ByRules(dataset.labelled, labels_of, _rules(dataset))
+
+
+def own_labels(dataset: Dataset) -> LabelsOf:
+    """The labels of the recordings themselves, as training sees them."""
+    return RuledLabels(dataset.labelled, _rules(dataset))
+
+
+def _rules(dataset: Dataset) -> LabelRules:
+    return PLAIN_RULES if dataset.holds == "histograms" else label_rules(dataset.protocol)
+
+
+def _times(labels: Labels | None) -> NDArray[np.int64]:
+    return np.zeros(0, np.int64) if labels is None else labels.labelled_us
+
+
+def start_from(detector: Detector, path: str) -> None:
+    """Weights of another run; a detector with a memory may start from one without (EvRT-DETR's second stage)."""
+    given = load_model(path)
+    for name in ("classes", "sensor"):
+        theirs, ours = tuple(getattr(given, name)), tuple(getattr(detector, name))
+        if theirs != ours:
+            raise FateError(f"{path}: made for {name} {theirs}, the dataset has {ours}; expected the same")
+    weights, expected = given.state_dict(), detector.state_dict()
+    for name, value in expected.items():
+        if name.startswith("memory.") and given.memory is None:
+            weights[name] = value
+    check_entries(path, weights, expected)
+    detector.load_state_dict(weights)
+
+
+def train(
+    config: TrainConfig | str | Path,
+    out: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    show: Any = None,
+) -> Trained:
+    """Train, or go on with the run in ``out``.
+
+    Args:
+        config: a configuration, or its YAML file.
+        out: the run's folder; see ``run_directory``.
+        overrides: ``key.sub=value`` texts.
+        show: is told (steps done, of all, a short line).
+    """
+    try:
+        import pytorch_lightning as lightning  # noqa: PLC0415  (it takes seconds to load)
+    except ImportError:
+        raise MissingDependencyError(
+            'training needs pytorch-lightning; install it with pip install "fate-events[train]"'
+        ) from None
+    from fate.training.guard import Guard  # noqa: PLC0415
+    from fate.training.metrics import Metrics  # noqa: PLC0415
+    from fate.training.module import TrainingModule  # noqa: PLC0415
+    from fate.training.saving import Checkpoints  # noqa: PLC0415
+    from fate.training.validation import Validation  # noqa: PLC0415
+
+    wanted = config if isinstance(config, TrainConfig) else read_config(config, overrides)
+    run, first = RunDirectory(out), int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0
+    going_on = run.begin(wanted) if first else run.checkpoint.exists()
+    try:
+        parts = build(wanted)
+        if first:
+            run.describe(wanted, parts.dataset.labelled, parts.device)
+        module = TrainingModule(parts.detector, parts.strategy, wanted)
+        guard = Guard(run)
+        checkpoints = Checkpoints(run, wanted, guard)
+        validation = Validation(run, wanted, parts.validation)
+        callbacks = [guard, validation, checkpoints, Metrics(run, wanted, guard, show)]
+        _quieten()
+        engine = lightning.Trainer(
+            accelerator="gpu" if parts.device == "cuda" else "cpu",
+            devices=wanted.run.devices,
+            num_nodes=wanted.run.nodes,
+            strategy="ddp" if wanted.run.devices * wanted.run.nodes > 1 else "auto",
+            precision="bf16-mixed" if wanted.run.precision == "bf16" else "32-true",
+            max_steps=wanted.steps,
+            max_epochs=-1,
+            accumulate_grad_batches=wanted.run.accumulate,
+            gradient_clip_val=wanted.optimiser.clip_norm,
+            gradient_clip_algorithm="norm",
+            callbacks=callbacks,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+            default_root_dir=run.folder,
+        )
+        if going_on:
+            step = int(_read_step(run.checkpoint))
+            if step >= wanted.steps:
+                return Trained(run.folder, step, True)
+            if first:
+                run.cut_metrics(step)
+                run.log(f"goes on from step {step}")
+        batches = _Batches(parts, module)
+        engine.fit(module, train_dataloaders=batches, ckpt_path=run.checkpoint if going_on else None, weights_only=True)
+        if checkpoints.failed and engine.is_global_zero:
+            raise FateError(
+                f"{run.folder}: the last checkpoint could not be written ({checkpoints.failed}); make room, then the"
+                f" same command goes on from step {max(checkpoints.saved_at, 0)}"
+            )
+        return Trained(run.folder, engine.global_step, engine.global_step >= wanted.steps)
+    finally:
+        run.close()
+
+
+class _Batches:
+    """Batches from where the run stands: asked for after a checkpoint was read, made by each process for itself."""
+
+    def __init__(self, parts: Parts, module: Any) -> None:
+        self.parts, self.module = parts, module
+
+    def __iter__(self) -> Any:
+        trainer = self.module.trainer
+        return iter(self.parts.batches(self.module.batches, trainer.global_rank, trainer.world_size))
+
+
+def _read_step(path: Path) -> int:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return int(content["global_step"])
+    except Exception as error:
+        raise FateError(
+            f"{path}: cannot be read ({' '.join(str(error).split())[:200]}); delete it to begin anew, or give"
+            " model.weights=last.safetensors in another --out"
+        ) from None
+
+
+def _first(dataset: Dataset, count: int) -> Dataset:
+    return replace(dataset, recordings=dataset.labelled[:count])
+
+
+def _device(config: TrainConfig) -> str:
+    wanted = config.run.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise FateError("run.device = cuda was given, and no GPU was found; give run.device=cpu, or auto")
+    return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def _quieten() -> None:
+    """Lightning greets, and warns of things that are meant."""
+    for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="pytorch_lightning.*")
+    warnings.filterwarnings("ignore", module="lightning_fabric.*")

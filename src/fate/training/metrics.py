@@ -1,0 +1,115 @@
+"""Metrics: what the steps of a run were like, averaged over some of them, on disk and on the screen."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pytorch_lightning import Callback, Trainer
+from torch import Tensor
+
+from fate.data.loading import ClipBatch
+from fate.training.config import TrainConfig
+from fate.training.guard import Guard
+from fate.training.run_directory import RunDirectory
+from fate.training.together import processes
+
+#: Tells (steps done, of all, a short line) to whoever shows it.
+Show = Callable[[int, int, str], None]
+
+
+class Metrics(Callback):
+    """A line of ``metrics.jsonl`` every few steps; comes last among the callbacks, so that their time is not counted.
+
+    Terms are added up where they are computed and read once a line: reading waits for a GPU.
+    """
+
+    def __init__(self, run: RunDirectory, config: TrainConfig, guard: Guard, show: Show | None = None) -> None:
+        self.run, self.config, self.guard, self.show = run, config, guard, show
+        self.board = _board(run)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._rates: dict[float, int] = {}
+        self._count, self._windows, self._data_s, self._step_s = 0, 0, 0.0, 0.0
+        self._last = time.perf_counter()
+
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+        """The clock starts."""
+        self._begin()
+
+    def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+        """Until now the batch was waited for."""
+        now = time.perf_counter()
+        self._data_s, self._last = self._data_s + now - self._last, now
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: ClipBatch, batch_idx: int) -> None:
+        """Add up; every so often, write a line."""
+        terms = {**module.last_terms, "loss": outputs["loss"].detach() * self.config.run.accumulate}
+        for name, term in terms.items():
+            self._sums[name] = self._sums[name] + term if name in self._sums else term.clone()
+        self._count += 1
+        self._windows += batch.steps * len(batch.clips)
+        for clip in batch.clips:
+            self._rates[clip.hz] = self._rates.get(clip.hz, 0) + 1
+        self._step_s += self.guard.ended - self._last
+        if trainer.global_step % self.config.run.log_every == 0 and stepped(trainer, batch_idx):
+            self._write(trainer)
+        self._last = time.perf_counter()
+
+    def _write(self, trainer: Trainer) -> None:
+        now = time.perf_counter()
+        means = {name: float(total) / self._count for name, total in self._sums.items()}
+        spent = self._data_s + self._step_s + time.perf_counter() - now  # reading waited for steps under way
+        line = {
+            "step": trainer.global_step,
+            "epoch": trainer.global_step // self.config.run.epoch_steps,
+            "lr": trainer.optimizers[0].param_groups[0]["lr"],
+            **{name: value for name, value in means.items() if math.isfinite(value)},
+            "windows_per_s": self._windows * processes() / spent,
+            "waiting_for_data": self._data_s / spent,
+            "step_s": spent / self._count * self.config.run.accumulate,
+            "rates": {f"{hz:g}": self._rates[hz] for hz in sorted(self._rates)},
+        }
+        if trainer.is_global_zero:
+            self.run.add_metrics(line)
+            self.board(trainer.global_step, line)
+            if self.show is not None:
+                text = (
+                    f"loss {means['loss']:.3f} · {line['step_s']:.2f} s a step, {line['waiting_for_data']:.0%} for data"
+                )
+                self.show(trainer.global_step, self.config.steps, text)
+        self._begin()
+
+
+def stepped(trainer: Trainer, batch_idx: int) -> bool:
+    """Whether the batch ended with a step of the optimiser."""
+    return (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+
+
+def _board(run: RunDirectory) -> Callable[[int, dict[str, Any]], None]:
+    """Writes numbers for TensorBoard, where it is installed; where it fails, that is said once."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
+    except ImportError:
+        return lambda step, line: None
+    broken = False
+    writer: Any = None
+
+    def write(step: int, line: dict[str, Any]) -> None:
+        nonlocal broken, writer
+        if broken:
+            return
+        try:
+            writer = writer or SummaryWriter(str(run.folder / "tensorboard"))
+            for name, value in line.items():
+                if isinstance(value, float):
+                    writer.add_scalar(name, value, step)
+        except Exception as error:
+            broken = True
+            print(f"TensorBoard failed ({error}); training goes on without it", flush=True)
+
+    return write

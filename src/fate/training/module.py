@@ -1,0 +1,203 @@
+"""One step of training: a batch of clips through the student, what it should have seen, and the teacher beside it.
+
+The engine around it is PyTorch Lightning: devices, processes, precision, accumulation. What it cannot know is kept
+here: each stream's memory from clip to clip (back-propagation ends where a clip begins), the mean teacher, and, for
+going on after a stop, the number of batches seen and the state of every random generator, of each process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningModule
+from torch import Tensor, distributed, nn
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
+
+from fate.data.loading import ClipBatch
+from fate.encoding.batch import EventBatch
+from fate.errors import FateError
+from fate.models import state as states
+from fate.models.detector import Detector, step_scale_of
+from fate.models.outputs import Outputs
+from fate.training.config import OptimiserConfig, TrainConfig
+from fate.training.strategies import Agreement, Supervised, targets_of
+from fate.training.teacher import decay_at, follow, teacher_of
+from fate.training.together import join_norms, processes
+
+#: What a checkpoint calls our part of it.
+OURS = "fate"
+
+
+class TrainingModule(LightningModule):
+    """Student, teacher, strategy.
+
+    Attributes:
+        student: is trained.
+        teacher: follows it; what is validated and kept.
+        batches: how many this process has trained on, all accumulated ones counted.
+        memory: of the streams of a batch, after the last clip.
+        last_terms: of the last batch, by name, on its device.
+    """
+
+    def __init__(self, detector: Detector, strategy: Supervised, config: TrainConfig) -> None:
+        super().__init__()
+        self.student, self.teacher = detector, teacher_of(detector)
+        self.strategy, self.config = strategy, config
+        self.batches = 0
+        self.memory: states.State = None
+        self.last_terms: dict[str, Tensor] = {}
+        self._generators: dict[str, Any] | None = None
+        self._features: Callable[..., Any] = detector.features
+        _choose_weights(detector, config.optimiser.only)
+
+    def setup(self, stage: str) -> None:
+        """Join what processes must share, and lay out weights for the device."""
+        device = self.trainer.strategy.root_device
+        if processes() > 1 or self.trainer.world_size > 1:
+            join_norms(self.student, device.type)
+        self.place(device)
+
+    def place(self, device: torch.device | str) -> None:
+        """Ready to train on a device."""
+        self.to(device).train()
+        if torch.device(device).type == "cuda":
+            self.student.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._features = torch.compile(self.student.features) if self.config.run.compile else self.student.features
+
+    def configure_optimizers(self) -> Any:
+        """AdamW with OneCycle, stepped with every optimiser step."""
+        wanted = self.config.optimiser
+        trained = [weight for weight in self.student.parameters() if weight.requires_grad]
+        on_gpu = trained[0].device.type == "cuda"
+        optimiser = AdamW(trained, lr=wanted.lr, weight_decay=wanted.weight_decay, fused=on_gpu)
+        schedule = LambdaLR(optimiser, partial(one_cycle, steps=self.config.steps, settings=wanted))
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def train(self, mode: bool = True) -> TrainingModule:
+        """The teacher always stands as in evaluation; so does what ``optimiser.only`` leaves alone."""
+        super().train(mode)
+        self.teacher.eval()
+        if mode and self.config.optimiser.only == "memory":
+            for part in (self.student.encoder, self.student.backbone, self.student.neck):
+                part.eval()
+        return self
+
+    def transfer_batch_to_device(self, batch: ClipBatch, device: torch.device, dataloader_idx: int) -> ClipBatch:
+        """Nothing here: events are moved in one copy where they are used."""
+        return batch
+
+    def training_step(self, batch: ClipBatch, number: int) -> Tensor:
+        """The loss of a batch of clips; its terms are kept in ``last_terms``."""
+        student = self.student
+        images, scale = _images(student, batch.inputs(self.device))
+        targets = [targets_of(labels) for labels in batch.labels]
+        memory = self._remembered(batch, images)
+        features, memory = self._features(images, memory, batch.steps, scale)
+        self.memory = states.detach(memory)
+        outputs = student.predictions(features, targets)
+        terms = self.strategy.terms(student, outputs, targets)
+        if self.strategy.has_teacher and len(self.config.strategy.rates) > 1:
+            terms |= self.strategy.agreement(student, self._agreement(batch, features))
+        self.batches += 1
+        self.last_terms = {name: term.detach() for name, term in terms.items()}
+        return torch.stack(list(terms.values())).sum()
+
+    def _remembered(self, batch: ClipBatch, images: Tensor) -> states.State:
+        """What the streams bring from their clips before."""
+        if self.memory is None and self.config.run.compile:  # compiled for tensors at once, not for None first
+            with torch.no_grad():
+                _, begun = self.student.features(images[: len(batch.clips)])
+            self.memory = states.mapped(torch.zeros_like, begun)
+        return None if self.memory is None else states.reset(self.memory, batch.begins)
+
+    def optimizer_step(self, *given: Any, **options: Any) -> None:
+        """The optimiser's step, then the teacher's."""
+        super().optimizer_step(*given, **options)
+        wanted = self.config.strategy
+        follow(self.teacher, self.student, decay_at(self.trainer.global_step, wanted.decay, wanted.decay_warmup))
+
+    def _agreement(self, batch: ClipBatch, features: Sequence[Tensor]) -> Agreement:
+        """What both say of the windows they share; the teacher goes through its own windows from the first."""
+        part = batch.teacher
+        shared = torch.zeros(0, 2, dtype=torch.int64) if part is None else torch.as_tensor(part.shared)
+        ours, theirs = shared.to(self.device, non_blocking=True).unbind(1)
+        said = self.student.head([level.index_select(0, ours) for level in features])
+        if part is None:
+            return Agreement(said, said)
+        with torch.no_grad():
+            images, scale = _images(self.teacher, part.events.to(self.device, non_blocking=True))
+            levels, _ = self.teacher.features(images, None, part.steps, scale)
+            wanted: Outputs = self.teacher.head([level.index_select(0, theirs) for level in levels])
+        return Agreement(said, wanted)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Every process adds what only it knows; all of them call this."""
+        mine = {
+            "batches": self.batches,
+            "memory": states.mapped(lambda part: part.detach().cpu().clone(), self.memory),
+            "generators": generators(),
+        }
+        everyone: list[Any] = [mine]
+        if processes() > 1:
+            everyone = [None] * processes()
+            distributed.all_gather_object(everyone, mine)
+        checkpoint[OURS] = everyone
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take one's own part back; generators follow when the first batch is about to begin."""
+        mine = checkpoint[OURS][self.trainer.global_rank]
+        self.batches, self._generators = mine["batches"], mine["generators"]
+        self.memory = states.mapped(lambda part: part.to(self.trainer.strategy.root_device), mine["memory"])
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Loaders draw numbers when they are made, so the generators are put back only now."""
+        if self._generators is not None:
+            restore_generators(self._generators)
+            self._generators = None
+
+
+def _images(detector: Detector, inputs: EventBatch | Tensor) -> tuple[Tensor, float | Tensor]:
+    """What the backbone sees, and the step of time it is told: of events, or of images made before (at 20 Hz)."""
+    if isinstance(inputs, EventBatch):
+        return detector.encoder(inputs), step_scale_of(inputs)
+    return inputs, 1.0
+
+
+def one_cycle(step: int, steps: int, settings: OptimiserConfig) -> float:
+    """The learning rate of a step over its peak: linear up, linear down (torch's OneCycleLR; runs may be short too)."""
+    top, last = max(settings.warmup * steps - 1, 0.0), max(steps - 1, 1)
+    first, end = 1 / settings.start_divisor, 1 / settings.end_divisor
+    if step <= top:
+        return first + (1 - first) * (step / top if top else 1.0)
+    return 1 + (end - 1) * min((step - top) / (last - top), 1.0)
+
+
+def generators() -> dict[str, Any]:
+    """The state of torch's generators; everything else draws from seeds of its own."""
+    found: dict[str, Any] = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        found["cuda"] = torch.cuda.get_rng_state()
+    return found
+
+
+def restore_generators(found: dict[str, Any]) -> None:
+    """Put them back."""
+    torch.set_rng_state(found["cpu"])
+    if "cuda" in found and torch.cuda.is_available():
+        torch.cuda.set_rng_state(found["cuda"])
+
+
+def _choose_weights(detector: nn.Module, only: str) -> None:
+    """Which weights move: all, or those of the memory alone (EvRT-DETR's published second stage)."""
+    if only == "memory":
+        if getattr(detector, "memory", None) is None:
+            raise FateError(
+                'optimiser.only = "memory" was given for a detector without a memory of its own; expected an EvRT-DETR'
+            )
+        detector.requires_grad_(False)
+        detector.memory.requires_grad_(True)

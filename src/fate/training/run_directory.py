@@ -1,0 +1,188 @@
+"""One folder per run: what was asked for, what came of it, and everything to go on with.
+
+    config.yaml          every setting, defaults included
+    environment.json     versions, device, seed, the code's git hash
+    data.json            the recordings, and a hash of their names, spans and labels
+    metrics.jsonl        a line every few steps, and one for each validation
+    last.ckpt            weights, optimiser, schedule, memories, generators: training goes on from here
+    last.safetensors     the teacher's weights at that time; best.safetensors: those that validated best
+    pictures/            predictions beside labels, at each validation
+    log.txt              what was said
+
+Files are replaced at once or not at all. A run in a folder that holds one goes on with it; with other settings it is
+refused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import yaml
+
+import fate
+from fate.code_version import git_hash
+from fate.errors import FateError
+from fate.training.config import TrainConfig, make_config
+from fate.whole_files import write_whole
+
+
+class RunDirectory:
+    """A run's folder, open for one process at a time."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._lock: IO[str] | None = None
+        self.metrics_failed = False
+
+    @property
+    def checkpoint(self) -> Path:
+        """From which training goes on."""
+        return self.folder / "last.ckpt"
+
+    @property
+    def pictures(self) -> Path:
+        """Folder of sample pictures."""
+        return self.folder / "pictures"
+
+    def begin(self, config: TrainConfig) -> bool:
+        """Make the folder, or go on with the run in it: True where there is a checkpoint to go on from."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.pictures.mkdir(exist_ok=True)
+        except OSError as error:
+            raise FateError(f"{self.folder}: cannot be made ({error.strerror}); choose another --out") from None
+        self._take()
+        settings = self.folder / "config.yaml"
+        begun = self.checkpoint.exists() or (self.folder / "metrics.jsonl").exists()
+        if begun and settings.exists():
+            self._compare(settings, config)
+        write_whole(settings, config.to_yaml().encode())
+        return self.checkpoint.exists()
+
+    def describe(self, config: TrainConfig, recordings: Sequence[Any], device: str) -> None:
+        """Write down where and on what; a run that goes on over other data is refused."""
+        content = data_facts(recordings)
+        known = self.folder / "data.json"
+        if known.exists() and self.checkpoint.exists():
+            before = json.loads(known.read_text())
+            if before["hash"] != content["hash"]:
+                raise FateError(
+                    f"{self.folder}: this run was begun on other data ({before['recordings']} recordings, hash"
+                    f" {before['hash']}; now {content['recordings']}, {content['hash']}); choose another --out"
+                )
+        write_whole(known, json.dumps(content, indent=1).encode())
+        write_whole(self.folder / "environment.json", json.dumps(environment(config, device), indent=1).encode())
+
+    def log(self, text: str) -> None:
+        """Say something, with the time, in log.txt."""
+        with (self.folder / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+    def add_metrics(self, line: Mapping[str, Any]) -> None:
+        """One more line; where the disk is full that is said once, and training goes on."""
+        try:
+            with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line, allow_nan=False) + "\n")
+        except OSError as error:
+            if not self.metrics_failed:
+                print(f"metrics.jsonl: cannot be written ({error.strerror}); training goes on", file=sys.stderr)
+            self.metrics_failed = True
+
+    def cut_metrics(self, step: int) -> None:
+        """Drop lines past the step that training goes on from: they will come again."""
+        path = self.folder / "metrics.jsonl"
+        if not path.exists():
+            return
+        kept = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                if json.loads(line)["step"] <= step:
+                    kept.append(line)
+            except (ValueError, KeyError):  # half a line, from the moment of a crash
+                continue
+        write_whole(path, "".join(f"{line}\n" for line in kept).encode())
+
+    def close(self) -> None:
+        """Let another process have it."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _take(self) -> None:
+        self._lock = (self.folder / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            raise FateError(
+                f"{self.folder}: another process trains here; wait for it, or choose another --out"
+            ) from None
+
+    def _compare(self, settings: Path, config: TrainConfig) -> None:
+        try:
+            before = make_config(yaml.safe_load(settings.read_text(encoding="utf-8")), (), str(settings))
+        except (yaml.YAMLError, OSError) as error:
+            raise FateError(f"{settings}: cannot be read ({error}); choose another --out") from None
+        if before.fingerprint() == config.fingerprint():
+            return
+        old, new = (
+            _flat(before.model_dump(mode="json", by_alias=True)),
+            _flat(config.model_dump(mode="json", by_alias=True)),
+        )
+        differing = [f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in sorted(old.keys() | new.keys())
+                     if old.get(key) != new.get(key)]  # fmt: skip
+        more = " (OneCycle cannot be stretched: a longer run begins anew)" if before.steps != config.steps else ""
+        raise FateError(
+            f"{self.folder}: holds a run with other settings: {'; '.join(differing[:5])}{more}; choose another --out"
+        )
+
+
+def data_facts(recordings: Sequence[Any]) -> dict[str, Any]:
+    """What identifies the data: names, spans and labels of all recordings."""
+    seen = hashlib.sha256()
+    boxes = 0
+    for recording in recordings:
+        seen.update(f"{recording.name} {recording.start_us} {recording.end_us}\n".encode())
+        if recording.labelled:
+            labels = recording.labels
+            boxes += len(labels)
+            for column in (labels.t_us, labels.boxes, labels.class_id, labels.labelled_us):
+                seen.update(np.ascontiguousarray(column).tobytes())
+    return {"recordings": len(recordings), "boxes": boxes, "hash": seen.hexdigest()[:16],
+            "names": [recording.name for recording in recordings]}  # fmt: skip
+
+
+def environment(config: TrainConfig, device: str) -> dict[str, Any]:
+    """Versions and places."""
+    import torch  # noqa: PLC0415
+
+    return {
+        "fate": fate.__version__,
+        "git": git_hash(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "seed": config.run.seed,
+        "fingerprint": config.fingerprint(),
+        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+
+
+def _flat(tree: Any, key: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} → {"a.b": 1}."""
+    if not isinstance(tree, dict) or not tree:
+        return {key: tree}
+    return {
+        name: value for part, below in tree.items() for name, value in _flat(below, f"{key}.{part}".lstrip(".")).items()
+    }

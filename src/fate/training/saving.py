@@ -1,0 +1,89 @@
+"""Checkpoints, replaced whole, and stopping in order when a signal asks for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from typing import Any
+
+import torch
+from pytorch_lightning import Callback, Trainer
+from torch import distributed
+
+from fate.errors import FateError
+from fate.models.checkpoints import save_model
+from fate.training.config import TrainConfig
+from fate.training.guard import Guard
+from fate.training.metrics import stepped
+from fate.training.module import TrainingModule
+from fate.training.run_directory import RunDirectory
+from fate.training.together import processes
+
+
+class Checkpoints(Callback):
+    """``last.ckpt`` and ``last.safetensors``, replaced whole; a stop asked for by signal is obeyed after a step."""
+
+    def __init__(self, run: RunDirectory, config: TrainConfig, guard: Guard) -> None:
+        self.run, self.config, self.guard = run, config, guard
+        self.stop_asked = False
+        self.saved_at = -1
+        self.failed: str | None = None
+
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+        """From now on SIGTERM means: save, then stop."""
+        with suppress(ValueError):  # signals can be listened to in the main thread alone
+            signal.signal(signal.SIGTERM, self._asked)
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Save when it is time."""
+        if not stepped(trainer, batch_idx):
+            return
+        step, run = trainer.global_step, self.config.run
+        stop = self.stop_asked if processes() == 1 else step % run.log_every == 0 and _anyone(self.stop_asked, module)
+        if stop:
+            trainer.should_stop = True
+        if stop or step % run.save_every == 0 or step >= self.config.steps:
+            self.save(trainer, module)
+
+    def save(self, trainer: Trainer, module: TrainingModule) -> None:
+        """Write both files; where that fails, the last good ones stay and training goes on."""
+        self.guard.look()
+        draft = self.run.folder / ".last.ckpt.part"
+        try:
+            trainer.save_checkpoint(draft)  # every process has a share in it
+            if trainer.is_global_zero:
+                os.replace(draft, self.run.checkpoint)
+                save_model(module.teacher, self.run.folder / "last.safetensors", facts=self._facts(trainer))
+        except (OSError, RuntimeError, FateError) as error:
+            if isinstance(error, RuntimeError) and "file" not in str(error).lower():
+                raise
+            self.failed = " ".join(str(error).split())
+            self._say(
+                f"step {trainer.global_step}: no checkpoint could be written ({self.failed}); the last good one stays"
+            )
+        else:
+            self.saved_at, self.failed = trainer.global_step, None
+        finally:
+            if trainer.is_global_zero:
+                with suppress(OSError):
+                    draft.unlink(missing_ok=True)
+
+    def _say(self, text: str) -> None:
+        print(text, flush=True)
+        with suppress(OSError):
+            self.run.log(text)
+
+    def _facts(self, trainer: Trainer) -> dict[str, Any]:
+        return {"training": {"step": trainer.global_step, "strategy": self.config.strategy.name,
+                             "seed": self.config.run.seed, "data": self.config.data.path,
+                             "fingerprint": self.config.fingerprint()}}  # fmt: skip
+
+    def _asked(self, number: int, frame: Any) -> None:
+        self.stop_asked = True
+
+
+def _anyone(asked: bool, module: TrainingModule) -> bool:
+    flag = torch.tensor([float(asked)], device=module.device)
+    distributed.all_reduce(flag)
+    return bool(flag.item())

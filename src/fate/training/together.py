@@ -1,0 +1,90 @@
+"""Several processes that train as one: what one process would do with the whole batch, they do with their shares.
+
+Averaging gradients is the engine's work. Losses are divided by counts over *all* processes where they are computed
+(``models.heads.targets``). Here, batch normalisation looks at all windows of all processes: on GPUs with torch's own
+layer, on CPUs, where torch has none, with the one below.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.autograd.function import FunctionCtx
+
+
+def processes() -> int:
+    """How many train together."""
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+class _Summed(torch.autograd.Function):
+    """The sum over processes, whose gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, value: Tensor) -> Tensor:
+        together = value.clone()
+        distributed.all_reduce(together)
+        return together
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *gradients: Tensor) -> Tensor:
+        together = gradients[0].contiguous().clone()
+        distributed.all_reduce(together)
+        return together
+
+
+class TogetherBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """What ``nn.SyncBatchNorm`` is on GPUs, for CPUs; a process may come with no windows at all."""
+
+    #: Pillar Encoding, which normalises its own way, asks for this.
+    spans_processes = True
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        pass
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise [N, C, …] by the statistics of all processes in training, by the running ones otherwise."""
+        if not self.training or processes() == 1:
+            return super().forward(input)
+        axes = [0, *range(2, input.ndim)]
+        values = input.float()
+        count = values.new_tensor([values.numel() / max(values.shape[1], 1)])
+        sums: Tensor = _Summed.apply(torch.cat([values.sum(axes), values.square().sum(axes), count]))  # type: ignore[no-untyped-call]
+        total, squares, seen = sums[: self.num_features], sums[self.num_features : -1], sums[-1].clamp(min=1)
+        mean = total / seen
+        variance = (squares / seen - mean.square()).clamp(min=0)
+        self._remember(mean.detach(), variance.detach() * seen.detach() / (seen.detach() - 1).clamp(min=1))
+        shape = [1, -1, *[1] * (input.ndim - 2)]
+        weight, bias = cast(Tensor, self.weight), cast(Tensor, self.bias)
+        scale = (weight * torch.rsqrt(variance + self.eps)).view(shape)
+        return ((values - mean.view(shape)) * scale + bias.view(shape)).to(input.dtype)
+
+    @torch.no_grad()
+    def _remember(self, mean: Tensor, variance: Tensor) -> None:
+        momentum = 0.0 if self.momentum is None else self.momentum
+        for kept, seen in ((self.running_mean, mean), (self.running_var, variance)):
+            if kept is not None:
+                kept.lerp_(seen.to(kept.dtype), momentum)
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+
+
+def join_norms(module: nn.Module, device: str = "cpu") -> nn.Module:
+    """The same module with every batch normalisation over all processes; weights and names stay."""
+    if device == "cuda":
+        joined_all: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+        return joined_all
+    for name, child in module.named_children():
+        if isinstance(child, nn.modules.batchnorm._BatchNorm) and not isinstance(child, nn.SyncBatchNorm):
+            options: dict[str, Any] = {"eps": child.eps, "momentum": child.momentum, "affine": child.affine}
+            joined = TogetherBatchNorm(child.num_features, **options)
+            joined.load_state_dict(child.state_dict())
+            joined.train(child.training)
+            for kept, given in zip(joined.parameters(), child.parameters(), strict=True):
+                kept.requires_grad_(given.requires_grad)
+            setattr(module, name, joined)
+        else:
+            join_norms(child)
+    return module

@@ -1,0 +1,112 @@
+"""Every few epochs: how good the teacher is at several rates, what it sees, and whether it is the best so far."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from pytorch_lightning import Callback, Trainer
+from torch import distributed
+
+from fate.data.dataset import Dataset
+from fate.evaluation.evaluate import AtRate, Evaluation, evaluate
+from fate.events.labels import Labels
+from fate.models.checkpoints import save_model
+from fate.training.config import TrainConfig
+from fate.training.module import TrainingModule
+from fate.training.run_directory import RunDirectory
+from fate.training.together import processes
+from fate.view.drawing import draw_boxes, draw_events, enlargement, side_by_side
+
+METRIC = "AP50:95"
+#: Recordings shown in a picture, and the score from which a prediction is drawn.
+SHOWN, DRAWN_FROM = 3, 0.3
+#: Of the events drawn before a label, µs.
+DRAWN_US = 20_000
+
+
+class Validation(Callback):
+    """Runs on the first process; the others wait. It draws no number from the generators that training draws from."""
+
+    def __init__(self, run: RunDirectory, config: TrainConfig, dataset: Dataset) -> None:
+        self.run, self.config, self.dataset = run, config, dataset
+        self.best: float | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Kept in checkpoints."""
+        return {"best": self.best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Taken from them."""
+        self.best = state_dict["best"]
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Validate when it is time, and at the end."""
+        step, run = trainer.global_step, self.config.run
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+        if step % (run.validate_every * run.epoch_steps) == 0 or step == self.config.steps:
+            if trainer.is_global_zero:
+                self.validate(module, step)
+            if processes() > 1:
+                distributed.barrier()
+
+    def validate(self, module: TrainingModule, step: int) -> Evaluation:
+        """Evaluate the teacher, write the figures and a picture, keep the best weights."""
+        run, device = self.config.run, module.device
+        cuda = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=cuda):
+            found = evaluate(module.teacher, self.dataset, run.validate_hz, device=device, lanes=8)
+        figures = {f"{at.hz:g}": {name: at.scores[name] for name in (METRIC, "AP50", "AP75")} for at in found.rates}
+        known = [value for at in found.rates if (value := at.scores[METRIC]) is not None]
+        score = float(np.mean(known)) if known else None
+        is_best = score is not None and (self.best is None or score > self.best)
+        self.run.add_metrics({"step": step, "validation": figures, "score": score, "is_best": is_best})
+        self.run.log(
+            f"step {step}: " + ", ".join(f"{hz} Hz {METRIC} {_shown(of[METRIC])}" for hz, of in figures.items())
+        )
+        if is_best:
+            self.best = score
+            facts = {"training": {"step": step, "strategy": self.config.strategy.name, "data": self.config.data.path,
+                                  "seed": self.config.run.seed}, "validation": figures,
+                     "protocol": found.protocol.to_dict()}  # fmt: skip
+            save_model(module.teacher, self.run.folder / "best.safetensors", facts=facts)
+        for at in found.rates:
+            draw_samples(at, self.dataset, self.run.pictures / f"step-{step:07d}-{at.hz:g}hz.png")
+        return found
+
+
+def draw_samples(at: AtRate, dataset: Dataset, path: Path) -> None:
+    """Labels beside predictions in the window with most boxes of a few recordings, as a picture."""
+    rows = []
+    for recording in dataset.labelled[:SHOWN]:
+        labels, said = recording.labels, at.run.predictions.get(recording.name) if at.run else None
+        if said is None or not len(labels):
+            continue
+        times, counts = np.unique(labels.t_us, return_counts=True)
+        time = int(times[np.argmax(counts)])
+        near = said.labelled_us[np.argmin(np.abs(said.labelled_us - time))] if len(said.labelled_us) else None
+        factor = enlargement(recording.sensor, 480)
+        with recording.open() as reader:
+            picture = draw_events(reader.read(time - DRAWN_US, time), factor=factor)
+        truth = _boxed(picture, labels.at(time), dataset, factor, with_scores=False)
+        found = picture if near is None else _boxed(picture, said.at(int(near)), dataset, factor, with_scores=True)
+        captions = [f"{recording.name} at {time / 1e6:.2f} s: labels", f"found at {at.hz:g} Hz"]
+        rows.append(side_by_side([truth, found], captions))
+    if rows:
+        Image.fromarray(np.concatenate(rows)).save(path)
+
+
+def _boxed(picture: Any, boxes: Labels, dataset: Dataset, factor: int, with_scores: bool) -> Any:
+    chosen = np.flatnonzero(boxes.score >= DRAWN_FROM)
+    names = [dataset.classes[number] for number in boxes.class_id[chosen]]
+    texts = [f"{name} {score:.2f}" for name, score in zip(names, boxes.score[chosen], strict=True)]
+    return draw_boxes(picture, boxes.boxes[chosen], labels=texts if with_scores else names,
+                      class_ids=boxes.class_id[chosen].tolist(), scale=factor)  # fmt: skip
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,67 @@
+"""``fate train`` on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fate.cli.main import app
+from fate.errors import FateError
+from tests.training.conftest import small_config, write_drives
+
+pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+
+
+@pytest.fixture(scope="module")
+def drives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The YAML file of a small dataset."""
+    return write_drives(tmp_path_factory.mktemp("drives"))
+
+
+def test_a_run_a_second_look_at_it_and_a_dry_run(drives: Path, tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(small_config(drives, run={"epochs": 1}).to_yaml())
+    out = str(tmp_path / "run")
+    first = CliRunner().invoke(app, ["train", str(file), "--out", out], catch_exceptions=False)
+    assert first.exit_code == 0
+    assert "step 2 of 2: loss" in first.output
+    assert "2 steps; the best weights are" in first.output
+    second = CliRunner().invoke(app, ["train", str(file), "--out", out], catch_exceptions=False)
+    assert "2 steps" in second.output
+    assert "step 1" not in second.output
+    plan = CliRunner().invoke(app, ["train", str(file), "run.epochs=50", "--dry-run"], catch_exceptions=False)
+    assert plan.exit_code == 0
+    for words in (
+        "M parameters",
+        "2 recordings to learn from",
+        "50 epochs of 2 steps",
+        "s a step on cpu",
+        "hours",
+        "GB",
+    ):
+        assert words in plan.output
+
+
+def test_mistakes_are_one_sentence(drives: Path, tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(small_config(drives).to_yaml())
+    for arguments, words in (
+        ([str(tmp_path / "none.yaml")], "no such configuration"),
+        ([str(file), "data.path=/nowhere"], "/nowhere"),
+        ([str(file), "model.name=fate-x"], "did you mean"),
+        ([str(file), "model.weights=none.safetensors", "--out", str(tmp_path / "a")], "none.safetensors"),
+        ([str(file), "data.train=test", "--out", str(tmp_path / "b")], "test"),
+    ):
+        with pytest.raises(FateError, match=words):
+            CliRunner().invoke(app, ["train", *arguments], catch_exceptions=False)
+
+
+def test_bench_train_measures_each_model(drives: Path) -> None:
+    words = ["bench", "train", str(drives), "fate-s-nano", "--clips", "2", "--batch", "2", "--device", "cpu",
+             "--precision", "float32", "--workers", "0", "--seconds", "0.1"]  # fmt: skip
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "| fate-s-nano | 2 | 2 | no | float32 |" in done.output
+    assert CliRunner().invoke(app, [*words, "--clips", "a"]).exit_code == 2

@@ -1,0 +1,95 @@
+"""Settings: files, bases, changes on the command line, and what is said of mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fate.errors import FateError
+from fate.models.zoo import MODELS
+from fate.training.config import STRATEGIES, make_config, read_config
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "configs").glob("*/*.yaml"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_every_configuration_is_short_and_right(file: Path) -> None:
+    assert len(file.read_text().splitlines()) <= 20
+    config = read_config(file)
+    assert config.model.name in MODELS
+    assert config.steps >= 1000
+
+
+def test_there_is_one_for_every_row_of_the_paper() -> None:
+    gen1 = {file.stem for file in FILES if file.parent.name == "gen1"}
+    assert gen1 >= {"rvt-b", "get-b", "s5-vit-b", "evrt-detr-b", "evrt-detr-b-frame", "fate-s", "fate-e"}
+    assert gen1 >= {"fate-s-20hz", "fate-e-20hz", "s5-vit-b-fat", "evrt-detr-b-fat"}
+    assert {read_config(ROOT / "configs" / "gen1" / f"{name}.yaml").strategy.name for name in gen1} == set(STRATEGIES)
+    mpx = {file.stem for file in FILES if file.parent.name == "1mpx"}
+    assert mpx >= {"rvt-b", "get-b", "s5-vit-b", "evrt-detr-b", "fate-s", "fate-e"}
+
+
+def test_the_paper_s_settings_are_the_defaults() -> None:
+    config = make_config({"data": {"path": "gen1"}})
+    optimiser, strategy, data, run = config.optimiser, config.strategy, config.data, config.run
+    assert (optimiser.lr, optimiser.weight_decay, optimiser.warmup, optimiser.clip_norm) == (2e-4, 1e-4, 0.005, 5.0)
+    assert (strategy.decay, strategy.rates) == (0.9999, (20, 40, 80, 100, 200))
+    assert (data.steps, config.lanes, run.epochs) == (21, 32, 400)
+
+
+def test_a_base_is_changed_key_by_key(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("model: {name: fate-e, options: {layers: 3}}\ndata: {path: x, steps: 5}\n")
+    (tmp_path / "b.yaml").write_text("base: a.yaml\nmodel: {options: {queries: 10}}\ndata: {steps: 7}\n")
+    config = read_config(tmp_path / "b.yaml", ["optimiser.lr=1e-3", "strategy.rates=[20, 200]"])
+    assert config.model.options == {"layers": 3, "queries": 10}
+    assert (config.data.path, config.data.steps) == ("x", 7)
+    assert config.optimiser.lr == 1e-3
+    assert config.strategy.rates == (20, 200)
+    (tmp_path / "a.yaml").write_text("base: b.yaml\n")
+    with pytest.raises(FateError, match="its own base"):
+        read_config(tmp_path / "b.yaml")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["optimizer.lr=1"], "unknown key 'optimizer'.*did you mean 'optimiser'"),
+        (["optimiser.learning_rate=1"], "unknown key 'optimiser.learning_rate'"),
+        (["run.epohs=3"], "did you mean 'run.epochs'"),
+        (["strategy.name=fats"], "strategy.name = 'fats' was given; expected .*'fat'"),
+        (["optimiser.lr=-1"], "optimiser.lr = -1 was given"),
+        (["strategy.rates=[40, 20]"], "rising order"),
+        (["strategy.name=fat"], "strategy.labels is missing"),
+        (["data.random=0", "data.streams=0"], "at least one clip"),
+        (["run.devices=3"], "cannot be dealt to 3 processes"),
+        (["run.epochs"], "expected key.sub=value"),
+        (["run.epochs.x=1"], "run.epochs"),
+        (["data.path=[1"], "a value as in YAML"),
+    ],
+)
+def test_mistakes_are_named_with_what_was_expected(overrides: list[str], words: str) -> None:
+    with pytest.raises(FateError, match=words):
+        make_config({"data": {"path": "x"}}, overrides)
+
+
+def test_a_missing_dataset_and_files_that_are_none_are_said(tmp_path: Path) -> None:
+    with pytest.raises(FateError, match="'data' is missing"):
+        make_config({})
+    with pytest.raises(FateError, match="no such configuration"):
+        read_config(tmp_path / "none.yaml")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(FateError, match="holds a list"):
+        read_config(tmp_path / "list.yaml")
+    (tmp_path / "broken.yaml").write_text("a: [1\n")
+    with pytest.raises(FateError, match="not YAML"):
+        read_config(tmp_path / "broken.yaml")
+
+
+def test_only_what_changes_training_changes_the_fingerprint() -> None:
+    plain = make_config({"data": {"path": "x"}})
+    assert (
+        make_config({"data": {"path": "x"}}, ["run.log_every=7", "data.workers=0"]).fingerprint() == plain.fingerprint()
+    )
+    assert make_config({"data": {"path": "x"}}, ["run.seed=1"]).fingerprint() != plain.fingerprint()

@@ -1,0 +1,239 @@
+"""Whole runs on a small dataset: what strategies share, going on after any stop, and stopping in order."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fate.errors import FateError
+from fate.models.checkpoints import load_model, read_card
+from fate.training.config import TrainConfig
+from fate.training.loop import build, train
+from fate.training.module import TrainingModule
+from tests.training.conftest import small_config
+
+pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 240
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Student and teacher of a run's checkpoint."""
+    found: dict[str, torch.Tensor] = torch.load(folder / "last.ckpt", weights_only=True)["state_dict"]
+    return found
+
+
+def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def command(config: TrainConfig, folder: Path) -> list[str]:
+    settings = folder.parent / f"{folder.name}.yaml"
+    settings.write_text(config.to_yaml())
+    return [sys.executable, "-m", "fate.cli", "train", str(settings), "--out", str(folder)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def ran(words: list[str]) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(words, env=environment(), capture_output=True, check=False)
+
+
+def reached(folder: Path, step: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until the run has written a line for that step."""
+    deadline = time.monotonic() + PATIENCE_S
+    path = folder / "metrics.jsonl"
+    while not (path.exists() and any(f'"step": {step},' in line for line in path.read_text().splitlines())):
+        assert process.poll() is None, "the run ended too soon"
+        assert time.monotonic() < deadline, "the run takes too long"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_fat_with_one_rate_and_no_generated_labels_is_supervised_training_step_for_step(
+    drives: Path, tmp_path: Path
+) -> None:
+    for name, settings in (("supervised", {}), ("consistency", {}), ("fat", {"labels": "unused"})):
+        strategy = {"name": name, "rates": [20], "decay": 0.0, **settings}
+        config = small_config(drives, strategy=strategy, run={"epochs": 2, "save_every": 1})
+        if name == "fat":
+            write_no_labels(config, tmp_path / "unused")
+            config = small_config(drives, strategy={**strategy, "labels": str(tmp_path / "unused")},
+                                  run={"epochs": 2, "save_every": 1})  # fmt: skip
+        train(config, tmp_path / name)
+    assert_same(weights(tmp_path / "supervised"), weights(tmp_path / "fat"))
+    assert_same(weights(tmp_path / "supervised"), weights(tmp_path / "consistency"))
+
+
+def write_no_labels(config: TrainConfig, folder: Path) -> None:
+    """A folder of dense labels that has no rate at all."""
+    from fate.densify.store import begin_dense_labels
+
+    begin_dense_labels(folder, {"model": {}, "dataset": {"classes": ["square"]}, "options": {}}, [])
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_after_kill_9_a_run_goes_on_to_the_same_weights_bit_for_bit(drives: Path, tmp_path: Path) -> None:
+    config = small_config(
+        drives,
+        strategy={"name": "consistency", "consistency_score": 0.0, "rates": [20, 40, 200]},
+        run={"epochs": 3, "epoch_steps": 3, "save_every": 2, "validate_every": 2, "accumulate": 2},
+        data={"workers": 1},
+    )
+    straight = ran(command(config, tmp_path / "straight"))
+    assert straight.returncode == 0, straight.stderr.decode()
+    step = int(np.random.default_rng().integers(1, 8))
+    process = subprocess.Popen(command(config, tmp_path / "killed"), env=environment(), stdout=subprocess.DEVNULL)
+    reached(tmp_path / "killed", step, process)
+    process.kill()
+    process.wait()
+    again = ran(command(config, tmp_path / "killed"))
+    assert again.returncode == 0, again.stderr.decode()
+    assert_same(weights(tmp_path / "straight"), weights(tmp_path / "killed"))
+    steps = [line["step"] for line in lines(tmp_path / "killed") if "loss" in line]
+    assert steps == list(range(1, 10)), "every step is told once"
+
+
+def test_sigterm_saves_and_exits_in_order_and_the_same_command_goes_on(drives: Path, tmp_path: Path) -> None:
+    config = small_config(drives, run={"epochs": 200, "save_every": 1000})
+    folder = tmp_path / "run"
+    process = subprocess.Popen(command(config, folder), env=environment(), stdout=subprocess.PIPE)
+    reached(folder, 2, process)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=PATIENCE_S)[0].decode()
+    assert process.returncode == 0
+    assert "the same command goes on" in said
+    stopped = int(torch.load(folder / "last.ckpt", weights_only=True)["global_step"])
+    assert stopped >= 2
+    assert read_card(folder / "last.safetensors")["training"]["step"] == stopped
+
+
+def test_other_settings_are_refused_with_what_differs(drives: Path, tmp_path: Path) -> None:
+    train(small_config(drives, run={"epochs": 1}), tmp_path / "run")
+    with pytest.raises(FateError, match="optimiser.lr was 0.001, now 0.002"):
+        train(small_config(drives, "optimiser.lr=0.002", run={"epochs": 1}), tmp_path / "run")
+    with pytest.raises(FateError, match="OneCycle cannot be stretched"):
+        train(small_config(drives, run={"epochs": 2}), tmp_path / "run")
+    done = train(small_config(drives, run={"epochs": 1, "log_every": 5}), tmp_path / "run")  # not a matter of training
+    assert done.finished
+
+
+def test_a_run_leaves_all_that_its_folder_promises(drives: Path, tmp_path: Path) -> None:
+    train(small_config(drives, run={"epochs": 2, "validate_every": 1}), tmp_path / "run")
+    folder = tmp_path / "run"
+    assert {path.name for path in folder.iterdir()} >= {
+        "config.yaml", "environment.json", "data.json", "metrics.jsonl", "last.ckpt", "last.safetensors",
+        "best.safetensors", "log.txt", "pictures",
+    }  # fmt: skip
+    assert list((folder / "pictures").glob("*.png"))
+    card = read_card(folder / "best.safetensors")
+    assert card["validation"]["20"].keys() >= {"AP50:95", "AP50"}
+    said = [line for line in lines(folder) if "validation" in line]
+    assert [line["step"] for line in said] == [2, 4]
+    loss = next(line for line in lines(folder) if "loss" in line)
+    terms = [value for name, value in loss.items() if name in ("iou", "objectness", "class")]
+    assert sum(terms) == pytest.approx(loss["loss"], rel=1e-5)
+    assert load_model(folder / "last.safetensors").classes == ("square",)
+
+
+def test_a_full_disk_keeps_the_last_good_checkpoint(
+    drives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pytorch_lightning import Trainer
+
+    save, count = Trainer.save_checkpoint, [0]
+
+    def full_later(self: Trainer, path: Any, *rest: Any, **options: Any) -> None:
+        count[0] += 1
+        if count[0] > 1:
+            Path(path).write_bytes(b"half a file")
+            raise OSError(28, "No space left on device")
+        save(self, path, *rest, **options)
+
+    monkeypatch.setattr(Trainer, "save_checkpoint", full_later)
+    with pytest.raises(FateError, match="No space left on device.*goes on from step 2"):
+        train(small_config(drives), tmp_path / "run")
+    assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == 2
+    assert not list((tmp_path / "run").glob("*.part"))
+    assert "the last good one stays" in capsys.readouterr().out
+
+
+def test_a_loss_that_is_no_number_stops_the_run_with_its_batch(
+    drives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = TrainingModule.training_step
+
+    def breaks(self: TrainingModule, batch: Any, number: int) -> torch.Tensor:
+        return step(self, batch, number) * (float("nan") if self.batches == 4 else 1.0)
+
+    monkeypatch.setattr(TrainingModule, "training_step", breaks)
+    with pytest.raises(FateError, match="loss of step 4 is not a number.*bad-batch-4.npz"):
+        train(small_config(drives), tmp_path / "run")
+    with np.load(tmp_path / "run" / "bad-batch-4.npz") as saved:
+        assert saved["offsets"][-1] == len(saved["t_us"]) > 0
+        assert len(saved["label_boxes"]) == len(saved["label_class"])
+    kept = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
+    assert kept["global_step"] == 2
+    assert all(torch.isfinite(value).all() for value in kept["state_dict"].values() if value.is_floating_point())
+
+
+def test_two_processes_may_not_train_in_one_folder(drives: Path, tmp_path: Path) -> None:
+    from fate.training.run_directory import RunDirectory
+
+    config = small_config(drives)
+    first = RunDirectory(tmp_path / "run")
+    first.begin(config)
+    with pytest.raises(FateError, match="another process trains here"):
+        RunDirectory(tmp_path / "run").begin(config)
+    first.close()
+    assert not RunDirectory(tmp_path / "run").begin(config)
+
+
+def test_a_memory_of_its_own_can_be_trained_alone_from_a_detector_of_single_windows(
+    drives: Path, tmp_path: Path
+) -> None:
+    small = {"depth": 18, "widths": [8, 16, 24, 32], "hidden": 32, "feedforward": 48, "layers": 2, "queries": 20}
+    model = {"name": "fate-e", "options": {**small, "remember": False}}
+    frame = small_config(drives, model=model, data={"steps": 1, "random": 2, "streams": 0}, run={"epochs": 1})
+    train(frame, tmp_path / "frame")
+    second = small_config(
+        drives,
+        model={"name": "fate-e", "options": small, "weights": str(tmp_path / "frame" / "last.safetensors")},
+        optimiser={"only": "memory"},
+        run={"epochs": 1},
+    )
+    start = build(second).detector.state_dict()
+    train(second, tmp_path / "memory")
+    moved = {
+        name.removeprefix("student.") for name, value in weights(tmp_path / "memory").items()
+        if name.startswith("student.") and not torch.equal(value, start[name.removeprefix("student.")])
+    }  # fmt: skip
+    assert moved
+    statistics = ("running_mean", "running_var", "num_batches_tracked")
+    assert all(name.startswith("memory.") or (name.startswith("head.") and name.endswith(statistics)) for name in moved)
