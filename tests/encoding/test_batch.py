@@ -171,10 +171,10 @@ def test_columns_are_parts_of_one_aligned_block(events: int) -> None:
     for name in COLUMNS:
         column = getattr(batch, name)
         first = column.storage_offset() * column.element_size()
-        assert first % 8 == 0
+        assert first % 16 == 0
         assert first >= ends
         ends = first + column.numel() * column.element_size()
-    assert batch.block.numel() - ends < 8
+    assert batch.block.numel() - ends < 16
 
 
 class Windows(IterableDataset[EventBatch]):

@@ -60,7 +60,7 @@ class EventBatch:
     def __init__(
         self, block: Tensor, counts: Sequence[int], sensor: Sensor, durations: Sequence[int] | None = None
     ) -> None:
-        """For internal use: ``block`` holds the columns, 8-byte aligned, in the order of ``COLUMNS``."""
+        """For internal use: ``block`` holds the columns, 16-byte aligned, in the order of ``COLUMNS``."""
         self.block, self.counts, self.sensor = block, tuple(counts), sensor
         self.durations = None if durations is None else tuple(durations)
         first = 0
@@ -202,7 +202,8 @@ class EventBatch:
 
 
 def _aligned(size: int) -> int:
-    return -(-size // 8) * 8
+    """Columns begin at multiples of 16 bytes: Triton compiles a kernel anew for arguments that lie otherwise."""
+    return -(-size // 16) * 16
 
 
 def _layout(windows: int, events: int) -> dict[str, tuple[int, torch.dtype]]:

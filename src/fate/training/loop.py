@@ -206,8 +206,6 @@ def train(
             max_steps=wanted.steps,
             max_epochs=-1,
             accumulate_grad_batches=wanted.run.accumulate,
-            gradient_clip_val=wanted.optimiser.clip_norm,
-            gradient_clip_algorithm="norm",
             callbacks=callbacks,
             logger=False,
             enable_checkpointing=False,

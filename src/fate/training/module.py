@@ -22,6 +22,7 @@ from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.models import state as states
 from fate.models.detector import Detector, step_scale_of
+from fate.models.heads.targets import sent
 from fate.models.outputs import Outputs
 from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.strategies import Agreement, Supervised, targets_of
@@ -113,7 +114,7 @@ class TrainingModule(LightningModule):
             with torch.no_grad():
                 _, begun = self.student.features(images[: len(batch.clips)])
             self.memory = states.mapped(torch.zeros_like, begun)
-        return None if self.memory is None else states.reset(self.memory, batch.begins)
+        return None if self.memory is None else states.reset(self.memory, sent(batch.begins, images.device))
 
     def optimizer_step(self, *given: Any, **options: Any) -> None:
         """The optimiser's step, then the teacher's."""
@@ -121,11 +122,15 @@ class TrainingModule(LightningModule):
         wanted = self.config.strategy
         follow(self.teacher, self.student, decay_at(self.trainer.global_step, wanted.decay, wanted.decay_warmup))
 
+    def configure_gradient_clipping(self, optimizer: Any, *given: Any, **options: Any) -> None:
+        """By norm, and by ourselves: Lightning refuses to clip for fused optimisers, though nothing is scaled here."""
+        nn.utils.clip_grad_norm_(self.student.parameters(), self.config.optimiser.clip_norm)
+
     def _agreement(self, batch: ClipBatch, features: Sequence[Tensor]) -> Agreement:
         """What both say of the windows they share; the teacher goes through its own windows from the first."""
         part = batch.teacher
         shared = torch.zeros(0, 2, dtype=torch.int64) if part is None else torch.as_tensor(part.shared)
-        ours, theirs = shared.to(self.device, non_blocking=True).unbind(1)
+        ours, theirs = sent(shared, self.device).unbind(1)
         said = self.student.head([level.index_select(0, ours) for level in features])
         if part is None:
             return Agreement(said, said)
