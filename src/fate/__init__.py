@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from fate import densify
     from fate.data.dataset import open_dataset
     from fate.data.inspection import inspect
     from fate.data.prepare import prepare
@@ -84,6 +85,7 @@ _HOME = {
     "simulate": "fate.simulation.dataset",
     "export": "fate.runtime.export",
     "check_labels": "fate.densify.checking",
+    "densify": "fate.densify",
     "evaluate": "fate.evaluation.evaluate",
     "train": "fate.training.loop",
 }
@@ -113,6 +115,7 @@ __all__ = [
     "check_labels",
     "convert",
     "decoder_for",
+    "densify",
     "evaluate",
     "export",
     "import_checkpoint",
@@ -136,7 +139,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'fate' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
+    home = importlib.import_module(_HOME[name])
+    value = home if _HOME[name] == f"fate.{name}" else getattr(home, name)  # a package that is called like a function
     globals()[name] = value
     return value
 

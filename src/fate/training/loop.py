@@ -8,7 +8,6 @@ What is built: the dataset, batches of clips (``data.clips``), the detector (``m
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +34,7 @@ from fate.models.zoo import build_model
 from fate.training.config import TrainConfig, read_config
 from fate.training.run_directory import RunDirectory
 from fate.training.strategies import Supervised, strategy_of
+from fate.training.together import own_rank
 
 AUGMENTATIONS = {
     "paper": (Augmentation.paper(), Augmentation.paper()),
@@ -178,6 +178,8 @@ def train(
         raise MissingDependencyError(
             'training needs pytorch-lightning; install it with pip install "fate-events[train]"'
         ) from None
+    from lightning_fabric.plugins.environments.slurm import SLURMEnvironment  # noqa: PLC0415
+
     from fate.training.guard import Guard  # noqa: PLC0415
     from fate.training.metrics import Metrics  # noqa: PLC0415
     from fate.training.module import TrainingModule  # noqa: PLC0415
@@ -185,7 +187,7 @@ def train(
     from fate.training.validation import Validation  # noqa: PLC0415
 
     wanted = config if isinstance(config, TrainConfig) else read_config(config, overrides)
-    run, first = RunDirectory(out), int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0
+    run, first = RunDirectory(out), own_rank() == 0
     going_on = run.begin(wanted) if first else run.checkpoint.exists()
     try:
         parts = build(wanted)
@@ -213,6 +215,8 @@ def train(
             enable_model_summary=False,
             use_distributed_sampler=False,
             default_root_dir=run.folder,
+            # saving and queueing again are ours (saving.py): two kinds of checkpoints would contradict each other
+            plugins=[SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else None,
         )
         if going_on:
             step = int(_read_step(run.checkpoint))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from contextlib import suppress
 from typing import Any
 
@@ -26,14 +27,15 @@ class Checkpoints(Callback):
 
     def __init__(self, run: RunDirectory, config: TrainConfig, guard: Guard) -> None:
         self.run, self.config, self.guard = run, config, guard
-        self.stop_asked = False
+        self.stop_asked = self.queue_again = False
         self.saved_at = -1
         self.failed: str | None = None
 
     def on_train_start(self, trainer: Trainer, module: Any) -> None:
-        """From now on SIGTERM means: save, then stop."""
+        """From now on SIGTERM means: save, then stop; SIGUSR1: and go on in another job."""
         with suppress(ValueError):  # signals can be listened to in the main thread alone
-            signal.signal(signal.SIGTERM, self._asked)
+            for number in (signal.SIGTERM, signal.SIGUSR1):
+                signal.signal(number, self._asked)
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Save when it is time."""
@@ -79,8 +81,16 @@ class Checkpoints(Callback):
                              "seed": self.config.run.seed, "data": self.config.data.path,
                              "fingerprint": self.config.fingerprint()}}  # fmt: skip
 
+    def on_train_end(self, trainer: Trainer, module: Any) -> None:
+        """Where SLURM has announced the end of the time (``--signal=USR1@90``), the job queues again."""
+        job = os.environ.get("SLURM_JOB_ID")
+        if self.queue_again and job and trainer.is_global_zero and self.saved_at == trainer.global_step:
+            done = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, check=False)
+            self._say(f"job {job} queues again" if done.returncode == 0 else f"scontrol requeue {job}: {done.stderr}")
+
     def _asked(self, number: int, frame: Any) -> None:
         self.stop_asked = True
+        self.queue_again = number == signal.SIGUSR1
 
 
 def _anyone(asked: bool, module: TrainingModule) -> bool:

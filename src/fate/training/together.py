@@ -7,6 +7,7 @@ layer, on CPUs, where torch has none, with the one below.
 
 from __future__ import annotations
 
+import os
 from typing import Any, cast
 
 import torch
@@ -17,6 +18,14 @@ from torch.autograd.function import FunctionCtx
 def processes() -> int:
     """How many train together."""
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def own_rank() -> int:
+    """The number of this process among those that torchrun, SLURM or Lightning has started together."""
+    for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return 0
 
 
 class _Summed(torch.autograd.Function):

@@ -26,6 +26,8 @@ METRIC = "AP50:95"
 SHOWN, DRAWN_FROM = 3, 0.3
 #: Of the events drawn before a label, µs.
 DRAWN_US = 20_000
+#: From when on windows are shown, where there are such, µs.
+SETTLED_US = 500_000
 
 
 class Validation(Callback):
@@ -87,9 +89,11 @@ def draw_samples(at: AtRate, dataset: Dataset, path: Path) -> None:
         if said is None or not len(labels):
             continue
         times, counts = np.unique(labels.t_us, return_counts=True)
-        time = int(times[np.argmax(counts)])
+        late = times >= recording.start_us + SETTLED_US  # by then a memory knows something
+        chosen = np.where(late, counts, 0) if late.any() else counts
+        time = int(times[np.argmax(chosen)])
         near = said.labelled_us[np.argmin(np.abs(said.labelled_us - time))] if len(said.labelled_us) else None
-        factor = enlargement(recording.sensor, 480)
+        factor = enlargement(recording.sensor)
         with recording.open() as reader:
             picture = draw_events(reader.read(time - DRAWN_US, time), factor=factor)
         truth = _boxed(picture, labels.at(time), dataset, factor, with_scores=False)
