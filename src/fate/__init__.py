@@ -38,12 +38,16 @@ if TYPE_CHECKING:
     from fate.models.checkpoints import load_model, save_model
     from fate.models.official import import_checkpoint
     from fate.models.zoo import build_model
+    from fate.runtime.demo import demo
+    from fate.runtime.detecting import detect
     from fate.runtime.export import export
+    from fate.runtime.loading import load_detector
     from fate.simulation.bench import bench_simulate
     from fate.simulation.camera import CameraModel, EventCamera, camera_preset
     from fate.simulation.dataset import simulate
     from fate.simulation.scene import Scene
     from fate.training.loop import train
+    from fate.training.study import run_study
 
 _HOME = {
     "FateError": "fate.errors",
@@ -84,8 +88,12 @@ _HOME = {
     "prepare": "fate.data.prepare",
     "simulate": "fate.simulation.dataset",
     "export": "fate.runtime.export",
+    "load_detector": "fate.runtime.loading",
     "check_labels": "fate.densify.checking",
     "densify": "fate.densify",
+    "demo": "fate.runtime.demo",
+    "detect": "fate.runtime.detecting",
+    "run_study": "fate.training.study",
     "evaluate": "fate.evaluation.evaluate",
     "train": "fate.training.loop",
 }
@@ -115,19 +123,23 @@ __all__ = [
     "check_labels",
     "convert",
     "decoder_for",
+    "demo",
     "densify",
+    "detect",
     "evaluate",
     "export",
     "import_checkpoint",
     "info",
     "inspect",
     "list_models",
+    "load_detector",
     "load_model",
     "open_dataset",
     "open_recording",
     "open_writer",
     "prepare",
     "read_labels",
+    "run_study",
     "save_model",
     "simulate",
     "train",

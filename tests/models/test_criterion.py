@@ -171,7 +171,7 @@ def test_losses_are_float32_inside_autocast_and_of_half_precision() -> None:
 
 def _count_in_process(rank: int, folder: str, results: Any) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    results[rank] = float(mean_over_processes(torch.tensor((0, 6)[rank])))
+    results[rank] = [float(mean_over_processes(torch.tensor(counts[rank]))) for counts in ((0, 6), (1, 0), (0, 0))]
     torch.distributed.destroy_process_group()
 
 
@@ -179,6 +179,7 @@ def test_processes_divide_by_the_mean_of_their_boxes(tmp_path: Path) -> None:
     with torch.multiprocessing.get_context("spawn").Manager() as manager:
         results = manager.list([None, None])
         torch.multiprocessing.spawn(_count_in_process, (str(tmp_path), results), nprocs=2)
-        assert list(results) == [3, 3]
+        # one box in all: 1 / 2, for the mean of two gradients is half of their sum
+        assert list(results) == [[3, 0.5, 0.5]] * 2
     assert mean_over_processes(torch.tensor(0)) == 1
     assert mean_over_processes(torch.tensor(6)) == 6

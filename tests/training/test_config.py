@@ -63,6 +63,7 @@ def test_a_base_is_changed_key_by_key(tmp_path: Path) -> None:
         (["strategy.rates=[40, 20]"], "rising order"),
         (["strategy.name=fat"], "strategy.labels is missing"),
         (["data.random=0", "data.streams=0"], "at least one clip"),
+        (["run.validate_hz=[]"], "at least one rate"),
         (["run.devices=3"], "cannot be dealt to 3 processes"),
         (["run.epochs"], "expected key.sub=value"),
         (["run.epochs.x=1"], "run.epochs"),
@@ -93,3 +94,10 @@ def test_only_what_changes_training_changes_the_fingerprint() -> None:
         make_config({"data": {"path": "x"}}, ["run.log_every=7", "data.workers=0"]).fingerprint() == plain.fingerprint()
     )
     assert make_config({"data": {"path": "x"}}, ["run.seed=1"]).fingerprint() != plain.fingerprint()
+
+
+def test_bf16_is_for_gpus_unless_it_is_asked_for() -> None:
+    plain = make_config({"data": {"path": "x"}})
+    assert (plain.halves("cuda"), plain.halves("cpu")) == (True, False)
+    asked = [make_config({"data": {"path": "x"}}, [f"run.precision={name}"]) for name in ("bf16", "float32")]
+    assert [each.halves(device) for each in asked for device in ("cuda", "cpu")] == [True, True, False, False]

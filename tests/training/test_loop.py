@@ -20,6 +20,7 @@ from fate.models.checkpoints import load_model, read_card
 from fate.training.config import TrainConfig
 from fate.training.loop import build, train
 from fate.training.module import TrainingModule
+from fate.training.plan import _tried, plan
 from tests.training.conftest import small_config
 
 pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
@@ -120,12 +121,15 @@ def test_after_kill_9_a_run_goes_on_to_the_same_weights_bit_for_bit(drives: Path
     assert steps == list(range(1, 10)), "every step is told once"
 
 
-def test_sigterm_saves_and_exits_in_order_and_the_same_command_goes_on(drives: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_a_signal_saves_and_exits_in_order_and_the_same_command_goes_on(
+    drives: Path, tmp_path: Path, asked: signal.Signals
+) -> None:
     config = small_config(drives, run={"epochs": 200, "save_every": 1000})
     folder = tmp_path / "run"
     process = subprocess.Popen(command(config, folder), env=environment(), stdout=subprocess.PIPE)
     reached(folder, 2, process)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(asked)
     said = process.communicate(timeout=PATIENCE_S)[0].decode()
     assert process.returncode == 0
     assert "the same command goes on" in said
@@ -182,6 +186,40 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(
     assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == 2
     assert not list((tmp_path / "run").glob("*.part"))
     assert "the last good one stays" in capsys.readouterr().out
+
+
+def test_best_weights_that_cannot_be_kept_do_not_stop_the_run_and_are_tried_again(
+    drives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fate.training import validation
+
+    save, count = validation.save_model, [0]
+
+    def full_at_first(*given: Any, **options: Any) -> None:
+        count[0] += 1
+        if count[0] == 1:
+            raise OSError(28, "No space left on device")
+        save(*given, **options)
+
+    monkeypatch.setattr(validation, "save_model", full_at_first)
+    assert train(small_config(drives, run={"epochs": 2, "validate_every": 1}), tmp_path / "run").finished
+    assert "step 2: not all of the validation could be kept" in capsys.readouterr().out
+    assert read_card(tmp_path / "run" / "best.safetensors")["training"]["step"] == 4
+
+
+def test_a_dry_run_tries_the_rates_of_the_end_and_the_teacher_too(drives: Path) -> None:
+    config = small_config(drives, strategy={"name": "consistency", "rates": [20, 200]}, data={"random": 4})
+    first, last = _tried(build(config))[0]
+    assert {clip.hz for clip in first.clips} == {20.0}
+    assert first.teacher is None
+    assert 200.0 in {clip.hz for clip in last.clips}
+    assert last.teacher is not None
+    assert any("20, 200 Hz" in line for line in plan(config).lines())
+
+
+def test_options_of_a_wrong_type_are_said(drives: Path) -> None:
+    with pytest.raises(FateError, match="model.options = {'dims': 3}.*expected values of other types"):
+        build(small_config(drives, model={"options": {"dims": 3}}))
 
 
 def test_a_loss_that_is_no_number_stops_the_run_with_its_batch(

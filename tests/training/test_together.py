@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor, distributed, multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from fate.data.clips import Clip, TrainingPlan
+from fate.training.curriculum import OneRate
 from fate.training.loop import build
 from fate.training.module import TrainingModule
 from fate.training.together import TogetherBatchNorm, join_norms
@@ -38,18 +41,30 @@ class Step(nn.Module):
         return self.module.training_step(batch, 0)
 
 
-def settings(drives: Path) -> Any:
-    return small_config(drives, strategy={"name": "multi_frequency"}, data={"random": 2, "streams": 2, "steps": 2})
+CASES = ("plain", "a process without boxes", "a process without windows that the teacher sees")
 
 
-def gradients(drives: Path, rank: int, world: int, without_boxes: bool) -> dict[str, Tensor]:
-    """Of one step on a share of the same batch; without boxes, those of the second half of the lanes are taken away."""
-    config = settings(drives)
+def settings(drives: Path, case: str) -> Any:
+    strategy = {"name": "consistency", "consistency_score": 0.0} if "teacher" in case else {"name": "multi_frequency"}
+    return small_config(drives, strategy=strategy, data={"random": 2, "streams": 2, "steps": 2})
+
+
+def clips_of(plan: TrainingPlan, case: str) -> list[Clip]:
+    """Of 20 Hz; with a teacher, those of the second process of 40 Hz."""
+    canonical, faster = (next(replace(plan, rate=OneRate(hz)).batches()) for hz in (20.0, 40.0))
+    return [faster[lane] if "teacher" in case and lane % 2 else clip for lane, clip in enumerate(canonical)]
+
+
+def gradients(drives: Path, rank: int, world: int, case: str) -> dict[str, Tensor]:
+    """Of one step on a share of the same batch; without boxes, those of the second process are taken away."""
+    config = settings(drives, case)
     parts = build(config)
     module = TrainingModule(parts.detector, parts.strategy, config).train()
-    clips = next(parts.plan.batches())
-    batch = parts.reader(rank, world).batch(clips)
-    if without_boxes:
+    batch = parts.reader(rank, world).batch(clips_of(parts.plan, case))
+    if "teacher" in case:
+        assert batch.teacher is not None
+        assert bool(len(batch.teacher.shared)) == ((rank, world) != (0, 2))
+    if "boxes" in case:
         lanes = range(4)[rank::world]
         empty = [lane for lane in lanes if lane % 2 == 1]
         labels = [
@@ -69,23 +84,23 @@ def work(rank: int, folder: str, drives: str) -> None:
     torch.set_num_threads(1)
     meeting, patience = f"file://{folder}/meeting", timedelta(seconds=PATIENCE_S / 2)
     distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2, timeout=patience)
-    for without in (False, True):
-        found = gradients(Path(drives), rank, 2, without)
+    for case in CASES:
+        found = gradients(Path(drives), rank, 2, case)
         if rank == 0:
-            torch.save(found, f"{folder}/{without}.pt")
+            torch.save(found, f"{folder}/{case}.pt")
     distributed.destroy_process_group()
 
 
-def test_two_processes_give_the_gradient_of_one_also_when_one_of_them_has_no_boxes(
+def test_two_processes_give_the_gradient_of_one_also_when_one_has_no_boxes_or_nothing_to_follow(
     drives: Path, tmp_path: Path
 ) -> None:
     context = multiprocessing.spawn(work, (str(tmp_path), str(drives)), nprocs=2, join=False)
     deadline = time.monotonic() + PATIENCE_S
     while not context.join(timeout=1):
         assert time.monotonic() < deadline, "the processes wait for each other"
-    for without in (False, True):
-        together = torch.load(tmp_path / f"{without}.pt", weights_only=True)
-        alone = gradients(drives, 0, 1, without)
+    for case in CASES:
+        together = torch.load(tmp_path / f"{case}.pt", weights_only=True)
+        alone = gradients(drives, 0, 1, case)
         assert together.keys() == alone.keys()
         assert any(value.abs().max() > 0 for value in alone.values())
         for name, value in alone.items():

@@ -115,3 +115,15 @@ def test_what_cannot_be_drawn_gets_a_sentence(call, sentence: str) -> None:  # t
     with pytest.raises(FateError) as caught:
         call()
     assert sentence in str(caught.value)
+
+
+def test_words_of_neighbouring_boxes_do_not_cover_each_other() -> None:
+    wide = np.zeros((240, 320, 3), np.uint8)
+    boxes = [[100, 100, 130, 160], [112, 101, 142, 161]]
+    colours = [(250, 200, 10), (10, 200, 250)]
+    alone = draw_boxes(wide, boxes[:1], labels=["pedestrian 0.90"], colours=colours[:1], text_size=14)
+    both = draw_boxes(wide, boxes, labels=["pedestrian 0.90", "pedestrian 0.80"], colours=colours, text_size=14)
+    first_tag = (alone == colours[0]).all(axis=2)[:100]  # what of it is above the box
+    assert first_tag.sum() > 300
+    assert (both == colours[0]).all(axis=2)[:100][first_tag].all()
+    assert (both == colours[1]).all(axis=2)[161:].sum() > 300  # the other stands under its box

@@ -186,6 +186,23 @@ def progress_bar(label: str) -> Iterator[Any]:
 
 
 @contextmanager
+def task_bar() -> Iterator[Any]:
+    """For work in several parts: yields ``show(what, done, total, text)``, or None where there is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda what, done, total, text: bar.update(
+            task, completed=done, total=total, description=f"{what} {text}".strip()
+        )
+
+
+@contextmanager
 def step_bar(label: str) -> Iterator[Any]:
     """For long runs: yields ``show(done, total, text)``, a bar on a terminal, a line each time elsewhere."""
     if not sys.stderr.isatty():

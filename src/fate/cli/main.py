@@ -14,7 +14,9 @@ import typer
 from fate.cli import (
     bench,
     convert,
+    demo,
     densify,
+    detect,
     evaluate,
     export,
     import_checkpoint,
@@ -23,6 +25,7 @@ from fate.cli import (
     models,
     prepare,
     simulate,
+    study,
     train,
 )
 from fate.cli.rates import SeveralRates
@@ -36,11 +39,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("demo", help=demo.HELP)(demo.demo)
+app.command("detect", help=detect.HELP)(detect.detect)
 app.command("info", help=info.HELP)(info.info)
 app.command("convert", help=convert.HELP)(convert.convert)
 app.command("inspect", help=inspect.HELP)(inspect.inspect)
 app.command("prepare", help=prepare.HELP)(prepare.prepare)
 app.command("train", help=train.HELP)(train.train)
+app.command("study", help=study.HELP)(study.study)
 app.command("densify", help=densify.HELP, cls=SeveralRates)(densify.densify)
 app.command("evaluate", help=evaluate.HELP, cls=SeveralRates)(evaluate.evaluate)
 app.command("simulate", help=simulate.HELP)(simulate.simulate)

@@ -48,5 +48,7 @@ def train(
     if not done.finished:
         print(f"{folder}: stopped at step {done.step} of {wanted.steps}, saved; the same command goes on from there")
         return
-    print(f"{folder}: {done.step} steps; the best weights are {folder / 'best.safetensors'}")
-    print(f"next: fate evaluate {folder / 'best.safetensors'} {wanted.data.path}")
+    best = folder / "best.safetensors"
+    kept = best if best.exists() else folder / "last.safetensors"  # no validation gave a score
+    print(f"{folder}: {done.step} steps; the {'best' if kept == best else 'last'} weights are {kept}")
+    print(f"next: fate evaluate {kept} {wanted.data.path}")

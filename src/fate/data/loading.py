@@ -7,6 +7,7 @@ batches it is ahead by; nothing else.
 
 from __future__ import annotations
 
+import signal
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -293,4 +294,10 @@ def load(
         prefetch_factor=2 if workers else None,
         persistent_workers=False,
         multiprocessing_context="forkserver" if workers else None,
+        worker_init_fn=_leave_stopping_to_the_first,
     )
+
+
+def _leave_stopping_to_the_first(worker: int) -> None:
+    """Ctrl-C reaches every process of a terminal: workers load on until the first one, which may save, lets go."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

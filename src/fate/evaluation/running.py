@@ -87,7 +87,7 @@ def predict(
             )
     reader = ClipReader(recordings, detector.sensor, window_us, with_labels=False)
     if reader.holds_images:
-        _check_histograms(detector, recordings[0])
+        check_histograms(detector, recordings[0])
     model = fused(detector).to(device)
     plans = partial(_plans, recordings, hz, lanes, steps, window_us)
     collected = _Collected(recordings, model.classes, keep, most)
@@ -115,7 +115,7 @@ def predict(
     return run
 
 
-def _check_histograms(detector: Detector, recording: Any) -> None:
+def check_histograms(detector: Detector, recording: Any) -> None:
     """Images are no use to a detector that makes others: EvRT-DETR's have as many channels, in another order."""
     encoder = detector.encoder
     if not isinstance(encoder, StackedHistogram) or encoder.stride != 1:

@@ -133,7 +133,7 @@ def _measure(parts: Parts, seconds: float) -> TrainMeasurement:
         asked = time.perf_counter()
         batch = next(batches)
         waited += time.perf_counter() - asked
-        with torch.autocast(device, torch.bfloat16, enabled=config.run.precision == "bf16"):
+        with torch.autocast(device, torch.bfloat16, enabled=config.halves(device)):
             loss = module.training_step(batch, 0)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(module.student.parameters(), config.optimiser.clip_norm)

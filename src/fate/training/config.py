@@ -93,7 +93,9 @@ class RunConfig(_Frozen):
     epochs: Positive = Field(400, description="R of the curriculum; the paper: 400")
     epoch_steps: Positive = Field(1000, description="optimiser steps in an epoch (EvRT-DETR)")
     accumulate: Positive = Field(1, description="batches to an optimiser step")
-    precision: Literal["float32", "bf16"] = Field("bf16", description="bf16 keeps encoder, S5 and losses in float32")
+    precision: Literal["auto", "float32", "bf16"] = Field(
+        "auto", description="auto: bf16 on a GPU, which keeps encoder, S5 and losses in float32; float32 on a CPU"
+    )
     compile: bool = Field(False, description="torch.compile for backbone and neck; pays on a GPU after minutes")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     devices: Positive = Field(1, description="GPUs (or CPU processes) of each machine")
@@ -124,6 +126,10 @@ class TrainConfig(_Frozen):
     def lanes(self) -> int:
         """Clips in a batch, over all processes."""
         return self.data.random + self.data.streams
+
+    def halves(self, device: str) -> bool:
+        """Whether bf16 is used there; many CPUs only imitate it, and take many times as long."""
+        return self.run.precision == "bf16" or (self.run.precision == "auto" and device == "cuda")
 
     def to_yaml(self) -> str:
         """Every field, defaults included."""
@@ -250,6 +256,8 @@ def _check(config: TrainConfig, source: str) -> None:
     rates = config.strategy.rates
     if not rates or list(rates) != sorted(set(rates)):
         raise FateError(f"{source}: strategy.rates = {list(rates)} was given; expected rates in rising order")
+    if not config.run.validate_hz:
+        raise FateError(f"{source}: run.validate_hz = [] was given; expected at least one rate, such as [20]")
     if not config.lanes:
         raise FateError(
             f"{source}: data.random = 0 and data.streams = 0 were given; expected at least one clip a batch"

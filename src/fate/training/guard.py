@@ -65,12 +65,13 @@ class Guard(Callback):
 
 
 def save_batch(path: Path, batch: ClipBatch) -> None:
-    """All that a batch holds as plain arrays: the columns of its events, its clips, and a row for each label."""
+    """All that a batch holds as plain arrays: columns of its events, or images; its clips; a row for each label."""
     events, given = batch.events, [labels for labels in batch.labels if labels is not None]
     windows = [number for number, labels in enumerate(batch.labels) if labels is not None]
-    columns = {
-        name: getattr(events, name).numpy() for name in ("t_us", "x", "y", "p", "offsets", "start_us", "duration_us")
-    }
+    names = ("t_us", "x", "y", "p", "offsets", "start_us", "duration_us")
+    columns: dict[str, Any] = (
+        {"images": events} if isinstance(events, Tensor) else {name: getattr(events, name) for name in names}
+    )
     np.savez_compressed(
         path,
         steps=batch.steps,
@@ -82,7 +83,7 @@ def save_batch(path: Path, batch: ClipBatch) -> None:
         label_boxes=np.concatenate([np.zeros((0, 4), np.float32), *(labels.boxes for labels in given)]),
         label_class=np.concatenate([np.zeros(0, np.int32), *(labels.class_id for labels in given)]),
         label_score=np.concatenate([np.zeros(0, np.float32), *(labels.score for labels in given)]),
-        **columns,
+        **{name: column.numpy() for name, column in columns.items()},
     )
 
 

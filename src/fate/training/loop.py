@@ -8,9 +8,12 @@ What is built: the dataset, batches of clips (``data.clips``), the detector (``m
 from __future__ import annotations
 
 import logging
+import signal
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,22 +23,25 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from fate.data.clips import TrainingPlan
+from fate.data.clips import Grid, TrainingPlan
 from fate.data.dataset import Dataset, open_dataset
 from fate.data.label_rules import PLAIN_RULES, LabelRules, RuledLabels, label_rules
 from fate.data.labelled_recording import LabelledRecording
 from fate.data.loading import ClipReader, LabelsOf, load
 from fate.errors import FateError, MissingDependencyError
+from fate.evaluation.running import check_histograms
 from fate.events.labels import Labels
 from fate.events.transforms import Augmentation
 from fate.models.checkpoints import check_entries, load_model
 from fate.models.detector import Detector
 from fate.models.zoo import build_model
-from fate.training.config import TrainConfig, read_config
+from fate.training.config import ModelConfig, TrainConfig, read_config
 from fate.training.run_directory import RunDirectory
 from fate.training.strategies import Supervised, strategy_of
 from fate.training.together import own_rank
 
+#: How long processes wait for each other: all of them for the first one while it validates, for hours on 1Mpx.
+PATIENCE = timedelta(hours=12)
 AUGMENTATIONS = {
     "paper": (Augmentation.paper(), Augmentation.paper()),
     "rvt": (Augmentation.rvt_random(), Augmentation.rvt_stream()),
@@ -58,14 +64,13 @@ class Parts:
     def reader(self, rank: int = 0, world: int = 1) -> ClipReader:
         """What loads the batches of one of several processes."""
         random, stream = AUGMENTATIONS[self.config.data.augmentation]
-        teaches = self.strategy.has_teacher and len(self.config.strategy.rates) > 1
         return ClipReader(
             self.dataset.labelled,
             self.dataset.sensor,
             augmentation=random,
             stream_augmentation=stream,
             labels_of=by_rules(self.dataset, self.strategy.labels(self.dataset.labelled, own_labels(self.dataset))),
-            warmup=self.config.strategy.warmup_windows if teaches else None,
+            warmup=self.config.strategy.warmup_windows if self.strategy.teaches else None,
             rank=rank,
             world=world,
         )
@@ -93,13 +98,12 @@ def build(config: TrainConfig) -> Parts:
     limit = config.run.validate_recordings
     if limit:
         validation = _first(validation, limit)
-    detector = build_model(
-        config.model.name, dataset.classes, dataset.sensor, encoder=config.model.encoder,
-        encoder_options=config.model.encoder_options, stem=config.model.stem, **config.model.options,
-    )  # fmt: skip
+    detector = _fresh(config.model, dataset)
     if config.model.weights is not None:
         start_from(detector, config.model.weights)
     strategy = strategy_of(config)
+    _check_images(config, dataset, validation, detector)
+    strategy.check(dataset)
     own = own_labels(dataset)
     labelled = [_times(own(number, 0.0)) for number in range(len(dataset.labelled))]
     plan = TrainingPlan(
@@ -107,6 +111,35 @@ def build(config: TrainConfig) -> Parts:
         config.run.seed,
     )  # fmt: skip
     return Parts(config, dataset, validation, detector, strategy, plan, _device(config))
+
+
+def _fresh(wanted: ModelConfig, dataset: Dataset) -> Detector:
+    """The detector that is asked for, with fresh weights."""
+    try:
+        return build_model(
+            wanted.name, dataset.classes, dataset.sensor, encoder=wanted.encoder,
+            encoder_options=wanted.encoder_options, stem=wanted.stem, **wanted.options,
+        )  # fmt: skip
+    except TypeError as error:
+        if not wanted.options and not wanted.encoder_options:
+            raise
+        raise FateError(
+            f"model.options = {wanted.options} and model.encoder_options = {wanted.encoder_options} were given;"
+            f" expected values of other types ({error})"
+        ) from None
+
+
+def _check_images(config: TrainConfig, dataset: Dataset, validation: Dataset, detector: Detector) -> None:
+    """Recordings kept as histograms have one rate, and suit detectors that see histograms alone."""
+    if dataset.holds != "histograms" or not dataset.labelled:
+        return
+    check_histograms(detector, dataset.labelled[0])
+    rates = config.strategy.rates[:1] if config.strategy.name == "supervised" else config.strategy.rates
+    for hz in rates:
+        Grid.of(dataset.labelled[0], hz)
+    for hz in config.run.validate_hz:
+        for recording in validation.labelled[:1]:
+            Grid.of(recording, hz)
 
 
 @dataclass(frozen=True)
@@ -173,13 +206,11 @@ def train(
         show: is told (steps done, of all, a short line).
     """
     try:
-        import pytorch_lightning as lightning  # noqa: PLC0415  (it takes seconds to load)
+        import pytorch_lightning  # noqa: F401, PLC0415  (it takes seconds to load)
     except ImportError:
         raise MissingDependencyError(
             'training needs pytorch-lightning; install it with pip install "fate-events[train]"'
         ) from None
-    from lightning_fabric.plugins.environments.slurm import SLURMEnvironment  # noqa: PLC0415
-
     from fate.training.guard import Guard  # noqa: PLC0415
     from fate.training.metrics import Metrics  # noqa: PLC0415
     from fate.training.module import TrainingModule  # noqa: PLC0415
@@ -197,27 +228,8 @@ def train(
         guard = Guard(run)
         checkpoints = Checkpoints(run, wanted, guard)
         validation = Validation(run, wanted, parts.validation)
-        callbacks = [guard, validation, checkpoints, Metrics(run, wanted, guard, show)]
-        _quieten()
-        engine = lightning.Trainer(
-            accelerator="gpu" if parts.device == "cuda" else "cpu",
-            devices=wanted.run.devices,
-            num_nodes=wanted.run.nodes,
-            strategy="ddp" if wanted.run.devices * wanted.run.nodes > 1 else "auto",
-            precision="bf16-mixed" if wanted.run.precision == "bf16" else "32-true",
-            max_steps=wanted.steps,
-            max_epochs=-1,
-            accumulate_grad_batches=wanted.run.accumulate,
-            callbacks=callbacks,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            use_distributed_sampler=False,
-            default_root_dir=run.folder,
-            # saving and queueing again are ours (saving.py): two kinds of checkpoints would contradict each other
-            plugins=[SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else None,
-        )
+        metrics = Metrics(run, wanted, guard, show)
+        engine = _engine(wanted, parts.device, run.folder, [guard, validation, checkpoints, metrics])
         if going_on:
             step = int(_read_step(run.checkpoint))
             if step >= wanted.steps:
@@ -226,7 +238,10 @@ def train(
                 run.cut_metrics(step)
                 run.log(f"goes on from step {step}")
         batches = _Batches(parts, module)
-        engine.fit(module, train_dataloaders=batches, ckpt_path=run.checkpoint if going_on else None, weights_only=True)
+        with _all_or_none(engine):
+            engine.fit(
+                module, train_dataloaders=batches, ckpt_path=run.checkpoint if going_on else None, weights_only=True
+            )
         if checkpoints.failed and engine.is_global_zero:
             raise FateError(
                 f"{run.folder}: the last checkpoint could not be written ({checkpoints.failed}); make room, then the"
@@ -235,6 +250,48 @@ def train(
         return Trained(run.folder, engine.global_step, engine.global_step >= wanted.steps)
     finally:
         run.close()
+
+
+def _engine(config: TrainConfig, device: str, folder: Path, callbacks: Any) -> Any:
+    """Lightning's trainer, without the parts of it that we have our own for."""
+    from lightning_fabric.plugins.environments.slurm import SLURMEnvironment  # noqa: PLC0415
+    from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment  # noqa: PLC0415
+    from pytorch_lightning import Trainer  # noqa: PLC0415
+    from pytorch_lightning.strategies import DDPStrategy  # noqa: PLC0415
+
+    _quieten()
+    by_slurm = SLURMEnvironment.detect() and not TorchElasticEnvironment.detect()  # torchrun may run inside a job
+    return Trainer(
+        accelerator="gpu" if device == "cuda" else "cpu",
+        devices=config.run.devices,
+        num_nodes=config.run.nodes,
+        strategy=DDPStrategy(timeout=PATIENCE) if config.run.devices * config.run.nodes > 1 else "auto",
+        precision="bf16-mixed" if config.halves(device) else "32-true",
+        max_steps=config.steps,
+        max_epochs=-1,
+        accumulate_grad_batches=config.run.accumulate,
+        callbacks=callbacks,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        default_root_dir=folder,
+        # saving and queueing again are ours (saving.py): two kinds of checkpoints would contradict each other
+        plugins=[SLURMEnvironment(auto_requeue=False)] if by_slurm else None,
+    )
+
+
+@contextmanager
+def _all_or_none(engine: Any) -> Iterator[None]:
+    """Where this process fails, those it has started would wait for it: they end with it."""
+    try:
+        yield
+    except BaseException:
+        kill = getattr(engine.strategy.launcher, "kill", None)
+        if kill is not None:
+            kill(signal.SIGKILL)
+        raise
 
 
 class _Batches:

@@ -102,7 +102,7 @@ class TrainingModule(LightningModule):
         self.memory = states.detach(memory)
         outputs = student.predictions(features, targets)
         terms = self.strategy.terms(student, outputs, targets)
-        if self.strategy.has_teacher and len(self.config.strategy.rates) > 1:
+        if self.strategy.teaches:
             terms |= self.strategy.agreement(student, self._agreement(batch, features))
         self.batches += 1
         self.last_terms = {name: term.detach() for name, term in terms.items()}

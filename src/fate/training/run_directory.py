@@ -23,6 +23,7 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -84,8 +85,8 @@ class RunDirectory:
         write_whole(self.folder / "environment.json", json.dumps(environment(config, device), indent=1).encode())
 
     def log(self, text: str) -> None:
-        """Say something, with the time, in log.txt."""
-        with (self.folder / "log.txt").open("a", encoding="utf-8") as file:
+        """Say something, with the time, in log.txt; where the disk is full it is lost, and training goes on."""
+        with suppress(OSError), (self.folder / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:

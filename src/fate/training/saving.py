@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from fate.training.guard import Guard
 from fate.training.metrics import stepped
 from fate.training.module import TrainingModule
 from fate.training.run_directory import RunDirectory
-from fate.training.together import processes
+from fate.training.together import own_rank, processes
 
 
 class Checkpoints(Callback):
@@ -32,9 +33,12 @@ class Checkpoints(Callback):
         self.failed: str | None = None
 
     def on_train_start(self, trainer: Trainer, module: Any) -> None:
-        """From now on SIGTERM means: save, then stop; SIGUSR1: and go on in another job."""
+        """From now on SIGTERM and Ctrl-C mean: save, then stop; SIGUSR1: and go on in another job.
+
+        The engine puts back what signals meant before when it is done.
+        """
         with suppress(ValueError):  # signals can be listened to in the main thread alone
-            for number in (signal.SIGTERM, signal.SIGUSR1):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
                 signal.signal(number, self._asked)
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -53,8 +57,9 @@ class Checkpoints(Callback):
         self.guard.look()
         draft = self.run.folder / ".last.ckpt.part"
         try:
-            trainer.save_checkpoint(draft)  # every process has a share in it
+            self._write(trainer, draft)
             if trainer.is_global_zero:
+                _to_disk(draft)
                 os.replace(draft, self.run.checkpoint)
                 save_model(module.teacher, self.run.folder / "last.safetensors", facts=self._facts(trainer))
         except (OSError, RuntimeError, FateError) as error:
@@ -71,10 +76,18 @@ class Checkpoints(Callback):
                 with suppress(OSError):
                     draft.unlink(missing_ok=True)
 
+    def _write(self, trainer: Trainer, draft: Path) -> None:
+        """Every process has a share in it: the first writes, and they leave together, also where writing fails."""
+        try:
+            trainer.save_checkpoint(draft)
+        except (OSError, RuntimeError):
+            if trainer.is_global_zero:
+                trainer.strategy.barrier()  # the others wait there already
+            raise
+
     def _say(self, text: str) -> None:
         print(text, flush=True)
-        with suppress(OSError):
-            self.run.log(text)
+        self.run.log(text)
 
     def _facts(self, trainer: Trainer) -> dict[str, Any]:
         return {"training": {"step": trainer.global_step, "strategy": self.config.strategy.name,
@@ -89,8 +102,19 @@ class Checkpoints(Callback):
             self._say(f"job {job} queues again" if done.returncode == 0 else f"scontrol requeue {job}: {done.stderr}")
 
     def _asked(self, number: int, frame: Any) -> None:
+        if number == signal.SIGINT:
+            if self.stop_asked:
+                raise KeyboardInterrupt
+            if own_rank() == 0:  # written as it is: what was printed half must not be waited for in here
+                os.write(2, b"\nstops after this step, and saves; again Ctrl-C: at once\n")
         self.stop_asked = True
         self.queue_again = number == signal.SIGUSR1
+
+
+def _to_disk(file: Path) -> None:
+    """Wait until it is there: a name that is moved to what is still on its way would be empty after a power cut."""
+    with file.open("rb") as written:
+        os.fsync(written.fileno())
 
 
 def _anyone(asked: bool, module: TrainingModule) -> bool:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fate.data.clips import DrawRate, Grid
+from fate.data.dataset import Dataset
 from fate.data.loading import LabelsOf
 from fate.densify.interpolation import interpolate
 from fate.densify.store import DenseLabels, open_dense_labels
@@ -56,6 +57,14 @@ class Supervised:
     def settings(self) -> StrategyConfig:
         """The strategy's part of the configuration."""
         return self.config.strategy
+
+    @property
+    def teaches(self) -> bool:
+        """Whether there is something to follow: at one rate teacher and student see the same."""
+        return self.has_teacher and len(self.settings.rates) > 1
+
+    def check(self, dataset: Dataset) -> None:
+        """Refuse a dataset, or what goes with it, before training begins rather than epochs later."""
 
     def rate(self) -> DrawRate:
         """How the rate of a clip is drawn."""
@@ -114,12 +123,41 @@ class FAT(Consistency):
     """Frequency-Aware Training: dense labels from tracking, and the mean teacher."""
 
     def labels(self, recordings: Sequence[Any], own: LabelsOf) -> LabelsOf:
-        """Those of phase 1; at rates it was not run for, the recordings' own."""
+        """Those of phase 1; at the canonical rate, where phase 1 was not run for it, the recordings' own."""
+        return _Tracked(self._folder, tuple(recordings), own)
+
+    def check(self, dataset: Dataset) -> None:
+        """Labels of these classes are there at every rate but the canonical one, of every recording."""
+        _opened.cache_clear()  # phase 1 may have been run since
+        dense, wanted = _opened(self._folder), self.settings.rates
+        if dense.classes != dataset.classes:
+            raise FateError(
+                f"{dense.root}: dense labels of {', '.join(dense.classes)}, and the dataset has"
+                f" {', '.join(dataset.classes)}; expected those that fate densify made of this dataset"
+            )
+        lacking = [hz for hz in wanted[1:] if hz not in dense.rates]
+        if lacking:
+            there, more = (" ".join(f"{hz:g}" for hz in rates) for rates in (dense.rates, lacking))
+            raise FateError(
+                f"{dense.root}: has labels at {there or 'no'} Hz, and strategy.rates wants {more} Hz too; run fate"
+                f" densify again with --hz {more}, or give strategy.rates"
+            )
+        rates = [hz for hz in wanted if hz in dense.rates]
+        missing = [(each.name, hz) for each in dataset.labelled for hz in rates if not dense.has(each.name, hz)]
+        if missing:
+            name, hz = missing[0]
+            raise FateError(
+                f"{dense.root}: has no labels of {len({name for name, _ in missing})} of {len(dataset.labelled)}"
+                f" recordings, such as {name} at {hz:g} Hz; run fate densify on this dataset again, with all its shards"
+            )
+
+    @property
+    def _folder(self) -> str:
         if self.settings.labels is None:
             raise FateError(
                 "fat was asked for without dense labels; make them with fate densify, then strategy.labels=DIR"
             )
-        return _Tracked(self.settings.labels, tuple(recordings), own)
+        return self.settings.labels
 
 
 STRATEGIES: dict[str, type[Supervised]] = {

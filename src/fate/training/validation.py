@@ -11,8 +11,12 @@ from PIL import Image
 from pytorch_lightning import Callback, Trainer
 from torch import distributed
 
+from fate.data.clip_images import ImageSource
 from fate.data.dataset import Dataset
+from fate.data.teacher_windows import CANONICAL_US
+from fate.errors import FateError
 from fate.evaluation.evaluate import AtRate, Evaluation, evaluate
+from fate.events.events import Events
 from fate.events.labels import Labels
 from fate.models.checkpoints import save_model
 from fate.training.config import TrainConfig
@@ -70,14 +74,19 @@ class Validation(Callback):
         self.run.log(
             f"step {step}: " + ", ".join(f"{hz} Hz {METRIC} {_shown(of[METRIC])}" for hz, of in figures.items())
         )
-        if is_best:
-            self.best = score
-            facts = {"training": {"step": step, "strategy": self.config.strategy.name, "data": self.config.data.path,
-                                  "seed": self.config.run.seed}, "validation": figures,
-                     "protocol": found.protocol.to_dict()}  # fmt: skip
-            save_model(module.teacher, self.run.folder / "best.safetensors", facts=facts)
-        for at in found.rates:
-            draw_samples(at, self.dataset, self.run.pictures / f"step-{step:07d}-{at.hz:g}hz.png")
+        try:
+            if is_best:
+                facts = {"training": {"step": step, "strategy": self.config.strategy.name,
+                                      "data": self.config.data.path, "seed": self.config.run.seed},
+                         "validation": figures, "protocol": found.protocol.to_dict()}  # fmt: skip
+                save_model(module.teacher, self.run.folder / "best.safetensors", facts=facts)
+                self.best = score  # only now: what could not be kept is not the best
+            for at in found.rates:
+                draw_samples(at, self.dataset, self.run.pictures / f"step-{step:07d}-{at.hz:g}hz.png")
+        except (OSError, FateError) as error:
+            text = f"step {step}: not all of the validation could be kept ({' '.join(str(error).split())})"
+            print(f"{text}; training goes on", flush=True)
+            self.run.log(text)
         return found
 
 
@@ -94,14 +103,28 @@ def draw_samples(at: AtRate, dataset: Dataset, path: Path) -> None:
         time = int(times[np.argmax(chosen)])
         near = said.labelled_us[np.argmin(np.abs(said.labelled_us - time))] if len(said.labelled_us) else None
         factor = enlargement(recording.sensor)
-        with recording.open() as reader:
-            picture = draw_events(reader.read(time - DRAWN_US, time), factor=factor)
+        picture = draw_events(_events_before(recording, time), factor=factor)
         truth = _boxed(picture, labels.at(time), dataset, factor, with_scores=False)
         found = picture if near is None else _boxed(picture, said.at(int(near)), dataset, factor, with_scores=True)
         captions = [f"{recording.name} at {time / 1e6:.2f} s: labels", f"found at {at.hz:g} Hz"]
         rows.append(side_by_side([truth, found], captions))
     if rows:
         Image.fromarray(np.concatenate(rows)).save(path)
+
+
+def _events_before(recording: Any, time_us: int) -> Events:
+    """What led to a time; of an image, an event where it counts any, of the polarity that it counts more of."""
+    if not isinstance(recording, ImageSource):
+        with recording.open() as reader:
+            events: Events = reader.read(time_us - DRAWN_US, time_us)
+            return events
+    images, _ = recording.read_images(time_us - CANONICAL_US, time_us)
+    sensor = images.shape[2:]
+    if not len(images):
+        return Events.empty(sensor)
+    off, on = images[-1].reshape(2, -1, *sensor).sum(axis=1, dtype=np.int64)
+    y, x = np.nonzero(off + on)
+    return Events(np.full(len(x), time_us - 1), x, y, (on > off)[y, x], sensor)
 
 
 def _boxed(picture: Any, boxes: Labels, dataset: Dataset, factor: int, with_scores: bool) -> Any:

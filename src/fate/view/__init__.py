@@ -1,7 +1,31 @@
-"""Pictures of events and boxes, videos, and report pages."""
+"""Pictures of events and boxes, videos, report pages, and the 3-D viewer."""
 
-from fate.view.drawing import draw_boxes, draw_events, enlarge, enlargement, side_by_side
+from fate.view.drawing import PALETTES, Palette, draw_boxes, draw_events, enlarge, enlargement, side_by_side
+from fate.view.frames import DetectionFrame, Frame, frames_from_labels
 from fate.view.page import Page
+from fate.view.rendering import EventSurface, VideoClock, render_comparison, render_video
+from fate.view.report import measure_event_rate, write_report
+from fate.view.rerun_view import show_recording
 from fate.view.video import VideoWriter
 
-__all__ = ["Page", "VideoWriter", "draw_boxes", "draw_events", "enlarge", "enlargement", "side_by_side"]
+__all__ = [
+    "PALETTES",
+    "DetectionFrame",
+    "EventSurface",
+    "Frame",
+    "Page",
+    "Palette",
+    "VideoClock",
+    "VideoWriter",
+    "draw_boxes",
+    "draw_events",
+    "enlarge",
+    "enlargement",
+    "frames_from_labels",
+    "measure_event_rate",
+    "render_comparison",
+    "render_video",
+    "show_recording",
+    "side_by_side",
+    "write_report",
+]

@@ -7,6 +7,7 @@ sensor makers do. Boxes and words are drawn with Pillow, whose built-in font nee
 from __future__ import annotations
 
 from collections.abc import Sequence
+from colorsys import hls_to_rgb
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -30,11 +31,15 @@ class Palette:
     off: Colour
 
 
-#: ``dark`` and ``light`` are close to Metavision's, so that its users see what they know.
+#: ``dark`` and ``light`` are close to Metavision's, so that its users see what they know; ``coolwarm`` has the ends of
+#: the colour map of that name; ``cvd`` sets yellow against blue, the pair that stays furthest apart for everyone. In
+#: each of them ON, OFF and background differ for people with any kind of colour blindness too (a test measures it).
 PALETTES: dict[str, Palette] = {
     "dark": Palette(background=(30, 37, 52), on=(216, 223, 236), off=(64, 126, 201)),
     "light": Palette(background=(255, 255, 255), on=(64, 126, 201), off=(30, 37, 52)),
     "gray": Palette(background=(128, 128, 128), on=(255, 255, 255), off=(0, 0, 0)),
+    "coolwarm": Palette(background=(221, 221, 221), on=(180, 4, 38), off=(59, 76, 192)),
+    "cvd": Palette(background=(18, 18, 22), on=(255, 200, 40), off=(30, 125, 225)),
     "red-blue": Palette(background=(255, 255, 255), on=(0, 70, 220), off=(215, 30, 30)),
 }
 
@@ -57,6 +62,13 @@ def class_colour(class_id: int) -> Colour:
     return CLASS_COLOURS[class_id % len(CLASS_COLOURS)]
 
 
+def track_colour(track_id: int) -> Colour:
+    """A colour for one track: neighbouring ids are a golden angle of hue apart, so that they look different."""
+    hue = (track_id * 0.618034) % 1.0
+    red, green, blue = hls_to_rgb(hue, 0.62, 0.9)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
 def draw_events(events: Events, palette: str | Palette = "dark", *, factor: int = 1) -> Picture:
     """The events of one window as a picture.
 
@@ -68,7 +80,7 @@ def draw_events(events: Events, palette: str | Palette = "dark", *, factor: int 
     Returns:
         [H · factor, W · factor, 3] uint8; each pixel has the colour of its last event, or the background.
     """
-    colours = _palette(palette)
+    colours = palette_of(palette)
     state = np.zeros(events.sensor, np.uint8)
     state[events.y, events.x] = events.p + 1  # where a pixel fired more than once, numpy keeps the last value
     lookup = np.array([colours.background, colours.off, colours.on], np.uint8)
@@ -115,9 +127,10 @@ def draw_boxes(
     for row, shade in zip(edges, shades, strict=True):
         x1, y1, x2, y2 = (round(float(value)) for value in row)
         pen.rectangle((x1, y1, max(x1, x2 - 1), max(y1, y2 - 1)), outline=shade, width=thickness)
+    taken: list[tuple[int, int, int, int]] = []
     for index, text in enumerate(labels or ()):  # after all lines: words stay readable where boxes overlap
         if text:
-            _tag(pen, text, edges[index], shades[index], size, (width, height))
+            _tag(pen, text, edges[index], shades[index], size, (width, height), taken)
     return np.asarray(canvas)
 
 
@@ -168,11 +181,12 @@ def side_by_side(
     canvas = Image.fromarray(sheet)
     pen = ImageDraw.Draw(canvas)
     for x, caption in zip(lefts, captions, strict=True):
-        pen.text((x + size // 3, top // 2), caption, fill=_readable_on(background), font=_font(size), anchor="lm")
+        pen.text((x + size // 3, top // 2), caption, fill=readable_on(background), font=font_of(size), anchor="lm")
     return np.asarray(canvas)
 
 
-def _palette(palette: str | Palette) -> Palette:
+def palette_of(palette: str | Palette) -> Palette:
+    """The palette of a name; colours of one's own pass through."""
     if isinstance(palette, Palette):
         return palette
     if palette not in PALETTES:
@@ -208,24 +222,36 @@ def _tag(
     colour: Colour,
     size: int,
     limits: tuple[int, int],
+    taken: list[tuple[int, int, int, int]],
 ) -> None:
-    """A filled tag with the text above the box, or inside its top edge where there is no room above."""
-    font = _font(size)
+    """A filled tag with the text above the box; under it where another tag is there, inside where there is no room."""
+    font = font_of(size)
     width, height = round(pen.textlength(text, font=font)) + size // 2, round(1.25 * size)
     x = min(max(0, round(float(box[0]))), max(0, limits[0] - width))
-    y = round(float(box[1])) - height
-    if y < 0:
-        y = min(max(0, round(float(box[1]))), max(0, limits[1] - height))
+    above, top, below = (round(float(value)) for value in (box[1] - height, box[1], box[3]))
+    inside = min(max(0, top), max(0, limits[1] - height))
+    places = [y for y in (above, below, inside) if 0 <= y <= limits[1] - height] or [inside]
+    if above < 0:  # inside before below: the tag stays at the top of its box
+        places.sort(key=lambda y: y != inside)
+    y = next(
+        (y for y in places if not any(_overlap((x, y, x + width, y + height), other) for other in taken)), places[0]
+    )
+    taken.append((x, y, x + width, y + height))
     pen.rectangle((x, y, x + width - 1, y + height - 1), fill=colour)
-    pen.text((x + size // 4, y + height // 2), text, fill=_readable_on(colour), font=font, anchor="lm")
+    pen.text((x + size // 4, y + height // 2), text, fill=readable_on(colour), font=font, anchor="lm")
 
 
-def _readable_on(colour: Colour) -> Colour:
+def _overlap(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def readable_on(colour: Colour) -> Colour:
     """Black or white, whichever stands out more."""
     red, green, blue = colour
     return (0, 0, 0) if 0.299 * red + 0.587 * green + 0.114 * blue > 128 else (255, 255, 255)
 
 
 @lru_cache(maxsize=32)
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+def font_of(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """Pillow's built-in font at a height in pixels."""
     return ImageFont.load_default(size)

@@ -63,16 +63,17 @@ def check_class_ids(class_ids: Tensor, classes: int, names: Sequence[str] = ()) 
 
 
 def mean_over_processes(count: Tensor) -> Tensor:
-    """[] a count averaged over all processes that train together, at least 1; all must call this, also with 0.
+    """[] a count averaged over all processes that train together, their sum at least 1; all must call this, also
+    with 0.
 
     Losses are divided by it: averaged gradients are then those of one process with the whole batch.
     """
     count = count.float()
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        count = count.clone()
-        torch.distributed.all_reduce(count)
-        count = count / torch.distributed.get_world_size()
-    return count.clamp(min=1)
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return count.clamp(min=1)
+    count = count.clone()
+    torch.distributed.all_reduce(count)
+    return count.clamp(min=1) / torch.distributed.get_world_size()
 
 
 def _check_values(found: Joined) -> None:

@@ -1,0 +1,123 @@
+"""``fate detect``: boxes from any recording, at any rate."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from fate.cli import arguments as args
+
+HELP = """Find objects in recordings at any rate, from 1 to 1000 Hz, and show them: on a video, on a page with the video
+and plots, as JSON, CSV or COCO.
+
+Example:
+
+  fate detect drive.raw --hz 200 --save drive.mp4 --slow 4
+
+  fate detect drive.raw --hz 100 --track --report drive.html --json drive.json
+
+  fate detect *.dat --model fate-s.safetensors --csv boxes.csv --start +2s --end +4s
+"""
+
+
+def detect(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Recordings of any format.")],
+    hz: Annotated[float, typer.Option(help="Windows a second.")] = 200.0,
+    model: Annotated[
+        str, typer.Option(metavar="NAME|PATH", help="A bundled name, or a .safetensors file.")
+    ] = "fate-s-nano",
+    save: Annotated[str | None, typer.Option(metavar="OUT.mp4", help="A video with the boxes.")] = None,
+    report: Annotated[str | None, typer.Option(metavar="OUT.html", help="A page: video, rate, boxes, latency.")] = None,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="All frames and the summary.")] = None,
+    csv_file: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="A row for each box.")] = None,
+    coco_file: Annotated[str | None, typer.Option("--coco", metavar="FILE", help="COCO's JSON, with times.")] = None,
+    track: Annotated[bool, typer.Option("--track", help="Number the objects.")] = False,
+    threshold: Annotated[float, typer.Option(help="Least score of a box.")] = 0.4,
+    acc: Annotated[str, typer.Option(help="Events of this time are drawn, such as 50ms.")] = "50ms",
+    fps: Annotated[float, typer.Option(help="Pictures a second of video.")] = 25.0,
+    slow: Annotated[float, typer.Option(help="Times slower than the recording.")] = 1.0,
+    palette: Annotated[str, typer.Option(help="dark, light, gray, coolwarm, cvd or red-blue.")] = "dark",
+    start: Annotated[str | None, typer.Option(help="Such as 2s, or +2s from the first event.")] = None,
+    end: Annotated[str | None, typer.Option(help="Likewise.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    sensor: args.Sensor = None,
+    format: args.Format = None,
+    columns: args.Columns = None,
+    time_unit: args.TimeUnit = None,
+    drop: args.Drop = False,
+    sort: args.Sort = False,
+) -> None:
+    options = args.open_options(sensor, format, columns, time_unit, False, drop, sort, False)
+    outputs = {"--save": save, "--report": report, "--json": json_file, "--csv": csv_file, "--coco": coco_file}
+    begin = args.parse_time(start, "--start") if start is not None else None
+    stop = args.parse_time(end, "--end") if end is not None else None
+    args.check_order(begin, stop)
+    with args.bad_usage():
+        shown = _look(acc, fps, slow, palette)
+        _check(hz, threshold, device)
+    for file in files:
+        args.check_outputs({name: _named(value, file, files) for name, value in outputs.items()}, file)
+
+    from fate.runtime.detecting import Look
+    from fate.runtime.detecting import detect as run
+    from fate.runtime.loading import load_detector
+
+    detector = load_detector(model, device)
+    for file in files:
+        given = {name: _named(value, file, files) for name, value in outputs.items()}
+        with args.opened(file, options) as recording, args.task_bar() as show:
+            first = recording.start_us
+            done = run(
+                recording, detector, hz, threshold=threshold, track=track, show=show,
+                start_us=None if begin is None else begin.at(first), end_us=None if stop is None else stop.at(first),
+                save=given["--save"], report=given["--report"], look=Look(**shown),
+            )  # fmt: skip
+        if len(files) > 1:
+            print(f"{file}:")
+        print("\n".join(done.lines()))
+        writers = {"--json": done.log.write_json, "--csv": done.log.write_csv, "--coco": done.log.write_coco}
+        for name, write in writers.items():
+            target = given[name]
+            if target is not None:
+                write(target)
+        written = [path for path in given.values() if path is not None]
+        if written:
+            print(f"written: {', '.join(written)}")
+
+
+def _look(acc: str, fps: float, slow: float, palette: str) -> dict[str, Any]:
+    from fate.errors import FateError
+    from fate.view.drawing import PALETTES
+
+    time = args.parse_time(acc, "--acc")
+    if time.us < 1 or time.from_start:
+        raise FateError(f"--acc {acc} was given; expected a time such as 50ms")
+    if not 1 <= fps <= 240 or not 0.01 <= slow <= 10_000:
+        raise FateError(
+            f"--fps {fps:g} --slow {slow:g} were given; expected 1 to 240 pictures a second, and 0.01 to 10000"
+        )
+    if palette not in PALETTES:
+        raise FateError(f"--palette {palette} was given; there are {', '.join(PALETTES)}")
+    return {"acc_us": time.us, "fps": fps, "slow": slow, "palette": palette}
+
+
+def _check(hz: float, threshold: float, device: str) -> None:
+    from fate.errors import FateError
+
+    if not 1 <= hz <= 1000:
+        raise FateError(f"--hz {hz:g} was given; expected a rate from 1 to 1000")
+    if not 0 <= threshold <= 1:
+        raise FateError(f"--threshold {threshold:g} was given; expected a score from 0 to 1")
+    if device not in ("cpu", "cuda"):
+        raise FateError(f"--device {device} was given; expected cpu or cuda")
+
+
+def _named(output: str | None, file: str, files: list[str]) -> str | None:
+    """Of several recordings each gets outputs of its own: out.mp4 becomes out_drive.mp4."""
+    if output is None or len(files) == 1:
+        return output
+    from pathlib import Path
+
+    place = Path(output)
+    return str(place.with_name(f"{place.stem}_{Path(file).stem}{place.suffix}"))

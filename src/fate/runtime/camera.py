@@ -1,0 +1,102 @@
+"""A camera on USB or Ethernet through ``neuromorphic-drivers`` (extra ``camera``): Prophesee EVK3 and EVK4, iniVation
+DAVIS346 and DVXplorer, and others it knows.
+
+Written from the package's documentation and tested against a stand-in of it: **no camera has been connected to this
+code yet.**
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fate.errors import FateError, MissingDependencyError
+from fate.events.events import Events, Sensor
+
+#: How often a silent camera looks whether it was closed, seconds.
+LOOK_S = 0.1
+
+
+class CameraSource:
+    """The first camera that is found, or the one with a serial number."""
+
+    def __init__(self, serial: str | None = None, **options: Any) -> None:
+        """Args:
+        serial: of the camera; None for the first.
+        options: more for ``neuromorphic_drivers.open``: ``configuration`` with biases, say.
+        """
+        drivers = _drivers()
+        try:
+            self._device = drivers.open(serial=serial, iterator_timeout=LOOK_S, **options)
+        except Exception as error:  # the package raises its own, one kind a camera
+            raise FateError(
+                f"no camera could be opened ({error}); connect one, and on Linux run"
+                " neuromorphic-drivers-install-udev-rules once"
+            ) from error
+        size = self._device.properties()
+        self.sensor = Sensor(int(size.height), int(size.width))
+        self._closed = threading.Event()
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What the driver lost, and packets whose events were not in order."""
+        return dict(self._counts)
+
+    def __iter__(self) -> Iterator[Events]:
+        with self._device:
+            for status, packet in self._packets():
+                self._count(status, packet)
+                events = None if packet is None else packet.polarity_events
+                if events is not None and len(events):
+                    yield self._checked(events)
+
+    def close(self) -> None:
+        """End, within a moment."""
+        self._closed.set()
+
+    def _packets(self) -> Iterator[tuple[Any, Any]]:
+        """Until the camera is closed, or unplugged."""
+        packets = iter(self._device)
+        while not self._closed.is_set():
+            try:
+                packet = next(packets)
+            except StopIteration:
+                return
+            except Exception as error:  # as above
+                raise FateError(f"the camera failed ({error}); check its cable and power") from error
+            yield packet
+
+    def _checked(self, events: Any) -> Events:
+        """From the driver's rows (t, x, y, on), copied: it uses their memory again."""
+        try:
+            return Events(
+                events["t"].astype(np.int64), events["x"], events["y"], events["on"].astype(np.uint8), self.sensor
+            )
+        except FateError:
+            self._counts["refused packets"] += 1
+            self._counts["events in refused packets"] += len(events)
+            return Events.empty(self.sensor)
+
+    def _count(self, status: Any, packet: Any) -> None:
+        """Names differ between versions of the package: what one does not say is not counted."""
+        dropped = getattr(getattr(status, "ring", None), "dropped_packets", 0)
+        if dropped:
+            self._counts["packets dropped by the driver"] += int(dropped)
+        overflows = getattr(packet, "polarity_events_overflow_indices", None)
+        if overflows is not None and len(overflows):
+            self._counts["overflows of the driver"] += len(overflows)
+
+
+def _drivers() -> Any:
+    try:
+        return importlib.import_module("neuromorphic_drivers")
+    except ImportError:
+        raise MissingDependencyError(
+            "a camera needs neuromorphic-drivers; install it with pip install 'fate-events[camera]'"
+        ) from None

@@ -1,0 +1,197 @@
+"""``fate detect``: a recording in, boxes out: as a log, as files, on a video, on a page."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fate.errors import FateError
+from fate.formats.opening import open_recording
+from fate.formats.recording import Recording
+from fate.runtime.detection_log import DetectionLog
+from fate.runtime.frames import StreamFrame
+from fate.runtime.loading import load_detector
+from fate.runtime.stream import StreamingDetector
+from fate.view.rendering import VideoClock, render_video
+from fate.view.report import measure_event_rate, write_report
+
+STAGES = ("decode", "encode", "model", "post")
+#: Tells (what is done, how much, of how much, a short line).
+Show = Callable[[str, float, float, str], None]
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a video shows a recording.
+
+    Attributes:
+        acc_us: events of this time before each picture are shown, µs.
+        fps: pictures a second of video.
+        slow: how many times slower than the recording the video runs.
+        palette: a name of ``fate.view.drawing.PALETTES``.
+    """
+
+    acc_us: int = 50_000
+    fps: float = 25.0
+    slow: float = 1.0
+    palette: str = "dark"
+
+
+@dataclass(frozen=True)
+class Detected:
+    """What was found, and what it took."""
+
+    log: DetectionLog
+    frames: list[StreamFrame]
+    summary: dict[str, Any]
+
+    def lines(self) -> list[str]:
+        """The summary for people."""
+        given = self.summary
+        kinds = [f"{count} {name}" for name, count in given["boxes"].items()]
+        if "tracks" in given:
+            kinds.append(f"{given['tracks']} tracks in all")
+        spent = [f"{name} {p50:.2f} / {p99:.2f}" for name, (p50, p99) in given["latency_ms"].items()]
+        lost = [f"{count} {name.replace('_', ' ')}" for name, count in given["dropped"].items() if count]
+        return [
+            f"{given['windows']} windows at {given['hz']:g} Hz ({given['seconds']:.2f} s) in {given['took_s']:.1f} s:"
+            f" {given['windows_per_s']:.0f} a second, {given['times_real_time']:.2f} × real time",
+            f"boxes of score ≥ {given['threshold']:g}: {', '.join(kinds)}",
+            f"latency p50 / p99, ms: {', '.join(spent)}; a window lasts {given['budget_ms']:g} ms, and"
+            f" {given['within_budget']:.1%} were done in that time",
+            f"dropped: {', '.join(lost) or 'nothing'}",
+            *(f"note: {note}" for note in given["notes"]),
+        ]
+
+
+def detect(
+    file: str | os.PathLike[str] | Recording,
+    model: str | os.PathLike[str] | StreamingDetector = "fate-s-nano",
+    hz: float = 200.0,
+    *,
+    threshold: float = 0.4,
+    track: bool = False,
+    start_us: int | None = None,
+    end_us: int | None = None,
+    device: str = "cpu",
+    open_options: dict[str, Any] | None = None,
+    save: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
+    look: Look | None = None,
+    show: Show | None = None,
+) -> Detected:
+    """Detect objects in a recording at any rate.
+
+    Args:
+        file: any recording that ``open_recording`` opens, or an open one.
+        model: a bundled name, a .safetensors file, or what ``load_detector`` gave.
+        hz: windows a second; each is as long as the time between two.
+        threshold: least score of a box.
+        track: whether boxes get the number of their object.
+        start_us, end_us: part of the recording, µs of its clock.
+        device: cpu or cuda.
+        open_options: of ``open_recording``.
+        save: a video, .mp4.
+        report: a page, .html, with the video in it.
+        look: how the video shows events.
+        show: is told how far it is.
+    """
+    if not 1 <= hz <= 1000:
+        raise FateError(f"{hz:g} Hz was given; expected a rate from 1 to 1000")
+    detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)
+    if isinstance(file, Recording):
+        return _detect(file, detector, hz, threshold, track, start_us, end_us, save, report, look or Look(), show)
+    with open_recording(file, **(open_options or {})) as recording:
+        return _detect(recording, detector, hz, threshold, track, start_us, end_us, save, report, look or Look(), show)
+
+
+def _detect(
+    recording: Recording, detector: StreamingDetector, hz: float, threshold: float, track: bool, start_us: int | None,
+    end_us: int | None, save: Any, report: Any, look: Look, show: Show | None,
+) -> Detected:  # fmt: skip
+    recording.refuse_empty()
+    stream = detector.stream(recording, hz, threshold=threshold, track=track, start_us=start_us, end_us=end_us)
+    frames: list[StreamFrame] = []
+    began = time.perf_counter()
+    for frame in stream:
+        frames.append(frame)
+        if show is not None:
+            spent = max(time.perf_counter() - began, 1e-9)
+            text = f"{len(frames) / spent:.0f} windows/s, {len(frames) / spent / hz:.2f} × real time"
+            show("detecting", len(frames), len(stream), text)
+    took = time.perf_counter() - began
+    name = Path(str(recording.path)).name
+    notes = [text for text in (stream.adaptation.describe(),) if text]
+    summary = summarise(frames, hz, took, threshold, detector.classes, stream.counts.to_dict(), notes)
+    facts = {"model": detector.name, "threshold": threshold, "summary": summary}
+    size = recording.sensor
+    log = DetectionLog(name, (size.height, size.width), tuple(detector.classes), hz, frames, facts)
+    done = Detected(log, frames, summary)
+    if save is not None or report is not None:
+        _show_it(recording, done, detector, hz, start_us, end_us, save, report, look, show)
+    return done
+
+
+def _show_it(
+    recording: Recording, done: Detected, detector: StreamingDetector, hz: float, start_us: int | None,
+    end_us: int | None, save: Any, report: Any, look: Look, show: Show | None,
+) -> None:  # fmt: skip
+    """The video, and the page that holds it; without a name of its own the video lies beside the page."""
+    video = Path(save) if save is not None else Path(report).with_suffix(".mp4")
+    told = None if show is None else lambda at, of: show("drawing", at, of, "")
+    clock: VideoClock = render_video(
+        recording, video, done.frames, acc_us=look.acc_us, fps=look.fps, slow=look.slow, palette=look.palette,
+        start_us=start_us, end_us=end_us, classes=detector.classes, progress=told,
+    )  # fmt: skip
+    if report is None:
+        return
+    shown = {key: value for key, value in done.summary.items() if not isinstance(value, dict | list)}
+    write_report(
+        Path(report), video, done.frames, {"summary": shown, "boxes": done.summary["boxes"]},
+        title=f"{done.log.recording} at {hz:g} Hz", clock=clock, classes=detector.classes,
+        event_rate=measure_event_rate(recording, start_us, end_us), hz=hz, lead=" ".join(done.lines()[:2]),
+    )  # fmt: skip
+
+
+def summarise(
+    frames: list[StreamFrame], hz: float, took_s: float, threshold: float, classes: Any, counts: dict[str, Any],
+    notes: list[str],
+) -> dict[str, Any]:  # fmt: skip
+    """Plain values: boxes by class, latency by stage against the time a window lasts, what was dropped."""
+    per_stage = {stage: np.array([frame.ms.get(stage, 0.0) for frame in frames]) for stage in STAGES}
+    total = sum(per_stage.values(), np.zeros(len(frames)))
+    quantiles = {
+        stage: tuple(round(float(value), 3) for value in np.quantile(spent, [0.5, 0.99]))
+        for stage, spent in {**per_stage, "total": total}.items()
+        if len(spent)
+    }
+    found = np.concatenate([np.zeros(0, np.int64), *(frame.class_ids for frame in frames)])
+    budget = 1e3 / hz
+    summary: dict[str, Any] = {
+        "hz": hz,
+        "windows": len(frames),
+        "seconds": len(frames) / hz,
+        "took_s": round(took_s, 3),
+        "windows_per_s": round(len(frames) / max(took_s, 1e-9), 2),
+        "times_real_time": round(len(frames) / hz / max(took_s, 1e-9), 3),
+        "threshold": threshold,
+        "boxes": {name: int((found == number).sum()) for number, name in enumerate(classes)},
+        "budget_ms": budget,
+        "within_budget": round(float((total <= budget).mean()), 4) if len(frames) else 1.0,
+        "latency_ms": quantiles,
+        "events": sum(frame.num_events for frame in frames),
+        "dropped": {name: counts[name] for name in
+                    ("late_events", "excess_events", "skipped_windows", "windows_dropped", "events_in_dropped_windows")
+                    if name in counts},
+        "notes": [*notes, *counts.get("restart_reasons", ())],
+    }  # fmt: skip
+    if any(frame.track_ids is not None for frame in frames):
+        seen = [frame.track_ids for frame in frames if frame.track_ids is not None]
+        summary["tracks"] = len(np.unique(np.concatenate(seen))) if seen else 0
+    return summary

@@ -1,0 +1,56 @@
+"""A detector by name or by path, ready to stream."""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+from pathlib import Path
+
+import torch
+
+from fate.errors import FateError
+from fate.models.checkpoints import load_model
+from fate.models.streaming import Precision
+from fate.models.zoo import MODELS, nearest
+from fate.runtime.stream import StreamingDetector
+
+#: Where the weights lie that come with the package.
+WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
+
+
+def load_detector(
+    name_or_path: str | PathLike[str], device: str | torch.device = "cpu", precision: Precision | None = None
+) -> StreamingDetector:
+    """A trained detector.
+
+    Args:
+        name_or_path: a name whose weights come with the package, or a ``.safetensors`` file.
+        device: "cpu" or "cuda".
+        precision: of matrix products: "float32", or on a GPU "tf32" and "bfloat16"; None for the device's own.
+
+    Example:
+        >>> detector = fate.load_detector("fate-s-tiny")                     # doctest: +SKIP
+        >>> for frame in detector.stream("drive.raw", hz=200):               # doctest: +SKIP
+        ...     print(frame.t_us, frame.boxes, frame.scores, frame.class_ids)
+    """
+    given = fspath(name_or_path)
+    bundled = bundled_weights()
+    if given in bundled:
+        return StreamingDetector(load_model(bundled[given]), device, precision, given)
+    path = Path(given)
+    if not path.exists() and path.suffix != ".safetensors" and path.name == given:
+        raise FateError(_not_bundled(given, bundled))
+    return StreamingDetector(load_model(path), device, precision, path.stem)
+
+
+def bundled_weights() -> dict[str, Path]:
+    """The files of the weights that come with the package, by name."""
+    return {file.stem: file for file in sorted(WEIGHTS.glob("*.safetensors"))}
+
+
+def _not_bundled(name: str, bundled: dict[str, Path]) -> str:
+    there = f"there are {', '.join(bundled)}" if bundled else "none are bundled"
+    train = "train one (fate train --help) and give its .safetensors file"
+    if name in MODELS:
+        return f"{name}: weights of this model were asked for, and {there}; {train}"
+    near = nearest(name, [*bundled, *MODELS])
+    return f"{name}: no weights are bundled under this name, and no file has it; {there}; {train}{near}"

@@ -1,0 +1,192 @@
+"""Where live events come from: a file at real speed, standard input. Sockets and cameras have files of their own.
+
+A source has a ``sensor``, gives pieces of events when iterated, says in ``counts`` what it lost or refused, and ends
+when it is closed.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import BinaryIO
+
+from fate.errors import FateError, FormatError
+from fate.events.events import Events, Sensor
+from fate.formats.decoders import decoder_for
+from fate.formats.header import MAX_HEADER_BYTES, Header, parse_header
+from fate.formats.opening import open_recording
+from fate.formats.recording import Recording
+
+#: Formats that are read from pipes and sockets.
+BYTE_FORMATS = ("evt3", "evt2")
+#: Bytes that are read at once.
+PIECE_BYTES = 1 << 16
+
+
+class BytesToEvents:
+    """Bytes of a camera to events. What cannot be decoded is counted, and decoding goes on behind it."""
+
+    def __init__(self, format: str, sensor: Sequence[int]) -> None:
+        """Args:
+        format: of ``BYTE_FORMATS``.
+        sensor: (height, width); events outside are dropped and counted.
+        """
+        if format not in BYTE_FORMATS:
+            raise FateError(f"a stream of {format!r} was asked for; expected one of {', '.join(BYTE_FORMATS)}")
+        self.sensor = Sensor.of(sensor)
+        self.decoder = decoder_for(format, self.sensor, out_of_bounds="drop")
+        self._settled: Counter[str] = Counter()
+
+    def feed(self, data: bytes) -> Events:
+        """The events that these bytes complete; none where they are refused."""
+        try:
+            return self.decoder.feed(data)
+        except FormatError:  # time that goes back: the piece is lost, the next begins a new time
+            self._settled["refused pieces"] += 1
+            self._settled["refused bytes"] += len(data)
+            return Events.empty(self.sensor)
+
+    def begin_anew(self) -> None:
+        """Another sender: nothing of what the last one said holds."""
+        self._settled += self._of_decoder()
+        self.decoder = self.decoder.fresh()
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What was refused, dropped or passed over."""
+        return self._settled + self._of_decoder()
+
+    def _of_decoder(self) -> Counter[str]:
+        counted = {"events outside the sensor": self.decoder.tally.outside}
+        counted |= {f"words {kind}": number for kind, number in self.decoder.skipped().items()}
+        return Counter(counted)
+
+
+class FileSource:
+    """A recording, played as if it were a camera."""
+
+    def __init__(
+        self,
+        recording: Recording | str | PathLike[str],
+        *,
+        speed: float = 1.0,
+        start_us: int | None = None,
+        end_us: int | None = None,
+        piece_us: int = 5_000,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] | None = None,
+    ) -> None:
+        """Args:
+        recording: of ``fate.open_recording``, which is opened a second time, or a path.
+        speed: 1 for real time, 10 for ten times as fast.
+        start_us, end_us: the part that is played.
+        piece_us: events are handed over in pieces of this length, each when its time is over.
+        clock, sleep: in seconds.
+        """
+        if not speed > 0 or piece_us < 1:
+            raise FateError(
+                f"a speed of {speed:g} in pieces of {piece_us} µs was asked for; expected more than 0, 1 or more"
+            )
+        # each thread reads with a recording of its own
+        self._recording = open_recording(recording) if isinstance(recording, str | PathLike) else copy.copy(recording)
+        self._start = self._recording.start_us if start_us is None else int(start_us)
+        self._end = self._recording.end_us if end_us is None else int(end_us)
+        self._speed, self._piece_us, self._clock = speed, piece_us, clock
+        self._closed = threading.Event()
+        self._sleep = self._closed.wait if sleep is None else sleep
+        self.counts: dict[str, int] = {}  #: a file loses nothing
+
+    @property
+    def sensor(self) -> Sensor:
+        """(height, width)."""
+        return self._recording.sensor
+
+    def __iter__(self) -> Iterator[Events]:
+        began = self._clock()
+        with self._recording:
+            for first in range(self._start, self._end, self._piece_us):
+                last = min(first + self._piece_us, self._end)
+                events = self._recording.read(first, last)
+                due = began + (last - self._start) / 1e6 / self._speed
+                if (early := due - self._clock()) > 0:
+                    self._sleep(early)
+                if self._closed.is_set():
+                    return
+                yield events
+
+    def close(self) -> None:
+        """End."""
+        self._closed.set()
+
+
+class StandardInput:
+    """Bytes from a pipe. The header of a RAW file is understood where there is one."""
+
+    def __init__(
+        self, sensor: Sequence[int] | None = None, format: str = "evt3", stream: BinaryIO | None = None
+    ) -> None:
+        """Waits for the first bytes.
+
+        Args:
+            sensor: (height, width); None where a header gives it.
+            format: of ``BYTE_FORMATS``, where no header names it.
+            stream: standard input unless given.
+        """
+        self._stream = sys.stdin.buffer if stream is None else stream
+        self._closed = threading.Event()
+        header, self._begun = self._header()
+        size = header.sensor(Path("standard input")) if sensor is None else Sensor.of(sensor)
+        if size is None:
+            raise FateError(
+                "standard input: no header says how large the sensor is; pass --sensor WIDTHxHEIGHT"
+                " (sensor=(height, width))"
+            )
+        self._bytes = BytesToEvents(header.event_format() or format, size)
+
+    @property
+    def sensor(self) -> Sensor:
+        """(height, width)."""
+        return self._bytes.sensor
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was refused, dropped or passed over."""
+        unfinished = self._bytes.decoder.pending_bytes
+        return dict(self._bytes.counts) | ({"bytes of an unfinished word": unfinished} if unfinished else {})
+
+    def __iter__(self) -> Iterator[Events]:
+        data = self._begun
+        while data and not self._closed.is_set():
+            yield self._bytes.feed(data)
+            data = self._read()
+
+    def close(self) -> None:
+        """End, when the next bytes come: nobody can wake a thread that waits for a pipe."""
+        self._closed.set()
+
+    def _read(self) -> bytes:
+        """What there is, as soon as there is anything; nothing at the end."""
+        read = getattr(self._stream, "read1", self._stream.read)
+        data: bytes = read(PIECE_BYTES)
+        return data
+
+    def _header(self) -> tuple[Header, bytes]:
+        """The header, which may be empty, and the first bytes behind it."""
+        data = b""
+        while True:
+            more = self._read()
+            data += more
+            header = parse_header(data)
+            rest = data[header.num_bytes :]
+            open_line = not rest or (rest[:1] == b"%" and b"\n" not in rest)
+            if not more or not open_line or len(data) > MAX_HEADER_BYTES:
+                break
+        if not rest and not more:
+            raise FateError("standard input: it ended before the first event; check the program that writes it")
+        return header, rest

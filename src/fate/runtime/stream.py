@@ -1,0 +1,344 @@
+"""The streaming detector: boxes at any rate, from a recording or from events as they come.
+
+    detector = fate.load_detector("fate-s-tiny")
+    for frame in detector.stream(recording, hz=200): ...         # a file, window after window
+
+    stream = detector.open_stream(sensor=(720, 1280), hz=200)    # events of one's own
+    frames = stream.feed(events)                                 # of the windows that these events close
+
+    for frame in detector.live(source, hz=200): ...              # a camera: on time, or not at all (``live.py``)
+
+What a detector remembers is carried from window to window. A rate need not be one it was trained at: windows last
+1 / hz, the encoder sees their length, and a memory that counts time (S5) is told of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import warnings
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
+from os import PathLike
+from typing import TYPE_CHECKING, Self
+
+import torch
+
+from fate.errors import FateError, FateWarning
+from fate.events.events import Events, Sensor
+from fate.events.window import Window, window_us
+from fate.formats.opening import open_recording
+from fate.formats.recording import Recording
+from fate.models.detector import Detector
+from fate.models.nms import Score
+from fate.models.streaming import Precision, compile_for_streaming
+from fate.runtime.adapting import Adaptation, adapt
+from fate.runtime.frames import StreamCounts, StreamFrame
+from fate.runtime.window_detector import WEAK, Ids, WindowDetector, check_threshold, set_threads
+from fate.runtime.windowing import MAX_BACK_US, MAX_GAP_US, ClosedWindow, Windower
+
+if TYPE_CHECKING:
+    from fate.runtime.live import LiveStream, Source
+
+#: Rates that a stream may have.
+LEAST_HZ, MOST_HZ = 1, 1000
+#: The least confidence that is shown unless another is asked for.
+THRESHOLD = 0.4
+#: Boxes of a window, at most.
+MOST = 100
+
+
+class StreamingDetector:
+    """A detector with its weights, ready to be run on recordings and cameras. ``fate.load_detector`` gives one."""
+
+    def __init__(
+        self,
+        model: Detector,
+        device: str | torch.device = "cpu",
+        precision: Precision | None = None,
+        name: str = "",
+    ) -> None:
+        """Args:
+        model: a detector; it is not changed.
+        device: "cpu" or "cuda".
+        precision: as of ``compile_for_streaming``; None for the device's own.
+        name: to be shown.
+        """
+        self.model, self.device, self.precision = model.eval(), device, precision
+        self.name = name or str(model.description.get("name", "detector"))
+        self._adapted: dict[Sensor, Adaptation] = {}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Their names, in the order of class ids."""
+        return self.model.classes
+
+    @property
+    def sensor(self) -> Sensor:
+        """That it was trained on, (height, width); others are adapted to (``adapting.py``)."""
+        return self.model.sensor
+
+    def adapted(self, sensor: Sequence[int]) -> Adaptation:
+        """The detector for events of a sensor; what that took is said once, as a warning."""
+        size = Sensor.of(sensor)
+        if size not in self._adapted:
+            self._adapted[size] = adapt(self.model, size)
+            if told := self._adapted[size].describe():
+                warnings.warn(f"{told}; boxes may be less good there", FateWarning, stacklevel=3)
+        return self._adapted[size]
+
+    def stream(
+        self,
+        recording: Recording | str | PathLike[str],
+        hz: float = 200,
+        *,
+        threshold: float = THRESHOLD,
+        track: bool = False,
+        start_us: int | None = None,
+        end_us: int | None = None,
+        threads: int | None = None,
+        score: Score = "product",
+        max_overlap: float = 0.45,
+        most: int = MOST,
+        max_gap_us: int = MAX_GAP_US,
+    ) -> RecordingStream:
+        """Boxes of a recording, window after window, as fast as they are asked for.
+
+        Args:
+            recording: of ``fate.open_recording``, or a path. Windows are those of ``recording.windows(hz)``, and of
+                an evaluation.
+            hz: 1 to 1000; windows last 1 / hz.
+            threshold: the least confidence that is shown: objectness · class, or class where there is no objectness.
+            track: give each object a number that it keeps.
+            start_us: start of the first window; the first event unless given.
+            end_us: no window starts at or after it; the end of the recording unless given.
+            threads: of the CPU, for this whole process; None leaves them.
+            score: what is shown as the score; "product" is the confidence, "class" the class alone, as evaluations do.
+            max_overlap: IoU above which the weaker of two boxes of a class goes; for heads with objectness.
+            most: boxes of a window.
+            max_gap_us: silences in the recording that are longer are skipped, and memory begins anew after them.
+        """
+        close = ExitStack()
+        if isinstance(recording, str | PathLike):
+            recording = close.enter_context(open_recording(recording))  # and closed with the stream
+        duration, counts = _duration(hz), StreamCounts()
+        detect = self._window_detector(
+            recording.sensor, duration, counts, threshold, track, threads, score, max_overlap, most
+        )
+        return RecordingStream(recording, detect, duration, start_us, end_us, max(max_gap_us, duration), close)
+
+    def open_stream(
+        self,
+        sensor: Sequence[int],
+        hz: float = 200,
+        *,
+        threshold: float = THRESHOLD,
+        track: bool = False,
+        start_us: int | None = None,
+        threads: int | None = None,
+        score: Score = "product",
+        max_overlap: float = 0.45,
+        most: int = MOST,
+        max_back_us: int = MAX_BACK_US,
+        max_gap_us: int = MAX_GAP_US,
+    ) -> Stream:
+        """A stream that is given events as they come.
+
+        Args:
+            sensor: (height, width) of the events.
+            start_us: start of the first window; the first event unless given.
+            max_back_us, max_gap_us: jumps in time after which the stream begins anew, see ``windowing.py``.
+            hz, threshold, track, threads, score, max_overlap, most: as of ``stream``.
+        """
+        duration, counts = _duration(hz), StreamCounts()
+        detect = self._window_detector(sensor, duration, counts, threshold, track, threads, score, max_overlap, most)
+        gap = max(max_gap_us, duration)
+        windower = Windower(sensor, duration, start_us=start_us, max_back_us=max_back_us, max_gap_us=gap, counts=counts)
+        return Stream(windower, detect)
+
+    def live(
+        self,
+        source: Source,
+        hz: float = 200,
+        *,
+        budget_ms: float | None = None,
+        waiting: int = 8,
+        patience_us: int = 20_000,
+        threshold: float = THRESHOLD,
+        track: bool = False,
+        threads: int | None = None,
+        score: Score = "product",
+        max_overlap: float = 0.45,
+        most: int = MOST,
+        max_back_us: int = MAX_BACK_US,
+        max_gap_us: int = MAX_GAP_US,
+    ) -> LiveStream:
+        """Boxes of a source that does not wait: windows that cannot be detected in time are dropped and counted.
+
+        Args:
+            source: of ``sources.py``, ``sockets.py`` or ``camera.py``, or anything like them.
+            budget_ms: from a window's closing to its boxes; two windows unless given.
+            waiting: windows that may wait for the detector.
+            patience_us: how long after its end a window without later events is closed by the clock.
+            hz, threshold, track, threads, score, max_overlap, most: as of ``stream``.
+            max_back_us, max_gap_us: as of ``open_stream``.
+        """
+        from fate.runtime.live import LiveStream  # noqa: PLC0415  (it is made of what is here)
+
+        duration, counts = _duration(hz), StreamCounts()
+        detect = self._window_detector(
+            source.sensor, duration, counts, threshold, track, threads, score, max_overlap, most
+        )
+        gap = max(max_gap_us, duration)
+        windower = Windower(source.sensor, duration, max_back_us=max_back_us, max_gap_us=gap, counts=counts)
+        budget = 2 * duration / 1000 if budget_ms is None else budget_ms
+        return LiveStream(source, windower, detect, budget_ms=budget, waiting=waiting, patience_us=patience_us)
+
+    def _window_detector(
+        self,
+        sensor: Sequence[int],
+        duration: int,
+        counts: StreamCounts,
+        threshold: float,
+        track: bool,
+        threads: int | None,
+        score: Score,
+        max_overlap: float,
+        most: int,
+    ) -> WindowDetector:
+        least = check_threshold(threshold)
+        if most < 1:
+            raise FateError(f"most={most} was given; expected 1 or more boxes of a window")
+        set_threads(threads)
+        adaptation = self.adapted(sensor)
+        step = compile_for_streaming(
+            adaptation.model,
+            self.device,
+            precision=self.precision,
+            confidence=WEAK * least if track else least,
+            score=score,
+            max_overlap=max_overlap,
+            most=most,
+        )
+        ids = Ids(begin_score=least) if track else None
+        detect = WindowDetector(step, adaptation, threshold=least, most=most, ids=ids, counts=counts)
+        detect.warm_up(duration)
+        return detect
+
+
+class Stream:
+    """Events in, frames out; made by ``StreamingDetector.open_stream``. One thread at a time."""
+
+    def __init__(self, windower: Windower, detect: WindowDetector) -> None:
+        self._windower, self._detect = windower, detect
+
+    @property
+    def counts(self) -> StreamCounts:
+        """What came and what was seen so far."""
+        return self._windower.counts
+
+    @property
+    def adaptation(self) -> Adaptation:
+        """How the detector meets this sensor."""
+        return self._detect.adaptation
+
+    def feed(self, events: Events) -> list[StreamFrame]:
+        """Frames of the windows that these events close: none, one or many.
+
+        Args:
+            events: the next ones, of the stream's sensor, in pieces of any size.
+        """
+        return [self._detect(closed) for closed in self._windower.add(events)]
+
+    def tick(self, now_us: int) -> list[StreamFrame]:
+        """Frames of the windows that are over at ``now_us``, on the clock of the events, though no event said so."""
+        return [self._detect(closed) for closed in self._windower.tick(now_us)]
+
+    def close(self) -> list[StreamFrame]:
+        """The frame of the window that was still open, if it holds events."""
+        return [self._detect(closed) for closed in self._windower.close()]
+
+
+class RecordingStream:
+    """The frames of a recording, one after another; ``len`` gives how many there will be, if nothing is skipped."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        detect: WindowDetector,
+        duration_us: int,
+        start_us: int | None,
+        end_us: int | None,
+        max_gap_us: int,
+        close: ExitStack,
+    ) -> None:
+        self.recording, self.duration_us, self._detect, self._close = recording, duration_us, detect, close
+        self.start_us = recording.start_us if start_us is None else int(start_us)
+        self.end_us = recording.end_us if end_us is None else int(end_us)
+        self._max_gap_us = max_gap_us
+        self._frames = self._all()
+
+    @property
+    def counts(self) -> StreamCounts:
+        """What came and what was seen so far."""
+        return self._detect.counts
+
+    @property
+    def adaptation(self) -> Adaptation:
+        """How the detector meets this sensor."""
+        return self._detect.adaptation
+
+    def __len__(self) -> int:
+        return max(-(-(self.end_us - self.start_us) // self.duration_us), 0)
+
+    def __iter__(self) -> Iterator[StreamFrame]:
+        return self
+
+    def __next__(self) -> StreamFrame:
+        return next(self._frames)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End early; a recording that was opened here is closed."""
+        self._frames.close()
+        self._close.close()
+
+    def _all(self) -> Generator[StreamFrame, None, None]:
+        begin, reason = self.start_us, ""
+        silent_until = begin  # nothing comes before it, as far as is known
+        with self._close:
+            while begin < self.end_us:
+                started = time.perf_counter()
+                window = Window(begin, begin + self.duration_us)
+                events = self.recording.read(window.start_us, window.end_us)
+                spent = 1e3 * (time.perf_counter() - started)
+                if not len(events) and begin > self.start_us:
+                    silent_until = self._next_event(begin) if silent_until <= begin else silent_until
+                    if silent_until - begin > self._max_gap_us:
+                        begin, reason = self._after_gap(begin, silent_until)
+                        continue
+                yield self._detect(ClosedWindow(window, events, reason), decode_ms=spent)
+                begin, reason = window.end_us, ""
+
+    def _next_event(self, begin: int) -> int:
+        """When silence ends; the end that was asked for, if it does not before."""
+        for events in itertools.islice(self.recording.chunks(1, start_us=begin, end_us=self.end_us), 1):
+            return int(events.t_us[0])
+        return self.end_us
+
+    def _after_gap(self, begin: int, until: int) -> tuple[int, str]:
+        skipped = (until - begin) // self.duration_us
+        self.counts.skipped_windows += skipped
+        reason = self.counts.restart(f"no events for {(until - begin) / 1e6:g} s before {until} µs")
+        return begin + skipped * self.duration_us, reason
+
+
+def _duration(hz: float) -> int:
+    if not isinstance(hz, int | float) or not LEAST_HZ <= hz <= MOST_HZ:
+        raise FateError(f"a rate of {hz!r} Hz was given; expected {LEAST_HZ} to {MOST_HZ}")
+    return window_us(hz)

@@ -1,0 +1,238 @@
+"""A recording in the rerun viewer: the events as a cloud in x, y and time, their picture with boxes, and their rate.
+
+The viewer is an extra of 170 MB (``pip install "fate-events[rerun]"``) and is imported only when it is used. It sends
+anonymous usage statistics to its makers from its second start on unless they are switched off once, for good, with
+``rerun analytics disable``; see :data:`TELEMETRY`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.errors import FateError, MissingDependencyError
+from fate.events.events import Events
+from fate.view.drawing import Palette, class_colour, palette_of
+from fate.view.frames import DetectionFrame, EventSource, FrameLookup, class_name
+from fate.view.rendering import EventSurface
+
+#: What a command says before it opens the viewer.
+TELEMETRY = (
+    "the rerun viewer sends anonymous usage statistics to its makers from its second start on;"
+    " 'rerun analytics disable' switches that off for good"
+)
+DEPTH = 2.0  # widths of the sensor that one second of time is deep: a car's path looks like a path
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What was handed to the viewer."""
+
+    events: int  #: points of the cloud
+    events_left_out: int  #: thinned evenly, to keep the viewer quick; pictures and rates count all of them
+    frames: int
+    boxes: int
+
+
+def show_recording(
+    recording: EventSource,
+    frames: Sequence[DetectionFrame] | None = None,
+    *,
+    acc_us: int = 50_000,
+    step_us: int = 20_000,
+    palette: str | Palette = "dark",
+    start_us: int | None = None,
+    end_us: int | None = None,
+    threshold: float = 0.0,
+    classes: Sequence[str] | None = None,
+    max_events: int = 3_000_000,
+    save: str | os.PathLike[str] | None = None,
+) -> Shown:
+    """Open the viewer on a recording, or write a ``.rrd`` file that it opens later.
+
+    Args:
+        recording: see :func:`fate.open_recording`.
+        frames: detections in order of time.
+        acc_us: the picture shows the events of this time before it, µs.
+        step_us: from one picture to the next, µs.
+        palette: colours of events, a name in ``PALETTES`` or colours of one's own.
+        start_us: where to start; the recording's start unless given.
+        end_us: where to end; the recording's end unless given.
+        threshold: boxes with a lower score are left out.
+        classes: names of the class ids.
+        max_events: points of the cloud at most; above, each step's events are thinned evenly, and counted.
+        save: write this ``.rrd`` file, whole or not at all, instead of opening the viewer.
+    """
+    rerun = _rerun()
+    start = recording.start_us if start_us is None else start_us
+    end = recording.end_us if end_us is None else end_us
+    if end <= start:
+        raise FateError(f"a view from {start} to {end} µs was asked for; it must end after it starts")
+    if step_us < 1 or max_events < 1:
+        raise FateError(f"step_us = {step_us} and max_events = {max_events} were given; both must be at least 1")
+    colours = palette_of(palette)
+    lookup = FrameLookup(frames or ())
+    stream = rerun.RecordingStream("fate")
+    draft = _draft_of(save)
+    try:
+        if draft is None:
+            stream.spawn(default_blueprint=_blueprint(rerun, colours))
+        else:
+            stream.save(draft, default_blueprint=_blueprint(rerun, colours))
+        scene = _Scene(rerun, stream, recording, colours, classes, threshold)
+        scene.set_up()
+        kept = [frame for frame in lookup.frames if start <= frame.t_us <= end]
+        scene.log(kept, start, end, acc_us, step_us, max_events)
+        stream.flush()
+        if draft is not None and save is not None:
+            stream.disconnect()
+            os.replace(draft, save)
+    except OSError as error:
+        raise FateError(f"{save}: cannot be written ({error.strerror or error})") from None
+    finally:
+        if draft is not None:
+            stream.disconnect()
+            draft.unlink(missing_ok=True)
+    return Shown(scene.points, scene.left_out, len(kept), scene.boxes)
+
+
+def _rerun() -> Any:
+    try:
+        return import_module("rerun")
+    except ImportError:
+        raise MissingDependencyError(
+            'the viewer needs the package rerun-sdk, which is not installed; pip install "fate-events[rerun]"'
+        ) from None
+
+
+def _draft_of(save: str | os.PathLike[str] | None) -> Path | None:
+    """Where a file grows until it is whole."""
+    if save is None:
+        return None
+    target = Path(save)
+    if target.suffix.lower() != ".rrd":
+        raise FateError(f"{save}: the viewer's files end in .rrd; give such a name")
+    if not target.parent.is_dir():
+        raise FateError(f"{save}: the folder {target.parent} does not exist; make it first")
+    return target.with_name(f".{target.stem}.{os.getpid()}.part.rrd")
+
+
+def _blueprint(rerun: Any, colours: Palette) -> Any:
+    """The cloud on the left; picture and courses on the right."""
+    views = import_module("rerun.blueprint")
+    last_second = rerun.VisibleTimeRange(
+        "time",
+        start=rerun.TimeRangeBoundary.cursor_relative(seconds=-1.0),
+        end=rerun.TimeRangeBoundary.cursor_relative(seconds=0.0),
+    )
+    cloud = views.Spatial3DView(
+        origin="cloud", name="Events in x, y, t", background=colours.background, time_ranges=[last_second]
+    )
+    right = views.Vertical(
+        views.Spatial2DView(origin="picture", name="Events and boxes"),
+        views.TimeSeriesView(origin="rate", name="Events a second"),
+        views.TimeSeriesView(origin="boxes", name="Boxes"),
+        row_shares=[3, 1, 1],
+    )
+    return views.Blueprint(views.Horizontal(cloud, right, column_shares=[3, 2]), collapse_panels=True)
+
+
+@dataclass
+class _Scene:
+    """Writes events and boxes into a stream of the viewer."""
+
+    rerun: Any
+    stream: Any
+    recording: EventSource
+    palette: Palette
+    classes: Sequence[str] | None
+    threshold: float
+    points: int = 0
+    left_out: int = 0
+    boxes: int = 0
+
+    def set_up(self) -> None:
+        colours = (self.palette.background, self.palette.off, self.palette.on)
+        context = [
+            (place, name, colour) for place, (name, colour) in enumerate(zip(("", "OFF", "ON"), colours, strict=True))
+        ]
+        self.stream.log("picture", self.rerun.AnnotationContext(context), static=True)
+        self.stream.log("cloud", self.rerun.ViewCoordinates.RDF, static=True)  # x right, y down, time away
+        for each, name in enumerate(self.classes or ()):
+            line = self.rerun.SeriesLines(colors=[class_colour(each)], names=[name])
+            self.stream.log(_course_of(name), line, static=True)
+
+    def at(self, time_us: int) -> None:
+        """Whatever is logged next belongs to this time."""
+        self.stream.set_time("time", duration=(time_us - self.recording.start_us) * 1e-6)
+
+    def depth(self, time_us: NDArray[np.int64]) -> NDArray[np.float32]:
+        seconds = (time_us - self.recording.start_us) * 1e-6
+        return (seconds * DEPTH * self.recording.sensor[1]).astype(np.float32)
+
+    def log(self, frames: Sequence[DetectionFrame], start: int, end: int, acc_us: int, step_us: int, most: int) -> None:
+        """Cloud, picture, rate and boxes in order of time, so that the viewer can show what has arrived."""
+        surface = EventSurface(self.recording.sensor, acc_us, self.palette)
+        surface.feed(self.recording.read(start - acc_us, start))  # the first picture shows what was before it, too
+        times = [*range(start + step_us, end, step_us), end]
+        share = max(1, most // len(times))
+        before, place = start, 0
+        for time in times:
+            events = self.recording.read(before, time)
+            surface.feed(events)
+            self.at(time)
+            self._log_cloud(events, share)
+            picture = self.rerun.SegmentationImage(surface.shades(time), opacity=1.0)
+            self.stream.log("picture/events", picture)
+            self.stream.log("rate/events", self.rerun.Scalars([len(events) / ((time - before) * 1e-6)]))
+            while place < len(frames) and frames[place].t_us <= time:
+                self._log_boxes(frames[place])
+                place += 1
+            before = time
+
+    def _log_cloud(self, events: Events, most: int) -> None:
+        count = len(events)
+        chosen = np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(np.int64)
+        positions = np.stack(
+            [events.x[chosen].astype(np.float32), events.y[chosen].astype(np.float32), self.depth(events.t_us[chosen])],
+            1,
+        )
+        colours = np.array([self.palette.off, self.palette.on], np.uint8)[events.p[chosen]]
+        self.stream.log("cloud/events", self.rerun.Points3D(positions, colors=colours, radii=0.6))
+        self.points += len(chosen)
+        self.left_out += count - len(chosen)
+
+    def _log_boxes(self, frame: DetectionFrame) -> None:
+        """The boxes of one frame, on the picture and as rectangles in the cloud; also none, which clears the last."""
+        self.at(int(frame.t_us))
+        kept = np.flatnonzero(np.asarray(frame.scores) >= self.threshold)
+        boxes = np.asarray(frame.boxes, np.float32).reshape(-1, 4)[kept]
+        ids = [int(each) for each in np.asarray(frame.class_ids)[kept]]
+        colours = [class_colour(each) for each in ids]
+        tracks = [-1] * len(kept) if frame.track_ids is None else [int(each) for each in frame.track_ids[kept]]
+        labels = [
+            f"{f'#{track} ' if track >= 0 else ''}{class_name(each, self.classes)} {frame.scores[place]:.2f}"
+            for each, track, place in zip(ids, tracks, kept, strict=True)
+        ]
+        flat = self.rerun.Boxes2D(mins=boxes[:, :2], sizes=boxes[:, 2:] - boxes[:, :2], colors=colours, labels=labels)
+        self.stream.log("picture/boxes", flat)
+        z = float(self.depth(np.array([frame.t_us]))[0])
+        corners = [
+            [(x1, y1, z), (x2, y1, z), (x2, y2, z), (x1, y2, z), (x1, y1, z)] for x1, y1, x2, y2 in boxes.tolist()
+        ]
+        self.stream.log("cloud/boxes", self.rerun.LineStrips3D(corners, colors=colours, radii=0.8))
+        for each in range(max(len(self.classes or ()), max(ids, default=-1) + 1)):
+            self.stream.log(_course_of(class_name(each, self.classes)), self.rerun.Scalars([float(ids.count(each))]))
+        self.boxes += len(kept)
+
+
+def _course_of(name: str) -> str:
+    """Where the viewer keeps the number of a class's boxes; a slash in a name would open a level of its own."""
+    return f"boxes/{name.replace('/', '_')}"

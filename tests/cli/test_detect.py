@@ -1,0 +1,80 @@
+"""``fate detect`` on the command line: a recording in, boxes out in every form."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fate.cli.main import app
+from fate.errors import FateError
+from fate.events.label_files import read_labels
+from fate.formats.saving import write_events
+from fate.models.checkpoints import save_model
+from fate.models.zoo import build_model
+from fate.runtime.detection_log import read_detections
+from tests.training.conftest import SENSOR, drive
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a recording of a second and a detector with fresh weights."""
+    folder = tmp_path_factory.mktemp("detect")
+    write_events(folder / "drive.npz", drive(0)[0])
+    torch.manual_seed(0)
+    save_model(build_model("fate-s-nano", ("square",), SENSOR), folder / "nano.safetensors")
+    return folder
+
+
+def test_every_output_tells_the_same(place: Path) -> None:
+    outputs = {"--save": "a.mp4", "--report": "a.html", "--json": "a.json", "--csv": "a.csv", "--coco": "coco.json"}
+    words = ["detect", str(place / "drive.npz"), "--model", str(place / "nano.safetensors"), "--hz", "40"]
+    words += ["--threshold", "0.0001", "--track", "--end", "0.5s", "--slow", "2"]
+    words += [word for option, name in outputs.items() for word in (option, str(place / name))]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "20 windows at 40 Hz" in done.output
+    assert "dropped: nothing" in done.output
+    log = read_detections(place / "a.json")
+    assert [frame.t_us for frame in log.frames] == [25_000 * k + log.frames[0].t_us for k in range(20)]
+    table = log.labels()
+    assert len(table) == sum(log.facts["summary"]["boxes"].values()) > 0
+    assert len(list(csv.reader((place / "a.csv").open()))) == len(table) + 1
+    assert len(read_labels(place / "coco.json")) == len(table)
+    assert (place / "a.mp4").stat().st_size > 1000
+    assert "<video" in (place / "a.html").read_text()
+    height, width = SENSOR
+    assert table.x2.max() <= width
+    assert table.y2.max() <= height
+    assert (table.track_id >= -1).all()
+
+
+def test_several_recordings_get_outputs_of_their_own(place: Path) -> None:
+    (place / "other.npz").write_bytes((place / "drive.npz").read_bytes())
+    words = ["detect", str(place / "drive.npz"), str(place / "other.npz"), "--model", str(place / "nano.safetensors"),
+             "--hz", "20", "--end", "0.2s", "--json", str(place / "out.json")]  # fmt: skip
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0
+    first, second = (json.loads((place / f"out_{name}.json").read_text()) for name in ("drive", "other"))
+    assert first["frames"] == second["frames"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--hz", "0"], ["--hz", "2000"], ["--palette", "pink"], ["--threshold", "2"], ["--acc", "soon"], ["--fps", "0"],
+     ["--device", "abacus"], ["--start", "2s", "--end", "1s"]],
+)  # fmt: skip
+def test_bad_usage_is_told_before_any_work(place: Path, words: list[str]) -> None:
+    assert CliRunner().invoke(app, ["detect", str(place / "drive.npz"), *words]).exit_code == 2
+
+
+def test_a_missing_file_and_a_missing_model_are_one_sentence(place: Path) -> None:
+    with pytest.raises(FateError, match="none.raw"):
+        CliRunner().invoke(app, ["detect", str(place / "none.raw"), "--model", str(place / "nano.safetensors")],
+                           catch_exceptions=False)  # fmt: skip
+    with pytest.raises(FateError, match="fate-s-giant"):
+        CliRunner().invoke(app, ["detect", str(place / "drive.npz"), "--model", "fate-s-giant"], catch_exceptions=False)

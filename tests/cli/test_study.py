@@ -1,0 +1,54 @@
+"""``fate study`` from one command to a table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fate.cli.main import app
+from fate.models.zoo import MODELS
+from fate.training.studies import SIZES, STUDIES
+
+pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+
+
+def test_the_smallest_study_runs_on_a_cpu_and_what_is_done_is_not_done_again(tmp_path: Path) -> None:
+    words = ["study", "smoke", "--out", str(tmp_path), "--device", "cpu", "--set", "run.epoch_steps=2", "--set",
+             "data.steps=2"]  # fmt: skip
+    first = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert first.exit_code == 0, first.output
+    assert "| S5-ViT + PE + FAT |" in first.output
+    assert "not run" not in first.output.split("written:")[0].rsplit("|  |", 1)[-1]
+    rows = json.loads((tmp_path / "smoke.json").read_text())["rows"]
+    assert rows["S5-ViT + PE + FAT"]["0"]["200"].keys() >= {"AP50:95", "AP50"}
+    for name in ("smoke.md", "smoke.csv", "smoke.png"):
+        assert (tmp_path / name).stat().st_size > 0
+    again = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert "step 1 of" not in again.output
+    assert (tmp_path / "smoke.md").read_text()
+
+
+def test_a_row_that_was_not_asked_for_says_so(tmp_path: Path) -> None:
+    words = ["study", "smoke", "--out", str(tmp_path), "--device", "cpu", "--row", "S5-ViT + PE", "--set",
+             "run.epoch_steps=1", "--set", "run.epochs=1", "--set", "data.steps=2"]  # fmt: skip
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0
+    line = next(line for line in done.output.splitlines() if line.startswith("| S5-ViT + PE + FAT |"))
+    assert line.count("not run") == 2
+
+
+def test_every_recipe_names_a_model_and_every_row_is_told_apart() -> None:
+    for study in STUDIES.values():
+        assert len({row.name for row in study.rows}) == len(study.rows)
+        assert len({row.recipe.slug for row in study.rows}) == len(study.rows)
+        for row in study.rows:
+            for sizes in SIZES.values():
+                assert sizes[row.recipe.role]["name"] in MODELS
+
+
+@pytest.mark.parametrize("words", [["nothing"], ["components"], ["smoke", "--seeds", "0"], ["smoke", "--device", "x"]])
+def test_bad_usage_is_told(words: list[str]) -> None:
+    assert CliRunner().invoke(app, ["study", *words]).exit_code == 2

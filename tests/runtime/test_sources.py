@@ -1,0 +1,441 @@
+"""Sources of live events: a file at its own pace, pipes, sockets with whatever comes through them, a camera."""
+
+from __future__ import annotations
+
+import io
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fate
+from fate.errors import FateError, MissingDependencyError
+from fate.events.events import Events
+from fate.formats.header import parse_header
+from fate.runtime.camera import CameraSource
+from fate.runtime.sockets import HEADER, MAGIC, TcpSource, UdpSource, datagrams
+from fate.runtime.sources import BytesToEvents, FileSource, StandardInput
+from tests.conftest import make_events
+from tests.runtime.streams import SENSOR, drive
+
+WAIT_S = 20  # for what comes at once
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> tuple[Events, bytes]:
+    """Events, and the EVT3 file that holds them, with its header."""
+    events = make_events(3000, tuple(SENSOR), start=5000)
+    file = tmp_path_factory.mktemp("raw") / "drive.raw"
+    fate.write_events(file, events)
+    assert fate.open_recording(file).format == "EVT3"
+    return events, file.read_bytes()
+
+
+def words(raw: bytes) -> bytes:
+    """Without the header."""
+    return raw[parse_header(raw).num_bytes :]
+
+
+def joined(pieces: Iterator[Events]) -> Events:
+    return Events.concatenate([Events.empty(SENSOR), *pieces])
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_played_at_its_own_pace_and_whole(tmp_path: Path) -> None:
+    fate.write_events(tmp_path / "drive.npz", drive(50_000))
+    now, slept = [100.0], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    source = FileSource(tmp_path / "drive.npz", speed=2, piece_us=4000, clock=lambda: now[0], sleep=sleep)
+    given, whole = [], drive(50_000)
+    for piece in source:
+        if len(piece):  # it comes when it is over, not before
+            assert now[0] >= 100 + (piece.t_us[-1] - whole.t_us[0]) / 2e6
+        given.append(piece)
+    assert Events.concatenate(given) == whole
+    assert sum(slept) == pytest.approx(0.025, rel=0.01)
+
+
+def test_a_file_whose_reader_is_late_does_not_sleep_and_can_be_closed(tmp_path: Path) -> None:
+    fate.write_events(tmp_path / "drive.npz", drive(50_000))
+    now = iter(range(1000))
+    with fate.open_recording(tmp_path / "drive.npz") as recording:
+        source = FileSource(recording, clock=lambda: next(now), sleep=pytest.fail)
+        pieces = iter(source)
+        assert len(next(pieces))
+        source.close()
+        assert list(pieces) == []
+        assert recording.num_events == 500  # the caller's own stays open
+
+
+# ---- pipes ----------------------------------------------------------------------------------------------------------
+
+
+class Pipe(io.RawIOBase):
+    """Gives what was written in pieces of given sizes."""
+
+    def __init__(self, data: bytes, sizes: list[int]) -> None:
+        self.data, self.sizes = data, sizes
+
+    def read1(self, most: int) -> bytes:
+        size = min(self.sizes.pop(0) if self.sizes else most, most)
+        part, self.data = self.data[:size], self.data[size:]
+        return part
+
+
+@given(st.lists(st.integers(1, 300), max_size=40))
+def test_a_raw_file_through_a_pipe_is_understood_however_it_is_cut(raw: tuple[Events, bytes], sizes: list[int]) -> None:
+    source = StandardInput(stream=Pipe(raw[1], sizes))  # type: ignore[arg-type]
+    assert source.sensor == SENSOR
+    assert joined(iter(source)) == raw[0]
+    assert source.counts == {}
+
+
+def test_words_without_a_header_need_a_sensor(raw: tuple[Events, bytes]) -> None:
+    with pytest.raises(FateError, match="how large the sensor is"):
+        StandardInput(stream=io.BytesIO(words(raw[1])))
+    assert joined(iter(StandardInput(SENSOR, stream=io.BytesIO(words(raw[1]))))) == raw[0]
+
+
+def test_a_pipe_that_gives_nothing_is_an_error_with_a_reason() -> None:
+    with pytest.raises(FateError, match="ended before the first event"):
+        StandardInput(SENSOR, stream=io.BytesIO(b""))
+
+
+def test_a_cut_word_at_the_end_and_events_outside_are_counted(raw: tuple[Events, bytes]) -> None:
+    source = StandardInput((32, 64), stream=io.BytesIO(words(raw[1]) + b"\x01"))
+    found = sum(len(piece) for piece in source)
+    assert source.counts["bytes of an unfinished word"] == 1
+    assert found + source.counts["events outside the sensor"] == len(raw[0])
+
+
+def test_time_that_goes_back_costs_one_piece_and_is_counted(raw: tuple[Events, bytes]) -> None:
+    decoding = BytesToEvents("evt2", (4, 4))
+    high = [(0x8 << 28) | number for number in (1000, 10)]
+    event = (0x1 << 28) | (1 << 11) | 1
+    later, earlier = (np.array([each, event], "<u4").tobytes() for each in high)
+    assert [len(decoding.feed(piece)) for piece in (later, earlier, earlier)] == [1, 0, 1]
+    assert decoding.counts["refused pieces"] == 1
+    assert decoding.counts["refused bytes"] == 8
+
+
+@given(st.lists(st.binary(max_size=300), max_size=8))
+def test_no_bytes_whatever_stop_the_decoding(pieces: list[bytes]) -> None:
+    decoding = BytesToEvents("evt3", SENSOR)
+    for piece in pieces:
+        decoding.feed(piece)
+    decoding.begin_anew()
+    assert all(number > 0 for number in decoding.counts.values())
+
+
+# ---- sockets --------------------------------------------------------------------------------------------------------
+
+
+class Reading:
+    """A source, read by a thread of its own."""
+
+    def __init__(self, source: Any) -> None:
+        self.source, self.pieces = source, list[Events]()
+        self.grown = threading.Condition()
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self) -> None:
+        for piece in self.source:
+            with self.grown:
+                self.pieces.append(piece)
+                self.grown.notify_all()
+        with self.grown:
+            self.grown.notify_all()
+
+    def until(self, condition: Any) -> None:
+        """Wait until something is true of the source."""
+        with self.grown:
+            for _ in range(WAIT_S * 50):
+                if condition():
+                    return
+                self.grown.wait(0.02)
+        raise AssertionError(f"it did not come about; the source counted {self.source.counts}")
+
+    def end(self) -> Events:
+        self.source.close()
+        self.thread.join(WAIT_S)
+        assert not self.thread.is_alive()
+        return joined(iter(self.pieces))
+
+    @property
+    def events(self) -> int:
+        return sum(len(piece) for piece in self.pieces)
+
+
+def test_what_a_client_sends_over_tcp_arrives_whole(raw: tuple[Events, bytes]) -> None:
+    source = TcpSource(0, SENSOR)
+    assert source.host == "127.0.0.1"
+    reading = Reading(source)
+    with socket.create_connection(("127.0.0.1", source.port)) as client:
+        data = words(raw[1])
+        for begin in range(0, len(data), 777):
+            client.sendall(data[begin : begin + 777])
+    reading.thread.join(WAIT_S)  # with the client the source ends
+    assert reading.end() == raw[0]
+    assert source.counts["clients"] == 1
+
+
+def test_a_second_client_is_refused_and_the_next_one_served(raw: tuple[Events, bytes]) -> None:
+    source = TcpSource(0, SENSOR, once=False)
+    reading = Reading(source)
+    address = ("127.0.0.1", source.port)
+    with socket.create_connection(address) as client:
+        client.sendall(words(raw[1]))
+        reading.until(lambda: reading.events == len(raw[0]))
+        with socket.create_connection(address) as second:
+            second.settimeout(WAIT_S)
+            assert second.recv(1) == b""  # shut
+    with socket.create_connection(address) as client:
+        client.sendall(words(raw[1]))
+        reading.until(lambda: reading.events == 2 * len(raw[0]))
+    source.close()
+    reading.thread.join(WAIT_S)
+    assert (source.counts["clients"], source.counts["clients refused"]) == (2, 1)
+
+
+def test_a_silent_client_is_dropped_so_that_another_can_come() -> None:
+    now = [0.0]
+    source = TcpSource(0, SENSOR, idle_s=5, clock=lambda: now[0])
+    reading = Reading(source)
+    with socket.create_connection(("127.0.0.1", source.port)) as client:
+        reading.until(lambda: source.counts.get("clients") == 1)
+        now[0] = 6.0
+        client.settimeout(WAIT_S)
+        assert client.recv(1) == b""
+    reading.thread.join(WAIT_S)
+    assert source.counts["silent clients dropped"] == 1
+
+
+def test_garbage_over_tcp_is_survived_and_counted() -> None:
+    source = TcpSource(0, SENSOR)
+    reading = Reading(source)
+    with socket.create_connection(("127.0.0.1", source.port)) as client:
+        client.sendall(np.random.default_rng(0).bytes(20_000))
+    reading.thread.join(WAIT_S)
+    assert not reading.thread.is_alive()
+    assert sum(source.counts.values()) > 100
+
+
+def send(source: UdpSource, *packets: bytes) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for packet in packets:
+            sender.sendto(packet, (source.host, source.port))
+
+
+def test_datagrams_arrive_whole(raw: tuple[Events, bytes]) -> None:
+    source = UdpSource(0, SENSOR)
+    assert source.host == "127.0.0.1"
+    reading = Reading(source)
+    send(source, *datagrams(words(raw[1])))
+    reading.until(lambda: reading.events == len(raw[0]))
+    assert reading.end() == raw[0]
+    assert set(source.counts) == {"datagrams"}
+
+
+def test_lost_datagrams_are_counted_and_no_event_is_put_in_a_wrong_place(raw: tuple[Events, bytes]) -> None:
+    packets = list(datagrams(words(raw[1]), payload=100))
+    source = UdpSource(0, SENSOR)
+    reading = Reading(source)
+    kept = [packet for number, packet in enumerate(packets) if number not in (3, 4, 9)]
+    send(source, *kept)
+    reading.until(lambda: source.counts.get("datagrams") == len(kept))
+    places = {(int(x), int(y)) for x, y in zip(raw[0].x, raw[0].y, strict=True)}
+    source.close()
+    reading.thread.join(WAIT_S)
+    found = [(int(x), int(y)) for piece in reading.pieces for x, y in zip(piece.x, piece.y, strict=True)]
+    assert set(found) <= places
+    assert len(raw[0]) / 2 < len(found) < len(raw[0])
+    assert source.counts["datagrams lost"] == 3
+
+
+def test_datagrams_that_come_twice_or_too_late_are_dropped(raw: tuple[Events, bytes]) -> None:
+    packets = list(datagrams(words(raw[1])))
+    source = UdpSource(0, SENSOR)
+    reading = Reading(source)
+    send(source, packets[0], packets[1], packets[1], packets[2], packets[1])
+    reading.until(lambda: source.counts.get("datagrams out of order") == 2)
+    source.close()
+    assert source.counts["datagrams"] == 3
+
+
+def test_malformed_datagrams_are_dropped_and_counted(raw: tuple[Events, bytes]) -> None:
+    good = next(datagrams(words(raw[1])))
+    payload = good[HEADER.size :]
+    bad = [
+        b"",
+        b"FATE",
+        b"ELSE" + good[4:],
+        HEADER.pack(MAGIC, 9, 3, len(payload), 0) + payload,  # another version
+        HEADER.pack(MAGIC, 1, 2, len(payload), 0) + payload,  # another format
+        HEADER.pack(MAGIC, 1, 3, 65_535, 0) + payload,  # claims more than it has
+        HEADER.pack(MAGIC, 1, 3, 3, 0) + b"\0\0\0",  # half a word
+        np.random.default_rng(0).bytes(900),
+    ]
+    source = UdpSource(0, SENSOR)
+    reading = Reading(source)
+    send(source, *bad, good)
+    reading.until(lambda: source.counts.get("datagrams") == 1)
+    source.close()
+    assert source.counts["malformed datagrams"] == len(bad)
+    assert reading.events > 0
+
+
+def test_datagrams_of_another_sender_do_not_mix_in(raw: tuple[Events, bytes]) -> None:
+    packets = list(datagrams(words(raw[1])))
+    source = UdpSource(0, SENSOR)
+    reading = Reading(source)
+    send(source, packets[0])
+    reading.until(lambda: source.counts.get("datagrams") == 1)
+    send(source, packets[1])  # from another port
+    reading.until(lambda: source.counts.get("datagrams of other senders") == 1)
+    source.close()
+    assert source.counts["datagrams"] == 1
+
+
+def test_a_sender_that_begins_again_is_followed(raw: tuple[Events, bytes]) -> None:
+    packets = list(datagrams(words(raw[1])))
+    source = UdpSource(0, SENSOR)
+    reading = Reading(source)
+    send(source, *packets, *packets)
+    reading.until(lambda: reading.events == 2 * len(raw[0]))
+    source.close()
+    assert source.counts["new beginnings of the sender"] == 1
+
+
+def test_after_a_silence_another_sender_may_come_or_the_source_ends(raw: tuple[Events, bytes]) -> None:
+    now, packets = [0.0], list(datagrams(words(raw[1])))
+    source = UdpSource(0, SENSOR, once=True, idle_s=1, clock=lambda: now[0])
+    reading = Reading(source)
+    send(source, *packets)
+    reading.until(lambda: reading.events == len(raw[0]))
+    now[0] = 2.0
+    reading.thread.join(WAIT_S)
+    assert not reading.thread.is_alive()
+
+
+def test_a_port_that_is_taken_is_an_error_with_a_reason() -> None:
+    first = TcpSource(0, SENSOR)
+    with pytest.raises(FateError, match="cannot be listened on"):
+        TcpSource(first.port, SENSOR)
+    first._listener.close()
+    with pytest.raises(FateError, match="cannot be listened on"):
+        UdpSource(99_999, SENSOR)
+
+
+def test_datagrams_hold_whole_words_and_numbers_go_on(raw: tuple[Events, bytes]) -> None:
+    packets = list(datagrams(words(raw[1]), first=7, payload=101))
+    assert b"".join(packet[HEADER.size :] for packet in packets) == words(raw[1])
+    assert [HEADER.unpack_from(packet)[4] for packet in packets] == list(range(7, 7 + len(packets)))
+    assert all((len(packet) - HEADER.size) % 2 == 0 for packet in packets)
+    with pytest.raises(FateError, match="whole words"):
+        list(datagrams(b"\0\0\0"))
+
+
+# ---- a camera -------------------------------------------------------------------------------------------------------
+
+
+class StandIn:
+    """What ``neuromorphic_drivers.open`` gives, as far as its documentation says."""
+
+    def __init__(self, packets: list[Any]) -> None:
+        self.packets, self.entered = packets, False
+
+    def properties(self) -> SimpleNamespace:
+        return SimpleNamespace(width=64, height=64)
+
+    def __enter__(self) -> StandIn:
+        self.entered = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.entered = False
+
+    def __iter__(self) -> Iterator[Any]:
+        assert self.entered
+        for packet in self.packets:
+            if isinstance(packet, Exception):
+                raise packet
+            yield packet
+
+
+def rows(times: list[int]) -> Any:
+    """Events as the driver gives them."""
+    kind = [("t", "<u8"), ("x", "<u2"), ("y", "<u2"), ("on", "?")]
+    return np.array([(t, n % 64, n % 64, n % 2 == 0) for n, t in enumerate(times)], kind)
+
+
+def packet(events: Any, overflows: Any = None, dropped: int = 0) -> tuple[Any, Any]:
+    ring = SimpleNamespace(dropped_packets=dropped)
+    return SimpleNamespace(ring=ring), SimpleNamespace(
+        polarity_events=events, polarity_events_overflow_indices=overflows
+    )
+
+
+@pytest.fixture
+def camera(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts a stand-in of the driver in place; call it with packets."""
+
+    def put(packets: list[Any]) -> CameraSource:
+        module = SimpleNamespace(open=lambda **options: StandIn(packets))
+        monkeypatch.setitem(sys.modules, "neuromorphic_drivers", module)
+        return CameraSource()
+
+    return put
+
+
+def test_events_of_a_camera_are_given_as_they_are(camera: Any) -> None:
+    silent = (SimpleNamespace(ring=None), None)
+    source = camera([packet(rows([5, 6])), silent, packet(None), packet(rows([7]), overflows=[0], dropped=2)])
+    assert source.sensor == (64, 64)
+    found = joined(iter(source))
+    assert found.t_us.tolist() == [5, 6, 7]
+    assert found.p.tolist() == [1, 0, 1]
+    assert source.counts == {"packets dropped by the driver": 2, "overflows of the driver": 1}
+
+
+def test_packets_of_a_camera_that_are_not_in_order_are_refused_and_counted(camera: Any) -> None:
+    source = camera([packet(rows([5, 3])), packet(rows([9]))])
+    assert [len(piece) for piece in source] == [0, 1]
+    assert source.counts == {"refused packets": 1, "events in refused packets": 2}
+
+
+def test_a_camera_that_is_unplugged_is_a_sources_end(camera: Any) -> None:
+    source = camera([packet(rows([5])), RuntimeError("device disconnected")])
+    pieces = iter(source)
+    next(pieces)
+    with pytest.raises(FateError, match="device disconnected"):
+        next(pieces)
+
+
+def test_without_the_driver_the_pip_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "neuromorphic_drivers", None)
+    with pytest.raises(MissingDependencyError, match="pip install 'fate-events\\[camera\\]'"):
+        CameraSource()
+
+
+def test_without_a_camera_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_camera(**options: Any) -> None:
+        raise RuntimeError("no device found")
+
+    monkeypatch.setitem(sys.modules, "neuromorphic_drivers", SimpleNamespace(open=no_camera))
+    with pytest.raises(FateError, match="no device found.*udev"):
+        CameraSource()

@@ -1,0 +1,141 @@
+"""What each strategy learns from: weights of targets, labels between labelled ones, and folders that do not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.optim import SGD
+from torch.optim.lr_scheduler import OneCycleLR
+
+from fate.data.dataset import open_dataset
+from fate.densify.store import begin_dense_labels, label_file, write_in_folder
+from fate.errors import FateError
+from fate.events.labels import Labels, LabelSource
+from fate.training.config import OptimiserConfig, TrainConfig
+from fate.training.loop import build, own_labels, train
+from fate.training.strategies import strategy_of, targets_of
+from tests.data.test_rvt_layout import write_sequence
+from tests.training.conftest import SENSOR, small_config
+
+pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+
+
+def test_targets_weigh_one_where_they_are_truth_and_their_score_where_they_were_made() -> None:
+    sources = [LabelSource.GROUND_TRUTH, LabelSource.TRACKED, LabelSource.INTERPOLATED]
+    corner, far = np.zeros(3), np.full(3, 9.0)
+    labels = Labels(np.zeros(3, int), corner, corner, far, far, np.zeros(3, int), score=np.array([0.2, 0.7, 0.3]),
+                    source=np.array(sources))  # fmt: skip
+    found = targets_of(labels)
+    assert found is not None
+    assert found.weights.tolist() == pytest.approx([1.0, 0.7, 0.3])
+    assert targets_of(None) is None
+
+
+def test_interpolation_adds_boxes_between_annotated_times_and_leaves_those_as_they_are(drives: Path) -> None:
+    dataset = open_dataset(drives, "train").checked()
+    own = own_labels(dataset)
+    made = strategy_of(small_config(drives, strategy={"name": "interpolation"})).labels(dataset.labelled, own)(0, 200.0)
+    given = own(0, 200.0)
+    assert made is not None
+    assert given is not None
+    truth = made.select(made.source == LabelSource.GROUND_TRUTH)
+    assert truth.t_us.tolist() == given.t_us.tolist()
+    assert np.array_equal(truth.boxes, given.boxes)
+    between = made.select(made.source == LabelSource.INTERPOLATED)
+    assert len(between) >= 10 * (len(given) - 1)  # 100 ms between labels are 20 windows
+    line = np.interp(between.t_us, given.t_us, given.x1)
+    assert between.x1 == pytest.approx(line, abs=0.01)
+
+
+def dense(folder: Path, drives: Path, rates: list[float], classes: tuple[str, ...] = ("square",)) -> Path:
+    """Dense labels: the truth moved to every window's end, with a score of 0.5."""
+    begin_dense_labels(folder, {"model": {}, "dataset": {"classes": list(classes)}, "options": {}}, rates)
+    for recording in open_dataset(drives, "train").checked().labelled:
+        for hz in rates:
+            times = np.arange(round(1e6 / hz), 1_000_000, round(1e6 / hz))
+            x1, y1, x2, y2 = (np.repeat(column[:1], len(times)) for column in recording.labels.boxes.T)
+            made = {"score": np.full(len(times), 0.5), "source": np.full(len(times), LabelSource.TRACKED)}
+            labels = Labels(times, x1, y1, x2, y2, np.zeros(len(times), int), **made, classes=classes, sensor=SENSOR)
+            write_in_folder(label_file(folder, recording.name, hz), labels)
+    return folder
+
+
+def fat(drives: Path, folder: Path, **more: Any) -> TrainConfig:
+    strategy = {"name": "fat", "labels": str(folder), "rates": [20, 40], "consistency_score": 0.0, **more}
+    return small_config(drives, strategy=strategy, data={"random": 2}, run={"epochs": 2})
+
+
+def test_fat_learns_from_dense_labels_at_every_window_and_from_its_teacher(drives: Path, tmp_path: Path) -> None:
+    config = fat(drives, dense(tmp_path / "dense", drives, [20, 40]))
+    parts = build(config)
+    batch = parts.reader().batch(next(parts.plan.batches()))
+    assert all(labels is not None for labels in batch.labels)
+    weights = torch.cat([targets.weights for labels in batch.labels if (targets := targets_of(labels)) is not None])
+    assert weights.unique().tolist() == [0.5]
+    assert train(config, tmp_path / "run").finished
+    assert "consistency_class" in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_dense_labels_that_do_not_fit_are_refused_before_training_begins(drives: Path, tmp_path: Path) -> None:
+    with pytest.raises(FateError, match=r"no manifest.json; expected a folder that fate densify has written"):
+        build(fat(drives, tmp_path / "nowhere"))
+    with pytest.raises(FateError, match="dense labels of car, and the dataset has square"):
+        build(fat(drives, dense(tmp_path / "others", drives, [40], ("car",))))
+    folder = dense(tmp_path / "dense", drives, [40])
+    with pytest.raises(FateError, match=r"has labels at 40 Hz, and strategy.rates wants 200 Hz too.*--hz 200"):
+        build(fat(drives, folder, rates=[20, 40, 200]))
+    build(fat(drives, folder))  # at 20 Hz the recordings' own serve
+    label_file(folder, open_dataset(drives, "train").recordings[1].name, 40).unlink()
+    with pytest.raises(FateError, match=r"no labels of 1 of 2 recordings, such as .*drive_1 at 40 Hz"):
+        build(fat(drives, folder))
+
+
+def test_the_learning_rate_is_that_of_one_cycle() -> None:
+    from fate.training.module import one_cycle
+
+    settings = OptimiserConfig(lr=1.0, warmup=0.05)  # type: ignore[call-arg]
+    optimiser = SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    wanted = OneCycleLR(optimiser, max_lr=1.0, total_steps=200, pct_start=0.05, anneal_strategy="linear",
+                        div_factor=settings.start_divisor, final_div_factor=settings.end_divisor / 20.0,
+                        cycle_momentum=False)  # fmt: skip
+    for step in range(200):
+        assert one_cycle(step, 200, settings) == pytest.approx(wanted.get_last_lr()[0], rel=1e-6, abs=1e-9), step
+        optimiser.step()
+        if step < 199:
+            wanted.step()
+
+
+def histograms(folder: Path) -> Path:
+    for split in ("train", "val"):
+        write_sequence(folder / split / "a", size=(240, 304))
+    return folder
+
+
+def test_a_dataset_of_histograms_trains_and_validates(tmp_path: Path) -> None:
+    config = small_config(
+        histograms(tmp_path / "gen1"), model={"name": "s5-vit-nano", "encoder_options": {}, "options": {}},
+        run={"epochs": 1, "validate_every": 1},
+    )  # fmt: skip
+    assert train(config, tmp_path / "run").finished
+    assert list((tmp_path / "run" / "pictures").glob("*.png"))
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"model": {"name": "fate-s-nano"}}, "holds RVT's histograms, and the detector sees events through"),
+        ({"strategy": {"name": "multi_frequency"}}, "histograms cannot be cut: give 20 Hz"),
+        ({"run": {"validate_hz": [20, 200]}}, "histograms cannot be cut: give 20 Hz"),
+    ],
+)
+def test_what_histograms_cannot_do_is_said_before_training_begins(
+    tmp_path: Path, sections: dict[str, Any], words: str
+) -> None:
+    model = {"name": "s5-vit-nano", "encoder_options": {}, "options": {}}
+    given = {**sections, "model": {**model, **sections.get("model", {})}}
+    with pytest.raises(FateError, match=words):
+        build(small_config(histograms(tmp_path / "gen1"), **given))
