@@ -12,7 +12,8 @@ import pytest
 from fate.errors import FormatError
 from fate.evaluation.predictions import read_predictions
 from fate.events.label_files import read_labels
-from fate.runtime.detection_log import DetectionLog, Frame, read_detections
+from fate.runtime.detection_log import DetectionLog, read_detections, read_frames
+from fate.view.frames import Frame
 
 
 def log(tracked: bool = True) -> DetectionLog:
@@ -75,3 +76,18 @@ def test_damaged_files_are_refused(tmp_path: Path, change: str) -> None:
     path.write_text(json.dumps(document) if change in ("missing", "uneven") else change)
     with pytest.raises(FormatError, match=r"a\.json"):
         read_detections(path)
+
+
+def test_frames_are_read_from_detections_and_from_labels_alike(tmp_path: Path) -> None:
+    given = log()
+    given.write_json(tmp_path / "a.json")
+    given.write_coco(tmp_path / "coco.json")
+    for name in ("a.json", "coco.json"):
+        frames, classes = read_frames(tmp_path / name)
+        assert classes == given.classes
+        assert [frame.t_us for frame in frames] == [frame.t_us for frame in given.frames]
+        for frame, wanted in zip(frames, given.frames, strict=True):
+            assert np.allclose(frame.boxes, wanted.boxes, atol=1e-2)
+    (tmp_path / "odd.json").write_text("[1]")
+    with pytest.raises(FormatError):
+        read_frames(tmp_path / "odd.json")

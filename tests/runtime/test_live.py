@@ -231,6 +231,20 @@ def test_a_source_that_stalls_has_its_windows_closed_by_the_clock() -> None:
     assert stream.counts.late_events == 0
 
 
+def test_events_that_were_on_their_way_when_the_clock_passed_their_window_are_in_time() -> None:
+    clock = Clock()
+
+    def look(now: float) -> None:
+        clock.now = now
+        with stream._change:
+            stream._close_by_clock()
+
+    on_the_way = [dots([0, 9_000]), lambda: look(0.004), dots([9_500]), lambda: look(0.014), dots([9_900])]
+    stream, _ = live(Told(on_the_way), clock)
+    assert [frame.num_events for frame in stream] == [3]
+    assert stream.counts.late_events == 1  # the last came after 5 ms of patience
+
+
 def test_a_source_that_jumps_back_in_time_begins_anew() -> None:
     source = Told([dots([5_000_000, 5_012_000]), dots([100, 12_000])])
     counts = StreamCounts()

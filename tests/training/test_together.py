@@ -18,10 +18,11 @@ from torch import Tensor, distributed, multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fate.data.clips import Clip, TrainingPlan
+from fate.errors import FateError
 from fate.training.curriculum import OneRate
 from fate.training.loop import build
 from fate.training.module import TrainingModule
-from fate.training.together import TogetherBatchNorm, join_norms
+from fate.training.together import TogetherBatchNorm, check_processes, join_norms
 from tests.training.conftest import small_config
 
 pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
@@ -145,3 +146,20 @@ def test_two_nodes_under_torchrun_train_one_run(drives: Path, tmp_path: Path) ->
     kept = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
     assert kept["global_step"] == 3
     assert len(kept["fate"]) == 2  # what each process remembers
+
+
+@pytest.mark.parametrize(
+    ("started", "devices", "nodes", "words"),
+    [("2", 1, 1, "2 processes were started"), ("2", 2, 2, "2 processes were started"), (None, 2, 2, "with torchrun")],
+)
+def test_other_numbers_of_processes_than_were_started_are_refused(
+    monkeypatch: pytest.MonkeyPatch, started: str | None, devices: int, nodes: int, words: str
+) -> None:
+    for name in ("WORLD_SIZE", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    check_processes(2, 1)  # the engine starts the second by itself
+    if started is not None:
+        monkeypatch.setenv("WORLD_SIZE", started)
+        check_processes(1, 2)
+    with pytest.raises(FateError, match=words):
+        check_processes(devices, nodes)

@@ -27,6 +27,7 @@ from fate.cli import (
     simulate,
     study,
     train,
+    view,
 )
 from fate.cli.rates import SeveralRates
 from fate.errors import FateError, FateWarning
@@ -41,6 +42,7 @@ app = typer.Typer(
 )
 app.command("demo", help=demo.HELP)(demo.demo)
 app.command("detect", help=detect.HELP)(detect.detect)
+app.command("view", help=view.HELP)(view.view)
 app.command("info", help=info.HELP)(info.info)
 app.command("convert", help=convert.HELP)(convert.convert)
 app.command("inspect", help=inspect.HELP)(inspect.inspect)

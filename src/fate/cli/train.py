@@ -41,10 +41,13 @@ def train(
             print(line)
         return
     from fate.training.loop import train as run
+    from fate.training.together import own_rank
 
     folder = out or Path("runs") / config.stem
     with step_bar("training") as show:
         done = run(wanted, folder, show=show)
+    if own_rank() != 0:  # the first of several processes speaks for all
+        return
     if not done.finished:
         print(f"{folder}: stopped at step {done.step} of {wanted.steps}, saved; the same command goes on from there")
         return

@@ -12,52 +12,18 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fate.errors import FateError, FormatError
-from fate.events.label_files import write_labels
+from fate.events.label_files import read_labels, write_labels
 from fate.events.labels import Labels
+from fate.view.frames import DetectionFrame, Frame, frames_from_labels
 from fate.whole_files import write_whole
 
 FORMAT, VERSION = "fate-detections", 1
 CSV_COLUMNS = ("t_us", "x1", "y1", "x2", "y2", "class", "score", "track")
-
-
-class Found(Protocol):
-    """What a frame of a stream says; see ``runtime.stream``."""
-
-    @property
-    def t_us(self) -> int:
-        """The end of its window, µs."""
-
-    @property
-    def boxes(self) -> NDArray[np.float32]:
-        """[M, 4] xyxy, pixels of the sensor."""
-
-    @property
-    def scores(self) -> NDArray[np.float32]:
-        """[M] 0 to 1."""
-
-    @property
-    def class_ids(self) -> NDArray[np.int64]:
-        """[M]."""
-
-    @property
-    def track_ids(self) -> NDArray[np.int64] | None:
-        """[M], where objects are tracked."""
-
-
-class Frame(NamedTuple):
-    """One frame of a file that was read."""
-
-    t_us: int
-    boxes: NDArray[np.float32]
-    scores: NDArray[np.float32]
-    class_ids: NDArray[np.int64]
-    track_ids: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +43,7 @@ class DetectionLog:
     sensor: tuple[int, int]
     classes: tuple[str, ...]
     hz: float
-    frames: Sequence[Found]
+    frames: Sequence[DetectionFrame]
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def labels(self) -> Labels:
@@ -142,7 +108,7 @@ class DetectionLog:
         write_labels(path, self.labels(), format="coco")
 
 
-def _plain(frame: Found) -> dict[str, Any]:
+def _plain(frame: DetectionFrame) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "t_us": int(frame.t_us),
         "boxes": [[round(value, 2) for value in box] for box in frame.boxes.tolist()],
@@ -180,6 +146,28 @@ def read_detections(path: str | os.PathLike[str]) -> DetectionLog:
     return log
 
 
+def read_frames(path: str | os.PathLike[str]) -> tuple[Sequence[DetectionFrame], tuple[str, ...] | None]:
+    """Frames and classes of a file of ``fate detect --json``, or of labels in any format."""
+    source = Path(path)
+    if source.suffix.lower() == ".json":
+        try:
+            log = read_detections(source)
+        except FormatError:
+            if not _is_coco(source):
+                raise
+        else:
+            return log.frames, log.classes
+    labels = read_labels(source)
+    return frames_from_labels(labels), labels.classes
+
+
+def _is_coco(path: Path) -> bool:
+    try:
+        return "images" in json.loads(path.read_bytes())
+    except (OSError, ValueError, TypeError):
+        return False
+
+
 def _frame(plain: Mapping[str, Any]) -> Frame:
     tracks = plain.get("track_ids")
     frame = Frame(
@@ -189,7 +177,8 @@ def _frame(plain: Mapping[str, Any]) -> Frame:
         np.asarray(plain["class_ids"], np.int64),
         None if tracks is None else np.asarray(tracks, np.int64),
     )
-    counts = {len(part) for part in frame[1:] if part is not None}
+    parts = (frame.boxes, frame.scores, frame.class_ids, frame.track_ids)
+    counts = {len(part) for part in parts if part is not None}
     if len(counts) != 1:
         raise ValueError(f"frame at {frame.t_us} µs has {sorted(counts)} boxes, scores, classes or tracks")
     return frame

@@ -38,7 +38,7 @@ from fate.models.zoo import build_model
 from fate.training.config import ModelConfig, TrainConfig, read_config
 from fate.training.run_directory import RunDirectory
 from fate.training.strategies import Supervised, strategy_of
-from fate.training.together import own_rank
+from fate.training.together import check_processes, own_rank
 
 #: How long processes wait for each other: all of them for the first one while it validates, for hours on 1Mpx.
 PATIENCE = timedelta(hours=12)
@@ -218,6 +218,7 @@ def train(
     from fate.training.validation import Validation  # noqa: PLC0415
 
     wanted = config if isinstance(config, TrainConfig) else read_config(config, overrides)
+    check_processes(wanted.run.devices, wanted.run.nodes)
     run, first = RunDirectory(out), own_rank() == 0
     going_on = run.begin(wanted) if first else run.checkpoint.exists()
     try:
@@ -256,30 +257,37 @@ def _engine(config: TrainConfig, device: str, folder: Path, callbacks: Any) -> A
     """Lightning's trainer, without the parts of it that we have our own for."""
     from lightning_fabric.plugins.environments.slurm import SLURMEnvironment  # noqa: PLC0415
     from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment  # noqa: PLC0415
+    from lightning_fabric.utilities.exceptions import MisconfigurationException  # noqa: PLC0415
     from pytorch_lightning import Trainer  # noqa: PLC0415
     from pytorch_lightning.strategies import DDPStrategy  # noqa: PLC0415
 
     _quieten()
     by_slurm = SLURMEnvironment.detect() and not TorchElasticEnvironment.detect()  # torchrun may run inside a job
-    return Trainer(
-        accelerator="gpu" if device == "cuda" else "cpu",
-        devices=config.run.devices,
-        num_nodes=config.run.nodes,
-        strategy=DDPStrategy(timeout=PATIENCE) if config.run.devices * config.run.nodes > 1 else "auto",
-        precision="bf16-mixed" if config.halves(device) else "32-true",
-        max_steps=config.steps,
-        max_epochs=-1,
-        accumulate_grad_batches=config.run.accumulate,
-        callbacks=callbacks,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        default_root_dir=folder,
-        # saving and queueing again are ours (saving.py): two kinds of checkpoints would contradict each other
-        plugins=[SLURMEnvironment(auto_requeue=False)] if by_slurm else None,
-    )
+    try:
+        return Trainer(
+            accelerator="gpu" if device == "cuda" else "cpu",
+            devices=config.run.devices,
+            num_nodes=config.run.nodes,
+            strategy=DDPStrategy(timeout=PATIENCE) if config.run.devices * config.run.nodes > 1 else "auto",
+            precision="bf16-mixed" if config.halves(device) else "32-true",
+            max_steps=config.steps,
+            max_epochs=-1,
+            accumulate_grad_batches=config.run.accumulate,
+            callbacks=callbacks,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+            default_root_dir=folder,
+            # saving and queueing again are ours (saving.py): two kinds of checkpoints would contradict each other
+            plugins=[SLURMEnvironment(auto_requeue=False)] if by_slurm else None,
+        )
+    except (ValueError, MisconfigurationException) as error:  # more GPUs than there are, other numbers than SLURM's
+        raise FateError(
+            f"run.devices = {config.run.devices} and run.nodes = {config.run.nodes} were given:"
+            f" {' '.join(str(error).split())}"
+        ) from None
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from pytorch_lightning import Callback, Trainer
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from fate.data.loading import ClipBatch
 from fate.training.config import TrainConfig
 from fate.training.guard import Guard
 from fate.training.run_directory import RunDirectory
-from fate.training.together import processes
+from fate.training.together import mean_of_processes, processes
 
 #: Tells (steps done, of all, a short line) to whoever shows it.
 Show = Callable[[int, int, str], None]
@@ -62,7 +63,8 @@ class Metrics(Callback):
 
     def _write(self, trainer: Trainer) -> None:
         now = time.perf_counter()
-        means = {name: float(total) / self._count for name, total in self._sums.items()}
+        shares = mean_of_processes(torch.stack([total.float() for total in self._sums.values()])) / self._count
+        means = dict(zip(self._sums, shares.tolist(), strict=True))
         spent = self._data_s + self._step_s + time.perf_counter() - now  # reading waited for steps under way
         line = {
             "step": trainer.global_step,

@@ -27,7 +27,7 @@ from fate.models.outputs import Outputs
 from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.strategies import Agreement, Supervised, targets_of
 from fate.training.teacher import decay_at, follow, teacher_of
-from fate.training.together import join_norms, processes
+from fate.training.together import check_together, join_norms, processes
 
 #: What a checkpoint calls our part of it.
 OURS = "fate"
@@ -158,6 +158,10 @@ class TrainingModule(LightningModule):
         mine = checkpoint[OURS][self.trainer.global_rank]
         self.batches, self._generators = mine["batches"], mine["generators"]
         self.memory = states.mapped(lambda part: part.to(self.trainer.strategy.root_device), mine["memory"])
+
+    def on_train_start(self) -> None:
+        """All processes begin, or go on, at the same batch."""
+        check_together(self.batches, self.device)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Loaders draw numbers when they are made, so the generators are put back only now."""

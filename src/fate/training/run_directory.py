@@ -120,7 +120,10 @@ class RunDirectory:
             self._lock = None
 
     def _take(self) -> None:
-        self._lock = (self.folder / ".lock").open("w")
+        try:
+            self._lock = (self.folder / ".lock").open("w")
+        except OSError as error:
+            raise FateError(f"{self.folder}: cannot be written to ({error.strerror}); choose another --out") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

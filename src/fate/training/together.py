@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.autograd.function import FunctionCtx
 
+from fate.errors import FateError
+
 
 def processes() -> int:
     """How many train together."""
@@ -26,6 +28,44 @@ def own_rank() -> int:
         if os.environ.get(name, "").isdigit():
             return int(os.environ[name])
     return 0
+
+
+def check_processes(devices: int, nodes: int) -> None:
+    """Refuse settings that speak of other numbers than were started: each would train by itself, or wait for ever."""
+    started = os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", ""))
+    if nodes > 1 and not started.isdigit():
+        raise FateError(
+            f"run.nodes = {nodes} was given, and nothing has started processes on other machines; start it on each of"
+            " them with torchrun, or with srun"
+        )
+    if "WORLD_SIZE" in os.environ and started.isdigit() and int(started) != devices * nodes:
+        raise FateError(
+            f"{started} processes were started, and run.devices · run.nodes = {devices} · {nodes}; give the number of"
+            " processes on a machine as run.devices, and that of machines as run.nodes"
+        )
+
+
+def check_together(batches: int, device: torch.device) -> None:
+    """Refuse processes that do not stand at the same batch: some have found the run's checkpoint, others not."""
+    if processes() > 1:
+        mine = torch.tensor([batches], dtype=torch.int64, device=device)
+        all_of_them = [torch.zeros_like(mine) for _ in range(processes())]
+        distributed.all_gather(all_of_them, mine)
+        stands = sorted({int(each) for each in all_of_them})
+        if len(stands) > 1:
+            raise FateError(
+                f"processes stand at batches {' and '.join(map(str, stands))}; expected a run's folder on a disk that"
+                " all machines share"
+            )
+
+
+def mean_of_processes(values: Tensor) -> Tensor:
+    """[M] numbers averaged over all processes, which must all ask."""
+    if processes() == 1:
+        return values
+    together = values.clone()
+    distributed.all_reduce(together)
+    return together / processes()
 
 
 class _Summed(torch.autograd.Function):
