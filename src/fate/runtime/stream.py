@@ -46,6 +46,9 @@ LEAST_HZ, MOST_HZ = 1, 1000
 THRESHOLD = 0.4
 #: Boxes of a window, at most.
 MOST = 100
+#: How long after its end a window is closed by the clock, if no later event has closed it: more than a busy computer
+#: keeps a reading thread waiting, for what comes later is lost.
+PATIENCE_US = 100_000
 
 
 class StreamingDetector:
@@ -64,7 +67,7 @@ class StreamingDetector:
         precision: as of ``compile_for_streaming``; None for the device's own.
         name: to be shown.
         """
-        self.model, self.device, self.precision = model.eval(), device, precision
+        self.model, self.device, self.precision = model, device, precision
         self.name = name or str(model.description.get("name", "detector"))
         self._adapted: dict[Sensor, Adaptation] = {}
 
@@ -84,7 +87,7 @@ class StreamingDetector:
         if size not in self._adapted:
             self._adapted[size] = adapt(self.model, size)
             if told := self._adapted[size].describe():
-                warnings.warn(f"{told}; boxes may be less good there", FateWarning, stacklevel=3)
+                warnings.warn(f"{told}; boxes may be less good there", FateWarning, stacklevel=4)
         return self._adapted[size]
 
     def stream(
@@ -163,7 +166,7 @@ class StreamingDetector:
         *,
         budget_ms: float | None = None,
         waiting: int = 8,
-        patience_us: int = 20_000,
+        patience_us: int = PATIENCE_US,
         threshold: float = THRESHOLD,
         track: bool = False,
         threads: int | None = None,
