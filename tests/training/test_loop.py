@@ -21,6 +21,7 @@ from fate.training.config import TrainConfig
 from fate.training.loop import build, train
 from fate.training.module import TrainingModule
 from fate.training.plan import _tried, plan
+from fate.training.run_directory import RunDirectory
 from tests.training.conftest import small_config
 
 pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
@@ -119,6 +120,16 @@ def test_after_kill_9_a_run_goes_on_to_the_same_weights_bit_for_bit(drives: Path
     assert_same(weights(tmp_path / "straight"), weights(tmp_path / "killed"))
     steps = [line["step"] for line in lines(tmp_path / "killed") if "loss" in line]
     assert steps == list(range(1, 10)), "every step is told once"
+
+
+def test_what_a_run_told_before_its_first_checkpoint_is_told_once(drives: Path, tmp_path: Path) -> None:
+    config = small_config(drives, run={"epochs": 1})
+    begun = RunDirectory(tmp_path / "run")
+    begun.begin(config)
+    begun.add_metrics({"step": 1, "loss": 3.0})  # then the power went
+    begun.close()
+    train(config, tmp_path / "run")
+    assert [line["step"] for line in lines(tmp_path / "run") if "loss" in line] == [1, 2]
 
 
 @pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
@@ -242,8 +253,6 @@ def test_a_loss_that_is_no_number_stops_the_run_with_its_batch(
 
 
 def test_two_processes_may_not_train_in_one_folder(drives: Path, tmp_path: Path) -> None:
-    from fate.training.run_directory import RunDirectory
-
     config = small_config(drives)
     first = RunDirectory(tmp_path / "run")
     first.begin(config)

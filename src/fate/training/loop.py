@@ -231,13 +231,12 @@ def train(
         validation = Validation(run, wanted, parts.validation)
         metrics = Metrics(run, wanted, guard, show)
         engine = _engine(wanted, parts.device, run.folder, [guard, validation, checkpoints, metrics])
-        if going_on:
-            step = int(_read_step(run.checkpoint))
-            if step >= wanted.steps:
-                return Trained(run.folder, step, True)
-            if first:
-                run.cut_metrics(step)
-                run.log(f"goes on from step {step}")
+        step = _read_step(run.checkpoint) if going_on else 0
+        if step >= wanted.steps:
+            return Trained(run.folder, step, True)
+        if first:
+            run.cut_metrics(step)  # also where a run was killed before its first checkpoint
+            run.log(f"goes on from step {step}" if going_on else "begins")
         batches = _Batches(parts, module)
         with _all_or_none(engine):
             engine.fit(
