@@ -78,3 +78,23 @@ def test_a_missing_file_and_a_missing_model_are_one_sentence(place: Path) -> Non
                            catch_exceptions=False)  # fmt: skip
     with pytest.raises(FateError, match="fate-s-giant"):
         CliRunner().invoke(app, ["detect", str(place / "drive.npz"), "--model", "fate-s-giant"], catch_exceptions=False)
+
+
+def test_a_file_at_real_speed_is_detected_live_and_accounts_for_every_event(place: Path) -> None:
+    words = ["detect", str(place / "drive.npz"), "--realtime", "--model", str(place / "nano.safetensors"), "--hz", "20",
+             "--json", str(place / "live.json")]  # fmt: skip
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "the source ended" in done.output
+    summary = read_detections(place / "live.json").facts["summary"]
+    lost = sum(
+        summary["dropped"].get(name, 0) for name in ("late_events", "excess_events", "events_in_dropped_windows")
+    )
+    assert summary["events"] + lost == len(drive(0)[0])
+
+
+def test_live_sources_make_no_videos_and_sockets_need_a_sensor(place: Path) -> None:
+    model = ["--model", str(place / "nano.safetensors")]
+    assert CliRunner().invoke(app, ["detect", "-", "--save", "a.mp4", *model]).exit_code == 2
+    with pytest.raises(FateError, match="give --sensor"):
+        CliRunner().invoke(app, ["detect", "tcp:9000", *model], catch_exceptions=False)

@@ -18,6 +18,15 @@ Example:
   fate detect drive.raw --hz 100 --track --report drive.html --json drive.json
 
   fate detect *.dat --model fate-s.safetensors --csv boxes.csv --start +2s --end +4s
+
+Live: a file at its own speed, standard input, a socket on this machine, or a camera; windows that cannot be detected in
+time are dropped and counted.
+
+  fate detect drive.raw --realtime --hz 100
+
+  cat drive.raw | fate detect - --hz 50
+
+  fate detect tcp:9000 --sensor 640x480        (or udp:9000, or camera)
 """
 
 
@@ -32,6 +41,7 @@ def detect(
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="All frames and the summary.")] = None,
     csv_file: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="A row for each box.")] = None,
     coco_file: Annotated[str | None, typer.Option("--coco", metavar="FILE", help="COCO's JSON, with times.")] = None,
+    realtime: Annotated[bool, typer.Option("--realtime", help="Play files at their own speed, as if live.")] = False,
     track: Annotated[bool, typer.Option("--track", help="Number the objects.")] = False,
     threshold: Annotated[float, typer.Option(help="Least score of a box.")] = 0.4,
     acc: Annotated[str, typer.Option(help="Events of this time are drawn, such as 50ms.")] = "50ms",
@@ -56,6 +66,11 @@ def detect(
     with args.bad_usage():
         shown = _look(acc, fps, slow, palette)
         _check(hz, threshold, device)
+    from fate.runtime.detecting_live import is_live
+
+    if realtime or any(is_live(file) for file in files):
+        _live(files, outputs, model, device, hz, threshold, track, options)
+        return
     for file in files:
         args.check_outputs({name: _named(value, file, files) for name, value in outputs.items()}, file)
 
@@ -76,14 +91,46 @@ def detect(
         if len(files) > 1:
             print(f"{file}:")
         print("\n".join(done.lines()))
-        writers = {"--json": done.log.write_json, "--csv": done.log.write_csv, "--coco": done.log.write_coco}
-        for name, write in writers.items():
-            target = given[name]
-            if target is not None:
-                write(target)
-        written = [path for path in given.values() if path is not None]
-        if written:
-            print(f"written: {', '.join(written)}")
+        _write(done, given)
+
+
+def _live(
+    files: list[str], outputs: dict[str, str | None], model: str, device: str, hz: float, threshold: float, track: bool,
+    options: dict[str, Any],
+) -> None:  # fmt: skip
+    from fate.errors import FateError
+
+    with args.bad_usage():
+        if len(files) > 1:
+            raise FateError(f"{len(files)} live sources were given; expected one")
+        if outputs["--save"] or outputs["--report"]:
+            raise FateError("--save and --report were given for a live source; they need a file, without --realtime")
+    from fate.runtime.detecting_live import detect_live, open_source
+    from fate.runtime.loading import load_detector
+
+    detector = load_detector(model, device)
+    source = open_source(files[0], options["sensor"], options["format"])
+    with args.task_bar() as show:
+
+        def tell(frame: Any) -> None:
+            if show is not None:
+                show("live", 0, None, f"{frame.t_us / 1e6:.2f} s, {len(frame.boxes)} boxes, {frame.total_ms:.1f} ms")
+
+        done = detect_live(source, detector, hz, name=files[0], threshold=threshold, track=track, on_frame=tell)
+    print("\n".join(done.lines()))
+    _write(done, outputs)
+
+
+def _write(done: Any, given: dict[str, str | None]) -> None:
+    """The files that were asked for."""
+    writers = {"--json": done.log.write_json, "--csv": done.log.write_csv, "--coco": done.log.write_coco}
+    for name, write in writers.items():
+        target = given[name]
+        if target is not None:
+            write(target)
+    written = [path for path in given.values() if path is not None]
+    if written:
+        print(f"written: {', '.join(written)}")
 
 
 def _look(acc: str, fps: float, slow: float, palette: str) -> dict[str, Any]:
