@@ -17,6 +17,7 @@ from fate.errors import FateError
 from fate.events.labels import Labels, LabelSource
 from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.loop import build, own_labels, train
+from fate.training.run_directory import data_facts
 from fate.training.strategies import strategy_of, targets_of
 from tests.data.test_rvt_layout import write_sequence
 from tests.training.conftest import SENSOR, small_config
@@ -139,3 +140,14 @@ def test_what_histograms_cannot_do_is_said_before_training_begins(
     given = {**sections, "model": {**model, **sections.get("model", {})}}
     with pytest.raises(FateError, match=words):
         build(small_config(histograms(tmp_path / "gen1"), **given))
+
+
+def test_dense_labels_of_another_making_are_other_data(drives: Path, tmp_path: Path) -> None:
+    recordings = open_dataset(drives, "train").labelled
+    made = {"dataset": {"classes": ["square"]}, "options": {}}
+    for name, model in (("a", "first"), ("b", "second"), ("c", "first")):
+        begin_dense_labels(tmp_path / name, {**made, "model": {"hash": model}}, [20, 40] if name == "c" else [20])
+    hashes = [data_facts(recordings, str(tmp_path / name))["hash"] for name in "abc"]
+    assert hashes[0] != hashes[1]
+    assert hashes[0] == hashes[2]
+    assert data_facts(recordings)["hash"] not in hashes

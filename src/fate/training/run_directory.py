@@ -32,6 +32,7 @@ import yaml
 
 import fate
 from fate.code_version import git_hash
+from fate.densify.store import SAME, open_dense_labels
 from fate.errors import FateError
 from fate.training.config import TrainConfig, make_config
 from fate.whole_files import write_whole
@@ -72,7 +73,7 @@ class RunDirectory:
 
     def describe(self, config: TrainConfig, recordings: Sequence[Any], device: str) -> None:
         """Write down where and on what; a run that goes on over other data is refused."""
-        content = data_facts(recordings)
+        content = data_facts(recordings, config.strategy.labels)
         known = self.folder / "data.json"
         if known.exists() and self.checkpoint.exists():
             before = json.loads(known.read_text())
@@ -151,8 +152,13 @@ class RunDirectory:
         )
 
 
-def data_facts(recordings: Sequence[Any]) -> dict[str, Any]:
-    """What identifies the data: names, spans and labels of all recordings."""
+def data_facts(recordings: Sequence[Any], dense: str | None = None) -> dict[str, Any]:
+    """What identifies the data: names, spans and labels of all recordings, and what made the dense labels.
+
+    Args:
+        recordings: of the dataset.
+        dense: the folder of dense labels, where they are learned from.
+    """
     seen = hashlib.sha256()
     boxes = 0
     for recording in recordings:
@@ -162,6 +168,9 @@ def data_facts(recordings: Sequence[Any]) -> dict[str, Any]:
             boxes += len(labels)
             for column in (labels.t_us, labels.boxes, labels.class_id, labels.labelled_us):
                 seen.update(np.ascontiguousarray(column).tobytes())
+    if dense is not None:  # rates are added to a folder later; its model, dataset and options stay
+        made_by = open_dense_labels(dense).manifest
+        seen.update(json.dumps({part: made_by[part] for part in SAME}, sort_keys=True).encode())
     return {"recordings": len(recordings), "boxes": boxes, "hash": seen.hexdigest()[:16],
             "names": [recording.name for recording in recordings]}  # fmt: skip
 
