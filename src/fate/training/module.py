@@ -163,6 +163,11 @@ class TrainingModule(LightningModule):
         """All processes begin, or go on, at the same batch."""
         check_together(self.batches, self.device)
 
+    def on_train_start(self) -> None:
+        """Weights began alike in all processes; what is drawn from now on (noise, samples) is each one's own."""
+        if self.trainer.global_rank:
+            torch.manual_seed(self.config.run.seed + 1_000_003 * self.trainer.global_rank)
+
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Loaders draw numbers when they are made, so the generators are put back only now."""
         if self._generators is not None:
