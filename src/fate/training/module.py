@@ -160,11 +160,8 @@ class TrainingModule(LightningModule):
         self.memory = states.mapped(lambda part: part.to(self.trainer.strategy.root_device), mine["memory"])
 
     def on_train_start(self) -> None:
-        """All processes begin, or go on, at the same batch."""
+        """All processes begin, or go on, at the same batch; noise and samples that they draw are each one's own."""
         check_together(self.batches, self.device)
-
-    def on_train_start(self) -> None:
-        """Weights began alike in all processes; what is drawn from now on (noise, samples) is each one's own."""
         if self.trainer.global_rank:
             torch.manual_seed(self.config.run.seed + 1_000_003 * self.trainer.global_rank)
 
