@@ -164,7 +164,7 @@ def test_histograms_go_with_rvt_s_encoder_and_their_own_rate_alone(histograms: D
 def test_what_cannot_be_evaluated_is_refused(dataset: Dataset, detector: Detector, tmp_path: Path) -> None:
     with pytest.raises(FateError, match="shard 3/2 was given"):
         evaluate(detector, dataset, (20,), shard=(3, 2))
-    with pytest.raises(FateError, match="shard 9/9 of 3 labelled recordings is empty"):
+    with pytest.raises(FateError, match="shard 9/9 of 3 recordings is empty"):
         evaluate(detector, dataset, (20,), shard=(9, 9))
     other = build_model("fate-s-nano", ("car", "pedestrian"), (32, 64))
     with pytest.raises(FateError, match="is of a 64×64 sensor, the detector of a 64×32 one"):

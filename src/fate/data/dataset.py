@@ -170,6 +170,17 @@ def open_dataset(
     return dataset
 
 
+def sharded(recordings: Sequence[LabelledRecording], shard: tuple[int, int]) -> tuple[LabelledRecording, ...]:
+    """Shard i of n: every n-th recording, from the i-th on, for work that several processes or machines share."""
+    number, count = shard
+    if not 1 <= number <= count:
+        raise FateError(f"shard {number}/{count} was given; expected 1/{count} to {count}/{count}")
+    kept = tuple(recordings[number - 1 :: count])
+    if not kept:
+        raise FateError(f"shard {number}/{count} of {len(recordings)} recordings is empty; give fewer shards")
+    return kept
+
+
 def _split(name: str) -> str:
     if name not in SPLITS:
         raise FateError(f"split {name!r} was given; expected train, val or test")

@@ -13,7 +13,7 @@ import torch
 
 import fate
 from fate.data.clips import Grid
-from fate.data.dataset import Dataset
+from fate.data.dataset import Dataset, sharded
 from fate.data.label_rules import label_rules
 from fate.data.labelled_recording import LabelledRecording
 from fate.densify.store import (
@@ -82,7 +82,7 @@ def densify(
     rates = _checked(detector, dataset, hz)
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise FateError(f"device {device} was given; torch finds no GPU here; give cpu")
-    recordings = _shard(dataset.recordings, shard)
+    recordings = sharded(dataset.recordings, shard)
     store = begin_dense_labels(out, _facts(detector, dataset, chosen), rates)
     done = Densified(store, len(recordings))
     plan = list(_plan(store, recordings, rates))
@@ -198,16 +198,6 @@ def _checked(detector: Detector, dataset: Dataset, hz: Sequence[float]) -> tuple
             f"the model is for a sensor of {detector.sensor}; {dataset.root} is of {dataset.sensor}; expected the same"
         )
     return rates
-
-
-def _shard(recordings: Sequence[LabelledRecording], shard: tuple[int, int]) -> tuple[LabelledRecording, ...]:
-    number, count = shard
-    if not 1 <= number <= count:
-        raise FateError(f"shard {number}/{count} was given; expected 1/{count} to {count}/{count}")
-    kept = tuple(recordings[number - 1 :: count])
-    if not kept:
-        raise FateError(f"shard {number}/{count} of {len(recordings)} recordings is empty; give fewer shards")
-    return kept
 
 
 def _facts(detector: Detector, dataset: Dataset, options: TrackletOptions) -> dict[str, Any]:

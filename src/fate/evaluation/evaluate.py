@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.data.clips import CANONICAL_HZ, Grid
-from fate.data.dataset import Dataset
+from fate.data.dataset import Dataset, sharded
 from fate.data.labelled_recording import LabelledRecording
 from fate.errors import FateError
 from fate.evaluation.predictions import Predictions, fit_predictions, merge_predictions, read_predictions
@@ -170,7 +170,7 @@ def evaluate(
     labelled = dataset.checked().labelled
     if not labelled:
         raise FateError(f"{dataset.root}: no recording has labels; an evaluation needs some to compare with")
-    recordings = _shard(labelled, shard)
+    recordings = sharded(labelled, shard)
     truth = {recording.name: recording.labels for recording in recordings}
     given = None if isinstance(what, Detector) else _given(what, recordings, dataset, hz, images)
     rates = tuple(given) if given is not None else _rates(dataset, recordings, hz)
@@ -235,16 +235,6 @@ def _run(detector: Detector, recordings: Sequence[LabelledRecording], truth: Map
         return np.array([end in wanted[name] for end in ends_us.tolist()], bool)
 
     return predict(detector, recordings, hz, keep=None if dense else keep, progress=progress, **running)
-
-
-def _shard(recordings: Sequence[LabelledRecording], shard: tuple[int, int]) -> tuple[LabelledRecording, ...]:
-    number, count = shard
-    if not 1 <= number <= count:
-        raise FateError(f"shard {number}/{count} was given; expected 1/{count} to {count}/{count}")
-    kept = tuple(recordings[number - 1 :: count])
-    if not kept:
-        raise FateError(f"shard {number}/{count} of {len(recordings)} labelled recordings is empty; give fewer shards")
-    return kept
 
 
 def _rates(dataset: Dataset, recordings: Sequence[LabelledRecording], hz: Sequence[float] | None) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ import torch
 
 from fate.errors import FateError
 from fate.training.config import make_config
-from fate.training.loop import Parts, build
+from fate.training.loop import Parts, build, need_lightning
 from fate.training.teacher import follow
 
 #: Steps before the clock starts; compiling takes some of them.
@@ -116,6 +116,7 @@ def bench_train(
 
 
 def _measure(parts: Parts, seconds: float) -> TrainMeasurement:
+    need_lightning()
     from fate.training.module import TrainingModule  # noqa: PLC0415  (Lightning takes seconds to load)
 
     config, device = parts.config, parts.device

@@ -190,6 +190,16 @@ def start_from(detector: Detector, path: str) -> None:
     detector.load_state_dict(weights)
 
 
+def need_lightning() -> None:
+    """Say how to get PyTorch Lightning where it is missing; called before anything imports it."""
+    try:
+        import pytorch_lightning  # noqa: F401, PLC0415  (it takes seconds to load)
+    except ImportError:
+        raise MissingDependencyError(
+            'training needs pytorch-lightning; install it with pip install "fate-events[train]"'
+        ) from None
+
+
 def train(
     config: TrainConfig | str | Path,
     out: str | Path,
@@ -205,12 +215,7 @@ def train(
         overrides: ``key.sub=value`` texts.
         show: is told (steps done, of all, a short line).
     """
-    try:
-        import pytorch_lightning  # noqa: F401, PLC0415  (it takes seconds to load)
-    except ImportError:
-        raise MissingDependencyError(
-            'training needs pytorch-lightning; install it with pip install "fate-events[train]"'
-        ) from None
+    need_lightning()
     from fate.training.guard import Guard  # noqa: PLC0415
     from fate.training.metrics import Metrics  # noqa: PLC0415
     from fate.training.module import TrainingModule  # noqa: PLC0415

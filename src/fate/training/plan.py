@@ -12,7 +12,7 @@ import torch
 from fate.data.loading import ClipBatch
 from fate.training.config import TrainConfig
 from fate.training.curriculum import OneRate
-from fate.training.loop import Parts, build
+from fate.training.loop import Parts, build, need_lightning
 
 #: Steps tried: the first warms up.
 TRIED = 3
@@ -66,6 +66,7 @@ class Plan:
 
 def plan(config: TrainConfig) -> Plan:
     """Build everything, train on a batch or two, and say what to expect."""
+    need_lightning()
     from fate.training.module import TrainingModule  # noqa: PLC0415  (Lightning takes seconds to load)
 
     parts = build(config)
