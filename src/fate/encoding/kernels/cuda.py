@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -27,26 +29,42 @@ from fate.errors import FateError
 CELLS = 2
 #: Programs that fill a large GPU: of more, each takes several blocks of cells, since most have none but empty ones.
 ENOUGH = 32_768
-#: Programs that sum over the whole batch; each takes every n-th block of cells, whatever the GPU.
+#: Programs that cap pillars or sum gradients over a whole batch; each takes every n-th, whatever the GPU.
 SUMMING = 1024
+#: Programs that sum products of features, in a large batch.
+MOMENTS = 4096
+#: Windows shorter than this, µs, leave room for an event in 32 bits.
+SHORT_US = 1 << 31 - 14
 
 
-class Prepared(NamedTuple):
+@dataclass(frozen=True)
+class Prepared:
     """The pillars of a batch, by cell; events of a cell stand together, by time."""
 
     spec: PillarSpec
     windows: int
     begin: Tensor  #: [B · cells] int32 first event
     size: Tensor  #: [B · cells] int32 events kept
-    packed: Tensor  #: [E] int64: µs since the window's start, and place in the pillar
-    share: Tensor  #: [E] float32, Eq. 5 over its sum
-    mean: Tensor  #: [3, B · cells] float32 mean column and row in the pillar, and mean tau
+    packed: Tensor  #: [E] int32 or int64: µs since the window's start, and place in the pillar
     duration_us: Tensor  #: [B]
     stats: Callable[[], PillarStats]
 
+    @cached_property
+    def described(self) -> tuple[Tensor, Tensor]:
+        """What only training needs: [E] float32, Eq. 5 over its sum; [3, B · cells], mean column, row and tau."""
+        total = len(self.begin)
+        mean = torch.empty(3, total, dtype=torch.float32, device=self.begin.device)
+        share = torch.empty(len(self.packed), dtype=torch.float32, device=self.begin.device)
+        with _on(mean.device):
+            binning.describe[(triton.cdiv(total, 32),)](
+                self.begin, self.size, self.packed, share, mean, self.duration_us, total, self.spec.cells,
+                self.spec.pillar, UNIFORM=self.spec.weighting == "uniform", BLOCK=32, num_warps=1,
+            )  # fmt: skip
+        return share, mean
+
 
 def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Prepared:
-    """Events by pillar, the caps applied, and each event's share."""
+    """Events by pillar, the caps applied."""
     total = len(batch) * spec.cells
     if max(total, batch.num_events) >= 2**31:
         raise FateError(f"{len(batch)} windows of {spec.cells} pillars are too many for one call; give smaller batches")
@@ -55,20 +73,12 @@ def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Prepared:
         cells = _sort(batch, spec, first)
         _cap_pillars(batch, spec, first, cells)
         _cap_events(batch, spec, first, cells)
-        mean = torch.empty(3, total, dtype=torch.float32, device=batch.device)
-        share = torch.empty(batch.num_events, dtype=torch.float32, device=batch.device)
-        binning.describe[(triton.cdiv(total, 32),)](
-            cells.begin, cells.size, cells.packed, share, mean, batch.duration_us, total, spec.cells,
-            spec.pillar, UNIFORM=spec.weighting == "uniform", BLOCK=32, num_warps=1,
-        )  # fmt: skip
     counts, events = cells.counts[:4], batch.num_events
 
     def stats() -> PillarStats:
         return PillarStats(events, *(int(n) for n in counts.tolist()))
 
-    return Prepared(
-        spec, len(batch), cells.begin, cells.size, cells.packed, share, mean, batch.duration_us, stats
-    )  # fmt: skip
+    return Prepared(spec, len(batch), cells.begin, cells.size, cells.packed, batch.duration_us, stats)
 
 
 class _Cells(NamedTuple):
@@ -90,7 +100,9 @@ def _sort(batch: EventBatch, spec: PillarSpec, first: int) -> _Cells:
     sizes = [total, total, 3 * windows * binning.BINS, 5]
     zeros = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
     begin, size, histograms, counts = torch.split(zeros, sizes)
-    unsorted, packed = (torch.empty(events, dtype=torch.int64, device=device) for _ in range(2))
+    short = batch.durations is not None and max(batch.durations) <= SHORT_US
+    bits = torch.int32 if short else torch.int64
+    unsorted, packed = (torch.empty(events, dtype=bits, device=device) for _ in range(2))
     capped = spec.max_events is not None
     full = torch.empty(events // (spec.max_events + 1) + 1 if spec.max_events else 1, dtype=torch.int32, device=device)
     if events:
@@ -140,12 +152,14 @@ def _cap_events(batch: EventBatch, spec: PillarSpec, first: int, cells: _Cells) 
 def moments(prepared: Prepared) -> tuple[Tensor, Tensor, Tensor]:
     """How many events are in the image, the sum [D] of their features, and of products of two [D, D]; float64."""
     spec = prepared.spec
-    parts = torch.empty(SUMMING, 16, 16, dtype=torch.float64, device=prepared.begin.device)
+    total, cells = prepared.windows * spec.cells, 8
+    programs = min(triton.cdiv(total, 16 * cells), MOMENTS)
+    parts = torch.empty(programs, 16, 16, dtype=torch.float64, device=prepared.begin.device)
     with _on(parts.device):
-        kernels.add_moments_of_features[(SUMMING,)](
-            prepared.begin, prepared.size, prepared.packed, prepared.mean, prepared.duration_us, parts,
-            prepared.windows * spec.cells, spec.cells, spec.columns, *spec.sensor, SIDE=spec.pillar,
-            CENTER=spec.center_offsets, CELLS=8, num_warps=2,
+        kernels.add_moments_of_features[(programs,)](
+            prepared.begin, prepared.size, prepared.packed, prepared.described[1], prepared.duration_us, parts, total,
+            spec.cells, spec.columns, *spec.sensor, SIDE=spec.pillar, CENTER=spec.center_offsets, CELLS=cells,
+            num_warps=2,
         )  # fmt: skip
     sums = parts.sum(0)[: spec.features + 1, : spec.features + 1]
     return sums[-1, -1], sums[-1, :-1], sums[:-1, :-1]
@@ -172,10 +186,9 @@ def forward(prepared: Prepared, weights: Weights) -> Tensor:
     blocks = min(triton.next_power_of_2(triton.cdiv(total, CELLS * ENOUGH)), 8)
     with _on(image.device):
         kernels.forward[(triton.cdiv(total, CELLS * blocks),)](
-            prepared.begin, prepared.size, prepared.packed, prepared.share, prepared.mean, prepared.duration_us,
-            *_contiguous(weights), image, total, spec.cells, spec.columns, *spec.sensor, channels, SIDE=spec.pillar,
-            CENTER=spec.center_offsets, K=spec.moments, CELLS=CELLS,
-            BLOCKS=blocks, CHANNELS=width, num_warps=1,
+            prepared.begin, prepared.size, prepared.packed, prepared.duration_us, *_contiguous(weights), image, total,
+            spec.cells, spec.columns, *spec.sensor, channels, UNIFORM=spec.weighting == "uniform", SIDE=spec.pillar,
+            CENTER=spec.center_offsets, K=spec.moments, CELLS=CELLS, BLOCKS=blocks, CHANNELS=width, num_warps=1,
         )  # fmt: skip
     return image.view(prepared.windows, spec.rows, spec.columns, channels).permute(0, 3, 1, 2)
 
@@ -190,7 +203,7 @@ def backward(prepared: Prepared, weights: Weights, gradient: Tensor) -> Gradient
     mixed_rows = torch.empty(SUMMING, width, degree, dtype=torch.float32, device=device)
     with _on(device):
         kernels.backward[(SUMMING,)](
-            prepared.begin, prepared.size, prepared.packed, prepared.share, prepared.mean, prepared.duration_us,
+            prepared.begin, prepared.size, prepared.packed, *prepared.described, prepared.duration_us,
             *_contiguous(weights), given, rows, mixed_rows, prepared.windows * spec.cells, spec.cells, spec.columns,
             *spec.sensor, channels, SIDE=spec.pillar, CENTER=spec.center_offsets, K=spec.moments, DEGREE=degree,
             CELLS=4, CHANNELS=width, num_warps=4,

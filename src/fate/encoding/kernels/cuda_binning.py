@@ -1,7 +1,8 @@
 """Triton kernels from events to pillars: keys, gathering, the two caps, and each event's share of its pillar.
 
-A cell is a place in the grid of one window, counted window by window, row by row. Of an event a cell keeps 64 bits:
-µs since the window's start, and its place in the pillar (see ``Binned.place`` in ``binning.py``).
+A cell is a place in the grid of one window, counted window by window, row by row. Of an event a cell keeps one number,
+of 32 bits where windows are short: µs since the window's start, and its place in the pillar (see ``Binned.place`` in
+``binning.py``).
 """
 
 import triton
@@ -39,7 +40,7 @@ def event_priority(pillar, earlier, place):
 
 @triton.jit
 def cell_keys(t_us, x, y, p, offsets, keys, packed, cells, columns, side, BLOCK: tl.constexpr):
-    """The cell of each event, and the event in 64 bits; programs go over (block, window)."""
+    """The cell of each event, and the event as one number; programs go over (block, window)."""
     window = tl.program_id(1)
     start, end = tl.load(offsets + window), tl.load(offsets + window + 1)
     i = start + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -220,7 +221,7 @@ def describe(begin, size, packed, share, mean, duration_us, total, cells, side, 
         span = last - first
         even = (span == 0) | UNIFORM
         columns, rows = tl.zeros_like(n), tl.zeros_like(n)
-        times = tl.zeros_like(first)
+        times = tl.zeros_like(first).to(tl.int64)
         run, now, before = tl.zeros_like(n), first, first
         coming = tl.load(packed + origin, mask=used, other=0)
         for m in range(0, most + 1):

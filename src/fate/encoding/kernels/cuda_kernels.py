@@ -76,12 +76,31 @@ def fold_weights(weight, bias, gamma, delta, mean, variance, scale, shift, eps, 
 
 
 @triton.jit
-def forward(begin, size, packed, share, mean, duration_us, scale, shift, alpha, beta, image, total, cells, columns,
-            height, width, channels, SIDE: tl.constexpr, CENTER: tl.constexpr, K: tl.constexpr, CELLS: tl.constexpr,
-            BLOCKS: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
+def means(packed, origin, n, most, per_us, SIDE: tl.constexpr):
+    """Mean column and row in the pillar and mean tau of each cell's events, 32 of them at a time."""
+    lane = tl.arange(0, 32)
+    columns, rows, times = tl.zeros_like(n), tl.zeros_like(n), tl.zeros_like(n).to(tl.int64)
+    for chunk in range(0, most, 32):
+        i = chunk + lane[None, :]
+        event = tl.load(packed + origin[:, None] + i, mask=i < n[:, None], other=0)
+        pixel = ((event & PLACE_MASK) >> 1).to(tl.int32)
+        columns += tl.sum(pixel % SIDE, 1)
+        rows += tl.sum(pixel // SIDE, 1)
+        times += tl.sum((event >> PLACE_BITS).to(tl.int64), 1)
+    count = tl.maximum(n, 1)
+    mean_tau = times.to(tl.float64) / count.to(tl.float64) * per_us.to(tl.float64) - 1.0
+    return columns.to(tl.float32) / count, rows.to(tl.float32) / count, mean_tau.to(tl.float32)
+
+
+@triton.jit
+def forward(begin, size, packed, duration_us, scale, shift, alpha, beta, image, total, cells, columns, height, width,
+            channels, UNIFORM: tl.constexpr, SIDE: tl.constexpr, CENTER: tl.constexpr, K: tl.constexpr,
+            CELLS: tl.constexpr, BLOCKS: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
     """The image [cells, C]: Eq. 6 and 7 where a cell has events, zero elsewhere.
 
     An event's hidden value is ``base`` + across · column + down · row + slope · tau + sign · p, with one base a pillar.
+    Events of equal times form a run: their hidden values are summed, and get their weight (Eq. 5) and polynomials when
+    the next time is known.
     """
     for block in range(BLOCKS):
         cell = (tl.program_id(0) * BLOCKS + block) * CELLS + tl.arange(0, CELLS)
@@ -94,13 +113,12 @@ def forward(begin, size, packed, share, mean, duration_us, scale, shift, alpha, 
             here = n > 0
             origin = tl.load(begin + cell, mask=here, other=0)
             event = tl.load(packed + origin, mask=here, other=0)
-            part = tl.load(share + origin, mask=here, other=0.0)
+            before = event >> PLACE_BITS
+            span = (tl.load(packed + origin + n - 1, mask=here, other=0) >> PLACE_BITS) - before
+            even = (span == 0) | UNIFORM
+            share, per_span = 1.0 / tl.maximum(n, 1), 0.5 / tl.maximum(span, 1)
             per_us = 2.0 / tl.load(duration_us + cell // cells, mask=here, other=1).to(tl.float32)
-            mean_x, mean_y = (
-                tl.load(mean + cell, mask=here, other=0.0),
-                tl.load(mean + total + cell, mask=here, other=0.0),
-            )
-            mean_tau = tl.load(mean + 2 * total + cell, mask=here, other=0.0)
+            mean_x, mean_y, mean_tau = means(packed, origin, n, most, per_us, SIDE)
             x0, y0 = corner(cell, cells, columns, SIDE)
             D: tl.constexpr = 9 if CENTER else 7
             row = scale + c * D
@@ -122,16 +140,21 @@ def forward(begin, size, packed, share, mean, duration_us, scale, shift, alpha, 
             alpha_1 = tl.load(alpha + c * K + 1, mask=used & (K > 1), other=0.0)
             alpha_2 = tl.load(alpha + c * K + 2, mask=used & (K > 2), other=0.0)
             result += tl.where(here[:, None], tl.load(beta + c, mask=used, other=0.0)[None, :], 0.0)
+            run, in_run = tl.zeros((CELLS, CHANNELS), tl.float32), tl.zeros_like(n)
             for m in range(1, most + 1):
                 coming = tl.load(packed + origin + m, mask=m < n, other=0)  # on its way while this event is worked on
-                coming_part = tl.load(share + origin + m, mask=m < n, other=0.0)
-                place = (event & PLACE_MASK).to(tl.int32)
-                tau = (event >> PLACE_BITS).to(tl.float32) * per_us - 1.0
+                place, time = (event & PLACE_MASK).to(tl.int32), event >> PLACE_BITS
+                tau = time.to(tl.float32) * per_us - 1.0
                 x, y = ((place >> 1) % SIDE).to(tl.float32), ((place >> 1) // SIDE).to(tl.float32)
                 p = (place & 1).to(tl.float32) * 2.0 - 1.0
                 value = base + x[:, None] * across[None, :] + y[:, None] * down[None, :]
                 value += tau[:, None] * slope[None, :] + p[:, None] * sign[None, :]
-                value = tl.where(value < 0.0, 0.0, value)  # a NaN stays one
+                run += tl.where(value < 0.0, 0.0, value)  # a NaN stays one
+                in_run += 1
+                after = tl.where(m < n, coming >> PLACE_BITS, time)
+                closes = (m == n) | ((m < n) & (after != time))
+                part = tl.where(even, share, (after - before).to(tl.float32) * per_span / in_run)
+                part = tl.where(closes, part, 0.0)
                 mixed = part[:, None] * alpha_0[None, :]
                 if K > 1:
                     mixed += (part * tau)[:, None] * alpha_1[None, :]
@@ -142,8 +165,9 @@ def forward(begin, size, packed, share, mean, duration_us, scale, shift, alpha, 
                     for k in tl.static_range(3, K):
                         old, new = new, ((2 * k - 1) * tau * new - (k - 1) * old) / k
                         mixed += new[:, None] * tl.load(alpha + c * K + k, mask=used, other=0.0)[None, :]
-                result += value * mixed
-                event, part = coming, coming_part
+                result += run * mixed
+                run, in_run = tl.where(closes[:, None], 0.0, run), tl.where(closes, 0, in_run)
+                before, event = tl.where(closes, time, before), coming
         address = cell[:, None].to(tl.int64) * channels + c[None, :]
         tl.store(image + address, result, mask=(cell < total)[:, None] & used[None, :])
 
