@@ -17,13 +17,15 @@ Example:
 
   fate study smoke                                            (a few minutes on a CPU, on drives it simulates)
 
-  fate study components --dataset drives --seeds 3 --device cuda --out studies
+  fate study components --dataset sim --seeds 3 --device cuda --out studies
 """
 
 
 def study(
     name: Annotated[str, typer.Argument(help="Which one.")],
-    dataset: Annotated[str | None, typer.Option(help="Folder or YAML; smoke simulates its own unless given.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Folder or YAML; sim: 300 simulated drives, made once; smoke has its own.")
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Runs and tables.")] = Path("studies"),
     scale: Annotated[str | None, typer.Option(help="paper, sim or smoke; by the dataset unless given.")] = None,
     seeds: Annotated[int, typer.Option(help="How many.")] = 1,
@@ -45,10 +47,16 @@ def study(
         if device not in ("cpu", "cuda", "auto"):
             raise FateError(f"--device {device} was given; expected cpu, cuda or auto")
         if dataset is None and name != "smoke":
-            raise FateError(f"{name} needs --dataset; make one with fate simulate drives --recordings 120")
-    from fate.training.study import run_study, smoke_dataset
+            raise FateError(f"{name} needs --dataset: a folder, or sim for simulated drives")
+    from fate.training.study import drives, run_study
 
-    data = dataset or str(smoke_dataset(out))
+    data = dataset or "smoke"
+    if data in ("sim", "smoke") and not Path(data).exists():
+        import torch
+
+        on_gpu = device != "cpu" and torch.cuda.is_available()
+        print(f"{data} drives: in {out / f'{data}-drives'}, simulated unless they are there", flush=True)
+        data = str(drives(data, out, "cuda" if on_gpu else "cpu"))
     result = run_study(
         name, data, out, scale=scale, seeds=seeds, rows=row or (), device=device, workers=workers,
         settings=setting or (), say=lambda text: print(text, flush=True),

@@ -197,10 +197,13 @@ def run_study(
     return result
 
 
-def smoke_dataset(out: str | os.PathLike[str]) -> Path:
-    """Three drives of a second, one for each split; simulated once."""
-    folder = Path(out) / "smoke-drives"
-    simulate(folder, recordings=3, seconds=1.0, seed=11, preview=False, shares=(1 / 3, 1 / 3, 1 / 3))
+def drives(size: str, out: str | os.PathLike[str], device: str = "cpu") -> Path:
+    """Simulated drives of a study, ``sim`` or ``smoke``, made once: OUT/SIZE-drives."""
+    folder = Path(out) / f"{size}-drives"
+    if size == "smoke":  # one for each split
+        simulate(folder, recordings=3, seconds=1.0, seed=11, preview=False, shares=(1 / 3, 1 / 3, 1 / 3))
+    else:
+        simulate(folder, recordings=300, seconds=3.0, seed=3, preview=False, device=device)
     return folder
 
 
@@ -227,7 +230,9 @@ class _Runner:
         if missing and may_run:
             weights = self.trained(recipe, seed)
             self.say(f"{recipe.slug}, seed {seed}: evaluating at {', '.join(f'{hz:g}' for hz in missing)} Hz")
-            found = evaluate(load_model(weights), self.dataset.split("test"), missing, device=self.where, workers=0)
+            found = evaluate(
+                load_model(weights), self.dataset.split("test"), missing, device=self.where, workers=self.workers
+            )
             for at in found.rates:
                 known[at.hz] = {metric: at.scores[metric] for metric in METRICS}
                 if at.delays is not None:
@@ -261,7 +266,10 @@ class _Runner:
         weights = self.trained(recipe, seed)
         folder = self.folder(recipe, seed) / f"dense-{split}"
         self.say(f"{recipe.slug}, seed {seed}: dense labels of {split}")
-        densify(load_model(weights), self.dataset.split(split), folder, self.scale.rates, device=self.where, workers=0)
+        densify(
+            load_model(weights), self.dataset.split(split), folder, self.scale.rates, device=self.where, lanes=128,
+            workers=self.workers,
+        )  # fmt: skip
         return folder
 
     def config(self, recipe: Recipe, seed: int) -> TrainConfig:

@@ -42,8 +42,24 @@ class ConvNormAct(nn.Module):
         self.activation = activation_of(activation)
 
     def forward(self, images: Tensor) -> Tensor:
-        result: Tensor = self.activation(self.norm(self.conv(images)))
+        apart = self.conv.groups > 1 and self.conv.groups == self.conv.in_channels
+        filtered = channel_by_channel(self.conv, images) if apart and images.is_cuda else self.conv(images)
+        result: Tensor = self.activation(self.norm(filtered))
         return result
+
+
+def channel_by_channel(conv: nn.Conv2d, images: Tensor) -> Tensor:
+    """What ``conv``, with a group for each channel, makes of images, by torch's own kernels, which want channels first.
+
+    With channels last cuDNN would prepare itself for every new number of images, and takes seconds for that; in
+    training the number of labelled windows changes from batch to batch.
+    """
+    weight = conv.weight.flatten(1).unflatten(1, conv.weight.shape[1:])  # strides say nothing of channels last
+    result = nn.functional.conv2d(
+        images.contiguous(), weight, conv.bias, conv.stride, conv.padding, conv.dilation, conv.groups
+    )
+    last = images.is_contiguous(memory_format=torch.channels_last)
+    return result.contiguous(memory_format=torch.channels_last) if last else result
 
 
 class SeparableBlock(nn.Module):
