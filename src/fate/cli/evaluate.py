@@ -35,6 +35,10 @@ def evaluate(
     ] = None,
     split: Annotated[str | None, typer.Option(help="train, val or test; test where there is one.")] = None,
     protocol: Annotated[str | None, typer.Option(help="gen1, 1mpx or sim; the dataset's own unless given.")] = None,
+    score: Annotated[
+        str,
+        typer.Option(help="What ranks boxes: product (objectness · class), or class alone, as public RVT code does."),
+    ] = "product",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     streams: Annotated[int, typer.Option(help="Recordings side by side.")] = 8,
     workers: Annotated[int, typer.Option(help="Processes that load.")] = 0,
@@ -63,6 +67,8 @@ def evaluate(
             )
         if device not in ("cpu", "cuda"):
             raise FateError(f"--device {device} was given; expected cpu or cuda")
+        if score not in ("product", "class"):
+            raise FateError(f"--score {score} was given; expected product or class")
     check_outputs({"--json": json_file}, what)
 
     from fate.data.dataset import open_dataset
@@ -83,7 +89,7 @@ def evaluate(
         done = run(
             model, opened, rates or None, protocol=rules, images=images, shard=part, predictions_to=predictions,
             progress=None if update is None else lambda share: update(share, 1.0), device=device, lanes=streams,
-            workers=workers,
+            workers=workers, score=score,
         )  # fmt: skip
     print(done.table())
     if json_file:

@@ -50,10 +50,19 @@ class AtRate:
             "time_to_detection": None if self.delays is None else self.delays.to_dict(),
             "ms_per_window": None if run is None else run.ms_per_window(),
             "windows": None if run is None else run.windows,
+            "ranked_by": None if run is None else run.score,
             "caps": None
             if run is None
-            else {"events": run.events, "events_dropped": run.events_dropped, "pillars_dropped": run.pillars_dropped},
+            else {
+                "events": run.events,
+                "events_dropped": run.events_dropped,
+                "pillars_dropped": run.pillars_dropped,
+            },
         }
+
+
+#: What ranks predictions, in words.
+RANKED = {"product": "objectness · class", "class": "class alone, as RVT's public evaluation"}
 
 
 @dataclass(frozen=True)
@@ -94,11 +103,13 @@ class Evaluation:
     def _rules(self) -> list[str]:
         """The protocol in words: as it was applied at the only rate, or what all rates have in common."""
         if len(self.rates) == 1:
-            return self.rates[0].scores.protocol.lines()
-        lines = replace(self.protocol, classes=self.rates[0].scores.classes).lines()
-        if all(rate.run is not None for rate in self.rates):
-            lines[-1] = "  windows  1 / Hz of events, every 1 / Hz, stamped at their end"
-        return lines
+            lines = self.rates[0].scores.protocol.lines()
+        else:
+            lines = replace(self.protocol, classes=self.rates[0].scores.classes).lines()
+            if all(rate.run is not None for rate in self.rates):
+                lines[-1] = "  windows  1 / Hz of events, every 1 / Hz, stamped at their end"
+        by = {rate.run.score for rate in self.rates if rate.run is not None and rate.run.score is not None}
+        return lines + [f"  ranked   by {RANKED[score]}" for score in sorted(by)]
 
     def _cells(self, rate: AtRate, dense: bool) -> list[str]:
         scores, run = rate.scores, rate.run

@@ -24,7 +24,7 @@ from fate.events.labels import Labels
 from fate.models import state as states
 from fate.models.detector import Detector, step_scale_of
 from fate.models.fusing import fused
-from fate.models.nms import Detections
+from fate.models.nms import Detections, Score
 
 STAGES = ("load", "encode", "model", "post")
 
@@ -40,6 +40,7 @@ class Run:
     events: int = 0
     events_dropped: int = 0  #: by the encoder's caps
     pillars_dropped: int = 0
+    score: Score | None = None  #: what ranks predictions; None of a head without objectness
 
     def ms_per_window(self) -> dict[str, float]:
         """Of each stage; streams share a batch, so this is throughput, not the delay of one window."""
@@ -58,6 +59,7 @@ def predict(
     confidence: float = 0.001,
     keep: Callable[[str, NDArray[np.int64]], NDArray[np.bool_]] | None = None,
     most: int = 100,
+    score: Score = "product",
     workers: int = 0,
     progress: Callable[[float], None] | None = None,
     **options: Any,
@@ -75,6 +77,8 @@ def predict(
         confidence: the least score.
         keep: which windows' predictions to keep, by the recording's name and their ends [W]; None for all.
         most: predictions of a window.
+        score: what ranks predictions of heads with objectness: "product", objectness · class; or "class" alone, as the
+            public evaluation of RVT does. Nothing in training keeps the class low where there is no object.
         workers: processes that load.
         progress: is told the share that is done.
         options: as of ``nms.detections``.
@@ -106,7 +110,8 @@ def predict(
             scale = 1.0 if events is None else step_scale_of(events)
             outputs, state = model(images, state, batch.steps, step_scale=scale)
             predicted = _spent(run, "model", encoded, device)
-            collected.add(batch, model.detections(outputs, confidence=confidence, most=most, **options))
+            collected.add(batch, model.detections(outputs, confidence=confidence, most=most, score=score, **options))
+            run.score = score if outputs.objectness is not None else None
             _count(run, batch, model)
             last = _spent(run, "post", predicted, device)
             if progress is not None:

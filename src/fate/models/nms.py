@@ -153,6 +153,8 @@ def suppress_by_tensors(candidates: Candidates, max_overlap: float) -> Tensor:
     boxes, ids, there = candidates.boxes, candidates.class_ids, candidates.confidences >= 0
     step = max(1, PAIRS_AT_ONCE // max(1, there.shape[1] ** 2))
     parts = [slice(start, start + step) for start in range(0, len(there), step)]
+    if not len(boxes):
+        return there
     return torch.cat([_settled(boxes[part], ids[part], there[part], max_overlap) for part in parts])
 
 

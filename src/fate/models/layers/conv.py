@@ -54,7 +54,7 @@ def channel_by_channel(conv: nn.Conv2d, images: Tensor) -> Tensor:
     With channels last cuDNN would prepare itself for every new number of images, and takes seconds for that; in
     training the number of labelled windows changes from batch to batch.
     """
-    weight = conv.weight.flatten(1).unflatten(1, conv.weight.shape[1:])  # strides say nothing of channels last
+    weight = conv.weight.flatten(1).view(conv.weight.shape)  # strides say nothing of channels last
     result = nn.functional.conv2d(
         images.contiguous(), weight, conv.bias, conv.stride, conv.padding, conv.dilation, conv.groups
     )
