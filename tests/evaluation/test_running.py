@@ -89,6 +89,19 @@ def test_the_table_names_its_protocol_and_has_a_row_for_each_rate(dataset: Datas
     assert [rate.scores.num_frames for rate in result.rates] == [0, 0]  # the first half second is skipped
 
 
+def test_boxes_are_ranked_by_objectness_times_class_unless_asked(dataset: Dataset, detector: Detector) -> None:
+    recordings = dataset.labelled[:1]
+    by_both, by_class = (predict(detector, recordings, 20.0, score=score) for score in ("product", "class"))
+    (both,), (alone,) = by_both.predictions.values(), by_class.predictions.values()
+    assert predict(detector, recordings, 20.0).score == by_both.score == "product"
+    assert len(both) == len(alone)
+    assert (both.score <= alone.score).all()
+    assert (both.score < alone.score).any()
+    found = evaluate(detector, dataset, [20.0], score="class")
+    assert "class alone" in found.table()
+    assert "objectness · class" in evaluate(detector, dataset, [20.0]).table()
+
+
 def test_shards_merge_to_the_whole(dataset: Dataset, detector: Detector, tmp_path: Path) -> None:
     rules = named_protocol("custom", SENSOR, skip_us=0)
     whole = evaluate(detector, dataset, (20, 100), protocol=rules)

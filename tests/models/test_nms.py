@@ -230,3 +230,10 @@ def test_bad_usage_says_what_was_expected() -> None:
         detections(proposals(), SENSOR, score="objectness")  # type: ignore[arg-type]
     with pytest.raises(FateError, match="without objectness"):
         best_proposals(proposals()._replace(objectness=None), 0.1)
+
+
+@version
+def test_no_windows_have_nothing(suppress: Suppress) -> None:
+    none = candidates_of(torch.zeros(5, 4), torch.zeros(5, dtype=torch.int64))
+    empty = Candidates(none.boxes[:0], none.confidences[:0], none.scores[:0], none.class_ids[:0], None)
+    assert suppress(empty, 0.45).shape == (0, 5)
