@@ -8,10 +8,13 @@ import pkgutil
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 import fate
+from fate.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Modules that need something not every machine has: a ROS reader, and triton, which is there only beside a GPU.
@@ -40,6 +43,18 @@ def test_links_between_documents_lead_somewhere(page: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
     missing = [link for link in links if not ((ROOT / page).parent / link).exists()]
     assert missing == []
+
+
+def test_every_command_is_documented_and_every_documented_one_exists() -> None:
+    group: Any = get_command(app)
+    there = {(name,) for name in group.commands if name != "bench"}
+    there |= {("bench", name) for name in group.commands["bench"].commands}
+    named: dict[str, set[tuple[str, ...]]] = {}
+    for page in ("README.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))):
+        lines = re.findall(r"^fate (bench )?([a-z-]+)", (ROOT / page).read_text(), re.M)
+        named[page] = {("bench", name) if bench else (name,) for bench, name in lines}
+    assert named["docs/commands.md"] == there
+    assert set().union(*named.values()) <= there
 
 
 def test_imports_go_down_only() -> None:

@@ -14,6 +14,7 @@ from fate.cli.main import app
 from fate.errors import FateError
 from fate.models import catalogue
 from fate.models.zoo import MODELS, build_model
+from fate.runtime import loading
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def test_every_detector_has_a_line(listed: tuple[Result, Path]) -> None:
     result, _ = listed
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
-    assert lines[0].split() == ["name", "parameters", "GFLOPs", "encoder", "what", "it", "is"]
+    assert lines[0].split() == ["name", "parameters", "GFLOPs", "encoder", "weights", "what", "it", "is"]
     assert [line.split()[0] for line in lines[1 : 1 + len(MODELS)]] == list(MODELS)
     for line, model in zip(lines[1:], MODELS.values(), strict=False):
         assert model.encoder in line
@@ -46,6 +47,20 @@ def test_the_file_has_the_same_numbers(listed: tuple[Result, Path]) -> None:
     for entry in content["models"]:
         assert f"{entry['parameters']:,}".replace(",", " ") in result.output
         assert f"{entry['gflops']:.2f}" in result.output
+
+
+def test_names_whose_weights_are_in_the_package_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {name: MODELS[name] for name in ("s5-vit-nano", "fate-s-nano")}
+    monkeypatch.setattr(catalogue, "MODELS", there)
+    monkeypatch.setattr(loading, "WEIGHTS", tmp_path)
+    (tmp_path / "fate-s-nano.safetensors").touch()
+    result = CliRunner().invoke(app, ["models", "--json", str(tmp_path / "models.json")])
+    assert result.exit_code == 0, result.output
+    without, bundled = result.output.splitlines()[1:3]
+    assert ("bundled" in without, "bundled" in bundled) == (False, True)
+    assert "fate detect FILE --model fate-s-nano" in result.output
+    written = json.loads((tmp_path / "models.json").read_text())["models"]
+    assert [entry["bundled"] for entry in written] == [False, True]
 
 
 def test_sensor_and_classes_are_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,18 +44,36 @@ def test_a_run_a_second_look_at_it_and_a_dry_run(drives: Path, tmp_path: Path) -
         assert words in plan.output
 
 
+def test_a_dry_run_says_what_it_does_before_it_does_it(
+    drives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fate.cli.train import train
+    from fate.training import plan as planning
+
+    def ends(*given: object, **options: object) -> None:
+        raise FateError("everything that takes time comes now")
+
+    monkeypatch.setattr(planning, "plan", ends)
+    file = tmp_path / "small.yaml"
+    file.write_text(small_config(drives).to_yaml())
+    with pytest.raises(FateError, match="comes now"):
+        train(file, dry_run=True)
+    assert capsys.readouterr().err == f"building fate-s, reading {drives}\n"
+
+
 def test_mistakes_are_one_sentence(drives: Path, tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
     file.write_text(small_config(drives).to_yaml())
-    for arguments, words in (
+    for number, (arguments, words) in enumerate((
         ([str(tmp_path / "none.yaml")], "no such configuration"),
         ([str(file), "data.path=/nowhere"], "/nowhere"),
         ([str(file), "model.name=fate-x"], "did you mean"),
-        ([str(file), "model.weights=none.safetensors", "--out", str(tmp_path / "a")], "none.safetensors"),
-        ([str(file), "data.train=test", "--out", str(tmp_path / "b")], "test"),
-    ):
+        ([str(file), "model.weights=none.safetensors"], "none.safetensors"),
+        ([str(file), "data.train=test"], "test"),
+    )):  # fmt: skip
+        out = ["--out", str(tmp_path / f"run {number}")]
         with pytest.raises(FateError, match=words):
-            CliRunner().invoke(app, ["train", *arguments], catch_exceptions=False)
+            CliRunner().invoke(app, ["train", *arguments, *out], catch_exceptions=False)
 
 
 def test_bench_train_measures_each_model(drives: Path) -> None:

@@ -66,6 +66,8 @@ def drives(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 SMALL = {"dims": [8, 16, 24, 32], "bottlenecks": 1}
+#: Options of a fate-e.
+SMALL_DETR = {"depth": 18, "widths": [8, 16, 24, 32], "hidden": 32, "feedforward": 48, "layers": 2, "queries": 20}
 
 
 def small_config(dataset: Path, *overrides: str, **sections: dict[str, Any]) -> TrainConfig:

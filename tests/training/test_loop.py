@@ -20,9 +20,8 @@ from fate.models.checkpoints import load_model, read_card
 from fate.training.config import TrainConfig
 from fate.training.loop import build, train
 from fate.training.module import TrainingModule
-from fate.training.plan import _tried, plan
 from fate.training.run_directory import RunDirectory
-from tests.training.conftest import small_config
+from tests.training.conftest import SMALL_DETR, small_config
 
 pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
 ROOT = Path(__file__).parents[2]
@@ -122,6 +121,32 @@ def test_after_kill_9_a_run_goes_on_to_the_same_weights_bit_for_bit(drives: Path
     assert steps == list(range(1, 10)), "every step is told once"
 
 
+@pytest.mark.usefixtures("one_thread")
+def test_a_detector_with_queries_goes_on_after_a_stop_to_the_same_weights_bit_for_bit(
+    drives: Path, tmp_path: Path
+) -> None:
+    """Its noisy queries are drawn anew in each step, so that the generators must go on too."""
+    config = small_config(
+        drives,
+        model={"name": "fate-e", "options": SMALL_DETR},
+        data={"steps": 2},
+        strategy={"name": "consistency", "consistency_score": 0.0, "rates": [20, 200]},
+        run={"epochs": 2, "save_every": 100, "accumulate": 2},
+    )
+
+    def stop_soon(done: int, total: int, text: str) -> None:
+        if done == 1:
+            signal.raise_signal(signal.SIGTERM)
+
+    assert train(config, tmp_path / "straight").finished
+    stopped = train(config, tmp_path / "stopped", show=stop_soon)
+    assert (stopped.step, stopped.finished) == (2, False)
+    assert train(config, tmp_path / "stopped").finished
+    assert_same(weights(tmp_path / "straight"), weights(tmp_path / "stopped"))
+    terms = [{name: line[name] for name in line if "_denoising" in name} for line in lines(tmp_path / "straight")]
+    assert any(value > 0 for term in terms for value in term.values()), "no noise was drawn"
+
+
 def test_what_a_run_told_before_its_first_checkpoint_is_told_once(drives: Path, tmp_path: Path) -> None:
     config = small_config(drives, run={"epochs": 1})
     begun = RunDirectory(tmp_path / "run")
@@ -218,16 +243,6 @@ def test_best_weights_that_cannot_be_kept_do_not_stop_the_run_and_are_tried_agai
     assert read_card(tmp_path / "run" / "best.safetensors")["training"]["step"] == 4
 
 
-def test_a_dry_run_tries_the_rates_of_the_end_and_the_teacher_too(drives: Path) -> None:
-    config = small_config(drives, strategy={"name": "consistency", "rates": [20, 200]}, data={"random": 4})
-    first, last = _tried(build(config))[0]
-    assert {clip.hz for clip in first.clips} == {20.0}
-    assert first.teacher is None
-    assert 200.0 in {clip.hz for clip in last.clips}
-    assert last.teacher is not None
-    assert any("20, 200 Hz" in line for line in plan(config).lines())
-
-
 def test_options_of_a_wrong_type_are_said(drives: Path) -> None:
     with pytest.raises(FateError, match="model.options = {'dims': 3}.*expected values of other types"):
         build(small_config(drives, model={"options": {"dims": 3}}))
@@ -265,13 +280,12 @@ def test_two_processes_may_not_train_in_one_folder(drives: Path, tmp_path: Path)
 def test_a_memory_of_its_own_can_be_trained_alone_from_a_detector_of_single_windows(
     drives: Path, tmp_path: Path
 ) -> None:
-    small = {"depth": 18, "widths": [8, 16, 24, 32], "hidden": 32, "feedforward": 48, "layers": 2, "queries": 20}
-    model = {"name": "fate-e", "options": {**small, "remember": False}}
+    model = {"name": "fate-e", "options": {**SMALL_DETR, "remember": False}}
     frame = small_config(drives, model=model, data={"steps": 1, "random": 2, "streams": 0}, run={"epochs": 1})
     train(frame, tmp_path / "frame")
     second = small_config(
         drives,
-        model={"name": "fate-e", "options": small, "weights": str(tmp_path / "frame" / "last.safetensors")},
+        model={"name": "fate-e", "options": SMALL_DETR, "weights": str(tmp_path / "frame" / "last.safetensors")},
         optimiser={"only": "memory"},
         run={"epochs": 1},
     )

@@ -20,8 +20,8 @@ Example:
 
 def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Everything is written here.")] = Path("fate-demo"),
-    seed: Annotated[int, typer.Option(help="Another one gives another drive.")] = 7,
-    seconds: Annotated[float, typer.Option(help="Of the drive.")] = 4.0,
+    seed: Annotated[int, typer.Option(help="Another one gives another drive.")] = 13,
+    seconds: Annotated[float, typer.Option(help="Of the drive.")] = 3.0,
     model: Annotated[str, typer.Option(metavar="NAME|PATH", help="A bundled name, or a file.")] = "fate-s-nano",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:

@@ -9,11 +9,12 @@ import typer
 from fate.cli import arguments as args
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from fate.models.catalogue import Entry
 
-HELP = """The detectors by name: parameters, GFLOPs per window, encoder, and what each is.
+HELP = """The detectors by name: parameters, GFLOPs per window, encoder, whether trained weights come with the package,
+and what each is.
 
 Example:
 
@@ -33,23 +34,29 @@ def models(
     args.check_outputs({"--json": json_file}, "")
 
     from fate.models.catalogue import list_models
+    from fate.runtime.loading import bundled_weights
 
+    bundled = bundled_weights()
     with args.progress_bar("counting") as update:
         entries = list_models(names, size, update)
-    print(_table(entries))
+    print(_table(entries, bundled))
     print(f"\nFor a sensor of {size[1]}×{size[0]} pixels and the classes {', '.join(names)}.")
     print("GFLOPs: one window, without its encoder; a multiplication and its addition count as two.")
-    content = {"sensor": list(size), "classes": names, "models": [entry.to_dict() for entry in entries]}
-    args.write_json(json_file, content)
+    if bundled:
+        print(f"bundled: trained, and in the package; fate detect FILE --model {next(iter(bundled))} uses them.")
+    described = [{**entry.to_dict(), "bundled": entry.name in bundled} for entry in entries]
+    args.write_json(json_file, {"sensor": list(size), "classes": names, "models": described})
 
 
-def _table(entries: Sequence[Entry]) -> str:
-    rows = [("name", "parameters", "GFLOPs", "encoder", "what it is")]
+def _table(entries: Sequence[Entry], bundled: Container[str]) -> str:
+    rows = [("name", "parameters", "GFLOPs", "encoder", "weights", "what it is")]
     for entry in entries:
         parameters = f"{entry.parameters:,}".replace(",", " ")
-        rows.append((entry.name, parameters, f"{entry.gflops:.2f}", entry.encoder, entry.about))
+        weights = "bundled" if entry.name in bundled else "–"
+        rows.append((entry.name, parameters, f"{entry.gflops:.2f}", entry.encoder, weights, entry.about))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
-        f"{name:<{widths[0]}}  {parameters:>{widths[1]}}  {gflops:>{widths[2]}}  {encoder:<{widths[3]}}  {about}"
-        for name, parameters, gflops, encoder, about in rows
+        f"{name:<{widths[0]}}  {parameters:>{widths[1]}}  {gflops:>{widths[2]}}  {encoder:<{widths[3]}}"
+        f"  {weights:<{widths[4]}}  {about}"
+        for name, parameters, gflops, encoder, weights, about in rows
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -35,9 +37,11 @@ def train(
 
     wanted = read_config(config, settings or ())
     if dry_run:
+        say = partial(print, file=sys.stderr, flush=True)
+        say(f"building {wanted.model.name}, reading {wanted.data.path}")  # before torch, which takes seconds to load
         from fate.training.plan import plan
 
-        for line in plan(wanted).lines():
+        for line in plan(wanted, progress=say).lines():
             print(line)
         return
     from fate.training.loop import train as run

@@ -151,12 +151,32 @@ def _show_it(
     )  # fmt: skip
     if report is None:
         return
-    shown = {key: value for key, value in done.summary.items() if not isinstance(value, dict | list)}
     write_report(
-        Path(report), video, done.frames, {"summary": shown, "boxes": done.summary["boxes"]},
+        Path(report), video, done.frames, _for_people(done, detector),
         title=f"{done.log.recording} at {hz:g} Hz", clock=clock, classes=detector.classes,
-        event_rate=measure_event_rate(recording, start_us, end_us), hz=hz, lead=" ".join(done.lines()[:2]),
+        event_rate=measure_event_rate(recording, start_us, end_us), hz=hz, lead="; ".join(done.lines()[:2]),
     )  # fmt: skip
+
+
+def _for_people(done: Detected, detector: StreamingDetector) -> dict[str, Any]:
+    """What the page does not show already, in words."""
+    given, size = done.summary, done.log.sensor
+    told = {
+        "sensor": f"{size[1]} × {size[0]} pixels",
+        "detector": detector.name,
+        "device": str(detector.device),
+        "least score of a box": given["threshold"],
+        "events": given["events"],
+        "seconds of recording": given["seconds"],
+        "seconds it took": given["took_s"],
+        "windows a second": given["windows_per_s"],
+        "times real time": given["times_real_time"],
+        "windows done in their own time": f"{given['within_budget']:.1%}",
+    }
+    if given["notes"]:
+        told["notes"] = "; ".join(given["notes"])
+    dropped = {name.replace("_", " "): count for name, count in given["dropped"].items()}
+    return {**told, "dropped": dropped}
 
 
 def summarise(

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,8 +39,6 @@ from fate.training.run_directory import RunDirectory
 from fate.training.strategies import Supervised, strategy_of
 from fate.training.together import check_processes, own_rank
 
-#: How long processes wait for each other: all of them for the first one while it validates, for hours on 1Mpx.
-PATIENCE = timedelta(hours=12)
 AUGMENTATIONS = {
     "paper": (Augmentation.paper(), Augmentation.paper()),
     "rvt": (Augmentation.rvt_random(), Augmentation.rvt_stream()),
@@ -236,7 +233,7 @@ def train(
         validation = Validation(run, wanted, parts.validation)
         metrics = Metrics(run, wanted, guard, show)
         engine = _engine(wanted, parts.device, run.folder, [guard, validation, checkpoints, metrics])
-        step = _read_step(run.checkpoint) if going_on else 0
+        step = run.saved_step() if going_on else 0
         if step >= wanted.steps:
             return Trained(run.folder, step, True)
         if first:
@@ -272,7 +269,7 @@ def _engine(config: TrainConfig, device: str, folder: Path, callbacks: Any) -> A
             accelerator="gpu" if device == "cuda" else "cpu",
             devices=config.run.devices,
             num_nodes=config.run.nodes,
-            strategy=DDPStrategy(timeout=PATIENCE) if config.run.devices * config.run.nodes > 1 else "auto",
+            strategy=DDPStrategy() if config.run.devices * config.run.nodes > 1 else "auto",
             precision="bf16-mixed" if config.halves(device) else "32-true",
             max_steps=config.steps,
             max_epochs=-1,
@@ -315,17 +312,6 @@ class _Batches:
     def __iter__(self) -> Any:
         trainer = self.module.trainer
         return iter(self.parts.batches(self.module.batches, trainer.global_rank, trainer.world_size))
-
-
-def _read_step(path: Path) -> int:
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        return int(content["global_step"])
-    except Exception as error:
-        raise FateError(
-            f"{path}: cannot be read ({' '.join(str(error).split())[:200]}); delete it to begin anew, or give"
-            " model.weights=last.safetensors in another --out"
-        ) from None
 
 
 def _first(dataset: Dataset, count: int) -> Dataset:

@@ -1,21 +1,30 @@
-"""What a run would do, before it does it: everything is built, the data is looked at, a batch or two trained on."""
+"""What a run would do, before it does it: everything is built, the data is looked at, a batch or two trained on.
+
+A GPU tries whole batches. A CPU would take minutes for some, so it tries one clip, then two: time grows with the
+clips, and so does what memory grows by from one clip to the next.
+"""
 
 from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from fate.data.clips import Clip
 from fate.data.loading import ClipBatch
+from fate.data.teacher_windows import canonical_steps
 from fate.training.config import TrainConfig
 from fate.training.curriculum import OneRate
 from fate.training.loop import Parts, build, need_lightning
 
-#: Steps tried: the first warms up.
+#: Steps tried with each batch: the first warms up.
 TRIED = 3
+#: On a CPU they may take so long together before no other is tried, s.
+ENOUGH_S = 4.0
 
 
 @dataclass(frozen=True)
@@ -32,9 +41,10 @@ class Plan:
     validation_recordings: int
     faults: tuple[str, ...]
     windows: int  #: of a step, all processes
-    labelled_windows: int  #: of the batch that was tried
+    labelled_windows: int  #: of the first batch
+    tried: int  #: clips that a step was tried with
     load_s: float  #: in one process
-    step_s: float
+    step_s: float  #: as it would be with all clips, like memory
     memory_gb: float
 
     @property
@@ -56,27 +66,39 @@ class Plan:
             f"strategy {self.config.strategy.name} at {', '.join(f'{hz:g}' for hz in self.rates)} Hz",
             f"{run.epochs} epochs of {run.epoch_steps} steps; a step sees {self.windows} windows"
             f" ({data.random} random clips and {data.streams} streams of {data.steps}, {run.accumulate} batches),"
-            f" {self.labelled_windows} labelled in the batch that was tried",
+            f" {self.labelled_windows} labelled in the first batch",
             f"{self.step_s:.2f} s a step on {self.device}, {self.load_s:.2f} s to load a batch in one process"
             f" ({data.workers} load): about {hours:.1f} hours",
             f"{self.memory_gb:.1f} GB of {'GPU' if self.device == 'cuda' else 'main'} memory",
+            *self._scaled(),
             *(f"dataset: {fault}" for fault in self.faults),
         ]
 
+    def _scaled(self) -> list[str]:
+        """Where not all clips were tried, that."""
+        lanes = self.config.lanes
+        if self.tried == lanes:
+            return []
+        return [f"time and memory are estimates: {self.tried} of the {lanes} clips of a batch were tried, to be quick"]
 
-def plan(config: TrainConfig) -> Plan:
-    """Build everything, train on a batch or two, and say what to expect."""
+
+def plan(config: TrainConfig, progress: Callable[[str], None] | None = None) -> Plan:
+    """Build everything, train on a batch or two, and say what to expect.
+
+    Args:
+        config: of the run.
+        progress: is told what is done next.
+    """
     need_lightning()
     from fate.training.module import TrainingModule  # noqa: PLC0415  (Lightning takes seconds to load)
 
+    say = progress or (lambda text: None)
     parts = build(config)
-    batches, load_s = _tried(parts)
+    say(f"loading a batch of {config.lanes} clips of {config.data.steps} windows")
+    loaded = _load(parts)
     module = TrainingModule(parts.detector, parts.strategy, config)
     module.place(parts.device)
-    wanted: Any = module.configure_optimizers()
-    spent = [
-        min(_step(module, wanted["optimizer"], batch, config, parts.device) for _ in range(TRIED)) for batch in batches
-    ]
+    step_s, memory_gb = _measure(module, loaded.tries, parts.device, say)
     own = [recording.labels for recording in parts.dataset.labelled]
     return Plan(
         config=config,
@@ -89,33 +111,78 @@ def plan(config: TrainConfig) -> Plan:
         validation_recordings=len(parts.validation.labelled),
         faults=parts.dataset.faults,
         windows=config.lanes * config.data.steps * config.run.accumulate,
-        labelled_windows=sum(labels is not None for labels in batches[0].labels),
-        load_s=load_s,
-        step_s=sum(spent) / len(spent) * config.run.accumulate,
-        memory_gb=_memory(parts.device),
+        labelled_windows=loaded.labelled_windows,
+        tried=max(loaded.tries),
+        load_s=loaded.seconds,
+        step_s=step_s * config.run.accumulate,
+        memory_gb=memory_gb,
     )
 
 
-def _tried(parts: Parts) -> tuple[list[ClipBatch], float]:
-    """A batch of the first epoch and, where rates change, one as in the last; and how long one took to load.
+@dataclass(frozen=True)
+class _Loaded:
+    """What is tried."""
+
+    tries: Mapping[int, Sequence[ClipBatch]]  #: by their number of clips, in rising order
+    labelled_windows: int  #: of the first whole batch
+    seconds: float  #: that a whole batch took
+
+
+def _load(parts: Parts) -> _Loaded:
+    """A batch of the first epoch and, where rates change, one as in the last; for a CPU also pieces of them.
 
     A curriculum begins at 20 Hz alone: a teacher, which costs time and memory, has nothing to say there yet.
     """
     plan = parts.plan
     last = parts.config.steps * parts.config.run.accumulate - 1
     late = replace(plan, rate=lambda _, generator: plan.rate(last, generator))
+    planned = [next(each.batches()) for each in ([plan] if isinstance(plan.rate, OneRate) else [plan, late])]
     reader = parts.reader()
     began = time.perf_counter()
-    tried = [plan] if isinstance(plan.rate, OneRate) else [plan, late]
-    batches = [reader.batch(next(each.batches())) for each in tried]
-    load_s = (time.perf_counter() - began) / len(batches)
+    whole = [reader.batch(clips) for clips in planned]
+    seconds = (time.perf_counter() - began) / len(whole)
+    tries: dict[int, Sequence[ClipBatch]] = {parts.config.lanes: whole}
+    if parts.device == "cpu" and parts.config.lanes > 2:
+        tries = {size: [reader.batch(_pair(clips)[:size]) for clips in planned] for size in (1, 2)}
     reader.close()
-    return batches, load_s
+    return _Loaded(tries, sum(labels is not None for labels in whole[0].labels), seconds)
 
 
-def _step(module: Any, optimiser: torch.optim.Optimizer, batch: Any, config: TrainConfig, device: str) -> float:
+def _pair(clips: Sequence[Clip]) -> list[Clip]:
+    """Two that stand for all: those that keep a teacher busiest, since all lanes wait for it; one of each kind."""
+    busiest = sorted(clips, key=lambda clip: canonical_steps([clip], 0), reverse=True)
+    others = [clip for clip in busiest if clip.stream != busiest[0].stream]
+    return [busiest[0], (others or busiest[1:])[0]]
+
+
+def _measure(
+    module: Any, tries: Mapping[int, Sequence[ClipBatch]], device: str, say: Callable[[str], None]
+) -> tuple[float, float]:
+    """Seconds to a batch and GB, both as they would be with all clips."""
+    config: TrainConfig = module.config
+    optimiser = module.configure_optimizers()["optimizer"]
+    spent, memory = 0.0, {}
+    for clips, batches in tries.items():
+        say(f"training on {clips} of {config.lanes} clips")
+        module.memory = None  # that of other lanes
+        spent = sum(_fastest(module, optimiser, batch, device) for batch in batches) / len(batches)
+        memory[clips] = _memory(device)
+    least, most = min(tries), max(tries)
+    growth = (memory[most] - memory[least]) / max(most - least, 1)
+    return spent * config.lanes / most, memory[most] + growth * (config.lanes - most)
+
+
+def _fastest(module: Any, optimiser: torch.optim.Optimizer, batch: ClipBatch, device: str) -> float:
+    """Of a few steps, in seconds."""
+    spent: list[float] = []
+    while len(spent) < TRIED and not (device == "cpu" and sum(spent) > ENOUGH_S):
+        spent.append(_step(module, optimiser, batch, device))
+    return min(spent)
+
+
+def _step(module: Any, optimiser: torch.optim.Optimizer, batch: ClipBatch, device: str) -> float:
     began = time.perf_counter()
-    with torch.autocast(device, torch.bfloat16, enabled=config.halves(device)):
+    with torch.autocast(device, torch.bfloat16, enabled=module.config.halves(device)):
         loss = module.training_step(batch, 0)
     loss.backward()
     optimiser.step()

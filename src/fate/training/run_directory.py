@@ -22,6 +22,7 @@ import os
 import platform
 import sys
 import time
+import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -84,6 +85,20 @@ class RunDirectory:
                 )
         write_whole(known, json.dumps(content, indent=1).encode())
         write_whole(self.folder / "environment.json", json.dumps(environment(config, device), indent=1).encode())
+
+    def saved_step(self) -> int:
+        """The step that ``last.ckpt`` was written at; all of the file is looked at first."""
+        import torch  # noqa: PLC0415
+
+        fault = _damage(self.checkpoint)
+        if fault is None:
+            try:
+                return int(torch.load(self.checkpoint, map_location="cpu", weights_only=True, mmap=True)["global_step"])
+            except Exception:  # of many kinds, and none that its reader would understand
+                fault = "holds something else than the state of a training run"
+        weights = [path for name in ("last", "best") if (path := self.folder / f"{name}.safetensors").exists()]
+        instead = f", or give model.weights={weights[0]} and another --out to begin from those" if weights else ""
+        raise FateError(f"{self.checkpoint}: {fault}; delete it, and the same command begins anew{instead}")
 
     def log(self, text: str) -> None:
         """Say something, with the time, in log.txt; where the disk is full it is lost, and training goes on."""
@@ -190,6 +205,22 @@ def environment(config: TrainConfig, device: str) -> dict[str, Any]:
         "fingerprint": config.fingerprint(),
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
+
+
+def _damage(checkpoint: Path) -> str | None:
+    """What is wrong with an archive of tensors, in words; None where each part has the checksum it was given."""
+    try:
+        size = checkpoint.stat().st_size
+        with checkpoint.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                return f"has been cut short or overwritten (its {size} bytes do not end as a checkpoint does)"
+            with zipfile.ZipFile(file) as archive:
+                sound = archive.testzip() is None
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    except Exception:  # tables of contents may be wrong in any way
+        sound = False
+    return None if sound else "has been changed since it was written (its checksums do not fit)"
 
 
 def _flat(tree: Any, key: str = "") -> dict[str, Any]:

@@ -231,7 +231,12 @@ class _Runner:
             weights = self.trained(recipe, seed)
             self.say(f"{recipe.slug}, seed {seed}: evaluating at {', '.join(f'{hz:g}' for hz in missing)} Hz")
             found = evaluate(
-                load_model(weights), self.dataset.split("test"), missing, device=self.where, workers=self.workers
+                load_model(weights),
+                self.dataset.split("test"),
+                missing,
+                device=self.where,
+                lanes=64,
+                workers=self.workers,
             )
             for at in found.rates:
                 known[at.hz] = {metric: at.scores[metric] for metric in METRICS}

@@ -2,12 +2,13 @@
 
 Averaging gradients is the engine's work. Losses are divided by counts over *all* processes where they are computed
 (``models.heads.targets``). Here, batch normalisation looks at all windows of all processes: on GPUs with torch's own
-layer, on CPUs, where torch has none, with the one below.
+layer, on CPUs, where torch has none, with the one below. And what the first process does alone, the others wait for.
 """
 
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import Any, cast
 
 import torch
@@ -15,6 +16,9 @@ from torch import Tensor, distributed, nn
 from torch.autograd.function import FunctionCtx
 
 from fate.errors import FateError
+
+#: How long the others wait for what the first process does alone: it may validate for hours on 1Mpx.
+PATIENCE = timedelta(hours=12)
 
 
 def processes() -> int:
@@ -59,6 +63,15 @@ def check_together(batches: int, device: torch.device) -> None:
             )
 
 
+def patient_group() -> distributed.ProcessGroup | None:
+    """All processes once more, as a group whose barrier waits for ``PATIENCE``; all must ask. None for one alone.
+
+    Steps keep the engine's own, shorter patience (half an hour), so that a process that hangs is not waited for as
+    long as one that validates.
+    """
+    return distributed.new_group(timeout=PATIENCE) if processes() > 1 else None
+
+
 def mean_of_processes(values: Tensor) -> Tensor:
     """[M] numbers averaged over all processes, which must all ask."""
     if processes() == 1:
@@ -98,7 +111,7 @@ class TogetherBatchNorm(nn.modules.batchnorm._BatchNorm):
         if not self.training or processes() == 1:
             return super().forward(input)
         axes = [0, *range(2, input.ndim)]
-        values = input.float()
+        values = input.to(torch.promote_types(input.dtype, torch.float32))
         count = values.new_tensor([values.numel() / max(values.shape[1], 1)])
         sums: Tensor = _Summed.apply(torch.cat([values.sum(axes), values.square().sum(axes), count]))  # type: ignore[no-untyped-call]
         total, squares, seen = sums[: self.num_features], sums[self.num_features : -1], sums[-1].clamp(min=1)

@@ -22,7 +22,7 @@ from fate.models.checkpoints import save_model
 from fate.training.config import TrainConfig
 from fate.training.module import TrainingModule
 from fate.training.run_directory import RunDirectory
-from fate.training.together import processes
+from fate.training.together import patient_group
 from fate.view.drawing import draw_boxes, draw_events, enlargement, side_by_side
 
 METRIC = "AP50:95"
@@ -40,6 +40,11 @@ class Validation(Callback):
     def __init__(self, run: RunDirectory, config: TrainConfig, dataset: Dataset) -> None:
         self.run, self.config, self.dataset = run, config, dataset
         self.best: float | None = None
+        self._everyone: distributed.ProcessGroup | None = None
+
+    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
+        """Processes agree on where to wait for the first."""
+        self._everyone = patient_group()
 
     def state_dict(self) -> dict[str, Any]:
         """Kept in checkpoints."""
@@ -57,15 +62,19 @@ class Validation(Callback):
         if step % (run.validate_every * run.epoch_steps) == 0 or step == self.config.steps:
             if trainer.is_global_zero:
                 self.validate(module, step)
-            if processes() > 1:
-                distributed.barrier()
+            if self._everyone is not None:
+                distributed.barrier(self._everyone)
 
     def validate(self, module: TrainingModule, step: int) -> Evaluation:
         """Evaluate the teacher, write the figures and a picture, keep the best weights."""
         run, device = self.config.run, module.device
         cuda = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
-            found = evaluate(module.teacher, self.dataset, run.validate_hz, device=device, lanes=8)
+            many = device.type == "cuda"
+            found = evaluate(
+                module.teacher, self.dataset, run.validate_hz, device=device, lanes=64 if many else 8,
+                workers=self.config.data.workers if many else 0,
+            )  # fmt: skip
         figures = {f"{at.hz:g}": {name: at.scores[name] for name in (METRIC, "AP50", "AP75")} for at in found.rates}
         known = [value for at in found.rates if (value := at.scores[METRIC]) is not None]
         score = float(np.mean(known)) if known else None

@@ -205,11 +205,16 @@ function latencyPlot() {
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.replaceChildren();
     const factors = (right - left) / (high - low) > 150 ? [1, 2, 5] : [1];
+    let written = -8; // up to here there are words; the last label stands left of its line and could run into them
     for (let power = Math.floor(low); power <= high; power++) for (const factor of factors) {
       const ms = factor * 10 ** power, at = x(ms);
       if (at < left || at > right) continue;
       draw(svg, "line", { class: "grid", x1: at, x2: at, y1: top, y2: height - 24 });
-      draw(svg, "text", { x: at, y: height - 8, "text-anchor": at > right - 24 ? "end" : "middle" }, +ms.toPrecision(1) + " ms");
+      const label = +ms.toPrecision(1) + " ms", wide = 7 * label.length, last = at > right - 24;
+      const begin = last ? at - wide : at - wide / 2;
+      if (begin < written + 8) continue;
+      draw(svg, "text", { x: at, y: height - 8, "text-anchor": last ? "end" : "middle" }, label);
+      written = begin + wide;
     }
     stages.forEach((stage, index) => {
       const base = top + (index + 1) * row, most = Math.max(...stage.counts);

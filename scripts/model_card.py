@@ -1,0 +1,228 @@
+"""Writes the card of bundled weights, ``NAME.md`` beside ``NAME.safetensors``: what they are, what made them, how good.
+
+    python scripts/model_card.py src/fate/weights/fate-s-nano.safetensors studies/seed-0/fat/evaluation.json \\
+        --drives studies/sim-drives --command "fate study training --dataset sim --seeds 1" \\
+        --latency cpu.json --latency h200.json
+
+Model, training, protocol and commit come from the file's own header; accuracy from an ``evaluation.json`` of ``fate
+study``; the drives from their manifest; latency from ``fate bench detect NAME --json FILE``, one file for each
+machine. What nobody wrote down is called "not recorded". The card holds the SHA-256 of the weights, so that a test can
+tell when the two no longer belong together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fate.errors import FateError
+from fate.models.catalogue import flops_per_window
+from fate.models.checkpoints import load_model, read_card
+from fate.models.zoo import MODELS
+from fate.simulation.manifest import FILE_NAME, load_manifest
+from fate.whole_files import write_whole
+
+UNKNOWN = "not recorded"
+ACCURACY = ("AP50:95", "AP50", "AP75")
+DELAYS = {"delay_p50_ms": "delay p50, ms", "delay_p90_ms": "delay p90, ms"}
+DOCS = "../../../docs"  # from src/fate/weights
+
+
+def model_card(
+    weights: Path,
+    evaluation: Path,
+    drives: Path | None = None,
+    commands: Sequence[str] = (),
+    latency: Sequence[Path] = (),
+) -> str:
+    """The card as Markdown.
+
+    Args:
+        weights: of ``fate.save_model``.
+        evaluation: figures by rate, as ``fate study`` keeps them.
+        drives: folder of the simulated dataset that they were trained on; its manifest is enough.
+        commands: that made them, in order; those in the header (``command``) unless given.
+        latency: measurements of ``fate bench detect``, one file for each machine.
+    """
+    header = read_card(weights)
+    return "\n\n".join([
+        f"# {weights.stem}",
+        *_what(weights, header),
+        *_data(header, drives),
+        *_training(header, commands),
+        *_accuracy(header, json.loads(evaluation.read_text())),
+        *_latency(weights.stem, [json.loads(file.read_text()) for file in latency]),
+        *_limits(header),
+    ]) + "\n"  # fmt: skip
+
+
+def _what(weights: Path, header: Mapping[str, Any]) -> list[str]:
+    model, detector = header["model"], load_model(weights)
+    height, width = model["sensor"]
+    options = ", ".join(f"{name} {value}" for name, value in model["encoder_options"].items())
+    facts = {
+        "detector": f"`{model['name']}`, {MODELS[model['name']].about}",
+        "encoder": model["encoder"] + (f" ({options})" if options else ""),
+        "classes": ", ".join(model["classes"]),
+        "sensor": f"{width} × {height} pixels",
+        "parameters": _spaced(sum(parameter.numel() for parameter in detector.parameters())),
+        "GFLOPs a window": f"{flops_per_window(detector) / 1e9:.2f}, without the encoder",
+        "file": f"{weights.stat().st_size / 1e6:.1f} MB, SHA-256 `{hashlib.sha256(weights.read_bytes()).hexdigest()}`",
+        "made with": f"FATE {header['version']}, commit {header['git_hash'] or UNKNOWN}",
+        "licence": "Apache-2.0, as the code",
+    }
+    use = f'```python\ndetector = fate.load_detector("{weights.stem}")\n```'
+    return [
+        f"Boxes of {' and '.join(model['classes'])}s from events, at any rate from 20 to 200 Hz.",
+        use,
+        _pairs(facts),
+    ]
+
+
+def _data(header: Mapping[str, Any], folder: Path | None) -> list[str]:
+    words = (
+        "Simulated drives only: streets drawn from a seed, an event camera modelled pixel by pixel on a moving car, and"
+        f" exact boxes. [docs/simulator.md]({DOCS}/simulator.md) says how they are made and how they differ from real"
+        " recordings."
+    )
+    if folder is None:
+        given = (header["training"] or {}).get("data")
+        return ["## Data", words, _pairs({"dataset": Path(given).name if given else UNKNOWN})]
+    drives = load_manifest(folder)
+    if drives is None:
+        raise FateError(f"{folder}: has no {FILE_NAME}; expected the folder of a dataset that fate simulate made")
+    asked, entries = drives.request, drives.recordings
+    splits = {name: sum(entry.split == name for entry in entries) for name in ("train", "val", "test")}
+    devices = sorted({entry.device for entry in entries})
+    command = f"fate simulate drives --recordings {asked.recordings} --seconds {asked.seconds:g} --seed {asked.seed}"
+    command += "" if asked.profile == "gen1" else f" --profile {asked.profile}"
+    facts = {
+        "drives": f"{len(entries)} of {asked.seconds:g} s: " + ", ".join(f"{n} {name}" for name, n in splits.items()),
+        "profile": asked.profile,
+        "seed": str(asked.seed),
+        "events": f"{sum(entry.events for entry in entries) / 1e6:.0f} million",
+        "made by": f"`{command}`, on {' and '.join(devices)}",
+    }
+    held_out = "Some cars, people and facades of val and test are of makes that no training drive shows."
+    return ["## Data", words, _pairs(facts), held_out]
+
+
+def _training(header: Mapping[str, Any], commands: Sequence[str]) -> list[str]:
+    told = header["training"] or {}
+    facts = {
+        "strategy": str(told.get("strategy", UNKNOWN)),
+        "steps": _spaced(told["step"]) if "step" in told else UNKNOWN,
+        "seed": str(told.get("seed", UNKNOWN)),
+    }
+    stored = header.get("command", ())
+    lines = list(commands) or ([stored] if isinstance(stored, str) else list(stored))
+    made = "```\n" + "\n".join(lines) + "\n```" if lines else f"Command: {UNKNOWN}."
+    return ["## Training", _pairs(facts), made]
+
+
+def _accuracy(header: Mapping[str, Any], by_rate: Mapping[str, Mapping[str, float | None]]) -> list[str]:
+    rates = sorted(by_rate, key=float)
+    if not rates or any(ACCURACY[0] not in by_rate[hz] for hz in rates):
+        raise FateError(
+            f"the evaluation has no {ACCURACY[0]} for every rate; expected an evaluation.json as fate study writes it"
+        )
+    timed = [name for name in DELAYS if any(by_rate[hz].get(name) is not None for hz in rates)]
+    rows = [["Hz", *(f"{metric}, %" for metric in ACCURACY), "of 20 Hz", *(DELAYS[name] for name in timed)]]
+    first = by_rate.get("20", {}).get(ACCURACY[0])
+    for hz in rates:
+        figures = by_rate[hz]
+        value = figures[ACCURACY[0]]
+        share = f"{value / first:.0%}" if first and value is not None else "–"
+        rows.append([
+            hz, *(_percent(figures.get(metric)) for metric in ACCURACY), share,
+            *(_rounded(figures.get(name)) for name in timed),
+        ])  # fmt: skip
+    words = "On the test split of these drives, window and hop 1 / Hz."
+    if protocol := header["protocol"]:
+        words += (
+            f" Protocol `{protocol['name']}`: boxes of {protocol['min_diagonal']:g} px diagonal and"
+            f" {protocol['min_side']:g} px sides and more, after the first {protocol['skip_us'] / 1e6:g} s."
+        )
+    if timed:
+        words += " Delay: from an object's appearing to its first right box, of those that were found."
+    return ["## Accuracy", f"{words} What each figure means: [docs/evaluation.md]({DOCS}/evaluation.md).", _table(rows)]
+
+
+def _latency(name: str, machines: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = [["device", "threads", "Hz", "run", "precision", "p50, ms", "p99, ms"]]
+    for machine in machines:
+        found = [each for each in machine["measurements"] if each["model"] == name]
+        if not found:
+            raise FateError(f"the latency measured on {machine['device']} has no {name}; run fate bench detect {name}")
+        rows += [
+            [machine["device"], str(machine["threads"]), f"{each['hz']:g}", each["way"], each["precision"],
+             f"{each['p50_ms']:.2f}", f"{each['p99_ms']:.2f}"]
+            for each in found
+        ]  # fmt: skip
+    words = (
+        "One stream, from the events of a window to its boxes, by `fate bench detect`; more in"
+        f" [docs/performance.md]({DOCS}/performance.md)."
+    )
+    return ["## Latency", words, _table(rows)] if machines else ["## Latency", f"{UNKNOWN.capitalize()}."]
+
+
+def _limits(header: Mapping[str, Any]) -> list[str]:
+    height, width = header["model"]["sensor"]
+    known = _plural(header["model"]["classes"])
+    limits = (
+        "Nothing real was seen in training, nor in the figures above. How good it is on your recordings is not known"
+        " until you look: `fate detect`, and `fate evaluate` where you have labels.",
+        f"It knows {known} as a camera in a moving car sees them, by day and by night, and no other class.",
+        f"It was trained for {width} × {height} pixels. Of a larger sensor each k × k pixels become one, with the k"
+        " that brings its size nearest to that; a smaller one is taken as it is. A warning says what was done"
+        f" ([docs/streaming.md]({DOCS}/streaming.md)).",
+        "Not for anything where a box that is missing or wrong can harm somebody.",
+    )
+    return ["## Limits", "\n".join(f"- {limit}" for limit in limits)]
+
+
+# ---- words and tables -----------------------------------------------------------------------------------------------
+
+
+def _pairs(facts: Mapping[str, str]) -> str:
+    return _table([["", ""], *([name, value] for name, value in facts.items())])
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
+
+
+def _plural(names: Sequence[str]) -> str:
+    return " and ".join(f"{name}s" for name in names)
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}"
+
+
+def _rounded(ms: float | None) -> str:
+    return "–" if ms is None else f"{ms:.0f}"
+
+
+def _spaced(count: int) -> str:
+    return f"{count:,}".replace(",", " ")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("weights", type=Path, help="NAME.safetensors")
+    parser.add_argument("evaluation", type=Path, help="evaluation.json of fate study")
+    parser.add_argument("--drives", type=Path, help="folder of the simulated drives")
+    parser.add_argument("--command", action="append", default=[], help="that made the weights; may be given again")
+    parser.add_argument(
+        "--latency", type=Path, action="append", default=[], help="of fate bench detect --json; likewise"
+    )
+    given = parser.parse_args()
+    card = given.weights.with_suffix(".md")
+    write_whole(card, model_card(given.weights, given.evaluation, given.drives, given.command, given.latency).encode())
+    print(f"{card}: {len(card.read_text().splitlines())} lines")
