@@ -28,7 +28,9 @@ Example:
 
 
 def densify(
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="A checkpoint (.safetensors).")] = None,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="A bundled name, or a .safetensors file.")
+    ] = None,
     dataset: Annotated[str | None, typer.Argument(metavar="DATASET", help="Folder or YAML file of a dataset.")] = None,
     hz: Annotated[
         list[str] | None, typer.Option(metavar="RATES", help="40 80 100 200 unless given; checks take all there are.")
@@ -49,6 +51,10 @@ def densify(
     ] = None,
     without_truth: Annotated[
         bool, typer.Option("--without-truth", help="Do not let the sparse labels guide the tracks.")
+    ] = False,
+    as_detected: Annotated[
+        bool,
+        typer.Option("--as-detected", help="Keep boxes as they were detected: no smoothing along tracks, no bending."),
     ] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     lanes: Annotated[int, typer.Option(help="Windows side by side, about.")] = 64,
@@ -78,29 +84,35 @@ def densify(
                 f"--lanes {lanes}, --workers {workers} and --device {device} were given; expected 1 or more, 0 or more,"
                 " and cpu or cuda"
             )
-    _make(model or "", dataset or "", out or "", hz, split, kind, shard, (track_score, sure, not without_truth),
-          device, lanes, workers)  # fmt: skip
+    tracking = (track_score, sure, not without_truth, as_detected)
+    _make(model or "", dataset or "", out or "", hz, split, kind, shard, tracking, device, lanes, workers)
 
 
 def _make(
     model: str, dataset: str, out: str, hz: list[str] | None, split: str | None, kind: str | None, shard: str,
-    tracking: tuple[float, list[str] | None, bool], device: str, lanes: int, workers: int,
+    tracking: tuple[float, list[str] | None, bool, bool], device: str, lanes: int, workers: int,
 ) -> None:  # fmt: skip
+    from dataclasses import replace
+
     from fate.cli.arguments import bad_usage, progress_bar
     from fate.cli.rates import parse_rates
     from fate.densify.tracklets import THRESHOLDS, TrackletOptions
 
-    score, sure, with_truth = tracking
+    score, sure, with_truth, as_detected = tracking
     with bad_usage():
         part = _shard(shard)
         rates = parse_rates(hz, (40, 80, 100, 200))
-        options = TrackletOptions(score, {**THRESHOLDS, **_thresholds(sure)}, with_truth=with_truth)
+        chosen = TrackletOptions(score, {**THRESHOLDS, **_thresholds(sure)}, with_truth=with_truth)
+        options = replace(chosen, smooth_us=0, bend=False) if as_detected else chosen
 
     from fate.densify.making import densify as run
-    from fate.models.checkpoints import load_model
+    from fate.runtime.adapting import fit_dataset
+    from fate.runtime.loading import load_trained
 
     opened = _opened(dataset, split, kind)
-    detector = load_model(model)
+    detector, note = fit_dataset(load_trained(model), opened.sensor, opened.name)
+    if note:
+        print(f"note: {note}", flush=True)
     with progress_bar("densifying") as update:
         done = run(
             detector, opened, out, rates, options=options, shard=part, device=device, lanes=lanes, workers=workers,

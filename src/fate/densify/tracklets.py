@@ -8,10 +8,11 @@
    That is what the two thresholds are for: the low one keeps tracks whole, the high one decides what is an object.
 4. Truth is complete at its times, and what lasts is there at some of them: between two annotated times a tracklet
    counts only if one of the two confirms it. (Not so where a recording has no truth at all.)
-5. At annotated times the truth stands alone, as it was given. All other times of the rate become labelled, also those
+5. A track is made smooth, and bent so that it passes through the truth that confirms it (``bending.py``).
+6. At annotated times the truth stands alone, as it was given. All other times of the rate become labelled, also those
    where nothing was found.
 
-A detection keeps its box and score (source ``TRACKED``). A filled gap (``INTERPOLATED``) has the score ``track_score``:
+A detection keeps its score (source ``TRACKED``). A filled gap (``INTERPOLATED``) has the score ``track_score``:
 the detector was less sure than that there, and the track says that it should not have been.
 """
 
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.data.clips import Grid
+from fate.densify.bending import bent
 from fate.densify.interpolation import boxes_between, times_between
 from fate.densify.tracker import MAX_AGE_US, MIN_OVERLAP, Tracker
 from fate.errors import FateError
@@ -50,6 +52,8 @@ class TrackletOptions:
         max_gap_us: the longest gap that is bridged.
         min_steps: times at which a tracklet was seen, at 20 Hz.
         with_truth: whether the sparse truth enters the tracker and confirms tracks; if not, tracks stand on their own.
+        smooth_us: how far jitter is smoothed along a track; 0 for not at all.
+        bend: whether truth corrects the boxes of the tracks it confirms.
     """
 
     track_score: float = 0.3
@@ -59,6 +63,8 @@ class TrackletOptions:
     max_gap_us: int = MAX_AGE_US
     min_steps: int = 6
     with_truth: bool = True
+    smooth_us: int = 100_000
+    bend: bool = True
 
     def __post_init__(self) -> None:
         scores = {"the score of tracking": self.track_score, "the threshold of other classes": self.other_threshold}
@@ -66,10 +72,10 @@ class TrackletOptions:
         for what, value in scores.items():
             if not 0 <= value <= 1:
                 raise FateError(f"{what} is {value}; expected 0 to 1")
-        if self.min_steps < 1 or self.max_gap_us < 0:
+        if self.min_steps < 1 or self.max_gap_us < 0 or self.smooth_us < 0:
             raise FateError(
-                f"tracklets of {self.min_steps} steps with gaps of {self.max_gap_us} µs were asked for; expected at"
-                " least 1, and 0 or more"
+                f"tracklets of {self.min_steps} steps with gaps of {self.max_gap_us} µs, smoothed over"
+                f" {self.smooth_us} µs, were asked for; expected at least 1, and 0 or more"
             )
 
     def threshold(self, classes: Sequence[str]) -> NDArray[np.float64]:
@@ -135,8 +141,9 @@ def _tracked(labels: Labels, options: TrackletOptions) -> Labels:
 
 def _labels_of(tracks: Labels, free_us: Ints, annotated_us: Ints, options: TrackletOptions, hz: float) -> Labels:
     """The tracklets that are kept, with their gaps filled, where truth confirms them, at ``free_us`` only."""
-    rows = _sure_rows(tracks, np.isin(tracks.t_us, annotated_us), options, hz)
-    boxes = tracks.boxes
+    true = np.isin(tracks.t_us, annotated_us)
+    rows = _sure_rows(tracks, true, options, hz)
+    boxes = bent(tracks, true, options.smooth_us, options.bend)
     follows = tracks.track_id[rows[1:]] == tracks.track_id[rows[:-1]]
     first, second = rows[:-1][follows], rows[1:][follows]
     which, times = times_between(tracks.t_us[first], tracks.t_us[second], free_us)
