@@ -52,9 +52,9 @@ SCALES: Mapping[str, Scale] = {
             "data": {"steps": 10, "random": 16, "streams": 16, "augmentation": "rvt"},
             "strategy": {"decay": 0.999, "decay_warmup": 500},
             "optimiser": {"lr": 1e-3, "warmup": 0.05},
-            "run": {"epochs": 20, "epoch_steps": 200, "validate_every": 10, "validate_recordings": 12, "log_every": 50},
+            "run": {"epochs": 20, "epoch_steps": 200, "validate_every": 20, "validate_recordings": 12, "log_every": 50},
         },
-        {"optimiser": {"lr": 5e-4}, "run": {"epochs": 10}},
+        {"optimiser": {"lr": 5e-4}, "run": {"epochs": 6}},
     ),
     "smoke": Scale(
         "small",
