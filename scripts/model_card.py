@@ -30,6 +30,7 @@ UNKNOWN = "not recorded"
 ACCURACY = ("AP50:95", "AP50", "AP75")
 DELAYS = {"delay_p50_ms": "delay p50, ms", "delay_p90_ms": "delay p90, ms"}
 DOCS = "../../../docs"  # from src/fate/weights
+TEST_SPLIT = "the test split of these drives"
 
 
 def model_card(
@@ -38,6 +39,7 @@ def model_card(
     drives: Path | None = None,
     commands: Sequence[str] = (),
     latency: Sequence[Path] = (),
+    on: str = TEST_SPLIT,
 ) -> str:
     """The card as Markdown.
 
@@ -47,6 +49,7 @@ def model_card(
         drives: folder of the simulated dataset that they were trained on; its manifest is enough.
         commands: that made them, in order; those in the header (``command``) unless given.
         latency: measurements of ``fate bench detect``, one file for each machine.
+        on: what the evaluation was made on.
     """
     header = read_card(weights)
     return "\n\n".join([
@@ -54,7 +57,7 @@ def model_card(
         *_what(weights, header),
         *_data(header, drives),
         *_training(header, commands),
-        *_accuracy(header, json.loads(evaluation.read_text())),
+        *_accuracy(header, json.loads(evaluation.read_text()), on),
         *_latency(weights.stem, [json.loads(file.read_text()) for file in latency]),
         *_limits(header),
     ]) + "\n"  # fmt: skip
@@ -77,7 +80,7 @@ def _what(weights: Path, header: Mapping[str, Any]) -> list[str]:
     }
     use = f'```python\ndetector = fate.load_detector("{weights.stem}")\n```'
     return [
-        f"Boxes of {' and '.join(model['classes'])}s from events, at any rate from 20 to 200 Hz.",
+        f"Boxes of {' and '.join(f'{name}s' for name in model['classes'])} from events, at any rate from 20 to 200 Hz.",
         use,
         _pairs(facts),
     ]
@@ -124,7 +127,7 @@ def _training(header: Mapping[str, Any], commands: Sequence[str]) -> list[str]:
     return ["## Training", _pairs(facts), made]
 
 
-def _accuracy(header: Mapping[str, Any], by_rate: Mapping[str, Mapping[str, float | None]]) -> list[str]:
+def _accuracy(header: Mapping[str, Any], by_rate: Mapping[str, Mapping[str, float | None]], on: str) -> list[str]:
     rates = sorted(by_rate, key=float)
     if not rates or any(ACCURACY[0] not in by_rate[hz] for hz in rates):
         raise FateError(
@@ -141,7 +144,7 @@ def _accuracy(header: Mapping[str, Any], by_rate: Mapping[str, Mapping[str, floa
             hz, *(_percent(figures.get(metric)) for metric in ACCURACY), share,
             *(_rounded(figures.get(name)) for name in timed),
         ])  # fmt: skip
-    words = "On the test split of these drives, window and hop 1 / Hz."
+    words = f"On {on}, window and hop 1 / Hz."
     if protocol := header["protocol"]:
         words += (
             f" Protocol `{protocol['name']}`: boxes of {protocol['min_diagonal']:g} px diagonal and"
@@ -217,6 +220,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("weights", type=Path, help="NAME.safetensors")
     parser.add_argument("evaluation", type=Path, help="evaluation.json of fate study")
+    parser.add_argument("--on", default=TEST_SPLIT, help="what the evaluation was made on")
     parser.add_argument("--drives", type=Path, help="folder of the simulated drives")
     parser.add_argument("--command", action="append", default=[], help="that made the weights; may be given again")
     parser.add_argument(
@@ -224,5 +228,6 @@ if __name__ == "__main__":
     )
     given = parser.parse_args()
     card = given.weights.with_suffix(".md")
-    write_whole(card, model_card(given.weights, given.evaluation, given.drives, given.command, given.latency).encode())
+    text = model_card(given.weights, given.evaluation, given.drives, given.command, given.latency, given.on)
+    write_whole(card, text.encode())
     print(f"{card}: {len(card.read_text().splitlines())} lines")
