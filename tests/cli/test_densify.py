@@ -16,6 +16,7 @@ from fate.cli.rates import SeveralRates, parse_rates, spread
 from fate.densify.store import open_dense_labels
 from fate.errors import FateError
 from fate.models.checkpoints import save_model
+from fate.runtime import loading
 from tests.densify.squares import CLASSES, SENSOR, seeing_detector, squares
 
 app = typer.Typer(rich_markup_mode=None)
@@ -63,6 +64,23 @@ def test_labels_are_made_for_the_rates_given_and_gone_on_with(files: tuple[Path,
     code, text = run(model, folder, *options[:-1], "car=0.3")
     assert code == 1
     assert "options.thresholds.car was 0.2 and is 0.3" in text
+
+
+def test_a_bundled_name_makes_labels_too(
+    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, folder = files
+    monkeypatch.setattr(loading, "WEIGHTS", model.parent)
+    for number, what in enumerate(("seeing", model)):
+        code, text = run(what, folder, "--hz", "20", "--out", tmp_path / str(number), "--kind", "own")
+        assert code == 0, text
+    first, second = (open_dense_labels(tmp_path / str(number)) for number in range(2))
+    assert first.manifest == second.manifest
+    code, text = run("seing", folder, "--out", tmp_path / "none", "--kind", "own")
+    assert code == 1
+    assert "there are seeing; train one" in text
+    assert "did you mean 'seeing'" in text
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_check_prints_the_table_and_keeps_the_figures(files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from imageio_ffmpeg import read_frames
 from typer.testing import CliRunner
 
+import fate
 from fate.cli.main import app
 from fate.errors import FateError
 from fate.events.label_files import read_labels
 from fate.formats.saving import write_events
 from fate.models.checkpoints import save_model
 from fate.models.zoo import build_model
+from fate.runtime.detecting import detect
 from fate.runtime.detection_log import read_detections
+from fate.view.drawing import class_colour
 from tests.training.conftest import SENSOR, drive
 
 
@@ -78,6 +84,41 @@ def test_a_missing_file_and_a_missing_model_are_one_sentence(place: Path) -> Non
                            catch_exceptions=False)  # fmt: skip
     with pytest.raises(FateError, match="fate-s-giant"):
         CliRunner().invoke(app, ["detect", str(place / "drive.npz"), "--model", "fate-s-giant"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("part", [["--start", "+5s"], ["--end", "500us"]])
+def test_a_part_without_events_is_refused_with_the_times_of_the_recording(place: Path, part: list[str]) -> None:
+    write_events(place / "later.npz", replace(drive(0)[0], t_us=drive(0)[0].t_us + 10**9))
+    words = ["detect", str(place / "later.npz"), "--model", str(place / "nano.safetensors"), *part]
+    with pytest.raises(
+        FateError, match=r"later\.npz: a part that (start|end)s at \d+ µs was asked for, and .* from 1000\d+ to"
+    ):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+
+
+def test_a_part_that_reaches_beyond_the_recording_ends_with_it(place: Path) -> None:
+    words = ["detect", str(place / "later.npz"), "--model", str(place / "nano.safetensors"), "--hz", "20"]
+    write_events(place / "later.npz", replace(drive(0)[0], t_us=drive(0)[0].t_us + 10**9))
+    told = [CliRunner().invoke(app, [*words, *part]).output for part in ([], ["--end", "+60s"])]
+    windows = [next(line for line in text.splitlines() if " at 20 Hz" in line).split(" in ")[0] for text in told]
+    assert windows[0] == windows[1]
+    assert all("dropped: nothing" in text for text in told)
+
+
+def test_the_boxes_of_a_window_that_ends_after_the_last_event_are_on_the_video(place: Path) -> None:
+    """A recording shorter than one window has all its boxes there."""
+    events = drive(0)[0]
+    write_events(place / "short.npz", events.between(int(events.t_us[0]), int(events.t_us[0]) + 30_000))
+    detector = fate.load_detector(place / "nano.safetensors")
+    done = detect(place / "short.npz", detector, 20, threshold=0.0, save=place / "short.mp4")
+    assert "1 window at 20 Hz" in done.lines()[0]
+    reader = read_frames(str(place / "short.mp4"))
+    facts = next(reader)
+    width, height = facts["size"]
+    pictures = [np.frombuffer(picture, np.uint8).reshape(height, width, 3) for picture in reader]
+    assert len(pictures) >= 0.05 * facts["fps"]
+    boxed = [int((np.abs(picture.astype(int) - class_colour(0)).max(axis=2) < 40).sum()) for picture in pictures]
+    assert boxed[0] == 0 < boxed[-1]
 
 
 def test_a_file_at_real_speed_is_detected_live_and_accounts_for_every_event(place: Path) -> None:

@@ -14,6 +14,9 @@ import fate
 from fate.cli.main import app
 from fate.errors import FateError
 from fate.evaluation.predictions import write_predictions
+from fate.models.checkpoints import save_model
+from fate.runtime import loading
+from tests.models.small_detectors import small_detector
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +156,34 @@ def test_bad_input_is_one_sentence(dataset: Path, tmp_path: Path) -> None:
     code, text = run("evaluate", "boxes.npz", str(tmp_path / "nowhere"))
     assert code == 1
     assert "nowhere" in text
+
+
+def test_a_bundled_name_is_measured_as_its_file_is(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The size differs from that of the dataset, which the table and the JSON say."""
+    monkeypatch.setattr(loading, "WEIGHTS", tmp_path)
+    save_model(small_detector("s5", sensor=(32, 40)), tmp_path / "small.safetensors")
+    rest = (str(dataset), "--kind", "own", "--hz", "20", "--json", str(tmp_path / "figures.json"))
+    figures = []
+    for what in ("small", str(tmp_path / "small.safetensors")):
+        code, text = run("evaluate", what, *rest)
+        assert code == 0, text
+        assert "note: the detector was trained on a 40×32 sensor and runs on one of 32×24" in text
+        figures.append(json.loads((tmp_path / "figures.json").read_text()))
+    assert figures[0]["notes"] == figures[1]["notes"] != []
+    assert figures[0]["rates"][0]["scores"] == figures[1]["rates"][0]["scores"]
+    code, text = run("evaluate", "fate-s", *rest)
+    assert code == 1
+    assert "fate-s: weights of this model were asked for, and there are small; train one" in text
+
+
+def test_a_detector_for_a_much_smaller_sensor_is_refused_with_what_to_do(dataset: Path, tmp_path: Path) -> None:
+    save_model(small_detector("s5", sensor=(12, 16)), tmp_path / "small.safetensors")
+    code, text = run("evaluate", str(tmp_path / "small.safetensors"), str(dataset), "--kind", "own", "--hz", "20")
+    assert code == 1
+    assert "is of a 32×24 sensor, the detector of a 16×12 one" in text
+    assert "write downscale: 2 into a YAML file" in text
 
 
 def test_reading_is_measured(dataset: Path) -> None:

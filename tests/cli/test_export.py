@@ -26,15 +26,27 @@ def test_the_largest_differences_are_printed_beside_what_is_allowed(
         Path(out).write_bytes(bytes(1_250_000))
         inputs: dict[str, tuple[int | str, ...]] = {"image": (1, 20, 60, 90), "state.backbone.0": (1, 16, 24, 8)}
         outputs: dict[str, tuple[int | str, ...]] = {"boxes": (1, 30, 4), "class_scores": (1, 30, 1)}
-        return Exported(Path(out), 18, inputs, outputs, 20, 25.0, Differences(3.1e-5, 2e-7, 4e-7, 0.0))
+        return Exported(Path(out), 18, inputs, outputs, 20, 25.0, Differences(3.1e-5, 2e-7, 4e-7, 0.0), "small, fresh")
 
     monkeypatch.setattr(exporting, "export", export)
     monkeypatch.chdir(tmp_path)
-    options = ["--recording", "drive.raw", "--hz", "25", "--with-encoder", "--sensor", "90x60", "--classes", "car, bus"]
+    options = [
+        "--recording",
+        "drive.raw",
+        "--hz",
+        "25",
+        "--with-encoder",
+        "--sensor",
+        "90x60",
+        "--classes",
+        "car, bus",
+        "--fresh",
+    ]
     done = CliRunner().invoke(app, ["export", "small.safetensors", "small.onnx", *options])
     assert done.exit_code == 0, done.output
     assert done.stdout == (
         "small.onnx: 1.2 MB, opset 18\n"
+        "weights: small, fresh\n"
         "  in   image [1, 20, 60, 90]\n"
         "       state.backbone.0 [1, 16, 24, 8]\n"
         "  out  boxes [1, 30, 4]\n"
@@ -47,6 +59,7 @@ def test_the_largest_differences_are_printed_beside_what_is_allowed(
     )
     assert (given["model"], given["recording"], given["hz"]) == ("small.safetensors", "drive.raw", 25.0)
     assert (given["with_encoder"], given["sensor"], given["classes"]) == (True, (60, 90), ["car", "bus"])
+    assert given["fresh"] is True
 
 
 @pytest.mark.parametrize(

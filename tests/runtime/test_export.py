@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from fate.models.checkpoints import save_model
 from fate.models.detector import Detector
 from fate.models.zoo import build_model
 from fate.runtime import export as exporting
-from fate.runtime import export_check
+from fate.runtime import export_check, loading
 from fate.runtime.export import Exported
 from fate.runtime.export_check import TOLERANCES, Differences, refuse_above
 from fate.runtime.step_graph import Choice, StepGraph, state_names, to_onnx
@@ -302,6 +303,8 @@ def test_the_simulated_clip_fits_any_sensor_and_streams_begin_one_after_another(
         ({"model": "fate-q"}, "fate-q was given; expected a .safetensors file"),
         ({"model": "fate-s-tinny"}, "did you mean 'fate-s-tiny'?"),
         ({"model": "weights.safetensors", "sensor": (60, 90)}, "weights have their own"),
+        ({"sensor": (60, 90)}, "fate-s-nano; weights have their own, pass --fresh (fresh=True) for fresh ones"),
+        ({"model": "weights.safetensors", "fresh": True}, "only a model's name gives them"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence_before_any_work(
@@ -344,6 +347,24 @@ def test_fresh_weights_are_warned_of_and_always_the_same(tmp_path: Path, monkeyp
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert built[0].classes == ("a", "b", "c")
     assert built[0].sensor == SENSOR
+
+
+def test_a_name_with_bundled_weights_gives_those_unless_fresh_ones_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundled = small("s5-vit-nano", dims=(8, 16, 32, 64))
+    monkeypatch.setattr(loading, "WEIGHTS", tmp_path)
+    save_model(bundled, tmp_path / "s5-vit-nano.safetensors")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FateWarning)
+        found, words = exporting._detector("s5-vit-nano", None, None, fresh=False)
+    assert words == "s5-vit-nano, trained and bundled"
+    assert all(torch.equal(value, bundled.state_dict()[name]) for name, value in found.state_dict().items())
+    with pytest.warns(FateWarning, match="s5-vit-nano: fresh weights"):
+        found, words = exporting._detector("s5-vit-nano", SENSOR, CLASSES, fresh=True)
+    assert words == "s5-vit-nano, fresh"
+    own = build_model("s5-vit-nano", CLASSES, SENSOR).state_dict()
+    assert {name: value.shape for name, value in found.state_dict().items()} == {name: own[name].shape for name in own}
 
 
 def test_missing_packages_are_named_with_the_line_that_installs_them(

@@ -18,7 +18,7 @@ from fate.evaluation.running import predict
 from fate.events.events import Events, Sensor
 from fate.models.zoo import build_model
 from fate.runtime import loading
-from fate.runtime.adapting import adapt, divisor_for
+from fate.runtime.adapting import adapt, divisor_for, fit_dataset
 from fate.runtime.frames import StreamFrame
 from fate.runtime.stream import StreamingDetector
 from fate.runtime.window_detector import Ids
@@ -275,3 +275,33 @@ def test_a_name_without_weights_is_answered_with_those_there_are(
     (tmp_path / "fate-s-nano.safetensors").touch()
     with pytest.raises(FateError, match=said):
         fate.load_detector(given)
+
+
+def test_what_is_a_models_name_and_what_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "WEIGHTS", tmp_path / "weights")
+    (tmp_path / "weights").mkdir()
+    fate.save_model(small_detector(), tmp_path / "weights" / "mine.safetensors")
+    monkeypatch.chdir(tmp_path)
+    assert [loading.names_a_model(text) for text in ("mine", "fate-s", "boxes", "mine.npz")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    for folder in ("mine", "fate-s"):
+        (tmp_path / folder).mkdir()
+    # what is bundled goes first; a folder of predictions may be called as a model is that has no weights
+    assert [loading.names_a_model(text) for text in ("mine", "fate-s", "./mine")] == [True, False, False]
+    assert loading.load_trained("mine").classes == ("car", "pedestrian")
+
+
+def test_a_detector_for_a_dataset_is_built_for_its_size_or_asks_for_a_smaller_one() -> None:
+    detector = small_detector()
+    assert fit_dataset(detector, Sensor(*SENSOR), "drives") == (detector, "")
+    near = Sensor(SENSOR[0] + 6, SENSOR[1] + 10)
+    fitted, note = fit_dataset(detector, near, "drives")
+    assert fitted.sensor == near
+    assert all(torch.equal(value, detector.state_dict()[name]) for name, value in fitted.state_dict().items())
+    assert f"trained on a {Sensor(*SENSOR)} sensor and runs on one of {near}" in note
+    with pytest.raises(FateError, match="drives is of a .* write downscale: 3 into a YAML"):
+        fit_dataset(detector, Sensor(3 * SENSOR[0], 3 * SENSOR[1]), "drives")

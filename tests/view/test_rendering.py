@@ -89,6 +89,15 @@ def test_each_picture_has_the_boxes_of_the_frame_nearest_before_it(tmp_path: Pat
         assert has_edge(picture, second, class_colour(1)) == (200_000 <= time <= 400_000)
 
 
+def test_a_frame_after_the_last_event_is_shown_unless_an_end_was_given(tmp_path: Path) -> None:
+    box = [5.0, 10.0, 25.0, 30.0]
+    frames = [frame(START + 450_000, [box])]
+    for end_us, pictures, shown in ((None, 9, True), (START + 400_000, 8, False)):
+        clock = render_video(QUIET, tmp_path / "a.mp4", frames, fps=20, end_us=end_us)
+        assert clock.num_frames == pictures
+        assert has_edge(decoded(tmp_path / "a.mp4")[-1], box, class_colour(0)) == shown
+
+
 def test_boxes_below_the_threshold_are_not_drawn(tmp_path: Path) -> None:
     low, high = [5.0, 10.0, 25.0, 30.0], [35.0, 20.0, 60.0, 44.0]
     frames = [frame(START, [high, low], scores=[0.8, 0.3])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -10,10 +11,12 @@ import typer
 HELP = """How good a detector is on a dataset at several rates: AP under a printed protocol, the share of it that is
 left as windows get shorter, false positives, time a window takes, and on simulated data the time to detection.
 
-MODEL is a checkpoint (.safetensors). PREDICTIONS are those of any detector: a file or folder in FATE's npz, COCO's JSON
-or Prophesee's box files.
+MODEL is a bundled name (fate models) or a checkpoint (.safetensors). PREDICTIONS are those of any detector: a file or
+folder in FATE's npz, COCO's JSON or Prophesee's box files.
 
 Example:
+
+  fate evaluate fate-s-nano drives --hz 20 200
 
   fate evaluate fate-s.safetensors drives --hz 20 40 80 100 200 --json result.json
 
@@ -24,7 +27,9 @@ Example:
 
 
 def evaluate(
-    what: Annotated[str, typer.Argument(metavar="MODEL|PREDICTIONS", help="A checkpoint, or predictions.")],
+    what: Annotated[
+        str, typer.Argument(metavar="MODEL|PREDICTIONS", help="A bundled name, a checkpoint, or predictions.")
+    ],
     dataset: Annotated[str, typer.Argument(help="Folder or YAML file of a dataset.")],
     hz: Annotated[
         list[str] | None,
@@ -74,7 +79,8 @@ def evaluate(
     from fate.data.dataset import open_dataset
     from fate.evaluation.evaluate import evaluate as run
     from fate.evaluation.protocols import named_protocol
-    from fate.models.checkpoints import load_model
+    from fate.runtime.adapting import fit_dataset
+    from fate.runtime.loading import load_trained, names_a_model
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FateWarning)  # of what is left out, which is named below with all other faults
@@ -83,14 +89,16 @@ def evaluate(
     for fault in opened.faults:
         print(f"dataset: {fault}", flush=True)
     rules = None if protocol is None else named_protocol(protocol, opened.sensor)
-    is_model = what.lower().endswith((".safetensors", ".ckpt", ".pth", ".pt"))  # load_model says what to do with others
-    model = load_model(what) if is_model else what
+    # load_trained says what to do with checkpoints of others
+    is_model = names_a_model(what) or what.lower().endswith((".safetensors", ".ckpt", ".pth", ".pt"))
+    model, note = fit_dataset(load_trained(what), opened.sensor, opened.name) if is_model else (what, "")
     with progress_bar("evaluating") as update:
         done = run(
             model, opened, rates or None, protocol=rules, images=images, shard=part, predictions_to=predictions,
             progress=None if update is None else lambda share: update(share, 1.0), device=device, lanes=streams,
             workers=workers, score=score,
         )  # fmt: skip
+    done = replace(done, notes=(note, *done.notes)) if note else done
     print(done.table())
     if json_file:
         done.save(json_file)

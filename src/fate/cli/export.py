@@ -16,6 +16,8 @@ memory out. The file is compared with PyTorch on a recording, step by step; it i
 
 Example:
 
+  fate export fate-s-nano nano.onnx
+
   fate export fate-s.safetensors fate-s.onnx
 
   fate export fate-e.safetensors fate-e.onnx --with-encoder --recording drive.raw --hz 100
@@ -24,7 +26,10 @@ Example:
 
 def export(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A .safetensors file, or a model's name for fresh weights.")
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A .safetensors file, or a model's name: bundled weights, or fresh where none are."
+        ),
     ],
     out: Annotated[str, typer.Argument(metavar="OUT.onnx", help="The file; replaced if it exists.")],
     streams: Annotated[int, typer.Option(min=1, help="Windows in a step, one of each stream.")] = 1,
@@ -43,6 +48,7 @@ def export(
     classes: Annotated[
         str | None, typer.Option(help="Of fresh weights, comma-separated; car,pedestrian by default.")
     ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Fresh weights of a name that has bundled ones.")] = False,
 ) -> None:
     size = args.parse_sensor(sensor) if sensor is not None else None
     names = args.parse_classes(classes) if classes is not None else None
@@ -67,6 +73,7 @@ def export(
             opset=opset,
             sensor=size,
             classes=names,
+            fresh=fresh,
             progress=update,
         )
     print(_summary(done, recording or "a simulated drive"))
@@ -75,7 +82,7 @@ def export(
 def _summary(done: Exported, clip: str) -> str:
     from fate.runtime.export_check import TOLERANCES
 
-    lines = [f"{done.path}: {done.path.stat().st_size / 1e6:.1f} MB, opset {done.opset}"]
+    lines = [f"{done.path}: {done.path.stat().st_size / 1e6:.1f} MB, opset {done.opset}", f"weights: {done.weights}"]
     for title, values in (("in ", done.inputs), ("out", done.outputs)):
         names = [f"{name} [{', '.join(map(str, shape))}]" for name, shape in values.items()]
         lines += [f"  {title if number == 0 else '   '}  {name}" for number, name in enumerate(names)]

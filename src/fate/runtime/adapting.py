@@ -95,3 +95,26 @@ def adapt(model: Detector, sensor: Sensor) -> Adaptation:
     other = rebuild({**model.description, "sensor": list(size)})
     other.load_state_dict(model.state_dict())
     return Adaptation(other.eval(), sensor, model.sensor, divisor)
+
+
+def fit_dataset(model: Detector, sensor: Sensor, name: str) -> tuple[Detector, str]:
+    """A detector for the recordings of a dataset, and one sentence on what was done; empty where nothing was.
+
+    A stream divides the pixels of a sensor that is too large. A dataset is divided by its own ``downscale``, which
+    divides its labels too, so the error names that number.
+
+    Args:
+        model: built by ``zoo.build_model``; it is not changed.
+        sensor: what models see of the dataset.
+        name: of the dataset, for the texts.
+    """
+    if sensor == model.sensor:
+        return model, ""
+    divisor = divisor_for(sensor, model.sensor)
+    if divisor > 1:
+        raise FateError(
+            f"{name} is of a {sensor} sensor, the detector of a {model.sensor} one; expected sizes that are nearer:"
+            f" write downscale: {divisor} into a YAML file of the dataset, or give a detector trained on this size"
+        )
+    adapted = adapt(model, sensor)
+    return adapted.model, f"{adapted.describe()}; figures and boxes may be worse for that"

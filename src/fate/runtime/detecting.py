@@ -54,13 +54,14 @@ class Detected:
     def lines(self) -> list[str]:
         """The summary for people."""
         given = self.summary
+        windows = "1 window" if given["windows"] == 1 else f"{given['windows']} windows"
         kinds = [f"{count} {name}" for name, count in given["boxes"].items()]
         if "tracks" in given:
             kinds.append(f"{given['tracks']} tracks in all")
         spent = [f"{name} {p50:.2f} / {p99:.2f}" for name, (p50, p99) in given["latency_ms"].items()]
         lost = [f"{count} {name.replace('_', ' ')}" for name, count in given["dropped"].items() if count]
         return [
-            f"{given['windows']} windows at {given['hz']:g} Hz ({given['seconds']:.2f} s) in {given['took_s']:.1f} s:"
+            f"{windows} at {given['hz']:g} Hz ({given['seconds']:.2f} s) in {given['took_s']:.1f} s:"
             f" {given['windows_per_s']:.0f} a second, {given['times_real_time']:.2f} × real time",
             f"boxes of score ≥ {given['threshold']:g}: {', '.join(kinds)}",
             f"latency p50 / p99, ms: {', '.join(spent)}; a window lasts {given['budget_ms']:g} ms, and"
@@ -116,6 +117,7 @@ def _detect(
     end_us: int | None, save: Any, report: Any, look: Look, show: Show | None,
 ) -> Detected:  # fmt: skip
     recording.refuse_empty()
+    end_us = _end_of_part(recording, start_us, end_us)
     stream = detector.stream(recording, hz, threshold=threshold, track=track, start_us=start_us, end_us=end_us)
     frames: list[StreamFrame] = []
     began = time.perf_counter()
@@ -138,16 +140,32 @@ def _detect(
     return done
 
 
+def _end_of_part(recording: Recording, start_us: int | None, end_us: int | None) -> int | None:
+    """Where the part that was asked for ends, at most where the recording does; a part without events is refused."""
+    first, last = recording.start_us, recording.end_us
+    late, early = start_us is not None and start_us >= last, end_us is not None and end_us <= first
+    if late or early:
+        asked = f"starts at {start_us} µs" if late else f"ends at {end_us} µs"
+        raise FateError(
+            f"{recording.path}: a part that {asked} was asked for, and the recording goes from {first} to {last} µs"
+            f" ({(last - first) / 1e6:.2f} s); times such as +2s count from the first event"
+        )
+    return None if end_us is None else min(end_us, last)
+
+
 def _show_it(
     recording: Recording, done: Detected, detector: StreamingDetector, hz: float, start_us: int | None,
     end_us: int | None, save: Any, report: Any, look: Look, show: Show | None,
 ) -> None:  # fmt: skip
     """The video, and the page that holds it; without a name of its own the video lies beside the page."""
     video = Path(save) if save is not None else Path(report).with_suffix(".mp4")
+    first_us = None if start_us is None else max(start_us, recording.start_us)
+    # the last window may end after the part that was asked for, and its boxes are to be seen
+    last_us = None if end_us is None else max([end_us, *(frame.t_us for frame in done.frames[-1:])])
     told = None if show is None else lambda at, of: show("drawing", at, of, "")
     clock: VideoClock = render_video(
         recording, video, done.frames, acc_us=look.acc_us, fps=look.fps, slow=look.slow, palette=look.palette,
-        start_us=start_us, end_us=end_us, classes=detector.classes, progress=told,
+        start_us=first_us, end_us=last_us, classes=detector.classes, progress=told,
     )  # fmt: skip
     if report is None:
         return

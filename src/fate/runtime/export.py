@@ -27,10 +27,10 @@ import torch
 import fate
 from fate.errors import FateError, FateWarning, MissingDependencyError
 from fate.events.window import window_us
-from fate.models.checkpoints import load_model
 from fate.models.detector import CANONICAL_US, Detector
 from fate.models.zoo import MODELS, build_model, nearest
 from fate.runtime.export_check import Differences, Progress, clip, compare, refuse_above
+from fate.runtime.loading import bundled_weights, load_trained
 from fate.runtime.step_graph import CELLS, StepGraph, to_onnx
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Exported:
     steps: int  #: windows of each stream it was compared on
     hz: float
     differences: Differences
+    weights: str = ""  #: which were written, in words
 
 
 def export(
@@ -71,12 +72,14 @@ def export(
     opset: int = FIRST_OPSET,
     sensor: Sequence[int] | None = None,
     classes: Sequence[str] | None = None,
+    fresh: bool = False,
     progress: Progress | None = None,
 ) -> Exported:
     """Write one step of a detector as ONNX; an existing file is replaced at once or, if the comparison fails, not.
 
     Args:
-        model: a ``.safetensors`` file, a detector, or a model's name for fresh weights (with a warning).
+        model: a ``.safetensors`` file, a detector, or a model's name: its bundled weights where there are some,
+            else fresh ones (with a warning).
         path: the file, which ends in ``.onnx``.
         streams: B, windows in a step.
         with_encoder: begin with events instead of the encoder's image; for models with pillars.
@@ -85,10 +88,12 @@ def export(
         steps: windows of each stream to compare, 20 or more.
         opset: version of ONNX's operators.
         sensor, classes: of a model with fresh weights; (240, 304) and ("car", "pedestrian") by default.
+        fresh: take fresh weights of a name that has bundled ones.
         progress: called with the number of compared windows and of all.
     """
     target = _checked(path, streams, hz, steps, opset)
-    detector = copy.deepcopy(_detector(model, sensor, classes)).cpu().float().eval()
+    found, weights = _detector(model, sensor, classes, fresh)
+    detector = copy.deepcopy(found).cpu().float().eval()
     import onnx  # noqa: PLC0415  (an optional package)
 
     with _folder_beside(target) as folder:
@@ -104,7 +109,7 @@ def export(
         with _disk_faults(target):
             os.replace(draft, target)
     graph = onnx_model.graph
-    return Exported(Path(path), opset, _shapes(graph.input), _shapes(graph.output), steps, hz, differences)
+    return Exported(Path(path), opset, _shapes(graph.input), _shapes(graph.output), steps, hz, differences, weights)
 
 
 def _checked(path: str | Path, streams: int, hz: float, steps: int, opset: int) -> Path:
@@ -131,30 +136,38 @@ def _checked(path: str | Path, streams: int, hz: float, steps: int, opset: int) 
     return target
 
 
-def _detector(model: str | Path | Detector, sensor: Sequence[int] | None, classes: Sequence[str] | None) -> Detector:
-    """The detector that is meant, with its weights or with fresh ones."""
-    if isinstance(model, Detector) or str(model) not in MODELS:
-        if sensor is not None or classes is not None:
-            raise FateError(
-                f"a sensor or classes were given for {model if not isinstance(model, Detector) else 'a detector'};"
-                " weights have their own, only a model's name takes them"
-            )
-        if isinstance(model, Detector):
-            return model
-        if not Path(model).exists():
-            raise FateError(
-                f"{model} was given; expected a .safetensors file, or the name of a model for fresh weights:"
-                f" {', '.join(MODELS)}{nearest(model, MODELS)}"
-            )
-        return load_model(model)
+def _detector(
+    model: str | Path | Detector, sensor: Sequence[int] | None, classes: Sequence[str] | None, fresh: bool
+) -> tuple[Detector, str]:
+    """The detector that is meant, and which weights it has, in words."""
+    name = "a detector" if isinstance(model, Detector) else str(model)
+    bundled = name in bundled_weights()
+    if name in MODELS and (fresh or not bundled):
+        return _fresh(name, sensor, classes), f"{name}, fresh"
+    if fresh:
+        raise FateError(f"fresh weights of {name} were asked for; only a model's name gives them: {', '.join(MODELS)}")
+    if sensor is not None or classes is not None:
+        way = "pass --fresh (fresh=True) for fresh ones" if bundled else "only a model's name takes them"
+        raise FateError(f"a sensor or classes were given for {name}; weights have their own, {way}")
+    if isinstance(model, Detector):
+        return model, "those of the detector given"
+    if not bundled and not Path(model).exists():
+        raise FateError(
+            f"{model} was given; expected a .safetensors file, or the name of a model: {', '.join(MODELS)}"
+            f"{nearest(model, MODELS)}"
+        )
+    return load_trained(model), f"{name}, trained and bundled" if bundled else name
+
+
+def _fresh(name: str, sensor: Sequence[int] | None, classes: Sequence[str] | None) -> Detector:
     warnings.warn(
-        f"{model}: fresh weights, which detect nothing; give a .safetensors file to export what was trained",
+        f"{name}: fresh weights, which detect nothing; give a .safetensors file to export what was trained",
         FateWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return build_model(str(model), classes or CLASSES, sensor or SENSOR)
+        return build_model(name, classes or CLASSES, sensor or SENSOR)
 
 
 @contextmanager

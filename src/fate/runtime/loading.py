@@ -1,4 +1,4 @@
-"""A detector by name or by path, ready to stream."""
+"""A detector by name or by path: ready to stream, or as it was trained."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 
 from fate.errors import FateError
 from fate.models.checkpoints import load_model
+from fate.models.detector import Detector
 from fate.models.streaming import Precision
 from fate.models.zoo import MODELS, nearest
 from fate.runtime.stream import StreamingDetector
@@ -33,18 +34,33 @@ def load_detector(
         ...     print(frame.t_us, frame.boxes, frame.scores, frame.class_ids)
     """
     given = fspath(name_or_path)
+    name = given if given in bundled_weights() else Path(given).stem
+    return StreamingDetector(load_trained(given), device, precision, name)
+
+
+def load_trained(name_or_path: str | PathLike[str]) -> Detector:
+    """The detector of a bundled name or of a ``.safetensors`` file, in evaluation mode, on the CPU.
+
+    A bundled name goes before a file of the same name; ``./NAME`` is the file.
+    """
+    given = fspath(name_or_path)
     bundled = bundled_weights()
     if given in bundled:
-        return StreamingDetector(load_model(bundled[given]), device, precision, given)
+        return load_model(bundled[given])
     path = Path(given)
-    if not path.exists() and path.suffix != ".safetensors" and path.name == given:
+    if not path.exists() and not path.suffix and path.name == given:
         raise FateError(_not_bundled(given, bundled))
-    return StreamingDetector(load_model(path), device, precision, path.stem)
+    return load_model(path)
 
 
 def bundled_weights() -> dict[str, Path]:
     """The files of the weights that come with the package, by name."""
     return {file.stem: file for file in sorted(WEIGHTS.glob("*.safetensors"))}
+
+
+def names_a_model(text: str) -> bool:
+    """Whether a text is the name of a detector, with weights in the package or without, rather than that of a file."""
+    return text in bundled_weights() or (text in MODELS and not Path(text).exists())
 
 
 def _not_bundled(name: str, bundled: dict[str, Path]) -> str:

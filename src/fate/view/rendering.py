@@ -154,7 +154,7 @@ def render_video(
         slow: seconds of video for each second of the recording; below 1 it plays faster.
         palette: ``dark``, ``light``, ``gray``, ``coolwarm``, ``cvd``, ``red-blue``, or colours of one's own.
         start_us: where the video starts; the recording's start unless given.
-        end_us: where it ends; the recording's end unless given.
+        end_us: where it ends; unless given, with the recording, or with the last frame where its window ends later.
         threshold: boxes with a lower score are not drawn.
         classes: names of the class ids.
         colour_by: ``class``, or ``track`` to follow single objects.
@@ -194,7 +194,7 @@ def render_comparison(
     if colour_by not in ("class", "track"):
         raise FateError(f"boxes coloured by {colour_by!r} were asked for; expected 'class' or 'track'")
     start = recording.start_us if start_us is None else start_us
-    end = recording.end_us if end_us is None else end_us
+    end = max([recording.end_us, *_last_times(runs)]) if end_us is None else end_us
     clock = VideoClock.over(start, end, fps, slow, recording.start_us)
     surface = EventSurface(recording.sensor, acc_us, palette)
     painters = [_Painter(FrameLookup(frames), classes, threshold, colour_by) for _, frames in runs]
@@ -224,6 +224,11 @@ def render_comparison(
             video.discard()
         raise
     return clock
+
+
+def _last_times(runs: Sequence[tuple[str, Sequence[DetectionFrame]]]) -> list[int]:
+    """When the last frames are: after the last event, since a window that a recording begins is seen whole, µs."""
+    return [frames[-1].t_us for _, frames in runs if len(frames)]
 
 
 @dataclass(frozen=True)
