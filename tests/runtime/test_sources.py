@@ -81,6 +81,22 @@ def test_a_file_whose_reader_is_late_does_not_sleep_and_can_be_closed(tmp_path: 
         assert recording.num_events == 500  # the caller's own stays open
 
 
+def test_a_reader_that_compiles_at_first_makes_no_piece_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fate.write_events(tmp_path / "drive.npz", drive(50_000))
+    now, slept = [0.0], list[float]()
+    with fate.open_recording(tmp_path / "drive.npz") as recording:
+        source = FileSource(recording, clock=lambda: now[0], sleep=slept.append)
+        read, delays = source._recording.read, iter([9.0])
+
+        def slow_at_first(first: int, last: int) -> Events:
+            now[0] += next(delays, 0.0)
+            return read(first, last)
+
+        monkeypatch.setattr(source._recording, "read", slow_at_first)
+        next(iter(source))
+    assert slept == [pytest.approx(0.005)]
+
+
 # ---- pipes ----------------------------------------------------------------------------------------------------------
 
 

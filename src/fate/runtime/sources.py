@@ -41,6 +41,7 @@ class BytesToEvents:
             raise FateError(f"a stream of {format!r} was asked for; expected one of {', '.join(BYTE_FORMATS)}")
         self.sensor = Sensor.of(sensor)
         self.decoder = decoder_for(format, self.sensor, out_of_bounds="drop")
+        decoder_for(format, self.sensor).feed(bytes(16))  # another one: what the first bytes would wait for is compiled
         self._settled: Counter[str] = Counter()
 
     def feed(self, data: bytes) -> Events:
@@ -108,8 +109,9 @@ class FileSource:
         return self._recording.sensor
 
     def __iter__(self) -> Iterator[Events]:
-        began = self._clock()
         with self._recording:
+            self._recording.read(self._start, min(self._start + self._piece_us, self._end))  # readers compile at first
+            began = self._clock()
             for first in range(self._start, self._end, self._piece_us):
                 last = min(first + self._piece_us, self._end)
                 events = self._recording.read(first, last)
