@@ -27,6 +27,8 @@ def run(*arguments: str | Path) -> tuple[int, str]:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if isinstance(result.exception, FateError):  # ``main`` prints it and exits with 1
         return 1, str(result.exception)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
     return result.exit_code, result.output.replace("\n", " ")
 
 
