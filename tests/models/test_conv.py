@@ -1,4 +1,4 @@
-"""Convolutions: a group for each channel gives the same by either way, values and gradients."""
+"""Convolutions: groups of one channel, and batches that are filled up, give the same, values and gradients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fate.models.layers.conv import ConvNormAct, channel_by_channel
+from fate.models.heads.rtdetr import RtDetrHead
+from fate.models.heads.yolox import YOLOXHead
+from fate.models.layers import conv as layers
+from fate.models.layers.conv import COUNTS, AnyCountConv2d, ConvNormAct, channel_by_channel
 
 LAYOUTS = pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["first", "last"])
 
@@ -26,3 +29,40 @@ def test_channel_by_channel(layout: torch.memory_format, kernel: int, stride: in
     assert torch.allclose(gradient, expected, atol=1e-5)
     one = functional.conv2d(images[:, 2:3], conv.weight[2:3], stride=stride, padding=kernel // 2)
     assert torch.allclose(found[:, 2:3], one, atol=1e-5)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("count", [0, 1, COUNTS - 1, COUNTS, COUNTS + 1])
+def test_a_batch_that_is_filled_up(count: int, layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    conv = AnyCountConv2d(3, 5, 3, 2, padding=1).to(memory_format=layout)
+    images = torch.randn(count, 3, 7, 6).to(memory_format=layout).requires_grad_()
+    wanted = conv(images)
+    asked = torch.randn_like(wanted)
+    expected = torch.autograd.grad(wanted, [images, conv.weight, conv.bias], asked)
+    seen = []
+    monkeypatch.setattr(layers, "must_prepare", lambda given: seen.append(len(given)) or True)
+    found = conv(images)
+    assert found.shape == wanted.shape
+    assert torch.allclose(found, wanted, atol=1e-6)
+    for gradient, of in zip(torch.autograd.grad(found, [images, conv.weight, conv.bias], asked), expected, strict=True):
+        assert torch.allclose(gradient, of, atol=1e-5)
+    assert bool(seen) == (count % COUNTS != 0)
+
+
+def test_cudnn_sees_few_numbers_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the number of labelled windows, no convolution of a head is run with another than a multiple."""
+    monkeypatch.setattr(layers, "must_prepare", lambda given: True)
+    seen = set()
+    plain = torch.nn.Conv2d._conv_forward
+
+    def noted(self: torch.nn.Conv2d, images: torch.Tensor, *given: torch.Tensor | None) -> torch.Tensor:
+        seen.add(len(images))
+        return plain(self, images, *given)
+
+    monkeypatch.setattr(torch.nn.Conv2d, "_conv_forward", noted)
+    heads = [YOLOXHead((4, 4, 8), 2), RtDetrHead((4, 4, 8), 2, hidden=8, queries=3, layers=1, heads=2, denoising=0)]
+    for head in heads:
+        for count in (3, COUNTS + 5):
+            head([torch.randn(count, width, side, side) for width, side in ((4, 8), (4, 4), (8, 2))])
+    assert seen == {COUNTS, 2 * COUNTS}

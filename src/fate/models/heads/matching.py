@@ -1,9 +1,8 @@
 """Which prediction answers for which box: a one-to-one matching of least cost (Carion et al. 2020).
 
 The cost of a pair is 2 · class + 5 · L1 + 2 · (-GIoU), where class is the difference that calling the prediction
-this class would make to a focal loss (Lin et al. 2017), and L1 is over cxcywh in fractions of the frame. SciPy solves
-each window on the CPU; the costs of all windows and layers get there in one copy, the only one for which training
-waits, and the pairs come back in another.
+this class would make to a focal loss (Lin et al. 2017), and L1 is over cxcywh in fractions of the frame. All windows
+and layers are matched at once (``assignment``).
 """
 
 from __future__ import annotations
@@ -14,12 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from fate.errors import FateError
 from fate.models.boxes import cxcywh_from_xyxy, pairwise_giou, xyxy_from_cxcywh
+from fate.models.heads.assignment import RowPairs, cheapest_pairs
 from fate.models.heads.targets import joined, sent
 from fate.models.outputs import Targets
 
@@ -81,25 +78,14 @@ def match(logits: Tensor, boxes: Tensor, targets: FlatTargets) -> Matches:
         boxes: [R, N, Q, 4] cxcywh, fractions of the frame.
         targets: of the N windows.
     """
-    table = costs(logits, boxes, targets).cpu().numpy()  # the one wait for a GPU
-    if not np.isfinite(table).all():
-        raise FateError(
-            "training diverged: predictions (or boxes of the targets) are not finite, so they cannot be matched;"
-            " go back to the last good checkpoint with a lower learning rate"
-        )
-    first = [0, *accumulate(targets.counts)]
-    pairs_of = [min(count, logits.shape[2]) for count in targets.counts]
-    pairs = np.empty((3, len(table), sum(pairs_of)), np.int64)
-    pairs[0] = np.repeat(np.arange(len(pairs_of)), pairs_of)
-    for of_set, tables in enumerate(table):
-        filled = 0
-        for window, count in enumerate(pairs_of):
-            if count:
-                here = slice(filled, filled + count)
-                query, target = _assignment(tables[window, :, : targets.counts[window]])
-                pairs[1, of_set, here], pairs[2, of_set, here] = query, target + first[window]
-                filled += count
-    return Matches(*sent(torch.from_numpy(pairs), logits.device))
+    sets, windows = logits.shape[:2]
+    table = costs(logits, boxes, targets).flatten(0, 1).transpose(1, 2)  # [R · N, boxes, Q]
+    pairs = cheapest_pairs(table, targets.counts * sets)
+    pairs = RowPairs(*np.stack(pairs)[:, np.lexsort((pairs.column, pairs.window))])  # by query, as in the public code
+    first = np.array([0, *accumulate(targets.counts)])
+    window = pairs.window % max(windows, 1)
+    found = np.stack([window, pairs.column, first[window] + pairs.row])
+    return Matches(*sent(torch.from_numpy(found.reshape(3, sets, -1)), logits.device))
 
 
 def costs(logits: Tensor, boxes: Tensor, targets: FlatTargets) -> Tensor:
@@ -114,9 +100,3 @@ def costs(logits: Tensor, boxes: Tensor, targets: FlatTargets) -> Tensor:
     of_box = torch.cdist(boxes, truth.expand(len(boxes), -1, -1, -1), p=1)
     of_giou = -pairwise_giou(xyxy_from_cxcywh(boxes), xyxy_from_cxcywh(truth))
     return CLASS_COST * of_class + BOX_COST * of_box + GIOU_COST * of_giou
-
-
-def _assignment(table: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows and columns of the cheapest one-to-one pairs."""
-    rows, columns = linear_sum_assignment(table)
-    return rows, columns

@@ -127,7 +127,7 @@ class RtDetrHead(nn.Module):
         super().__init__()
         self.classes, self.queries, self.stride = classes, queries, stride
         self.denoising, self.label_noise, self.box_noise = denoising, label_noise, box_noise
-        self.projections = nn.ModuleList(ConvNormAct(of, hidden, activation="none") for of in channels)
+        self.projections = nn.ModuleList(ConvNormAct(of, hidden, activation="none", any_count=True) for of in channels)
         self.cell_features = nn.Sequential(nn.Linear(hidden, hidden), nn.LayerNorm(hidden))
         self.cell_scores = nn.Linear(hidden, classes)
         self.cell_boxes = perceptron(hidden, hidden, hidden, 4)

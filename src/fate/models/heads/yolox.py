@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fate.errors import FateError
 from fate.models.heads import simota
-from fate.models.layers.conv import Activation, ConvNormAct, block_diagonal, side_by_side
+from fate.models.layers.conv import Activation, AnyCountConv2d, ConvNormAct, block_diagonal, side_by_side
 from fate.models.outputs import Outputs, Targets
 from fate.models.renaming import Rules
 
@@ -166,7 +166,7 @@ def decoded(raw: Tensor, cells: Tensor, strides: Tensor) -> Tensor:
 
 
 def _stem(channels: int, width: int, depthwise: bool, activation: Activation) -> nn.Module:
-    narrow = ConvNormAct(channels, width, activation=activation)
+    narrow = ConvNormAct(channels, width, activation=activation, any_count=True)
     if not depthwise:
         return narrow
     return nn.Sequential(narrow, ConvNormAct(width, width, kernel=5, groups=width, activation=activation))
@@ -174,12 +174,14 @@ def _stem(channels: int, width: int, depthwise: bool, activation: Activation) ->
 
 def _tower(width: int, depthwise: bool, activation: Activation) -> nn.Sequential:
     kernels = (1,) if depthwise else (3, 3)
-    return nn.Sequential(*(ConvNormAct(width, width, kernel, activation=activation) for kernel in kernels))
+    return nn.Sequential(
+        *(ConvNormAct(width, width, kernel, activation=activation, any_count=True) for kernel in kernels)
+    )
 
 
 def _prediction(width: int, channels: int, prior: float | None = None) -> nn.Conv2d:
     """A 1×1 convolution; with ``prior`` its logits start around that probability."""
-    layer = nn.Conv2d(width, channels, 1)
+    layer = AnyCountConv2d(width, channels, 1)
     if prior is not None and layer.bias is not None:
         nn.init.constant_(layer.bias, -math.log((1 - prior) / prior))
     return layer

@@ -12,6 +12,30 @@ from fate.errors import FateError
 
 #: "hardswish" is nearly "silu", made of multiplications alone: for small models on CPUs, where exp takes its time.
 Activation = Literal["silu", "hardswish", "relu", "none"]
+#: Numbers of images that ``AnyCountConv2d`` is run with in training are multiples of this.
+COUNTS = 16
+
+
+class AnyCountConv2d(nn.Conv2d):
+    """``nn.Conv2d`` for a number of images that changes from call to call, as that of labelled windows does.
+
+    cuDNN prepares itself for every number that it has not seen, one or two ms for each convolution, and as much for
+    either gradient: 0.1 s for a detection head. So in training on a GPU, of a teacher too, zeros fill batches up to
+    numbers that come again, and what is made of them goes.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[N, in, H, W] → [N, out, H', W']."""
+        missing = -input.shape[0] % COUNTS
+        if missing == 0 or not must_prepare(input):
+            return super().forward(input)
+        filled = nn.functional.pad(input, (0, 0, 0, 0, 0, 0, 0, missing))
+        return super().forward(filled)[: input.shape[0]]
+
+
+def must_prepare(images: Tensor) -> bool:
+    """Whether cuDNN would prepare for the number of these; in pure inference it stays the same."""
+    return images.is_cuda and not torch.is_inference_mode_enabled()
 
 
 class ConvNormAct(nn.Module):
@@ -21,6 +45,7 @@ class ConvNormAct(nn.Module):
         kernel: side of the kernel, odd, so that (kernel - 1) / 2 zeros around the image keep its middle in place.
         groups: the convolution's groups.
         activation: "silu", "hardswish", "relu" or "none".
+        any_count: whether N changes from call to call, see ``AnyCountConv2d``.
     """
 
     def __init__(
@@ -31,11 +56,13 @@ class ConvNormAct(nn.Module):
         stride: int = 1,
         groups: int = 1,
         activation: Activation = "silu",
+        any_count: bool = False,
     ) -> None:
         super().__init__()
         if kernel % 2 == 0:
             raise FateError(f"a kernel of side {kernel} was given; expected an odd number")
-        self.conv = nn.Conv2d(
+        convolution = AnyCountConv2d if any_count else nn.Conv2d
+        self.conv = convolution(
             in_channels, out_channels, kernel, stride, padding=(kernel - 1) // 2, groups=groups, bias=False
         )
         self.norm = nn.BatchNorm2d(out_channels, eps=1e-5, momentum=0.1)
