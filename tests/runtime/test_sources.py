@@ -65,8 +65,21 @@ def test_a_file_is_played_at_its_own_pace_and_whole(tmp_path: Path) -> None:
         if len(piece):  # it comes when it is over, not before
             assert now[0] >= 100 + (piece.t_us[-1] - whole.t_us[0]) / 2e6
         given.append(piece)
+        given_us = piece.t_us[-1] if len(piece) else whole.t_us[0]
+        assert source.age_s(int(given_us)) == pytest.approx(now[0] - 100 - (given_us - whole.t_us[0]) / 2e6, abs=1e-9)
     assert Events.concatenate(given) == whole
     assert sum(slept) == pytest.approx(0.025, rel=0.01)
+
+
+def test_pieces_do_not_depend_on_the_blocks_that_are_read(tmp_path: Path) -> None:
+    fate.write_events(tmp_path / "drive.npz", drive(50_000))
+    played = [
+        list(FileSource(tmp_path / "drive.npz", piece_us=700, block_us=block, sleep=lambda _: None))
+        for block in (1, 700, 10_000, 10**9)
+    ]
+    assert Events.concatenate(played[0]) == drive(50_000)
+    for pieces in played[1:]:
+        assert pieces == played[0]
 
 
 def test_a_file_whose_reader_is_late_does_not_sleep_and_can_be_closed(tmp_path: Path) -> None:

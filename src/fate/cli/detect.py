@@ -109,7 +109,7 @@ def _live(
     from fate.runtime.loading import load_detector
 
     detector = load_detector(model, device)
-    source = open_source(files[0], options["sensor"], options["format"])
+    source = open_source(files[0], options["sensor"], options["format"], hz)
     with args.task_bar() as show:
 
         def tell(frame: Any) -> None:

@@ -201,11 +201,13 @@ class _Found:
 
     def add(self, t_us: int, seen: Detections, floor: float) -> None:
         self.times.append(t_us)
-        scores = seen.scores if seen.objectness is None else torch.minimum(seen.scores, seen.objectness)
-        keep = torch.nonzero(scores >= floor).flatten()[:MOST]  # they come best first
+        scores = seen.scores.numpy()
+        if seen.objectness is not None:
+            scores = np.minimum(scores, seen.objectness.numpy())
+        keep = np.flatnonzero(scores >= floor)[:MOST]  # they come best first
         if len(keep):
-            parts = (part[keep].numpy() for part in (seen.boxes, scores.clamp(0, 1), seen.class_ids))
-            self.rows.append(_Rows(t_us, *parts))
+            boxes, class_ids = seen.boxes.numpy()[keep], seen.class_ids.numpy()[keep]
+            self.rows.append(_Rows(t_us, boxes, scores[keep].clip(0, 1), class_ids))
 
     def labels(self, facts: dict[str, Any]) -> Labels:
         if not self.rows:

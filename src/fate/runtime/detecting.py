@@ -66,9 +66,17 @@ class Detected:
             f"boxes of score ≥ {given['threshold']:g}: {', '.join(kinds)}",
             f"latency p50 / p99, ms: {', '.join(spent)}; a window lasts {given['budget_ms']:g} ms, and"
             f" {given['within_budget']:.1%} were done in that time",
+            *_age(given.get("age_ms")),
             f"dropped: {', '.join(lost) or 'nothing'}",
             *(f"note: {note}" for note in given["notes"]),
         ]
+
+
+def _age(ms: tuple[float, float, float] | None) -> list[str]:
+    """Of live windows."""
+    if ms is None:
+        return []
+    return [f"from a window's end to its boxes: {ms[0]:.2f} ms (p50), {ms[1]:.2f} (p99), {ms[2]:.2f} at most"]
 
 
 def detect(

@@ -31,6 +31,7 @@ class StreamFrame:
     restarted: str = ""  #: why memory and tracks began anew with this window; empty where they did not
     waited_ms: float = 0.0  #: live: from the window's closing to the start of its detection
     late: bool = False  #: live: whether the boxes came after the budget
+    age_ms: float | None = None  #: live: from the window's end to its boxes, where the source knows when that end was
 
     @property
     def total_ms(self) -> float:

@@ -18,7 +18,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 from fate.errors import FateError, FateWarning
 from fate.events.events import Events, Sensor
@@ -47,6 +47,14 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Ends the iteration, from any thread."""
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """A source that knows when something happened."""
+
+    def age_s(self, t_us: int) -> float:
+        """Seconds since this time of the events."""
 
 
 class WindowDetecting(Protocol):
@@ -135,6 +143,7 @@ class LiveStream:
         if patience_us < 0:
             raise FateError(f"a patience of {patience_us} µs was given; expected 0 or more")
         self.source, self.counts = source, windower.counts
+        self._timed = source if isinstance(source, Timed) else None
         self._windower, self._detect, self._clock = windower, detect, clock
         self._budget_s, self._patience_us = budget_ms / 1000, patience_us
         self._waiting = NewestWins(waiting, self._budget_s, self.counts)
@@ -171,6 +180,8 @@ class LiveStream:
         if self._clock() - taken.at > self._budget_s:
             self.counts.windows_late += 1
             frame = replace(frame, late=True)
+        if self._timed is not None:
+            frame = replace(frame, age_ms=1e3 * self._timed.age_s(frame.t_us))
         return frame
 
     def __enter__(self) -> Self:

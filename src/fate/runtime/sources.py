@@ -80,6 +80,7 @@ class FileSource:
         start_us: int | None = None,
         end_us: int | None = None,
         piece_us: int = 5_000,
+        block_us: int = 20_000,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
@@ -88,17 +89,21 @@ class FileSource:
         speed: 1 for real time, 10 for ten times as fast.
         start_us, end_us: the part that is played.
         piece_us: events are handed over in pieces of this length, each when its time is over.
+        block_us: and read ahead of their time in blocks of this length, about: whole pieces.
         clock, sleep: in seconds.
         """
-        if not speed > 0 or piece_us < 1:
+        if not speed > 0 or piece_us < 1 or block_us < 1:
             raise FateError(
-                f"a speed of {speed:g} in pieces of {piece_us} µs was asked for; expected more than 0, 1 or more"
+                f"a speed of {speed:g} in pieces of {piece_us} and blocks of {block_us} µs was asked for; expected more"
+                " than 0, 1 or more"
             )
         # each thread reads with a recording of its own
         self._recording = open_recording(recording) if isinstance(recording, str | PathLike) else copy.copy(recording)
         self._start = self._recording.start_us if start_us is None else int(start_us)
         self._end = self._recording.end_us if end_us is None else int(end_us)
         self._speed, self._piece_us, self._clock = speed, piece_us, clock
+        self._block_us = -(-block_us // piece_us) * piece_us
+        self._began: float | None = None
         self._closed = threading.Event()
         self._sleep = self._closed.wait if sleep is None else sleep
         self.counts: dict[str, int] = {}  #: a file loses nothing
@@ -111,16 +116,23 @@ class FileSource:
     def __iter__(self) -> Iterator[Events]:
         with self._recording:
             self._recording.read(self._start, min(self._start + self._piece_us, self._end))  # readers compile at first
-            began = self._clock()
-            for first in range(self._start, self._end, self._piece_us):
-                last = min(first + self._piece_us, self._end)
-                events = self._recording.read(first, last)
-                due = began + (last - self._start) / 1e6 / self._speed
-                if (early := due - self._clock()) > 0:
-                    self._sleep(early)
-                if self._closed.is_set():
-                    return
-                yield events
+            self._began = self._clock()
+            for first in range(self._start, self._end, self._block_us):
+                last = min(first + self._block_us, self._end)
+                block = self._recording.read(first, last)
+                for start in range(first, last, self._piece_us):
+                    end = min(start + self._piece_us, last)
+                    if (early := -self.age_s(end)) > 0:
+                        self._sleep(early)
+                    if self._closed.is_set():
+                        return
+                    yield block.between(start, end)
+
+    def age_s(self, t_us: int) -> float:
+        """Seconds since the playing came to this time of the recording; less than 0 before."""
+        now = self._clock()
+        began = now if self._began is None else self._began
+        return now - began - (t_us - self._start) / 1e6 / self._speed
 
     def close(self) -> None:
         """End."""

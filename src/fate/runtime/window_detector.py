@@ -22,6 +22,8 @@ from fate.runtime.windowing import ClosedWindow
 
 #: Detections down to this share of the threshold go on with a track that is there; they begin none, and are not shown.
 WEAK = 0.5
+#: Windows that are detected before the first one that counts: caches fill, memory is taken.
+WARM_UP = 3
 
 
 class Ids:
@@ -115,12 +117,17 @@ class WindowDetector:
             self.ids.reset()
 
     def warm_up(self, duration_us: int) -> None:
-        """Compile and record what the first windows would have to wait for."""
+        """Compile and record what the first windows would have to wait for, suppression and copies too."""
         if isinstance(self.step, GraphStep):
             self.step.prepare(LEAST_ROOM, duration_us)
-        else:
-            self.step(EventBatch.from_windows([(Window(0, duration_us), _some_events(self.step.detector.sensor))]))
+        batch = EventBatch.from_windows([(Window(0, duration_us), _some_events(self.step.detector.sensor))])
+        for _ in range(WARM_UP):
+            self.step(batch)
         self.step.reset()
+        if self.ids is not None:
+            follower = Ids(begin_score=0.0)
+            for t_us in range(WARM_UP):
+                follower.step(t_us, np.array([[0, 0, 9, 9]], np.float32), np.ones(1, np.float32), np.zeros(1, np.int64))
 
     def _moment(self, name: str) -> Callable[..., None]:
         def note(*_: Any) -> None:

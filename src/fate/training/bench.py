@@ -17,8 +17,8 @@ from fate.training.teacher import follow
 
 #: Steps before the clock starts; compiling takes some of them.
 WARMUP = 6
-#: Seconds on a GPU before: cuDNN prepares itself for every number of labelled windows when it first sees it.
-WARMUP_S = 12.0
+#: Seconds on a GPU before: cuDNN prepares itself for every size of batch that a head sees first.
+WARMUP_S = 8.0
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional
 
 from fate.models.boxes import cxcywh_from_xyxy, pairwise_giou
+from fate.models.heads.assignment import cheapest_pairs
+from fate.models.heads.targets import sent
 from fate.models.nms import Candidates, suppress
 from fate.models.outputs import Outputs
 
@@ -95,13 +96,10 @@ def matched(teacher: Followed, student: Outputs, size: Sequence[int]) -> Pairs:
     of_box = torch.cdist(theirs, ours, p=1)
     of_giou = -pairwise_giou(teacher.boxes, student.boxes.float())
     cost = sum(weight * part for weight, part in zip(COSTS, (of_class, of_box, of_giou), strict=True))
-    table = torch.nan_to_num(torch.as_tensor(cost)).cpu().numpy()  # one copy for all windows
-    counts = teacher.there.sum(1).cpu().tolist()
-    found = [linear_sum_assignment(table[window, :count]) for window, count in enumerate(counts)]
-    columns = [np.repeat(np.arange(len(counts)), counts), *map(np.concatenate, zip(*found, strict=True))]
-    if not counts or not sum(counts):
-        columns = [np.zeros(0, np.int64)] * 3
-    return Pairs(*(torch.from_numpy(np.asarray(column, np.int64)).to(ours.device) for column in columns))
+    counts = teacher.there.sum(1).tolist()
+    pairs = cheapest_pairs(torch.nan_to_num(torch.as_tensor(cost)), counts)
+    found = sent(torch.from_numpy(np.stack([pairs.window, pairs.row, pairs.column])), ours.device)
+    return Pairs(*found)
 
 
 def consistency(teacher: Followed, student: Outputs, size: Sequence[int], windows: Tensor | float) -> dict[str, Tensor]:

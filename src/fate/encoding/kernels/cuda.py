@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import torch
@@ -29,10 +29,24 @@ from fate.errors import FateError
 CELLS = 2
 #: Programs that fill a large GPU: of more, each takes several blocks of cells, since most have none but empty ones.
 ENOUGH = 32_768
-#: Programs that cap pillars or sum gradients over a whole batch; each takes every n-th, whatever the GPU.
-SUMMING = 1024
-#: Programs that sum products of features, in a large batch.
-MOMENTS = 4096
+#: Programs that cap pillars; each takes every n-th, whatever the GPU.
+CAPPING = 1024
+#: Programs of one warp that sum over a large batch; each takes every n-th cell or block of cells, whatever the GPU.
+SUMMING = 8192
+#: Which of the sums of ``kernels.add_moments_of_features`` is the product of two features: x, y, tau, p, offsets of x,
+#: y, tau from the pillar's mean, of x, y from its middle; and 1. Offsets from a mean sum to nothing.
+PRODUCTS = """
+    s_xx  s_xy  s_xt s_xp c_xx c_xy c_xt m_x_x m_y_x s_x
+    s_xy  s_yy  s_yt s_yp c_xy c_yy c_yt m_x_y m_y_y s_y
+    s_xt  s_yt  s_tt s_tp c_xt c_yt c_tt m_xt  m_yt  s_t
+    s_xp  s_yp  s_tp s_1  c_xp c_yp c_tp m_xp  m_yp  s_p
+    c_xx  c_xy  c_xt c_xp c_xx c_xy c_xt c_xx  c_xy  -
+    c_xy  c_yy  c_yt c_yp c_xy c_yy c_yt c_xy  c_yy  -
+    c_xt  c_yt  c_tt c_tp c_xt c_yt c_tt c_xt  c_yt  -
+    m_x_x m_x_y m_xt m_xp c_xx c_xy c_xt m_xx  m_xy  m_x
+    m_y_x m_y_y m_yt m_yp c_xy c_yy c_yt m_xy  m_yy  m_y
+    s_x   s_y   s_t  s_p  -    -    -    m_x   m_y   s_1
+"""
 #: Windows shorter than this, µs, leave room for an event in 32 bits.
 SHORT_US = 1 << 31 - 14
 
@@ -143,7 +157,7 @@ def _cap_events(batch: EventBatch, spec: PillarSpec, first: int, cells: _Cells) 
     if spec.max_events is None or not batch.num_events:
         return
     priority = torch.empty(batch.num_events, dtype=torch.int64, device=batch.device)
-    binning.cap_events[(SUMMING,)](
+    binning.cap_events[(CAPPING,)](
         cells.begin, cells.size, cells.packed, priority, batch.start_us, cells.counts, cells.full, first, spec.cells,
         spec.max_events, BLOCK=128, num_warps=1,
     )  # fmt: skip
@@ -151,18 +165,30 @@ def _cap_events(batch: EventBatch, spec: PillarSpec, first: int, cells: _Cells) 
 
 def moments(prepared: Prepared) -> tuple[Tensor, Tensor, Tensor]:
     """How many events are in the image, the sum [D] of their features, and of products of two [D, D]; float64."""
-    spec = prepared.spec
-    total, cells = prepared.windows * spec.cells, 8
-    programs = min(triton.cdiv(total, 16 * cells), MOMENTS)
-    parts = torch.empty(programs, 16, 16, dtype=torch.float64, device=prepared.begin.device)
+    spec, total = prepared.spec, len(prepared.begin)
+    programs = min(triton.cdiv(total, 32), SUMMING)
+    parts = torch.empty(programs, len(kernels.SUMS), dtype=torch.float64, device=prepared.begin.device)
     with _on(parts.device):
         kernels.add_moments_of_features[(programs,)](
-            prepared.begin, prepared.size, prepared.packed, prepared.described[1], prepared.duration_us, parts, total,
-            spec.cells, spec.columns, *spec.sensor, SIDE=spec.pillar, CENTER=spec.center_offsets, CELLS=cells,
-            num_warps=2,
+            prepared.begin, prepared.size, prepared.packed, prepared.duration_us, parts, total, spec.cells,
+            spec.columns, SIDE=spec.pillar, CELLS=32, num_warps=1,
         )  # fmt: skip
-    sums = parts.sum(0)[: spec.features + 1, : spec.features + 1]
-    return sums[-1, -1], sums[-1, :-1], sums[:-1, :-1]
+    place, factor = _products(spec.features, tuple(spec.sensor), parts.device)
+    products = parts.sum(0)[place] * factor
+    return products[-1, -1], products[-1, :-1], products[:-1, :-1]
+
+
+@cache
+def _products(features: int, sensor: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """``PRODUCTS`` of D features and 1: which sum, [D + 1, D + 1], and by what it is multiplied."""
+    height, width = sensor
+    chosen = [*range(features), 9]
+    names = [line.split() for line in PRODUCTS.split("\n") if line]
+    place = [[kernels.SUMS.index(names[i][j]) if names[i][j] != "-" else 0 for j in chosen] for i in chosen]
+    there = torch.tensor([[names[i][j] != "-" for j in chosen] for i in chosen], dtype=torch.float64)
+    scale = torch.tensor([(1 / width, 1 / height, 1, 1, 1 / width, 1 / height, 1, 1 / width, 1 / height, 1)[i]
+                          for i in chosen], dtype=torch.float64)  # fmt: skip
+    return torch.tensor(place, device=device), (there * scale[:, None] * scale).to(device)
 
 
 def fold_running(linear: nn.Linear, norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
@@ -195,22 +221,34 @@ def forward(prepared: Prepared, weights: Weights) -> Tensor:
 
 def backward(prepared: Prepared, weights: Weights, gradient: Tensor) -> Gradients:
     """What the weights get of the image's gradient [B, C, H, W]."""
-    spec, channels = prepared.spec, len(weights.beta)
+    spec, channels, total = prepared.spec, len(weights.beta), len(prepared.begin)
     given = gradient.permute(0, 2, 3, 1).contiguous()
-    width, degree = triton.next_power_of_2(channels), triton.next_power_of_2(spec.moments)
-    device = gradient.device
-    rows = torch.empty(SUMMING, kernels.ROWS, width, dtype=torch.float32, device=device)
-    mixed_rows = torch.empty(SUMMING, width, degree, dtype=torch.float32, device=device)
-    with _on(device):
-        kernels.backward[(SUMMING,)](
-            prepared.begin, prepared.size, prepared.packed, *prepared.described, prepared.duration_us,
-            *_contiguous(weights), given, rows, mixed_rows, prepared.windows * spec.cells, spec.cells, spec.columns,
-            *spec.sensor, channels, SIDE=spec.pillar, CENTER=spec.center_offsets, K=spec.moments, DEGREE=degree,
-            CELLS=4, CHANNELS=width, num_warps=4,
-        )  # fmt: skip
-    sums = rows.double().sum(0)[:, :channels].to(weights.scale.dtype)
-    alpha = mixed_rows.double().sum(0)[:channels, : spec.moments].to(weights.alpha.dtype)
-    return Gradients(sums[: spec.features].T.contiguous(), sums[9], alpha, sums[10])
+    width = triton.next_power_of_2(channels)
+    scale, shift, alpha, _ = _contiguous(weights)
+    rows = torch.empty(min(triton.cdiv(total, 64), SUMMING), kernels.ROWS, width, device=gradient.device)
+    degrees = []
+    for first in range(0, spec.moments, kernels.DEGREES):
+        with _on(gradient.device):
+            kernels.backward[(len(rows),)](
+                prepared.begin, prepared.size, prepared.packed, *prepared.described, prepared.duration_us, scale, shift,
+                alpha, given, rows, total, spec.cells, spec.columns, *spec.sensor, channels, SIDE=spec.pillar,
+                CENTER=spec.center_offsets, K=spec.moments, FIRST=first, CHANNELS=width, num_warps=1,
+            )  # fmt: skip
+        sums = rows.sum(0, dtype=torch.float64)[:, :channels]
+        degrees.append(sums[11:15])
+    mixed = torch.cat(degrees)[: spec.moments].T.to(weights.alpha.dtype)
+    found = (_combination(spec.features, tuple(spec.sensor), gradient.device) @ sums[:11]).to(weights.scale.dtype)
+    return Gradients(found[:-2].T.contiguous(), found[-2], mixed.contiguous(), found[-1])
+
+
+@cache
+def _combination(features: int, sensor: tuple[int, int], device: torch.device) -> Tensor:
+    """[D + 2, 11]: how the sums of ``kernels.backward`` make the gradients of scale, shift and beta."""
+    height, width = sensor
+    x, y, tau, p, one, beta, at_x, at_y, mean_x, mean_y, mean_tau = torch.eye(11, dtype=torch.float64)
+    rows = [(x + at_x) / width, (y + at_y) / height, tau, p, (x - mean_x) / width, (y - mean_y) / height]
+    rows += [tau - mean_tau, x / width, y / height]
+    return torch.stack([*rows[:features], one, beta]).to(device)
 
 
 def _on(device: torch.device) -> AbstractContextManager[object]:

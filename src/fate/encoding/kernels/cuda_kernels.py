@@ -1,8 +1,8 @@
 """Triton kernels from pillars to the pseudo-image and back.
 
-A program has some cells and all channels: it goes through the first event of every cell, then the second, and so on.
-Where gradients are summed an event's ``features`` (Eq. 1), ``hidden`` value (Eq. 2) and ``mixture`` of polynomials are
-made one by one; ``forward`` has them folded together.
+``forward`` has some cells and all channels in a program, and goes through the first event of every cell, then the
+second, and so on; ``backward`` has one cell at a time. An event's hidden value (Eq. 2) is ``base`` + across · column +
+down · row + slope · tau + sign · p, with one base a pillar. ``add_moments_of_features`` has a cell in each lane.
 """
 
 import triton
@@ -10,8 +10,17 @@ import triton.language as tl
 
 from fate.encoding.kernels.cuda_binning import PLACE_BITS, PLACE_MASK
 
-#: Rows of what ``backward`` sums for each channel: nine features (seven without the centre), shift, beta; padding.
+#: What ``add_moments_of_features`` sums, in its order: s…, all events, by their place in the frame; c…, within pillars,
+#: from their means; m…, from their middles (what stands last in m_x_y is a place in the frame).
+SUMS = (
+    "s_1", "s_x", "s_y", "s_t", "s_p", "s_xx", "s_xy", "s_yy", "s_xt", "s_yt", "s_xp", "s_yp", "s_tt", "s_tp",
+    "c_xx", "c_xy", "c_yy", "c_xt", "c_yt", "c_tt", "c_xp", "c_yp", "c_tp",
+    "m_x", "m_y", "m_xx", "m_xy", "m_yy", "m_xt", "m_yt", "m_xp", "m_yp", "m_x_x", "m_x_y", "m_y_x", "m_y_y",
+)  # fmt: skip
+#: Rows of what ``backward`` sums for each channel; see its last lines for their order.
 ROWS = 16
+#: Degrees of polynomials that one call of ``backward`` sums for.
+DEGREES = 4
 
 
 @triton.jit
@@ -19,46 +28,6 @@ def corner(cell, cells, columns, SIDE: tl.constexpr):
     """Column and row of a pillar's corner in pixels."""
     inside = cell % cells
     return (inside % columns * SIDE).to(tl.float32), (inside // columns * SIDE).to(tl.float32)
-
-
-@triton.jit
-def features(event, per_us, x0, y0, mean_x, mean_y, mean_tau, height, width, SIDE: tl.constexpr):
-    """x, y, tau, p, offsets from the mean (x, y, tau) and from the centre (x, y) of one event of each cell."""
-    place = (event & PLACE_MASK).to(tl.int32)
-    tau = (event >> PLACE_BITS).to(tl.float32) * per_us - 1.0
-    column, row = (place >> 1) % SIDE, (place >> 1) // SIDE
-    x, y, p = column.to(tl.float32), row.to(tl.float32), (place & 1).to(tl.float32) * 2.0 - 1.0
-    middle: tl.constexpr = (SIDE - 1) / 2
-    return ((x0 + x) / width, (y0 + y) / height, tau, p, (x - mean_x) / width, (y - mean_y) / height, tau - mean_tau,
-            (x - middle) / width, (y - middle) / height)  # fmt: skip
-
-
-@triton.jit
-def hidden(f0, f1, f2, f3, f4, f5, f6, f7, f8, scale, shift, c, used, D: tl.constexpr):
-    """scale · features + shift, [cells, C], before ReLU."""
-    value = tl.load(shift + c, mask=used, other=0.0)[None, :]
-    value = value + f0[:, None] * tl.load(scale + c * D, mask=used, other=0.0)[None, :]
-    value = value + f1[:, None] * tl.load(scale + c * D + 1, mask=used, other=0.0)[None, :]
-    value = value + f2[:, None] * tl.load(scale + c * D + 2, mask=used, other=0.0)[None, :]
-    value = value + f3[:, None] * tl.load(scale + c * D + 3, mask=used, other=0.0)[None, :]
-    value = value + f4[:, None] * tl.load(scale + c * D + 4, mask=used, other=0.0)[None, :]
-    value = value + f5[:, None] * tl.load(scale + c * D + 5, mask=used, other=0.0)[None, :]
-    value = value + f6[:, None] * tl.load(scale + c * D + 6, mask=used, other=0.0)[None, :]
-    if D == 9:
-        value = value + f7[:, None] * tl.load(scale + c * D + 7, mask=used, other=0.0)[None, :]
-        value = value + f8[:, None] * tl.load(scale + c * D + 8, mask=used, other=0.0)[None, :]
-    return value
-
-
-@triton.jit
-def mixture(tau, share, alpha, c, used, K: tl.constexpr):
-    """share · Σ_k alpha_k L_k(tau), [cells, C]."""
-    old, new = tl.zeros_like(tau), share
-    mixed = new[:, None] * tl.load(alpha + c * K, mask=used, other=0.0)[None, :]
-    for k in tl.static_range(1, K):
-        old, new = new, ((2 * k - 1) * tau * new - (k - 1) * old) / k
-        mixed = mixed + new[:, None] * tl.load(alpha + c * K + k, mask=used, other=0.0)[None, :]
-    return mixed
 
 
 @triton.jit
@@ -98,7 +67,6 @@ def forward(begin, size, packed, duration_us, scale, shift, alpha, beta, image, 
             CELLS: tl.constexpr, BLOCKS: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
     """The image [cells, C]: Eq. 6 and 7 where a cell has events, zero elsewhere.
 
-    An event's hidden value is ``base`` + across · column + down · row + slope · tau + sign · p, with one base a pillar.
     Events of equal times form a run: their hidden values are summed, and get their weight (Eq. 5) and polynomials when
     the next time is known.
     """
@@ -173,120 +141,224 @@ def forward(begin, size, packed, duration_us, scale, shift, alpha, beta, image, 
 
 
 @triton.jit
-def backward(begin, size, packed, share, mean, duration_us, scale, shift, alpha, beta, image, rows, mixed_rows, total,
-             cells, columns, height, width, channels, SIDE: tl.constexpr, CENTER: tl.constexpr, K: tl.constexpr,
-             DEGREE: tl.constexpr, CELLS: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
-    """Gradients summed over every n-th block of cells; ``image`` is the image's gradient [cells, C]."""
+def backward(begin, size, packed, share, mean, duration_us, scale, shift, alpha, image, rows, total, cells, columns,
+             height, width, channels, SIDE: tl.constexpr, CENTER: tl.constexpr, K: tl.constexpr, FIRST: tl.constexpr,
+             CHANNELS: tl.constexpr):  # fmt: skip
+    """Gradients summed over every n-th cell; ``image`` is the image's gradient [cells, C].
+
+    Of the polynomials' weights four are summed, from degree ``FIRST`` on.
+    """
     c = tl.arange(0, CHANNELS)
     used = c < channels
     D: tl.constexpr = 9 if CENTER else 7
-    d0 = tl.zeros((CHANNELS,), tl.float32)
-    d1, d2, d3, d4, d5, d6, d7, d8, d9, d10 = d0, d0, d0, d0, d0, d0, d0, d0, d0, d0
-    by_degree = tl.zeros((CHANNELS, DEGREE), tl.float32)
-    degree = tl.arange(0, DEGREE)
-    for block in range(tl.program_id(0), tl.cdiv(total, CELLS), tl.num_programs(0)):
-        cell = block * CELLS + tl.arange(0, CELLS)
-        n = tl.load(size + cell, mask=cell < total, other=0)
-        most = tl.max(n, 0)
-        if most > 0:
-            here = n > 0
-            origin = tl.load(begin + cell, mask=here, other=0)
-            per_us = 2.0 / tl.load(duration_us + cell // cells, mask=here, other=1).to(tl.float32)
-            mean_x = tl.load(mean + cell, mask=here, other=0.0)
-            mean_y = tl.load(mean + total + cell, mask=here, other=0.0)
-            mean_tau = tl.load(mean + 2 * total + cell, mask=here, other=0.0)
+    middle: tl.constexpr = (SIDE - 1) / 2
+    row = scale + c * D
+    w_x, w_y = tl.load(row, mask=used, other=0.0) / width, tl.load(row + 1, mask=used, other=0.0) / height
+    slope, sign = tl.load(row + 2, mask=used, other=0.0), tl.load(row + 3, mask=used, other=0.0)
+    m_x, m_y = tl.load(row + 4, mask=used, other=0.0) / width, tl.load(row + 5, mask=used, other=0.0) / height
+    m_tau = tl.load(row + 6, mask=used, other=0.0)
+    constant = tl.load(shift + c, mask=used, other=0.0)
+    across, down, slope = w_x + m_x, w_y + m_y, slope + m_tau
+    if CENTER:
+        c_x, c_y = tl.load(row + 7, mask=used, other=0.0) / width, tl.load(row + 8, mask=used, other=0.0) / height
+        across, down, constant = across + c_x, down + c_y, constant - (c_x + c_y) * middle
+    nothing = tl.zeros((CHANNELS,), tl.float32)
+    of_x, of_y, of_tau, of_p, of_one, of_beta = nothing, nothing, nothing, nothing, nothing, nothing
+    at_x, at_y, mean_of_x, mean_of_y, mean_of_tau = nothing, nothing, nothing, nothing, nothing
+    degree_0, degree_1, degree_2, degree_3 = nothing, nothing, nothing, nothing
+    for cell in range(tl.program_id(0), total, tl.num_programs(0)):
+        n = tl.load(size + cell)
+        if n > 0:
+            origin = tl.load(begin + cell)
+            event, part = tl.load(packed + origin), tl.load(share + origin)
+            per_us = 2.0 / tl.load(duration_us + cell // cells).to(tl.float32)
+            mean_x, mean_y = tl.load(mean + cell), tl.load(mean + total + cell)
+            mean_tau = tl.load(mean + 2 * total + cell)
             x0, y0 = corner(cell, cells, columns, SIDE)
-            address = cell[:, None].to(tl.int64) * channels + c[None, :]
-            given = tl.load(image + address, mask=here[:, None] & used[None, :], other=0.0)
-            nothing = tl.zeros((CELLS, CHANNELS), tl.float32)
-            s_x, s_y, s_tau, s_p, s_1 = nothing, nothing, nothing, nothing, nothing
-            moment = tl.zeros((CELLS, CHANNELS, DEGREE), tl.float32)
-            for m in range(0, most):
-                event = tl.load(packed + origin + m, mask=m < n, other=0)
-                part = tl.load(share + origin + m, mask=m < n, other=0.0)
-                f0, f1, f2, f3, f4, f5, f6, f7, f8 = features(
-                    event, per_us, x0, y0, mean_x, mean_y, mean_tau, height, width, SIDE
-                )
-                value = hidden(f0, f1, f2, f3, f4, f5, f6, f7, f8, scale, shift, c, used, D)
-                change = tl.where(value > 0.0, given * mixture(f2, part, alpha, c, used, K), 0.0)
-                value = tl.where(value < 0.0, 0.0, value)
-                old, new = tl.zeros_like(part), part
-                basis = tl.where(degree[None, :] == 0, new[:, None], 0.0)
+            given = tl.load(image + tl.cast(cell, tl.int64) * channels + c, mask=used, other=0.0)
+            base = constant + x0 * w_x + y0 * w_y - mean_x * m_x - mean_y * m_y - mean_tau * m_tau
+            here = nothing
+            for m in range(1, n + 1):
+                coming = tl.load(packed + origin + m, mask=m < n, other=0)  # on its way while this event is worked on
+                coming_part = tl.load(share + origin + m, mask=m < n, other=0.0)
+                place = (event & PLACE_MASK).to(tl.int32)
+                tau = (event >> PLACE_BITS).to(tl.float32) * per_us - 1.0
+                x, y = ((place >> 1) % SIDE).to(tl.float32), ((place >> 1) // SIDE).to(tl.float32)
+                p = (place & 1).to(tl.float32) * 2.0 - 1.0
+                value = base + x * across + y * down + tau * slope + p * sign
+                felt = given * tl.where(value < 0.0, 0.0, value)  # a NaN stays one
+                old, new = 0.0 * part, part
+                mixed = new * tl.load(alpha + c * K, mask=used, other=0.0)
+                if FIRST == 0:
+                    degree_0 += felt * new
                 for k in tl.static_range(1, K):
-                    old, new = new, ((2 * k - 1) * f2 * new - (k - 1) * old) / k
-                    basis = tl.where(degree[None, :] == k, new[:, None], basis)
-                moment += value[:, :, None] * basis[:, None, :]
-                s_x += change * f7[:, None]  # offsets from the centre stand for the event's place in the pillar
-                s_y += change * f8[:, None]
-                s_tau += change * f2[:, None]
-                s_p += change * f3[:, None]
-                s_1 += change
-            middle: tl.constexpr = (SIDE - 1) / 2
-            d0 += tl.sum(s_x + s_1 * ((x0 + middle) / width)[:, None], 0)
-            d1 += tl.sum(s_y + s_1 * ((y0 + middle) / height)[:, None], 0)
-            d2 += tl.sum(s_tau, 0)
-            d3 += tl.sum(s_p, 0)
-            d4 += tl.sum(s_x - s_1 * ((mean_x - middle) / width)[:, None], 0)
-            d5 += tl.sum(s_y - s_1 * ((mean_y - middle) / height)[:, None], 0)
-            d6 += tl.sum(s_tau - s_1 * mean_tau[:, None], 0)
-            d7 += tl.sum(s_x, 0)
-            d8 += tl.sum(s_y, 0)
-            d9 += tl.sum(s_1, 0)
-            d10 += tl.sum(given, 0)
-            by_degree += tl.sum(moment * given[:, :, None], 0)
+                    old, new = new, ((2 * k - 1) * tau * new - (k - 1) * old) / k
+                    mixed += new * tl.load(alpha + c * K + k, mask=used, other=0.0)
+                    if k == FIRST:
+                        degree_0 += felt * new
+                    if k == FIRST + 1:
+                        degree_1 += felt * new
+                    if k == FIRST + 2:
+                        degree_2 += felt * new
+                    if k == FIRST + 3:
+                        degree_3 += felt * new
+                change = tl.where(value > 0.0, given * mixed, 0.0)
+                of_x += change * (x - middle)
+                of_y += change * (y - middle)
+                of_tau += change * tau
+                of_p += change * p
+                here += change
+                event, part = coming, coming_part
+            of_one += here
+            of_beta += given
+            at_x += here * (x0 + middle)
+            at_y += here * (y0 + middle)
+            mean_of_x += here * (mean_x - middle)
+            mean_of_y += here * (mean_y - middle)
+            mean_of_tau += here * mean_tau
     out = rows + tl.program_id(0) * 16 * CHANNELS + c
-    tl.store(out, d0)
-    tl.store(out + CHANNELS, d1)
-    tl.store(out + 2 * CHANNELS, d2)
-    tl.store(out + 3 * CHANNELS, d3)
-    tl.store(out + 4 * CHANNELS, d4)
-    tl.store(out + 5 * CHANNELS, d5)
-    tl.store(out + 6 * CHANNELS, d6)
-    tl.store(out + 7 * CHANNELS, d7)
-    tl.store(out + 8 * CHANNELS, d8)
-    tl.store(out + 9 * CHANNELS, d9)
-    tl.store(out + 10 * CHANNELS, d10)
-    out = mixed_rows + tl.program_id(0) * CHANNELS * DEGREE + c[:, None] * DEGREE + degree[None, :]
-    tl.store(out, by_degree)
+    tl.store(out, of_x)
+    tl.store(out + CHANNELS, of_y)
+    tl.store(out + 2 * CHANNELS, of_tau)
+    tl.store(out + 3 * CHANNELS, of_p)
+    tl.store(out + 4 * CHANNELS, of_one)
+    tl.store(out + 5 * CHANNELS, of_beta)
+    tl.store(out + 6 * CHANNELS, at_x)
+    tl.store(out + 7 * CHANNELS, at_y)
+    tl.store(out + 8 * CHANNELS, mean_of_x)
+    tl.store(out + 9 * CHANNELS, mean_of_y)
+    tl.store(out + 10 * CHANNELS, mean_of_tau)
+    tl.store(out + 11 * CHANNELS, degree_0)
+    tl.store(out + 12 * CHANNELS, degree_1)
+    tl.store(out + 13 * CHANNELS, degree_2)
+    tl.store(out + 14 * CHANNELS, degree_3)
+    tl.store(out + 15 * CHANNELS, nothing)
 
 
 @triton.jit
-def add_moments_of_features(begin, size, packed, mean, duration_us, parts, total, cells, columns, height, width,
-                            SIDE: tl.constexpr, CENTER: tl.constexpr, CELLS: tl.constexpr):  # fmt: skip
-    """Products of two features, [16, 16], summed over every n-th block of cells; feature D is 1."""
-    d = tl.arange(0, 16)
-    sums = tl.zeros((16, 16), tl.float64)  # a variance is a small difference of these
+def add_moments_of_features(begin, size, packed, duration_us, sums, total, cells, columns, SIDE: tl.constexpr,
+                            CELLS: tl.constexpr):  # fmt: skip
+    """Sums over the events of every n-th block of cells from which all products of two features follow.
+
+    A value less its pillar's mean sums to zero over the pillar: with anything that is constant there its products
+    vanish, and what is left of the others is the pillar's covariance.
+    """
+    none = tl.zeros((CELLS,), tl.float64)  # a variance is a small difference of these
+    s_1, s_x, s_y, s_t, s_p, s_xx, s_xy, s_yy, s_xt = none, none, none, none, none, none, none, none, none
+    s_yt, s_xp, s_yp, s_tt, s_tp, c_xx, c_xy, c_yy, c_xt = none, none, none, none, none, none, none, none, none
+    c_yt, c_tt, c_xp, c_yp, c_tp, m_x, m_y, m_xx, m_xy = none, none, none, none, none, none, none, none, none
+    m_yy, m_xt, m_yt, m_xp, m_yp, m_x_x, m_x_y, m_y_x, m_y_y = none, none, none, none, none, none, none, none, none
+    middle: tl.constexpr = (SIDE - 1) / 2
     for block in range(tl.program_id(0), tl.cdiv(total, CELLS), tl.num_programs(0)):
         cell = block * CELLS + tl.arange(0, CELLS)
         n = tl.load(size + cell, mask=cell < total, other=0)
         most = tl.max(n, 0)
         if most > 0:
-            here = n > 0
-            origin = tl.load(begin + cell, mask=here, other=0)
-            per_us = 2.0 / tl.load(duration_us + cell // cells, mask=here, other=1).to(tl.float32)
-            mean_x = tl.load(mean + cell, mask=here, other=0.0)
-            mean_y = tl.load(mean + total + cell, mask=here, other=0.0)
-            mean_tau = tl.load(mean + 2 * total + cell, mask=here, other=0.0)
-            x0, y0 = corner(cell, cells, columns, SIDE)
+            origin = tl.load(begin + cell, mask=n > 0, other=0)
+            per_us = 2.0 / tl.load(duration_us + cell // cells, mask=n > 0, other=1).to(tl.float64)
+            zero = tl.zeros_like(n)
+            x, y, b, xx, xy, yy, xb, yb = zero, zero, zero, zero, zero, zero, zero, zero
+            t, tt, xt, yt, bt = none, none, none, none, none
+            coming = tl.load(packed + origin, mask=n > 0, other=0)
             for m in range(0, most):
-                event = tl.load(packed + origin + m, mask=m < n, other=0)
-                f0, f1, f2, f3, f4, f5, f6, f7, f8 = features(
-                    event, per_us, x0, y0, mean_x, mean_y, mean_tau, height, width, SIDE
-                )
-                one = (m < n).to(tl.float32)
-                row = tl.where(d[None, :] == 0, f0[:, None], 0.0)
-                row = tl.where(d[None, :] == 1, f1[:, None], row)
-                row = tl.where(d[None, :] == 2, f2[:, None], row)
-                row = tl.where(d[None, :] == 3, f3[:, None], row)
-                row = tl.where(d[None, :] == 4, f4[:, None], row)
-                row = tl.where(d[None, :] == 5, f5[:, None], row)
-                row = tl.where(d[None, :] == 6, f6[:, None], row)
-                if CENTER:
-                    row = tl.where(d[None, :] == 7, f7[:, None], row)
-                    row = tl.where(d[None, :] == 8, f8[:, None], row)
-                    row = tl.where(d[None, :] == 9, 1.0, row)
-                else:
-                    row = tl.where(d[None, :] == 7, 1.0, row)
-                row = (row * one[:, None]).to(tl.float64)
-                sums += tl.sum(row[:, :, None] * row[:, None, :], 0)
-    tl.store(parts + tl.program_id(0) * 256 + d[:, None] * 16 + d[None, :], sums)
+                event = coming
+                coming = tl.load(packed + origin + m + 1, mask=m + 1 < n, other=0)
+                inside = m < n
+                place = (event & PLACE_MASK).to(tl.int32)  # 0 beyond the last
+                column, line, on = (place >> 1) % SIDE, (place >> 1) // SIDE, place & 1
+                tau = tl.where(inside, (event >> PLACE_BITS).to(tl.float64) * per_us - 1.0, 0.0)
+                x += column
+                y += line
+                b += on
+                xx += column * column
+                xy += column * line
+                yy += line * line
+                xb += column * on
+                yb += line * on
+                t += tau
+                tt += tau * tau
+                xt += tau * column
+                yt += tau * line
+                bt += tau * on
+            count = tl.maximum(n, 1).to(tl.float64)
+            one, x, y, b = n.to(tl.float64), x.to(tl.float64), y.to(tl.float64), b.to(tl.float64)
+            xx, xy, yy = xx.to(tl.float64), xy.to(tl.float64), yy.to(tl.float64)
+            p, xp, yp, tp = 2.0 * b - one, 2.0 * xb - x, 2.0 * yb - y, 2.0 * bt - t
+            x0, y0 = corner(cell, cells, columns, SIDE)
+            x0, y0 = x0.to(tl.float64), y0.to(tl.float64)
+            ax, ay = x - middle * one, y - middle * one  # from the pillar's middle
+            axx, ayx = xx - middle * x, xy - middle * x
+            axy, ayy = xy - middle * y, yy - middle * y
+            s_1 += one
+            s_x += x0 * one + x
+            s_y += y0 * one + y
+            s_t += t
+            s_p += p
+            s_xx += x0 * (x0 * one + 2.0 * x) + xx
+            s_xy += x0 * (y0 * one + y) + y0 * x + xy
+            s_yy += y0 * (y0 * one + 2.0 * y) + yy
+            s_xt += x0 * t + xt
+            s_yt += y0 * t + yt
+            s_xp += x0 * p + xp
+            s_yp += y0 * p + yp
+            s_tt += tt
+            s_tp += tp
+            c_xx += xx - x * x / count
+            c_xy += xy - x * y / count
+            c_yy += yy - y * y / count
+            c_xt += xt - x * t / count
+            c_yt += yt - y * t / count
+            c_tt += tt - t * t / count
+            c_xp += xp - x * p / count
+            c_yp += yp - y * p / count
+            c_tp += tp - t * p / count
+            m_x += ax
+            m_y += ay
+            m_xx += axx - middle * ax
+            m_xy += axy - middle * ax
+            m_yy += ayy - middle * ay
+            m_xt += xt - middle * t
+            m_yt += yt - middle * t
+            m_xp += xp - middle * p
+            m_yp += yp - middle * p
+            m_x_x += x0 * ax + axx
+            m_x_y += y0 * ax + axy
+            m_y_x += x0 * ay + ayx
+            m_y_y += y0 * ay + ayy
+    out = sums + tl.program_id(0) * 36
+    tl.store(out + 0, tl.sum(s_1, 0))
+    tl.store(out + 1, tl.sum(s_x, 0))
+    tl.store(out + 2, tl.sum(s_y, 0))
+    tl.store(out + 3, tl.sum(s_t, 0))
+    tl.store(out + 4, tl.sum(s_p, 0))
+    tl.store(out + 5, tl.sum(s_xx, 0))
+    tl.store(out + 6, tl.sum(s_xy, 0))
+    tl.store(out + 7, tl.sum(s_yy, 0))
+    tl.store(out + 8, tl.sum(s_xt, 0))
+    tl.store(out + 9, tl.sum(s_yt, 0))
+    tl.store(out + 10, tl.sum(s_xp, 0))
+    tl.store(out + 11, tl.sum(s_yp, 0))
+    tl.store(out + 12, tl.sum(s_tt, 0))
+    tl.store(out + 13, tl.sum(s_tp, 0))
+    tl.store(out + 14, tl.sum(c_xx, 0))
+    tl.store(out + 15, tl.sum(c_xy, 0))
+    tl.store(out + 16, tl.sum(c_yy, 0))
+    tl.store(out + 17, tl.sum(c_xt, 0))
+    tl.store(out + 18, tl.sum(c_yt, 0))
+    tl.store(out + 19, tl.sum(c_tt, 0))
+    tl.store(out + 20, tl.sum(c_xp, 0))
+    tl.store(out + 21, tl.sum(c_yp, 0))
+    tl.store(out + 22, tl.sum(c_tp, 0))
+    tl.store(out + 23, tl.sum(m_x, 0))
+    tl.store(out + 24, tl.sum(m_y, 0))
+    tl.store(out + 25, tl.sum(m_xx, 0))
+    tl.store(out + 26, tl.sum(m_xy, 0))
+    tl.store(out + 27, tl.sum(m_yy, 0))
+    tl.store(out + 28, tl.sum(m_xt, 0))
+    tl.store(out + 29, tl.sum(m_yt, 0))
+    tl.store(out + 30, tl.sum(m_xp, 0))
+    tl.store(out + 31, tl.sum(m_yp, 0))
+    tl.store(out + 32, tl.sum(m_x_x, 0))
+    tl.store(out + 33, tl.sum(m_x_y, 0))
+    tl.store(out + 34, tl.sum(m_y_x, 0))
+    tl.store(out + 35, tl.sum(m_y_y, 0))
