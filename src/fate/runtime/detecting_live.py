@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 import time
@@ -56,13 +57,18 @@ def open_source(name: str, sensor: Sequence[int] | None = None, format: str | No
 
 
 @contextmanager
-def _short_turns() -> Iterator[None]:
-    """Threads of Python take turns after half a ms instead of five: a window lasts no longer than that at 200 Hz."""
+def _undisturbed() -> Iterator[None]:
+    """While a clock runs: threads take turns after half a ms instead of five, and what is there is not searched for
+    garbage again and again, which takes Python 20 ms with all of torch.
+    """
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, TURN_S))
+    gc.collect()
+    gc.freeze()
     try:
         yield
     finally:
+        gc.unfreeze()
         sys.setswitchinterval(before)
 
 
@@ -91,7 +97,7 @@ def detect_live(
     """
     frames: list[StreamFrame] = []
     began = time.perf_counter()
-    with _short_turns(), detector.live(source, hz, threshold=threshold, track=track, budget_ms=budget_ms) as live:
+    with detector.live(source, hz, threshold=threshold, track=track, budget_ms=budget_ms) as live, _undisturbed():
         for frame in live:
             frames.append(frame)
             if on_frame is not None:

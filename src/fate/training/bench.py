@@ -13,7 +13,6 @@ import torch
 from fate.errors import FateError
 from fate.training.config import make_config
 from fate.training.loop import Parts, build, need_lightning
-from fate.training.teacher import follow
 
 #: Steps before the clock starts; compiling takes some of them.
 WARMUP = 6
@@ -142,7 +141,7 @@ def _measure(parts: Parts, seconds: float) -> TrainMeasurement:
         torch.nn.utils.clip_grad_norm_(module.student.parameters(), config.optimiser.clip_norm)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-        follow(module.teacher, module.student, config.strategy.decay)
+        module.follow(config.strategy.decay)
         count += 1
         windows += len(batch.labels)
         labelled += sum(each is not None for each in batch.labels)

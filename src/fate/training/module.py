@@ -26,7 +26,7 @@ from fate.models.heads.targets import sent
 from fate.models.outputs import Outputs
 from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.strategies import Agreement, Supervised, targets_of
-from fate.training.teacher import decay_at, follow, teacher_of
+from fate.training.teacher import Following, decay_at, teacher_of
 from fate.training.together import check_together, join_norms, processes
 
 #: What a checkpoint calls our part of it.
@@ -52,6 +52,7 @@ class TrainingModule(LightningModule):
         self.memory: states.State = None
         self.last_terms: dict[str, Tensor] = {}
         self._generators: dict[str, Any] | None = None
+        self._following: Following | None = None
         self._features: Callable[..., Any] = detector.features
         _choose_weights(detector, config.optimiser.only)
 
@@ -65,6 +66,7 @@ class TrainingModule(LightningModule):
     def place(self, device: torch.device | str) -> None:
         """Ready to train on a device."""
         self.to(device).train()
+        self._following = None  # its tensors may have moved
         if torch.device(device).type == "cuda":
             self.student.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -120,7 +122,13 @@ class TrainingModule(LightningModule):
         """The optimiser's step, then the teacher's."""
         super().optimizer_step(*given, **options)
         wanted = self.config.strategy
-        follow(self.teacher, self.student, decay_at(self.trainer.global_step, wanted.decay, wanted.decay_warmup))
+        self.follow(decay_at(self.trainer.global_step, wanted.decay, wanted.decay_warmup))
+
+    def follow(self, decay: float) -> None:
+        """One step of the teacher."""
+        if self._following is None:
+            self._following = Following(self.teacher, self.student)
+        self._following.step(decay)
 
     def configure_gradient_clipping(self, optimizer: Any, *given: Any, **options: Any) -> None:
         """By norm, and by ourselves: Lightning refuses to clip for fused optimisers, though nothing is scaled here."""

@@ -27,19 +27,31 @@ def teacher_of(student: Module) -> Module:
     return teacher.eval()
 
 
-@torch.no_grad()
 def follow(teacher: nn.Module, student: nn.Module, decay: float) -> None:
     """One step: every tensor of the teacher moves the share 1 − ``decay`` of the way to the student's."""
-    if not 0 <= decay < 1:
-        raise FateError(f"a decay of {decay} was given; expected γ from 0 to below 1")
-    theirs, ours = _tensors(student), _tensors(teacher)
-    if theirs.keys() != ours.keys():
-        raise FateError("a teacher of another model was given; expected a copy of the student")
-    real = [name for name, value in ours.items() if value.is_floating_point()]
-    if real:
-        torch._foreach_lerp_([ours[name] for name in real], [theirs[name] for name in real], 1.0 - decay)
-    for name in ours.keys() - set(real):
-        ours[name].copy_(theirs[name])
+    Following(teacher, student).step(decay)
+
+
+class Following:
+    """The same for many steps, while all tensors stay where they are: looking for them takes longer than a step."""
+
+    def __init__(self, teacher: nn.Module, student: nn.Module) -> None:
+        theirs, ours = _tensors(student), _tensors(teacher)
+        if theirs.keys() != ours.keys():
+            raise FateError("a teacher of another model was given; expected a copy of the student")
+        real = [name for name, value in ours.items() if value.is_floating_point()]
+        self._real = [ours[name] for name in real], [theirs[name] for name in real]
+        self._whole = [(ours[name], theirs[name]) for name in ours.keys() - set(real)]
+
+    @torch.no_grad()
+    def step(self, decay: float) -> None:
+        """As ``follow``."""
+        if not 0 <= decay < 1:
+            raise FateError(f"a decay of {decay} was given; expected γ from 0 to below 1")
+        if self._real[0]:
+            torch._foreach_lerp_(*self._real, 1.0 - decay)
+        for own, other in self._whole:
+            own.copy_(other)
 
 
 def decay_at(step: int, decay: float, warmup: int) -> float:

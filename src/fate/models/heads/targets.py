@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,7 +39,7 @@ def joined(targets: Sequence[Targets], classes: int) -> Joined:
         classes: how many there are.
     """
     counts = tuple(of.boxes.shape[0] for of in targets)  # len() takes thrice the time
-    window = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts, dtype=torch.int64))
+    window = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))  # torch would wake all its threads for this
     first = torch.tensor([0, *accumulate(counts)][:-1], dtype=torch.int64)
     if targets:
         boxes, class_ids, weights = (torch.cat(parts).cpu() for parts in zip(*targets, strict=True))
