@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
@@ -114,19 +115,27 @@ class FileSource:
         return self._recording.sensor
 
     def __iter__(self) -> Iterator[Events]:
-        with self._recording:
+        with self._recording, ThreadPoolExecutor(1, "fate-file") as ahead:
             self._recording.read(self._start, min(self._start + self._piece_us, self._end))  # readers compile at first
+            ends = range(self._start + self._block_us, self._end + self._block_us, self._block_us)
+            coming = [ahead.submit(self._block, end) for end in ends[:1]]
+            wait(coming)
             self._began = self._clock()
-            for first in range(self._start, self._end, self._block_us):
-                last = min(first + self._block_us, self._end)
-                block = self._recording.read(first, last)
-                for start in range(first, last, self._piece_us):
-                    end = min(start + self._piece_us, last)
-                    if (early := -self.age_s(end)) > 0:
+            for end in ends:
+                block = coming.pop().result()
+                if end < self._end:
+                    coming.append(ahead.submit(self._block, end + self._block_us))
+                for first in range(end - self._block_us, min(end, self._end), self._piece_us):
+                    last = min(first + self._piece_us, self._end)
+                    if (early := -self.age_s(last)) > 0:
                         self._sleep(early)
                     if self._closed.is_set():
                         return
-                    yield block.between(start, end)
+                    yield block.between(first, last)
+
+    def _block(self, end_us: int) -> Events:
+        """The block that ends there; another thread reads it while the one before is played."""
+        return self._recording.read(end_us - self._block_us, min(end_us, self._end))
 
     def age_s(self, t_us: int) -> float:
         """Seconds since the playing came to this time of the recording; less than 0 before."""
