@@ -22,8 +22,12 @@ def test_the_smallest_study_runs_on_a_cpu_and_what_is_done_is_not_done_again(tmp
     assert first.exit_code == 0, first.output
     assert "| S5-ViT + PE + FAT |" in first.output
     assert "not run" not in first.output.split("written:")[0].rsplit("|  |", 1)[-1]
-    rows = json.loads((tmp_path / "smoke.json").read_text())["rows"]
-    assert rows["S5-ViT + PE + FAT"]["0"]["200"].keys() >= {"AP50:95", "AP50"}
+    told = json.loads((tmp_path / "smoke.json").read_text())
+    assert told["rows"]["S5-ViT + PE + FAT"]["0"]["200"].keys() >= {"AP50:95", "AP50", "delay_p50_ms"}
+    hours = json.loads((tmp_path / "seed-0" / "fate-s_supervised" / "hours.json").read_text())["CPU"]
+    assert hours.keys() == {"training", "dense labels", "evaluation"}
+    assert told["hours"]["CPU"] > sum(hours.values()) > 0
+    assert "Time to detection; median in ms" in (tmp_path / "smoke.md").read_text()
     for name in ("smoke.md", "smoke.csv", "smoke.png"):
         assert (tmp_path / name).stat().st_size > 0
     again = CliRunner().invoke(app, words, catch_exceptions=False)
@@ -38,6 +42,24 @@ def test_a_row_that_was_not_asked_for_says_so(tmp_path: Path) -> None:
     assert done.exit_code == 0
     line = next(line for line in done.output.splitlines() if line.startswith("| S5-ViT + PE + FAT |"))
     assert line.count("not run") == 2
+
+
+def test_a_seed_that_is_run_elsewhere_says_so_and_is_counted_when_it_is_there(tmp_path: Path) -> None:
+    words = ["study", "smoke", "--out", str(tmp_path), "--device", "cpu", "--row", "S5-ViT + PE", "--seeds", "2",
+             "--set", "run.epoch_steps=1", "--set", "run.epochs=1", "--set", "data.steps=2"]  # fmt: skip
+    done = CliRunner().invoke(app, [*words, "--seed", "1"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert not (tmp_path / "seed-0").exists()
+    assert "(1 of 2)" in (tmp_path / "smoke.md").read_text()
+    assert CliRunner().invoke(app, [*words, "--seed", "2"]).exit_code == 2
+
+
+def test_a_small_study_may_show_it_with_a_smaller_detector() -> None:
+    study = STUDIES["pillar-size"]
+    recipe = study.rows[0].recipe.played_by(study.small)
+    assert [one.role for one in recipe.needed()] == ["fate-s"] * 3
+    assert recipe.encoder_options == recipe.needed()[1].encoder_options == (("pillar", 8),)
+    assert recipe.needed()[2].encoder_options == ()  # labels are those of the usual size
 
 
 def test_every_recipe_names_a_model_and_every_row_is_told_apart() -> None:

@@ -29,6 +29,7 @@ def study(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Runs and tables.")] = Path("studies"),
     scale: Annotated[str | None, typer.Option(help="paper, sim or smoke; by the dataset unless given.")] = None,
     seeds: Annotated[int, typer.Option(help="How many.")] = 1,
+    seed: Annotated[list[int] | None, typer.Option(help="Only this one now; repeat for more.")] = None,
     row: Annotated[list[str] | None, typer.Option(help="Only this row; repeat for more.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
     workers: Annotated[int, typer.Option(help="Processes that load.")] = 4,
@@ -44,6 +45,8 @@ def study(
         study_named(name)
         if seeds < 1 or workers < 0:
             raise FateError(f"--seeds {seeds} and --workers {workers} were given; expected 1 or more, and 0 or more")
+        if not all(0 <= one < seeds for one in seed or ()):
+            raise FateError(f"--seed {max(seed or [0])} was given with --seeds {seeds}; expected 0 to {seeds - 1}")
         if device not in ("cpu", "cuda", "auto"):
             raise FateError(f"--device {device} was given; expected cpu, cuda or auto")
         if dataset is None and name != "smoke":
@@ -58,7 +61,7 @@ def study(
         print(f"{data} drives: in {out / f'{data}-drives'}, simulated unless they are there", flush=True)
         data = str(drives(data, out, "cuda" if on_gpu else "cpu"))
     result = run_study(
-        name, data, out, scale=scale, seeds=seeds, rows=row or (), device=device, workers=workers,
+        name, data, out, scale=scale, seeds=seeds, only=seed or (), rows=row or (), device=device, workers=workers,
         settings=setting or (), say=lambda text: print(text, flush=True),
     )  # fmt: skip
-    print(f"\n{result.table()}\n\nwritten: {out / name}.md, .csv, .json")
+    print(f"\n{result.text()}\nwritten: {out / name}.md, .csv, .json")

@@ -6,16 +6,15 @@ its dense labels and its evaluation. Stopped in the middle, the same command goe
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from fate.data.dataset import Dataset, open_dataset
@@ -27,11 +26,13 @@ from fate.models.checkpoints import load_model
 from fate.simulation.dataset import simulate
 from fate.training.config import TrainConfig, make_config
 from fate.training.loop import train
-from fate.training.studies import RATES, SIZES, Recipe, Row, Study, study_named
+from fate.training.studies import RATES, SIZES, Recipe, Study, study_named
+from fate.training.study_table import METRICS, StudyResult
 from fate.whole_files import write_whole
 
-METRICS = ("AP50:95", "AP50", "AP75")
 Say = Callable[[str], None]
+#: In the folder of a run: what it took.
+HOURS = "hours.json"
 
 
 @dataclass(frozen=True)
@@ -70,77 +71,6 @@ SCALES: Mapping[str, Scale] = {
 }
 
 
-@dataclass(frozen=True)
-class StudyResult:
-    """A table: for every row and seed the figures by rate, or None where it was not run."""
-
-    study: Study
-    dataset: str
-    kind: str  #: of the dataset
-    seeds: tuple[int, ...]
-    cells: dict[str, dict[int, dict[float, dict[str, float | None]] | None]]
-
-    def mean(self, row: str, hz: float, metric: str = METRICS[0]) -> tuple[float, float, int] | None:
-        """Mean over seeds in percent, their spread (highest − lowest), and how many there are."""
-        found = [
-            figures[hz][metric]
-            for seed in self.seeds
-            if (figures := self.cells[row][seed]) is not None and hz in figures
-        ]
-        known = [100 * value for value in found if value is not None]
-        return (float(np.mean(known)), float(np.ptp(known)), len(known)) if known else None
-
-    def table(self, metric: str = METRICS[0]) -> str:
-        """As Markdown; where the paper has a number for this dataset, it stands behind ours with the difference."""
-        head = ["", *(f"{hz:g} Hz" for hz in self.study.rates), "of 20 Hz"]
-        lines = [f"{self.study.title}; {metric} in %, {self.dataset}, {len(self.seeds)} seeds", "",
-                 f"| {' | '.join(head)} |", "|" + "---|" * len(head)]  # fmt: skip
-        for row in self.study.rows:
-            cells = [self._cell(row, hz, metric) for hz in self.study.rates]
-            first, last = (self.mean(row.name, hz, metric) for hz in (20.0, self.study.rates[-1]))
-            cells.append(f"{last[0] / first[0]:.0%}" if first and last and first[0] else "–")
-            lines.append(f"| {' | '.join([row.name, *cells])} |")
-        return "\n".join(lines)
-
-    def _cell(self, row: Row, hz: float, metric: str) -> str:
-        found = self.mean(row.name, hz, metric)
-        if found is None:
-            return "not run"
-        mean, spread, count = found
-        text = f"{mean:.1f}" + (f" ± {spread / 2:.1f}" if count > 1 else "")
-        if count < len(self.seeds):
-            text += f" ({count} of {len(self.seeds)})"
-        published = row.published.get(self.kind, {}).get(hz) if metric == METRICS[0] else None
-        return text if published is None else f"{text} [paper {published:.1f}, {mean - published:+.1f}]"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        rows = {
-            name: {str(seed): None if found is None else {f"{hz:g}": figures for hz, figures in found.items()}
-                   for seed, found in seeds.items()}
-            for name, seeds in self.cells.items()
-        }  # fmt: skip
-        return {"study": self.study.name, "dataset": self.dataset, "seeds": list(self.seeds), "rows": rows}
-
-    def save(self, folder: Path) -> None:
-        """Markdown, CSV, JSON and a picture, named after the study."""
-        base = folder / self.study.name
-        write_whole(base.with_suffix(".md"), "\n\n".join(self.table(metric) for metric in METRICS).encode())
-        write_whole(base.with_suffix(".json"), json.dumps(self.to_dict(), indent=1, allow_nan=False).encode())
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["row", "seed", "hz", *METRICS])
-        for name, seeds in self.cells.items():
-            for seed, found in seeds.items():
-                for hz, figures in (found or {}).items():
-                    writer.writerow([name, seed, f"{hz:g}", *(figures.get(metric) for metric in METRICS)])
-        write_whole(base.with_suffix(".csv"), text.getvalue().encode())
-        if len(self.study.rates) > 1:
-            from fate.training.study_picture import draw_study  # noqa: PLC0415  (matplotlib takes a second to load)
-
-            draw_study(self, base.with_suffix(".png"))
-
-
 class StudyStoppedError(Exception):
     """A run was asked to stop; the study ends with what there is."""
 
@@ -152,6 +82,7 @@ def run_study(
     *,
     scale: str | None = None,
     seeds: int = 1,
+    only: Sequence[int] = (),
     rows: Sequence[str] = (),
     device: str = "auto",
     workers: int = 4,
@@ -166,6 +97,7 @@ def run_study(
         out: everything is kept here; several studies may share a folder, and then share runs.
         scale: a key of ``SCALES``; the paper's on Gen1 and 1Mpx, "sim" elsewhere, unless given.
         seeds: how many, from 0 on.
+        only: of these, the seeds to run now, for others to run elsewhere; all unless given.
         rows: names of those to run; all unless given.
         device: cpu, cuda or auto.
         workers: processes that load.
@@ -180,19 +112,24 @@ def run_study(
     unknown = [row for row in rows if row not in [each.name for each in study.rows]]
     if unknown:
         raise FateError(f"row {unknown[0]!r} was given; {name} has {', '.join(each.name for each in study.rows)}")
+    if any(seed not in range(seeds) for seed in only):
+        raise FateError(f"seed {max(only)} was given; there are {seeds}, from 0 to {seeds - 1}: give seeds too")
     runner = _Runner(
         str(dataset), opened, Path(out), SCALES[chosen], device, workers, tuple(settings), say or (lambda _: None)
     )
+    instead = study.small if runner.scale.sizes == "small" else {}
+    recipes = {row.name: row.recipe.played_by(instead) for row in study.rows}
     cells: dict[str, dict[int, Any]] = {row.name: dict.fromkeys(range(seeds)) for row in study.rows}
     stopped = False
     for seed in range(seeds):
         for row in study.rows:
-            wanted = not rows or row.name in rows
+            wanted = (not rows or row.name in rows) and (not only or seed in only)
             try:
-                cells[row.name][seed] = runner.figures(row.recipe, seed, study, wanted and not stopped)
+                cells[row.name][seed] = runner.figures(recipes[row.name], seed, study, wanted and not stopped)
             except StudyStoppedError:
                 stopped = True
-    result = StudyResult(study, opened.name, opened.kind, tuple(range(seeds)), cells)
+    spent = runner.hours({part for recipe in recipes.values() for part in recipe.needed()}, seeds)
+    result = StudyResult(study, opened.name, opened.kind, tuple(range(seeds)), cells, spent)
     result.save(runner.out)
     return result
 
@@ -230,20 +167,18 @@ class _Runner:
         if missing and may_run:
             weights = self.trained(recipe, seed)
             self.say(f"{recipe.slug}, seed {seed}: evaluating at {', '.join(f'{hz:g}' for hz in missing)} Hz")
-            found = evaluate(
-                load_model(weights),
-                self.dataset.split("test"),
-                missing,
-                device=self.where,
-                lanes=64,
-                workers=self.workers,
-            )
+            with self._timed(recipe, seed, "evaluation"):
+                found = evaluate(
+                    load_model(weights), self.dataset.split("test"), missing, device=self.where, lanes=64,
+                    workers=self.workers,
+                )  # fmt: skip
             for at in found.rates:
                 known[at.hz] = {metric: at.scores[metric] for metric in METRICS}
                 if at.delays is not None:
                     known[at.hz] |= {
                         "delay_p50_ms": at.delays.quantile_ms(0.5),
                         "delay_p90_ms": at.delays.quantile_ms(0.9),
+                        "delay_missed": at.delays.missed / len(at.delays) if len(at.delays) else None,
                     }
             write_whole(file, json.dumps({f"{hz:g}": known[hz] for hz in sorted(known)}, indent=1).encode())
         return {hz: known[hz] for hz in study.rates if hz in known} or None
@@ -261,7 +196,8 @@ class _Runner:
         folder = self.folder(recipe, seed)
         config = self.config(recipe, seed)
         self.say(f"{recipe.slug}, seed {seed}: training for {config.steps} steps in {folder}")
-        done = train(config, folder, show=lambda at, of, text: self.say(f"  step {at} of {of}: {text}"))
+        with self._timed(recipe, seed, "training"):
+            done = train(config, folder, show=lambda at, of, text: self.say(f"  step {at} of {of}: {text}"))
         if not done.finished:
             raise StudyStoppedError
         return folder / "best.safetensors"
@@ -271,10 +207,11 @@ class _Runner:
         weights = self.trained(recipe, seed)
         folder = self.folder(recipe, seed) / f"dense-{split}"
         self.say(f"{recipe.slug}, seed {seed}: dense labels of {split}")
-        densify(
-            load_model(weights), self.dataset.split(split), folder, self.scale.rates, device=self.where, lanes=128,
-            workers=self.workers,
-        )  # fmt: skip
+        with self._timed(recipe, seed, "dense labels"):
+            densify(
+                load_model(weights), self.dataset.split(split), folder, self.scale.rates, device=self.where, lanes=320,
+                workers=self.workers,
+            )  # fmt: skip
         return folder
 
     def config(self, recipe: Recipe, seed: int) -> TrainConfig:
@@ -298,6 +235,33 @@ class _Runner:
     def folder(self, recipe: Recipe, seed: int) -> Path:
         """Of a recipe's run."""
         return self.out / f"seed-{seed}" / recipe.slug
+
+    @contextmanager
+    def _timed(self, recipe: Recipe, seed: int, work: str) -> Iterator[None]:
+        """What is done within is added to the hours of the recipe's run, on this device."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            file = self.folder(recipe, seed) / HOURS
+            spent = json.loads(file.read_text()) if file.exists() else {}
+            of_device = spent.setdefault(self._device_name, {})
+            of_device[work] = of_device.get(work, 0.0) + (time.perf_counter() - began) / 3600
+            if file.parent.exists():
+                write_whole(file, json.dumps(spent, indent=1).encode())
+
+    def hours(self, recipes: Collection[Recipe], seeds: int) -> dict[str, float]:
+        """Spent on these recipes so far, by device."""
+        total: dict[str, float] = {}
+        for file in {self.folder(recipe, seed) / HOURS for recipe in recipes for seed in range(seeds)}:
+            if file.exists():
+                for device, works in json.loads(file.read_text()).items():
+                    total[device] = total.get(device, 0.0) + sum(works.values())
+        return total
+
+    @property
+    def _device_name(self) -> str:
+        return torch.cuda.get_device_name() if self.where == "cuda" else "CPU"
 
     @property
     def where(self) -> str:

@@ -1,0 +1,119 @@
+"""What a study found: a table of means over seeds, as text, values, and a picture."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fate.training.studies import Row, Study
+from fate.whole_files import write_whole
+
+METRICS = ("AP50:95", "AP50", "AP75")
+#: Time to detection: of the objects that were found the median, and the share that was not.
+DELAYS = ("delay_p50_ms", "delay_missed")
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """A table: for every row and seed the figures by rate, or None where it was not run."""
+
+    study: Study
+    dataset: str
+    kind: str  #: of the dataset
+    seeds: tuple[int, ...]
+    cells: dict[str, dict[int, dict[float, dict[str, float | None]] | None]]
+    hours: Mapping[str, float]  #: of all its runs so far, by device
+
+    def mean(self, row: str, hz: float, metric: str = METRICS[0]) -> tuple[float, float, int] | None:
+        """Mean over seeds (in percent, but for ms), their spread (highest − lowest), and how many there are."""
+        found = [
+            figures[hz].get(metric)
+            for seed in self.seeds
+            if (figures := self.cells[row][seed]) is not None and hz in figures
+        ]
+        known = [value * (1 if metric.endswith("_ms") else 100) for value in found if value is not None]
+        return (float(np.mean(known)), float(np.ptp(known)), len(known)) if known else None
+
+    def table(self, metric: str = METRICS[0]) -> str:
+        """As Markdown; where the paper has a number for this dataset, it stands behind ours with the difference."""
+        head = ["", *(f"{hz:g} Hz" for hz in self.study.rates), "of 20 Hz"]
+        lines = [f"{self.study.title}; {metric} in %, {self.dataset}, {len(self.seeds)} seeds", "",
+                 f"| {' | '.join(head)} |", "|" + "---|" * len(head)]  # fmt: skip
+        for row in self.study.rows:
+            cells = [self._cell(row, hz, metric) for hz in self.study.rates]
+            first, last = (self.mean(row.name, hz, metric) for hz in (20.0, self.study.rates[-1]))
+            cells.append(f"{last[0] / first[0]:.0%}" if first and last and first[0] else "–")
+            lines.append(f"| {' | '.join([row.name, *cells])} |")
+        return "\n".join(lines)
+
+    def delay_table(self) -> str:
+        """From half visible to the first right box, by rate; empty where no truth says when things appeared."""
+        lines = [f"Time to detection; median in ms (missed), {self.dataset}, {len(self.seeds)} seeds", "",
+                 f"| | {' | '.join(f'{hz:g} Hz' for hz in self.study.rates)} |",
+                 "|" + "---|" * (len(self.study.rates) + 1)]  # fmt: skip
+        known = False
+        for row in self.study.rows:
+            cells = []
+            for hz in self.study.rates:
+                median, missed = (self.mean(row.name, hz, metric) for metric in DELAYS)
+                known |= missed is not None
+                found = "–" if median is None else f"{median[0]:.0f}"
+                cells.append(found if missed is None else f"{found} ({missed[0]:.0f} %)")
+            lines.append(f"| {row.name} | {' | '.join(cells)} |")
+        return "\n".join(lines) if known else ""
+
+    def conditions(self) -> str:
+        """What it took."""
+        spent = [f"{hours:.2f} hours on {device}" for device, hours in self.hours.items()]
+        return f"Training, labels and evaluation: {', '.join(spent)}." if spent else ""
+
+    def _cell(self, row: Row, hz: float, metric: str) -> str:
+        found = self.mean(row.name, hz, metric)
+        if found is None:
+            return "not run"
+        mean, spread, count = found
+        text = f"{mean:.1f}" + (f" ± {spread / 2:.1f}" if count > 1 else "")
+        if count < len(self.seeds):
+            text += f" ({count} of {len(self.seeds)})"
+        published = row.published.get(self.kind, {}).get(hz) if metric == METRICS[0] else None
+        return text if published is None else f"{text} [paper {published:.1f}, {mean - published:+.1f}]"
+
+    def text(self) -> str:
+        """All tables, as Markdown."""
+        parts = [*(self.table(metric) for metric in METRICS), self.delay_table(), self.conditions()]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        rows = {
+            name: {str(seed): None if found is None else {f"{hz:g}": figures for hz, figures in found.items()}
+                   for seed, found in seeds.items()}
+            for name, seeds in self.cells.items()
+        }  # fmt: skip
+        told = {"study": self.study.name, "dataset": self.dataset, "seeds": list(self.seeds)}
+        return told | {"hours": dict(self.hours), "rows": rows}
+
+    def save(self, folder: Path) -> None:
+        """Markdown, CSV, JSON and a picture, named after the study."""
+        base = folder / self.study.name
+        write_whole(base.with_suffix(".md"), self.text().encode())
+        write_whole(base.with_suffix(".json"), json.dumps(self.to_dict(), indent=1, allow_nan=False).encode())
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["row", "seed", "hz", *METRICS, *DELAYS])
+        for name, seeds in self.cells.items():
+            for seed, found in seeds.items():
+                for hz, figures in (found or {}).items():
+                    writer.writerow([name, seed, f"{hz:g}", *(figures.get(metric) for metric in METRICS + DELAYS)])
+        write_whole(base.with_suffix(".csv"), text.getvalue().encode())
+        if len(self.study.rates) > 1:
+            from fate.training.study_picture import draw_study  # noqa: PLC0415  (matplotlib takes a second to load)
+
+            draw_study(self, base.with_suffix(".png"))
