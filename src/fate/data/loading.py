@@ -7,6 +7,7 @@ batches it is ahead by; nothing else.
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -286,6 +287,8 @@ def load(
         workers: processes; 0 to load in this one.
         pin_memory: page-locked memory, for a GPU.
     """
+    if workers:  # the server that workers are forked from loads torch once for all of them
+        multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
     return DataLoader(
         _Batches(reader, plans),
         batch_size=None,

@@ -28,9 +28,12 @@ from fate.training.config import TrainConfig, make_config
 from fate.training.loop import train
 from fate.training.studies import RATES, SIZES, Recipe, Study, study_named
 from fate.training.study_table import METRICS, StudyResult
+from fate.training.validation import at_once
 from fate.whole_files import write_whole
 
 Say = Callable[[str], None]
+#: Windows that a GPU evaluates or labels at once, about.
+AT_ONCE = 320
 #: In the folder of a run: what it took.
 HOURS = "hours.json"
 
@@ -168,9 +171,11 @@ class _Runner:
             weights = self.trained(recipe, seed)
             self.say(f"{recipe.slug}, seed {seed}: evaluating at {', '.join(f'{hz:g}' for hz in missing)} Hz")
             with self._timed(recipe, seed, "evaluation"):
+                test = self.dataset.split("test")
+                lanes, steps = at_once(test, AT_ONCE) if self.where == "cuda" else (8, 1)
                 found = evaluate(
-                    load_model(weights), self.dataset.split("test"), missing, device=self.where, lanes=64,
-                    workers=self.workers,
+                    load_model(weights), test, missing, device=self.where, lanes=lanes, steps=steps,
+                    workers=self.workers if self.where == "cuda" else 0,
                 )  # fmt: skip
             for at in found.rates:
                 known[at.hz] = {metric: at.scores[metric] for metric in METRICS}
@@ -209,7 +214,8 @@ class _Runner:
         self.say(f"{recipe.slug}, seed {seed}: dense labels of {split}")
         with self._timed(recipe, seed, "dense labels"):
             densify(
-                load_model(weights), self.dataset.split(split), folder, self.scale.rates, device=self.where, lanes=320,
+                load_model(weights), self.dataset.split(split), folder, self.scale.rates, device=self.where,
+                lanes=AT_ONCE,
                 workers=self.workers,
             )  # fmt: skip
         return folder

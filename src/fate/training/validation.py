@@ -71,8 +71,9 @@ class Validation(Callback):
         cuda = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
             many = device.type == "cuda"
+            lanes, steps = at_once(self.dataset, self.config.lanes * self.config.data.steps) if many else (8, 1)
             found = evaluate(
-                module.teacher, self.dataset, run.validate_hz, device=device, lanes=64 if many else 8,
+                module.teacher, self.dataset, run.validate_hz, device=device, lanes=lanes, steps=steps,
                 workers=self.config.data.workers if many else 0,
             )  # fmt: skip
         figures = {f"{at.hz:g}": {name: at.scores[name] for name in (METRIC, "AP50", "AP75")} for at in found.rates}
@@ -142,6 +143,17 @@ def _boxed(picture: Any, boxes: Labels, dataset: Dataset, factor: int, with_scor
     texts = [f"{name} {score:.2f}" for name, score in zip(names, boxes.score[chosen], strict=True)]
     return draw_boxes(picture, boxes.boxes[chosen], labels=texts if with_scores else names,
                       class_ids=boxes.class_id[chosen].tolist(), scale=factor)  # fmt: skip
+
+
+def at_once(dataset: Dataset, windows: int) -> tuple[int, int]:
+    """Recordings side by side, and windows of each in one call of a GPU.
+
+    Args:
+        dataset: its labelled recordings.
+        windows: in all; as many as a batch of training has fit into the memory.
+    """
+    lanes = max(1, min(64, len(dataset.labelled)))
+    return lanes, max(1, windows // lanes)
 
 
 def _shown(value: float | None) -> str:
