@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,16 @@ def test_shards_give_what_one_run_gives(dataset: Dataset, detector: Detector, wh
     for shard in ((1, 2), (2, 2)):
         densify(detector, dataset, tmp_path / "parts", (40, 80), options=LENIENT, shard=shard, lanes=4)
     assert same(whole, tmp_path / "parts", dataset)
+
+
+def test_several_processes_give_what_one_gives_and_count_the_same(
+    dataset: Dataset, detector: Detector, whole: Path, tmp_path: Path
+) -> None:
+    counts = [
+        densify(detector, dataset, tmp_path / str(workers), (40, 80), workers=workers).boxes for workers in (0, 2)
+    ]
+    assert same(tmp_path / "2", whole, dataset)
+    assert counts[0] == counts[1]
 
 
 def test_a_denser_rate_looks_only_at_what_is_new(

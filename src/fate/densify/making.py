@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,7 +16,7 @@ import torch
 import fate
 from fate.data.clips import Grid
 from fate.data.dataset import Dataset, sharded
-from fate.data.label_rules import label_rules
+from fate.data.label_rules import LabelRules, label_rules
 from fate.data.labelled_recording import LabelledRecording
 from fate.densify.store import (
     DenseLabels,
@@ -31,6 +33,8 @@ from fate.models.detector import CANONICAL_US, Detector
 
 #: The rates of the paper beside the canonical one.
 RATES = (40.0, 80.0, 100.0, 200.0)
+#: Processes that track and smooth at most; one keeps up with a GPU that shows it some thousand windows a second.
+MOST_FINISHERS = 4
 
 
 @dataclass
@@ -43,12 +47,12 @@ class Densified:
     windows: int = 0  #: that the detector has seen
     boxes: dict[float, dict[str, int]] = field(default_factory=dict)  #: rate → source → boxes, of what was written now
 
-    def count(self, hz: float, labels: Labels) -> None:
+    def count(self, written: Mapping[float, Mapping[str, int]]) -> None:
         """Add what was written."""
-        counts = self.boxes.setdefault(hz, {source.name.lower(): 0 for source in LabelSource} | {"times": 0})
-        for source in LabelSource:
-            counts[source.name.lower()] += int(np.count_nonzero(labels.source == source))
-        counts["times"] += len(labels.labelled_us)
+        for hz, more in written.items():
+            counts = self.boxes.setdefault(hz, dict.fromkeys(more, 0))
+            for name, number in more.items():
+                counts[name] += number
 
 
 def densify(
@@ -75,7 +79,7 @@ def densify(
         shard: (i, n): only every n-th recording, from the i-th on; shards may run at once.
         device: where the detector runs.
         lanes: windows side by side, about.
-        workers: processes that load.
+        workers: processes that load; some more then track and smooth what was seen.
         progress: is told the share that is done.
     """
     chosen = options or TrackletOptions()
@@ -95,17 +99,17 @@ def densify(
         if progress is not None:
             progress(min(done.windows / total, 1.0))
 
-    finisher = _Finisher(store, dataset, chosen, done)
-    for work in plan:
-        if not work.missing.phases_us:
-            for recording in work.recordings:
-                finisher.finish(recording, work, None)
-            continue
-        found = sweep(
-            detector, work.recordings, work.missing, device=device, lanes=lanes, workers=workers, progress=count
-        )
-        for number, predictions in found:
-            finisher.finish(work.recordings[number], work, predictions)
+    with _Finishing(_Finisher.of(store, dataset, chosen), done, workers) as finishing:
+        for work in plan:
+            if not work.missing.phases_us:
+                for recording in work.recordings:
+                    finishing.add(recording, work, None)
+                continue
+            found = sweep(
+                detector, work.recordings, work.missing, device=device, lanes=lanes, workers=workers, progress=count
+            )
+            for number, predictions in found:
+                finishing.add(work.recordings[number], work, predictions)
     return done
 
 
@@ -139,25 +143,72 @@ def _plan(store: DenseLabels, recordings: Sequence[LabelledRecording], rates: Se
             yield _Work(lacking_rates, Streams(step, missing), tuple(group))
 
 
+class _Finishing:
+    """Recordings are finished while the detector looks at others: by other processes, where there are some."""
+
+    def __init__(self, finisher: _Finisher, done: Densified, workers: int) -> None:
+        self._finisher, self._done = finisher, done
+        context = multiprocessing.get_context("forkserver")
+        self._pool = ProcessPoolExecutor(min(workers, MOST_FINISHERS), context) if workers else None
+        self._under_way: list[Future[dict[float, dict[str, int]]]] = []
+
+    def add(self, recording: LabelledRecording, work: _Work, new: Labels | None) -> None:
+        given = (recording, work.missing.step_us, work.rates, new)
+        if self._pool is None:
+            self._done.count(self._finisher.finish(*given))
+            return
+        self._under_way.append(self._pool.submit(self._finisher.finish, *given))
+        while self._under_way and self._under_way[0].done():  # a fault ends it all soon
+            self._done.count(self._under_way.pop(0).result())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                for future in self._under_way:
+                    self._done.count(future.result())
+        finally:
+            if self._pool is not None:
+                self._pool.shutdown(cancel_futures=True)
+
+
+@dataclass(frozen=True)
 class _Finisher:
     """From a recording's predictions to its files."""
 
-    def __init__(self, store: DenseLabels, dataset: Dataset, options: TrackletOptions, done: Densified) -> None:
-        self.store, self.dataset, self.options, self.done = store, dataset, options, done
-        self.rules = label_rules(dataset.protocol)
+    store: DenseLabels
+    options: TrackletOptions
+    rules: LabelRules
+    dataset: Dataset  #: without its recordings
 
-    def finish(self, recording: LabelledRecording, work: _Work, new: Labels | None) -> None:
-        """Keep the predictions, then make and keep the labels of every rate."""
-        step = work.missing.step_us
-        seen = self.store.predictions(recording.name, step)
-        parts = [part for part in (seen, new) if part is not None]
-        predictions = Labels.concatenate(parts)
+    @staticmethod
+    def of(store: DenseLabels, dataset: Dataset, options: TrackletOptions) -> _Finisher:
+        return _Finisher(store, options, label_rules(dataset.protocol), replace(dataset, recordings=()))
+
+    def finish(
+        self, recording: LabelledRecording, step_us: int, rates: Sequence[float], new: Labels | None
+    ) -> dict[float, dict[str, int]]:
+        """Keep the predictions, then make and keep the labels of every rate; what there is of them, by source.
+
+        Args:
+            recording: of the dataset.
+            step_us: of the streams that were looked at.
+            rates: that labels are made for.
+            new: what was seen now, beside what was kept before.
+        """
+        seen = self.store.predictions(recording.name, step_us)
+        predictions = Labels.concatenate([part for part in (seen, new) if part is not None])
         if new is not None:
-            write_in_folder(prediction_file(self.store.root, recording.name, step), predictions)
-        for hz in work.rates:
+            write_in_folder(prediction_file(self.store.root, recording.name, step_us), predictions)
+        written = {}
+        for hz in rates:
             labels = self._labels(recording, predictions, hz)
             write_in_folder(label_file(self.store.root, recording.name, hz), labels)
-            self.done.count(hz, labels)
+            by_source = {source.name.lower(): int(np.count_nonzero(labels.source == source)) for source in LabelSource}
+            written[hz] = by_source | {"times": len(labels.labelled_us)}
+        return written
 
     def _labels(self, recording: LabelledRecording, predictions: Labels, hz: float) -> Labels:
         truth = truth_of(recording, self.dataset)
