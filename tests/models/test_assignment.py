@@ -15,7 +15,7 @@ from fate.models.heads.assignment import cheapest_pairs
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.integers(0, 6), st.integers(0, 5), st.integers(1, 7), st.integers(0, 10_000), st.booleans())
+@given(st.integers(0, 6), st.integers(0, 5), st.integers(0, 7), st.integers(0, 10_000), st.booleans())
 def test_the_total_is_the_least(windows: int, rows: int, columns: int, seed: int, crowded: bool) -> None:
     chance = np.random.default_rng(seed)
     cost = chance.normal(size=(windows, rows, columns)).astype(np.float32)

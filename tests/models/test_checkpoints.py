@@ -251,7 +251,7 @@ def test_foreign_files_are_refused(saved: tuple[Detector, Path], tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("fate-s", r"^fate-s: no file has this name, and no weights are bundled .* fate\.build_model\('fate-s', "),
+        ("fate-s", r"^fate-s: no file has this name; .* fate\.build_model\('fate-s', "),
         ("fate-tiny", r"no such file, and no model of this name; .*; did you mean 'fate-[se]-tiny'\?$"),
         ("@", r"^@: there is no such file, .* expected a .safetensors file$"),
         ("fate-s.safetensors", "^fate-s.safetensors: there is no such file, .* expected a .safetensors file$"),

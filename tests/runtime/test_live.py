@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from fate.errors import FateError, FateWarning
 from fate.events.events import Events
 from fate.events.window import Window
+from fate.runtime import detecting_live
 from fate.runtime.frames import StreamCounts
 from fate.runtime.live import LiveStream, NewestWins
 from fate.runtime.stream import StreamingDetector
@@ -295,3 +298,36 @@ def test_a_detector_runs_live_on_a_source_and_gives_the_frames_of_a_stream() -> 
     assert [frame.t_us for frame in frames] == [frame.t_us for frame in expected]
     assert all(np.array_equal(a.boxes, b.boxes) for a, b in zip(frames, expected, strict=True))
     assert all(np.array_equal(a.track_ids, b.track_ids) for a, b in zip(frames, expected, strict=True))
+
+
+def test_frames_say_how_old_they_are_where_the_source_knows() -> None:
+    clock = Clock()
+
+    class Timed(Told):
+        def age_s(self, t_us: int) -> float:
+            return clock.now - t_us / 1e6
+
+    stream, detect = live(Timed([dots([0, 12_000, 24_000])]), clock)
+    clock.now = 0.1
+
+    def slow() -> None:
+        clock.now += 0.004
+
+    detect.meanwhile = slow  # type: ignore[method-assign]
+    ages = [frame.age_ms for frame in stream]
+    assert ages[:2] == [pytest.approx(94.0), pytest.approx(88.0)]
+    untimed, _ = live(Told([dots([0, 12_000])]), Clock())
+    assert {frame.age_ms for frame in untimed} == {None}
+
+
+def test_what_live_changes_in_python_is_as_before_when_the_last_has_ended() -> None:
+    before = sys.getswitchinterval()
+    first, second = detecting_live._undisturbed(), detecting_live._undisturbed()
+    with first:
+        assert gc.get_freeze_count() > 0
+        second.__enter__()
+    assert sys.getswitchinterval() == pytest.approx(detecting_live.TURN_S)
+    assert gc.get_freeze_count() > 0
+    second.__exit__(None, None, None)
+    assert sys.getswitchinterval() == pytest.approx(before)
+    assert gc.get_freeze_count() == 0

@@ -92,3 +92,21 @@ def test_a_short_gradient_is_left_as_it_is(drives: Path, tmp_path: Path) -> None
     expected, found = whole(config), seen(config, tmp_path / "run")
     assert norm(expected) < 1e6, "something would have to be clipped"
     assert_near(found, expected)
+
+
+def test_the_teacher_follows_after_its_tensors_have_moved(drives: Path) -> None:
+    from fate.training.module import TrainingModule
+
+    config = small_config(drives)
+    parts = build(config)
+    module = TrainingModule(parts.detector, parts.strategy, config)
+    module.place("cpu")
+    module.follow(0.5)
+    module.double()  # other tensors in the places of buffers
+    module.place("cpu")
+    with torch.no_grad():
+        for value in module.student.state_dict().values():
+            value.add_(1)
+    module.follow(0.0)
+    for name, value in module.student.state_dict().items():
+        assert torch.equal(module.teacher.state_dict()[name], value), name

@@ -322,7 +322,7 @@ def train(
     clips: Annotated[str, typer.Option(help="Windows in a clip, comma-separated.")] = "10,21",
     batch: Annotated[int, typer.Option(help="Clips in a batch, half of them streams.")] = 16,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
-    precision: Annotated[str, typer.Option(help="float32 or bf16.")] = "bf16",
+    precision: Annotated[str, typer.Option(help="float32, bf16, or auto: bf16 on a GPU.")] = "auto",
     compiled: Annotated[bool, typer.Option("--compile", help="torch.compile for backbone and neck.")] = False,
     workers: Annotated[int, typer.Option(help="Processes that load.")] = 4,
     augmentation: Annotated[str, typer.Option(help="paper, rvt or none.")] = "rvt",
@@ -341,6 +341,11 @@ def train(
         lengths = [int(text) for text in clips.split(",") if text.isdigit()]
         if not lengths or len(lengths) != len(clips.split(",")) or min(lengths) < 1:
             raise FateError(f"--clips {clips} was given; expected whole numbers, such as 10,21")
+        if batch < 2 or precision not in ("auto", "float32", "bf16") or strategy == "fat":
+            raise FateError(
+                f"--batch {batch}, --precision {precision} and --strategy {strategy} were given; expected 2 or more;"
+                " auto, float32 or bf16; and a strategy that needs no dense labels"
+            )
     from fate.training.bench import bench_train
 
     with Console(stderr=True).status("starting") as status:

@@ -97,6 +97,7 @@ def _make(
     from fate.cli.arguments import bad_usage, progress_bar
     from fate.cli.rates import parse_rates
     from fate.densify.tracklets import THRESHOLDS, TrackletOptions
+    from fate.errors import FateError
 
     score, sure, with_truth, as_detected = tracking
     with bad_usage():
@@ -110,6 +111,10 @@ def _make(
     from fate.runtime.loading import load_trained
 
     opened = _opened(dataset, split, kind)
+    with bad_usage():
+        unknown = [name for name in _thresholds(sure) if name not in opened.classes]
+        if unknown:
+            raise FateError(f"--sure {unknown[0]}=…: {dataset} has {', '.join(opened.classes)}; expected one of these")
     detector, note = fit_dataset(load_trained(model), opened.sensor, opened.name)
     if note:
         print(f"note: {note}", flush=True)
@@ -161,7 +166,7 @@ def _shard(text: str) -> tuple[int, int]:
 
     parts = text.split("/")
     if len(parts) != 2 or not all(part.isdigit() for part in parts) or not 1 <= int(parts[0]) <= int(parts[1]):
-        raise FateError(f"--shard {text} was given; expected I/N, such as 1/4")
+        raise FateError(f"--shard {text} was given; expected I/N with I from 1 to N, such as 1/4")
     return int(parts[0]), int(parts[1])
 
 

@@ -199,8 +199,8 @@ def _missing(source: Path) -> str:
     name = str(source)
     if name in MODELS:
         return (
-            f"{name}: no file has this name, and no weights are bundled under it; give a .safetensors file, or make a"
-            f" detector with fresh weights: fate.build_model({name!r}, classes, sensor)"
+            f"{name}: no file has this name; give a .safetensors file, take fate.load_detector({name!r}) where weights"
+            f" come with the package, or make a detector with fresh ones: fate.build_model({name!r}, classes, sensor)"
         )
     meant = nearest(name, MODELS) if source.name == name and not source.suffix else ""
     return f"{name}: there is no such file, and no model of this name; expected a .safetensors file{meant}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from fate.runtime.stream import StreamingDetector
 _PORT = re.compile(r"(tcp|udp):(\d{1,5})")
 #: How long a thread may keep others waiting, seconds.
 TURN_S = 5e-4
+_LOCK = threading.Lock()
+_BEFORE: list[float] = []  # switch intervals, as each that runs has found it
 
 
 def is_live(name: str) -> bool:
@@ -61,15 +64,21 @@ def _undisturbed() -> Iterator[None]:
     """While a clock runs: threads take turns after half a ms instead of five, and what is there is not searched for
     garbage again and again, which takes Python 20 ms with all of torch.
     """
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, TURN_S))
-    gc.collect()
-    gc.freeze()
+    with _LOCK:
+        if not _BEFORE:  # several at once: the first changes it, the last puts it back
+            gc.collect()
+            gc.freeze()
+        _BEFORE.append(sys.getswitchinterval())
+        sys.setswitchinterval(min(_BEFORE[0], TURN_S))
     try:
         yield
     finally:
-        gc.unfreeze()
-        sys.setswitchinterval(before)
+        with _LOCK:
+            first, *_ = _BEFORE
+            _BEFORE.pop()
+            if not _BEFORE:
+                gc.unfreeze()
+                sys.setswitchinterval(first)
 
 
 def detect_live(

@@ -55,7 +55,7 @@ class TrainBench:
         head = "| model | clip | batch | compiled | precision | windows / s | waiting for data | memory GB | labelled |"
         rows = [
             f"| {m.model} | {m.steps} | {m.lanes} | {'yes' if m.compiled else 'no'} | {m.precision} |"
-            f" {m.windows_per_s:.0f} | {m.waiting_for_data:.1%} |"
+            f" {m.windows_per_s:.{0 if m.windows_per_s >= 10 else 1}f} | {m.waiting_for_data:.1%} |"
             f" {'–' if m.memory_gb is None else f'{m.memory_gb:.1f}'} | {m.labelled:.0%} |"
             for m in self.measurements
         ]
@@ -69,7 +69,7 @@ def bench_train(
     lanes: int = 16,
     *,
     device: str = "auto",
-    precision: str = "bf16",
+    precision: str = "auto",
     compiled: bool = False,
     workers: int = 4,
     augmentation: str = "rvt",
@@ -85,7 +85,7 @@ def bench_train(
         steps: lengths of clips.
         lanes: clips in a batch.
         device: cpu, cuda or auto.
-        precision: float32 or bf16.
+        precision: float32, bf16, or auto: bf16 on a GPU.
         compiled: whether backbone and neck go through torch.compile.
         workers: processes that load.
         augmentation: of the data: paper, rvt or none.
@@ -161,7 +161,7 @@ def _measure(parts: Parts, seconds: float) -> TrainMeasurement:
         steps=config.data.steps,
         lanes=config.lanes,
         compiled=config.run.compile,
-        precision=config.run.precision,
+        precision="bf16" if config.halves(device) else "float32",
         workers=config.data.workers,
         batches=count,
         windows_per_s=windows / spent,

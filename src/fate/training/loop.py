@@ -31,9 +31,10 @@ from fate.errors import FateError, MissingDependencyError
 from fate.evaluation.running import check_histograms
 from fate.events.labels import Labels
 from fate.events.transforms import Augmentation
-from fate.models.checkpoints import check_entries, load_model
+from fate.models.checkpoints import check_entries
 from fate.models.detector import Detector
 from fate.models.zoo import build_model
+from fate.runtime.loading import load_trained
 from fate.training.config import ModelConfig, TrainConfig, read_config
 from fate.training.run_directory import RunDirectory
 from fate.training.strategies import Supervised, strategy_of
@@ -174,7 +175,7 @@ def _times(labels: Labels | None) -> NDArray[np.int64]:
 
 def start_from(detector: Detector, path: str) -> None:
     """Weights of another run; a detector with a memory may start from one without (EvRT-DETR's second stage)."""
-    given = load_model(path)
+    given = load_trained(path)
     for name in ("classes", "sensor"):
         theirs, ours = tuple(getattr(given, name)), tuple(getattr(detector, name))
         if theirs != ours:

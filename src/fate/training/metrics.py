@@ -46,6 +46,7 @@ class Metrics(Callback):
         """Until now the batch was waited for."""
         now = time.perf_counter()
         self._data_s, self._last = self._data_s + now - self._last, now
+        self._lr = trainer.optimizers[0].param_groups[0]["lr"]  # after the step it is the next one's
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: ClipBatch, batch_idx: int) -> None:
         """Add up; every so often, write a line."""
@@ -68,8 +69,8 @@ class Metrics(Callback):
         spent = self._data_s + self._step_s + time.perf_counter() - now  # reading waited for steps under way
         line = {
             "step": trainer.global_step,
-            "epoch": trainer.global_step // self.config.run.epoch_steps,
-            "lr": trainer.optimizers[0].param_groups[0]["lr"],
+            "epoch": (trainer.global_step - 1) // self.config.run.epoch_steps,
+            "lr": self._lr,
             **{name: value for name, value in means.items() if math.isfinite(value)},
             "windows_per_s": self._windows * processes() / spent,
             "waiting_for_data": self._data_s / spent,
