@@ -21,7 +21,9 @@ from fate.formats.saving import write_events
 from fate.models.checkpoints import save_model
 from fate.models.zoo import build_model
 from fate.runtime.detecting import detect
+from fate.runtime.detecting_live import detect_live, play
 from fate.runtime.detection_log import read_detections
+from fate.runtime.frames import StreamFrame
 from fate.view.drawing import class_colour
 from tests.training.conftest import SENSOR, drive
 
@@ -137,5 +139,47 @@ def test_a_file_at_real_speed_is_detected_live_and_accounts_for_every_event(plac
 def test_live_sources_make_no_videos_and_sockets_need_a_sensor(place: Path) -> None:
     model = ["--model", str(place / "nano.safetensors")]
     assert CliRunner().invoke(app, ["detect", "-", "--save", "a.mp4", *model]).exit_code == 2
-    with pytest.raises(FateError, match="give --sensor"):
-        CliRunner().invoke(app, ["detect", "tcp:9000", *model], catch_exceptions=False)
+    for words in (["tcp:9000"], ["tcp:99999", "--sensor", "64x64"], ["-", "--start", "1s"], ["-", "-"]):
+        assert CliRunner().invoke(app, ["detect", *words, *model]).exit_code == 2
+
+
+def test_a_part_of_a_file_is_played_and_neither_it_nor_another_output_is_written_over(place: Path) -> None:
+    events, model = drive(0)[0], ["--model", str(place / "nano.safetensors"), "--hz", "20"]
+    write_events(place / "later.npz", replace(events, t_us=events.t_us + 10**9))
+    before = (place / "later.npz").read_bytes()
+    words = ["detect", str(place / "later.npz"), "--realtime", *model]
+    assert CliRunner().invoke(app, [*words, "--json", str(place / "later.npz")]).exit_code == 2
+    assert (place / "later.npz").read_bytes() == before
+    done = CliRunner().invoke(app, [*words, "--start", "+0.2s", "--end", "+0.4s"], catch_exceptions=False)
+    assert "4 windows at 20 Hz" in done.output
+    assert "from a window's end to its boxes: " in done.output
+    early = CliRunner().invoke(app, [*words, "--start", "1s", "--end", "+0.1s"], catch_exceptions=False)
+    assert "2 windows at 20 Hz" in early.output  # it does not wait for the first event for minutes
+    for wrong in (["--save", "a.avi"], ["--report", "a.txt"]):
+        assert CliRunner().invoke(app, ["detect", str(place / "later.npz"), *model, *wrong]).exit_code == 2
+    (place / "other").mkdir(exist_ok=True)
+    write_events(place / "other" / "later.npz", events)
+    both = ["detect", str(place / "later.npz"), str(place / "other" / "later.npz"), *model]
+    assert CliRunner().invoke(app, [*both, "--json", str(place / "o.json")]).exit_code == 2
+
+
+def test_a_page_without_a_video_of_its_own_leaves_other_videos_alone(place: Path) -> None:
+    (place / "page.mp4").write_text("precious")
+    words = ["detect", str(place / "drive.npz"), "--model", str(place / "nano.safetensors"), "--hz", "20"]
+    done = CliRunner().invoke(app, [*words, "--report", str(place / "page.html")], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert (place / "page.mp4").read_text() == "precious"
+    assert 'id="video-data"' in (place / "page.html").read_text()
+
+
+def test_a_live_source_that_is_stopped_keeps_what_was_found(place: Path) -> None:
+    detector = fate.load_detector(place / "nano.safetensors")
+
+    def stop(frame: StreamFrame) -> None:
+        if frame.t_us > 150_000:
+            raise KeyboardInterrupt
+
+    done = detect_live(play(str(place / "drive.npz"), 20), detector, 20, on_frame=stop)
+    assert 0 < len(done.frames) < 20
+    assert "note: it was stopped (Ctrl-C)" in done.lines()
+    assert done.summary["windows"] == len(done.frames)

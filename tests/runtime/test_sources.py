@@ -110,6 +110,12 @@ def test_a_reader_that_compiles_at_first_makes_no_piece_late(tmp_path: Path, mon
     assert slept == [pytest.approx(0.005)]
 
 
+@pytest.mark.parametrize("begin", [b"% Version 2\n% Width 4\n% Height 4\n", b"#!AER-DAT4.0\r\n", b"PK\x03\x04"])
+def test_a_file_of_another_kind_on_a_pipe_is_refused(begin: bytes) -> None:
+    with pytest.raises(FateError, match="begins like .*; give the file itself"):
+        StandardInput((4, 4), stream=io.BytesIO(begin + bytes(64)))
+
+
 # ---- pipes ----------------------------------------------------------------------------------------------------------
 
 

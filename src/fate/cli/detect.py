@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
@@ -24,7 +26,7 @@ time are dropped and counted.
 
   fate detect drive.raw --realtime --hz 100
 
-  cat drive.raw | fate detect - --hz 50
+  camera-program | fate detect - --hz 50       (words of EVT3 as they come; Ctrl-C ends, what was found is kept)
 
   fate detect tcp:9000 --sensor 640x480        (or udp:9000, or camera)
 """
@@ -66,13 +68,21 @@ def detect(
     with args.bad_usage():
         shown = _look(acc, fps, slow, palette)
         _check(hz, threshold, device)
+    from fate.errors import FateError
     from fate.runtime.detecting_live import is_live
 
-    if realtime or any(is_live(file) for file in files):
-        _live(files, outputs, model, device, hz, threshold, track, options)
+    live = any(is_live(file) for file in files)
+    _check_names(files, outputs)
+    with args.bad_usage():
+        if (live or realtime) and (save or report or len(files) > 1):
+            raise FateError("one live source at a time, and --save and --report need a file, without --realtime")
+    if live:
+        unused = {"--start": begin, "--end": stop, "--columns": columns, "--time-unit": time_unit,
+                  "--drop-out-of-bounds": drop or None, "--sort": sort or None}  # fmt: skip
+        _refuse_for_live(files, unused, options["sensor"])
+    if live or realtime:
+        _live(files[0], outputs, model, device, hz, threshold, track, options, (begin, stop), show_live=live)
         return
-    for file in files:
-        args.check_outputs({name: _named(value, file, files) for name, value in outputs.items()}, file)
 
     from fate.runtime.detecting import Look
     from fate.runtime.detecting import detect as run
@@ -95,30 +105,61 @@ def detect(
 
 
 def _live(
-    files: list[str], outputs: dict[str, str | None], model: str, device: str, hz: float, threshold: float, track: bool,
-    options: dict[str, Any],
+    file: str, outputs: dict[str, str | None], model: str, device: str, hz: float, threshold: float, track: bool,
+    options: dict[str, Any], part: tuple[Any, Any], show_live: bool,
 ) -> None:  # fmt: skip
-    from fate.errors import FateError
-
-    with args.bad_usage():
-        if len(files) > 1:
-            raise FateError(f"{len(files)} live sources were given; expected one")
-        if outputs["--save"] or outputs["--report"]:
-            raise FateError("--save and --report were given for a live source; they need a file, without --realtime")
-    from fate.runtime.detecting_live import detect_live, open_source
+    from fate.runtime.detecting import part_of
+    from fate.runtime.detecting_live import detect_live, open_source, play
     from fate.runtime.loading import load_detector
 
     detector = load_detector(model, device)
-    source = open_source(files[0], options["sensor"], options["format"], hz)
-    with args.task_bar() as show:
+    with ExitStack() as closing, args.task_bar() as show:
+        if show_live:
+            source = open_source(file, options["sensor"], options["format"])
+            print(f"waiting for events from {file}; Ctrl-C ends, and what was found is kept", file=sys.stderr)
+        else:
+            recording = closing.enter_context(args.opened(file, options))
+            asked = (None if time is None else time.at(recording.start_us) for time in part)
+            source = play(recording, hz, *part_of(recording, *asked))
 
         def tell(frame: Any) -> None:
             if show is not None:
                 show("live", 0, None, f"{frame.t_us / 1e6:.2f} s, {len(frame.boxes)} boxes, {frame.total_ms:.1f} ms")
 
-        done = detect_live(source, detector, hz, name=files[0], threshold=threshold, track=track, on_frame=tell)
+        done = detect_live(source, detector, hz, name=file, threshold=threshold, track=track, on_frame=tell)
     print("\n".join(done.lines()))
     _write(done, outputs)
+
+
+def _check_names(files: list[str], outputs: dict[str, str | None]) -> None:
+    """Refuse names of outputs that cannot be, before anything is done."""
+    from fate.errors import FateError
+
+    with args.bad_usage():
+        for option, suffixes in {"--save": (".mp4",), "--report": (".html", ".htm")}.items():
+            name = outputs[option]
+            if name is not None and not name.lower().endswith(suffixes):
+                raise FateError(f"{option} {name}: expected a name that ends in {suffixes[0]}")
+        taken: dict[str, str] = {}
+        for file in files:
+            for name in (_named(value, file, files) for value in outputs.values() if value is not None):
+                if name is not None and taken.setdefault(name, file) != file:
+                    raise FateError(f"{taken[name]} and {file} would both be written to {name}; detect them one by one")
+    for file in files:
+        args.check_outputs({option: _named(value, file, files) for option, value in outputs.items()}, file)
+
+
+def _refuse_for_live(files: list[str], unused: dict[str, Any], sensor: Any) -> None:
+    from fate.errors import FateError
+    from fate.runtime.detecting_live import check_source
+
+    with args.bad_usage():
+        if len(files) > 1:
+            raise FateError(f"{len(files)} live sources were given; expected one")
+        given = [option for option, value in unused.items() if value is not None]
+        if given:
+            raise FateError(f"{given[0]} was given for a live source; it is for files")
+        check_source(files[0], sensor)
 
 
 def _write(done: Any, given: dict[str, str | None]) -> None:

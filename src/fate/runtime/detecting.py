@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -59,13 +61,16 @@ class Detected:
         if "tracks" in given:
             kinds.append(f"{given['tracks']} tracks in all")
         spent = [f"{name} {p50:.2f} / {p99:.2f}" for name, (p50, p99) in given["latency_ms"].items()]
+        latency = (
+            f"latency p50 / p99, ms: {', '.join(spent)} (without decode); a window lasts {given['budget_ms']:g} ms, and"
+            f" {given['within_budget']:.1%} were done in that time"
+        )
         lost = [f"{count} {name.replace('_', ' ')}" for name, count in given["dropped"].items() if count]
         return [
             f"{windows} at {given['hz']:g} Hz ({given['seconds']:.2f} s) in {given['took_s']:.1f} s:"
             f" {given['windows_per_s']:.0f} a second, {given['times_real_time']:.2f} × real time",
             f"boxes of score ≥ {given['threshold']:g}: {', '.join(kinds)}",
-            f"latency p50 / p99, ms: {', '.join(spent)}; a window lasts {given['budget_ms']:g} ms, and"
-            f" {given['within_budget']:.1%} were done in that time",
+            latency if given["windows"] else "no window: no events came",
             *_age(given.get("age_ms")),
             f"dropped: {', '.join(lost) or 'nothing'}",
             *(f"note: {note}" for note in given["notes"]),
@@ -125,7 +130,7 @@ def _detect(
     end_us: int | None, save: Any, report: Any, look: Look, show: Show | None,
 ) -> Detected:  # fmt: skip
     recording.refuse_empty()
-    end_us = _end_of_part(recording, start_us, end_us)
+    start_us, end_us = part_of(recording, start_us, end_us)
     stream = detector.stream(recording, hz, threshold=threshold, track=track, start_us=start_us, end_us=end_us)
     frames: list[StreamFrame] = []
     began = time.perf_counter()
@@ -148,8 +153,8 @@ def _detect(
     return done
 
 
-def _end_of_part(recording: Recording, start_us: int | None, end_us: int | None) -> int | None:
-    """Where the part that was asked for ends, at most where the recording does; a part without events is refused."""
+def part_of(recording: Recording, start_us: int | None, end_us: int | None) -> tuple[int | None, int | None]:
+    """The part that was asked for, within the recording; one without events is refused."""
     first, last = recording.start_us, recording.end_us
     late, early = start_us is not None and start_us >= last, end_us is not None and end_us <= first
     if late or early:
@@ -158,29 +163,36 @@ def _end_of_part(recording: Recording, start_us: int | None, end_us: int | None)
             f"{recording.path}: a part that {asked} was asked for, and the recording goes from {first} to {last} µs"
             f" ({(last - first) / 1e6:.2f} s); times such as +2s count from the first event"
         )
-    return None if end_us is None else min(end_us, last)
+    return None if start_us is None else max(start_us, first), None if end_us is None else min(end_us, last)
 
 
 def _show_it(
     recording: Recording, done: Detected, detector: StreamingDetector, hz: float, start_us: int | None,
     end_us: int | None, save: Any, report: Any, look: Look, show: Show | None,
 ) -> None:  # fmt: skip
-    """The video, and the page that holds it; without a name of its own the video lies beside the page."""
-    video = Path(save) if save is not None else Path(report).with_suffix(".mp4")
-    first_us = None if start_us is None else max(start_us, recording.start_us)
+    """The video, and the page that holds it; only where it is too large for the page it lies beside it."""
+    with ExitStack() as gone:
+        own = Path(save) if save is not None else Path(gone.enter_context(TemporaryDirectory())) / "video.mp4"
+        clock = _draw(recording, own, done, detector, start_us, end_us, look, show)
+        if report is None:
+            return
+        write_report(
+            Path(report), own if save is not None else own.read_bytes(), done.frames, _for_people(done, detector),
+            title=f"{done.log.recording} at {hz:g} Hz", clock=clock, classes=detector.classes,
+            event_rate=measure_event_rate(recording, start_us, end_us), hz=hz, lead="; ".join(done.lines()[:2]),
+        )  # fmt: skip
+
+
+def _draw(
+    recording: Recording, video: Path, done: Detected, detector: StreamingDetector, start_us: int | None,
+    end_us: int | None, look: Look, show: Show | None,
+) -> VideoClock:  # fmt: skip
     # the last window may end after the part that was asked for, and its boxes are to be seen
     last_us = None if end_us is None else max([end_us, *(frame.t_us for frame in done.frames[-1:])])
     told = None if show is None else lambda at, of: show("drawing", at, of, "")
-    clock: VideoClock = render_video(
+    return render_video(
         recording, video, done.frames, acc_us=look.acc_us, fps=look.fps, slow=look.slow, palette=look.palette,
-        start_us=first_us, end_us=last_us, classes=detector.classes, progress=told,
-    )  # fmt: skip
-    if report is None:
-        return
-    write_report(
-        Path(report), video, done.frames, _for_people(done, detector),
-        title=f"{done.log.recording} at {hz:g} Hz", clock=clock, classes=detector.classes,
-        event_rate=measure_event_rate(recording, start_us, end_us), hz=hz, lead="; ".join(done.lines()[:2]),
+        start_us=start_us, end_us=last_us, classes=detector.classes, progress=told,
     )  # fmt: skip
 
 
@@ -211,7 +223,8 @@ def summarise(
 ) -> dict[str, Any]:  # fmt: skip
     """Plain values: boxes by class, latency by stage against the time a window lasts, what was dropped."""
     per_stage = {stage: np.array([frame.ms.get(stage, 0.0) for frame in frames]) for stage in STAGES}
-    total = sum(per_stage.values(), np.zeros(len(frames)))
+    per_stage = {stage: spent for stage, spent in per_stage.items() if spent.any()}  # others were not measured
+    total = np.array([frame.total_ms for frame in frames])
     quantiles = {
         stage: tuple(round(float(value), 3) for value in np.quantile(spent, [0.5, 0.99]))
         for stage, spent in {**per_stage, "total": total}.items()

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from fate.errors import FateError
+from fate.formats.recording import Recording
 from fate.runtime.detecting import Detected, summarise
 from fate.runtime.detection_log import DetectionLog
 from fate.runtime.frames import StreamFrame
-from fate.runtime.live import Source
+from fate.runtime.live import LiveStream, Source
 from fate.runtime.sources import FileSource, StandardInput
 from fate.runtime.stream import StreamingDetector
 
@@ -33,15 +34,40 @@ def is_live(name: str) -> bool:
     return name == "-" or name == "camera" or name.startswith("camera:") or _PORT.fullmatch(name) is not None
 
 
-def open_source(name: str, sensor: Sequence[int] | None = None, format: str | None = None, hz: float = 200.0) -> Source:
-    """The source a name stands for; a file plays at its own speed.
+def play(
+    recording: Recording | str, hz: float = 200.0, start_us: int | None = None, end_us: int | None = None
+) -> FileSource:
+    """A file at its own speed, in pieces of a tenth of a window, so that none is closed much too late.
+
+    Args:
+        recording: of ``open_recording``, or a path.
+        hz: windows a second.
+        start_us, end_us: a part of it, µs of its clock.
+    """
+    if not 1 <= hz <= 1000:
+        raise FateError(f"{hz:g} Hz was given; expected a rate from 1 to 1000")
+    piece = round(min(max(1e5 / hz, 500), 5000))
+    return FileSource(recording, piece_us=piece, start_us=start_us, end_us=end_us)
+
+
+def check_source(name: str, sensor: Sequence[int] | None) -> None:
+    """Refuse a source that cannot be opened, before anything else is done."""
+    port = _PORT.fullmatch(name)
+    if port is not None and not 0 < int(port[2]) < 1 << 16:
+        raise FateError(f"{name}: there is no such port; expected {port[1]}:1 to {port[1]}:65535")
+    if port is not None and sensor is None:
+        raise FateError(f"{name}: a socket does not say how large the sensor is; give --sensor WIDTHxHEIGHT")
+
+
+def open_source(name: str, sensor: Sequence[int] | None = None, format: str | None = None) -> Source:
+    """The live source a name stands for.
 
     Args:
         name: see above.
         sensor: (height, width), which sockets do not say, and standard input only where it begins like a file.
         format: of bytes: evt3 (the default) or evt2.
-        hz: windows a second; a file is played in pieces of a tenth of them, so that none is closed much too late.
     """
+    check_source(name, sensor)
     if name == "-":
         return StandardInput(sensor, format or "evt3")
     if name == "camera" or name.startswith("camera:"):
@@ -49,14 +75,13 @@ def open_source(name: str, sensor: Sequence[int] | None = None, format: str | No
 
         return CameraSource(name.partition(":")[2] or None)
     port = _PORT.fullmatch(name)
-    if port is None:
-        return FileSource(name, piece_us=round(min(max(1e5 / hz, 500), 5000)))
-    if sensor is None:
-        raise FateError(f"{name}: a socket does not say how large the sensor is; give --sensor WIDTHxHEIGHT")
+    if port is None or sensor is None:
+        raise FateError(f"{name}: expected -, tcp:PORT, udp:PORT, camera or camera:SERIAL; a file is played by play")
     from fate.runtime.sockets import TcpSource, UdpSource  # noqa: PLC0415
 
-    kind = TcpSource if port[1] == "tcp" else UdpSource
-    return kind(int(port[2]), sensor, format=format or "evt3")
+    if port[1] == "udp":
+        return UdpSource(int(port[2]), sensor, format=format or "evt3")
+    return TcpSource(int(port[2]), sensor, format=format or "evt3", listens=False)  # nobody comes before all is ready
 
 
 @contextmanager
@@ -105,20 +130,40 @@ def detect_live(
         on_frame: is given every frame as it comes.
     """
     frames: list[StreamFrame] = []
-    began = time.perf_counter()
     with detector.live(source, hz, threshold=threshold, track=track, budget_ms=budget_ms) as live, _undisturbed():
-        for frame in live:
-            frames.append(frame)
-            if on_frame is not None:
-                on_frame(frame)
-        counts, notes = live.counts.to_dict(), [live.ended]
-        notes += [f"{count} {what}" for what, count in live.source_counts.items() if count]
-    took = time.perf_counter() - began
+        began, stopped = time.perf_counter(), ""
+        try:
+            for frame in live:
+                frames.append(frame)
+                if on_frame is not None:
+                    on_frame(frame)
+        except KeyboardInterrupt:  # what was found so far is kept
+            stopped = "it was stopped (Ctrl-C)"
+            live.close()
+        took = time.perf_counter() - began
+        counts, notes = live.counts.to_dict(), [live.adaptation.describe(), stopped or live.ended]
+        notes += _told(live, hz, took)
     summary = summarise(frames, hz, took, threshold, detector.classes, counts, [note for note in notes if note])
-    summary["windows_late"] = counts["windows_late"]
+    summary |= {name: counts[name] for name in ("windows_late", "stalls", "restarts")}
     ages = [frame.age_ms for frame in frames if frame.age_ms is not None]
     if ages:
         summary["age_ms"] = tuple(round(float(value), 3) for value in np.quantile(ages, [0.5, 0.99, 1.0]))
     height, width = source.sensor
     facts = {"model": detector.name, "threshold": threshold, "live": True, "summary": summary}
     return Detected(DetectionLog(name, (height, width), tuple(detector.classes), hz, frames, facts), frames, summary)
+
+
+def _told(live: LiveStream, hz: float, took_s: float) -> list[str]:
+    """What else there is to say of a stream that has ended."""
+    counts, notes = live.counts, []
+    closed_s = (counts.windows + counts.windows_dropped) / hz
+    if counts.windows_late:
+        notes.append(f"{counts.windows_late} of {counts.windows} windows were late")
+    if counts.windows_dropped and closed_s > 1.5 * took_s:
+        notes.append(
+            f"events came {closed_s / max(took_s, 1e-9):.0f} times as fast as they happened, and live keeps the newest;"
+            " give the file itself to see every window"
+        )
+    if counts.stalls:
+        notes.append(f"{counts.stalls} times the source was silent for more than a second")
+    return notes + [f"{what}: {count}" for what, count in live.source_counts.items() if count]

@@ -28,6 +28,8 @@ from fate.runtime.windowing import ClosedWindow, Windower
 
 #: Silence of a source that counts as a stall, seconds.
 STALL_S = 1.0
+#: A wait that lasts so much longer than it should, seconds, says that the process stood still.
+HALT_S = 0.02
 #: How long the end of a reading thread is waited for, seconds; one that is blocked by its source ends with the process.
 JOIN_S = 2.0
 
@@ -207,13 +209,19 @@ class LiveStream:
 
     def _next_window(self) -> Waiting | None:
         """Wait for one; None at the end."""
+        patience, heard_out = self._windower.duration_us / 1e6, False
         with self._change:
             while True:
-                self._close_by_clock()
+                if heard_out:
+                    self._close_by_clock()
                 taken = None if self._stopping else self._waiting.take(self._clock())
                 if taken is not None or self.ended:
                     return taken
-                self._change.wait(self._windower.duration_us / 1e6)
+                # silence is the source's only if the reader had time to say otherwise: where the whole process stood
+                # still, or this thread was busy, events may have come that wait to be read
+                began = time.monotonic()
+                told = self._change.wait(patience)
+                heard_out = told or time.monotonic() - began < patience + HALT_S
 
     def _close_by_clock(self) -> None:
         if self._heard is None or self.ended:
@@ -222,7 +230,10 @@ class LiveStream:
         silent = self._clock() - at
         for closed in self._windower.tick(t_us + round(1e6 * silent) - self._patience_us):
             self._waiting.put(closed, self._clock())
-        if silent > STALL_S and not self._stalled:
+        self._note_stall(silent)
+
+    def _note_stall(self, silent_s: float) -> None:
+        if silent_s > STALL_S and not self._stalled:
             self._stalled = True
             self.counts.stalls += 1
 
@@ -251,6 +262,7 @@ class LiveStream:
         for closed in self._windower.add(events):
             self._waiting.put(closed, now)
         if len(events):
+            self._note_stall(0.0 if self._heard is None else now - self._heard[1])
             self._heard, self._stalled = (int(events.t_us[-1]), now), False
         self._change.notify_all()
 

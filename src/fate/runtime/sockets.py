@@ -62,6 +62,7 @@ class TcpSource:
         format: str = "evt3",
         once: bool = True,
         idle_s: float = IDLE_S,
+        listens: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
@@ -71,11 +72,13 @@ class TcpSource:
         format: of ``sources.BYTE_FORMATS``.
         once: end when the first client has gone; otherwise wait for the next.
         idle_s: a client that is silent for longer is dropped.
+        listens: at once; otherwise clients are refused until the source is iterated.
         clock: seconds.
         """
         self._bytes = BytesToEvents(format, sensor)
         self._listener = _bound(socket.SOCK_STREAM, host, port)
-        self._listener.listen(1)
+        if listens:
+            self._listener.listen(1)
         self._once, self._idle_s, self._clock = once, idle_s, clock
         self._closed = threading.Event()
         self._own: Counter[str] = Counter()
@@ -93,6 +96,7 @@ class TcpSource:
 
     def __iter__(self) -> Iterator[Events]:
         with self._listener, selectors.DefaultSelector() as ready:
+            self._listener.listen(1)
             ready.register(self._listener, selectors.EVENT_READ)
             while not self._closed.is_set():
                 if not ready.select(LOOK_S):

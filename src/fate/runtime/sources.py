@@ -57,6 +57,7 @@ class BytesToEvents:
     def begin_anew(self) -> None:
         """Another sender: nothing of what the last one said holds."""
         self._settled += self._of_decoder()
+        self._settled["bytes of an unfinished word"] += self.decoder.pending_bytes
         self.decoder = self.decoder.fresh()
 
     @property
@@ -66,7 +67,7 @@ class BytesToEvents:
 
     def _of_decoder(self) -> Counter[str]:
         counted = {"events outside the sensor": self.decoder.tally.outside}
-        counted |= {f"words {kind}": number for kind, number in self.decoder.skipped().items()}
+        counted |= {f"{kind} passed over": number for kind, number in self.decoder.skipped().items()}
         return Counter(counted)
 
 
@@ -164,6 +165,7 @@ class StandardInput:
         self._stream = sys.stdin.buffer if stream is None else stream
         self._closed = threading.Event()
         header, self._begun = self._header()
+        _refuse_files(header, self._begun)
         size = header.sensor(Path("standard input")) if sensor is None else Sensor.of(sensor)
         if size is None:
             raise FateError(
@@ -213,3 +215,19 @@ class StandardInput:
         if not rest and not more:
             raise FateError("standard input: it ended before the first event; check the program that writes it")
         return header, rest
+
+
+def _refuse_files(header: Header, begun: bytes) -> None:
+    """Refuse a pipe that begins like a file of another kind: its bytes would be decoded to nonsense."""
+    if begun.startswith(b"#!AER-DAT"):
+        kind = "AEDAT"
+    elif "version" in header.fields and header.event_format() is None:
+        kind = "DAT"
+    elif begun.startswith((b"PK", b"\x89HDF", b"#ROSBAG")):
+        kind = "an archive, HDF5 or a bag"
+    else:
+        return
+    raise FateError(
+        f"standard input: begins like {kind}, and only words of {' or '.join(BYTE_FORMATS)} are read from a pipe; give"
+        " the file itself"
+    )
