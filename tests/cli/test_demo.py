@@ -20,9 +20,9 @@ def test_a_drive_is_seen_at_two_rates_and_shown(tmp_path: Path) -> None:
     words = ["demo", "--out", str(tmp_path / "demo"), "--seconds", "1", "--model", str(tmp_path / "nano.safetensors")]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0
-    for name in ("comparison.mp4", "report.html", "report.mp4"):
+    for name in ("comparison.mp4", "report.html"):
         assert (tmp_path / "demo" / name).stat().st_size > 1000, name
-        assert name == "report.mp4" or name in done.output
+        assert name in done.output
     slow, fast = (read_detections(tmp_path / "demo" / f"detections-{hz}hz.json") for hz in (20, 200))
     assert len(fast.frames) == pytest.approx(10 * len(slow.frames), abs=10)
     assert CliRunner().invoke(app, ["demo", "--seconds", "0"]).exit_code == 2

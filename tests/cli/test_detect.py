@@ -183,3 +183,12 @@ def test_a_live_source_that_is_stopped_keeps_what_was_found(place: Path) -> None
     assert 0 < len(done.frames) < 20
     assert "note: it was stopped (Ctrl-C)" in done.lines()
     assert done.summary["windows"] == len(done.frames)
+
+
+def test_one_bad_file_does_not_keep_the_others_from_being_detected(place: Path) -> None:
+    (place / "empty.raw").write_bytes(b"")
+    write_events(place / "second.npz", drive(1)[0])
+    files = [str(place / name) for name in ("empty.raw", "drive.npz", "second.npz")]
+    done = CliRunner().invoke(app, ["detect", *files, "--model", str(place / "nano.safetensors"), "--hz", "20"])
+    assert done.exit_code == 1
+    assert done.output.count(" at 20 Hz (") == 2

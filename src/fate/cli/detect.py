@@ -88,20 +88,29 @@ def detect(
     from fate.runtime.detecting import detect as run
     from fate.runtime.loading import load_detector
 
-    detector = load_detector(model, device)
+    detector, failed = load_detector(model, device), 0
     for file in files:
         given = {name: _named(value, file, files) for name, value in outputs.items()}
-        with args.opened(file, options) as recording, args.task_bar() as show:
-            first = recording.start_us
-            done = run(
-                recording, detector, hz, threshold=threshold, track=track, show=show,
-                start_us=None if begin is None else begin.at(first), end_us=None if stop is None else stop.at(first),
-                save=given["--save"], report=given["--report"], look=Look(**shown),
-            )  # fmt: skip
+        try:
+            with args.opened(file, options) as recording, args.task_bar() as show:
+                first, last = (None if at is None else at.at(recording.start_us) for at in (begin, stop))
+                done = run(
+                    recording, detector, hz, threshold=threshold, track=track, show=show, start_us=first, end_us=last,
+                    save=given["--save"], report=given["--report"], look=Look(**shown),
+                )  # fmt: skip
+        except FateError as error:
+            if len(files) == 1:
+                raise
+            failed += 1
+            print(f"error: {error}", file=sys.stderr)  # the others can be detected all the same
+            continue
         if len(files) > 1:
             print(f"{file}:")
         print("\n".join(done.lines()))
         _write(done, given)
+    if failed:
+        print(f"error: {failed} of {len(files)} files could not be detected, see above", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 def _live(

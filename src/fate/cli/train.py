@@ -48,6 +48,8 @@ def train(
     from fate.training.together import own_rank
 
     folder = out or Path("runs") / config.stem
+    if own_rank() == 0:
+        print(f"{folder}: {wanted.steps} steps; log.txt and metrics.jsonl in it say how it goes", file=sys.stderr)
     with step_bar("training") as show:
         done = run(wanted, folder, show=show)
     if own_rank() != 0:  # the first of several processes speaks for all
