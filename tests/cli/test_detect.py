@@ -73,8 +73,8 @@ def test_several_recordings_get_outputs_of_their_own(place: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["--hz", "0"], ["--hz", "2000"], ["--palette", "pink"], ["--threshold", "2"], ["--acc", "soon"], ["--fps", "0"],
-     ["--device", "abacus"], ["--start", "2s", "--end", "1s"]],
+    [["--hz", "0"], ["--hz", "2000"], ["--palette", "pink"], ["--threshold", "2"], ["--acc", "soon"], ["--acc", "50"],
+     ["--fps", "0"], ["--slow", "0"], ["--device", "abacus"], ["--start", "2s", "--end", "1s"]],
 )  # fmt: skip
 def test_bad_usage_is_told_before_any_work(place: Path, words: list[str]) -> None:
     assert CliRunner().invoke(app, ["detect", str(place / "drive.npz"), *words]).exit_code == 2
@@ -150,11 +150,12 @@ def test_a_part_of_a_file_is_played_and_neither_it_nor_another_output_is_written
     words = ["detect", str(place / "later.npz"), "--realtime", *model]
     assert CliRunner().invoke(app, [*words, "--json", str(place / "later.npz")]).exit_code == 2
     assert (place / "later.npz").read_bytes() == before
-    done = CliRunner().invoke(app, [*words, "--start", "+0.2s", "--end", "+0.4s"], catch_exceptions=False)
-    assert "4 windows at 20 Hz" in done.output
-    assert "from a window's end to its boxes: " in done.output
-    early = CliRunner().invoke(app, [*words, "--start", "1s", "--end", "+0.1s"], catch_exceptions=False)
-    assert "2 windows at 20 Hz" in early.output  # it does not wait for the first event for minutes
+    # from before the first event on, it does not wait for that for minutes
+    for part, windows in ((["--start", "+0.2s", "--end", "+0.4s"], 4), (["--start", "1s", "--end", "+0.1s"], 2)):
+        done = CliRunner().invoke(app, [*words, *part, "--json", str(place / "part.json")], catch_exceptions=False)
+        assert "from a window's end to its boxes: " in done.output
+        summary = read_detections(place / "part.json").facts["summary"]
+        assert summary["windows"] + summary["dropped"]["windows_dropped"] == windows
     for wrong in (["--save", "a.avi"], ["--report", "a.txt"]):
         assert CliRunner().invoke(app, ["detect", str(place / "later.npz"), *model, *wrong]).exit_code == 2
     (place / "other").mkdir(exist_ok=True)

@@ -188,12 +188,12 @@ def _look(acc: str, fps: float, slow: float, palette: str) -> dict[str, Any]:
     from fate.view.drawing import PALETTES
 
     time = args.parse_time(acc, "--acc")
-    if time.us < 1 or time.from_start:
-        raise FateError(f"--acc {acc} was given; expected a time such as 50ms")
-    if not 1 <= fps <= 240 or not 0.01 <= slow <= 10_000:
-        raise FateError(
-            f"--fps {fps:g} --slow {slow:g} were given; expected 1 to 240 pictures a second, and 0.01 to 10000"
-        )
+    if time.us < 1 or time.from_start or not acc.strip().endswith("s"):  # 50 alone would be 50 µs, and nothing seen
+        raise FateError(f"--acc {acc} was given; expected a time with its unit, such as 50ms")
+    if not 1 <= fps <= 240:
+        raise FateError(f"--fps {fps:g} was given; expected 1 to 240 pictures a second")
+    if not 0.01 <= slow <= 10_000:
+        raise FateError(f"--slow {slow:g} was given; expected 0.01 to 10000 times slower")
     if palette not in PALETTES:
         raise FateError(f"--palette {palette} was given; there are {', '.join(PALETTES)}")
     return {"acc_us": time.us, "fps": fps, "slow": slow, "palette": palette}

@@ -129,6 +129,8 @@ class Windower:
     def _check(self, events: Events) -> None:
         if self._closed:
             raise FateError("events were given to a stream that is closed; open another")
+        if not isinstance(events, Events):
+            raise FateError(f"a {type(events).__name__} was given to a stream; expected fate.Events")
         if events.sensor != self.sensor:
             raise FateError(f"events of a {events.sensor} sensor were given to a stream of a {self.sensor} one")
 
