@@ -74,3 +74,10 @@ def test_every_recipe_names_a_model_and_every_row_is_told_apart() -> None:
 @pytest.mark.parametrize("words", [["nothing"], ["components"], ["smoke", "--seeds", "0"], ["smoke", "--device", "x"]])
 def test_bad_usage_is_told(words: list[str]) -> None:
     assert CliRunner().invoke(app, ["study", *words]).exit_code == 2
+
+
+def test_rows_that_differ_in_one_option_of_the_encoder_do_so_at_any_size() -> None:
+    """A small detector has other channels than the paper's by itself; every row says how many."""
+    study = STUDIES["channels"]
+    widths = [dict(row.recipe.played_by(study.small).encoder_options)["channels"] for row in study.rows]
+    assert widths == [32, 48, 64, 80, 96]

@@ -221,7 +221,7 @@ STUDIES: Mapping[str, Study] = {
             "channels",
             "Channels of Pillar Encoding (table 8)",
             tuple(
-                Row(f"C = {width}", _fat("fate-e", **({} if width == 64 else {"channels": width})), {"gen1": values})
+                Row(f"C = {width}", _fat("fate-e", channels=width), {"gen1": values})  # small detectors have fewer
                 for width, values in (
                     (32, {20.0: 52.48, 100.0: 45.71, 200.0: 40.64}),
                     (48, {20.0: 52.86, 100.0: 46.22, 200.0: 41.72}),
@@ -231,6 +231,7 @@ STUDIES: Mapping[str, Study] = {
                 )
             ),
             _SENSITIVITY,
+            small={"fate-e": "fate-s"},
         ),
         Study(
             "labels",

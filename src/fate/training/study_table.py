@@ -44,7 +44,7 @@ class StudyResult:
     def table(self, metric: str = METRICS[0]) -> str:
         """As Markdown; where the paper has a number for this dataset, it stands behind ours with the difference."""
         head = ["", *(f"{hz:g} Hz" for hz in self.study.rates), "of 20 Hz"]
-        lines = [f"{self.study.title}; {metric} in %, {self.dataset}, {len(self.seeds)} seeds", "",
+        lines = [f"{self.study.title}; {metric} in %, {self.dataset}, {_seeds(len(self.seeds))}", "",
                  f"| {' | '.join(head)} |", "|" + "---|" * len(head)]  # fmt: skip
         for row in self.study.rows:
             cells = [self._cell(row, hz, metric) for hz in self.study.rates]
@@ -55,7 +55,7 @@ class StudyResult:
 
     def delay_table(self) -> str:
         """From half visible to the first right box, by rate; empty where no truth says when things appeared."""
-        lines = [f"Time to detection; median in ms (missed), {self.dataset}, {len(self.seeds)} seeds", "",
+        lines = [f"Time to detection; median in ms (missed), {self.dataset}, {_seeds(len(self.seeds))}", "",
                  f"| | {' | '.join(f'{hz:g} Hz' for hz in self.study.rates)} |",
                  "|" + "---|" * (len(self.study.rates) + 1)]  # fmt: skip
         known = False
@@ -117,3 +117,7 @@ class StudyResult:
             from fate.training.study_picture import draw_study  # noqa: PLC0415  (matplotlib takes a second to load)
 
             draw_study(self, base.with_suffix(".png"))
+
+
+def _seeds(count: int) -> str:
+    return "1 seed" if count == 1 else f"{count} seeds"
