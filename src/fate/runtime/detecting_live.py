@@ -87,7 +87,7 @@ def open_source(name: str, sensor: Sequence[int] | None = None, format: str | No
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """While a clock runs: threads take turns after half a ms instead of five, and what is there is not searched for
-    garbage again and again, which takes Python 20 ms with all of torch.
+    garbage again and again, which takes 0.1 s on a slow core with all of torch.
     """
     with _LOCK:
         if not _BEFORE:  # several at once: the first changes it, the last puts it back
