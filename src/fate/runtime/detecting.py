@@ -73,7 +73,7 @@ class Detected:
             latency if given["windows"] else "no window: no events came",
             *_age(given.get("age_ms")),
             f"dropped: {', '.join(lost) or 'nothing'}",
-            *(f"note: {note}" for note in given["notes"]),
+            *(f"note: {note}" for note in given["notes"] if note != given["adaptation"]),  # of that a warning spoke
         ]
 
 
@@ -144,6 +144,7 @@ def _detect(
     name = Path(str(recording.path)).name
     notes = [text for text in (stream.adaptation.describe(),) if text]
     summary = summarise(frames, hz, took, threshold, detector.classes, stream.counts.to_dict(), notes)
+    summary["adaptation"] = stream.adaptation.describe()
     facts = {"model": detector.name, "threshold": threshold, "summary": summary}
     size = recording.sensor
     log = DetectionLog(name, (size.height, size.width), tuple(detector.classes), hz, frames, facts)

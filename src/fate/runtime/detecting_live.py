@@ -145,6 +145,7 @@ def detect_live(
         notes += _told(live, hz, took)
     summary = summarise(frames, hz, took, threshold, detector.classes, counts, [note for note in notes if note])
     summary |= {name: counts[name] for name in ("windows_late", "stalls", "restarts")}
+    summary["adaptation"] = live.adaptation.describe()
     ages = [frame.age_ms for frame in frames if frame.age_ms is not None]
     if ages:
         summary["age_ms"] = tuple(round(float(value), 3) for value in np.quantile(ages, [0.5, 0.99, 1.0]))
