@@ -79,7 +79,7 @@ def detect(
     if live:
         unused = {"--start": begin, "--end": stop, "--columns": columns, "--time-unit": time_unit,
                   "--drop-out-of-bounds": drop or None, "--sort": sort or None}  # fmt: skip
-        _refuse_for_live(files, unused, options["sensor"])
+        _refuse_for_live(files[0], unused, options["sensor"])
     if live or realtime:
         _live(files[0], outputs, model, device, hz, threshold, track, options, (begin, stop), show_live=live)
         return
@@ -158,17 +158,15 @@ def _check_names(files: list[str], outputs: dict[str, str | None]) -> None:
         args.check_outputs({option: _named(value, file, files) for option, value in outputs.items()}, file)
 
 
-def _refuse_for_live(files: list[str], unused: dict[str, Any], sensor: Any) -> None:
+def _refuse_for_live(source: str, unused: dict[str, Any], sensor: Any) -> None:
     from fate.errors import FateError
     from fate.runtime.detecting_live import check_source
 
     with args.bad_usage():
-        if len(files) > 1:
-            raise FateError(f"{len(files)} live sources were given; expected one")
         given = [option for option, value in unused.items() if value is not None]
         if given:
             raise FateError(f"{given[0]} was given for a live source; it is for files")
-        check_source(files[0], sensor)
+        check_source(source, sensor)
 
 
 def _write(done: Any, given: dict[str, str | None]) -> None:
