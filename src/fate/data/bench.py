@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from fate.data.clips import Clip, evaluation_batches
 from fate.data.dataset import Dataset
 from fate.data.loading import ClipReader
-from fate.encoding.batch import EventBatch
 from fate.encoding.histograms import StackedHistogram
 from fate.errors import FateError, MissingDependencyError
 
@@ -141,12 +139,12 @@ def _event_windows(dataset: Dataset, hz: float) -> Windows:
     plans = evaluation_batches(dataset.recordings, hz, min(LANES, len(dataset)), 1)
     for number, clips in enumerate(plans):
         if number % workers == mine:
-            yield _windows_of(reader.batch(clips).events, clips)
+            yield _windows_of(reader.batch(clips).ends_us.size, clips)
     reader.close()
 
 
-def _windows_of(events: EventBatch | Tensor, clips: Sequence[Clip]) -> int:
-    return min(len(events), sum(not clip.is_empty for clip in clips))
+def _windows_of(most: int, clips: Sequence[Clip]) -> int:
+    return min(most, sum(not clip.is_empty for clip in clips))
 
 
 def _histogram_windows(files: Sequence[Path]) -> Windows:

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from fate.data.clip_images import Images, all_images, clip_images, stacked
 from fate.data.clips import CANONICAL_HZ, Clip, Grid, Span
+from fate.data.resident import Sought, SoughtWindows
 from fate.data.teacher_windows import TeacherPart, canonical_numbers, canonical_steps, shared_rows
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
@@ -29,8 +30,8 @@ from fate.events.labels import Labels
 from fate.events.transforms import Augmentation, Transform
 from fate.events.window import Window
 
-#: Recordings a worker keeps open, and tables of labels it keeps.
-OPEN = 16
+#: Recordings a worker keeps open, and boxes of labels that it keeps: 40 MB of them.
+OPEN, KEPT_BOXES = 16, 1_000_000
 
 
 class Reader(Protocol):
@@ -61,7 +62,8 @@ LabelsOf = Callable[[int, float], Labels | None]
 class ClipBatch(NamedTuple):
     """T · B windows of B lanes, time-major: first the first window of every lane."""
 
-    events: EventBatch | Tensor  #: or, of a dataset of histograms, images [T · B, 20, H, W] uint8
+    #: or, of a dataset of histograms, images [T · B, 20, H, W] uint8; or where to find the events (``resident.py``)
+    events: EventBatch | Tensor | SoughtWindows
     labels: list[Labels | None]  #: of each window; None where nobody has labelled it
     steps: int  #: T
     clips: list[Clip]  #: of the B lanes
@@ -71,11 +73,15 @@ class ClipBatch(NamedTuple):
 
     def pin_memory(self) -> ClipBatch:
         """The events in page-locked memory; called by the loader."""
+        if isinstance(self.events, SoughtWindows):
+            return self
         teacher = None if self.teacher is None else self.teacher.pin_memory()
         return self._replace(events=self.events.pin_memory(), teacher=teacher)
 
     def inputs(self, device: str | torch.device) -> EventBatch | Tensor:
         """What a detector takes, on its device: events, or images as float32."""
+        if isinstance(self.events, SoughtWindows):
+            raise FateError("a batch without its events was given; ResidentEvents.complete finds them")
         moved = self.events.to(device, non_blocking=True)
         return moved.float() if isinstance(moved, Tensor) else moved
 
@@ -96,6 +102,7 @@ class ClipReader:
         warmup: int | None = None,
         rank: int = 0,
         world: int = 1,
+        resident: bool = False,
     ) -> None:
         """Args:
         recordings: of the dataset, all of one sensor; all of events, or all of histograms.
@@ -108,6 +115,7 @@ class ClipReader:
         warmup: canonical windows before each clip, to give batches the part of a teacher as well; None for no teacher.
         rank, world: this process and the number of those that share each batch; its lanes are ``rank``,
             ``rank + world`` … of the plan's.
+        resident: leave events unread, for a device that holds them all (``resident.py``).
         """
         if not 0 <= rank < world:
             raise FateError(f"rank {rank} of {world} was given; expected 0 to {world - 1}")
@@ -116,12 +124,13 @@ class ClipReader:
         self.recordings, self.sensor, self.window_us = recordings, tuple(sensor), window_us
         self.augmentation, self.stream_augmentation = augmentation, stream_augmentation or augmentation
         self.with_labels, self.labels_of, self.warmup = with_labels, labels_of, warmup
-        self.rank, self.world = rank, world
+        self.rank, self.world, self.resident = rank, world, resident
         self.holds_images = all_images(recordings)
         if self.holds_images and warmup is not None:
             raise FateError("warmup was given with a dataset of histograms; a teacher needs events: leave it out")
         self._open: OrderedDict[int, Reader] = OrderedDict()
         self._read: OrderedDict[tuple[int, float], Labels | None] = OrderedDict()
+        self._boxes = 0  # of all that were read and kept
 
     def batch(self, clips: Sequence[Clip]) -> ClipBatch:
         """The windows of one clip of each lane; shorter clips are filled up with windows in which nothing happens.
@@ -139,9 +148,9 @@ class ClipReader:
         ends = np.array([[lane.ends_us[t] for lane in lanes] for t in range(steps)], np.int64)
         ends = ends.reshape(steps, len(lanes))
         if self.holds_images:
-            shown: EventBatch | Tensor = stacked([lane.images for lane in lanes], steps, self.sensor)
+            shown: EventBatch | Tensor | SoughtWindows = stacked([lane.images for lane in lanes], steps, self.sensor)
         else:
-            shown = EventBatch.from_windows(lane.windows[t] for t in range(steps) for lane in lanes)
+            shown = self._together([lane.windows[t] for t in range(steps) for lane in lanes])
         return ClipBatch(
             shown,
             [lane.labels[t] for t in range(steps) for lane in lanes],
@@ -164,68 +173,76 @@ class ClipReader:
         shown = [not clip.is_empty for clip in clips]
         ends = np.array([window.end_us for window, _ in pairs], np.int64).reshape(steps, len(lanes))
         ends = np.where(shown, ends, -1)
-        return TeacherPart(EventBatch.from_windows(pairs), steps, ends, shared_rows(student_us, ends, clips))
+        return TeacherPart(self._together(pairs), steps, ends, shared_rows(student_us, ends, clips))
+
+    def _together(self, pairs: Sequence[tuple[Window, Any]]) -> EventBatch | SoughtWindows:
+        return SoughtWindows.of(pairs) if self.resident else EventBatch.from_windows(pairs)
 
     def _lane(self, clip: Clip, steps: int, teacher_steps: int) -> _Lane:
         """What one clip shows, filled up to so many windows, and as many canonical windows as are asked for."""
         if clip.is_empty:
-            nothing = (Window(0, 50_000), Events.empty(self.sensor))
+            nothing = (Window(0, 50_000), self._nothing)
             return _Lane([nothing] * steps, None, [None] * steps, [-1] * steps, [nothing] * teacher_steps)
         source = self.recordings[clip.recording]
         grid = Grid.of(source, clip.hz, self.window_us)
         windows = [grid.window(clip.first + t) for t in range(clip.steps)]
-        found = self._labels(clip, grid)
+        found, times = self._labels(clip, grid)
         change = self._drawn(clip, found)
         left = steps - clip.steps
-        labels = [part if part is None or change is None else change.labels(part) for part in found] + [None] * left
+        shown = found if found is None or change is None else change.labels(found)
+        labels = [None if shown is None or time is None else shown.at(time) for time in times] + [None] * left
         ends = [window.end_us for window in windows] + [-1] * left
         if self.holds_images:
             return _Lane([], clip_images(source, clip, change), labels, ends, [])
         canonical = Grid.of(source, CANONICAL_HZ)
         beside = [canonical.window(number) for number in canonical_numbers(clip, teacher_steps)]
         seen = self._events(clip, grid, [*beside, *windows], change)
-        filling = Window(windows[-1].end_us, windows[-1].end_us + grid.window_us), Events.empty(self.sensor)
+        filling = Window(windows[-1].end_us, windows[-1].end_us + grid.window_us), self._nothing
         return _Lane(seen[teacher_steps:] + [filling] * left, None, labels, ends, seen[:teacher_steps])
 
     def _events(
         self, clip: Clip, grid: Grid, windows: Sequence[Window], change: Transform | None
-    ) -> list[tuple[Window, Events]]:
-        """Of each window, all read and changed at once.
+    ) -> list[tuple[Window, Any]]:
+        """Of each window, all read and changed at once; or where to find them.
 
         Rectangles are erased by the number of the clip's own window that ends nearest, so that a canonical window lacks
         the same one as the window it is compared with.
         """
+        numbers = grid.nearest(np.array([window.end_us for window in windows])).tolist()
+        if self.resident:
+            return [(each, Sought(clip.recording, change, at)) for each, at in zip(windows, numbers, strict=True)]
         whole = self._recording(clip.recording).read(
             min(window.start_us for window in windows), max(window.end_us for window in windows)
         )
         if change is None:
             return [(window, whole.between(window.start_us, window.end_us)) for window in windows]
         whole = change.events(whole)
-        numbers = grid.nearest(np.array([window.end_us for window in windows])).tolist()
         return [
             (window, change.erased(whole.between(window.start_us, window.end_us), number))
             for window, number in zip(windows, numbers, strict=True)
         ]
 
-    def _drawn(self, clip: Clip, labels: Sequence[Labels | None]) -> Transform | None:
+    @property
+    def _nothing(self) -> Events | None:
+        return None if self.resident else Events.empty(self.sensor)
+
+    def _drawn(self, clip: Clip, labels: Labels | None) -> Transform | None:
         """The change of a clip. A stream's is one for the whole recording, so it must not depend on a clip's labels."""
         wanted = self.stream_augmentation if clip.stream else self.augmentation
         if wanted is None:
             return None
-        seen = [part for part in labels if part is not None]
-        shown = Labels.concatenate(seen) if seen and not clip.stream else None
-        return wanted.draw(np.random.default_rng(clip.seed), self.sensor, shown)
+        return wanted.draw(np.random.default_rng(clip.seed), self.sensor, None if clip.stream else labels)
 
-    def _labels(self, clip: Clip, grid: Grid) -> list[Labels | None]:
-        """Of each window the labels it stands for."""
+    def _labels(self, clip: Clip, grid: Grid) -> tuple[Labels | None, list[int | None]]:
+        """Those that some window of a clip stands for; and of each window the labelled time that it stands for."""
         labels = self._all_labels(clip.recording, clip.hz) if self.with_labels else None
         if labels is None:
-            return [None] * clip.steps
+            return None, [None] * clip.steps
         first, last = grid.end_us(clip.first) - grid.hop_us, grid.end_us(clip.first + clip.steps) + grid.hop_us
         near = labels.between(first, last)
-        times = grid.labelled(near.labelled_us)
-        numbers = range(clip.first, clip.first + clip.steps)
-        return [near.at(times[number]) if number in times else None for number in numbers]
+        chosen = grid.labelled(near.labelled_us)
+        times = [chosen.get(number) for number in range(clip.first, clip.first + clip.steps)]
+        return near.select(np.isin(near.t_us, [time for time in times if time is not None])), times
 
     def _all_labels(self, number: int, hz: float) -> Labels | None:
         """Of a recording; kept, since reading them takes longer than reading a clip."""
@@ -233,9 +250,11 @@ class ClipReader:
         key = (number, 0.0 if own else hz)
         if key not in self._read:
             found = self.recordings[number].labels if self.labels_of is None else self.labels_of(number, hz)
-            while len(self._read) >= OPEN:
-                self._read.popitem(last=False)
             self._read[key] = found
+            self._boxes += 0 if found is None else len(found)
+            while self._boxes > KEPT_BOXES and len(self._read) > 1:
+                _, dropped = self._read.popitem(last=False)
+                self._boxes -= 0 if dropped is None else len(dropped)
         self._read.move_to_end(key)
         return self._read[key]
 
@@ -251,11 +270,11 @@ class ClipReader:
 class _Lane(NamedTuple):
     """What one lane adds to a batch: T windows, and T' canonical ones for a teacher."""
 
-    windows: list[tuple[Window, Events]]
+    windows: list[tuple[Window, Any]]  #: with their events, or what is sought
     images: Images | None  #: [t ≤ T, C, H, W] instead of events
     labels: list[Labels | None]
     ends_us: list[int]
-    canonical: list[tuple[Window, Events]]
+    canonical: list[tuple[Window, Any]]
 
 
 class _Batches(IterableDataset[ClipBatch]):
@@ -292,6 +311,7 @@ def load(
     return DataLoader(
         _Batches(reader, plans),
         batch_size=None,
+        collate_fn=_as_it_is,
         num_workers=workers,
         pin_memory=pin_memory,
         prefetch_factor=2 if workers else None,
@@ -299,6 +319,10 @@ def load(
         multiprocessing_context="forkserver" if workers else None,
         worker_init_fn=_leave_stopping_to_the_first,
     )
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 def _leave_stopping_to_the_first(worker: int) -> None:

@@ -170,6 +170,18 @@ class EventBatch:
         batch.offsets[1:] = events
         return batch
 
+    @classmethod
+    def of_counts(
+        cls, counts: Sequence[int], windows: Sequence[Window], sensor: Sequence[int], device: str | torch.device
+    ) -> EventBatch:
+        """A batch for others to write events into: so many of each window; all of their numbers are 0 before."""
+        durations = [window.duration_us for window in windows]
+        batch = cls(_block(len(counts), sum(counts), torch.device(device)), counts, Sensor.of(sensor), durations)
+        batch.start_us.copy_(torch.tensor([window.start_us for window in windows]))
+        batch.duration_us.copy_(torch.tensor(durations))
+        batch.offsets[1:] = torch.tensor(counts).cumsum(0)
+        return batch
+
     def to(self, device: str | torch.device, non_blocking: bool = False) -> EventBatch:
         """The batch on a device: one copy, or itself where it is there already."""
         moved = self.block.to(device, non_blocking=non_blocking)

@@ -154,19 +154,47 @@ def resampled_columns(affine: Map, sensor: Sensor, x: Tensor, y: Tensor) -> tupl
     """``resampled_pixels`` for tensors of any integer type on any device."""
     import torch  # noqa: PLC0415  (takes seconds to load)
 
+    old = y.long() * sensor.width + x.long()
+    starts, targets = resampling_table(affine[None], sensor, x.device)
+    event, new = repeated(starts, targets, slots(torch.zeros_like(old), old, sensor))
+    return (new % sensor.width).to(x.dtype), (new // sensor.width).to(y.dtype), event
+
+
+def resampling_table(maps: Map, sensor: Sensor, device: Any) -> tuple[Tensor, Tensor]:
+    """Of M maps [M, 2, 3], the new pixels of each old one: where they begin in a list, by :func:`slots`, and the list.
+
+    New pixels stand in the order of the old ones they come from; those that come from outside stand behind them.
+    """
+    import torch  # noqa: PLC0415
+
     height, width = sensor
-    pixel = torch.arange(height * width, device=x.device)
-    column, row = _new_pixels(inverse(affine), pixel % width, pixel // width)
+    pixel = torch.arange(height * width, device=device)
+    whole = torch.from_numpy(np.stack([_whole(inverse(each)) for each in maps])).to(device)
+    xx, xy, right, yx, yy, down = (column[:, None] for column in whole.unbind(1))
+    x, y = 2 * (pixel % width) + 1, 2 * (pixel // width) + 1
+    column, row = (x * xx + y * xy + right) >> (PLACES + 1), (x * yx + y * yy + down) >> (PLACES + 1)
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-    # new pixels in the order of the old ones they come from; those that come from outside stand last
-    source, target = torch.where(inside, row * width + column, height * width).sort(stable=True)
-    starts = torch.searchsorted(source, torch.arange(height * width + 1, device=x.device))
-    old = y.long() * width + x.long()
-    times = starts[old + 1] - starts[old]
-    event = torch.arange(len(x), device=x.device).repeat_interleave(times)
-    copy = torch.arange(len(event), device=x.device) - (times.cumsum(0) - times)[event]
-    new = target[starts[old[event]] + copy]
-    return (new % width).to(x.dtype), (new // width).to(y.dtype), event
+    old = torch.where(inside, row * width + column, height * width)
+    order = slots(torch.arange(len(maps), device=device)[:, None], old, sensor).flatten()
+    source, place = order.sort(stable=True)
+    starts = torch.searchsorted(source, torch.arange(len(maps) * (height * width + 1) + 1, device=device))
+    return starts, place % (height * width)
+
+
+def slots(which: Tensor, pixel: Tensor, sensor: Sensor) -> Tensor:
+    """The places in the table of :func:`resampling_table` of pixels ``y · width + x`` under the maps ``which``."""
+    return which * (sensor.height * sensor.width + 1) + pixel
+
+
+def repeated(starts: Tensor, targets: Tensor, slot: Tensor) -> tuple[Tensor, Tensor]:
+    """Events at E slots, each as often as its pixel has new ones: which event [K], rising, and its new pixel [K]."""
+    import torch  # noqa: PLC0415
+
+    first = starts[slot]
+    times = starts[slot + 1] - first
+    event = torch.arange(len(slot), device=slot.device).repeat_interleave(times)
+    copy = torch.arange(len(event), device=slot.device) - (times.cumsum(0) - times)[event]
+    return event, targets[first[event] + copy]
 
 
 def _about_centre(sensor: Sensor, linear: list[list[float]]) -> Map:

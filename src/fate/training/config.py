@@ -58,6 +58,9 @@ class DataConfig(_Frozen):
     streams: Count = Field(16, description="clips of a batch that go on where the last one ended, memory carried")
     augmentation: Literal["paper", "rvt", "none"] = Field("paper", description="fate.events.transforms")
     workers: Count = Field(4, description="processes that load")
+    resident_gb: float = Field(
+        8.0, ge=0, description="a training set of at most so many GB is kept on the GPU (13 bytes an event); 0: none"
+    )
 
 
 class StrategyConfig(_Frozen):
@@ -97,6 +100,7 @@ class RunConfig(_Frozen):
         "auto", description="auto: bf16 on a GPU, which keeps encoder, S5 and losses in float32; float32 on a CPU"
     )
     compile: bool = Field(False, description="torch.compile for backbone and neck; pays on a GPU after minutes")
+    graphs: bool = Field(True, description="on one GPU, backbone and neck as CUDA graphs: the same, with less waiting")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     devices: Positive = Field(1, description="GPUs (or CPU processes) of each machine")
     nodes: Positive = Field(1, description="machines")
@@ -138,9 +142,11 @@ class TrainConfig(_Frozen):
     def fingerprint(self) -> str:
         """The same for configurations that train the same: what only says where and how often is left out."""
         content = self.model_dump(mode="json", by_alias=True)
-        content["data"].pop("workers")
-        for name in ("device", "validate_every", "validate_hz", "validate_recordings", "save_every", "log_every"):
-            content["run"].pop(name)
+        for name in ("workers", "resident_gb"):
+            content["data"].pop(name)
+        for name in content["run"].copy():
+            if name in ("device", "graphs", "save_every", "log_every") or name.startswith("validate_"):
+                content["run"].pop(name)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 

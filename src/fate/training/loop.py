@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import signal
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader
 
 from fate.data.clips import Grid, TrainingPlan
 from fate.data.dataset import Dataset, open_dataset
 from fate.data.label_rules import PLAIN_RULES, LabelRules, RuledLabels, label_rules
 from fate.data.labelled_recording import LabelledRecording
-from fate.data.loading import ClipReader, LabelsOf, load
+from fate.data.loading import ClipBatch, ClipReader, LabelsOf, load
+from fate.data.resident import BYTES, ResidentEvents, completed
 from fate.errors import FateError, MissingDependencyError
 from fate.evaluation.running import check_histograms
 from fate.events.labels import Labels
@@ -59,8 +59,17 @@ class Parts:
     plan: TrainingPlan
     device: str
 
-    def reader(self, rank: int = 0, world: int = 1) -> ClipReader:
-        """What loads the batches of one of several processes."""
+    @property
+    def resident(self) -> bool:
+        """Whether all events to learn from stay on the GPU."""
+        if self.device != "cuda" or self.dataset.holds == "histograms":
+            return False
+        gigabytes = sum(recording.num_events for recording in self.dataset.labelled) * BYTES / 1e9
+        memory = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory / 1e9
+        return gigabytes <= min(self.config.data.resident_gb, memory / 4)
+
+    def reader(self, rank: int = 0, world: int = 1, resident: bool = False) -> ClipReader:
+        """What loads the batches of one of several processes; with ``resident``, all but their events."""
         random, stream = AUGMENTATIONS[self.config.data.augmentation]
         return ClipReader(
             self.dataset.labelled,
@@ -71,12 +80,16 @@ class Parts:
             warmup=self.config.strategy.warmup_windows if self.strategy.teaches else None,
             rank=rank,
             world=world,
+            resident=resident,
         )
 
-    def batches(self, first: int = 0, rank: int = 0, world: int = 1) -> DataLoader[Any]:
+    def batches(self, first: int = 0, rank: int = 0, world: int = 1) -> Iterable[ClipBatch]:
         """Batches from number ``first`` on, without end."""
-        plans = partial(self.plan.batches, first)
-        return load(self.reader(rank, world), plans, self.config.data.workers, pin_memory=self.device == "cuda")
+        plans, reader = partial(self.plan.batches, first), self.reader(rank, world, self.resident)
+        loader = load(reader, plans, self.config.data.workers, pin_memory=self.device == "cuda" and not reader.resident)
+        if not reader.resident:
+            return loader
+        return completed(loader, ResidentEvents(self.dataset.labelled, self.dataset.sensor, self.device))
 
 
 @dataclass(frozen=True)

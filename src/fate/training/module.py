@@ -25,6 +25,7 @@ from fate.models.detector import Detector, step_scale_of
 from fate.models.heads.targets import sent
 from fate.models.outputs import Outputs
 from fate.training.config import OptimiserConfig, TrainConfig
+from fate.training.graphs import RecordedFeatures, leave_default_stream
 from fate.training.strategies import Agreement, Supervised, targets_of
 from fate.training.teacher import Following, decay_at, teacher_of
 from fate.training.together import check_together, join_norms, processes
@@ -54,6 +55,7 @@ class TrainingModule(LightningModule):
         self._generators: dict[str, Any] | None = None
         self._following: Following | None = None
         self._features: Callable[..., Any] = detector.features
+        self._taught: Callable[..., Any] = self.teacher.features
         _choose_weights(detector, config.optimiser.only)
 
     def setup(self, stage: str) -> None:
@@ -70,7 +72,17 @@ class TrainingModule(LightningModule):
         if torch.device(device).type == "cuda":
             self.student.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._features = torch.compile(self.student.features) if self.config.run.compile else self.student.features
+        self._features, self._taught = self.student.features, self.teacher.features
+        if self.config.run.compile:
+            self._features = torch.compile(self.student.features)
+        elif torch.device(device).type == "cuda" and self._may_record():
+            leave_default_stream()
+            self._features, self._taught = RecordedFeatures(self.student), RecordedFeatures(self.teacher)
+
+    def _may_record(self) -> bool:
+        """Several processes agree on gradients, and several batches add theirs up, where a graph writes its own."""
+        run = self.config.run
+        return run.graphs and run.accumulate == 1 and processes() == 1 and run.devices * run.nodes == 1
 
     def configure_optimizers(self) -> Any:
         """AdamW with OneCycle, stepped with every optimiser step."""
@@ -143,8 +155,8 @@ class TrainingModule(LightningModule):
         if part is None:
             return Agreement(said, said)
         with torch.no_grad():
-            images, scale = _images(self.teacher, part.events.to(self.device, non_blocking=True))
-            levels, _ = self.teacher.features(images, None, part.steps, scale)
+            images, scale = _images(self.teacher, part.inputs(self.device))
+            levels, _ = self._taught(images, None, part.steps, scale)
             wanted: Outputs = self.teacher.head([level.index_select(0, theirs) for level in levels])
         return Agreement(said, wanted)
 

@@ -1,0 +1,140 @@
+"""Recorded as CUDA graphs, backbone and neck give what they give without: losses, gradients, statistics, memory.
+
+Without a GPU a stand-in takes the place of the graphs: what would be replayed is run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fate.models import state as states
+from fate.models.detector import Detector
+from fate.training import graphs
+from fate.training.graphs import RecordedFeatures
+from fate.training.loop import build
+from tests.training.conftest import small_config
+
+pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+
+BATCHES = 6
+HAS_GPU = torch.cuda.is_available()
+
+
+class Again:
+    """In the place of two graphs: both are run again, into the same memory."""
+
+    def __init__(
+        self, detector: Detector, given: Sequence[Tensor], before: states.State, steps: int, known: float | None
+    ) -> None:
+        grad = torch.is_grad_enabled()
+        self.inputs = [part.detach().clone().requires_grad_(part.requires_grad and grad) for part in given]
+        self.weights = [weight for weight in detector.parameters() if weight.requires_grad] if grad else []
+        self.grad, self.levels = grad, list[Tensor]()
+        self.call = partial(self.run, detector, before, steps, known)
+        kept = [(buffer, buffer.clone()) for buffer in detector.buffers()]
+        self.outputs = [part.detach().clone() for part in self.call()]
+        self.asked = [torch.zeros_like(level) for level in self.levels] if grad else []
+        self.gradients = self.found()
+        for buffer, value in kept:
+            buffer.copy_(value)
+
+    def run(self, detector: Detector, before: states.State, steps: int, known: float | None) -> list[Tensor]:
+        memory = self.inputs[1:] if known is not None else self.inputs[1:-1]
+        scale = self.inputs[-1] if known is None else known
+        with torch.set_grad_enabled(self.grad):
+            self.levels, after = detector.features(self.inputs[0], states.rebuilt(before, memory), steps, scale)
+        return [*self.levels, *states.tensors(after)]
+
+    def found(self) -> list[Tensor | None]:
+        learning = [part for part in (*self.inputs, *self.weights) if part.requires_grad]
+        if not learning:
+            return [None] * len(self.inputs)
+        found = iter(torch.autograd.grad(self.levels, learning, self.asked, allow_unused=True))
+        return [next(found) if part.requires_grad else None for part in (*self.inputs, *self.weights)]
+
+    def forward(self) -> None:
+        for own, new in zip(self.outputs, self.call(), strict=True):
+            own.copy_(new.detach())
+
+    def backward(self) -> None:
+        for own, new in zip(self.gradients, self.found(), strict=True):
+            if own is not None and new is not None:
+                own.copy_(new)
+
+
+@pytest.fixture(params=["stand-in", pytest.param("graphs", marks=pytest.mark.skipif(not HAS_GPU, reason="no GPU"))])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where to train."""
+    if request.param == "graphs":
+        return "cuda"
+
+    def again(*given: Any) -> graphs._Recorded:
+        made = Again(*given[:-1])
+        both = (SimpleNamespace(replay=made.forward), SimpleNamespace(replay=made.backward))
+        return graphs._Recorded(
+            *both, made.inputs, made.weights, made.outputs, len(made.levels), made.asked, made.gradients
+        )
+
+    monkeypatch.setattr(graphs, "_record", again)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: 0)
+    return "cpu"
+
+
+def trained_on(
+    drives: Path, device: str, record: bool, model: dict[str, Any], precision: str
+) -> dict[str, list[Tensor]]:
+    """What a few batches of clips at 20 and 200 Hz give, teacher and all; weights stay as they are."""
+    from fate.training.module import TrainingModule
+
+    config = small_config(
+        drives,
+        model={"encoder_options": {"channels": 8, "max_events": None, "max_pillars": None}, "options": {}, **model},
+        strategy={"name": "consistency", "rates": [20, 200], "consistency_score": 0.0},
+        run={"epochs": 1, "epoch_steps": BATCHES, "device": device, "precision": precision, "graphs": record},
+    )
+    parts = build(config)
+    torch.manual_seed(1)
+    module = TrainingModule(parts.detector, parts.strategy, config)
+    module.place(device)
+    assert isinstance(module._features, RecordedFeatures) == (record and device == "cuda")
+    if record and device == "cpu":
+        module._features, module._taught = RecordedFeatures(module.student), RecordedFeatures(module.teacher)
+    found: dict[str, list[Tensor]] = {"loss": [], "gradient": [], "memory": []}
+    for batch in islice(parts.batches(), BATCHES):
+        module.zero_grad(set_to_none=True)
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
+            loss = module.training_step(batch, 0)
+        loss.backward()
+        found["loss"].append(loss.detach().clone())
+        gradients = [weight.grad for weight in module.student.parameters() if weight.grad is not None]
+        found["gradient"].append(torch.cat([gradient.flatten() for gradient in gradients]))
+        found["memory"].append(torch.cat([part.flatten().float() for part in states.tensors(module.memory)]))
+    found["statistics"] = [buffer.float().flatten() for buffer in module.student.buffers()]
+    return found
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("name", ["fate-s-nano", "s5-vit-nano", "fate-e-tiny"])
+def test_graphs_change_nothing(drives: Path, device: str, name: str, precision: str) -> None:
+    if device == "cpu" and precision == "bf16":
+        pytest.skip("16 bits are for GPUs")
+    model: dict[str, Any] = {"name": name}
+    if name.startswith("s5"):
+        model["encoder_options"] = {}
+    plain, recorded = (trained_on(drives, device, record, model, precision) for record in (False, True))
+    allowed = 3e-3 if precision == "float32" else 3e-2
+    for kind, values in plain.items():
+        assert len(values) == len(recorded[kind])
+        for number, (wanted, got) in enumerate(zip(values, recorded[kind], strict=True)):
+            assert wanted.shape == got.shape
+            error = float((got - wanted).norm() / wanted.norm().clamp(min=1e-6)) if wanted.numel() else 0.0
+            assert error < allowed, (kind, number, error)
