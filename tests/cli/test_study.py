@@ -27,12 +27,26 @@ def test_the_smallest_study_runs_on_a_cpu_and_what_is_done_is_not_done_again(tmp
     hours = json.loads((tmp_path / "seed-0" / "fate-s_supervised" / "hours.json").read_text())["CPU"]
     assert hours.keys() == {"training", "dense labels", "evaluation"}
     assert told["hours"]["CPU"] > sum(hours.values()) > 0
-    assert "Time to detection; median in ms" in (tmp_path / "smoke.md").read_text()
+    assert "Time to detection: median in ms" in (tmp_path / "smoke.md").read_text()
     for name in ("smoke.md", "smoke.csv", "smoke.png"):
         assert (tmp_path / name).stat().st_size > 0
     again = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert "step 1 of" not in again.output
-    assert (tmp_path / "smoke.md").read_text()
+    assert "training" not in again.output.split("written:")[0].rsplit("Training,")[0]
+    _check_that_weights_are_enough(tmp_path, words)
+
+
+def _check_that_weights_are_enough(folder: Path, words: list[str]) -> None:
+    """Who deletes checkpoints and labels of what is finished can still evaluate it."""
+    run = folder / "seed-0" / "fate-s_fat"
+    for gone in ("fate-s_fat/last.ckpt", "fate-s_fat/last.safetensors", "fate-s_supervised/best.safetensors"):
+        (folder / "seed-0" / gone).unlink()
+    before = (run / "evaluation.json").read_text()
+    (run / "evaluation.json").unlink()
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "fate-s_fat, seed 0: evaluating at 20, 200 Hz" in done.output
+    assert "training for" not in done.output
+    assert (run / "evaluation.json").read_text() == before
 
 
 def test_a_row_that_was_not_asked_for_says_so(tmp_path: Path) -> None:

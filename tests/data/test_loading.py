@@ -141,6 +141,25 @@ def test_a_resumed_run_gets_the_batches_it_missed() -> None:
     assert all(same(first, second) for first, second in zip(whole[4:], rest, strict=True))
 
 
+def test_labels_are_kept_until_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def labels_of(number: int, hz: float) -> Labels:
+        asked.append(number)
+        return SOURCES[number].labels
+
+    reader = ClipReader(SOURCES, SENSOR, labels_of=labels_of)
+    for number in (0, 1, 2, 0, 1, 2):
+        reader.batch([Clip(number, 40.0, 0, 2, True, 0)])
+    assert asked == [0, 1, 2]
+    monkeypatch.setattr(loading, "KEPT_ROWS", 2 * len(SOURCES[1].labels))
+    reader.batch([Clip(2, 20.0, 0, 2, True, 0)])  # another table, which leaves room for one of the others at most
+    asked.clear()
+    for number in (0, 1):
+        reader.batch([Clip(number, 40.0, 0, 2, True, 0)])
+    assert asked == [0, 1]
+
+
 def test_few_recordings_are_open_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "OPEN", 2)
     OPENED[0] = 0

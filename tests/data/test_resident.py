@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from threading import active_count
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -18,8 +21,9 @@ from fate.data.loading import ClipBatch, ClipReader, load
 from fate.data.resident import ResidentEvents, SoughtWindows, completed
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
+from fate.events.labels import Labels
 from fate.events.transforms import Augmentation
-from tests.data.test_loading import SENSOR, SOURCES, training_plan
+from tests.data.test_loading import SENSOR, SOURCES, Reader, Source, training_plan
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 CHANGES = {
@@ -121,6 +125,48 @@ def test_a_fault_of_the_thread_is_raised_where_batches_are_taken(resident: Resid
     next(batches)
     with pytest.raises(FateError, match="the disk is gone"):
         next(batches)
+
+
+class Longer(NamedTuple):
+    """A recording that says less of its span than it holds, as a repaired file does."""
+
+    whole: Source
+    start_us: int
+    end_us: int
+
+    @property
+    def labels(self) -> Labels:
+        return self.whole.labels
+
+    def open(self) -> Reader:
+        return self.whole.open()
+
+
+def test_events_outside_of_what_a_recording_says_are_found_too() -> None:
+    source = SOURCES[1]
+    said = [SOURCES[0], Longer(source, source.start_us + 100_000, source.end_us - 100_000), SOURCES[2]]
+    clips = [Clip(1, 20.0, 0, 21, True, 0)]
+    read = ClipReader(said, SENSOR, warmup=4).batch(clips)
+    found = ResidentEvents(said, SENSOR, "cpu").complete(ClipReader(said, SENSOR, warmup=4, resident=True).batch(clips))
+    check_same(read.inputs("cpu"), found.inputs("cpu"))  # type: ignore[arg-type]
+    assert sum(found.events.counts[-2:]) > 0  # type: ignore[union-attr]
+
+
+def test_a_recording_of_another_sensor_is_refused() -> None:
+    with pytest.raises(FateError, match="32×24 sensor were read; expected 24×24"):
+        ResidentEvents(SOURCES, (24, 24), "cpu")
+
+
+def test_who_never_closes_it_ends_well_all_the_same() -> None:
+    code = (
+        "from tests.data.test_resident import *\n"
+        "reader = ClipReader(SOURCES, SENSOR, resident=True)\n"
+        "resident = ResidentEvents(SOURCES, SENSOR, 'cpu')\n"
+        "batches = completed((reader.batch(clips) for clips in training_plan().batches()), resident)\n"
+        "next(batches)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_batch_without_events_is_no_input() -> None:

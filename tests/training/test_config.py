@@ -93,6 +93,8 @@ def test_only_what_changes_training_changes_the_fingerprint() -> None:
     assert (
         make_config({"data": {"path": "x"}}, ["run.log_every=7", "data.workers=0"]).fingerprint() == plain.fingerprint()
     )
+    same = ["run.graphs=false", "data.resident_gb=0", "run.validate_every=3", "run.save_every=1", "run.device=cpu"]
+    assert make_config({"data": {"path": "x"}}, same).fingerprint() == plain.fingerprint()
     assert make_config({"data": {"path": "x"}}, ["run.seed=1"]).fingerprint() != plain.fingerprint()
 
 

@@ -5,7 +5,6 @@ Without a GPU a stand-in takes the place of the graphs: what would be replayed i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -33,10 +32,10 @@ class Again:
     """In the place of two graphs: both are run again, into the same memory."""
 
     def __init__(
-        self, detector: Detector, given: Sequence[Tensor], before: states.State, steps: int, known: float | None
+        self, detector: Detector, inputs: list[Tensor], before: states.State, steps: int, known: float | None
     ) -> None:
         grad = torch.is_grad_enabled()
-        self.inputs = [part.detach().clone().requires_grad_(part.requires_grad and grad) for part in given]
+        self.inputs = inputs
         self.weights = [weight for weight in detector.parameters() if weight.requires_grad] if grad else []
         self.grad, self.levels = grad, list[Tensor]()
         self.call = partial(self.run, detector, before, steps, known)
@@ -108,7 +107,7 @@ def trained_on(
     assert isinstance(module._features, RecordedFeatures) == (record and device == "cuda")
     if record and device == "cpu":
         module._features, module._taught = RecordedFeatures(module.student), RecordedFeatures(module.teacher)
-    found: dict[str, list[Tensor]] = {"loss": [], "gradient": [], "memory": []}
+    found: dict[str, list[Tensor]] = {"loss": [], "gradient": [], "gradient in 32 bits": [], "memory": []}
     for batch in islice(parts.batches(), BATCHES):
         module.zero_grad(set_to_none=True)
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
@@ -117,17 +116,22 @@ def trained_on(
         found["loss"].append(loss.detach().clone())
         gradients = [weight.grad for weight in module.student.parameters() if weight.grad is not None]
         found["gradient"].append(torch.cat([gradient.flatten() for gradient in gradients]))
-        found["memory"].append(torch.cat([part.flatten().float() for part in states.tensors(module.memory)]))
+        exact = [weight.grad for name, weight in module.student.named_parameters() if ".ssm." in name]
+        found["gradient in 32 bits"] += [gradient.clone() for gradient in exact if gradient is not None]
+        kept = [part.flatten().float() for part in states.tensors(module.memory)]
+        found["memory"].append(torch.cat([*kept, torch.ones(1, device=loss.device)]))
     found["statistics"] = [buffer.float().flatten() for buffer in module.student.buffers()]
     return found
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-@pytest.mark.parametrize("name", ["fate-s-nano", "s5-vit-nano", "fate-e-tiny"])
+@pytest.mark.parametrize("name", ["fate-s-nano", "s5-vit-nano", "fate-e-tiny", "fate-e-tiny without memory"])
 def test_graphs_change_nothing(drives: Path, device: str, name: str, precision: str) -> None:
     if device == "cpu" and precision == "bf16":
         pytest.skip("16 bits are for GPUs")
-    model: dict[str, Any] = {"name": name}
+    model: dict[str, Any] = {"name": name.split(maxsplit=1)[0]}
+    if "without" in name:
+        model["options"] = {"remember": False}
     if name.startswith("s5"):
         model["encoder_options"] = {}
     plain, recorded = (trained_on(drives, device, record, model, precision) for record in (False, True))
@@ -138,3 +142,23 @@ def test_graphs_change_nothing(drives: Path, device: str, name: str, precision: 
             assert wanted.shape == got.shape
             error = float((got - wanted).norm() / wanted.norm().clamp(min=1e-6)) if wanted.numel() else 0.0
             assert error < allowed, (kind, number, error)
+
+
+def test_inputs_of_all_shapes_share_their_room() -> None:
+    room = graphs._Room()
+    large, small = torch.rand(6, 3, 4, 4).contiguous(memory_format=torch.channels_last), torch.rand(2, 3, 4, 4)
+    first = room.like([large.requires_grad_(), torch.ones(6)])
+    assert torch.equal(first[0], large)
+    assert first[0].is_contiguous(memory_format=torch.channels_last)
+    assert first[0].requires_grad
+    assert not first[1].requires_grad
+    second = room.like([small, torch.zeros(2)])
+    assert torch.equal(second[0], small)
+    assert second[0].is_contiguous()
+    assert second[0].data_ptr() == first[0].data_ptr()
+    assert second[1].data_ptr() == first[1].data_ptr()
+    larger = room.like([torch.rand(7, 3, 4, 4)])[0]
+    assert larger.data_ptr() != first[0].data_ptr()
+    assert room.like([torch.rand(12, 3, 4, 4)])[0].data_ptr() == larger.data_ptr()  # twice what there was before
+    with torch.no_grad():
+        assert not room.like([large])[0].requires_grad

@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 import torch
 
+from fate.data.resident import ResidentEvents
 from fate.errors import FateError
 from fate.models.checkpoints import load_model, read_card
+from fate.training import loop
 from fate.training.config import TrainConfig
 from fate.training.loop import build, train
 from fate.training.module import TrainingModule
@@ -74,6 +76,26 @@ def one_thread() -> Any:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_events_that_stay_on_the_device_train_the_same_and_are_read_once(
+    drives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config(drives, strategy={"name": "consistency", "rates": [20, 200]}, run={"epoch_steps": 3})
+    train(config, tmp_path / "read")
+    made = []
+
+    class Counted(ResidentEvents):
+        def __init__(self, *given: Any) -> None:
+            made.append(self)
+            super().__init__(*given)
+
+    monkeypatch.setattr(loop, "ResidentEvents", Counted)
+    monkeypatch.setattr(loop.Parts, "resident", True)
+    train(config, tmp_path / "resident")
+    assert len(made) == 1
+    assert_same(weights(tmp_path / "read"), weights(tmp_path / "resident"))
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -1,8 +1,8 @@
 """Clips off the disk: the events and labels of every window of a batch, in the order detectors take them.
 
 Everything a batch holds follows from its plan (``clips.py``), so workers share nothing: worker w of W loads the batches
-w, w + W, w + 2 W …, and batches come out in order, the same for any W. A worker keeps a few recordings open and the
-batches it is ahead by; nothing else.
+w, w + W, w + 2 W …, and batches come out in order, the same for any W. A worker keeps a few recordings open, some
+labels, and the batches it is ahead by; nothing else.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from fate.events.labels import Labels
 from fate.events.transforms import Augmentation, Transform
 from fate.events.window import Window
 
-#: Recordings a worker keeps open, and boxes of labels that it keeps: 40 MB of them.
-OPEN, KEPT_BOXES = 16, 1_000_000
+#: Recordings a worker keeps open, and rows of labels that it keeps: 40 MB of them.
+OPEN, KEPT_ROWS = 16, 1_000_000
 
 
 class Reader(Protocol):
@@ -130,7 +130,7 @@ class ClipReader:
             raise FateError("warmup was given with a dataset of histograms; a teacher needs events: leave it out")
         self._open: OrderedDict[int, Reader] = OrderedDict()
         self._read: OrderedDict[tuple[int, float], Labels | None] = OrderedDict()
-        self._boxes = 0  # of all that were read and kept
+        self._rows = 0  # of all that were read and kept
 
     def batch(self, clips: Sequence[Clip]) -> ClipBatch:
         """The windows of one clip of each lane; shorter clips are filled up with windows in which nothing happens.
@@ -251,10 +251,9 @@ class ClipReader:
         if key not in self._read:
             found = self.recordings[number].labels if self.labels_of is None else self.labels_of(number, hz)
             self._read[key] = found
-            self._boxes += 0 if found is None else len(found)
-            while self._boxes > KEPT_BOXES and len(self._read) > 1:
-                _, dropped = self._read.popitem(last=False)
-                self._boxes -= 0 if dropped is None else len(dropped)
+            self._rows += _rows(found)
+            while self._rows > KEPT_ROWS and len(self._read) > 1:
+                self._rows -= _rows(self._read.popitem(last=False)[1])
         self._read.move_to_end(key)
         return self._read[key]
 
@@ -265,6 +264,10 @@ class ClipReader:
             self._open[number] = self.recordings[number].open()
         self._open.move_to_end(number)
         return self._open[number]
+
+
+def _rows(labels: Labels | None) -> int:
+    return 1 if labels is None else len(labels) + len(labels.labelled_us)
 
 
 class _Lane(NamedTuple):
@@ -318,6 +321,7 @@ def load(
         persistent_workers=False,
         multiprocessing_context="forkserver" if workers else None,
         worker_init_fn=_leave_stopping_to_the_first,
+        generator=torch.Generator(),  # a loader draws a number when it begins: not one of those that training draws
     )
 
 

@@ -8,9 +8,11 @@ lie one behind the other on the device. The batches are those that ``ClipReader`
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from itertools import repeat
 from queue import Empty, Full, Queue
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,12 +22,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fate.encoding.batch import EventBatch
+from fate.encoding.batch import MAX_SIDE, EventBatch
 from fate.errors import FateError
 from fate.events import affine
 from fate.events.events import Sensor
 from fate.events.transforms import Transform
-from fate.events.window import Window
+from fate.events.window import MAX_TIME_US, Window
 
 if TYPE_CHECKING:
     from fate.data.loading import ClipBatch, Source
@@ -87,22 +89,35 @@ class ResidentEvents:
         device: that holds 13 bytes an event.
         """
         self.sensor = Sensor.of(sensor)
-        self.start_us = np.array([source.start_us for source in recordings], np.int64)
-        self.length_us = np.array([source.end_us for source in recordings], np.int64) - self.start_us
-        self.begin = np.concatenate([[0], np.cumsum(self.length_us)])[:-1]  # of each recording on the common clock
+        if max(self.sensor) > MAX_SIDE:
+            raise FateError(f"the sensor is {self.sensor}; batches hold sensors of up to {MAX_SIDE} pixels a side")
+        where = torch.device(device)
+        if where.type == "cuda" and where.index is None:  # threads have their own idea of the current one
+            where = torch.device("cuda", torch.cuda.current_device())
         with ThreadPoolExecutor(READERS) as pool:
-            parts = list(pool.map(self._read, recordings, range(len(recordings))))
-        self.clock, self.pixel, self.p = (_joined(columns, device) for columns in zip(*parts, strict=True))
+            parts = list(pool.map(self._read, recordings, repeat(where)))
+        times = [(int(clock[0]), int(clock[-1]) + 1) if len(clock) else (0, 0) for clock, _, _ in parts]
+        self.start_us, ends = np.array(times, np.int64).reshape(-1, 2).T
+        self.length_us = ends - self.start_us
+        self.begin = np.concatenate([[0], np.cumsum(self.length_us)])[:-1]  # of each recording on the common clock
+        for (clock, _, _), shift in zip(parts, (self.begin - self.start_us).tolist(), strict=True):
+            clock.add_(shift)
+        columns = [list(column) for column in zip(*parts, strict=True)]
+        del parts  # so that of one column alone there are two copies at a time
+        self.clock, self.pixel, self.p = (torch.cat(columns.pop(0)) for _ in range(3))
 
-    def _read(self, source: Source, number: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Its clock [E] int64, pixels [E] int32 (y · width + x) and polarities [E] uint8."""
+    def _read(self, source: Source, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """All its times [E] int64, pixels [E] int32 (y · width + x) and polarities [E] uint8."""
         reader = source.open()
         try:
-            events = reader.read(source.start_us, source.end_us)
+            events = reader.read(-MAX_TIME_US, MAX_TIME_US)  # its span may be only that of its first and last record
         finally:
             reader.close()
-        clock = events.t_us + (self.begin[number] - self.start_us[number])
-        return clock, events.y.astype(np.int32) * self.sensor.width + events.x, events.p
+        if events.sensor != self.sensor:
+            raise FateError(f"events of a {events.sensor} sensor were read; expected {self.sensor}, as all others")
+        pixel = events.y.astype(np.int32) * self.sensor.width + events.x
+        columns = (torch.from_numpy(np.array(column)).to(device) for column in (events.t_us, pixel, events.p))
+        return next(columns), next(columns), next(columns)
 
     def batch(self, sought: SoughtWindows) -> EventBatch:
         """The batch that reading those windows would give."""
@@ -158,16 +173,6 @@ class ResidentEvents:
         return batch._replace(events=self.batch(batch.events), teacher=teacher)
 
 
-def _joined(parts: Sequence[NDArray[Any]], device: str | torch.device) -> Tensor:
-    """One column on the device of those of all recordings, without a second copy there."""
-    joined = torch.empty(sum(map(len, parts)), dtype=torch.from_numpy(parts[0][:0].copy()).dtype, device=device)
-    first = 0
-    for part in parts:
-        joined[first : first + len(part)] = torch.from_numpy(np.require(part, requirements="W"))
-        first += len(part)
-    return joined
-
-
 def completed(batches: Iterable[ClipBatch], resident: ResidentEvents) -> Iterator[ClipBatch]:
     """Batches of sought windows with their events, made ahead by a thread, on a GPU on a stream of its own."""
     ready: Queue[tuple[Any, ClipBatch | BaseException | None]] = Queue(AHEAD)
@@ -188,15 +193,21 @@ def completed(batches: Iterable[ClipBatch], resident: ResidentEvents) -> Iterato
             stream = torch.cuda.Stream(device, priority=-1) if on_gpu else None  # type: ignore[no-untyped-call]
             with torch.cuda.stream(stream) if on_gpu else nullcontext():
                 for batch in batches:
-                    if stop.is_set():
-                        return
                     whole = resident.complete(batch)
                     put((stream.record_event() if stream is not None else None, whole))
+                    if stop.is_set():
+                        return
             put((None, None))
         except BaseException as error:  # raised again where batches are taken
             put((None, error))
 
     thread = Thread(target=work, name="events on the device", daemon=True)
+
+    def end() -> None:
+        stop.set()
+        thread.join()
+
+    atexit.register(end)  # who still holds this when Python ends: a thread that dies within torch takes all with it
     thread.start()
     try:
         while True:
@@ -212,8 +223,8 @@ def completed(batches: Iterable[ClipBatch], resident: ResidentEvents) -> Iterato
                 _hand_over(item, done)
             yield item
     finally:
-        stop.set()
-        thread.join()
+        atexit.unregister(end)
+        end()
 
 
 def _hand_over(batch: ClipBatch, done: Any) -> None:

@@ -176,6 +176,8 @@ class EventBatch:
     ) -> EventBatch:
         """A batch for others to write events into: so many of each window; all of their numbers are 0 before."""
         durations = [window.duration_us for window in windows]
+        for number, duration in enumerate(durations):
+            _check_duration(number, duration)
         batch = cls(_block(len(counts), sum(counts), torch.device(device)), counts, Sensor.of(sensor), durations)
         batch.start_us.copy_(torch.tensor([window.start_us for window in windows]))
         batch.duration_us.copy_(torch.tensor(durations))

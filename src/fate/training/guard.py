@@ -83,7 +83,7 @@ def save_batch(path: Path, batch: ClipBatch) -> None:
         label_boxes=np.concatenate([np.zeros((0, 4), np.float32), *(labels.boxes for labels in given)]),
         label_class=np.concatenate([np.zeros(0, np.int32), *(labels.class_id for labels in given)]),
         label_score=np.concatenate([np.zeros(0, np.float32), *(labels.score for labels in given)]),
-        **{name: column.numpy() for name, column in columns.items()},
+        **{name: column.cpu().numpy() for name, column in columns.items()},
     )
 
 

@@ -323,9 +323,10 @@ class _Batches:
     def __init__(self, parts: Parts, module: Any) -> None:
         self.parts, self.module = parts, module
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[ClipBatch]:
+        """Nothing is read before the first is asked for: Lightning makes an iterator only to see whether it can."""
         trainer = self.module.trainer
-        return iter(self.parts.batches(self.module.batches, trainer.global_rank, trainer.world_size))
+        yield from self.parts.batches(self.module.batches, trainer.global_rank, trainer.world_size)
 
 
 def _first(dataset: Dataset, count: int) -> Dataset:

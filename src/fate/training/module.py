@@ -25,7 +25,7 @@ from fate.models.detector import Detector, step_scale_of
 from fate.models.heads.targets import sent
 from fate.models.outputs import Outputs
 from fate.training.config import OptimiserConfig, TrainConfig
-from fate.training.graphs import RecordedFeatures, leave_default_stream
+from fate.training.graphs import RecordedFeatures, leave_default_stream, return_to_default_stream
 from fate.training.strategies import Agreement, Supervised, targets_of
 from fate.training.teacher import Following, decay_at, teacher_of
 from fate.training.together import check_together, join_norms, processes
@@ -78,6 +78,12 @@ class TrainingModule(LightningModule):
         elif torch.device(device).type == "cuda" and self._may_record():
             leave_default_stream()
             self._features, self._taught = RecordedFeatures(self.student), RecordedFeatures(self.teacher)
+
+    def teardown(self, stage: str) -> None:
+        """Give back what graphs hold, before anything else needs a GPU."""
+        if isinstance(self._features, RecordedFeatures):
+            self._features, self._taught = self.student.features, self.teacher.features
+            return_to_default_stream()
 
     def _may_record(self) -> bool:
         """Several processes agree on gradients, and several batches add theirs up, where a graph writes its own."""

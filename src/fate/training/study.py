@@ -22,9 +22,9 @@ from fate.densify.checking import check_labels
 from fate.densify.making import densify
 from fate.errors import FateError
 from fate.evaluation.evaluate import evaluate
-from fate.models.checkpoints import load_model
+from fate.models.checkpoints import load_model, read_card
 from fate.simulation.dataset import simulate
-from fate.training.config import TrainConfig, make_config
+from fate.training.config import TrainConfig, make_config, read_config
 from fate.training.loop import train
 from fate.training.studies import RATES, SIZES, Recipe, Study, study_named
 from fate.training.study_table import METRICS, StudyResult
@@ -147,6 +147,16 @@ def drives(size: str, out: str | os.PathLike[str], device: str = "cpu") -> Path:
     return folder
 
 
+def _is_finished(folder: Path, config: TrainConfig) -> bool:
+    """Whether a run with these settings came to its end: its weights say so, whatever became of its checkpoint."""
+    settings, best = folder / "config.yaml", folder / "best.safetensors"
+    if not settings.exists() or not best.exists() or read_config(settings).fingerprint() != config.fingerprint():
+        return False
+    last = folder / "last.safetensors"
+    told = [read_card(file).get("training") or {} for file in (last, best) if file.exists()]
+    return any(each.get("step", 0) >= config.steps for each in told)
+
+
 @dataclass(frozen=True)
 class _Runner:
     path: str
@@ -183,6 +193,7 @@ class _Runner:
                     known[at.hz] |= {
                         "delay_p50_ms": at.delays.quantile_ms(0.5),
                         "delay_p90_ms": at.delays.quantile_ms(0.9),
+                        "delay_within_100": at.delays.found_within(100.0),
                         "delay_missed": at.delays.missed / len(at.delays) if len(at.delays) else None,
                     }
             write_whole(file, json.dumps({f"{hz:g}": known[hz] for hz in sorted(known)}, indent=1).encode())
@@ -197,20 +208,25 @@ class _Runner:
         return {}
 
     def trained(self, recipe: Recipe, seed: int) -> Path:
-        """The weights of a recipe, trained now where they are not there."""
-        folder = self.folder(recipe, seed)
-        config = self.config(recipe, seed)
+        """The weights of a recipe, trained now where they are not there, after all that it builds on."""
+        folder, config = self.folder(recipe, seed), self.config(recipe, seed)
+        weights = folder / "best.safetensors"
+        if _is_finished(folder, config):
+            return weights
+        if recipe.start is not None:
+            self.trained(recipe.start, seed)
+        if recipe.labels is not None:
+            self.dense(recipe.labels, seed)
         self.say(f"{recipe.slug}, seed {seed}: training for {config.steps} steps in {folder}")
         with self._timed(recipe, seed, "training"):
             done = train(config, folder, show=lambda at, of, text: self.say(f"  step {at} of {of}: {text}"))
         if not done.finished:
             raise StudyStoppedError
-        return folder / "best.safetensors"
+        return weights
 
     def dense(self, recipe: Recipe, seed: int, split: str = "train") -> Path:
         """The dense labels that a recipe makes."""
-        weights = self.trained(recipe, seed)
-        folder = self.folder(recipe, seed) / f"dense-{split}"
+        weights, folder = self.trained(recipe, seed), self.labels(recipe, seed, split)
         self.say(f"{recipe.slug}, seed {seed}: dense labels of {split}")
         with self._timed(recipe, seed, "dense labels"):
             densify(
@@ -221,7 +237,7 @@ class _Runner:
         return folder
 
     def config(self, recipe: Recipe, seed: int) -> TrainConfig:
-        """The settings of a recipe's run; what it builds on is made first."""
+        """The settings of a recipe's run."""
         role = SIZES[self.scale.sizes][recipe.role]
         content: dict[str, dict[str, Any]] = {name: dict(part) for name, part in self.scale.settings.items()}
         if recipe.start is not None:
@@ -229,14 +245,18 @@ class _Runner:
                 content[name] = {**content.get(name, {}), **part}
         model = {**role, "encoder_options": {**role.get("encoder_options", {}), **dict(recipe.encoder_options)}}
         if recipe.start is not None:
-            model["weights"] = str(self.trained(recipe.start, seed))
+            model["weights"] = str(self.folder(recipe.start, seed) / "best.safetensors")
         content["model"] = model
         content["data"] = {"workers": self.workers, **content.get("data", {}), "path": self.path}
         content["strategy"] = {**content.get("strategy", {}), "name": recipe.strategy}
         if recipe.labels is not None:
-            content["strategy"]["labels"] = str(self.dense(recipe.labels, seed))
+            content["strategy"]["labels"] = str(self.labels(recipe.labels, seed))
         content["run"] = {**content.get("run", {}), "seed": seed, "device": self.device}
         return make_config(content, self.settings, recipe.slug)
+
+    def labels(self, recipe: Recipe, seed: int, split: str = "train") -> Path:
+        """Of the dense labels that a recipe makes."""
+        return self.folder(recipe, seed) / f"dense-{split}"
 
     def folder(self, recipe: Recipe, seed: int) -> Path:
         """Of a recipe's run."""
