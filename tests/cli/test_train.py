@@ -81,5 +81,5 @@ def test_bench_train_measures_each_model(drives: Path) -> None:
              "--precision", "float32", "--workers", "0", "--seconds", "0.1"]  # fmt: skip
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0
-    assert "| fate-s-nano | 2 | 2 | no | float32 |" in done.output
+    assert "| fate-s-nano | 2 | 2 | eager | from disk | float32 |" in done.output
     assert CliRunner().invoke(app, [*words, "--clips", "a"]).exit_code == 2

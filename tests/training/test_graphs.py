@@ -5,6 +5,7 @@ Without a GPU a stand-in takes the place of the graphs: what would be replayed i
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -104,7 +105,7 @@ def trained_on(
     torch.manual_seed(1)
     module = TrainingModule(parts.detector, parts.strategy, config)
     module.place(device)
-    assert isinstance(module._features, RecordedFeatures) == (record and device == "cuda")
+    assert module.records == (record and device == "cuda")
     if record and device == "cpu":
         module._features, module._taught = RecordedFeatures(module.student), RecordedFeatures(module.teacher)
     found: dict[str, list[Tensor]] = {"loss": [], "gradient": [], "gradient in 32 bits": [], "memory": []}
@@ -162,3 +163,30 @@ def test_inputs_of_all_shapes_share_their_room() -> None:
     assert room.like([torch.rand(12, 3, 4, 4)])[0].data_ptr() == larger.data_ptr()  # twice what there was before
     with torch.no_grad():
         assert not room.like([large])[0].requires_grad
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_what_is_recorded_is_what_is_computed(drives: Path, monkeypatch: pytest.MonkeyPatch, learns: bool) -> None:
+    """Recording itself, with a GPU's calls replaced: what runs while a graph listens gives outputs and gradients."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
+    parts = build(small_config(drives))
+    detector = parts.detector.train()
+    images = detector.encoder(next(iter(parts.batches())).inputs("cpu")).detach().requires_grad_(learns)
+    steps = parts.config.data.steps
+    wanted, state = detector.features(images, None, steps, 0.5)
+    before = states.mapped(torch.zeros_like, state)
+    statistics = [buffer.clone() for buffer in detector.buffers()]
+    with torch.set_grad_enabled(learns):
+        inputs = graphs._Room().like([images, *states.tensors(before)])
+        recorded = graphs._record(detector, inputs, before, steps, 0.5, 0)
+    assert all(torch.equal(*pair) for pair in zip(statistics, detector.buffers(), strict=True))
+    assert (recorded.backward is not None) == learns
+    for ours, theirs in zip(wanted, recorded.outputs[: recorded.levels], strict=True):
+        torch.testing.assert_close(theirs, ours)
+    if learns:
+        assert recorded.gradients[0] is not None
+        assert recorded.gradients[0].shape == images.shape
+        assert sum(gradient is not None for gradient in recorded.gradients[len(inputs) :]) > 50
+        assert all(float(level.abs().sum()) == 0 for level in recorded.asked)

@@ -324,6 +324,9 @@ def train(
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
     precision: Annotated[str, typer.Option(help="float32, bf16, or auto: bf16 on a GPU.")] = "auto",
     compiled: Annotated[bool, typer.Option("--compile", help="torch.compile for backbone and neck.")] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Every kernel from Python, every event from disk, also on a GPU.")
+    ] = False,
     workers: Annotated[int, typer.Option(help="Processes that load.")] = 4,
     augmentation: Annotated[str, typer.Option(help="paper, rvt or none.")] = "rvt",
     strategy: Annotated[
@@ -351,8 +354,8 @@ def train(
     with Console(stderr=True).status("starting") as status:
         result = bench_train(
             dataset, models or ("fate-s-nano", "fate-s-tiny"), lengths, batch, device=device, precision=precision,
-            compiled=compiled, workers=workers, augmentation=augmentation, strategy=strategy, seconds=seconds,
-            progress=status.update,
+            compiled=compiled, plain=plain, workers=workers, augmentation=augmentation, strategy=strategy,
+            seconds=seconds, progress=status.update,
         )  # fmt: skip
     print(result.table())
     write_json(json_file, result.to_dict())

@@ -27,7 +27,8 @@ class TrainMeasurement:
     model: str
     steps: int  #: T
     lanes: int  #: B
-    compiled: bool
+    way: str  #: that backbone and neck run: eager, graphs or compiled
+    events: str  #: read from disk, or kept on the GPU
     precision: str
     workers: int
     batches: int
@@ -52,14 +53,15 @@ class TrainBench:
 
     def table(self) -> str:
         """As Markdown."""
-        head = "| model | clip | batch | compiled | precision | windows / s | waiting for data | memory GB | labelled |"
+        head = ("model", "clip", "batch", "run", "events", "precision", "windows / s", "waiting for data", "memory GB",
+                "labelled")  # fmt: skip
         rows = [
-            f"| {m.model} | {m.steps} | {m.lanes} | {'yes' if m.compiled else 'no'} | {m.precision} |"
+            f"| {m.model} | {m.steps} | {m.lanes} | {m.way} | {m.events} | {m.precision} |"
             f" {m.windows_per_s:.{0 if m.windows_per_s >= 10 else 1}f} | {m.waiting_for_data:.1%} |"
             f" {'–' if m.memory_gb is None else f'{m.memory_gb:.1f}'} | {m.labelled:.0%} |"
             for m in self.measurements
         ]
-        return "\n".join([f"{self.device}; {self.dataset}", "", head, "|" + "---|" * 9, *rows])
+        return "\n".join([f"{self.device}; {self.dataset}", "", f"| {' | '.join(head)} |", "|" + "---|" * 10, *rows])
 
 
 def bench_train(
@@ -71,6 +73,7 @@ def bench_train(
     device: str = "auto",
     precision: str = "auto",
     compiled: bool = False,
+    plain: bool = False,
     workers: int = 4,
     augmentation: str = "rvt",
     strategy: str = "supervised",
@@ -87,6 +90,7 @@ def bench_train(
         device: cpu, cuda or auto.
         precision: float32, bf16, or auto: bf16 on a GPU.
         compiled: whether backbone and neck go through torch.compile.
+        plain: every kernel from Python and every event from disk, where a GPU would have graphs and keep events.
         workers: processes that load.
         augmentation: of the data: paper, rvt or none.
         strategy: any that needs no dense labels.
@@ -103,9 +107,10 @@ def bench_train(
             content = {
                 "model": {"name": model},
                 "data": {"path": dataset, "validate": "train", "steps": length, "random": lanes // 2,
-                         "streams": lanes // 2, "workers": workers, "augmentation": augmentation},
+                         "streams": lanes // 2, "workers": workers, "augmentation": augmentation,
+                         **({"resident_gb": 0} if plain else {})},
                 "strategy": {"name": strategy},
-                "run": {"device": device, "precision": precision, "compile": compiled},
+                "run": {"device": device, "precision": precision, "compile": compiled, "graphs": not plain},
             }  # fmt: skip
             parts = build(make_config(content))
             found.append(_measure(parts, seconds))
@@ -156,11 +161,14 @@ def _measure(parts: Parts, seconds: float) -> TrainMeasurement:
             torch.cuda.synchronize()
             spent = time.perf_counter() - began
     del batches
+    way = "compiled" if config.run.compile else "graphs" if module.records else "eager"
+    module.teardown("fit")
     return TrainMeasurement(
         model=config.model.name,
         steps=config.data.steps,
         lanes=config.lanes,
-        compiled=config.run.compile,
+        way=way,
+        events="on the GPU" if parts.resident else "from disk",
         precision="bf16" if config.halves(device) else "float32",
         workers=config.data.workers,
         batches=count,

@@ -79,9 +79,14 @@ class TrainingModule(LightningModule):
             leave_default_stream()
             self._features, self._taught = RecordedFeatures(self.student), RecordedFeatures(self.teacher)
 
+    @property
+    def records(self) -> bool:
+        """Whether backbone and neck run as graphs."""
+        return isinstance(self._features, RecordedFeatures)
+
     def teardown(self, stage: str) -> None:
         """Give back what graphs hold, before anything else needs a GPU."""
-        if isinstance(self._features, RecordedFeatures):
+        if self.records:
             self._features, self._taught = self.student.features, self.teacher.features
             return_to_default_stream()
 
