@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from fate.cli.main import app
 from fate.models.zoo import MODELS
+from fate.training.config import read_config
 from fate.training.studies import SIZES, STUDIES
+from fate.training.study import SCALES, _Runner
 
 pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+CONFIGS = Path(__file__).parents[2] / "configs" / "sim"
 
 
 def test_the_smallest_study_runs_on_a_cpu_and_what_is_done_is_not_done_again(tmp_path: Path) -> None:
@@ -95,3 +99,19 @@ def test_rows_that_differ_in_one_option_of_the_encoder_do_so_at_any_size() -> No
     study = STUDIES["channels"]
     widths = [dict(row.recipe.played_by(study.small).encoder_options)["channels"] for row in study.rows]
     assert widths == [32, 48, 64, 80, 96]
+
+
+def test_a_study_of_simulated_drives_trains_as_the_configurations_for_them_do() -> None:
+    runner = _Runner("drives", Any, Path("out"), SCALES["sim"], "cuda", 4, (), print)  # type: ignore[arg-type]
+    for row in (*STUDIES["components-s"].rows, *STUDIES["components-e"].rows):
+        ours = runner.config(row.recipe, 0)
+        name = ours.model.name + ("" if row.recipe.strategy == "fat" else "-20hz")
+        if not (CONFIGS / f"{name}.yaml").exists():  # twins with histograms
+            continue
+        theirs = read_config(CONFIGS / f"{name}.yaml")
+        assert ours.optimiser == theirs.optimiser
+        assert ours.data.model_copy(update={"path": "", "workers": 0}) == theirs.data.model_copy(
+            update={"path": "", "workers": 0}
+        )
+        for field in ("decay", "decay_warmup", "rates", "consistency_weight"):
+            assert getattr(ours.strategy, field) == getattr(theirs.strategy, field)

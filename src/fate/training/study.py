@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class Scale:
     settings: Mapping[str, Mapping[str, Any]]  #: of every run
     later: Mapping[str, Mapping[str, Any]]  #: on top, of runs that start from another's weights
     rates: tuple[float, ...] = RATES  #: that dense labels are made for
+    lr_factor: Mapping[str, float] = field(default_factory=dict)  #: by role, of the learning rate
 
 
 SCALES: Mapping[str, Scale] = {
@@ -59,6 +60,7 @@ SCALES: Mapping[str, Scale] = {
             "run": {"epochs": 20, "epoch_steps": 200, "validate_every": 20, "validate_recordings": 12, "log_every": 50},
         },
         {"optimiser": {"lr": 5e-4}, "run": {"epochs": 6}},
+        lr_factor={"evrt": 0.4, "fate-e": 0.4},  # as configs/sim has it: transformers take smaller steps
     ),
     "smoke": Scale(
         "small",
@@ -247,6 +249,9 @@ class _Runner:
         if recipe.start is not None:
             model["weights"] = str(self.folder(recipe.start, seed) / "best.safetensors")
         content["model"] = model
+        if recipe.role in self.scale.lr_factor:
+            rate = content["optimiser"]["lr"] * self.scale.lr_factor[recipe.role]
+            content["optimiser"] = {**content["optimiser"], "lr": rate}
         content["data"] = {"workers": self.workers, **content.get("data", {}), "path": self.path}
         content["strategy"] = {**content.get("strategy", {}), "name": recipe.strategy}
         if recipe.labels is not None:
