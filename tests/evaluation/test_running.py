@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -79,6 +80,21 @@ def test_streams_side_by_side_see_what_each_sees_alone(
     alone = predict(detector, dataset.recordings, 20, lanes=1).predictions
     together = predict(detector, dataset.recordings, 20, lanes=lanes, steps=steps).predictions
     assert all(close(alone[name], together[name]) for name in alone)
+
+
+@pytest.mark.parametrize("window_us", [None, 50_000])
+def test_memory_goes_on_by_the_hop_also_where_windows_overlap(
+    dataset: Dataset, detector: Detector, monkeypatch: pytest.MonkeyPatch, window_us: int | None
+) -> None:
+    told, forward = set(), Detector.forward
+
+    def listened(self: Detector, *given: Any, step_scale: float, **more: Any) -> Any:
+        told.add(step_scale)
+        return forward(self, *given, step_scale=step_scale, **more)
+
+    monkeypatch.setattr(Detector, "forward", listened)
+    predict(detector, dataset.recordings, 200, window_us=window_us)
+    assert told == {0.1}
 
 
 def test_the_table_names_its_protocol_and_has_a_row_for_each_rate(dataset: Dataset, detector: Detector) -> None:

@@ -21,8 +21,9 @@ from fate.encoding.batch import EventBatch
 from fate.encoding.histograms import StackedHistogram
 from fate.errors import FateError
 from fate.events.labels import Labels
+from fate.events.window import window_us as hop_of
 from fate.models import state as states
-from fate.models.detector import Detector, step_scale_of
+from fate.models.detector import CANONICAL_US, Detector
 from fate.models.fusing import fused
 from fate.models.nms import Detections, Score
 
@@ -73,7 +74,7 @@ def predict(
         device: where the detector runs.
         lanes: recordings side by side.
         steps: windows of a recording in one call.
-        window_us: length of windows where it is not 1 / hz.
+        window_us: length of windows where it is not 1 / hz; they may overlap.
         confidence: the least score.
         keep: which windows' predictions to keep, by the recording's name and their ends [W]; None for all.
         most: predictions of a window.
@@ -97,7 +98,7 @@ def predict(
     collected = _Collected(recordings, model.classes, keep, most)
     run = Run(hz, {}, seconds=dict.fromkeys(STAGES, 0.0))
     total = max(sum(recording.end_us - recording.start_us for recording in recordings), 1)
-    state, last = None, time.perf_counter()
+    state, last, hop_us = None, time.perf_counter(), hop_of(hz)
     with torch.inference_mode():
         for batch in load(reader, plans, workers, pin_memory=torch.device(device).type == "cuda"):
             loaded = _spent(run, "load", last, device)
@@ -106,8 +107,9 @@ def predict(
             events = shown if isinstance(shown, EventBatch) else None
             images = shown if events is None else model.encoder(events)
             encoded = _spent(run, "encode", loaded, device)
-            # images of a dataset count as one canonical step each, as their detectors were trained
-            scale = 1.0 if events is None else step_scale_of(events)
+            # memory goes on by the hop, also where windows overlap; images of a dataset count as one canonical step
+            # each, as their detectors were trained
+            scale = 1.0 if events is None else hop_us / CANONICAL_US
             outputs, state = model(images, state, batch.steps, step_scale=scale)
             predicted = _spent(run, "model", encoded, device)
             collected.add(batch, model.detections(outputs, confidence=confidence, most=most, score=score, **options))
