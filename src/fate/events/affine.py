@@ -19,6 +19,7 @@ be rounded once or twice, depending on the device, and an event on the edge of a
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -144,7 +145,7 @@ def resampled_image(affine: Map, sensor: Sensor, image: NDArray[Any]) -> NDArray
 
 def moved_columns(affine: Map, sensor: Sensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """``moved_pixels`` for tensors of any integer type on any device; x, y keep their type, events are int64."""
-    column, row = _new_pixels(affine, x.long(), y.long())
+    column, row = _new_pixels(_whole(affine).tolist(), x.long(), y.long())
     inside = (column >= 0) & (column < sensor.width) & (row >= 0) & (row < sensor.height)
     event = inside.nonzero()[:, 0]
     return column[event].to(x.dtype), row[event].to(y.dtype), event
@@ -170,9 +171,7 @@ def resampling_table(maps: Map, sensor: Sensor, device: Any) -> tuple[Tensor, Te
     height, width = sensor
     pixel = torch.arange(height * width, device=device)
     whole = torch.from_numpy(np.stack([_whole(inverse(each)) for each in maps])).to(device)
-    xx, xy, right, yx, yy, down = (column[:, None] for column in whole.unbind(1))
-    x, y = 2 * (pixel % width) + 1, 2 * (pixel // width) + 1
-    column, row = (x * xx + y * xy + right) >> (PLACES + 1), (x * yx + y * yy + down) >> (PLACES + 1)
+    column, row = _new_pixels([part[:, None] for part in whole.unbind(1)], pixel % width, pixel // width)
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
     old = torch.where(inside, row * width + column, height * width)
     order = slots(torch.arange(len(maps), device=device)[:, None], old, sensor).flatten()
@@ -209,9 +208,12 @@ def _whole(affine: Map) -> NDArray[np.int64]:
     return np.rint(bounded * 2.0 ** np.array([PLACES, PLACES, PLACES + 1])).astype(np.int64).ravel()
 
 
-def _new_pixels(affine: Map, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The pixels that the centres of pixels x, y [E] int64 fall into, in the frame or not."""
-    xx, xy, right, yx, yy, down = _whole(affine).tolist()
+def _new_pixels(whole: Sequence[Any], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The pixels that the centres of pixels x, y [E] int64 fall into, in the frame or not.
+
+    ``whole`` are the six numbers of :func:`_whole`; of M maps at once, columns [M, 1] of them.
+    """
+    xx, xy, right, yx, yy, down = whole
     x, y = 2 * x + 1, 2 * y + 1
     return (x * xx + y * xy + right) >> (PLACES + 1), (x * yx + y * yy + down) >> (PLACES + 1)
 
