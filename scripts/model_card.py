@@ -40,6 +40,7 @@ def model_card(
     commands: Sequence[str] = (),
     latency: Sequence[Path] = (),
     on: str = TEST_SPLIT,
+    limits: Sequence[str] = (),
 ) -> str:
     """The card as Markdown.
 
@@ -50,6 +51,7 @@ def model_card(
         commands: that made them, in order; those in the header (``command``) unless given.
         latency: measurements of ``fate bench detect``, one file for each machine.
         on: what the evaluation was made on.
+        limits: sentences on what was seen of these weights, besides those that hold for all.
     """
     header = read_card(weights)
     return "\n\n".join([
@@ -59,7 +61,7 @@ def model_card(
         *_training(header, commands),
         *_accuracy(header, json.loads(evaluation.read_text()), on),
         *_latency(weights.stem, [json.loads(file.read_text()) for file in latency]),
-        *_limits(header),
+        *_limits(header, limits),
     ]) + "\n"  # fmt: skip
 
 
@@ -173,10 +175,11 @@ def _latency(name: str, machines: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["## Latency", words, _table(rows)] if machines else ["## Latency", f"{UNKNOWN.capitalize()}."]
 
 
-def _limits(header: Mapping[str, Any]) -> list[str]:
+def _limits(header: Mapping[str, Any], seen: Sequence[str]) -> list[str]:
     height, width = header["model"]["sensor"]
     known = _plural(header["model"]["classes"])
     limits = (
+        *seen,
         "Nothing real was seen in training, nor in the figures above. How good it is on your recordings is not known"
         " until you look: `fate detect`, and `fate evaluate` where you have labels.",
         f"It knows {known} as a camera in a moving car sees them, by day and by night, and no other class.",
@@ -226,8 +229,11 @@ if __name__ == "__main__":
     parser.add_argument(
         "--latency", type=Path, action="append", default=[], help="of fate bench detect --json; likewise"
     )
+    parser.add_argument("--limit", action="append", default=[], help="a sentence on what was seen; likewise")
     given = parser.parse_args()
     card = given.weights.with_suffix(".md")
-    text = model_card(given.weights, given.evaluation, given.drives, given.command, given.latency, given.on)
+    text = model_card(
+        given.weights, given.evaluation, given.drives, given.command, given.latency, given.on, given.limit
+    )
     write_whole(card, text.encode())
     print(f"{card}: {len(card.read_text().splitlines())} lines")

@@ -66,7 +66,7 @@ def _card(script: Any, folder: Path, **given: Any) -> str:
 def test_a_card_says_what_header_figures_drives_and_latency_say(script: Any, folder: Path) -> None:
     text = _card(
         script, folder, drives=folder / "drives", commands=["fate train this", "fate train that"],
-        latency=[folder / "latency.json"],
+        latency=[folder / "latency.json"], limits=["It sees ghosts."],
     )  # fmt: skip
     weights = load_model(folder / "fate-s-nano.safetensors")
     count = sum(parameter.numel() for parameter in weights.parameters())
@@ -76,6 +76,7 @@ def test_a_card_says_what_header_figures_drives_and_latency_say(script: Any, fol
     assert "| 200 | 30.0 | 66.0 | – | 75% | – | – |" in text
     assert "| a slow one | 3 | 200 | streaming | float32 | 12.34 | 24.68 |" in text
     assert "56.78" not in text  # that is another model's
+    assert "\n- It sees ghosts.\n- Nothing real" in text
     assert "| strategy | fat |" in text
     assert "| steps | 1 234 |" in text
     assert "fate simulate drives --recordings 3 --seconds 0.2 --seed 17" in text

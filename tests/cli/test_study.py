@@ -13,7 +13,7 @@ from fate.cli.main import app
 from fate.models.zoo import MODELS
 from fate.training.config import read_config
 from fate.training.studies import SIZES, STUDIES
-from fate.training.study import SCALES, _Runner
+from fate.training.study_runner import SCALES, Runner
 
 pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
 CONFIGS = Path(__file__).parents[2] / "configs" / "sim"
@@ -28,9 +28,9 @@ def test_the_smallest_study_runs_on_a_cpu_and_what_is_done_is_not_done_again(tmp
     assert "not run" not in first.output.split("written:")[0].rsplit("|  |", 1)[-1]
     told = json.loads((tmp_path / "smoke.json").read_text())
     assert told["rows"]["S5-ViT + PE + FAT"]["0"]["200"].keys() >= {"AP50:95", "AP50", "delay_p50_ms"}
-    hours = json.loads((tmp_path / "seed-0" / "fate-s_supervised" / "hours.json").read_text())["CPU"]
-    assert hours.keys() == {"training", "dense labels", "evaluation"}
-    assert told["hours"]["CPU"] > sum(hours.values()) > 0
+    files = sorted((tmp_path / "seed-0" / "fate-s_supervised").glob("hours-*.json"))
+    assert [file.stem for file in files] == ["hours-dense-labels", "hours-evaluation", "hours-training"]
+    assert told["hours"]["CPU"] > sum(json.loads(file.read_text())["CPU"] for file in files) > 0
     assert "Time to detection: median in ms" in (tmp_path / "smoke.md").read_text()
     for name in ("smoke.md", "smoke.csv", "smoke.png"):
         assert (tmp_path / name).stat().st_size > 0
@@ -72,6 +72,17 @@ def test_a_seed_that_is_run_elsewhere_says_so_and_is_counted_when_it_is_there(tm
     assert CliRunner().invoke(app, [*words, "--seed", "2"]).exit_code == 2
 
 
+def test_runs_side_by_side_make_the_same_table(tmp_path: Path) -> None:
+    words = ["study", "smoke", "--out", str(tmp_path), "--device", "cpu", "--row", "S5-ViT + PE", "--seeds", "2",
+             "--jobs", "2", "--set", "run.epoch_steps=1", "--set", "run.epochs=1", "--set", "data.steps=2"]  # fmt: skip
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    told = json.loads((tmp_path / "smoke.json").read_text())["rows"]
+    assert all(told["S5-ViT + PE"][seed]["200"].keys() >= {"AP50:95", "delay_p50_ms"} for seed in "01")
+    assert told["S5-ViT + PE + FAT"] == {"0": None, "1": None}
+    assert not list(tmp_path.glob("seed-*/fate-s_supervised/dense-*"))  # nothing needs them
+
+
 def test_a_small_study_may_show_it_with_a_smaller_detector() -> None:
     study = STUDIES["pillar-size"]
     recipe = study.rows[0].recipe.played_by(study.small)
@@ -89,7 +100,10 @@ def test_every_recipe_names_a_model_and_every_row_is_told_apart() -> None:
                 assert sizes[row.recipe.role]["name"] in MODELS
 
 
-@pytest.mark.parametrize("words", [["nothing"], ["components"], ["smoke", "--seeds", "0"], ["smoke", "--device", "x"]])
+@pytest.mark.parametrize(
+    "words",
+    [["nothing"], ["components"], ["smoke", "--seeds", "0"], ["smoke", "--device", "x"], ["smoke", "--jobs", "0"]],
+)
 def test_bad_usage_is_told(words: list[str]) -> None:
     assert CliRunner().invoke(app, ["study", *words]).exit_code == 2
 
@@ -102,7 +116,7 @@ def test_rows_that_differ_in_one_option_of_the_encoder_do_so_at_any_size() -> No
 
 
 def test_a_study_of_simulated_drives_trains_as_the_configurations_for_them_do() -> None:
-    runner = _Runner("drives", Any, Path("out"), SCALES["sim"], "cuda", 4, (), print)  # type: ignore[arg-type]
+    runner = Runner("drives", Any, Path("out"), SCALES["sim"], "cuda", 4, (), print)  # type: ignore[arg-type]
     for row in (*STUDIES["components-s"].rows, *STUDIES["components-e"].rows):
         ours = runner.config(row.recipe, 0)
         name = ours.model.name + ("" if row.recipe.strategy == "fat" else "-20hz")

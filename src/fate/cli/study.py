@@ -17,7 +17,7 @@ Example:
 
   fate study smoke                                            (a few minutes on a CPU, on drives it simulates)
 
-  fate study components --dataset sim --seeds 3 --device cuda --out studies
+  fate study components --dataset sim --seeds 3 --device cuda --jobs 6 --out studies
 """
 
 
@@ -33,6 +33,7 @@ def study(
     row: Annotated[list[str] | None, typer.Option(help="Only this row; repeat for more.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
     workers: Annotated[int, typer.Option(help="Processes that load.")] = 4,
+    jobs: Annotated[int, typer.Option(help="Runs side by side; small detectors share a GPU well.")] = 1,
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A change to every run.")
     ] = None,
@@ -43,8 +44,11 @@ def study(
 
     with bad_usage():
         study_named(name)
-        if seeds < 1 or workers < 0:
-            raise FateError(f"--seeds {seeds} and --workers {workers} were given; expected 1 or more, and 0 or more")
+        if seeds < 1 or jobs < 1 or workers < 0:
+            raise FateError(
+                f"--seeds {seeds}, --jobs {jobs} and --workers {workers} were given; expected 1 or more, 1 or more, and"
+                " 0 or more"
+            )
         if not all(0 <= one < seeds for one in seed or ()):
             raise FateError(f"--seed {max(seed or [0])} was given with --seeds {seeds}; expected 0 to {seeds - 1}")
         if device not in ("cpu", "cuda", "auto"):
@@ -62,6 +66,6 @@ def study(
         data = str(drives(data, out, "cuda" if on_gpu else "cpu"))
     result = run_study(
         name, data, out, scale=scale, seeds=seeds, only=seed or (), rows=row or (), device=device, workers=workers,
-        settings=setting or (), say=lambda text: print(text, flush=True),
+        jobs=jobs, settings=setting or (), say=lambda text: print(text, flush=True),
     )  # fmt: skip
     print(f"\n{result.text()}\nwritten: {out / name}.md, .csv, .json")
