@@ -61,6 +61,26 @@ def test_every_output_tells_the_same(place: Path) -> None:
     assert (table.track_id >= -1).all()
 
 
+def test_windows_that_overlap_are_told_and_give_as_many_frames(place: Path) -> None:
+    words = [
+        "detect",
+        str(place / "drive.npz"),
+        "--model",
+        str(place / "nano.safetensors"),
+        "--hz",
+        "40",
+        "--end",
+        "0.5s",
+    ]
+    words += ["--window", "50ms", "--threshold", "0.0001", "--json", str(place / "overlapping.json")]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "note: windows of 50 ms, one every 25 ms" in done.output
+    assert len(read_detections(place / "overlapping.json").frames) == 20
+    played = CliRunner().invoke(app, [*words, "--realtime"], catch_exceptions=False)
+    assert "note: windows of 50 ms, one every 25 ms" in played.output
+
+
 def test_several_recordings_get_outputs_of_their_own(place: Path) -> None:
     (place / "other.npz").write_bytes((place / "drive.npz").read_bytes())
     words = ["detect", str(place / "drive.npz"), str(place / "other.npz"), "--model", str(place / "nano.safetensors"),
@@ -74,7 +94,8 @@ def test_several_recordings_get_outputs_of_their_own(place: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [["--hz", "0"], ["--hz", "2000"], ["--palette", "pink"], ["--threshold", "2"], ["--acc", "soon"], ["--acc", "50"],
-     ["--fps", "0"], ["--slow", "0"], ["--device", "abacus"], ["--start", "2s", "--end", "1s"]],
+     ["--fps", "0"], ["--slow", "0"], ["--device", "abacus"], ["--start", "2s", "--end", "1s"], ["--window", "50"],
+     ["--window", "4ms"], ["--window", "2s"], ["--window", "10ms", "--hz", "50"]],
 )  # fmt: skip
 def test_bad_usage_is_told_before_any_work(place: Path, words: list[str]) -> None:
     assert CliRunner().invoke(app, ["detect", str(place / "drive.npz"), *words]).exit_code == 2

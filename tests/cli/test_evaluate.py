@@ -87,6 +87,19 @@ def test_the_table_says_which_rule_was_applied_and_what_was_dropped(dataset: Pat
     assert "the nearest prediction within half a hop of a label" in text
 
 
+def test_windows_that_overlap_are_in_the_rules_and_are_for_detectors(dataset: Path, at_two_rates: Path) -> None:
+    save_model(small_detector("s5", sensor=(24, 32)), at_two_rates.parent / "own.safetensors")
+    own, of_set = str(at_two_rates.parent / "own.safetensors"), (str(dataset), "--kind", "own", "--window", "50ms")
+    code, text = run("evaluate", own, *of_set, "--hz", "40")
+    assert code == 0, text
+    assert "50 ms of events, every 25 ms (40 Hz)" in text
+    _, text = run("evaluate", own, *of_set, "--hz", "20", "40")
+    assert "50 ms of events, every 1 / Hz" in text
+    code, text = run("evaluate", str(at_two_rates), *of_set)
+    assert code == 1
+    assert "they are for a detector" in text
+
+
 def test_predictions_that_lack_a_rate_or_have_another_are_refused(
     dataset: Path, at_two_rates: Path, tmp_path: Path
 ) -> None:

@@ -49,14 +49,15 @@ def close(boxes: np.ndarray, others: np.ndarray, tolerance: float) -> bool:
 
 
 @pytest.mark.parametrize("name", ["fate-s-nano", "fate-e-tiny"])
-@pytest.mark.parametrize("hz", [20, 200, 33.3])
-def test_a_stream_sees_what_an_evaluation_sees(folder: Path, name: str, hz: float) -> None:
+@pytest.mark.parametrize(("hz", "window_us"), [(20, None), (200, None), (33.3, None), (100, 35_000)])
+def test_a_stream_sees_what_an_evaluation_sees(folder: Path, name: str, hz: float, window_us: int | None) -> None:
     model = small_detector(name)
     dataset = open_dataset(folder, kind="own")
     threshold = 0.05 if name.endswith("nano") else 0.01
-    run = predict(model, dataset.recordings, hz, confidence=threshold, score="product")
+    run = predict(model, dataset.recordings, hz, confidence=threshold, score="product", window_us=window_us)
     expected = next(iter(run.predictions.values()))
-    frames = list(StreamingDetector(model).stream(folder / "drive.npz", hz, threshold=threshold))
+    stream = StreamingDetector(model).stream(folder / "drive.npz", hz, threshold=threshold, window_us=window_us)
+    frames = list(stream)
     assert [frame.t_us for frame in frames] == expected.labelled_us.tolist()
     assert sum(len(frame) for frame in frames) > len(frames) / 2
     for frame in frames:

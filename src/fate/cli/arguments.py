@@ -152,6 +152,14 @@ def parse_time(text: str, option: str) -> Time:
     return Time(value, bool(match[1]))
 
 
+def parse_duration(text: str, option: str) -> int:
+    """µs of ``50ms``, ``0.05s`` or ``50000us``; without a unit, 50 would be 50 µs and hardly meant."""
+    time = parse_time(text, option)
+    if time.us < 1 or time.from_start or not text.strip().endswith("s"):
+        raise FateError(f"{option} {text} was given; expected a time with its unit, such as 50ms")
+    return time.us
+
+
 def check_order(start: Time | None, end: Time | None) -> None:
     """The end must come after the start, where that can be told."""
     if start and end and start.from_start == end.from_start and end.us <= start.us:

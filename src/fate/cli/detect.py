@@ -19,6 +19,8 @@ Example:
 
   fate detect drive.raw --hz 100 --track --report drive.html --json drive.json
 
+  fate detect drive.raw --model trained-at-20hz.safetensors --hz 200 --window 50ms --save drive.mp4
+
   fate detect *.dat --model fate-s.safetensors --csv boxes.csv --start +2s --end +4s
 
 Live: a file at its own speed, standard input, a socket on this machine, or a camera; windows that cannot be detected in
@@ -35,6 +37,9 @@ time are dropped and counted.
 def detect(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Recordings of any format.")],
     hz: Annotated[float, typer.Option(help="Windows a second.")] = 200.0,
+    window: Annotated[
+        str | None, typer.Option(help="How long each is, such as 50ms; 1 / HZ unless given. Longer ones overlap.")
+    ] = None,
     model: Annotated[
         str, typer.Option(metavar="NAME|PATH", help="A bundled name, or a .safetensors file.")
     ] = "fate-s-nano",
@@ -65,11 +70,17 @@ def detect(
     begin = args.parse_time(start, "--start") if start is not None else None
     stop = args.parse_time(end, "--end") if end is not None else None
     args.check_order(begin, stop)
+    from fate.errors import FateError
+    from fate.runtime.detecting_live import is_live
+
     with args.bad_usage():
         shown = _look(acc, fps, slow, palette)
         _check(hz, threshold, device)
-    from fate.errors import FateError
-    from fate.runtime.detecting_live import is_live
+        span = None if window is None else args.parse_duration(window, "--window")
+        if span is not None and not 1e6 / hz <= span + 1 <= 1e6:
+            raise FateError(
+                f"--window {window} was given with --hz {hz:g}; expected {1000 / hz:g}ms or longer, up to 1s"
+            )
 
     live = any(is_live(file) for file in files)
     _check_names(files, outputs)
@@ -81,7 +92,7 @@ def detect(
                   "--drop-out-of-bounds": drop or None, "--sort": sort or None}  # fmt: skip
         _refuse_for_live(files[0], unused, options["sensor"])
     if live or realtime:
-        _live(files[0], outputs, model, device, hz, threshold, track, options, (begin, stop), show_live=live)
+        _live(files[0], outputs, model, device, hz, span, threshold, track, options, (begin, stop), show_live=live)
         return
 
     from fate.runtime.detecting import Look
@@ -95,8 +106,8 @@ def detect(
             with args.opened(file, options) as recording, args.task_bar() as show:
                 first, last = (None if at is None else at.at(recording.start_us) for at in (begin, stop))
                 done = run(
-                    recording, detector, hz, threshold=threshold, track=track, show=show, start_us=first, end_us=last,
-                    save=given["--save"], report=given["--report"], look=Look(**shown),
+                    recording, detector, hz, window_us=span, threshold=threshold, track=track, show=show,
+                    start_us=first, end_us=last, save=given["--save"], report=given["--report"], look=Look(**shown),
                 )  # fmt: skip
         except FateError as error:
             if len(files) == 1:
@@ -114,8 +125,8 @@ def detect(
 
 
 def _live(
-    file: str, outputs: dict[str, str | None], model: str, device: str, hz: float, threshold: float, track: bool,
-    options: dict[str, Any], part: tuple[Any, Any], show_live: bool,
+    file: str, outputs: dict[str, str | None], model: str, device: str, hz: float, span: int | None, threshold: float,
+    track: bool, options: dict[str, Any], part: tuple[Any, Any], show_live: bool,
 ) -> None:  # fmt: skip
     from fate.runtime.detecting import part_of
     from fate.runtime.detecting_live import detect_live, open_source, play
@@ -135,7 +146,9 @@ def _live(
             if show is not None:
                 show("live", 0, None, f"{frame.t_us / 1e6:.2f} s, {len(frame.boxes)} boxes, {frame.total_ms:.1f} ms")
 
-        done = detect_live(source, detector, hz, name=file, threshold=threshold, track=track, on_frame=tell)
+        done = detect_live(
+            source, detector, hz, window_us=span, name=file, threshold=threshold, track=track, on_frame=tell
+        )
     print("\n".join(done.lines()))
     _write(done, outputs)
 
@@ -185,16 +198,14 @@ def _look(acc: str, fps: float, slow: float, palette: str) -> dict[str, Any]:
     from fate.errors import FateError
     from fate.view.drawing import PALETTES
 
-    time = args.parse_time(acc, "--acc")
-    if time.us < 1 or time.from_start or not acc.strip().endswith("s"):  # 50 alone would be 50 µs, and nothing seen
-        raise FateError(f"--acc {acc} was given; expected a time with its unit, such as 50ms")
+    acc_us = args.parse_duration(acc, "--acc")
     if not 1 <= fps <= 240:
         raise FateError(f"--fps {fps:g} was given; expected 1 to 240 pictures a second")
     if not 0.01 <= slow <= 10_000:
         raise FateError(f"--slow {slow:g} was given; expected 0.01 to 10000 times slower")
     if palette not in PALETTES:
         raise FateError(f"--palette {palette} was given; there are {', '.join(PALETTES)}")
-    return {"acc_us": time.us, "fps": fps, "slow": slow, "palette": palette}
+    return {"acc_us": acc_us, "fps": fps, "slow": slow, "palette": palette}
 
 
 def _check(hz: float, threshold: float, device: str) -> None:

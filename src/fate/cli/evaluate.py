@@ -20,6 +20,8 @@ Example:
 
   fate evaluate fate-s.safetensors drives --hz 20 40 80 100 200 --json result.json
 
+  fate evaluate trained-at-20hz.safetensors drives --hz 200 --window 50ms
+
   fate evaluate their_boxes.json gen1 --split test --hz 20
 
   fate evaluate fate-s.safetensors gen1 --shard 1/4 --predictions boxes   (of four, then: fate evaluate boxes gen1)
@@ -37,6 +39,9 @@ def evaluate(
             metavar="RATES",
             help="20 40 80 100 200 unless given; of RVT's histograms 20; of predictions those that they name.",
         ),
+    ] = None,
+    window: Annotated[
+        str | None, typer.Option(help="Of events, such as 50ms; 1 / Hz unless given. Longer ones overlap.")
     ] = None,
     split: Annotated[str | None, typer.Option(help="train, val or test; test where there is one.")] = None,
     protocol: Annotated[str | None, typer.Option(help="gen1, 1mpx or sim; the dataset's own unless given.")] = None,
@@ -59,12 +64,13 @@ def evaluate(
     ] = None,
     kind: Annotated[str | None, typer.Option(help="Of the dataset: gen1, 1mpx, sim, rvt or own.")] = None,
 ) -> None:
-    from fate.cli.arguments import bad_usage, check_outputs, progress_bar
+    from fate.cli.arguments import bad_usage, check_outputs, parse_duration, progress_bar
     from fate.cli.rates import parse_rates
     from fate.errors import FateError, FateWarning
 
     with bad_usage():
         part = _shard(shard)
+        span = None if window is None else parse_duration(window, "--window")
         rates = parse_rates(hz, ())
         if streams < 1 or workers < 0:
             raise FateError(
@@ -94,9 +100,9 @@ def evaluate(
     model, note = fit_dataset(load_trained(what), opened.sensor, opened.name) if is_model else (what, "")
     with progress_bar("evaluating") as update:
         done = run(
-            model, opened, rates or None, protocol=rules, images=images, shard=part, predictions_to=predictions,
-            progress=None if update is None else lambda share: update(share, 1.0), device=device, lanes=streams,
-            workers=workers, score=score,
+            model, opened, rates or None, protocol=rules, window_us=span, images=images, shard=part,
+            predictions_to=predictions, progress=None if update is None else lambda share: update(share, 1.0),
+            device=device, lanes=streams, workers=workers, score=score,
         )  # fmt: skip
     done = replace(done, notes=(note, *done.notes)) if note else done
     print(done.table())

@@ -107,7 +107,9 @@ class Evaluation:
         else:
             lines = replace(self.protocol, classes=self.rates[0].scores.classes).lines()
             if all(rate.run is not None for rate in self.rates):
-                lines[-1] = "  windows  1 / Hz of events, every 1 / Hz, stamped at their end"
+                lengths = {rate.scores.protocol.window_us for rate in self.rates}
+                length = f"{(lengths.pop() or 0) / 1000:g} ms" if len(lengths) == 1 else "1 / Hz"
+                lines[-1] = f"  windows  {length} of events, every 1 / Hz, stamped at their end"
         by = {rate.run.score for rate in self.rates if rate.run is not None and rate.run.score is not None}
         return lines + [f"  ranked   by {RANKED[score]}" for score in sorted(by)]
 
@@ -157,6 +159,7 @@ def evaluate(
     hz: Sequence[float] | None = None,
     *,
     protocol: Protocol | None = None,
+    window_us: int | None = None,
     images: str | os.PathLike[str] | None = None,
     shard: tuple[int, int] = (1, 1),
     predictions_to: str | os.PathLike[str] | None = None,
@@ -171,6 +174,7 @@ def evaluate(
         hz: rates; unless given, 20, 40, 80, 100 and 200, of histograms 20, and of predictions those that their files
             name. Of predictions that name no rate, one is expected.
         protocol: the dataset's own unless given; labels are compared with the nearest prediction in any case.
+        window_us: length of windows where it is not 1 / hz, of a detector; they may overlap.
         images: for predictions as a plain list of COCO results, the COCO file that lists images and categories.
         shard: (i, n): only every n-th recording, from the i-th on; their predictions are merged later.
         predictions_to: a folder that gets one file of predictions for each rate (and shard).
@@ -183,20 +187,23 @@ def evaluate(
         raise FateError(f"{dataset.root}: no recording has labels; an evaluation needs some to compare with")
     recordings = sharded(labelled, shard)
     truth = {recording.name: recording.labels for recording in recordings}
+    if window_us is not None and not isinstance(what, Detector):
+        raise FateError(f"windows of {window_us / 1000:g} ms were asked for with predictions; they are for a detector")
     given = None if isinstance(what, Detector) else _given(what, recordings, dataset, hz, images)
     rates = tuple(given) if given is not None else _rates(dataset, recordings, hz)
     found, notes = [], []
     for number, rate in enumerate(rates):
         if isinstance(what, Detector):
             told = None if progress is None else _part_of(progress, number, len(rates))
-            run = _run(what, recordings, truth, rate, told, running)
+            run = _run(what, recordings, truth, rate, told, {**running, "window_us": window_us})
             predictions: Mapping[str, Labels] = run.predictions
         else:
             run, predictions = None, (given or {})[rate]
             notes += list(predictions.notes) if isinstance(predictions, Predictions) else []
         if predictions_to is not None:
             _write(predictions_to, predictions, rate, shard, what)
-        found.append(_at_rate(recordings, truth, predictions, rules, dataset, rate, run))
+        applied = rules.at(rate, window_us) if run is not None else replace(rules.at(rate), window_us=None)
+        found.append(_at_rate(recordings, truth, predictions, applied, dataset, rate, run))
     name = what.description.get("name", "detector") if isinstance(what, Detector) else str(what)
     rules = replace(rules, time_rule="nearest", tolerance_us=None)
     return Evaluation(name, dataset.name, rules, tuple(found), tuple(dict.fromkeys(notes)))
@@ -205,11 +212,10 @@ def evaluate(
 def _at_rate(recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels], predictions: Mapping[str, Labels],
              protocol: Protocol, dataset: Dataset, hz: float, run: Run | None) -> AtRate:  # fmt: skip
     dense = {recording.name: _dense(recording) for recording in recordings if recording.truth_file is not None}
-    applied = protocol.at(hz) if run is not None else replace(protocol.at(hz), window_us=None)
     scores = evaluate_boxes(
         truth,
         predictions,
-        applied,
+        protocol,
         dataset.classes,
         dataset.sensor,
         # Prophesee's toolbox skips the first half second of the clock, not of the events
@@ -218,7 +224,7 @@ def _at_rate(recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels
     )
     delays = None
     if dense:
-        delays = time_to_detection(dense, predictions, dataset.classes, protocol=protocol.at(hz))
+        delays = time_to_detection(dense, predictions, dataset.classes, protocol=protocol)
     return AtRate(hz, scores, run, delays)
 
 

@@ -81,6 +81,7 @@ def compile_for_streaming(
     precision: Precision | None = None,
     confidence: float = 0.01,
     compiler: bool = False,
+    hop_us: int | None = None,
     **options: Any,
 ) -> StreamingStep:
     """The detector as a step that is called with one window of each stream.
@@ -92,6 +93,8 @@ def compile_for_streaming(
         precision: of matrix products; None for "tf32" on a GPU, "float32" elsewhere.
         confidence: the least score of a detection.
         compiler: on a GPU, let ``torch.compile`` join small kernels first: a minute or two at the start, then faster.
+        hop_us: from one window's end to the next one's, where windows overlap: memory goes on by so much. None: they
+            do not, and it goes on by the length of each.
         options: ``score``, ``max_overlap``, ``most``, as of ``nms.detections``.
     """
     try:
@@ -113,9 +116,12 @@ def compile_for_streaming(
             raise FateError(f"score={value!r} was given; expected one of {', '.join(get_args(Score))}")
     model = fused(detector).to(where)
     if where.type == "cuda":
-        return GraphStep(model, streams, chosen, confidence, options, compiler)
-    lay_out_for_cpu_(model)
-    return StreamingStep(model, streams, chosen, confidence, options)
+        step: StreamingStep = GraphStep(model, streams, chosen, confidence, options, compiler)
+    else:
+        lay_out_for_cpu_(model)
+        step = StreamingStep(model, streams, chosen, confidence, options)
+    step.hop_us = hop_us
+    return step
 
 
 class StreamingStep:
@@ -126,6 +132,7 @@ class StreamingStep:
     ) -> None:
         self.detector, self.streams, self.precision = detector, streams, precision
         self.confidence, self.options = confidence, options
+        self.hop_us: int | None = None
         self.state: State = None
         self._scales: set[float] = set()
 
@@ -171,7 +178,7 @@ class StreamingStep:
         """Of this call; what depends on it and on the weights alone is computed the first time, for the first RATES."""
         if not isinstance(self.detector.backbone, MaxViT):
             return 1.0  # they count windows, however long
-        scale = step_scale_of(batch)
+        scale = step_scale_of(batch) if self.hop_us is None else self.hop_us / CANONICAL_US
         if isinstance(scale, float) and scale not in self._scales:
             if len(self._scales) == RATES:
                 return batch.duration_us / CANONICAL_US

@@ -89,6 +89,7 @@ def detect(
     model: str | os.PathLike[str] | StreamingDetector = "fate-s-nano",
     hz: float = 200.0,
     *,
+    window_us: int | None = None,
     threshold: float = 0.4,
     track: bool = False,
     start_us: int | None = None,
@@ -105,7 +106,8 @@ def detect(
     Args:
         file: any recording that ``open_recording`` opens, or an open one.
         model: a bundled name, a .safetensors file, or what ``load_detector`` gave.
-        hz: windows a second; each is as long as the time between two.
+        hz: windows a second.
+        window_us: their length; as long as the time between two unless given. Longer ones overlap.
         threshold: least score of a box.
         track: whether boxes get the number of their object.
         start_us, end_us: part of the recording, µs of its clock.
@@ -120,18 +122,24 @@ def detect(
         raise FateError(f"{hz:g} Hz was given; expected a rate from 1 to 1000")
     detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)
     if isinstance(file, Recording):
-        return _detect(file, detector, hz, threshold, track, start_us, end_us, save, report, look or Look(), show)
+        return _detect(
+            file, detector, hz, window_us, threshold, track, start_us, end_us, save, report, look or Look(), show
+        )
     with open_recording(file, **(open_options or {})) as recording:
-        return _detect(recording, detector, hz, threshold, track, start_us, end_us, save, report, look or Look(), show)
+        return _detect(
+            recording, detector, hz, window_us, threshold, track, start_us, end_us, save, report, look or Look(), show
+        )
 
 
 def _detect(
-    recording: Recording, detector: StreamingDetector, hz: float, threshold: float, track: bool, start_us: int | None,
-    end_us: int | None, save: Any, report: Any, look: Look, show: Show | None,
+    recording: Recording, detector: StreamingDetector, hz: float, window_us: int | None, threshold: float, track: bool,
+    start_us: int | None, end_us: int | None, save: Any, report: Any, look: Look, show: Show | None,
 ) -> Detected:  # fmt: skip
     recording.refuse_empty()
     start_us, end_us = part_of(recording, start_us, end_us)
-    stream = detector.stream(recording, hz, threshold=threshold, track=track, start_us=start_us, end_us=end_us)
+    stream = detector.stream(
+        recording, hz, window_us=window_us, threshold=threshold, track=track, start_us=start_us, end_us=end_us
+    )
     frames: list[StreamFrame] = []
     began = time.perf_counter()
     for frame in stream:
@@ -142,7 +150,7 @@ def _detect(
             show("detecting", len(frames), len(stream), text)
     took = time.perf_counter() - began
     name = Path(str(recording.path)).name
-    notes = [text for text in (stream.adaptation.describe(),) if text]
+    notes = [text for text in (stream.adaptation.describe(), told_of_windows(window_us, hz)) if text]
     summary = summarise(frames, hz, took, threshold, detector.classes, stream.counts.to_dict(), notes)
     summary["adaptation"] = stream.adaptation.describe()
     facts = {"model": detector.name, "threshold": threshold, "summary": summary}
@@ -152,6 +160,11 @@ def _detect(
     if save is not None or report is not None:
         _show_it(recording, done, detector, hz, start_us, end_us, save, report, look, show)
     return done
+
+
+def told_of_windows(window_us: int | None, hz: float) -> str:
+    """Of windows that overlap; empty where they do not."""
+    return "" if window_us is None else f"windows of {window_us / 1000:g} ms, one every {1000 / hz:g} ms"
 
 
 def part_of(recording: Recording, start_us: int | None, end_us: int | None) -> tuple[int | None, int | None]:

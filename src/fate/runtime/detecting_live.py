@@ -15,7 +15,7 @@ import numpy as np
 
 from fate.errors import FateError
 from fate.formats.recording import Recording
-from fate.runtime.detecting import Detected, summarise
+from fate.runtime.detecting import Detected, summarise, told_of_windows
 from fate.runtime.detection_log import DetectionLog
 from fate.runtime.frames import StreamFrame
 from fate.runtime.live import LiveStream, Source
@@ -111,6 +111,7 @@ def detect_live(
     detector: StreamingDetector,
     hz: float = 200.0,
     *,
+    window_us: int | None = None,
     name: str = "live",
     threshold: float = 0.4,
     track: bool = False,
@@ -123,6 +124,7 @@ def detect_live(
         source: of ``open_source``.
         detector: of ``load_detector``.
         hz: windows a second.
+        window_us: their length; as long as the time between two unless given. Longer ones overlap.
         name: of the source, for the log.
         threshold: least score of a box.
         track: whether boxes get the number of their object.
@@ -130,7 +132,8 @@ def detect_live(
         on_frame: is given every frame as it comes.
     """
     frames: list[StreamFrame] = []
-    with detector.live(source, hz, threshold=threshold, track=track, budget_ms=budget_ms) as live, _undisturbed():
+    stream = detector.live(source, hz, window_us=window_us, threshold=threshold, track=track, budget_ms=budget_ms)
+    with stream as live, _undisturbed():
         began, stopped = time.perf_counter(), ""
         try:
             for frame in live:
@@ -142,6 +145,7 @@ def detect_live(
             live.close()
         took = time.perf_counter() - began
         counts, notes = live.counts.to_dict(), [live.adaptation.describe(), stopped or live.ended]
+        notes.append(told_of_windows(window_us, hz))
         notes += _told(live, hz, took)
     summary = summarise(frames, hz, took, threshold, detector.classes, counts, [note for note in notes if note])
     summary |= {name: counts[name] for name in ("windows_late", "stalls", "restarts")}

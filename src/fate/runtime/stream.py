@@ -9,24 +9,23 @@
     for frame in detector.live(source, hz=200): ...              # a camera: on time, or not at all (``live.py``)
 
 What a detector remembers is carried from window to window. A rate need not be one it was trained at: windows last
-1 / hz, the encoder sees their length, and a memory that counts time (S5) is told of it.
+1 / hz, the encoder sees their length, and a memory that counts time (S5) is told of it. Or windows are longer and
+overlap (``window_us``): then a detector sees as many events as it is used to, at any rate.
 """
 
 from __future__ import annotations
 
-import itertools
-import time
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from os import PathLike
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import torch
 
 from fate.errors import FateError, FateWarning
 from fate.events.events import Events, Sensor
-from fate.events.window import Window, window_us
+from fate.events.window import window_us as hop_of
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.models.detector import Detector
@@ -34,14 +33,17 @@ from fate.models.nms import Score
 from fate.models.streaming import Precision, compile_for_streaming
 from fate.runtime.adapting import Adaptation, adapt
 from fate.runtime.frames import StreamCounts, StreamFrame
+from fate.runtime.recording_stream import RecordingStream
 from fate.runtime.window_detector import WEAK, Ids, WindowDetector, check_threshold, set_threads
-from fate.runtime.windowing import MAX_BACK_US, MAX_GAP_US, ClosedWindow, Windower
+from fate.runtime.windowing import MAX_BACK_US, MAX_GAP_US, LookBack, Windower
 
 if TYPE_CHECKING:
     from fate.runtime.live import LiveStream, Source
 
 #: Rates that a stream may have.
 LEAST_HZ, MOST_HZ = 1, 1000
+#: The longest window, µs: one at the least rate.
+LONGEST_US = 1_000_000
 #: The least confidence that is shown unless another is asked for.
 THRESHOLD = 0.4
 #: Boxes of a window, at most.
@@ -95,6 +97,7 @@ class StreamingDetector:
         recording: Recording | str | PathLike[str],
         hz: float = 200,
         *,
+        window_us: int | None = None,
         threshold: float = THRESHOLD,
         track: bool = False,
         start_us: int | None = None,
@@ -110,7 +113,9 @@ class StreamingDetector:
         Args:
             recording: of ``fate.open_recording``, or a path. Windows are those of ``recording.windows(hz)``, and of
                 an evaluation.
-            hz: 1 to 1000; windows last 1 / hz.
+            hz: 1 to 1000; windows a second.
+            window_us: their length, where it is not 1 / hz but longer: they overlap, and every event is looked at more
+                than once. For detectors that were trained at a lower rate. Frames tell of the time since the last one.
             threshold: the least confidence that is shown: objectness · class, or class where there is no objectness.
             track: give each object a number that it keeps.
             start_us: start of the first window; the first event unless given.
@@ -125,8 +130,9 @@ class StreamingDetector:
         if isinstance(recording, str | PathLike):
             recording = close.enter_context(open_recording(recording))  # and closed with the stream
         duration, counts = _duration(hz), StreamCounts()
+        span = _span(window_us, duration)
         detect = self._window_detector(
-            recording.sensor, duration, counts, threshold, track, threads, score, max_overlap, most
+            recording.sensor, duration, span, counts, threshold, track, threads, score, max_overlap, most
         )
         return RecordingStream(recording, detect, duration, start_us, end_us, max(max_gap_us, duration), close)
 
@@ -135,6 +141,7 @@ class StreamingDetector:
         sensor: Sequence[int],
         hz: float = 200,
         *,
+        window_us: int | None = None,
         threshold: float = THRESHOLD,
         track: bool = False,
         start_us: int | None = None,
@@ -151,10 +158,13 @@ class StreamingDetector:
             sensor: (height, width) of the events.
             start_us: start of the first window; the first event unless given.
             max_back_us, max_gap_us: jumps in time after which the stream begins anew, see ``windowing.py``.
-            hz, threshold, track, threads, score, max_overlap, most: as of ``stream``.
+            hz, window_us, threshold, track, threads, score, max_overlap, most: as of ``stream``.
         """
         duration, counts = _duration(hz), StreamCounts()
-        detect = self._window_detector(sensor, duration, counts, threshold, track, threads, score, max_overlap, most)
+        span = _span(window_us, duration)
+        detect = self._window_detector(
+            sensor, duration, span, counts, threshold, track, threads, score, max_overlap, most
+        )
         gap = max(max_gap_us, duration)
         windower = Windower(sensor, duration, start_us=start_us, max_back_us=max_back_us, max_gap_us=gap, counts=counts)
         return Stream(windower, detect)
@@ -164,6 +174,7 @@ class StreamingDetector:
         source: Source,
         hz: float = 200,
         *,
+        window_us: int | None = None,
         budget_ms: float | None = None,
         waiting: int = 8,
         patience_us: int = PATIENCE_US,
@@ -183,14 +194,15 @@ class StreamingDetector:
             budget_ms: from a window's closing to its boxes; two windows unless given.
             waiting: windows that may wait for the detector.
             patience_us: how long after its end a window without later events is closed by the clock.
-            hz, threshold, track, threads, score, max_overlap, most: as of ``stream``.
+            hz, window_us, threshold, track, threads, score, max_overlap, most: as of ``stream``.
             max_back_us, max_gap_us: as of ``open_stream``.
         """
         from fate.runtime.live import LiveStream  # noqa: PLC0415  (it is made of what is here)
 
         duration, counts = _duration(hz), StreamCounts()
+        span = _span(window_us, duration)
         detect = self._window_detector(
-            source.sensor, duration, counts, threshold, track, threads, score, max_overlap, most
+            source.sensor, duration, span, counts, threshold, track, threads, score, max_overlap, most
         )
         gap = max(max_gap_us, duration)
         windower = Windower(source.sensor, duration, max_back_us=max_back_us, max_gap_us=gap, counts=counts)
@@ -201,6 +213,7 @@ class StreamingDetector:
         self,
         sensor: Sequence[int],
         duration: int,
+        span: int,
         counts: StreamCounts,
         threshold: float,
         track: bool,
@@ -219,13 +232,15 @@ class StreamingDetector:
             self.device,
             precision=self.precision,
             confidence=WEAK * least if track else least,
+            hop_us=duration,
             score=score,
             max_overlap=max_overlap,
             most=most,
         )
         ids = Ids(begin_score=least) if track else None
-        detect = WindowDetector(step, adaptation, threshold=least, most=most, ids=ids, counts=counts)
-        detect.warm_up(duration)
+        back = LookBack(span) if span > duration else None
+        detect = WindowDetector(step, adaptation, threshold=least, most=most, ids=ids, counts=counts, back=back)
+        detect.warm_up(span)
         return detect
 
 
@@ -262,86 +277,18 @@ class Stream:
         return [self._detect(closed) for closed in self._windower.close()]
 
 
-class RecordingStream:
-    """The frames of a recording, one after another; ``len`` gives how many there will be, if nothing is skipped."""
-
-    def __init__(
-        self,
-        recording: Recording,
-        detect: WindowDetector,
-        duration_us: int,
-        start_us: int | None,
-        end_us: int | None,
-        max_gap_us: int,
-        close: ExitStack,
-    ) -> None:
-        self.recording, self.duration_us, self._detect, self._close = recording, duration_us, detect, close
-        self.start_us = recording.start_us if start_us is None else int(start_us)
-        self.end_us = recording.end_us if end_us is None else int(end_us)
-        self._max_gap_us = max_gap_us
-        self._frames = self._all()
-
-    @property
-    def counts(self) -> StreamCounts:
-        """What came and what was seen so far."""
-        return self._detect.counts
-
-    @property
-    def adaptation(self) -> Adaptation:
-        """How the detector meets this sensor."""
-        return self._detect.adaptation
-
-    def __len__(self) -> int:
-        return max(-(-(self.end_us - self.start_us) // self.duration_us), 0)
-
-    def __iter__(self) -> Iterator[StreamFrame]:
-        return self
-
-    def __next__(self) -> StreamFrame:
-        return next(self._frames)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End early; a recording that was opened here is closed."""
-        self._frames.close()
-        self._close.close()
-
-    def _all(self) -> Generator[StreamFrame, None, None]:
-        begin, reason = self.start_us, ""
-        silent_until = begin  # nothing comes before it, as far as is known
-        with self._close:
-            while begin < self.end_us:
-                started = time.perf_counter()
-                window = Window(begin, begin + self.duration_us)
-                events = self.recording.read(window.start_us, window.end_us)
-                spent = 1e3 * (time.perf_counter() - started)
-                if not len(events) and begin > self.start_us:
-                    silent_until = self._next_event(begin) if silent_until <= begin else silent_until
-                    if silent_until - begin > self._max_gap_us:
-                        begin, reason = self._after_gap(begin, silent_until)
-                        continue
-                yield self._detect(ClosedWindow(window, events, reason), decode_ms=spent)
-                begin, reason = window.end_us, ""
-
-    def _next_event(self, begin: int) -> int:
-        """When silence ends; the end that was asked for, if it does not before."""
-        for events in itertools.islice(self.recording.chunks(1, start_us=begin, end_us=self.end_us), 1):
-            return int(events.t_us[0])
-        return self.end_us
-
-    def _after_gap(self, begin: int, until: int) -> tuple[int, str]:
-        skipped = (until - begin) // self.duration_us
-        self.counts.skipped_windows += skipped
-        reason = self.counts.restart(f"no events for {(until - begin) / 1e6:g} s before {until} µs")
-        return begin + skipped * self.duration_us, reason
-
-
 def _duration(hz: float) -> int:
     if not isinstance(hz, int | float) or not LEAST_HZ <= hz <= MOST_HZ:
         raise FateError(f"a rate of {hz!r} Hz was given; expected {LEAST_HZ} to {MOST_HZ}")
-    return window_us(hz)
+    return hop_of(hz)
+
+
+def _span(given_us: int | None, hop_us: int) -> int:
+    """The length of windows, µs."""
+    span = hop_us if given_us is None else int(given_us)
+    if not hop_us <= span <= LONGEST_US:
+        raise FateError(
+            f"windows of {span / 1000:g} ms, one every {hop_us / 1000:g} ms, were asked for; expected them to last as"
+            f" long as the time between two, or longer, up to {LONGEST_US / 1000:g} ms"
+        )
+    return span

@@ -18,7 +18,7 @@ from fate.events.window import Window
 from fate.models.streaming import LEAST_ROOM, GraphStep, StreamingStep
 from fate.runtime.adapting import Adaptation
 from fate.runtime.frames import StreamCounts, StreamFrame
-from fate.runtime.windowing import ClosedWindow
+from fate.runtime.windowing import ClosedWindow, LookBack
 
 #: Detections down to this share of the threshold go on with a track that is there; they begin none, and are not shown.
 WEAK = 0.5
@@ -64,6 +64,7 @@ class WindowDetector:
         most: int,
         ids: Ids | None,
         counts: StreamCounts,
+        back: LookBack | None = None,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Args:
@@ -73,10 +74,11 @@ class WindowDetector:
         most: boxes of a window.
         ids: for track ids; None for none.
         counts: where to count.
+        back: for windows longer than the hop; None where each is looked at by itself.
         now: seconds.
         """
         self.step, self.adaptation, self.threshold, self.most = step, adaptation, threshold, most
-        self.ids, self.counts, self._now = ids, counts, now
+        self.ids, self.counts, self.back, self._now = ids, counts, back, now
         self._moments: dict[str, float] = {}
         if not isinstance(step, GraphStep):  # a graph's stages cannot be told apart from outside
             step.detector.encoder.register_forward_hook(self._moment("encoded"))
@@ -92,7 +94,8 @@ class WindowDetector:
         if closed.restarted:
             self.restart()
         begin = self._now()
-        batch = EventBatch.from_windows([(closed.window, self.adaptation.events(closed.events))])
+        seen = closed.window, self.adaptation.events(closed.events)
+        batch = EventBatch.from_windows([seen if self.back is None else self.back.add(*seen)])
         found = self.step(batch)[0]
         best = slice(self.most)
         scores, class_ids, track_ids = found.scores.numpy()[best], found.class_ids.numpy()[best], None
@@ -113,6 +116,8 @@ class WindowDetector:
     def restart(self) -> None:
         """Memory and tracks begin anew."""
         self.step.reset()
+        if self.back is not None:
+            self.back.forget()
         if self.ids is not None:
             self.ids.reset()
 

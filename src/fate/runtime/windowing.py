@@ -162,7 +162,7 @@ class Windower:
 
     def _finished(self, start: int) -> ClosedWindow:
         """The window that was open since ``start``; nothing is held any more."""
-        events = _in_order(self._pieces, self.sensor)
+        events = joined(self._pieces, self.sensor)
         closed = ClosedWindow(Window(start, start + self.duration_us), events, self._restarted)
         self._pieces, self._held, self._restarted = [], 0, ""
         return closed
@@ -171,8 +171,42 @@ class Windower:
         return [self._finished(self._start)] if self._start is not None and self._pieces else []
 
 
-def _in_order(pieces: Sequence[Events], sensor: Sensor) -> Events:
-    """Pieces joined; where they overlap, sorted by time."""
+class LookBack:
+    """Windows longer than the hop: what the windows before held is kept as long as it is looked at.
+
+    Example:
+        >>> back = LookBack(100)
+        >>> events = Events([60, 120], [0, 1], [0, 0], [1, 1], (4, 4))
+        >>> [len(back.add(Window(50 * n, 50 * n + 50), events[n - 1 : n])[1]) for n in (1, 2, 3)]
+        [1, 2, 1]
+    """
+
+    def __init__(self, span_us: int) -> None:
+        """Args:
+        span_us: of the windows that are looked at.
+        """
+        self.span_us = span_us
+        self._pieces: list[Events] = []
+
+    def add(self, window: Window, events: Events) -> tuple[Window, Events]:
+        """The window of ``span_us`` that ends with this one, and its events.
+
+        Args:
+            window: the next one.
+            events: those in it.
+        """
+        start = window.end_us - self.span_us
+        self._pieces = [piece for piece in (*self._pieces, events) if len(piece) and int(piece.t_us[-1]) >= start]
+        held = joined(self._pieces, events.sensor)
+        return Window(start, window.end_us), held[int(held.t_us.searchsorted(start)) :]
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._pieces = []
+
+
+def joined(pieces: Sequence[Events], sensor: Sensor) -> Events:
+    """Pieces one behind another; where they overlap, sorted by time."""
     if len(pieces) <= 1:
         return pieces[0] if pieces else Events.empty(sensor)
     t_us, x, y, p = (np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("t_us", "x", "y", "p"))
