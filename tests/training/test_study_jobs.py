@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -63,7 +65,7 @@ def test_every_part_is_there_once_and_can_be_reached(name: str) -> None:
 
 def test_what_is_done_is_not_done_again_nor_what_it_alone_was_built_on() -> None:
     base, fat = STUDIES["smoke"].rows[0].recipe, STUDIES["smoke"].rows[1].recipe
-    assert _parts("smoke", Known((fat,), (base, fat))) == {Part("train", base, 0): set()}
+    assert _parts("smoke", Known((), (base, fat))) == {}
     assert _parts("smoke", Known((base, fat), (base, fat))) == {}
     assert _parts("smoke", Known((base, fat), (base,))) == {Part("evaluate", fat, 0): set()}
     label = Part("label", base, 0)
@@ -101,7 +103,7 @@ def _note_in_order(order: Order, part: Part, answer: Connection) -> None:
 def test_a_failure_takes_only_what_builds_on_it_and_is_told(tmp_path: Path) -> None:
     after_b, after_c = Part("train", Recipe("after-b"), 0), Part("train", Recipe("after-c"), 0)
     parts: dict[Part, set[Part]] = {B: set(), C: set(), after_b: {B}, after_c: {A, C}, A: set()}
-    with pytest.raises(FateError, match="2 of 5 parts failed") as told:
+    with pytest.raises(FateError, match="2 of 5 parts failed, and 2 were not begun") as told:
         side_by_side(parts, 2, _order(tmp_path), _note)
     assert "b_supervised, seed 0 (train): it was told to fail" in str(told.value)
     assert "ended with 9" in str(told.value)
@@ -114,6 +116,41 @@ def _wait_for_signal(order: Order, part: Part, answer: Connection) -> None:
     (order.out / part.recipe.role).touch()
     if heard.wait(60):
         answer.send(STOPPED)
+
+
+def _leave_a_worker(order: Order, part: Part, answer: Connection) -> None:
+    """Has a child of its own, and is deaf to SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    (order.out / "child.part").write_text(str(child.pid))
+    (order.out / "child.part").rename(order.out / "child")
+    child.wait()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes as Linux shows them")
+def test_a_second_signal_ends_all_at_once_with_those_that_load(tmp_path: Path) -> None:
+    def ask() -> None:
+        while not (tmp_path / "child").exists():
+            time.sleep(0.05)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.5)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert not side_by_side({A: set()}, 1, _order(tmp_path), _leave_a_worker)
+    asking.join()
+    child = int((tmp_path / "child").read_text())
+    for _ in range(100):  # whoever adopts it takes a moment to see that it is dead
+        if not _is_alive(child):
+            break
+        time.sleep(0.1)
+    assert not _is_alive(child)
+
+
+def _is_alive(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
 def test_a_signal_is_passed_on_and_nothing_new_begins(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ def models(
     print(f"\nFor a sensor of {size[1]}×{size[0]} pixels and the classes {', '.join(names)}.")
     print("GFLOPs: one window, without its encoder; a multiplication and its addition count as two.")
     if bundled:
-        print(f"bundled: trained, and in the package; fate detect FILE --model {next(iter(bundled))} uses them.")
+        names_there = " or ".join(reversed(bundled))  # the one that fate detect begins with comes first
+        print(f"bundled: trained, and in the package: fate detect FILE --model {names_there}.")
     described = [{**entry.to_dict(), "bundled": entry.name in bundled} for entry in entries]
     args.write_json(json_file, {"sensor": list(size), "classes": names, "models": described})
 

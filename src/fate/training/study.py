@@ -13,6 +13,7 @@ from typing import Any
 from fate.data.dataset import open_dataset
 from fate.errors import FateError
 from fate.simulation.dataset import simulate
+from fate.training.config import TrainConfig
 from fate.training.studies import study_named
 from fate.training.study_jobs import Order, parts_of, side_by_side
 from fate.training.study_runner import SCALES, Say, StudyStoppedError
@@ -46,8 +47,9 @@ def run_study(
         rows: names of those to run; all unless given.
         device: cpu, cuda or auto.
         workers: processes that load, of each run.
-        jobs: runs side by side, each in a process of its own (a script that asks for several needs the usual
-            ``if __name__ == "__main__"``); what they share is trained first.
+        jobs: runs side by side, each in a process of its own, which prints what goes on (a script that asks for several
+            needs the usual ``if __name__ == "__main__"``); what they share is trained first. The study of labels has
+            one at a time.
         settings: ``key.sub=value`` changes to every run.
         say: is told what goes on.
     """
@@ -61,6 +63,8 @@ def run_study(
         raise FateError(f"row {unknown[0]!r} was given; {name} has {', '.join(each.name for each in study.rows)}")
     if any(seed not in range(seeds) for seed in only):
         raise FateError(f"seed {max(only)} was given; there are {seeds}, from 0 to {seeds - 1}: give seeds too")
+    if jobs < 1:
+        raise FateError(f"jobs={jobs} was given; expected 1 or more")
     threads = max((os.cpu_count() or 1) // jobs, 1)
     order = Order(name, str(dataset), Path(out), chosen, device, workers, tuple(settings), threads)
     runner = order.runner(say or (lambda _: None))
@@ -72,10 +76,15 @@ def run_study(
         for seed in range(seeds)
         if (not rows or row.name in rows) and (not only or seed in only)
     }
-    stopped = False
+    stopped, failed = False, ""
     if jobs > 1 and study.kind != "labels":
         asked = [(recipes[row.name], seed) for seed in range(seeds) for row in study.rows if (row.name, seed) in wanted]
-        side_by_side(parts_of(asked, study.rates, runner), jobs, order)
+        _refuse_many_devices(runner.config(asked[0][0], 0) if asked else None)
+        try:
+            if not side_by_side(parts_of(asked, study.rates, runner), jobs, order):
+                runner.say("stopped; the same command goes on")
+        except FateError as error:
+            failed = str(error)
         stopped = True  # what there is now is all there is
     cells: dict[str, dict[int, Any]] = {row.name: dict.fromkeys(range(seeds)) for row in study.rows}
     for seed in range(seeds):
@@ -88,7 +97,17 @@ def run_study(
     spent = runner.hours({part for recipe in recipes.values() for part in recipe.needed()}, seeds)
     result = StudyResult(study, opened.name, opened.kind, tuple(range(seeds)), cells, spent)
     result.save(runner.out)
+    if failed:
+        raise FateError(f"{failed} What was done is in {runner.out / name}.md.")
     return result
+
+
+def _refuse_many_devices(config: TrainConfig | None) -> None:
+    if config is not None and config.run.devices * config.run.nodes > 1:
+        raise FateError(
+            f"several runs side by side were asked for, each on {config.run.devices * config.run.nodes} devices; give"
+            " jobs=1 (--jobs 1), or one device to each"
+        )
 
 
 def drives(size: str, out: str | os.PathLike[str], device: str = "cpu") -> Path:

@@ -12,10 +12,11 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import torch
@@ -88,9 +89,8 @@ def parts_of(wanted: Iterable[tuple[Recipe, int]], rates: Sequence[float], runne
         return part
 
     for recipe, seed in wanted:
-        trained = train(recipe, seed)
         if not runner.known(recipe, seed).keys() >= set(rates):
-            add(Part("evaluate", recipe, seed), [trained])
+            add(Part("evaluate", recipe, seed), [train(recipe, seed)])
     return parts
 
 
@@ -107,14 +107,17 @@ def side_by_side(
     waiting, done, failed = dict(parts), set[Part](), dict[Part, str]()
     running: dict[int, tuple[Part, BaseProcess, Connection]] = {}
     asked: list[int] = []
+    ended = False  # one of them was asked to stop, by somebody else
     with _listening(asked, lambda: [process for _, process, _ in running.values()]):
         while waiting or running:
-            ready = [] if asked else [part for part, before in waiting.items() if before <= done]
+            ready = [] if asked or ended else [part for part, before in waiting.items() if before <= done]
             ready.sort(key=lambda part: part.work == "evaluate")  # nothing waits for an evaluation
             for part in ready[: jobs - len(running)]:
                 del waiting[part]
                 process, answer = _begin(do or _do, order, part)
                 running[process.sentinel] = (part, process, answer)
+                if asked:  # while it was being started
+                    _stop(process, signal.SIGTERM)
             if not running:
                 break  # what is left waits for something that failed, or was not begun
             for sentinel in wait(list(running)):
@@ -124,26 +127,51 @@ def side_by_side(
                 if trouble is None:
                     done.add(part)
                 elif trouble == STOPPED or asked:
-                    asked.append(0)
+                    ended = True
                 else:
                     failed[part] = trouble
     if failed:
         told = "; ".join(f"{part.name} ({part.work}): {trouble}" for part, trouble in failed.items())
-        raise FateError(f"{len(failed)} of {len(parts)} parts failed: {told}. The same command tries them again.")
-    return not asked
+        left = f", and {len(waiting)} were not begun" if waiting else ""
+        raise FateError(f"{len(failed)} of {len(parts)} parts failed{left}: {told}.")
+    return not (asked or ended)
 
 
 def _begin(do: Callable[..., None], order: Order, part: Part) -> tuple[BaseProcess, Connection]:
     context = get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=do, args=(order, part, theirs), name=part.name)
+    process = context.Process(target=_led, args=(do, order, part, theirs), name=part.name)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # it inherits deafness to Ctrl-C
     process.start()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     return process, ours
 
 
+def _led(do: Callable[..., None], order: Order, part: Part, answer: Connection) -> None:
+    """In the process: it leads a group of its own, with those that load for it.
+
+    A terminal's Ctrl-C does not reach it: the study asks it, once. Where the study itself is gone, it stops too.
+    """
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTERM, _interrupt)
+    study = parent_process()
+    if study is not None:
+        Thread(target=_follow, args=(study.sentinel,), daemon=True).start()
+    do(order, part, answer)
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _follow(study: int) -> None:
+    wait([study])
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _do(order: Order, part: Part, answer: Connection) -> None:
-    """In the process: one part, and an answer only where it did not come to its end."""
+    """One part, and an answer only where it did not come to its end."""
     torch.set_num_threads(order.threads)
 
     def say(text: str) -> None:
@@ -157,7 +185,7 @@ def _do(order: Order, part: Part, answer: Connection) -> None:
             runner.dense(part.recipe, part.seed)
         else:
             runner.figures(part.recipe, part.seed, study_named(order.study), may_run=True)
-    except (StudyStoppedError, KeyboardInterrupt):
+    except (StudyStoppedError, KeyboardInterrupt, BrokenPipeError):  # nobody listens any more
         answer.send(STOPPED)
     except FateError as error:
         answer.send(str(error))
@@ -176,26 +204,33 @@ def _answer(process: BaseProcess, answer: Connection) -> str | None:
 
 @contextmanager
 def _listening(asked: list[int], processes: Callable[[], list[BaseProcess]]) -> Iterator[None]:
-    """At the first signal to stop every process is asked to save and end; at a second one all end at once.
-
-    A terminal sends Ctrl-C to all of them by itself, and a second one would cost them their checkpoints: so it is
-    SIGTERM that is passed on.
-    """
+    """At the first signal to stop every process is asked to save and end; at a second one all end at once."""
 
     def note(number: int, frame: Any) -> None:
+        if not asked:
+            os.write(2, b"\nstops when all have saved; again Ctrl-C: at once\n")
         passed_on = signal.SIGKILL if asked else signal.SIGTERM
         asked.append(number)
         for process in processes():
-            with suppress(ProcessLookupError):
-                if process.pid is not None:
-                    os.kill(process.pid, passed_on)
+            _stop(process, passed_on)
 
     before = {}
     with suppress(ValueError):  # signals can be listened to in the main thread alone
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             before[number] = signal.signal(number, note)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _stop(process: BaseProcess, number: int) -> None:
+    """Ask a process; at once means with all that load for it."""
+    with suppress(ProcessLookupError):
+        if process.pid is not None and number == signal.SIGKILL:
+            with suppress(ProcessLookupError):  # it leads no group yet
+                os.killpg(process.pid, number)
+            os.kill(process.pid, number)
+        elif process.pid is not None:
+            os.kill(process.pid, number)

@@ -227,8 +227,8 @@ class Runner:
     def hours(self, recipes: Collection[Recipe], seeds: int) -> dict[str, float]:
         """Spent on these recipes so far, by device."""
         total: dict[str, float] = {}
-        for folder in {self.folder(recipe, seed) for recipe in recipes for seed in range(seeds)}:
-            for file in folder.glob("hours-*.json"):
+        for folder in sorted({self.folder(recipe, seed) for recipe in recipes for seed in range(seeds)}):
+            for file in sorted(folder.glob("hours-*.json")):
                 for device, hours in json.loads(file.read_text()).items():
                     total[device] = total.get(device, 0.0) + hours
         return total
