@@ -76,12 +76,7 @@ def detect(
     with args.bad_usage():
         shown = _look(acc, fps, slow, palette)
         _check(hz, threshold, device)
-        span = None if window is None else args.parse_duration(window, "--window")
-        if span is not None and not 1e6 / hz <= span + 1 <= 1e6:
-            raise FateError(
-                f"--window {window} was given with --hz {hz:g}; expected {1000 / hz:g}ms or longer, up to 1s"
-            )
-
+        span = _span(window, hz)
     live = any(is_live(file) for file in files)
     _check_names(files, outputs)
     with args.bad_usage():
@@ -96,24 +91,35 @@ def detect(
         return
 
     from fate.runtime.detecting import Look
-    from fate.runtime.detecting import detect as run
     from fate.runtime.loading import load_detector
 
-    detector, failed = load_detector(model, device), 0
+    asked = {"hz": hz, "window_us": span, "threshold": threshold, "track": track, "look": Look(**shown)}
+    _files(files, outputs, load_detector(model, device), options, (begin, stop), asked)
+
+
+def _files(
+    files: list[str], outputs: dict[str, str | None], detector: Any, options: dict[str, Any], part: tuple[Any, Any],
+    asked: dict[str, Any],
+) -> None:  # fmt: skip
+    """One after another; what is wrong with one does not keep the others from being detected."""
+    from fate.errors import FateError
+    from fate.runtime.detecting import detect as run
+
+    failed = 0
     for file in files:
         given = {name: _named(value, file, files) for name, value in outputs.items()}
         try:
             with args.opened(file, options) as recording, args.task_bar() as show:
-                first, last = (None if at is None else at.at(recording.start_us) for at in (begin, stop))
+                first, last = (None if at is None else at.at(recording.start_us) for at in part)
                 done = run(
-                    recording, detector, hz, window_us=span, threshold=threshold, track=track, show=show,
-                    start_us=first, end_us=last, save=given["--save"], report=given["--report"], look=Look(**shown),
+                    recording, detector, show=show, start_us=first, end_us=last, save=given["--save"],
+                    report=given["--report"], **asked,
                 )  # fmt: skip
         except FateError as error:
             if len(files) == 1:
                 raise
             failed += 1
-            print(f"error: {error}", file=sys.stderr)  # the others can be detected all the same
+            print(f"error: {error}", file=sys.stderr)
             continue
         if len(files) > 1:
             print(f"{file}:")
@@ -206,6 +212,16 @@ def _look(acc: str, fps: float, slow: float, palette: str) -> dict[str, Any]:
     if palette not in PALETTES:
         raise FateError(f"--palette {palette} was given; there are {', '.join(PALETTES)}")
     return {"acc_us": acc_us, "fps": fps, "slow": slow, "palette": palette}
+
+
+def _span(window: str | None, hz: float) -> int | None:
+    """µs of --window."""
+    from fate.errors import FateError
+
+    span = None if window is None else args.parse_duration(window, "--window")
+    if span is not None and not 1e6 / hz <= span + 1 <= 1e6:  # 1 / hz may be a fraction of a µs longer
+        raise FateError(f"--window {window} was given with --hz {hz:g}; expected {1000 / hz:g}ms or longer, up to 1s")
+    return span
 
 
 def _check(hz: float, threshold: float, device: str) -> None:

@@ -153,7 +153,7 @@ class Runner:
         """The weights of a recipe, trained now where they are not there, after all that it builds on."""
         folder, config = self.folder(recipe, seed), self.config(recipe, seed)
         weights = folder / "best.safetensors"
-        if self.is_trained(recipe, seed):
+        if _is_finished(folder, config):
             return weights
         if recipe.start is not None:
             self.trained(recipe.start, seed)
