@@ -13,8 +13,8 @@ import pytest
 import fate
 from fate.data.clips import Grid
 from fate.data.dataset import Dataset
-from fate.densify.checking import METHODS, SPANS, check_labels
-from fate.densify.making import densify, weights_hash
+from fate.densify.checking import BESIDE, METHODS, SPANS, check_labels
+from fate.densify.making import densify, truth_of, weights_hash
 from fate.densify.store import open_dense_labels
 from fate.densify.tracklets import TrackletOptions
 from fate.errors import FateError
@@ -170,9 +170,43 @@ def test_a_check_has_figures_for_every_rate_class_and_method(dataset: Dataset, w
     assert (tmp_path / "quality.png").stat().st_size > 10_000
 
 
-def test_a_check_without_truth_or_labels_is_refused(dataset: Dataset, whole: Path, tmp_path: Path) -> None:
-    with pytest.raises(FateError, match="has no exact boxes"):
-        check_labels(whole, dataset)
+def test_without_exact_truth_labels_are_held_against_the_annotated_boxes_beside_them(
+    dataset: Dataset, whole: Path, tmp_path: Path
+) -> None:
+    check = check_labels(whole, dataset)
+    assert {(row.span, row.method) for row in check.rows} == {(BESIDE, "densified")}
+    assert "against the nearest annotated boxes" in check.table()
+    check.save(tmp_path / "quality.json")
+    assert (tmp_path / "quality.png").stat().st_size > 10_000
+    folder = open_dense_labels(whole)
+    for hz in (40.0, 80.0):  # by hand: windows next to the one that stands for an annotated time
+        hop, right, made, truth = round(1e6 / hz), 0, 0, 0
+        for recording in dataset.recordings:
+            sparse, dense = truth_of(recording, dataset), folder.labels(recording.name, hz)
+            stands = {round((int(t) - recording.start_us) / hop) * hop + recording.start_us: int(t)
+                      for t in sparse.labelled_us}  # fmt: skip
+            beside = {end + way * hop: time for end, time in stands.items() for way in (-1, 1)}
+            for end, time in beside.items():
+                if end in stands or not recording.start_us < end < recording.end_us + hop:  # the last may reach past
+                    continue
+                given = dense.boxes[(dense.t_us == end) & (dense.class_id == 0)].tolist()
+                true = sparse.boxes[(sparse.t_us == time) & (sparse.class_id == 0)].tolist()
+                made, truth = made + len(given), truth + len(true)
+                right += sum(max([iou_of(box, other) for box in given], default=0.0) >= 0.5 for other in true)
+        figures = check.row(hz, "car", span=BESIDE)
+        assert (figures.labels, figures.truth) == (made, truth)
+        assert truth > 0
+        assert figures.recall == pytest.approx(right / truth)
+
+
+def iou_of(a: list[float], b: list[float]) -> float:
+    """Of two boxes xyxy."""
+    shared = max(min(a[2], b[2]) - max(a[0], b[0]), 0.0) * max(min(a[3], b[3]) - max(a[1], b[1]), 0.0)
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (a, b)]
+    return shared / (sum(areas) - shared)
+
+
+def test_a_check_without_labels_is_refused(dataset: Dataset, whole: Path, tmp_path: Path) -> None:
     exact = with_truth(dataset, tmp_path)
     with pytest.raises(FateError, match="100 Hz was asked for"):
         check_labels(whole, exact, (100,))

@@ -15,7 +15,8 @@ tracks go, gaps are filled, and the labels that are there stay as they are. Run 
 or with further rates; shards may run at once, on several machines.
 
 With --check, compare labels with the exact boxes of a simulated set, and with naive interpolation: precision, recall
-and overlap by class and rate; with --json a picture too.
+and overlap by class and rate; with --json a picture too. Of a recorded set, labels of windows next to an annotated time
+are held against its boxes; fairest where they were made --without-truth.
 
 Example:
 
@@ -39,7 +40,7 @@ def densify(
         str | None, typer.Option(metavar="DIR", help="Folder of the labels: new, or one to go on with.")
     ] = None,
     check: Annotated[
-        str | None, typer.Option(metavar="TRUTH", help="Check labels against the exact boxes of this simulated set.")
+        str | None, typer.Option(metavar="TRUTH", help="Check labels against the boxes of this set.")
     ] = None,
     labels: Annotated[str | None, typer.Option(metavar="DIR", help="The labels to check.")] = None,
     split: Annotated[str | None, typer.Option(help="train, val, test or all; train where there is one.")] = None,

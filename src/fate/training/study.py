@@ -16,6 +16,7 @@ from fate.simulation.dataset import simulate
 from fate.training.config import TrainConfig
 from fate.training.studies import study_named
 from fate.training.study_jobs import Order, parts_of, side_by_side
+from fate.training.study_labels import LabelStudyResult
 from fate.training.study_runner import SCALES, Say, StudyStoppedError
 from fate.training.study_table import StudyResult
 
@@ -95,7 +96,8 @@ def run_study(
             except StudyStoppedError:
                 stopped = True
     spent = runner.hours({part for recipe in recipes.values() for part in recipe.needed()}, seeds)
-    result = StudyResult(study, opened.name, opened.kind, tuple(range(seeds)), cells, spent)
+    made = LabelStudyResult if study.kind == "labels" else StudyResult
+    result = made(study, opened.name, opened.kind, tuple(range(seeds)), cells, spent)
     result.save(runner.out)
     if failed:
         raise FateError(f"{failed} What was done is in {runner.out / name}.md.")

@@ -19,11 +19,13 @@ import torch
 from fate.data.dataset import Dataset
 from fate.densify.checking import check_labels
 from fate.densify.making import densify
+from fate.densify.tracklets import TrackletOptions
 from fate.evaluation.evaluate import evaluate
 from fate.models.checkpoints import load_model, read_card
 from fate.training.config import TrainConfig, make_config, read_config
 from fate.training.loop import train
 from fate.training.studies import RATES, SIZES, Recipe, Study
+from fate.training.study_labels import figures_of
 from fate.training.study_table import METRICS
 from fate.training.validation import at_once
 from fate.whole_files import write_whole
@@ -101,7 +103,7 @@ class Runner:
     def figures(self, recipe: Recipe, seed: int, study: Study, may_run: bool) -> dict[float, Any] | None:
         """By rate; what is on disk, else made now, else None."""
         if study.kind == "labels":
-            return self.label_figures(recipe, seed) if may_run else None
+            return self.label_figures(recipe, seed, may_run)
         known = self.known(recipe, seed)
         missing = [hz for hz in study.rates if hz not in known]
         if missing and may_run:
@@ -141,13 +143,16 @@ class Runner:
                 }
         return figures
 
-    def label_figures(self, recipe: Recipe, seed: int) -> dict[float, Any]:
-        """Quality of the dense labels that a recipe makes, all classes together by rate."""
-        folder = self.dense(recipe, seed, "test")
-        checked = check_labels(folder, self.dataset.split("test"))
-        checked.save(self.folder(recipe, seed) / "labels.json")
-        self.say(checked.table())
-        return {}
+    def label_figures(self, recipe: Recipe, seed: int, may_run: bool) -> dict[float, Any] | None:
+        """Quality of the dense labels that a recipe makes of the test split, by rate; as ``figures``."""
+        file = self.folder(recipe, seed) / "labels.json"
+        if not file.exists():
+            if not may_run:
+                return None
+            checked = check_labels(self.dense(recipe, seed, "test"), self.dataset.split("test"))
+            checked.save(file)
+            self.say(checked.table())
+        return figures_of(json.loads(file.read_text()))
 
     def trained(self, recipe: Recipe, seed: int) -> Path:
         """The weights of a recipe, trained now where they are not there, after all that it builds on."""
@@ -171,14 +176,19 @@ class Runner:
         return _is_finished(self.folder(recipe, seed), self.config(recipe, seed))
 
     def dense(self, recipe: Recipe, seed: int, split: str = "train") -> Path:
-        """The dense labels that a recipe makes."""
+        """The dense labels that a recipe makes.
+
+        Those of the test split are for judging. Where truth is not exact, annotated boxes are all there is to judge by:
+        there tracks stand on their own, without these.
+        """
         weights, folder = self.trained(recipe, seed), self.labels(recipe, seed, split)
+        part = self.dataset.split(split)
+        guided = split != "test" or any(recording.truth_file is not None for recording in part.recordings)
         self.say(f"{recipe.slug}, seed {seed}: dense labels of {split}")
         with self._timed(recipe, seed, "dense labels"):
             densify(
-                load_model(weights), self.dataset.split(split), folder, self.scale.rates, device=self.where,
-                lanes=AT_ONCE,
-                workers=self.workers,
+                load_model(weights), part, folder, self.scale.rates, options=TrackletOptions(with_truth=guided),
+                device=self.where, lanes=AT_ONCE, workers=self.workers,
             )  # fmt: skip
         return folder
 

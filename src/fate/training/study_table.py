@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ class StudyResult:
     dataset: str
     kind: str  #: of the dataset
     seeds: tuple[int, ...]
-    cells: dict[str, dict[int, dict[float, dict[str, float | None]] | None]]
+    cells: dict[str, dict[int, dict[float, dict[str, Any]] | None]]
     hours: Mapping[str, float]  #: of all its runs so far, by device
 
     def mean(self, row: str, hz: float, metric: str = METRICS[0]) -> tuple[float, float, int] | None:
@@ -43,13 +43,15 @@ class StudyResult:
 
     def table(self, metric: str = METRICS[0]) -> str:
         """As Markdown; where the paper has a number for this dataset, it stands behind ours with the difference."""
-        head = ["", *(f"{hz:g} Hz" for hz in self.study.rates), "of 20 Hz"]
-        lines = [f"{self.study.title}; {metric} in %, {self.dataset}, {_seeds(len(self.seeds))}", "",
+        kept = [f"{self.study.rates[-1]:g} of 20 Hz"] if 20.0 in self.study.rates[:-1] else []
+        head = ["", *(f"{hz:g} Hz" for hz in self.study.rates), *kept]
+        lines = [f"{self.study.title}; {metric} in %, {self.dataset}, {seeds_in_words(len(self.seeds))}", "",
                  f"| {' | '.join(head)} |", "|" + "---|" * len(head)]  # fmt: skip
         for row in self.study.rows:
             cells = [self._cell(row, hz, metric) for hz in self.study.rates]
-            first, last = (self.mean(row.name, hz, metric) for hz in (20.0, self.study.rates[-1]))
-            cells.append(f"{last[0] / first[0]:.0%}" if first and last and first[0] else "–")
+            if kept:
+                first, last = (self.mean(row.name, hz, metric) for hz in (20.0, self.study.rates[-1]))
+                cells.append(f"{last[0] / first[0]:.0%}" if first and last and first[0] else "–")
             lines.append(f"| {' | '.join([row.name, *cells])} |")
         return "\n".join(lines)
 
@@ -60,7 +62,7 @@ class StudyResult:
         stand beside it.
         """
         lines = ["Time to detection: median in ms of the objects found (of all, found within 100 ms / missed),"
-                 f" {self.dataset}, {_seeds(len(self.seeds))}", "",
+                 f" {self.dataset}, {seeds_in_words(len(self.seeds))}", "",
                  f"| | {' | '.join(f'{hz:g} Hz' for hz in self.study.rates)} |",
                  "|" + "---|" * (len(self.study.rates) + 1)]  # fmt: skip
         known = False
@@ -112,18 +114,26 @@ class StudyResult:
         write_whole(base.with_suffix(".md"), self.text().encode())
         write_whole(base.with_suffix(".json"), json.dumps(self.to_dict(), indent=1, allow_nan=False).encode())
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["row", "seed", "hz", *METRICS, *DELAYS])
+        csv.writer(text, lineterminator="\n").writerows(self.csv_rows())
+        write_whole(base.with_suffix(".csv"), text.getvalue().encode())
+        if len(self.study.rates) > 1:
+            self.draw(base.with_suffix(".png"))
+
+    def csv_rows(self) -> Iterator[list[Any]]:
+        """A head, then a line for each row, seed and rate."""
+        yield ["row", "seed", "hz", *METRICS, *DELAYS]
         for name, seeds in self.cells.items():
             for seed, found in seeds.items():
                 for hz, figures in (found or {}).items():
-                    writer.writerow([name, seed, f"{hz:g}", *(figures.get(metric) for metric in METRICS + DELAYS)])
-        write_whole(base.with_suffix(".csv"), text.getvalue().encode())
-        if len(self.study.rates) > 1:
-            from fate.training.study_picture import draw_study  # noqa: PLC0415  (matplotlib takes a second to load)
+                    yield [name, seed, f"{hz:g}", *(figures.get(metric) for metric in METRICS + DELAYS)]
 
-            draw_study(self, base.with_suffix(".png"))
+    def draw(self, path: Path) -> None:
+        """Accuracy over rate."""
+        from fate.training.study_picture import draw_study  # noqa: PLC0415  (matplotlib takes a second to load)
+
+        draw_study(self, path)
 
 
-def _seeds(count: int) -> str:
+def seeds_in_words(count: int) -> str:
+    """How many."""
     return "1 seed" if count == 1 else f"{count} seeds"
