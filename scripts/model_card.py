@@ -104,6 +104,7 @@ def _data(header: Mapping[str, Any], folder: Path | None) -> list[str]:
     splits = {name: sum(entry.split == name for entry in entries) for name in ("train", "val", "test")}
     devices = sorted({entry.device for entry in entries})
     command = f"fate simulate drives --recordings {asked.recordings} --seconds {asked.seconds:g} --seed {asked.seed}"
+    command += f" --at-rest {asked.at_rest:g}" if asked.at_rest else ""
     command += "" if asked.profile == "gen1" else f" --profile {asked.profile}"
     facts = {
         "drives": f"{len(entries)} of {asked.seconds:g} s: " + ", ".join(f"{n} {name}" for name, n in splits.items()),

@@ -62,6 +62,13 @@ def test_bad_values_on_the_command_line_are_bad_usage_and_nothing_is_made(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_share_of_cameras_at_rest_beyond_1_is_bad_usage(tmp_path: Path) -> None:
+    done = fate("simulate", tmp_path / "set", "--at-rest", "1.5")
+    assert done.returncode == 2
+    assert "the share of cameras at rest is 1.5; give a number from 0 to 1" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_seed_below_0_is_bad_usage(tmp_path: Path) -> None:
     done = fate("simulate", tmp_path / "set", "--seed", "-1")
     assert done.returncode == 2

@@ -190,6 +190,7 @@ def test_the_layout_is_the_public_one_and_the_manifest_tells_all_of_it(tmp_path:
     document = json.loads((folder / "manifest.json").read_text())
     assert document["arguments"] == {
         "profile": "gen1", "seed": 1, "seconds": 0.51, "recordings": 12, "shares": [0.7, 0.15, 0.15],
+            "at_rest": 0.0,
     }  # fmt: skip
     assert document["totals"]["all"]["events"] == sum(open_recording(each.events).num_events for each in layout.entries)
     for kind, ending in (("boxes", "_bbox.npy"), ("truth_boxes", "_truth.npz")):
@@ -268,6 +269,7 @@ def test_other_arguments_in_the_same_folder_are_refused_with_the_difference(tmp_
         ({"seed": 5}, "seed 0, and seed 5"),
         ({"profile": "1mpx"}, "profile gen1, and profile 1mpx"),
         ({"shares": (1, 1, 1)}, "shares 0.7/0.15/0.15"),
+        ({"at_rest": 0.5}, "at_rest 0.0, and at_rest 0.5 was asked for"),
         ({"recordings": 2}, "up to number 3, and 2 were asked for"),
     ):
         with pytest.raises(FateError, match=words):

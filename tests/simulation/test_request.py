@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +47,24 @@ def test_seeds_differ_between_recordings_and_between_datasets() -> None:
     assert len(set(seeds)) == len(seeds)
 
 
+@given(st.integers(0, 2**70), st.floats(0, 1), st.floats(0, 1))
+def test_a_larger_share_of_cameras_at_rest_keeps_those_that_were(seed: int, one: float, other: float) -> None:
+    fewer, more = (
+        {job.index for job in Request(seed=seed, recordings=40, at_rest=share).jobs() if job.at_rest}
+        for share in sorted((one, other))
+    )
+    assert fewer <= more
+
+
+def test_the_share_of_cameras_at_rest_is_met_in_every_split() -> None:
+    jobs = Request(recordings=2000, at_rest=0.3).jobs()
+    for split in SPLITS:
+        assert np.mean([job.at_rest for job in jobs if job.split == split]) == pytest.approx(0.3, abs=0.07)
+    assert not any(job.at_rest for job in Request(recordings=100).jobs())
+    assert all(job.at_rest for job in Request(recordings=100, at_rest=1).jobs())
+    assert [job.seed for job in jobs] == [job.seed for job in Request(recordings=2000).jobs()]
+
+
 def test_profiles_are_those_that_scenes_have() -> None:
     assert tuple(request.PROFILES) == tuple(PROFILES)
 
@@ -58,6 +77,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"seconds": float("nan")}, "more than 0"),
     ({"seconds": 3601}, "at most 3600"),
     ({"seconds": "long"}, "at most 3600"),
+    ({"at_rest": 1.5}, "the share of cameras at rest is 1.5; give a number from 0 to 1"),
+    ({"at_rest": float("nan")}, "from 0 to 1"),
+    ({"at_rest": True}, "from 0 to 1"),
     ({"profile": "gen9"}, "one of gen1, 1mpx"),
     ({"seed": -1}, "the seed is -1"),
     ({"device": "tpu"}, "one of cpu, cuda"),

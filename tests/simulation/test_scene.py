@@ -16,7 +16,7 @@ from fate.events.events import Events
 from fate.simulation.motion import Ego
 from fate.simulation.recorder import record
 from fate.simulation.scene import MIN_VISIBLE, STRETCH_US, Boxes, Scene, draw_camera
-from fate.simulation.stage import Stage
+from fate.simulation.stage import Actor, Layer, Stage
 from fate.simulation.surfaces import KNOT_US
 from fate.simulation.truth import Outlines
 
@@ -142,6 +142,35 @@ def test_a_pickled_scene_is_the_same_scene() -> None:
     assert after.camera == before.camera
     assert np.array_equal(after.light(123_456), before.light(123_456))
     assert same(after.boxes(200_000), before.boxes(200_000))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_of_a_camera_at_rest_nothing_changes_but_what_moves_and_all_that_moves_is_labelled(seed: int) -> None:
+    of = Scene(seed, seconds=SECONDS, at_rest=True)
+    stage, ends = of.stage, np.array([0.0, SECONDS])
+
+    def moves(actor: Actor) -> bool:
+        pose = actor.path.at(ends)
+        return bool(np.hypot(np.ptp(pose.x), np.ptp(pose.z)) > 0.5)
+
+    movers = {actor.owner for actor in stage.actors if moves(actor) and actor.layer != Layer.SHADOW}
+    assert movers == {actor.owner for actor in stage.actors if actor.owner >= 0} == set(range(len(of._world[2])))
+    still = Scene(seed, seconds=SECONDS, at_rest=True)
+    left = [actor for actor in stage.actors if not moves(actor)]
+    scenery = Stage(stage.pinhole, stage.ego, left, stage.lighting, stage.height)
+    still.__dict__["_world"] = (scenery, Outlines.build([None] * len(scenery.textures)), of._world[2])
+    times = (300_000, 800_000, 1_700_000)  # lamps flicker at 100 Hz: at these all shine alike
+    first, *later = (still.light(t) for t in times)
+    assert all(np.allclose(light, first, rtol=1e-4, atol=1e-6) for light in later)
+    assert sum(len(of.boxes(t).boxes) for t in times) > 0
+    assert not np.allclose(of.light(times[0]), of.light(times[2]), rtol=1e-2)
+
+
+def test_a_scene_at_rest_is_another_one_and_pickles_as_such() -> None:
+    at_rest, driving = Scene(3, seconds=0.2, at_rest=True), Scene(3, seconds=0.2)
+    assert np.array_equal(pickle.loads(pickle.dumps(at_rest)).light(100_000), at_rest.light(100_000))
+    assert not np.array_equal(driving.light(100_000), at_rest.light(100_000))
+    assert at_rest.camera == driving.camera
 
 
 def test_light_shows_an_object_where_its_owner_map_says() -> None:
@@ -304,6 +333,7 @@ def test_times_of_a_stretch_are_shared_out_once() -> None:
         ({"seconds": float("nan")}, "seconds"),
         ({"seconds": 4000.0}, "seconds"),
         ({"seed": -1}, "seed"),
+        ({"at_rest": 0.5}, "at_rest"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(arguments: dict[str, Any], says: str) -> None:

@@ -19,6 +19,8 @@ Example:
 
   fate simulate drives --recordings 12 --seconds 10
 
+  fate simulate crossing --at-rest 1 --recordings 20 --seconds 5
+
   fate simulate night-and-day --profile 1mpx --recordings 100 --seconds 60 --seed 7 --device cuda
 """
 
@@ -31,6 +33,9 @@ def simulate(
         str, typer.Option(help="gen1 (304×240, cars and pedestrians) or 1mpx (1280×720, two-wheelers too).")
     ] = "gen1",
     seed: Annotated[int, typer.Option(help="Another seed gives other drives.")] = 0,
+    at_rest: Annotated[
+        float, typer.Option(help="Share of the recordings whose camera stands beside the street, 0 to 1.")
+    ] = 0.0,
     device: Annotated[str, typer.Option(help="cpu, or cuda for many recordings side by side.")] = "cpu",
     threads: Annotated[int | None, typer.Option(help="CPU threads; all cores by default.")] = None,
     no_preview: Annotated[bool, typer.Option("--no-preview", help="Make no videos.")] = False,
@@ -38,7 +43,7 @@ def simulate(
     from fate.simulation.request import Request, check_device
 
     with args.bad_usage():
-        Request(profile, seed, seconds, recordings)
+        Request(profile, seed, seconds, recordings, at_rest=at_rest)
         check_device(device, threads)
 
     from fate.simulation.dataset import simulate as make
@@ -53,6 +58,7 @@ def simulate(
             device=device,
             threads=threads,
             preview=not no_preview,
+            at_rest=at_rest,
             progress=update,
         )
     print(_summary(folder, done))

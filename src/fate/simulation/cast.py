@@ -45,9 +45,11 @@ class Street:
 class Cast:
     """Collects actors, and remembers bodies so that many actors share a few of them."""
 
-    def __init__(self, rng: np.random.Generator, split: Split, night: bool, ego: Ego, seconds: float) -> None:
+    def __init__(
+        self, rng: np.random.Generator, split: Split, night: bool, ego: Ego, seconds: float, at_rest: bool = False
+    ) -> None:
         self.rng, self.night, self.split = rng, night, split
-        self.ego, self.seconds = ego, seconds
+        self.ego, self.seconds, self.at_rest = ego, seconds, at_rest
         self.actors: list[Actor] = []
         self.objects: list[Body] = []  #: labelled ones; an actor's owner is its place here
         self.side_streets: list[float] = []  #: z of streets that cross

@@ -55,6 +55,7 @@ def simulate(
     threads: int | None = None,
     preview: bool = True,
     shares: tuple[float, float, float] = SHARES,
+    at_rest: float = 0.0,
     progress: Progress | None = None,
 ) -> Manifest:
     """Make a dataset, or go on with one that the same arguments have begun.
@@ -69,12 +70,13 @@ def simulate(
         threads: CPU threads; all cores by default. The bytes do not depend on it.
         preview: whether each split gets a video of up to ten seconds.
         shares: of the recordings for train, val and test; from three recordings on, each with a share has one.
+        at_rest: share of the recordings whose camera stands beside the street instead of driving; 0 to 1.
         progress: called with the simulated seconds that are done and wanted.
 
     Returns:
         The manifest of the finished dataset.
     """
-    request = Request(profile, seed, seconds, recordings, shares)
+    request = Request(profile, seed, seconds, recordings, shares, at_rest)
     check_switch("preview", preview)
     check_machine(device, threads)
     home = check_place(folder)
@@ -210,7 +212,7 @@ def pieces_of(
 
     def maker(job: Job) -> Callable[[], Scene]:
         def make() -> Scene:
-            scene = Scene(job.seed, request.profile, job.split, request.seconds)
+            scene = Scene(job.seed, request.profile, job.split, request.seconds, job.at_rest)
             see(job, scene)
             return scene
 
@@ -240,7 +242,7 @@ def _begun(home: Path, request: Request) -> Manifest:
                 f"{home}: holds {files[0]!r} and no {FILE_NAME} of a simulated dataset; give a new or empty folder"
             )
         return Manifest(request)
-    for name in ("profile", "seed", "seconds", "shares"):
+    for name in ("profile", "seed", "seconds", "shares", "at_rest"):
         there, asked = getattr(known.request, name), getattr(request, name)
         if there != asked:
             raise FateError(

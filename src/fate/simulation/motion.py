@@ -154,3 +154,13 @@ def drive(rng: np.random.Generator, seconds: float) -> Ego:
         hertz, phase = rng.uniform(1, 3), rng.uniform(0, 2 * np.pi)
         pitch += np.deg2rad(0.2) / np.sqrt(3) * np.sin(2 * np.pi * hertz * clock + phase)
     return Ego(x, z, speed, yaw, pitch * shake)
+
+
+def stand(rng: np.random.Generator, seconds: float, left_kerb: float, right_kerb: float) -> Ego:
+    """A camera that stands behind one of the kerbs for ``seconds``, and looks along the street and onto it."""
+    steps = int(np.ceil(seconds / STEP_S)) + 2
+    on_the_right = rng.random() < 0.5
+    x = right_kerb + 0.5 if on_the_right else left_kerb - 0.5
+    towards = rng.uniform(-0.1, 0.8) * (-1 if on_the_right else 1)
+    still = np.zeros(steps)
+    return Ego(np.full(steps, x), still, still, np.full(steps, towards), np.full(steps, -rng.uniform(0.0, 0.2)))

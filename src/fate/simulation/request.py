@@ -44,6 +44,7 @@ class Job:
     split: Split
     seed: int  #: of its scene
     name: str  #: such as ``sim_gen1_000012``, without folder and ending
+    at_rest: bool = False  #: whether its camera stands still
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Request:
         seconds: length of every recording.
         recordings: how many there are in all splits together.
         shares: of train, val and test; any numbers from 0 up, which are scaled to a sum of 1.
+        at_rest: share of the recordings whose camera stands beside the street, 0 to 1.
     """
 
     profile: str = "gen1"
@@ -63,6 +65,7 @@ class Request:
     seconds: float = 10.0
     recordings: int = 12
     shares: tuple[float, float, float] = field(default=SHARES)
+    at_rest: float = 0.0
 
     def __post_init__(self) -> None:
         if self.profile not in PROFILES:
@@ -73,6 +76,7 @@ class Request:
         object.__setattr__(self, "recordings", int(self.recordings))
         object.__setattr__(self, "seconds", check_seconds(self.seconds))
         object.__setattr__(self, "shares", _normalised(self.shares))
+        object.__setattr__(self, "at_rest", _share("cameras at rest", self.at_rest))
 
     @property
     def duration_us(self) -> int:
@@ -82,7 +86,13 @@ class Request:
     def jobs(self) -> list[Job]:
         """All recordings in the order of their numbers."""
         return [
-            Job(index, split, scene_seed(self.seed, split, index), f"sim_{self.profile}_{index:06d}")
+            Job(
+                index,
+                split,
+                scene_seed(self.seed, split, index),
+                f"sim_{self.profile}_{index:06d}",
+                stands_still(self.seed, index, self.at_rest),
+            )
             for index, split in enumerate(splits_in_turn(self.recordings, self.shares))
         ]
 
@@ -115,6 +125,11 @@ def scene_seed(seed: int, split: Split, index: int) -> int:
     place = SPLITS.index(split)
     drawn = int(np.random.SeedSequence(seed, spawn_key=(place, index)).generate_state(1, np.uint64)[0]) >> 12
     return drawn - drawn % len(SPLITS) + place
+
+
+def stands_still(seed: int, index: int, share: float) -> bool:
+    """Whether a recording's camera is at rest; those that are with one share still are with a larger one."""
+    return bool(np.random.default_rng([seed, index, 0x5711]).random() < share)
 
 
 def check_seconds(seconds: object) -> float:
@@ -194,6 +209,13 @@ def check_switch(what: str, value: object) -> None:
     """Refuse all but True and False: a text such as "no" would count as yes."""
     if not isinstance(value, (bool, np.bool_)):
         raise FateError(f"{what} is {value!r}; give True or False")
+
+
+def _share(what: str, value: object) -> float:
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not real or not 0 <= float(value) <= 1:  # type: ignore[arg-type]  # NaN is refused too
+        raise FateError(f"the share of {what} is {value!r}; give a number from 0 to 1")
+    return float(value)  # type: ignore[arg-type]
 
 
 def _normalised(shares: tuple[float, float, float]) -> tuple[float, float, float]:

@@ -23,7 +23,7 @@ from fate.events.events import Sensor
 from fate.simulation.camera import CameraModel, camera_preset
 from fate.simulation.catalogue import Split
 from fate.simulation.plan import make_plan
-from fate.simulation.request import check_number, check_seconds
+from fate.simulation.request import check_number, check_seconds, check_switch
 from fate.simulation.shading import render
 from fate.simulation.stage import Stage
 from fate.simulation.surfaces import KNOT_US, Pinhole, Surfaces
@@ -91,34 +91,43 @@ class BoxesAt(NamedTuple):
 
 
 class Scene:
-    """A drive through a street that its seed draws; the same seed and arguments give the same scene."""
+    """A drive through a street that its seed draws; the same seed and arguments give the same scene.
 
-    def __init__(self, seed: int, profile: str = "gen1", split: Split = "train", seconds: float = 10.0) -> None:
+    With ``at_rest`` the camera stands behind a kerb, as high as a lamp post may be, and others pass.
+    """
+
+    def __init__(
+        self, seed: int, profile: str = "gen1", split: Split = "train", seconds: float = 10.0, at_rest: bool = False
+    ) -> None:
         if profile not in PROFILES:
             raise FateError(f"there is no profile {profile!r}; give one of {', '.join(PROFILES)}")
         if split not in get_args(Split):
             raise FateError(f"there is no split {split!r}; give one of {', '.join(get_args(Split))}")
         check_number("the seed", seed, 0)
+        check_switch("at_rest", at_rest)
         seconds = check_seconds(seconds)
         seed = int(seed)
         self.seed, self.profile, self.split = seed, PROFILES[profile], split
         self.classes, self.sensor = self.profile.classes, self.profile.sensor
         self.duration_us = max(round(seconds * 1e6), 1)
-        self.seconds = seconds
+        self.seconds, self.at_rest = seconds, bool(at_rest)
         rng = np.random.default_rng([seed, 0xCA3E5A])
         self.camera = draw_camera(rng, profile)
         self.label_hz = int(rng.choice(self.profile.label_hz))
         self._horizon, self._height = rng.uniform(0.46, 0.56), rng.uniform(1.2, 1.4)
+        if at_rest:
+            self._height = rng.uniform(1.3, 5.0)
         self.surfaces = lru_cache(maxsize=4)(self._surfaces)
 
-    def __reduce__(self) -> tuple[type[Scene], tuple[int, str, Split, float]]:
+    def __reduce__(self) -> tuple[type[Scene], tuple[int, str, Split, float, bool]]:
         """Another process draws the same scene from the same arguments."""
-        return Scene, (self.seed, self.profile.name, self.split, self.seconds)
+        return Scene, (self.seed, self.profile.name, self.split, self.seconds, self.at_rest)
 
     @cached_property
     def _world(self) -> tuple[Stage, Outlines, NDArray[np.int32]]:
         """The street, drawn when it is first looked at: the stage, textures' outlines, and the class of each object."""
-        ego, cast, lighting = make_world(self.seed, self.split, self.seconds, "two wheeler" in self.classes)
+        two_wheelers = "two wheeler" in self.classes
+        ego, cast, lighting = make_world(self.seed, self.split, self.seconds, two_wheelers, self.at_rest)
         height, width = self.sensor
         focal = 0.5 * width / np.tan(np.deg2rad(self.profile.field_of_view / 2))
         pinhole = Pinhole(height, width, float(focal), width / 2, height * self._horizon)

@@ -6,12 +6,15 @@ import numpy as np
 
 from fate.simulation.cast import LANE, Cast, Street
 from fate.simulation.motion import Following, Straight
+from fate.simulation.stage import Actor
 
 
 def add_traffic(cast: Cast, layout: Street) -> None:
     """Cars ahead in the lane, oncoming ones, ones that overtake, and ones that come out of a side street."""
     rng, ego = cast.rng, cast.ego
-    if rng.random() < 0.75:
+    if cast.at_rest:
+        _add_passing(cast, layout)
+    elif rng.random() < 0.75:
         gap = rng.uniform(8, 26)
         sway = rng.uniform(0.1, 0.3) * gap
         first = Following(ego, rng.normal(0, 0.2), gap + 2, sway, rng.uniform(6, 20), rng.uniform(0, 6.28))
@@ -42,8 +45,21 @@ def add_traffic(cast: Cast, layout: Street) -> None:
             cast.side_streets.append(z)
 
 
+def _add_passing(cast: Cast, layout: Street) -> None:
+    """Cars that come from behind a camera at rest and drive on."""
+    rng = cast.rng
+    speed, headway = rng.uniform(5, 12) if layout.kind != "open" else rng.uniform(12, 20), rng.uniform(12, 50)
+    z = rng.uniform(-10, 60)
+    while z > -speed * cast.seconds:
+        cast.labelled(cast.pick(cast.cars), Straight(rng.normal(0, 0.15), z, 0.0, speed))
+        z -= 9 + rng.exponential(headway)
+
+
 def add_parked(cast: Cast, layout: Street) -> None:
-    """Cars along the kerbs, not at the mouth of a side street."""
+    """Cars along the kerbs, not at the mouth of a side street.
+
+    From a camera at rest nothing can be seen of them by their events: there they hide others, and have no boxes.
+    """
     rng = cast.rng
     taken = rng.uniform(0.25, 0.85)
     for on, x, heading in (
@@ -55,7 +71,11 @@ def add_parked(cast: Cast, layout: Street) -> None:
             car = cast.pick(cast.cars)
             if rng.random() < taken and not cast.in_side_street(z, car.length / 2):
                 away = np.pi if rng.random() < 0.15 else 0.0
-                cast.labelled(car, Straight(x + rng.normal(0, 0.08), z, heading + away + rng.normal(0, 0.01)))
+                path = Straight(x + rng.normal(0, 0.08), z, heading + away + rng.normal(0, 0.01))
+                if cast.at_rest:
+                    cast.actors.append(Actor(car, path))
+                else:
+                    cast.labelled(car, path)
             z += car.length + rng.uniform(0.8, 2.0)
 
 
@@ -88,7 +108,9 @@ def add_two_wheelers(cast: Cast, layout: Street) -> None:
     for _ in range(1 + rng.poisson(1.5)):
         sway = rng.uniform(0.5, 1.5)
         body, x = cast.pick(cast.two_wheelers), rng.uniform(1.3, 1.5)
-        path = Following(cast.ego, x, gap, sway, rng.uniform(5, 15), rng.uniform(0, 6.28), 5.0)
+        path: Straight | Following = Following(cast.ego, x, gap, sway, rng.uniform(5, 15), rng.uniform(0, 6.28), 5.0)
+        if cast.at_rest:
+            path = Straight(x, gap - 12.0, 0.0, 6.0, 5.0)
         cast.labelled(body, path)
         gap += rng.uniform(6, 12)
     z, speed = rng.uniform(15, 60), rng.uniform(3, 9)

@@ -11,7 +11,7 @@ import numpy as np
 from fate.simulation import facades, street
 from fate.simulation.cast import LANE, Cast, Street
 from fate.simulation.catalogue import Split
-from fate.simulation.motion import Ego, Straight, drive
+from fate.simulation.motion import Ego, Straight, drive, stand
 from fate.simulation.stage import Actor, Layer, Lighting
 from fate.simulation.textures import Body, Panel, Texture
 from fate.simulation.traffic import add_parked, add_pedestrians, add_traffic, add_two_wheelers
@@ -20,15 +20,22 @@ from fate.simulation.traffic import add_parked, add_pedestrians, add_traffic, ad
 AHEAD = 150.0
 
 
-def make_world(seed: int, split: Split, seconds: float, two_wheelers: bool) -> tuple[Ego, Cast, Lighting]:
-    """The drive, its actors and its light."""
+def make_world(
+    seed: int, split: Split, seconds: float, two_wheelers: bool, at_rest: bool = False
+) -> tuple[Ego, Cast, Lighting]:
+    """The drive, its actors and its light; or a camera at rest, and who passes it."""
     rng = np.random.default_rng([seed, 0x5CE7E])
-    ego = drive(rng, seconds)
-    fast = float(np.mean(ego.speed)) > 13
-    lighting, night = make_lighting(rng)
-    stops = bool(np.any(ego.speed == 0))
-    layout = make_street(rng, fast, stops, float(ego.z[-1]) + AHEAD)
-    cast = Cast(rng, split, night, ego, seconds)
+    if at_rest:
+        lighting, night = make_lighting(rng)
+        layout = make_street(rng, fast=bool(rng.random() < 0.3), stops=False, length=AHEAD)
+        ego = stand(rng, seconds, layout.left_kerb, layout.right_kerb)
+    else:
+        ego = drive(rng, seconds)
+        fast = float(np.mean(ego.speed)) > 13
+        lighting, night = make_lighting(rng)
+        stops = bool(np.any(ego.speed == 0))
+        layout = make_street(rng, fast, stops, float(ego.z[-1]) + AHEAD)
+    cast = Cast(rng, split, night, ego, seconds, at_rest)
     add_traffic(cast, layout)
     if two_wheelers:
         add_two_wheelers(cast, layout)
