@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fate.cli.main import app
+from fate.errors import FateError
 from fate.models.zoo import MODELS
 from fate.training.config import read_config
 from fate.training.studies import SIZES, STUDIES
@@ -37,6 +38,9 @@ def test_the_smallest_study_runs_on_a_cpu_and_what_is_done_is_not_done_again(tmp
     again = CliRunner().invoke(app, words, catch_exceptions=False)
     assert "training" not in again.output.split("written:")[0].rsplit("Training,")[0]
     _check_that_weights_are_enough(tmp_path, words)
+    other = CliRunner().invoke(app, [*words, "--set", "optimiser.lr=1e-5"])
+    assert isinstance(other.exception, FateError)  # not the figures of the run that is there
+    assert "holds a run with other settings: optimiser.lr" in str(other.exception)
 
 
 def _check_that_weights_are_enough(folder: Path, words: list[str]) -> None:
@@ -106,6 +110,13 @@ def test_every_recipe_names_a_model_and_every_row_is_told_apart() -> None:
 )
 def test_bad_usage_is_told(words: list[str]) -> None:
     assert CliRunner().invoke(app, ["study", *words]).exit_code == 2
+
+
+@pytest.mark.parametrize("extra", [["--row", "nothing"], ["--scale", "nothing"], ["--seed", "3"]])
+def test_bad_usage_is_told_before_anything_is_simulated(extra: list[str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["study", "labels", "--dataset", "sim", "--out", str(tmp_path / "out"), *extra])
+    assert done.exit_code == 2
+    assert not (tmp_path / "out").exists()
 
 
 def test_rows_that_differ_in_one_option_of_the_encoder_do_so_at_any_size() -> None:

@@ -6,14 +6,17 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fate
 from fate.data.clips import Grid
 from fate.data.dataset import Dataset
-from fate.densify.checking import BESIDE, METHODS, SPANS, check_labels
+from fate.densify.checking import BESIDE, METHODS, SPANS, _moved, check_labels
 from fate.densify.making import densify, truth_of, weights_hash
 from fate.densify.store import open_dense_labels
 from fate.densify.tracklets import TrackletOptions
@@ -197,6 +200,25 @@ def test_without_exact_truth_labels_are_held_against_the_annotated_boxes_beside_
         assert (figures.labels, figures.truth) == (made, truth)
         assert truth > 0
         assert figures.recall == pytest.approx(right / truth)
+
+
+@given(st.lists(st.integers(1, 400_000), min_size=1, max_size=30, unique=True), st.sampled_from([20.0, 60.0, 100.0]))
+def test_a_window_beside_annotated_times_is_held_against_the_nearest(times: list[int], hz: float) -> None:
+    annotated = np.array(sorted(times), np.int64)
+    place = annotated.astype(np.float32) / 1e4  # each time has a box of its own
+    ones, none = np.ones_like(place), np.zeros(len(times), int)
+    sparse = fate.Labels(annotated, place, ones, place + 5, 9 * ones, none, none, classes=CLASSES, sensor=SENSOR)
+    recording = SimpleNamespace(start_us=0, end_us=400_000)
+    moved, ends = _moved(sparse, recording, hz, (-1, 1))  # type: ignore[arg-type]
+    grid = Grid.of(recording, hz)
+    stands = grid.labelled(annotated)
+    beside = {number + way for number in stands for way in (-1, 1)} - stands.keys()
+    assert ends.tolist() == sorted(grid.end_us(n) for n in beside if 0 <= n < grid.count(400_000))
+    for end, left in zip(moved.t_us.tolist(), moved.x1.tolist(), strict=True):
+        number = round(end / grid.hop_us) - 1
+        near = [stands[n] for n in (number - 1, number + 1) if n in stands]
+        assert left == np.float32(min(near, key=lambda time: abs(time - end))) / np.float32(1e4)
+    assert len(moved) == len(ends)
 
 
 def iou_of(a: list[float], b: list[float]) -> float:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from fate.densify.checking import BESIDE, METHODS, SPANS
+from fate.errors import FateError
 from fate.training.studies import RATES, STUDIES
 
 pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
@@ -63,7 +64,8 @@ def test_what_was_measured_is_shown_and_what_was_not_says_so(tmp_path: Path) -> 
     assert [line[:2] for line in lines] == [["PE + S5-ViT (2 of 3)", f"{hz:g}"] for hz in RATES]
     assert all(line[2:] == ["0.85 ± 0.05"] * 8 for line in lines)
     assert [line[2] for line in lines_of(table, "PE + EvRT-DETR")] == ["not run"] * len(RATES)
-    assert all(line[2:] == ["0.75 ± 0.05"] * 8 for line in lines_of(table, "naive interpolation, tracks known"))
+    naive = lines_of(table, "naive interpolation, tracks known")
+    assert [line[2:] for line in naive] == [["0.75"] * 8] * len(RATES)
     assert len({line.count("|") for line in table.splitlines()[2:]}) == 1  # lines of one width
     found.save(tmp_path)
     rows = list(csv.DictReader((tmp_path / "labels.csv").open()))
@@ -83,6 +85,21 @@ def test_figures_of_the_paper_stand_beside_those_of_gen1() -> None:
         expected = [f"0.80 [paper {value:.2f}, {0.8 - value:+.2f}]" for value in PUBLISHED["PE + S5-ViT"][hz]]
         assert line[2:] == expected
     assert "paper" not in result("sim", checked(0.8)).table()
+
+
+def test_what_was_run_and_found_nothing_is_not_called_not_run() -> None:
+    check = checked(0.8)
+    for row in check["rows"]:
+        if row["hz"] == 20:
+            row.update(dict.fromkeys(FIGURES))
+    lines = lines_of(result("sim", check).table(), "PE + S5-ViT")
+    assert lines[0][2:] == ["–"] * 8
+    assert lines[1][2] == "0.80"
+
+
+def test_interpolation_does_not_depend_on_seeds() -> None:
+    (line, *_) = lines_of(result("sim", checked(0.8), checked(0.8)).table(), "naive interpolation, tracks unknown")
+    assert line[2:] == ["0.60"] * 8
 
 
 def test_nothing_run_is_a_table_too(tmp_path: Path) -> None:
@@ -107,5 +124,10 @@ def test_labels_of_a_recorded_set_stand_on_their_own_where_they_are_judged(tmp_p
         assert lines_of(found.table(), "PE + S5-ViT")[0][2] != "not run"
         assert BESIDE in found.table()
     assert sum("dense labels of test" in word for word in words) == 1  # what is known is not measured again
+    with pytest.raises(FateError, match="holds a run with other settings: optimiser.lr"):
+        run_study(
+            "labels", path, tmp_path / "out", scale="smoke", rows=["PE + S5-ViT"], device="cpu", workers=0,
+            settings=[*settings, "optimiser.lr=1e-5"],
+        )  # fmt: skip
     (run,) = (tmp_path / "out" / "seed-0").iterdir()
     assert open_dense_labels(run / "dense-test").manifest["options"]["with_truth"] is False

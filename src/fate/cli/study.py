@@ -33,7 +33,9 @@ def study(
     row: Annotated[list[str] | None, typer.Option(help="Only this row; repeat for more.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
     workers: Annotated[int, typer.Option(help="Processes that load.")] = 4,
-    jobs: Annotated[int, typer.Option(help="Runs side by side; small detectors share a GPU well.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(help="Runs side by side; small detectors share a GPU well. labels has one at a time.")
+    ] = 1,
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A change to every run.")
     ] = None,
@@ -55,8 +57,10 @@ def study(
             raise FateError(f"--device {device} was given; expected cpu, cuda or auto")
         if dataset is None and name != "smoke":
             raise FateError(f"{name} needs --dataset: a folder, or sim for simulated drives")
-    from fate.training.study import drives, run_study
+    from fate.training.study import check_request, drives, run_study
 
+    with bad_usage():
+        check_request(name, scale, seeds, seed or (), row or (), jobs)
     data = dataset or "smoke"
     if data in ("sim", "smoke") and not Path(data).exists():
         import torch

@@ -76,14 +76,17 @@ class LabelCheck:
                 return row.figures
         raise FateError(f"{self.labels}: has no figures for {wanted}; see its rows")
 
+    @property
+    def truth(self) -> str:
+        """What labels are held against, in words."""
+        return "the nearest annotated boxes" if self.rows[0].span == BESIDE else "the exact boxes"
+
     def table(self) -> str:
         """As Markdown, one table for each span of time."""
         spans = list(dict.fromkeys(row.span for row in self.rows))
-        truth = "the nearest annotated" if spans == [BESIDE] else "the exact"
-        lines = [f"{self.labels} against {truth} boxes of {self.recordings} recordings of {self.dataset}."]
+        lines = [f"{self.labels} against {self.truth} of {self.recordings} recordings of {self.dataset}."]
         lines += ["A label is right at IoU ≥ 0.5; annotated times are left out.", ""]
-        if spans != [BESIDE]:
-            lines[1] += " Same recall: precision of the surest labels that find as much as interpolation does."
+        lines[1] += " Same recall: precision of the surest labels that find as much as interpolation does."
         head = [
             "Hz",
             "class",
@@ -234,11 +237,13 @@ def _moved(
     grid = Grid.of(recording, hz)
     count = grid.count(recording.end_us)
     stands = {number: time for number, time in grid.labelled(sparse.labelled_us).items() if number < count}
-    target: dict[int, int] = {}  # end of a window → the annotated time it is held against
+    target: dict[int, int] = {}  # end of a window → the annotated time it is held against: the nearest
     for number, time in stands.items():
         for step in steps:
             if 0 <= number + step < count and (step == 0 or number + step not in stands):
-                target.setdefault(grid.end_us(number + step), time)
+                end = grid.end_us(number + step)
+                if end not in target or abs(time - end) < abs(target[end] - end):
+                    target[end] = time
     ends = np.array(sorted(target), np.int64)
     against = np.array([target[end] for end in ends.tolist()], np.int64)
     first, last = (np.searchsorted(sparse.t_us, against, side).astype(np.int64) for side in ("left", "right"))

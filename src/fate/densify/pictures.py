@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Distinct for readers who do not see red and green apart (Okabe and Ito).
 COLOURS = BLUE, ORANGE, GREEN = "#0072b2", "#e69f00", "#009e73"
+#: Below this recall no precision is drawn.
+LEAST_RECALL = 0.005
 
 
 def draw_check(check: LabelCheck, path: str | Path) -> None:
@@ -28,7 +32,8 @@ def draw_check(check: LabelCheck, path: str | Path) -> None:
         _draw_thresholds(axes[0], check, name)
         _draw_curves(axes[1], check, name)
         _draw_rates(axes[2], check, name)
-    figure.suptitle(f"{check.labels}: labels of {check.dataset} against exact truth, {check.rows[0].span}", fontsize=11)
+    told = f"{check.labels}: labels of {check.dataset} against {check.truth}, {check.rows[0].span}"
+    figure.suptitle(told, fontsize=11)
     try:
         figure.savefig(path, dpi=130)
     except OSError as error:
@@ -38,15 +43,24 @@ def draw_check(check: LabelCheck, path: str | Path) -> None:
 def _draw_thresholds(axes: Axes, check: LabelCheck, name: str) -> None:
     """Of detections at the densest rate, which sees all phases."""
     hz = max(check.detections)
-    curve = check.detections[hz][name]
-    for figure, colour in (("precision", BLUE), ("recall", ORANGE)):
-        axes.plot(_numbers(curve["threshold"]), _numbers(curve[figure]), color=colour, label=figure)
-    axes.axvline(check.thresholds[name], color="0.5", linestyle=":", label="sure")
-    axes.set(
-        xlabel="score threshold", ylabel="share", title=f"{name}: detections, {hz:g} Hz", ylim=(0, 1.02), xlim=(0, 1)
-    )
-    axes.grid(alpha=0.3)
+    draw_over_scores(axes, check.detections[hz][name], check.thresholds[name])
+    axes.set(xlabel="score threshold", ylabel="share", title=f"{name}: detections, {hz:g} Hz")
     axes.legend(frameon=False)
+
+
+def draw_over_scores(axes: Axes, curve: Mapping[str, list[float | None]], sure: float) -> None:
+    """Precision and recall of detections of at least each score; dotted where they are sure enough for a label.
+
+    Precision is left out where next to nothing is found: it is that of a handful of boxes.
+    """
+    recall = _numbers(curve["recall"])
+    some = [value if found >= LEAST_RECALL else math.nan
+            for value, found in zip(_numbers(curve["precision"]), recall, strict=True)]  # fmt: skip
+    axes.plot(_numbers(curve["threshold"]), some, color=BLUE, label="precision")
+    axes.plot(_numbers(curve["threshold"]), recall, color=ORANGE, label="recall")
+    axes.axvline(sure, color="0.5", linestyle=":", label="sure enough for a label")
+    axes.set(ylim=(0, 1.02), xlim=(0, 1))
+    axes.grid(alpha=0.3)
 
 
 def _draw_curves(axes: Axes, check: LabelCheck, name: str) -> None:

@@ -14,7 +14,7 @@ from fate.data.dataset import open_dataset
 from fate.errors import FateError
 from fate.simulation.dataset import simulate
 from fate.training.config import TrainConfig
-from fate.training.studies import study_named
+from fate.training.studies import Study, study_named
 from fate.training.study_jobs import Order, parts_of, side_by_side
 from fate.training.study_labels import LabelStudyResult
 from fate.training.study_runner import SCALES, Say, StudyStoppedError
@@ -54,18 +54,9 @@ def run_study(
         settings: ``key.sub=value`` changes to every run.
         say: is told what goes on.
     """
-    study = study_named(name)
+    study = check_request(name, scale, seeds, only, rows, jobs)
     opened = open_dataset(dataset)
     chosen = scale or ("smoke" if name == "smoke" else "paper" if opened.kind in ("gen1", "1mpx") else "sim")
-    if chosen not in SCALES:
-        raise FateError(f"scale {chosen!r} was given; there are {', '.join(SCALES)}")
-    unknown = [row for row in rows if row not in [each.name for each in study.rows]]
-    if unknown:
-        raise FateError(f"row {unknown[0]!r} was given; {name} has {', '.join(each.name for each in study.rows)}")
-    if any(seed not in range(seeds) for seed in only):
-        raise FateError(f"seed {max(only)} was given; there are {seeds}, from 0 to {seeds - 1}: give seeds too")
-    if jobs < 1:
-        raise FateError(f"jobs={jobs} was given; expected 1 or more")
     threads = max((os.cpu_count() or 1) // jobs, 1)
     order = Order(name, str(dataset), Path(out), chosen, device, workers, tuple(settings), threads)
     runner = order.runner(say or (lambda _: None))
@@ -78,7 +69,9 @@ def run_study(
         if (not rows or row.name in rows) and (not only or seed in only)
     }
     stopped, failed = False, ""
-    if jobs > 1 and study.kind != "labels":
+    if jobs > 1 and study.kind == "labels":
+        runner.say(f"{jobs} jobs were asked for; {name} has one at a time")
+    elif jobs > 1:
         asked = [(recipes[row.name], seed) for seed in range(seeds) for row in study.rows if (row.name, seed) in wanted]
         _refuse_many_devices(runner.config(asked[0][0], 0) if asked else None)
         try:
@@ -96,12 +89,34 @@ def run_study(
             except StudyStoppedError:
                 stopped = True
     spent = runner.hours({part for recipe in recipes.values() for part in recipe.needed()}, seeds)
-    made = LabelStudyResult if study.kind == "labels" else StudyResult
-    result = made(study, opened.name, opened.kind, tuple(range(seeds)), cells, spent)
+    kind_of_result = LabelStudyResult if study.kind == "labels" else StudyResult
+    result = kind_of_result(study, opened.name, opened.kind, tuple(range(seeds)), cells, spent)
     result.save(runner.out)
     if failed:
         raise FateError(f"{failed} What was done is in {runner.out / name}.md.")
     return result
+
+
+def check_request(
+    name: str,
+    scale: str | None = None,
+    seeds: int = 1,
+    only: Sequence[int] = (),
+    rows: Sequence[str] = (),
+    jobs: int = 1,
+) -> Study:
+    """The study; what ``run_study`` cannot do is refused, before anything is opened or made."""
+    study = study_named(name)
+    if scale is not None and scale not in SCALES:
+        raise FateError(f"scale {scale!r} was given; there are {', '.join(SCALES)}")
+    unknown = [row for row in rows if row not in [each.name for each in study.rows]]
+    if unknown:
+        raise FateError(f"row {unknown[0]!r} was given; {name} has {', '.join(each.name for each in study.rows)}")
+    if any(seed not in range(seeds) for seed in only):
+        raise FateError(f"seed {max(only)} was given; there are {seeds}, from 0 to {seeds - 1}: give seeds too")
+    if jobs < 1:
+        raise FateError(f"jobs={jobs} was given; expected 1 or more")
+    return study
 
 
 def _refuse_many_devices(config: TrainConfig | None) -> None:

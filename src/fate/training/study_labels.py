@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fate.densify.checking import BESIDE, METHODS, SPANS
-from fate.densify.pictures import BLUE, ORANGE
+from fate.densify.pictures import draw_over_scores
 from fate.training.study_table import StudyResult, seeds_in_words
 
 FIGURES = {"precision": "precision", "recall": "recall", "median_iou": "median IoU", "above_half": "IoU > 0.5"}
@@ -60,7 +59,7 @@ class LabelStudyResult(StudyResult):
         return "\n\n".join(part for part in (self.table(), self.conditions()) if part) + "\n"
 
     def table(self, metric: str = "") -> str:
-        """A line for each detector and rate, then for naive interpolation, which needs none; ``metric`` has no use."""
+        """A line for each detector and rate, then for naive interpolation, which needs none; of all figures at once."""
         words = [f"{name}: {word}" if number == 0 else word
                  for name in self._classes() for number, word in enumerate(FIGURES.values())]  # fmt: skip
         head = ["", "Hz", *(words or ["labels"])]
@@ -68,15 +67,19 @@ class LabelStudyResult(StudyResult):
         span = known[0][2]["span"] if known else "no labels yet"
         lines = [f"{self.study.title}; {span}, {self.dataset}, {seeds_in_words(len(self.seeds))}", "",
                  f"| {' | '.join(head)} |", "|" + "---|" * len(head)]  # fmt: skip
+        not_run = ["not run", *[""] * (len(head) - 3)]
         for row in self.study.rows:
             count = sum(name == row.name for name, _, _ in known)
             called = f"{row.name} ({count} of {len(self.seeds)})" if 0 < count < len(self.seeds) else row.name
             for hz in self.study.rates:
-                shares = self._shares(row.name, hz, METHODS[0]) or ["not run", *[""] * (len(head) - 3)]
+                was_run = any(hz in (found or {}) for found in self.cells[row.name].values())
+                shares = self._shares(row.name, hz, METHODS[0]) if was_run else not_run
                 lines.append(f"| {' | '.join([called, f'{hz:g}', *shares])} |")
-        for method, called in _NAIVE.items() if known else ():
-            found = {hz: self._shares(known[0][0], hz, method) for hz in self.study.rates}
-            lines += [f"| {' | '.join([called, f'{hz:g}', *shares])} |" for hz, shares in found.items() if shares]
+        naive = [(called, hz, self._shares(known[0][0], hz, method))
+                 for method, called in _NAIVE.items() if known for hz in self.study.rates]  # fmt: skip
+        lines += [
+            f"| {' | '.join([called, f'{hz:g}', *shares])} |" for called, hz, shares in naive if set(shares) - {"–"}
+        ]
         return "\n".join(lines)
 
     def csv_rows(self) -> Iterator[list[Any]]:
@@ -105,16 +108,12 @@ class LabelStudyResult(StudyResult):
         panels = figure.subplots(len(rows), len(classes), squeeze=False, sharex=True, sharey=True)
         for row, line in zip(rows, panels, strict=True):
             for name, axes in zip(classes, line, strict=True):
-                curve = drawn[row]["curves"][name]
-                for word, colour in (("precision", BLUE), ("recall", ORANGE)):
-                    values = [math.nan if value is None else value for value in curve[word]]
-                    axes.plot(curve["threshold"], values, color=colour, label=word)
-                axes.axvline(drawn[row]["thresholds"][name], color="0.5", linestyle=":", label="sure")
-                axes.set(title=f"{row}: {name}", xlim=(0, 1), ylim=(0, 1.02))
-                axes.grid(alpha=0.3)
+                draw_over_scores(axes, drawn[row]["curves"][name], drawn[row]["thresholds"][name])
+                axes.set_title(f"{row}: {name}")
         for axes in panels[-1]:
             axes.set_xlabel("score of detections, at least")
         panels[0][0].legend(frameon=False)
+        figure.suptitle(f"Detections at the times of {max(self.study.rates):g} Hz, from 50 ms each", fontsize=11)
         figure.savefig(path, dpi=150)
 
     def _known(self) -> Iterator[tuple[str, int, dict[str, Any]]]:
@@ -128,16 +127,16 @@ class LabelStudyResult(StudyResult):
         return list(dict.fromkeys(name for _, _, at in self._known() for name in at["thresholds"]))
 
     def _shares(self, row: str, hz: float, method: str) -> list[str]:
-        """A cell for each class and figure; none where nothing is known."""
+        """A cell for each class and figure."""
         cells = [self._share(row, hz, method, name, figure) for name in self._classes() for figure in FIGURES]
-        return ["–" if cell is None else cell for cell in cells] if any(cell is not None for cell in cells) else []
+        return ["–" if cell is None else cell for cell in cells]
 
     def _share(self, row: str, hz: float, method: str, name: str, figure: str) -> str | None:
         found = self.mean(row, hz, _key(method, name, figure))
         if found is None:
             return None
         mean, spread, count = found[0] / 100, found[1] / 100, found[2]
-        text = f"{mean:.2f}" + (f" ± {spread / 2:.2f}" if count > 1 else "")
+        text = f"{mean:.2f}" + (f" ± {spread / 2:.2f}" if count > 1 and method == METHODS[0] else "")
         if self.kind != "gen1" or name not in _PUBLISHED_CLASSES or method != METHODS[0]:
             return text
         place = _PUBLISHED_CLASSES.index(name) * len(FIGURES) + list(FIGURES).index(figure)

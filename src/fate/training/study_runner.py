@@ -113,9 +113,16 @@ class Runner:
         return {hz: known[hz] for hz in study.rates if hz in known} or None
 
     def known(self, recipe: Recipe, seed: int) -> dict[float, Any]:
-        """What was measured before, by rate."""
+        """What was measured before, by rate; nothing of a run with other settings."""
         file = self._evaluation(recipe, seed)
-        return {float(hz): figures for hz, figures in json.loads(file.read_text()).items()} if file.exists() else {}
+        if not file.exists() or not self._has_our_settings(recipe, seed):
+            return {}
+        return {float(hz): figures for hz, figures in json.loads(file.read_text()).items()}
+
+    def _has_our_settings(self, recipe: Recipe, seed: int) -> bool:
+        """Whether what lies in a recipe's folder was trained as this study trains it; where not, training refuses."""
+        file = self.folder(recipe, seed) / "config.yaml"
+        return file.exists() and read_config(file).fingerprint() == self.config(recipe, seed).fingerprint()
 
     def _evaluation(self, recipe: Recipe, seed: int) -> Path:
         return self.folder(recipe, seed) / "evaluation.json"
@@ -146,13 +153,14 @@ class Runner:
     def label_figures(self, recipe: Recipe, seed: int, may_run: bool) -> dict[float, Any] | None:
         """Quality of the dense labels that a recipe makes of the test split, by rate; as ``figures``."""
         file = self.folder(recipe, seed) / "labels.json"
-        if not file.exists():
-            if not may_run:
-                return None
+        ours = file.exists() and self._has_our_settings(recipe, seed)
+        known = figures_of(json.loads(file.read_text())) if ours else {}
+        if not known.keys() >= set(self.scale.rates) and may_run:
             checked = check_labels(self.dense(recipe, seed, "test"), self.dataset.split("test"))
             checked.save(file)
             self.say(checked.table())
-        return figures_of(json.loads(file.read_text()))
+            known = figures_of(checked.to_dict())
+        return known or None
 
     def trained(self, recipe: Recipe, seed: int) -> Path:
         """The weights of a recipe, trained now where they are not there, after all that it builds on."""
