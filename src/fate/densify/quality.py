@@ -3,8 +3,8 @@
 Truth is brought to the times of the labels by interpolation (the simulator's is 5 ms apart, so nothing is lost; of
 recorded sets ``checking.py`` gives annotated boxes at times of labels beside them). A label is right where it overlaps
 truth of its class by at least half, each truth taken by one label, surer labels first. Truth that the dataset's
-protocol leaves out for its size counts neither way: a label on it is neither right nor wrong, nor is a label that is too
-small itself. Annotated times are left out: there labels *are* the truth.
+protocol leaves out for its size counts neither way: a label on it is neither right nor wrong, nor is a label that is
+too small itself. Annotated times are left out: there labels *are* the truth.
 """
 
 from __future__ import annotations
