@@ -72,12 +72,21 @@ class Cast:
 
     def labelled(self, body: Body, path: Path, mirror: float = 1.0) -> bool:
         """A car, a two-wheeler or a pedestrian, with its shadow; False if it would pass through someone."""
+        placed = self._place(body, path, mirror, owner=len(self.objects))
+        if placed:
+            self.objects.append(body)
+        return placed
+
+    def unlabelled(self, body: Body, path: Path) -> bool:
+        """The same of one that hides others, and has no box itself."""
+        return self._place(body, path, 1.0, owner=-1)
+
+    def _place(self, body: Body, path: Path, mirror: float, owner: int) -> bool:
         way = self._way(body, path)
         if self._meets_someone(way):
             return False
         self._keep(way)
-        self.actors.append(Actor(body, path, owner=len(self.objects), mirror=mirror))
-        self.objects.append(body)
+        self.actors.append(Actor(body, path, owner=owner, mirror=mirror))
         self.actors.append(Actor(self.shadows[id(body)], path, Layer.SHADOW))
         return True
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from fate.simulation.cast import LANE, Cast, Street
 from fate.simulation.motion import Following, Straight
-from fate.simulation.stage import Actor
 
 
 def add_traffic(cast: Cast, layout: Street) -> None:
@@ -72,10 +71,7 @@ def add_parked(cast: Cast, layout: Street) -> None:
             if rng.random() < taken and not cast.in_side_street(z, car.length / 2):
                 away = np.pi if rng.random() < 0.15 else 0.0
                 path = Straight(x + rng.normal(0, 0.08), z, heading + away + rng.normal(0, 0.01))
-                if cast.at_rest:
-                    cast.actors.append(Actor(car, path))
-                else:
-                    cast.labelled(car, path)
+                (cast.unlabelled if cast.at_rest else cast.labelled)(car, path)
             z += car.length + rng.uniform(0.8, 2.0)
 
 
@@ -108,10 +104,9 @@ def add_two_wheelers(cast: Cast, layout: Street) -> None:
     for _ in range(1 + rng.poisson(1.5)):
         sway = rng.uniform(0.5, 1.5)
         body, x = cast.pick(cast.two_wheelers), rng.uniform(1.3, 1.5)
-        path: Straight | Following = Following(cast.ego, x, gap, sway, rng.uniform(5, 15), rng.uniform(0, 6.28), 5.0)
-        if cast.at_rest:
-            path = Straight(x, gap - 12.0, 0.0, 6.0, 5.0)
-        cast.labelled(body, path)
+        following = Following(cast.ego, x, gap, sway, rng.uniform(5, 15), rng.uniform(0, 6.28), 5.0)
+        passing = Straight(x, gap - 12.0, 0.0, 5.0, 5.0)  # from behind the camera
+        cast.labelled(body, passing if cast.at_rest else following)
         gap += rng.uniform(6, 12)
     z, speed = rng.uniform(15, 60), rng.uniform(3, 9)
     while z < layout.length + speed * cast.seconds:
