@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import json
 import re
 from pathlib import Path
@@ -12,10 +13,14 @@ from typing import Any
 import pytest
 import torch
 
+from fate.cli.demo import demo as demo_command
+from fate.cli.detect import detect as detect_command
 from fate.errors import FateError
 from fate.models.checkpoints import load_model, read_card, save_model
 from fate.models.zoo import build_model
-from fate.runtime.loading import WEIGHTS, bundled_weights
+from fate.runtime.demo import demo
+from fate.runtime.detecting import detect
+from fate.runtime.loading import DEFAULT_DETECTOR, WEIGHTS, bundled_weights
 from fate.simulation.dataset import simulate
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -121,3 +126,9 @@ def test_bundled_weights_have_cards_that_belong_to_them() -> None:
         assert "/" not in str((header["training"] or {}).get("data", "")), (
             f"{name} names a folder of somebody's machine"
         )
+
+
+@pytest.mark.parametrize("function", [detect, demo, detect_command, demo_command])
+def test_functions_and_commands_begin_with_the_same_bundled_detector(function: Any) -> None:
+    assert DEFAULT_DETECTOR in bundled_weights()
+    assert inspect.signature(function).parameters["model"].default == DEFAULT_DETECTOR

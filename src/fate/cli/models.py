@@ -34,7 +34,7 @@ def models(
     args.check_outputs({"--json": json_file}, "")
 
     from fate.models.catalogue import list_models
-    from fate.runtime.loading import bundled_weights
+    from fate.runtime.loading import DEFAULT_DETECTOR, bundled_weights
 
     bundled = bundled_weights()
     with args.progress_bar("counting") as update:
@@ -43,8 +43,8 @@ def models(
     print(f"\nFor a sensor of {size[1]}×{size[0]} pixels and the classes {', '.join(names)}.")
     print("GFLOPs: one window, without its encoder; a multiplication and its addition count as two.")
     if bundled:
-        names_there = " or ".join(reversed(bundled))  # the one that fate detect begins with comes first
-        print(f"bundled: trained, and in the package: fate detect FILE --model {names_there}.")
+        names_there = " or ".join(sorted(bundled, key=lambda name: name != DEFAULT_DETECTOR))
+        print(f"bundled: trained, and in the package: fate detect FILE --model {names_there}; the first unless given.")
     described = [{**entry.to_dict(), "bundled": entry.name in bundled} for entry in entries]
     args.write_json(json_file, {"sensor": list(size), "classes": names, "models": described})
 

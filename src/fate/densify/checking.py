@@ -179,8 +179,8 @@ def _at_rate(
     progress: Callable[[float], None] | None,
 ) -> tuple[list[Row], Curves]:
     limits = size_limits(dataset)
-    kinds = list(product(SPANS, METHODS)) if exact else [(BESIDE, METHODS[0])]
-    qualities = {kind: Quality(dataset.classes, limits) for kind in kinds}
+    spans, methods = (SPANS, METHODS) if exact else ((BESIDE,), METHODS[:1])
+    qualities = {kind: Quality(dataset.classes, limits) for kind in product(spans, methods)}
     detections = Quality(dataset.classes, limits)
     step = streams_of(hz).step_us
     for number, recording in enumerate(recordings):
@@ -196,11 +196,10 @@ def _at_rate(
             progress((number + 1) / len(recordings))
     figures = {kind: quality.figures() for kind, quality in qualities.items()}
     rows = []
-    for (span, method), name in product(kinds, dataset.classes):
+    for span, name, method in product(spans, dataset.classes, methods):
         recall = figures[span, METHODS[1]][name].recall if exact and method == METHODS[0] else None
         same = qualities[span, method].precision_at(name, recall) if recall else None
         rows.append(Row(span, hz, method, name, figures[span, method][name], same))
-    rows.sort(key=lambda row: (row.span, dataset.classes.index(row.name)))
     return rows, detections.curves()
 
 

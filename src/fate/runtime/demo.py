@@ -18,7 +18,7 @@ from fate.data.dataset import open_dataset
 from fate.formats.opening import open_recording
 from fate.runtime.detecting import Detected, Look, detect
 from fate.runtime.frames import StreamFrame
-from fate.runtime.loading import load_detector
+from fate.runtime.loading import DEFAULT_DETECTOR, load_detector
 from fate.runtime.stream import StreamingDetector
 from fate.simulation.dataset import simulate
 from fate.view.rendering import render_comparison
@@ -73,7 +73,7 @@ def demo(
     *,
     seed: int = SEED,
     seconds: float = 3.0,
-    model: str | os.PathLike[str] | StreamingDetector = "fate-s-nano",
+    model: str | os.PathLike[str] | StreamingDetector = DEFAULT_DETECTOR,
     device: str = "cpu",
     show: Callable[[str, float, float, str], None] | None = None,
 ) -> Demo:

@@ -16,6 +16,8 @@ from fate.runtime.stream import StreamingDetector
 
 #: Where the weights lie that come with the package.
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
+#: The bundled detector that is used unless another is given: the best of them on real recordings (docs/results.md).
+DEFAULT_DETECTOR = "fate-s-nano"
 
 
 def load_detector(

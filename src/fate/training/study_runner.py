@@ -77,12 +77,17 @@ class StudyStoppedError(Exception):
     """A run was asked to stop; the study ends with what there is."""
 
 
+def _has_settings(folder: Path, config: TrainConfig) -> bool:
+    """Whether a run in this folder was trained with these settings; where not, training refuses to go on there."""
+    file = folder / "config.yaml"
+    return file.exists() and read_config(file).fingerprint() == config.fingerprint()
+
+
 def _is_finished(folder: Path, config: TrainConfig) -> bool:
     """Whether a run with these settings came to its end: its weights say so, whatever became of its checkpoint."""
-    settings, best = folder / "config.yaml", folder / "best.safetensors"
-    if not settings.exists() or not best.exists() or read_config(settings).fingerprint() != config.fingerprint():
+    best, last = folder / "best.safetensors", folder / "last.safetensors"
+    if not best.exists() or not _has_settings(folder, config):
         return False
-    last = folder / "last.safetensors"
     told = [read_card(file).get("training") or {} for file in (last, best) if file.exists()]
     return any(each.get("step", 0) >= config.steps for each in told)
 
@@ -115,14 +120,9 @@ class Runner:
     def known(self, recipe: Recipe, seed: int) -> dict[float, Any]:
         """What was measured before, by rate; nothing of a run with other settings."""
         file = self._evaluation(recipe, seed)
-        if not file.exists() or not self._has_our_settings(recipe, seed):
+        if not file.exists() or not _has_settings(file.parent, self.config(recipe, seed)):
             return {}
         return {float(hz): figures for hz, figures in json.loads(file.read_text()).items()}
-
-    def _has_our_settings(self, recipe: Recipe, seed: int) -> bool:
-        """Whether what lies in a recipe's folder was trained as this study trains it; where not, training refuses."""
-        file = self.folder(recipe, seed) / "config.yaml"
-        return file.exists() and read_config(file).fingerprint() == self.config(recipe, seed).fingerprint()
 
     def _evaluation(self, recipe: Recipe, seed: int) -> Path:
         return self.folder(recipe, seed) / "evaluation.json"
@@ -153,7 +153,7 @@ class Runner:
     def label_figures(self, recipe: Recipe, seed: int, may_run: bool) -> dict[float, Any] | None:
         """Quality of the dense labels that a recipe makes of the test split, by rate; as ``figures``."""
         file = self.folder(recipe, seed) / "labels.json"
-        ours = file.exists() and self._has_our_settings(recipe, seed)
+        ours = file.exists() and _has_settings(file.parent, self.config(recipe, seed))
         known = figures_of(json.loads(file.read_text())) if ours else {}
         if not known.keys() >= set(self.scale.rates) and may_run:
             checked = check_labels(self.dense(recipe, seed, "test"), self.dataset.split("test"))
