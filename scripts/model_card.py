@@ -23,7 +23,7 @@ from fate.errors import FateError
 from fate.models.catalogue import flops_per_window
 from fate.models.checkpoints import load_model, read_card
 from fate.models.zoo import MODELS
-from fate.simulation.manifest import FILE_NAME, load_manifest
+from fate.simulation.manifest import FILE_NAME, Manifest, load_manifest
 from fate.whole_files import write_whole
 
 UNKNOWN = "not recorded"
@@ -53,15 +53,15 @@ def model_card(
         on: what the evaluation was made on.
         limits: sentences on what was seen of these weights, besides those that hold for all.
     """
-    header = read_card(weights)
+    header, made = read_card(weights), None if drives is None else _manifest(drives)
     return "\n\n".join([
         f"# {weights.stem}",
         *_what(weights, header),
-        *_data(header, drives),
+        *_data(header, made),
         *_training(header, commands),
         *_accuracy(header, json.loads(evaluation.read_text()), on),
         *_latency(weights.stem, [json.loads(file.read_text()) for file in latency]),
-        *_limits(header, limits),
+        *_limits(header, limits, made is not None and made.request.at_rest > 0),
     ]) + "\n"  # fmt: skip
 
 
@@ -88,18 +88,24 @@ def _what(weights: Path, header: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _data(header: Mapping[str, Any], folder: Path | None) -> list[str]:
+def _manifest(folder: Path) -> Manifest:
+    found = load_manifest(folder)
+    if found is None:
+        raise FateError(f"{folder}: has no {FILE_NAME}; expected the folder of a dataset that fate simulate made")
+    return found
+
+
+def _data(header: Mapping[str, Any], drives: Manifest | None) -> list[str]:
+    beside = 0.0 if drives is None else drives.request.at_rest
+    where = "on a moving car" + (f", in {beside:.0%} of the recordings at rest beside a street" if beside else "")
     words = (
-        "Simulated drives only: streets drawn from a seed, an event camera modelled pixel by pixel on a moving car, and"
+        f"Simulated drives only: streets drawn from a seed, an event camera modelled pixel by pixel {where}, and"
         f" exact boxes. [docs/simulator.md]({DOCS}/simulator.md) says how they are made and how they differ from real"
         " recordings."
     )
-    if folder is None:
+    if drives is None:
         given = (header["training"] or {}).get("data")
         return ["## Data", words, _pairs({"dataset": Path(given).name if given else UNKNOWN})]
-    drives = load_manifest(folder)
-    if drives is None:
-        raise FateError(f"{folder}: has no {FILE_NAME}; expected the folder of a dataset that fate simulate made")
     asked, entries = drives.request, drives.recordings
     splits = {name: sum(entry.split == name for entry in entries) for name in ("train", "val", "test")}
     devices = sorted({entry.device for entry in entries})
@@ -176,14 +182,15 @@ def _latency(name: str, machines: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["## Latency", words, _table(rows)] if machines else ["## Latency", f"{UNKNOWN.capitalize()}."]
 
 
-def _limits(header: Mapping[str, Any], seen: Sequence[str]) -> list[str]:
+def _limits(header: Mapping[str, Any], seen: Sequence[str], at_rest: bool) -> list[str]:
     height, width = header["model"]["sensor"]
     known = _plural(header["model"]["classes"])
+    cameras = "a camera in a moving car" + (" or beside a street" if at_rest else "")
     limits = (
         *seen,
         "Nothing real was seen in training, nor in the figures above. How good it is on your recordings is not known"
         " until you look: `fate detect`, and `fate evaluate` where you have labels.",
-        f"It knows {known} as a camera in a moving car sees them, by day and by night, and no other class.",
+        f"It knows {known} as {cameras} sees them, by day and by night, and no other class.",
         f"It was trained for {width} × {height} pixels. Of a larger sensor each k × k pixels become one, with the k"
         " that brings its size nearest to that; a smaller one is taken as it is. A warning says what was done"
         f" ([docs/streaming.md]({DOCS}/streaming.md)).",

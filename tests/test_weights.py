@@ -89,6 +89,17 @@ def test_a_card_says_what_header_figures_drives_and_latency_say(script: Any, fol
     assert "fate train this\nfate train that" in text
 
 
+def test_a_card_tells_of_cameras_at_rest(script: Any, folder: Path, tmp_path: Path) -> None:
+    driving = _card(script, folder, drives=folder / "drives")
+    simulate(tmp_path / "both", recordings=2, seconds=0.2, seed=17, preview=False, at_rest=0.5)
+    both = _card(script, folder, drives=tmp_path / "both")
+    assert "at rest" not in driving
+    assert "beside" not in driving
+    assert "in 50% of the recordings at rest beside a street" in both
+    assert "fate simulate drives --recordings 2 --seconds 0.2 --seed 17 --at-rest 0.5" in both
+    assert "as a camera in a moving car or beside a street sees them" in both
+
+
 def test_what_nobody_wrote_down_is_not_recorded_and_paths_stay_private(script: Any, folder: Path) -> None:
     text = _card(script, folder)
     assert "Command: not recorded." in text
