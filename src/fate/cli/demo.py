@@ -22,7 +22,7 @@ def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Everything is written here.")] = Path("fate-demo"),
     seed: Annotated[int, typer.Option(help="Another one gives another drive.")] = 13,
     seconds: Annotated[float, typer.Option(help="Of the drive.")] = 3.0,
-    model: Annotated[str, typer.Option(metavar="NAME|PATH", help="A bundled name, or a file.")] = "fate-s-nano",
+    model: Annotated[str, typer.Option(metavar="NAME|PATH", help="A bundled name, or a file.")] = "fate-s-tiny",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
     from fate.cli import arguments as args

@@ -42,7 +42,7 @@ def detect(
     ] = None,
     model: Annotated[
         str, typer.Option(metavar="NAME|PATH", help="A bundled name, or a .safetensors file.")
-    ] = "fate-s-nano",
+    ] = "fate-s-tiny",
     save: Annotated[str | None, typer.Option(metavar="OUT.mp4", help="A video with the boxes.")] = None,
     report: Annotated[str | None, typer.Option(metavar="OUT.html", help="A page: video, rate, boxes, latency.")] = None,
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="All frames and the summary.")] = None,

@@ -17,7 +17,7 @@ from fate.runtime.stream import StreamingDetector
 #: Where the weights lie that come with the package.
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
 #: The bundled detector that is used unless another is given: the best of them on real recordings (docs/results.md).
-DEFAULT_DETECTOR = "fate-s-nano"
+DEFAULT_DETECTOR = "fate-s-tiny"
 
 
 def load_detector(
