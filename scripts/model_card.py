@@ -53,7 +53,8 @@ def model_card(
         on: what the evaluation was made on.
         limits: sentences on what was seen of these weights, besides those that hold for all.
     """
-    header, made = read_card(weights), None if drives is None else _manifest(drives)
+    header = read_card(weights)
+    made = None if drives is None else _manifest(drives)
     return "\n\n".join([
         f"# {weights.stem}",
         *_what(weights, header),
@@ -96,10 +97,10 @@ def _manifest(folder: Path) -> Manifest:
 
 
 def _data(header: Mapping[str, Any], drives: Manifest | None) -> list[str]:
-    beside = 0.0 if drives is None else drives.request.at_rest
-    where = "on a moving car" + (f", in {beside:.0%} of the recordings at rest beside a street" if beside else "")
+    share = 0.0 if drives is None else drives.request.at_rest
+    where = "on a moving car" + (f", in {share:.0%} of the recordings at rest beside a street" if share else "")
     words = (
-        f"Simulated drives only: streets drawn from a seed, an event camera modelled pixel by pixel {where}, and"
+        f"Simulated recordings only: streets drawn from a seed, an event camera modelled pixel by pixel {where}, and"
         f" exact boxes. [docs/simulator.md]({DOCS}/simulator.md) says how they are made and how they differ from real"
         " recordings."
     )

@@ -20,7 +20,7 @@ from fate.models.checkpoints import load_model, read_card, save_model
 from fate.models.zoo import build_model
 from fate.runtime.demo import demo
 from fate.runtime.detecting import detect
-from fate.runtime.loading import DEFAULT_DETECTOR, WEIGHTS, bundled_weights
+from fate.runtime.loading import DEFAULT_DETECTOR, FASTEST_ON_A_CPU, WEIGHTS, bundled_weights
 from fate.simulation.dataset import simulate
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -141,5 +141,5 @@ def test_bundled_weights_have_cards_that_belong_to_them() -> None:
 
 @pytest.mark.parametrize("function", [detect, demo, detect_command, demo_command])
 def test_functions_and_commands_begin_with_the_same_bundled_detector(function: Any) -> None:
-    assert DEFAULT_DETECTOR in bundled_weights()
+    assert {DEFAULT_DETECTOR, FASTEST_ON_A_CPU} <= set(bundled_weights())
     assert inspect.signature(function).parameters["model"].default == DEFAULT_DETECTOR

@@ -69,6 +69,21 @@ def test_a_share_of_cameras_at_rest_beyond_1_is_bad_usage(tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
+def test_which_recordings_are_of_cameras_at_rest_is_told_and_kept(tmp_path: Path) -> None:
+    words = ("--recordings", "4", "--seconds", "0.1", "--no-preview")
+    both, driving = (
+        fate("simulate", tmp_path / name, *words, "--at-rest", share) for name, share in (("both", "0.5"), ("no", "0"))
+    )
+    kept = load_manifest(tmp_path / "both")
+    assert kept is not None
+    expected = {job.name: job.at_rest for job in kept.request.jobs()}
+    assert {entry.name: entry.at_rest for entry in kept.recordings} == expected
+    head, *_, last = (line.split("  ") for line in both.stdout.split("\n\n")[0].splitlines())
+    columns = [cell.strip() for cell in head if cell]
+    assert [cell.strip() for cell in last if cell][columns.index("at rest")] == str(sum(expected.values()))
+    assert "at rest" not in driving.stdout
+
+
 def test_a_seed_below_0_is_bad_usage(tmp_path: Path) -> None:
     done = fate("simulate", tmp_path / "set", "--seed", "-1")
     assert done.returncode == 2

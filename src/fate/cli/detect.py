@@ -23,12 +23,13 @@ Example:
 
   fate detect *.dat --model fate-s.safetensors --csv boxes.csv --start +2s --end +4s
 
-Live: a file at its own speed, standard input, a socket on this machine, or a camera; windows that cannot be detected in
-time are dropped and counted.
+Live: a file at its own speed, standard input (words of EVT3 as they come), a socket on this machine, or a camera.
+Windows that cannot be detected in time are dropped and counted; on a CPU fate-s-nano keeps up best. Ctrl-C ends, and
+what was found is kept.
 
-  fate detect drive.raw --realtime --hz 100
+  fate detect drive.raw --realtime --hz 50 --model fate-s-nano
 
-  camera-program | fate detect - --hz 50       (words of EVT3 as they come; Ctrl-C ends, what was found is kept)
+  camera-program | fate detect - --hz 50 --model fate-s-nano
 
   fate detect tcp:9000 --sensor 640x480        (or udp:9000, or camera)
 """

@@ -43,7 +43,7 @@ def evaluate(
     window: Annotated[
         str | None, typer.Option(help="Of events, such as 50ms; 1 / Hz unless given. Longer ones overlap.")
     ] = None,
-    split: Annotated[str | None, typer.Option(help="train, val or test; test where there is one.")] = None,
+    split: Annotated[str | None, typer.Option(help="train, val or test; test where there is one, else all.")] = None,
     protocol: Annotated[str | None, typer.Option(help="gen1, 1mpx or sim; the dataset's own unless given.")] = None,
     score: Annotated[
         str,

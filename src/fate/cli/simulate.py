@@ -65,7 +65,9 @@ def simulate(
 
 
 def _summary(folder: str, done: Manifest) -> str:
-    header = ("split", "recordings", "seconds", "Mev", "Mev/s", "ON share", *done.classes, "boxes at 200 Hz", "MB")
+    at_rest = ["at rest"] if done.request.at_rest else []
+    of_events = ("seconds", "Mev", "Mev/s", "ON share")
+    header = ("split", "recordings", *at_rest, *of_events, *done.classes, "boxes at 200 Hz", "MB")
     splits = [split for split in ("train", "val", "test") if done.totals(split)["recordings"]]
     rows = [header, *(_row(done, split) for split in splits), _row(done, None)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
@@ -84,9 +86,11 @@ def _summary(folder: str, done: Manifest) -> str:
 def _row(done: Manifest, split: str | None) -> tuple[str, ...]:
     total = done.totals(split)
     events, seconds = total["events"], total["seconds"]
+    still = sum(entry.at_rest for entry in done.recordings if split in (None, entry.split))
     return (
         split or "all",
         _number(total["recordings"]),
+        *([_number(still)] if done.request.at_rest else []),
         f"{seconds:g}",
         f"{events / 1e6:.2f}",
         f"{events / seconds / 1e6:.2f}" if seconds else "",

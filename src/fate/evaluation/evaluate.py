@@ -84,7 +84,7 @@ class Evaluation:
     def table(self) -> str:
         """Protocol, then a line for each rate, as Markdown."""
         dense = any(rate.delays is not None for rate in self.rates)
-        head = ["Hz", "AP50:95", "AP50", "AP75", "of 20 Hz", "FP / min", *(["at rest"] if dense else [])]
+        head = ["Hz", "AP50:95", "AP50", "AP75", "of 20 Hz", "FP / min", *(["idle"] if dense else [])]
         head += ["load", "encode", "model", "post", "dropped"]
         head += ["delay p50", "delay p90", "missed"] if dense else []
         rows = [" | ".join(self._cells(rate, dense)) for rate in self.rates]
@@ -94,7 +94,7 @@ class Evaluation:
         if any(rate.run for rate in self.rates):
             lines.append("load … post: ms a window, streams side by side. dropped: events the encoder's caps left out.")
         if dense:
-            lines.append("at rest: false positives a minute while nothing is to be seen.")
+            lines.append("idle: false positives a minute while nothing is to be seen.")
             lines.append("delay: ms from an object's being half visible to its first correct box; missed: never found.")
         lines += [f"{rate.hz:g} Hz: {rate.scores.counts()}" for rate in self.rates]
         said = [f"{rate.hz:g} Hz: {note}" for rate in self.rates for note in rate.scores.notes]

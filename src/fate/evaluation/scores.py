@@ -143,7 +143,7 @@ class Scores:
         if wrong.rest_per_minute is not None:
             rest = f"{wrong.rest_per_minute:.1f} per minute, in {wrong.rest_seconds:.1f} s"
         return [
-            f"false positives at score ≥ {wrong.threshold:g}: {rate} ({share}); at rest: {rest}",
+            f"false positives at score ≥ {wrong.threshold:g}: {rate} ({share}); while nothing is to be seen: {rest}",
         ]
 
     def __str__(self) -> str:

@@ -203,7 +203,7 @@ MODELS: dict[str, Model] = {
     "s5-vit-tiny": Model("its twin with histograms", _tiny, "histogram"),
     "fate-e-tiny": Model("FATE-E for laptops", _evrt_tiny, PILLARS, {"channels": 32}),
     "evrt-detr-tiny": Model("its twin with histograms", _evrt_tiny, "evrt-histogram"),
-    "fate-s-nano": Model("FATE-S, the smallest: three times as fast on a CPU", _nano, PILLARS, {"channels": 16}),
+    "fate-s-nano": Model("FATE-S, the smallest, for live use on a CPU", _nano, PILLARS, {"channels": 16}),
     "s5-vit-nano": Model("its twin with histograms", _nano, "histogram"),
 }
 

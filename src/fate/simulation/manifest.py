@@ -63,6 +63,7 @@ class RecordingEntry:
     truth_boxes: dict[str, int]  #: rows at 200 Hz, by class
     camera: dict[str, Any]  #: thresholds, bursts, and what else differs from the profile's preset
     files: dict[str, FileEntry]  #: by path inside the dataset
+    at_rest: bool = False  #: whether its camera stands still
 
 
 @dataclass(frozen=True)

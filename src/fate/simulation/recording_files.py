@@ -157,6 +157,7 @@ class RecordingFiles:
                 if name in TOLD_ALWAYS or preset.get(name) != value
             },
             files={f"{job.split}/{path.name}": FileEntry.of(path) for path in self.paths.values() if path.exists()},
+            at_rest=job.at_rest,
         )
 
     def discard(self) -> None:
