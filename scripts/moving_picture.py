@@ -22,6 +22,7 @@ from PIL import Image, ImageDraw
 import fate
 from fate.events.events import Events
 from fate.formats.recording import Recording
+from fate.runtime.loading import DEFAULT_DETECTOR
 from fate.simulation.recorder import record
 from fate.simulation.scene import Scene
 from fate.view.drawing import Picture, draw_boxes, enlarge, font_of, side_by_side
@@ -114,7 +115,7 @@ def save(sheets: list[Picture], path: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="fate-s-tiny", help="a bundled name, or a .safetensors file")
+    parser.add_argument("--model", default=DEFAULT_DETECTOR, help="a bundled name, or a .safetensors file")
     parser.add_argument("--seed", type=int, default=30, help="of the drive")
     parser.add_argument("--start", type=float, default=2.25, help="where in the drive, s; the memory is warm by then")
     parser.add_argument("--threshold", type=float, default=0.4, help="least score of a box")
