@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fate import open_dataset
 from fate.data.clip_images import stacked
-from fate.data.clips import NOTHING, Clip, Grid, TrainingPlan, evaluation_batches
+from fate.data.clips import NOTHING, Clip, Grid, Timing, TrainingPlan, evaluation_batches
 from fate.data.dataset import Dataset
 from fate.data.loading import ClipBatch, ClipReader, load
 from fate.errors import FateError
@@ -42,13 +42,13 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return open_dataset(root, classes=("car", "pedestrian"))
 
 
-def at_20_hz(_step: int, _generator: np.random.Generator) -> float:
-    return 20.0
+def at_20_hz(_batch: int, _rate_quantile: float, _window_quantile: float) -> Timing:
+    return Timing(20.0)
 
 
 def plan(dataset: Dataset) -> TrainingPlan:
     times = [each.labels.labelled_us for each in dataset.labelled]
-    return TrainingPlan(dataset.labelled, times, steps=4, random=2, streams=1, rate=at_20_hz, seed=2)
+    return TrainingPlan(dataset.labelled, times, steps=4, random=2, streams=1, timing=at_20_hz, seed=2)
 
 
 def images_of(batch: ClipBatch) -> Tensor:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fate.data.clips import NOTHING, Clip, Grid, TrainingPlan, evaluation_batches
+from fate.data.clips import NOTHING, Clip, Grid, Timing, TrainingPlan, evaluation_batches
 from fate.errors import FateError
 from fate.evaluation.matching import nearest_times
 
@@ -20,12 +20,12 @@ class Recording(NamedTuple):
     end_us: int
 
 
-def at_20_hz(_step: int, _generator: np.random.Generator) -> float:
-    return 20.0
+def at_20_hz(_batch: int, _rate_quantile: float, _window_quantile: float) -> Timing:
+    return Timing(20.0)
 
 
-def mixed_rates(step: int, generator: np.random.Generator) -> float:
-    return float(generator.choice([20, 200])) if step < 50 else 80.0
+def mixed_rates(batch: int, rate_quantile: float, _window_quantile: float) -> Timing:
+    return Timing(20.0 if rate_quantile < 0.5 else 200.0) if batch < 50 else Timing(80.0)
 
 
 RECORDINGS = [Recording(0, 3_000_000), Recording(1_000, 2_001_000), Recording(500, 900_500), Recording(0, 10_000_000)]
@@ -38,7 +38,7 @@ LABELLED = [
 
 
 def plan(**changes: object) -> TrainingPlan:
-    settings: dict[str, object] = {"steps": 5, "random": 2, "streams": 3, "rate": mixed_rates, "seed": 4}
+    settings: dict[str, object] = {"steps": 5, "random": 2, "streams": 3, "timing": mixed_rates, "seed": 4}
     return TrainingPlan(RECORDINGS, LABELLED, **{**settings, **changes})  # type: ignore[arg-type]
 
 
@@ -100,31 +100,50 @@ def test_a_resumed_plan_goes_on_where_it_stopped() -> None:
         assert list(islice(plan().batches(stopped), 90 - stopped)) == whole[stopped:]
 
 
-def test_streams_stay_in_order_and_begin_once_in_each_recording() -> None:
+def test_streams_stay_in_order_and_reset_their_state_only_at_a_new_recording_or_rate() -> None:
     batches = list(islice(plan(random=0).batches(), 300))
     for lane in range(3):
         clips = [batch[lane] for batch in batches]
         assert clips[0].begins
         for before, after in pairwise(clips):
-            if after.begins:
-                grid = Grid.of(RECORDINGS[before.recording], before.hz)
-                last = int(grid.nearest(LABELLED[before.recording][-1:])[0])
-                assert before.first <= last < before.first + before.steps
-            else:
+            grid = Grid.of(RECORDINGS[before.recording], before.hz)
+            end_us = grid.end_us(before.first + before.steps - 1)
+            if not after.begins:
                 assert after == before._replace(first=before.first + before.steps, begins=False)
+            elif after.recording == before.recording and after.hz != before.hz:
+                start_us = Grid.of(RECORDINGS[after.recording], after.hz).window(after.first).start_us
+                assert 0 <= start_us - end_us < 1e6 / after.hz  # it goes on at the same time
+            else:
+                coarsest = Grid.of(RECORDINGS[before.recording], after.hz)
+                last_label = int(LABELLED[before.recording][-1])
+                assert end_us >= last_label - max(grid.hop_us, coarsest.hop_us)
 
 
 def test_a_stream_begins_a_clip_before_the_first_label() -> None:
-    for batch in islice(plan(random=0).batches(), 100):
+    for batch in islice(plan(random=0, timing=at_20_hz).batches(), 100):
         for clip in batch:
             if clip.begins:
                 first = int(Grid.of(RECORDINGS[clip.recording], clip.hz).nearest(LABELLED[clip.recording][:1])[0])
                 assert clip.first == max(first - clip.steps + 1, 0)
 
 
+def test_streams_see_all_of_a_recording_whatever_their_rates() -> None:
+    seen_us: dict[tuple[int, int], int] = {}
+    order: list[tuple[int, int]] = []
+    for batch in islice(plan(random=0, streams=1, rate_clips=3).batches(), 3000):
+        clip = batch[0]
+        grid = Grid.of(RECORDINGS[clip.recording], clip.hz)
+        if clip.begins and (not order or order[-1][0] != clip.recording):
+            order.append((clip.recording, len(order)))
+        seen_us[order[-1]] = seen_us.get(order[-1], 0) + clip.steps * grid.hop_us
+    for (recording, _), total in list(seen_us.items())[:-1]:
+        wanted = int(LABELLED[recording][-1] - LABELLED[recording][0])
+        assert total > 0.9 * wanted
+
+
 def test_every_lane_has_an_order_of_its_own_and_goes_through_all_labelled_recordings() -> None:
     seen: list[list[int]] = [[], [], []]
-    for batch in islice(plan(random=0, rate=at_20_hz).batches(), 400):
+    for batch in islice(plan(random=0, timing=at_20_hz).batches(), 400):
         for lane, clip in enumerate(batch):
             if clip.begins:
                 seen[lane].append(clip.recording)
@@ -145,7 +164,7 @@ def test_a_random_clip_ends_with_a_labelled_window_and_begins_anew() -> None:
 
 
 def test_all_labelled_times_are_equally_likely() -> None:
-    clips = [clip for batch in islice(plan(random=8, streams=0, rate=at_20_hz).batches(), 500) for clip in batch]
+    clips = [clip for batch in islice(plan(random=8, streams=0, timing=at_20_hz).batches(), 500) for clip in batch]
     share = np.mean([clip.recording == 0 for clip in clips])
     assert share == pytest.approx(11 / 21, abs=0.03)  # recording 0 has 11 of 21 labelled times
 

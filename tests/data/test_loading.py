@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import islice, pairwise
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 from fate.data import loading
-from fate.data.clips import Clip, Grid, TrainingPlan, evaluation_batches
+from fate.data.clips import Clip, DrawTiming, Grid, Timing, TrainingPlan, evaluation_batches
 from fate.data.loading import ClipBatch, ClipReader, load
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
@@ -62,13 +61,13 @@ OPENED = [0]
 SOURCES = [Source(n, 1000 * n, 1000 * n + length, OPENED) for n, length in enumerate((700_000, 1_200_000, 450_000))]
 
 
-def at_40_hz(_step: int, _generator: np.random.Generator) -> float:
-    return 40.0
+def at_40_hz(_batch: int, _rate_quantile: float, _window_quantile: float) -> Timing:
+    return Timing(40.0)
 
 
 def training_plan() -> TrainingPlan:
     times = [source.labels.labelled_us for source in SOURCES]
-    return TrainingPlan(SOURCES, times, steps=3, random=2, streams=2, rate=at_40_hz, seed=1)
+    return TrainingPlan(SOURCES, times, steps=3, random=2, streams=2, timing=at_40_hz, seed=1)
 
 
 def same(first: ClipBatch, second: ClipBatch) -> bool:
@@ -285,8 +284,9 @@ def test_lanes_that_cannot_be_shared_equally_are_refused() -> None:
         ClipReader(SOURCES, SENSOR, rank=2, world=2)
 
 
-def at_any_rate(_step: int, generator: np.random.Generator) -> float:
-    return float(generator.choice([20, 40, 200]))
+def at_any_rate(_batch: int, rate_quantile: float, window_quantile: float) -> Timing:
+    """One of three rates; windows as long as the hop, or 50 ms."""
+    return Timing((20.0, 40.0, 200.0)[int(3 * rate_quantile)], 50_000 if window_quantile < 0.5 else None)
 
 
 def _rows(events: EventBatch) -> list[tuple[bytes, ...]]:
@@ -296,7 +296,5 @@ def _rows(events: EventBatch) -> list[tuple[bytes, ...]]:
     return [tuple(column[a:b].tobytes() for column in columns) for a, b in pairwise(bounds)]
 
 
-def _first_batches(
-    first: int, count: int, rate: Callable[[int, np.random.Generator], float] = at_40_hz
-) -> list[list[Clip]]:
-    return list(islice(replace(training_plan(), rate=rate).batches(first), count))
+def _first_batches(first: int, count: int, timing: DrawTiming = at_40_hz) -> list[list[Clip]]:
+    return list(islice(replace(training_plan(), timing=timing).batches(first), count))

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import islice
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from fate.data.clips import Timing, TrainingPlan
 from fate.errors import FateError
-from fate.training.curriculum import Curriculum, OneRate
+from fate.training.curriculum import AnyWindow, Curriculum, OneRate
 
 RATES = (20.0, 40.0, 80.0, 100.0, 200.0)
 
 
 def test_at_first_only_the_canonical_rate_is_drawn() -> None:
     curriculum = Curriculum(RATES, epochs=10, epoch_batches=100)
-    generator = np.random.default_rng(0)
-    assert {curriculum(batch, generator) for batch in range(100)} == {20.0}
+    assert {curriculum(batch, batch / 100, 0.5).hz for batch in range(100)} == {20.0}
     assert curriculum.probabilities(0).tolist() == [1, 0, 0, 0, 0]
 
 
@@ -32,15 +35,48 @@ def test_half_way_the_paper_s_formula_holds_by_hand() -> None:
 def test_drawn_rates_follow_the_distribution(epoch: int) -> None:
     curriculum = Curriculum(RATES, epochs=10, epoch_batches=7)
     generator = np.random.default_rng(epoch)
-    drawn = [curriculum(7 * epoch + k % 7, generator) for k in range(4000)]
+    drawn = [curriculum(7 * epoch + k % 7, generator.random(), 0.5).hz for k in range(4000)]
     counts = [drawn.count(hz) for hz in RATES]
     assert chisquare(counts, 4000 * curriculum.probabilities(epoch)).pvalue > 1e-3
 
 
+def test_equally_spaced_quantiles_give_the_exact_shares() -> None:
+    curriculum = Curriculum(RATES, epochs=2, epoch_batches=1)
+    drawn = [curriculum(1, (k + 0.5) / 100, 0.5).hz for k in range(100)]
+    assert [drawn.count(hz) / 100 for hz in RATES] == pytest.approx([0.3, 0.1, 0.15, 0.2, 0.25])
+
+
 def test_a_curriculum_of_one_rate_draws_like_one_rate() -> None:
-    first, second = np.random.default_rng(3), np.random.default_rng(3)
-    assert Curriculum([20.0], 5, 5)(12, first) == OneRate(20.0)(12, second)
-    assert first.random() == second.random()
+    assert Curriculum([20.0], 5, 5)(12, 0.7, 0.2) == OneRate(20.0)(12, 0.7, 0.2) == Timing(20.0)
+
+
+def test_windows_of_any_length_lie_between_the_hop_and_50_ms() -> None:
+    timing = AnyWindow(Curriculum(RATES, epochs=1, epoch_batches=1))
+    drawn = [timing(1, (k % 40 + 0.5) / 40, (k // 40 + 0.5) / 40) for k in range(1600)]
+    assert all(1e6 / hz <= length <= 50_000 for hz, length in drawn)
+    assert sum(length == 50_000 for _, length in drawn) / 1600 == pytest.approx(0.5 + 0.5 / 15, abs=0.01)
+    at_200 = [length for hz, length in drawn if hz == 200.0]
+    assert at_200.count(5_000) / len(at_200) == pytest.approx(0.25, abs=0.03)
+    between = [length for length in at_200 if 5_000 < length < 50_000]
+    assert np.median(between) == pytest.approx(np.sqrt(5_000 * 50_000), rel=0.1)
+
+
+class Recording(NamedTuple):
+    start_us: int
+    end_us: int
+
+
+def test_over_all_clips_of_a_gen1_like_set_each_rate_has_its_share_in_every_epoch() -> None:
+    recordings = [Recording(0, 60_000_000)] * 40
+    labelled = [np.arange(1_000_000, 60_000_000, 500_000) for _ in recordings]
+    curriculum = Curriculum(RATES, epochs=6, epoch_batches=200)
+    plan = TrainingPlan(recordings, labelled, steps=21, random=16, streams=16, timing=curriculum, seed=3)
+    batches = plan.batches()
+    for epoch in range(6):
+        clips = np.array([[clip.hz for clip in batch] for batch in islice(batches, 200)])
+        for kind in (clips, clips[:, 16:]):  # all of them, and streams alone
+            shares = [float(np.mean(kind == hz)) for hz in RATES]
+            assert shares == pytest.approx(curriculum.probabilities(epoch).tolist(), abs=0.025)
 
 
 @pytest.mark.parametrize("rates", [[], [40, 20], [20, 20]])

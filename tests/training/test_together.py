@@ -74,7 +74,7 @@ def precision(case: str) -> torch.dtype:
 
 def clips_of(plan: TrainingPlan, case: str) -> list[Clip]:
     """Of 20 Hz; with a teacher, those of the second process of 40 Hz."""
-    canonical, faster = (next(replace(plan, rate=OneRate(hz)).batches()) for hz in (20.0, 40.0))
+    canonical, faster = (next(replace(plan, timing=OneRate(hz)).batches()) for hz in (20.0, 40.0))
     return [faster[lane] if "teacher" in case and lane % 2 else clip for lane, clip in enumerate(canonical)]
 
 

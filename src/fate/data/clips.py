@@ -6,11 +6,12 @@ batches, and training goes on in the middle of an epoch by asking for the next n
 
 Lanes are of two kinds, and a batch may mix them as RVT does:
 
-- a *random* lane holds a new clip every time, which ends at some labelled time; memory begins anew with each;
-- a *stream* lane goes through one recording after another, clip by clip; memory begins anew where a recording does.
+- a *random* lane holds a new clip every time, which ends at some labelled time; its state is reset with each;
+- a *stream* lane reads one recording after another, clip by clip; its state is reset where a recording or a new rate
+  begins.
 
-Windows end at whole multiples of the hop after the recording's start. At a rate f window and hop are 1 / f; with
-``window_us`` windows keep one length (50 ms, say) at any hop.
+Windows end at whole multiples of the hop after the recording's start. The hop is 1 / f at rate f. A window is as long
+as the hop, or longer: then windows overlap.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ class Clip(NamedTuple):
     first: int  #: number of the first window
     steps: int  #: T
     begins: bool  #: whether memory begins anew
-    seed: int  #: of the augmentation: one for all clips of a stream's recording
-    stream: bool = False  #: whether it is a part of a stream of training, and not alone
+    seed: int  #: of the augmentation; a stream keeps it until its state is reset
+    stream: bool = False  #: whether the clip is part of a stream in training
+    window_us: int | None = None  #: length of a window; None: as long as the hop, 1 / hz
 
     @property
     def is_empty(self) -> bool:
@@ -59,8 +61,18 @@ class Clip(NamedTuple):
 #: The rate of the windows that detectors are first trained on, and that a teacher sees.
 CANONICAL_HZ = 20.0
 NOTHING = Clip(-1, 20.0, 0, 0, True, 0)
-#: From a step of training and a generator to a rate; see ``training.curriculum``.
-DrawRate = Callable[[int, np.random.Generator], float]
+
+
+class Timing(NamedTuple):
+    """The rate of a clip's windows, and their length."""
+
+    hz: float
+    window_us: int | None = None  #: None: as long as the hop, 1 / hz
+
+
+#: From the index of a batch and two numbers in [0, 1) to a timing. The first number is the quantile of the rate, the
+#: second that of the window's length, so that equally spaced quantiles give exact shares; see ``training.curriculum``.
+DrawTiming = Callable[[int, float, float], Timing]
 
 
 @dataclass(frozen=True)
@@ -148,15 +160,21 @@ class ImageGrid(Grid):
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Batches without end, each of ``random`` clips and of the next clip of ``streams`` streams.
+    """An endless sequence of batches. Each holds ``random`` clips and the next clip of each of ``streams`` streams.
+
+    Random clips draw their timing independently. A stream draws a new one after every ``rate_clips`` clips. A stream
+    that kept its rate for a whole recording would not do: a recording has ten times as many clips at 200 Hz as at
+    20 Hz, so most clips would be at 200 Hz, whatever the curriculum says. At each draw the streams share equally spaced
+    quantiles, so the share of each rate among them equals its probability as closely as their number allows.
 
     Attributes:
-        recordings: of the dataset.
-        labelled_us: of each recording, the labelled times; recordings without any are not used.
+        recordings: the recordings of the dataset.
+        labelled_us: the labelled times of each recording; recordings without any are not used.
         steps: T, windows in a clip.
-        random, streams: lanes of each kind.
-        rate: draws a clip's rate; a stream keeps it for a whole recording.
-        seed: everything follows from it.
+        random, streams: number of clips of each kind in a batch.
+        timing: draws the rate and the window length of a clip.
+        seed: determines everything that is drawn.
+        rate_clips: clips after which a stream draws a new timing.
     """
 
     recordings: Sequence[Span]
@@ -164,8 +182,9 @@ class TrainingPlan:
     steps: int
     random: int
     streams: int
-    rate: DrawRate
+    timing: DrawTiming
     seed: int = 0
+    rate_clips: int = 20
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.random < 0 or self.streams < 0 or self.random + self.streams < 1:
@@ -173,22 +192,35 @@ class TrainingPlan:
                 f"clips of {self.steps} windows in {self.random} random and {self.streams} stream lanes were asked for;"
                 " expected at least one window and one lane"
             )
+        if self.rate_clips < 1:
+            raise FateError(f"rate_clips={self.rate_clips} was given; expected at least 1 clip")
         if not self.usable:
             raise FateError("no recording has labels; training needs some")
 
     @property
     def usable(self) -> list[int]:
-        """Recordings with labels."""
+        """Indices of the recordings with labels."""
         return [number for number, times in enumerate(self.labelled_us) if len(times)]
 
     def batches(self, first: int = 0) -> Iterator[list[Clip]]:
-        """The batches from number ``first`` on: random lanes, then streams."""
+        """The batches from index ``first`` on: random clips, then streams."""
         lanes = [_Stream(self, lane) for lane in range(self.streams)]
         times = np.array([len(self.labelled_us[number]) for number in self.usable], np.int64)
+        timings: list[Timing] = []
         for number in count():
-            clips = [lane.next(number) for lane in lanes]
+            if number % self.rate_clips == 0:
+                timings = self._stream_timings(number)
+            clips = [lane.next(timing) for lane, timing in zip(lanes, timings, strict=True)]
             if number >= first:
                 yield [self._random(number, lane, times) for lane in range(self.random)] + clips
+
+    def _stream_timings(self, number: int) -> list[Timing]:
+        """A timing for each stream, from the batch of that index on."""
+        generator = np.random.default_rng([self.seed, 3, number])
+        quantiles = [
+            (generator.permutation(self.streams) + generator.random()) / max(self.streams, 1) for _ in range(2)
+        ]
+        return [self.timing(number, float(u), float(v)) for u, v in zip(*quantiles, strict=True)]
 
     def _random(self, number: int, lane: int, times: NDArray[np.int64]) -> Clip:
         """A clip whose last window stands for a labelled time, all of them equally likely."""
@@ -197,44 +229,62 @@ class TrainingPlan:
         place = int(np.searchsorted(np.cumsum(times), of_all, side="right"))
         recording = self.usable[place]
         time = self.labelled_us[recording][of_all - int(times[:place].sum())]
-        hz = self.rate(number, generator)
+        hz, length_us = self.timing(number, float(generator.random()), float(generator.random()))
         last = int(Grid.of(self.recordings[recording], hz).nearest(np.array([time]))[0])
         seed = int(generator.integers(2**62))
-        return Clip(recording, hz, max(last - self.steps + 1, 0), self.steps, True, seed)
+        return Clip(recording, hz, max(last - self.steps + 1, 0), self.steps, True, seed, False, length_us)
 
 
 class _Stream:
-    """A lane that goes through recording after recording, in an order of its own.
+    """A lane that reads one recording after another, in its own random order.
 
-    Of each it takes what lies from a clip before the first label to the last label.
+    Of each recording it takes the span from one clip before the first label to the last label. Where its rate changes
+    within a recording it goes on at the same time, with its state reset.
     """
 
     def __init__(self, plan: TrainingPlan, lane: int) -> None:
         self.plan, self.lane = plan, lane
         self.cycle = 0
         self.order: list[int] = []
-        self.left: list[Clip] = []
+        self.last: Clip | None = None  # None: the next clip begins a recording
 
-    def next(self, step: int) -> Clip:
-        """The clip for this step of training; steps must be asked for in order."""
-        if not self.left:
-            self.left = self._clips(step)
-        return self.left.pop()
+    def next(self, timing: Timing) -> Clip:
+        """The clip for the next batch."""
+        hz, length_us = timing
+        if self.last is None:
+            clip = self._first(self._next_recording(), hz, None)
+        elif self.last.hz == hz:
+            clip = self.last._replace(first=self.last.first + self.plan.steps, begins=False)
+        else:
+            clip = self._first(self.last.recording, hz, self.last)
+        clip = clip._replace(window_us=length_us)
+        grid = Grid.of(self.plan.recordings[clip.recording], hz)
+        last_label = int(grid.nearest(self.plan.labelled_us[clip.recording][-1:])[0])
+        if clip.first > last_label:  # a coarser rate has no window left behind the clip before
+            self.last = None
+            return self.next(timing)
+        self.last = clip if clip.first + clip.steps <= last_label else None
+        return clip
 
-    def _clips(self, step: int) -> list[Clip]:
-        """Those of the next recording, last first."""
-        plan = self.plan
+    def _next_recording(self) -> int:
         if not self.order:
-            drawn = np.random.default_rng([plan.seed, 1, self.lane, self.cycle])
-            self.order = drawn.permutation(plan.usable).tolist()
+            drawn = np.random.default_rng([self.plan.seed, 1, self.lane, self.cycle])
+            self.order = drawn.permutation(self.plan.usable).tolist()
             self.cycle += 1
-        recording = self.order.pop()
-        generator = np.random.default_rng([plan.seed, 2, self.lane, self.cycle, recording])
-        hz, seed = plan.rate(step, generator), int(generator.integers(2**62))
-        ends = Grid.of(plan.recordings[recording], hz).nearest(plan.labelled_us[recording][[0, -1]])
-        start = max(int(ends[0]) - plan.steps + 1, 0)
-        places = range(start, int(ends[1]) + 1, plan.steps)
-        return [Clip(recording, hz, place, plan.steps, place == start, seed, True) for place in reversed(places)]
+        return self.order.pop()
+
+    def _first(self, recording: int, hz: float, before: Clip | None) -> Clip:
+        """The first clip of a recording at a rate, or the first one behind the clip ``before``."""
+        plan = self.plan
+        grid = Grid.of(plan.recordings[recording], hz)
+        if before is None:
+            first = max(int(grid.nearest(plan.labelled_us[recording][:1])[0]) - plan.steps + 1, 0)
+        else:
+            behind = Grid.of(plan.recordings[recording], before.hz)
+            seen_us = behind.end_us(before.first + before.steps - 1) - grid.start_us
+            first = -(-seen_us // grid.hop_us)
+        generator = np.random.default_rng([plan.seed, 2, self.lane, self.cycle, recording, first])
+        return Clip(recording, hz, first, plan.steps, True, int(generator.integers(2**62)), True)
 
 
 def evaluation_batches(

@@ -184,7 +184,7 @@ class ClipReader:
             nothing = (Window(0, 50_000), self._nothing)
             return _Lane([nothing] * steps, None, [None] * steps, [-1] * steps, [nothing] * teacher_steps)
         source = self.recordings[clip.recording]
-        grid = Grid.of(source, clip.hz, self.window_us)
+        grid = Grid.of(source, clip.hz, clip.window_us or self.window_us)
         windows = [grid.window(clip.first + t) for t in range(clip.steps)]
         found, times = self._labels(clip, grid)
         change = self._drawn(clip, found)

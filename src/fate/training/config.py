@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fate.errors import FateError
 
-StrategyName = Literal["supervised", "multi_frequency", "consistency", "interpolation", "fat"]
+StrategyName = Literal["supervised", "multi_frequency", "consistency", "interpolation", "fat", "any_rate"]
 STRATEGIES: tuple[str, ...] = get_args(StrategyName)
 #: The rates of the paper's tables.
 RATES = (20.0, 40.0, 80.0, 100.0, 200.0)
@@ -56,6 +56,7 @@ class DataConfig(_Frozen):
     steps: Positive = Field(21, description="windows in a clip; the paper: 21 on Gen1, 10 on 1Mpx")
     random: Count = Field(16, description="clips of a batch from anywhere, with fresh memory; half of the paper's 32")
     streams: Count = Field(16, description="clips of a batch that go on where the last one ended, memory carried")
+    rate_clips: Positive = Field(20, description="clips after which a stream draws a new rate")
     augmentation: Literal["paper", "rvt", "none"] = Field("paper", description="fate.events.transforms")
     workers: Count = Field(4, description="processes that load")
     resident_gb: float = Field(
@@ -274,8 +275,8 @@ def _check(config: TrainConfig, source: str) -> None:
             raise FateError(
                 f"{source}: data.{name} = {lanes} clips cannot be dealt to {processes} processes; expected a multiple"
             )
-    if config.strategy.name == "fat" and config.strategy.labels is None:
+    if config.strategy.name in ("fat", "any_rate") and config.strategy.labels is None:
         raise FateError(
-            f"{source}: strategy.labels is missing; fat learns from dense labels: make them with"
+            f"{source}: strategy.labels is missing; {config.strategy.name} learns from dense labels: make them with"
             " fate densify MODEL DATASET --out DIR and give strategy.labels=DIR"
         )

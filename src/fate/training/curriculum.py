@@ -14,7 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.data.clips import Timing
+from fate.data.teacher_windows import CANONICAL_US
 from fate.errors import FateError
+from fate.events.window import window_us
+
+#: Shares of clips whose windows are 50 ms long, and as long as the hop, where lengths are drawn.
+CANONICAL_SHARE, HOP_SHARE = 0.5, 0.25
 
 
 @dataclass(frozen=True)
@@ -45,19 +51,51 @@ class Curriculum:
         mass = (1 - alpha) * lowest + alpha * weights
         return np.asarray(mass / mass.sum(), np.float64)
 
-    def __call__(self, batch: int, generator: np.random.Generator) -> float:
-        """The rate of one clip in the batch of that number."""
-        chances = self.probabilities(batch // self.epoch_batches)
-        return float(self.rates[int(generator.choice(len(self.rates), p=chances))])
+    def __call__(self, batch: int, rate_quantile: float, window_quantile: float) -> Timing:
+        """The timing of one clip in the batch of that index; windows are as long as the hop.
+
+        Args:
+            batch: index of the batch.
+            rate_quantile: in [0, 1); the rate is the inverse of the cumulative p_r there.
+            window_quantile: not used here.
+        """
+        return Timing(self.rate(batch, rate_quantile))
+
+    def rate(self, batch: int, quantile: float) -> float:
+        """The rate, Hz, at that quantile of p_r in the epoch of the batch."""
+        sums = np.cumsum(self.probabilities(batch // self.epoch_batches))
+        index = int(np.searchsorted(sums, quantile * sums[-1], side="right"))
+        return float(self.rates[min(index, len(self.rates) - 1)])
+
+
+@dataclass(frozen=True)
+class AnyWindow:
+    """Draws a rate from a curriculum and, independently, how long windows are: hop ≤ window ≤ 50 ms.
+
+    Half of the clips have the canonical 50 ms, which is what overlapping windows have at every rate. A quarter have
+    windows as long as the hop, the paper's case. The others lie between, evenly in the logarithm of the length.
+    """
+
+    curriculum: Curriculum
+
+    def __call__(self, batch: int, rate_quantile: float, window_quantile: float) -> Timing:
+        """The timing of one clip; arguments as of a curriculum, the second quantile draws the window's length."""
+        hz = self.curriculum.rate(batch, rate_quantile)
+        hop = window_us(hz)
+        if hop >= CANONICAL_US or window_quantile < CANONICAL_SHARE:
+            return Timing(hz, max(hop, CANONICAL_US))
+        if window_quantile < CANONICAL_SHARE + HOP_SHARE:
+            return Timing(hz, hop)
+        between = (window_quantile - CANONICAL_SHARE - HOP_SHARE) / (1 - CANONICAL_SHARE - HOP_SHARE)
+        return Timing(hz, round(hop * (CANONICAL_US / hop) ** between))
 
 
 @dataclass(frozen=True)
 class OneRate:
-    """Always the same rate."""
+    """Always the same rate, with windows as long as the hop."""
 
     hz: float
 
-    def __call__(self, batch: int, generator: np.random.Generator) -> float:
-        """The rate; a number is drawn all the same, so that clips are those of a curriculum of one rate."""
-        generator.choice(1, p=[1.0])
-        return self.hz
+    def __call__(self, batch: int, rate_quantile: float, window_quantile: float) -> Timing:
+        """The timing; arguments as of a curriculum, not used here."""
+        return Timing(self.hz)

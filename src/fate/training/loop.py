@@ -118,8 +118,8 @@ def build(config: TrainConfig) -> Parts:
     own = own_labels(dataset)
     labelled = [_times(own(number, 0.0)) for number in range(len(dataset.labelled))]
     plan = TrainingPlan(
-        dataset.labelled, labelled, config.data.steps, config.data.random, config.data.streams, strategy.rate(),
-        config.run.seed,
+        dataset.labelled, labelled, config.data.steps, config.data.random, config.data.streams, strategy.timing(),
+        config.run.seed, config.data.rate_clips,
     )  # fmt: skip
     return Parts(config, dataset, validation, detector, strategy, plan, _device(config))
 

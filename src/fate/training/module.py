@@ -17,11 +17,13 @@ from torch import Tensor, distributed, nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
+from fate.data.clips import Clip
 from fate.data.loading import ClipBatch
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
+from fate.events.window import window_us
 from fate.models import state as states
-from fate.models.detector import Detector, step_scale_of
+from fate.models.detector import CANONICAL_US, Detector
 from fate.models.heads.targets import sent
 from fate.models.outputs import Outputs
 from fate.training.config import OptimiserConfig, TrainConfig
@@ -120,7 +122,8 @@ class TrainingModule(LightningModule):
     def training_step(self, batch: ClipBatch, number: int) -> Tensor:
         """The loss of a batch of clips; its terms are kept in ``last_terms``."""
         student = self.student
-        images, scale = _images(student, batch.inputs(self.device))
+        images = _images(student, batch.inputs(self.device))
+        scale = step_scale_of_clips(batch.clips, batch.steps, self.device)
         targets = [targets_of(labels) for labels in batch.labels]
         memory = self._remembered(batch, images)
         features, memory = self._features(images, memory, batch.steps, scale)
@@ -166,8 +169,8 @@ class TrainingModule(LightningModule):
         if part is None:
             return Agreement(said, said)
         with torch.no_grad():
-            images, scale = _images(self.teacher, part.inputs(self.device))
-            levels, _ = self._taught(images, None, part.steps, scale)
+            images = _images(self.teacher, part.inputs(self.device))
+            levels, _ = self._taught(images, None, part.steps, 1.0)
             wanted: Outputs = self.teacher.head([level.index_select(0, theirs) for level in levels])
         return Agreement(said, wanted)
 
@@ -203,11 +206,28 @@ class TrainingModule(LightningModule):
             self._generators = None
 
 
-def _images(detector: Detector, inputs: EventBatch | Tensor) -> tuple[Tensor, float | Tensor]:
-    """What the backbone sees, and the step of time it is told: of events, or of images made before (at 20 Hz)."""
-    if isinstance(inputs, EventBatch):
-        return detector.encoder(inputs), step_scale_of(inputs)
-    return inputs, 1.0
+def _images(detector: Detector, inputs: EventBatch | Tensor) -> Tensor:
+    """What the backbone sees [N, C, H, W]: the encoder's images of events, or images that were made before."""
+    return detector.encoder(inputs) if isinstance(inputs, EventBatch) else inputs
+
+
+def step_scale_of_clips(clips: Sequence[Clip], steps: int, device: torch.device) -> float | Tensor:
+    """The time from one window to the next over 50 ms, which is how far the state advances.
+
+    It follows from the hop, not from the length of windows: windows that overlap are longer than the hop.
+
+    Args:
+        clips: one for each of the B lanes.
+        steps: T, windows in a clip.
+        device: where the result is needed.
+
+    Returns:
+        One number where all clips have the same rate, else [T · B] float32.
+    """
+    scales = [window_us(clip.hz) / CANONICAL_US for clip in clips]
+    if len(set(scales)) == 1:
+        return scales[0]
+    return sent(torch.tensor(scales).repeat(steps), device)
 
 
 def one_cycle(step: int, steps: int, settings: OptimiserConfig) -> float:

@@ -135,8 +135,8 @@ def _load(parts: Parts) -> _Loaded:
     """
     plan = parts.plan
     last = parts.config.steps * parts.config.run.accumulate - 1
-    late = replace(plan, rate=lambda _, generator: plan.rate(last, generator))
-    planned = [next(each.batches()) for each in ([plan] if isinstance(plan.rate, OneRate) else [plan, late])]
+    late = replace(plan, timing=lambda _, rate_quantile, length: plan.timing(last, rate_quantile, length))
+    planned = [next(each.batches()) for each in ([plan] if isinstance(plan.timing, OneRate) else [plan, late])]
     reader = parts.reader()
     began = time.perf_counter()
     whole = [reader.batch(clips) for clips in planned]

@@ -5,6 +5,7 @@
     consistency      the same, and a mean teacher at 20 Hz that the student agrees with
     interpolation    every rate, labels at every window by interpolating those there are
     fat              every rate, labels at every window by detecting and tracking (phase 1), and the mean teacher
+    any_rate         fat, with windows of any length from the hop to 50 ms; ours, not the paper's
 
 Each is a small class; what it does not say, the one above it does. Losses are those of the detector's own head, with
 the weight w_v of every target: 1 for ground truth, its score for a generated label (the paper's equation for w_v).
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fate.data.clips import DrawRate, Grid
+from fate.data.clips import DrawTiming, Grid
 from fate.data.dataset import Dataset
 from fate.data.loading import LabelsOf
 from fate.densify.interpolation import interpolate
@@ -33,7 +34,7 @@ from fate.models.heads.targets import mean_over_processes
 from fate.models.outputs import Outputs, Targets
 from fate.training.config import StrategyConfig, TrainConfig
 from fate.training.consistency import consistency, followed
-from fate.training.curriculum import Curriculum, OneRate
+from fate.training.curriculum import AnyWindow, Curriculum, OneRate
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ class Supervised:
     def check(self, dataset: Dataset) -> None:
         """Refuse a dataset, or what goes with it, before training begins rather than epochs later."""
 
-    def rate(self) -> DrawRate:
-        """How the rate of a clip is drawn."""
+    def timing(self) -> DrawTiming:
+        """What draws the rate and the window length of a clip."""
         return OneRate(self.settings.rates[0])
 
     def labels(self, recordings: Sequence[Any], own: LabelsOf) -> LabelsOf:
@@ -91,8 +92,12 @@ class Supervised:
 class MultiFrequency(Supervised):
     """Every rate of the curriculum, the labels there are."""
 
-    def rate(self) -> DrawRate:
-        """Each clip draws its own."""
+    def timing(self) -> DrawTiming:
+        """A rate of the curriculum; windows are as long as the hop."""
+        return self.curriculum()
+
+    def curriculum(self) -> Curriculum:
+        """The shares of the rates, epoch by epoch."""
         run = self.config.run
         return Curriculum(self.settings.rates, run.epochs, run.epoch_steps * run.accumulate)
 
@@ -160,12 +165,21 @@ class FAT(Consistency):
         return self.settings.labels
 
 
+class AnyRate(FAT):
+    """FAT with windows that are longer than the hop in three of four clips: the student learns any of both."""
+
+    def timing(self) -> DrawTiming:
+        """A rate of the curriculum, and a window length from the hop to 50 ms."""
+        return AnyWindow(self.curriculum())
+
+
 STRATEGIES: dict[str, type[Supervised]] = {
     "supervised": Supervised,
     "multi_frequency": MultiFrequency,
     "consistency": Consistency,
     "interpolation": Interpolation,
     "fat": FAT,
+    "any_rate": AnyRate,
 }
 
 
