@@ -70,6 +70,23 @@ def aedat2(_: Path) -> list[bytes]:
     ]
 
 
+def aedat3(_: Path) -> list[bytes]:
+    from tests.formats.test_aedat3 import EAR, FRAME, HEADER, IMU, SPECIAL, polarity, some_rows
+
+    rows = some_rows(60)
+    return [
+        HEADER + polarity(rows[:20]),
+        HEADER + SPECIAL + polarity(rows[:30]) + FRAME + IMU + polarity(rows[30:]) + EAR,
+        HEADER + polarity(rows[:10]) + polarity(some_rows(10), source=2) + polarity(some_rows(30, 1 << 31)),
+    ]
+
+
+def atis_bin(_: Path) -> list[bytes]:
+    from tests.formats.test_atis_bin import record, saccade
+
+    return [saccade(40, 34, 34), saccade(200, 240, 180), saccade(30, 34, 34) + record(0, 0, 240, 0) * 2]
+
+
 def event_stream(_: Path) -> list[bytes]:
     body = b"".join(
         bytes([(dt << 1) | p]) + np.array([x, y], "<u2").tobytes() for dt, p, x, y in [(3, 1, 5, 7), (0, 0, 9, 1)] * 30
@@ -179,7 +196,9 @@ SEEDS: dict[str, tuple[str, Callable[[Path], list[bytes]]]] = {
     "npy": (".npy", written("npy", ".npy")),
     "csv": (".csv", written("csv", ".csv")),
     "aedat2": (".aedat", aedat2),
+    "aedat3": (".aedat", aedat3),
     "aedat4": (".aedat4", aedat4),
+    "bin": (".bin", atis_bin),
     "es": (".es", event_stream),
     "ros-bag": (".bag", bag("ros1")),
     "ros-mcap": (".mcap", bag("mcap")),

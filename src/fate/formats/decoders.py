@@ -15,6 +15,8 @@ DECODERS: dict[str, str] = {
     "evt21": "fate.formats.evt2:Evt21Decoder",
     "evt3": "fate.formats.evt3:Evt3Decoder",
     "aedat2": "fate.formats.aedat2:Aedat2Decoder",
+    "aedat3": "fate.formats.aedat3:Aedat3Decoder",
+    "bin": "fate.formats.atis_bin:AtisBinDecoder",
     "es": "fate.formats.event_stream:EventStreamDecoder",
     "csv": "fate.formats.text:TextDecoder",
 }
