@@ -157,6 +157,27 @@ def ros_messages(folder: Path) -> list[bytes]:
     return found
 
 
+def ros_codecs(_: Path) -> list[bytes]:
+    from tests.formats.test_ros import CONTENTS, runs_of_rows
+
+    return [content(runs_of_rows(n, 1000, n), 1_000_000) for content in CONTENTS.values() for n in (1, 40)]
+
+
+def try_ros_codecs(data: bytes) -> str:
+    """Every decoder takes any bytes: no content of a message may make it fail."""
+    from fate.formats.columns import Tally, check
+    from fate.formats.ros import DECODERS
+    from fate.formats.ros_codecs import BasedDecoder
+
+    for cls, _ in DECODERS.values():
+        decoder = cls()
+        if isinstance(decoder, BasedDecoder):
+            for part in (data[::2], data):
+                decoder.start_message(int.from_bytes(data[:8], "little"))
+                check(decoder.decode(part)[0], None, Tally())
+    return "read"
+
+
 def try_ecf(data: bytes) -> str:
     from fate.formats.ecf import decode_chunk
 
@@ -202,9 +223,14 @@ SEEDS: dict[str, tuple[str, Callable[[Path], list[bytes]]]] = {
     "es": (".es", event_stream),
     "ros-bag": (".bag", bag("ros1")),
     "ros-mcap": (".mcap", bag("mcap")),
+    "ros-codecs": ("", ros_codecs),
     "ros-messages": ("", ros_messages),
 }
-IN_MEMORY = {"ecf": try_ecf, "ros-messages": try_ros_message}  # pieces of a format, without a file around them
+IN_MEMORY = {
+    "ecf": try_ecf,
+    "ros-codecs": try_ros_codecs,
+    "ros-messages": try_ros_message,
+}  # pieces of a format, without a file around them
 
 
 def mutated(seeds: list[bytes], random: Random) -> bytes:
