@@ -70,6 +70,23 @@ def aedat2(_: Path) -> list[bytes]:
     ]
 
 
+def aedat3(_: Path) -> list[bytes]:
+    from tests.formats.test_aedat3 import EAR, FRAME, HEADER, IMU, SPECIAL, polarity, some_rows
+
+    rows = some_rows(60)
+    return [
+        HEADER + polarity(rows[:20]),
+        HEADER + SPECIAL + polarity(rows[:30]) + FRAME + IMU + polarity(rows[30:]) + EAR,
+        HEADER + polarity(rows[:10]) + polarity(some_rows(10), source=2) + polarity(some_rows(30, 1 << 31)),
+    ]
+
+
+def atis_bin(_: Path) -> list[bytes]:
+    from tests.formats.test_atis_bin import record, saccade
+
+    return [saccade(40, 34, 34), saccade(200, 240, 180), saccade(30, 34, 34) + record(0, 0, 240, 0) * 2]
+
+
 def event_stream(_: Path) -> list[bytes]:
     body = b"".join(
         bytes([(dt << 1) | p]) + np.array([x, y], "<u2").tobytes() for dt, p, x, y in [(3, 1, 5, 7), (0, 0, 9, 1)] * 30
@@ -140,6 +157,27 @@ def ros_messages(folder: Path) -> list[bytes]:
     return found
 
 
+def ros_codecs(_: Path) -> list[bytes]:
+    from tests.formats.test_ros import CONTENTS, runs_of_rows
+
+    return [content(runs_of_rows(n, 1000, n), 1_000_000) for content in CONTENTS.values() for n in (1, 40)]
+
+
+def try_ros_codecs(data: bytes) -> str:
+    """Every decoder takes any bytes: no content of a message may make it fail."""
+    from fate.formats.columns import Tally, check
+    from fate.formats.ros import DECODERS
+    from fate.formats.ros_codecs import BasedDecoder
+
+    for cls, _ in DECODERS.values():
+        decoder = cls()
+        if isinstance(decoder, BasedDecoder):
+            for part in (data[::2], data):
+                decoder.start_message(int.from_bytes(data[:8], "little"))
+                check(decoder.decode(part)[0], None, Tally())
+    return "read"
+
+
 def try_ecf(data: bytes) -> str:
     from fate.formats.ecf import decode_chunk
 
@@ -179,13 +217,20 @@ SEEDS: dict[str, tuple[str, Callable[[Path], list[bytes]]]] = {
     "npy": (".npy", written("npy", ".npy")),
     "csv": (".csv", written("csv", ".csv")),
     "aedat2": (".aedat", aedat2),
+    "aedat3": (".aedat", aedat3),
     "aedat4": (".aedat4", aedat4),
+    "bin": (".bin", atis_bin),
     "es": (".es", event_stream),
     "ros-bag": (".bag", bag("ros1")),
     "ros-mcap": (".mcap", bag("mcap")),
+    "ros-codecs": ("", ros_codecs),
     "ros-messages": ("", ros_messages),
 }
-IN_MEMORY = {"ecf": try_ecf, "ros-messages": try_ros_message}  # pieces of a format, without a file around them
+IN_MEMORY = {
+    "ecf": try_ecf,
+    "ros-codecs": try_ros_codecs,
+    "ros-messages": try_ros_message,
+}  # pieces of a format, without a file around them
 
 
 def mutated(seeds: list[bytes], random: Random) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import warnings
 from itertools import pairwise
 from pathlib import Path
@@ -56,8 +58,9 @@ def test_the_public_dvs128_recording_has_the_published_counts_and_sums(tmp_path:
         assert len(events) == facts["n"] == 489_834
         assert (int(events.t_us[0]), int(events.t_us[-1])) == (facts["tmin"], facts["tmax"])
         assert int((events.t_us - events.t_us[0]).sum()) == facts["sum_t_rel"]
-        assert int(events.x.sum(dtype=np.int64)) == facts["sum_x"]
-        assert int(events.y.sum(dtype=np.int64)) == facts["sum_y"]
+        # the published sums are of the stored addresses, whose axes are both in reverse
+        assert int(events.x.sum(dtype=np.int64)) == 127 * len(events) - facts["sum_x"]
+        assert int(events.y.sum(dtype=np.int64)) == 127 * len(events) - facts["sum_y"]
         assert int(events.p.sum(dtype=np.int64)) == facts["on"]
         for start in np.random.default_rng(0).integers(events.t_us[0] - 10_000, events.t_us[-1], 30):
             assert recording.read(int(start), int(start) + 70_000) == events.between(int(start), int(start) + 70_000)
@@ -75,10 +78,91 @@ def test_davis_addresses_give_events_and_count_frames_imu_and_triggers(tmp_path:
         events = recording.read()
         assert recording.sensor == (260, 346)
         assert recording.index().skipped == {"frame samples": 1, "IMU samples": 1, "triggers": 1}
-    assert events.x.tolist() == [345, 0]
-    assert events.y.tolist() == [259, 3]
+    assert events.x.tolist() == [0, 345]
+    assert events.y.tolist() == [0, 256]
     assert events.p.tolist() == [1, 0]
     assert events.t_us.tolist() == [1, 5]
+
+
+@pytest.mark.parametrize(
+    ("chip", "address", "sensor", "expected"),
+    [
+        ("ch.unizh.ini.jaer.chip.retina.DVS128", dvs128(3, 5, 1), (128, 128), (124, 122, 1)),
+        ("ch.unizh.ini.jaer.chip.retina.Tmpdiff128", dvs128(3, 5, 0), (128, 128), (124, 122, 0)),
+        ("eu.seebetter.ini.chips.davis.Davis128", davis(3, 5, 1), (128, 128), (124, 122, 1)),
+        ("eu.seebetter.ini.chips.davis.Davis208PixelParade", davis(3, 5, 1), (192, 208), (204, 186, 0)),
+        ("eu.seebetter.ini.chips.sbret10.SBret10", davis(3, 5, 1), (180, 240), (236, 174, 1)),
+        ("eu.seebetter.ini.chips.davis.DAVIS240C", davis(3, 5, 0), (180, 240), (236, 174, 0)),
+        ("eu.seebetter.ini.chips.davis.Davis346B", davis(3, 5, 1), (260, 346), (342, 254, 1)),
+        ("eu.seebetter.ini.chips.davis.Davis640", davis(3, 5, 1), (480, 640), (636, 474, 1)),
+        ("ch.unizh.ini.jaer.chip.retina.DVXplorer", davis(3, 5, 1), (480, 640), (3, 5, 1)),
+    ],
+)
+def test_each_chip_is_turned_upright_as_jaer_shows_it(
+    tmp_path: Path, chip: str, address: int, sensor: tuple[int, int], expected: tuple[int, int, int]
+) -> None:
+    path = write(tmp_path, VERSION_LINE + f"# AEChip: {chip}\r\n".encode() + records([address], [5]))
+    with open_recording(path) as recording:
+        events = recording.read()
+        assert recording.sensor == sensor
+        assert ("reversed" in recording.notes["orientation"]) == ("DVXplorer" not in chip)
+    assert (int(events.x[0]), int(events.y[0]), int(events.p[0])) == expected
+
+
+def test_info_says_how_the_picture_was_turned(tmp_path: Path) -> None:
+    path = write(tmp_path, DVS128 + records([dvs128(3, 5, 1)], [5]))
+    command = [sys.executable, "-m", "fate.cli", "info", str(path)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "orientation" in shown
+    assert "rows from the bottom" in shown
+
+
+def test_a_sensor_that_is_passed_does_not_move_the_picture_of_a_known_chip(tmp_path: Path) -> None:
+    path = write(tmp_path, DVS128 + records([dvs128(3, 5, 1)], [5]))
+    with open_recording(path, sensor=(480, 640)) as recording:
+        assert (recording.read().x.tolist(), recording.read().y.tolist()) == ([124], [122])
+
+
+def test_an_event_outside_the_chip_is_reported_with_its_stored_coordinates(tmp_path: Path) -> None:
+    path = write(tmp_path, DAVIS346 + records([davis(1, 1, 1), davis(400, 7, 1)], [5, 6]))
+    with open_recording(path) as recording, pytest.raises(FormatError, match="x = 400"):
+        recording.read()
+
+
+def test_a_davis_of_unknown_size_asks_for_the_sensor(tmp_path: Path) -> None:
+    path = write(tmp_path, VERSION_LINE + b"# AEChip: eu.DavisNext\r\n" + records([davis(1, 2, 1)], [5]))
+    with pytest.raises(FormatError, match=r"DavisNext.*--sensor"):
+        open_recording(path)
+    with open_recording(path, sensor=(100, 200)) as recording:
+        assert (recording.read().x.tolist(), recording.read().y.tolist()) == ([198], [97])
+
+
+@pytest.mark.parametrize(
+    ("name", "share"), [("alex_walking_again", 0.8), ("alex_walking_for_10secs", 0.5)], ids=["clean", "noisy"]
+)
+def test_walkers_stand_upright_in_their_boxes(name: str, share: float) -> None:
+    """Most events lie in the box of the upright walker (x, y, w, h in pixels, t in µs from the first event), more than
+    in the mirrored box, and the head's quarter of the box has more events than the feet's."""
+    folder = REAL / "dvs128"
+    if not folder.is_dir():
+        pytest.skip("the recordings of walkers are not on this machine")
+    total = inside = mirrored = head = feet = 0
+    with open_recording(folder / f"{name}.aedat", cache=False) as recording:
+        for box in np.load(folder / f"{name}_upright_bbox.npy"):
+            middle = recording.start_us + int(box["t"])
+            events = recording.read(middle - 50_000, middle + 50_000)
+            height = (events.y - box["y"]) / box["h"]  # 0 at the top of the box, 1 at its bottom
+            in_rows = (height >= 0) & (height < 1)
+            in_box = in_rows & (events.x >= box["x"]) & (events.x < box["x"] + box["w"])
+            left = 128 - box["x"] - box["w"]
+            total += len(events)
+            inside += int(in_box.sum())
+            mirrored += int((in_rows & (events.x >= left) & (events.x < left + box["w"])).sum())
+            head += int((in_box & (height < 0.25)).sum())
+            feet += int((in_box & (height >= 0.75)).sum())
+    assert inside > share * total
+    assert inside > 1.2 * mirrored
+    assert head > 1.3 * feet
 
 
 def test_dvs128_special_events_are_skipped_and_counted(tmp_path: Path) -> None:
@@ -86,7 +170,7 @@ def test_dvs128_special_events_are_skipped_and_counted(tmp_path: Path) -> None:
     with open_recording(write(tmp_path, data)) as recording:
         events = recording.read()
         assert recording.index().skipped == {"triggers": 1}
-    assert (events.x.tolist(), events.y.tolist(), events.p.tolist()) == ([127, 0], [1, 127], [1, 0])
+    assert (events.x.tolist(), events.y.tolist(), events.p.tolist()) == ([0, 127], [126, 0], [1, 0])
 
 
 def test_time_passes_the_sign_bit_smoothly_and_wraps_after_32_bits(tmp_path: Path) -> None:
@@ -111,7 +195,7 @@ def test_a_header_without_a_chip_means_dvs128_only_when_the_addresses_allow(tmp_
     with pytest.raises(FormatError, match=r"unclear.*sensor"):
         open_recording(unclear)
     with open_recording(unclear, sensor=(180, 240)) as recording:
-        assert (recording.read().x.tolist(), recording.read().y.tolist()) == ([3], [4])
+        assert (recording.read().x.tolist(), recording.read().y.tolist()) == ([236], [175])
 
 
 def test_an_unknown_chip_and_other_versions_are_refused_with_the_way_out(tmp_path: Path) -> None:
@@ -144,7 +228,8 @@ def test_bytes_in_any_pieces_give_the_same_events(rows: list[tuple[int, ...]], c
     data = records([davis(*row[:3]) for row in rows], times) if rows else b""
     whole = Aedat2Decoder((260, 346)).feed(data)
     assert whole.t_us.tolist() == times.tolist()[: len(rows)]
-    assert whole.x.tolist() == [row[0] for row in rows]
+    assert whole.x.tolist() == [345 - row[0] for row in rows]
+    assert whole.y.tolist() == [259 - row[1] for row in rows]
     decoder = Aedat2Decoder((260, 346))
     edges = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
     pieces = [decoder.feed(data[a:b]) for a, b in pairwise(edges)]

@@ -55,7 +55,8 @@ def test_the_public_recording_has_the_published_counts_and_sums(tmp_path: Path, 
         assert (int(events.t_us[0]), int(events.t_us[-1])) == (facts["tmin"], facts["tmax"])
         assert int((events.t_us - events.t_us[0]).sum()) == facts["sum_t_rel"]
         assert int(events.x.sum(dtype=np.int64)) == facts["sum_x"]
-        assert int(events.y.sum(dtype=np.int64)) == facts["sum_y"]
+        # the published sum is of the stored rows, which count from the bottom
+        assert int(events.y.sum(dtype=np.int64)) == 239 * len(events) - facts["sum_y"]
         assert int(events.p.sum(dtype=np.int64)) == facts["on"]
         for start in np.random.default_rng(0).integers(-5000, 999_000, 30):
             assert recording.read(int(start), int(start) + 9_000) == events.between(int(start), int(start) + 9_000)
@@ -68,7 +69,7 @@ def test_every_event_comes_back_whatever_the_pieces(events: list[tuple[int, int,
     whole = EventStreamDecoder((480, 640)).feed(data)
     assert whole.t_us.tolist() == np.cumsum([row[0] for row in events]).tolist()
     assert whole.x.tolist() == [row[1] for row in events]
-    assert whole.y.tolist() == [row[2] for row in events]
+    assert whole.y.tolist() == [479 - row[2] for row in events]
     assert whole.p.tolist() == [row[3] for row in events]
     decoder = EventStreamDecoder((480, 640))
     edges = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
@@ -84,7 +85,21 @@ def test_atis_streams_give_change_events_and_count_exposure_measurements(tmp_pat
         events = recording.read()
         assert recording.index().skipped == {"reset bytes": 1, "exposure measurements": 1}
     assert events.t_us.tolist() == [194, 197]
-    assert (events.x.tolist(), events.y.tolist(), events.p.tolist()) == ([303, 4], [239, 6], [1, 0])
+    assert (events.x.tolist(), events.y.tolist(), events.p.tolist()) == ([303, 4], [0, 233], [1, 0])
+
+
+def test_rows_count_from_the_bottom_of_the_sensor_in_the_header(tmp_path: Path) -> None:
+    path = write(tmp_path, header(1) + dvs_bytes([(1, 2, 0, 1), (1, 2, 479, 1)]))
+    for sensor in (None, (480, 640), (720, 1280)):
+        with open_recording(path, sensor=sensor) as recording:
+            assert recording.read().y.tolist() == [479, 0]
+            assert "bottom" in recording.notes["orientation"]
+
+
+def test_a_row_outside_the_sensor_is_reported_as_stored(tmp_path: Path) -> None:
+    path = write(tmp_path, header(1) + dvs_bytes([(1, 2, 500, 1)]))
+    with open_recording(path) as recording, pytest.raises(FormatError, match="y = 500"):
+        recording.read()
 
 
 def test_reset_bytes_are_skipped_and_counted() -> None:

@@ -281,8 +281,9 @@ def test_a_header_without_size_takes_the_smallest_known_sensor_and_says_so(tmp_p
         ("e.dat", b"% Version 2\n% Width 5\n% Height 5\n", "before the two bytes that give the event type"),
         ("e.dat", b"% Version 2\n% Width 5\n% Height 5\n\x0e\x08", "DAT events of type 14 and 8 bytes"),
         ("e.dat", b"% Version 1\n% Width 5\n% Height 5\n\x0c\x08", "DAT version '1'"),
-        ("e.aedat", b"#!AER-DAT3.1\r\n#Format: RAW\r\n", "is AEDAT '3.1'"),
-        ("e.bin", b"\x00\x01\x02\x03" * 100, "is not an event file that is known here"),
+        ("e.aedat", b"#!AER-DAT3.0\r\n#Format: RAW\r\n", "is AEDAT '3.0'"),
+        ("e.bin", b"\x00\x01\x02\x03" * 100, "is not a .bin recording"),
+        ("e.abc", b"\x00\x01\x02\x03" * 100, "is not an event file that is known here"),
     ],
 )
 def test_files_that_cannot_be_read_are_one_sentence(tmp_path: Path, name: str, content: bytes, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import struct
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from fate.formats.evt3 import Evt3Decoder
 from fate.formats.evt_writers import Evt3Writer
 from fate.formats.header import parse_header
 from fate.formats.opening import open_recording
+from fate.formats.ros import DECODERS
+from fate.formats.ros_codecs import BasedDecoder
 from fate.formats.ros_messages import read_array
 
 rosbag1 = pytest.importorskip("rosbags.rosbag1", reason="reading bags is an extra")
@@ -63,10 +66,12 @@ def array_message(store: Any, kind: str, events: Events, frame: str = "camera") 
     return store.types[ARRAY_TYPE](header=head, height=events.sensor.height, width=events.sensor.width, events=rows)
 
 
-def packet_message(store: Any, kind: str, content: bytes, encoding: str = "evt3", width: int = 640) -> Any:
+def packet_message(
+    store: Any, kind: str, content: bytes, encoding: str = "evt3", width: int = 640, time_base: int = 0
+) -> Any:
     return store.types[PACKET_TYPE](
-        header=header(store, kind), height=480, width=width, seq=3, time_base=0, encoding=encoding, is_bigendian=False,
-        events=np.frombuffer(content, np.uint8),
+        header=header(store, kind), height=480, width=width, seq=3, time_base=time_base, encoding=encoding,
+        is_bigendian=False, events=np.frombuffer(content, np.uint8),
     )  # fmt: skip
 
 
@@ -194,9 +199,9 @@ def test_what_cannot_be_read_is_refused_with_the_reason(tmp_path: Path) -> None:
         with pytest.raises(FormatError, match=says), open_recording(write_bag(folder, "ros1", topics)) as recording:
             recording.read()
 
-    good, mono = packet_message(store, "ros1", b"\0\x80"), packet_message(store, "ros1", b"", "mono")
+    good, trigger = packet_message(store, "ros1", b"\0\x80"), packet_message(store, "ros1", b"", "trigger")
     string = store.types["std_msgs/msg/String"](data="hello")
-    refuse("encoding", {"/e": (PACKET_TYPE, [mono])}, "encoding 'mono'")
+    refuse("encoding", {"/e": (PACKET_TYPE, [trigger])}, "encoding 'trigger'.*libcaer_cmp")
     refuse("none", {"/chat": ("std_msgs/msg/String", [string])}, r"no topic of events.*/chat")
     refuse("odd", {"/e": (PACKET_TYPE, [packet_message(store, "ros1", b"abc")])}, "no whole number of evt3 words")
     refuse("size", {"/e": (PACKET_TYPE, [good, packet_message(store, "ros1", b"", width=3)])}, "first message")
@@ -248,3 +253,148 @@ def test_damaged_bags_give_a_sentence_or_valid_events(kind: str, tmp_path: Path)
 def test_the_decoder_for_packets_is_the_one_for_files(tmp_path: Path) -> None:
     events = some_events(300, start=0)
     assert Evt3Decoder(SENSOR).feed(evt3_words(tmp_path, events)) == events
+
+
+# ---- encodings whose times count from the time base of each message ----------------------------------------------
+
+Row = tuple[int, int, int, int]  # t in µs, x, y, p
+
+
+def mono_content(rows: Sequence[Row], base_ns: int) -> bytes:
+    return b"".join(struct.pack("<IHH", t * 1000 - base_ns, x, p << 15 | y) for t, x, y, p in rows)
+
+
+def libcaer_content(rows: Sequence[Row], base_ns: int) -> bytes:
+    low = (1 << 31) - 1
+    return b"".join(struct.pack("<Ii", x << 17 | y << 2 | p << 1 | 1, t - base_ns // 1000 & low) for t, x, y, p in rows)
+
+
+def libcaer_cmp_content(rows: Sequence[Row], base_ns: int) -> bytes:
+    """Words as a recorder writes them: time and column where they change; neighbouring rows as vectors."""
+    words: list[int] = []
+    high = low = 0
+    column = -1
+    i = 0
+    while i < len(rows):
+        t, x, y, p = rows[i]
+        since = t - base_ns // 1000
+        if since >> 12 != high:
+            high = since >> 12
+            words.append(high)
+        if since & 0xFFF != low:
+            low = since & 0xFFF
+            words.append(1 << 12 | low)
+        if x != column:
+            column = x
+            words.append(2 << 12 | x)
+        run = 1
+        while run < 8 and rows[i + run : i + run + 1] == [(t, x, y + run, p)]:
+            run += 1
+        words += [3 << 12 | p << 11 | y] if run == 1 else [4 << 12 | p << 11 | y, 5 << 12 | (1 << run) - 1]
+        i += run
+    return struct.pack(f"<{len(words)}H", *words)
+
+
+CONTENTS = {"mono": mono_content, "libcaer": libcaer_content, "libcaer_cmp": libcaer_cmp_content}
+
+
+def runs_of_rows(n: int, start: int, seed: int) -> list[Row]:
+    """Events in columns of one to four neighbouring rows, at most 4 s long (``mono`` holds 4.29 s)."""
+    rng = np.random.default_rng(seed)
+    found: list[Row] = []
+    t = start
+    while len(found) < n:
+        t += int(rng.choice([0, 1, 7, 5000]))
+        x, y, p = int(rng.integers(640)), int(rng.integers(470)), int(rng.integers(2))
+        found += [(t, x, y + i, p) for i in range(int(rng.integers(1, 5)))]
+    return found[:n]
+
+
+@pytest.mark.parametrize("encoding", CONTENTS)
+@pytest.mark.parametrize("kind", ["ros1", "mcap"])
+def test_packets_with_a_time_base_come_back_exactly(kind: str, encoding: str, tmp_path: Path) -> None:
+    store = type_store(kind)
+    messages, expected = [], []
+    start = 1_600_000_000_000_000
+    for number in range(60):
+        rows = runs_of_rows(900, start, number)
+        base_ns = start * 1000
+        messages.append(packet_message(store, kind, CONTENTS[encoding](rows, base_ns), encoding, time_base=base_ns))
+        expected += rows
+        start = rows[-1][0]
+    path = write_bag(tmp_path, kind, {"/events": (PACKET_TYPE, messages)})
+    with open_recording(path) as recording:
+        whole = recording.read()
+        assert recording.notes["encoding"] == encoding
+        assert recording.index().num_blocks > 1
+        columns = (column.tolist() for column in (whole.t_us, whole.x, whole.y, whole.p))
+        assert list(zip(*columns, strict=True)) == expected
+        for begin in range(recording.start_us, recording.end_us, (recording.end_us - recording.start_us) // 15):
+            assert recording.read(begin, begin + 40_000) == whole.between(begin, begin + 40_000)
+
+
+def decoded(encoding: str, messages: Sequence[tuple[int, bytes]]) -> tuple[list[Row], dict[str, int]]:
+    decoder = DECODERS[encoding][0]()
+    assert isinstance(decoder, BasedDecoder)
+    rows: list[Row] = []
+    for base_ns, content in messages:
+        decoder.start_message(base_ns)
+        columns, used = decoder.decode(content)
+        assert used == len(content)
+        rows += zip(*(column.tolist() for column in columns), strict=True)
+    return rows, decoder.skipped()
+
+
+def test_times_are_cut_to_whole_microseconds_after_adding_the_base() -> None:
+    rows, _ = decoded("mono", [(1_500, struct.pack("<IHH", 499, 1, 2) + struct.pack("<IHH", 500, 3, 1 << 15 | 4))])
+    assert rows == [(1, 1, 2, 0), (2, 3, 4, 1)]
+
+
+def test_libcaer_times_wrap_within_a_message() -> None:
+    content = struct.pack("<IiIi", 5 << 17 | 6 << 2 | 1, (1 << 31) - 2, 5 << 17 | 6 << 2 | 3, 3)
+    rows, _ = decoded("libcaer", [(7_000_018, content)])
+    assert rows == [(7000 + 2**31 - 2, 5, 6, 0), (7000 + 2**31 + 3, 5, 6, 1)]
+
+
+def slow_libcaer_cmp(messages: Sequence[tuple[int, bytes]]) -> list[Row]:
+    """Word by word, from the description of the encoding."""
+    found: list[Row] = []
+    x = row = polarity = None
+    for base_ns, content in messages:
+        high = low = 0
+        for (word,) in struct.iter_unpack("<H", content):
+            code, value = word >> 12, word & 0xFFF
+            if code == 0:
+                high = value
+            elif code == 1:
+                low = value
+            elif code == 2:
+                x = value & 0x7FF
+            elif code == 3 and x is not None:
+                found.append((base_ns // 1000 + high * 4096 + low, x, value & 0x7FF, value >> 11))
+            elif code == 4:
+                row, polarity = value & 0x7FF, value >> 11
+            elif code == 5 and row is not None:
+                for bit in range(8):
+                    if value >> bit & 1 and x is not None and polarity is not None:
+                        found.append((base_ns // 1000 + high * 4096 + low, x, row + bit, polarity))
+                row += 8
+    return found
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**62), st.lists(st.integers(0, 0xFFFF), max_size=60)), max_size=4))
+def test_any_words_give_what_a_slow_decoder_gives(messages: list[tuple[int, list[int]]]) -> None:
+    contents = [(base, struct.pack(f"<{len(words)}H", *words)) for base, words in messages]
+    rows, skipped = decoded("libcaer_cmp", contents)
+    assert rows == slow_libcaer_cmp(contents)
+    assert skipped.get("unknown words", 0) == sum(word >> 12 > 5 for _, words in messages for word in words)
+
+
+@pytest.mark.parametrize("encoding", CONTENTS)
+def test_a_cut_word_is_refused_as_damage(encoding: str, tmp_path: Path) -> None:
+    store = type_store("ros1")
+    message = packet_message(store, "ros1", bytes(7), encoding)
+    path = write_bag(tmp_path, "ros1", {"/events": (PACKET_TYPE, [message])})
+    with open_recording(path) as recording, pytest.raises(FormatError, match="7 bytes are no whole number") as caught:
+        recording.read()
+    assert str(caught.value).startswith(str(path))

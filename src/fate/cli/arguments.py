@@ -33,7 +33,22 @@ Sort = Annotated[bool, typer.Option("--sort", help="Sort events whose times go b
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not keep the time index on disk.")]
 
 
-FORMATS = ("dat", "evt2", "evt21", "evt3", "hdf5", "aedat2", "aedat4", "es", "npy", "npz", "csv", "ros")
+FORMATS = (
+    "dat",
+    "evt2",
+    "evt21",
+    "evt3",
+    "hdf5",
+    "aedat2",
+    "aedat3",
+    "aedat4",
+    "es",
+    "bin",
+    "npy",
+    "npz",
+    "csv",
+    "ros",
+)
 WRITABLE = ("dat", "evt2", "evt21", "evt3", "prophesee-hdf5", "rvt-hdf5", "npz", "npy", "csv")
 TIME_UNITS = ("s", "ms", "us", "ns")
 

@@ -48,6 +48,7 @@ def _table(found: Info) -> str:
         ("file", found.path),
         ("format", found.format),
         ("sensor", f"{found.width}×{found.height} (x up to {found.x_max}, y up to {found.y_max})"),
+        *([("orientation", found.header["orientation"])] if "orientation" in found.header else []),
         ("events", _number(found.num_events)),
         ("time", f"{found.start_us} to {found.end_us} µs ({found.duration_s:.6f} s)"),
         ("rate", f"{found.rate_hz / 1e6:.3f} Mev/s"),

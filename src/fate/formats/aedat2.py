@@ -10,17 +10,17 @@ What the address means depends on the chip, which newer headers name (``# AEChip
 * DAVIS: bit 31 marks samples of frames and of the IMU; else x is in bits 12-21, y in bits 22-30, polarity in bit 11
   (1 is ON), and bit 10 marks external triggers.
 
-Coordinates are given as they are stored, neither mirrored nor flipped: jAER counts rows from the bottom and shows
-the DVS128 mirrored, so a picture drawn with y = 0 at the top stands on its head.
+Coordinates are turned upright. The files store both axes of the DVS128 and of every DAVIS in reverse: jAER's viewer
+mirrors x and draws y = 0 at the bottom. So x becomes width - 1 - x and y becomes height - 1 - y here. The DVXplorer is
+stored upright. An event outside the chip keeps its stored coordinates, which the check against the sensor then reports.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,21 +30,53 @@ from fate.errors import FormatError
 from fate.events.events import Sensor
 from fate.formats.columns import Columns
 from fate.formats.decoder import Decoder, OutOfBounds
+from fate.formats.sensors import sensor_of_chip
 from fate.formats.source import BLOCK_BYTES, ByteFile, ByteSource, Hints, open_bytes
 
 Layout = Literal["dvs128", "davis"]
 
 RECORD_BYTES = 8
 DVS128 = Sensor(128, 128)
-DAVIS_SENSORS = {"240": Sensor(180, 240), "346": Sensor(260, 346), "640": Sensor(480, 640)}
 MAX_HEADER_BYTES = 8 << 20  # jAER may write all its settings there
 MAX_LINE_BYTES = 64 << 10
 TRIGGERS, FRAME_SAMPLES, IMU_SAMPLES, UNKNOWN = 3, 4, 5, 6  # where they are counted in the state
 
 
+TURNED = "x and y reversed: jAER counts rows from the bottom and columns from the right"
+UPRIGHT = "as stored, upright"
+
+
+class Chip(NamedTuple):
+    """What the addresses of a chip mean.
+
+    Args:
+        layout: where x, y and polarity are in the address.
+        sensor: size of the pixel array, or None if it is not known.
+        turned: whether both axes are stored in reverse.
+        inverted: whether polarity 1 means OFF instead of ON (``layout="davis"`` only).
+    """
+
+    layout: Layout
+    sensor: Sensor | None
+    turned: bool = True
+    inverted: bool = False
+
+
 @compiled
-def _decode(words: Any, davis: bool, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
-    """``words`` [2 n] uint32 → number of events.
+def _decode(
+    words: Any,
+    davis: bool,
+    inverted: int,
+    turned_height: int,
+    turned_width: int,
+    state: Any,
+    t: Any,
+    x: Any,
+    y: Any,
+    p: Any,
+) -> int:
+    """``words`` [2 n] uint32 → number of events. Coordinates below ``turned_height`` and ``turned_width`` are reversed
+    (0 leaves them as stored).
 
     ``state``: previous time (-1 at the start), µs added by wraps, then counts: wraps, triggers or special events,
     frame samples, IMU samples, unknown addresses. Only events move the time: what is skipped may be damaged.
@@ -61,9 +93,9 @@ def _decode(words: Any, davis: bool, state: Any, t: Any, x: Any, y: Any, p: Any)
             if (address >> 10) & 1:
                 state[TRIGGERS] += 1
                 continue
-            x[n] = (address >> 12) & 0x3FF
-            y[n] = (address >> 22) & 0x1FF
-            p[n] = (address >> 11) & 1
+            column = (address >> 12) & 0x3FF
+            row = (address >> 22) & 0x1FF
+            p[n] = ((address >> 11) & 1) ^ inverted
         else:
             if address >> 16:
                 state[UNKNOWN] += 1
@@ -71,9 +103,12 @@ def _decode(words: Any, davis: bool, state: Any, t: Any, x: Any, y: Any, p: Any)
             if address >> 15:
                 state[TRIGGERS] += 1
                 continue
-            x[n] = (address >> 1) & 0x7F
-            y[n] = (address >> 8) & 0x7F
+            column = (address >> 1) & 0x7F
+            row = (address >> 8) & 0x7F
             p[n] = 1 - (address & 1)
+        inside = column < turned_width and row < turned_height
+        x[n] = turned_width - 1 - column if inside else column
+        y[n] = turned_height - 1 - row if inside else row
         time = np.int64(words[2 * i + 1])
         if time + (1 << 31) < previous:
             offset += 1 << 32
@@ -90,7 +125,10 @@ class Aedat2Decoder(Decoder):
     """Records of an AEDAT 2.0 file, without its header.
 
     Args:
+        sensor: size of the chip's pixel array; both axes are reversed within it.
         layout: meaning of the address; unless given, ``"dvs128"`` for a 128×128 sensor and ``"davis"`` for others.
+        turned: False for chips that are stored upright (DVXplorer).
+        inverted: whether polarity 1 means OFF (DAVIS208).
     """
 
     format = "AEDAT2"
@@ -103,12 +141,21 @@ class Aedat2Decoder(Decoder):
         *,
         out_of_bounds: OutOfBounds = "raise",
         layout: Layout | None = None,
+        turned: bool = True,
+        inverted: bool = False,
     ) -> None:
         super().__init__(sensor, out_of_bounds=out_of_bounds)
         self.layout: Layout = layout or _layout_of(self.sensor or DVS128)
+        self.turned, self.inverted = turned, inverted
 
     def fresh(self) -> Self:
-        return type(self)(self.sensor, out_of_bounds=self.out_of_bounds, layout=self.layout)
+        return type(self)(
+            self.sensor,
+            out_of_bounds=self.out_of_bounds,
+            layout=self.layout,
+            turned=self.turned,
+            inverted=self.inverted,
+        )
 
     def initial_state(self) -> NDArray[np.int64]:
         state = super().initial_state()
@@ -119,7 +166,9 @@ class Aedat2Decoder(Decoder):
         n = len(data) // RECORD_BYTES
         words = np.frombuffer(data, ">u4", 2 * n).astype(np.uint32)
         columns = Columns(np.empty(n, np.int64), np.empty(n, np.uint16), np.empty(n, np.uint16), np.empty(n, np.uint8))
-        found = _decode(words, self.layout == "davis", self.state, *columns)
+        height, width = self.sensor or DVS128
+        turned = (height, width) if self.turned else (0, 0)
+        found = _decode(words, self.layout == "davis", int(self.inverted), *turned, self.state, *columns)
         return columns.slice(0, found), n * RECORD_BYTES
 
 
@@ -173,40 +222,47 @@ def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:
         raise FormatError(
             f"{path}: {given}; expected AEDAT 2.0; convert it with the program that recorded it (jAER saves 2.0)"
         )
-    chip = header.fields.get("aechip", "")
-    layout, sensor = _chip(chip) or _without_chip(path, file, header, hints.sensor)
-    notes = {**header.fields, "address layout": "DVS128" if layout == "dvs128" else "DAVIS"}
-    return ByteSource(path, file, Aedat2Decoder(layout=layout), header.num_bytes, hints.sensor or sensor, notes)
+    chip = _chip(header.fields.get("aechip", "")) or _without_chip(path, file, header, hints.sensor)
+    pixels = chip.sensor or hints.sensor
+    if pixels is None:
+        raise FormatError(
+            f"{path}: the size of the chip {header.fields['aechip']!r} is not known, so its picture cannot be turned"
+            " upright; pass --sensor WIDTHxHEIGHT (sensor=(height, width))"
+        )
+    notes = {
+        **header.fields,
+        "address layout": "DVS128" if chip.layout == "dvs128" else "DAVIS",
+        "orientation": TURNED if chip.turned else UPRIGHT,
+    }
+    decoder = Aedat2Decoder(pixels, layout=chip.layout, turned=chip.turned, inverted=chip.inverted)
+    return ByteSource(path, file, decoder, header.num_bytes, hints.sensor or pixels, notes)
 
 
 def _layout_of(sensor: Sensor) -> Layout:
     return "dvs128" if sensor == DVS128 else "davis"
 
 
-def _chip(name: str) -> tuple[Layout, Sensor | None] | None:
-    """Layout and sensor of a chip as jAER names it, such as ``eu.seebetter.ini.chips.davis.Davis346B``."""
+def _chip(name: str) -> Chip | None:
+    """The chip that jAER names so, such as ``eu.seebetter.ini.chips.davis.Davis346B``; None if it is not known."""
     name = name.rpartition(".")[2].lower()
     if "dvs128" in name or "tmpdiff128" in name:
-        return "dvs128", DVS128
-    if name.startswith("sbret"):  # the DAVIS240 before it had that name
-        return "davis", DAVIS_SENSORS["240"]
-    if name.startswith("davi"):
-        number = re.search(r"\d{3}", name)
-        return "davis", DAVIS_SENSORS.get(number[0]) if number else None
+        return Chip("dvs128", DVS128)
+    if name.startswith("dvxplorer"):
+        return Chip("davis", sensor_of_chip(name), turned=False)
+    if name.startswith(("davi", "sbret", "dvs240")):
+        return Chip("davis", sensor_of_chip(name), inverted=name.startswith("davis208"))
     return None
 
 
-def _without_chip(
-    path: Path, file: ByteFile, header: Aedat2Header, asked: Sensor | None
-) -> tuple[Layout, Sensor | None]:
+def _without_chip(path: Path, file: ByteFile, header: Aedat2Header, asked: Sensor | None) -> Chip:
     """The layout the asked sensor implies; else DVS128 where the header is silent and the first addresses allow it."""
     if asked is not None:
-        return _layout_of(asked), asked
+        return Chip(_layout_of(asked), asked)
     chip = header.fields.get("aechip")
     head = file.read(header.num_bytes, BLOCK_BYTES)
     addresses = np.frombuffer(head, ">u4", 2 * (len(head) // RECORD_BYTES))[::2]
     if chip is None and not (addresses >> 16).any():
-        return "dvs128", DVS128
+        return Chip("dvs128", DVS128)
     given = f"the chip {chip!r} is not known" if chip else "the header names no chip and the addresses are not DVS128's"
     raise FormatError(
         f"{path}: {given}, so the meaning of its addresses is unclear; pass --format aedat2 and the sensor: 128x128 for"

@@ -66,6 +66,10 @@ class Decoder(ABC):
         counts = self.state[self.state_size :]
         return {kind: int(n) for kind, n in zip(self.skipped_kinds, counts, strict=True) if n}
 
+    def missing(self) -> str:
+        """What the last record announces and has not come yet, such as ``"12 events"``; empty if nothing is missing."""
+        return ""
+
     def feed(self, data: bytes) -> Events:
         """Events completed by ``data``, which may end in the middle of a record.
 

@@ -15,6 +15,8 @@ DECODERS: dict[str, str] = {
     "evt21": "fate.formats.evt2:Evt21Decoder",
     "evt3": "fate.formats.evt3:Evt3Decoder",
     "aedat2": "fate.formats.aedat2:Aedat2Decoder",
+    "aedat3": "fate.formats.aedat3:Aedat3Decoder",
+    "bin": "fate.formats.atis_bin:AtisBinDecoder",
     "es": "fate.formats.event_stream:EventStreamDecoder",
     "csv": "fate.formats.text:TextDecoder",
 }
@@ -27,8 +29,8 @@ def decoder_for(format: str, sensor: Sequence[int], *, out_of_bounds: OutOfBound
         format: one of ``DECODERS``.
         sensor: ``(height, width)`` in pixels.
         out_of_bounds: ``"raise"``, or ``"drop"`` and count events outside the sensor.
-        options: what the one decoder takes beyond that: ``legacy=True`` for EVT2.1, ``layout="davis"`` for AEDAT2,
-            ``atis=True`` for ES.
+        options: what the one decoder takes beyond that: ``legacy=True`` for EVT2.1, ``layout="davis"`` and
+            ``turned=False`` for AEDAT2, ``atis=True`` for ES.
 
     Example:
         >>> decoder = decoder_for("evt3", (720, 1280))

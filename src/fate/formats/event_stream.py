@@ -7,7 +7,8 @@ The header is ``Event Stream``, three bytes of version, one of the stream's type
 * ATIS: 6 bits of time, polarity, and a bit that marks exposure measurements (skipped here). A byte whose six time
   bits are all set adds 63 µs times its two low bits; with both of them 0 it is a reset.
 
-Time starts at 0. Coordinates are given as they are stored; some readers (faery) turn y upside down.
+Time starts at 0. The format counts rows from the bottom, so y becomes height - 1 - y here; a row outside the sensor
+keeps its stored number, which the check against the sensor then reports.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes
 MAGIC = b"Event Stream"
 HEADER_BYTES = 20
 EVENT_BYTES = 5
+ORIENTATION = "y reversed: Event Stream counts rows from the bottom"
 TYPES = {0: "generic", 1: "DVS", 2: "ATIS", 3: "display", 4: "color", 5: "liquid"}
 
 
 @compiled
-def _decode(data: Any, atis: bool, state: Any, t: Any, x: Any, y: Any, p: Any) -> tuple[int, int]:
-    """``data`` [n] uint8 → number of events, bytes used; the columns have room for n // 5 events.
+def _decode(data: Any, atis: bool, height: int, state: Any, t: Any, x: Any, y: Any, p: Any) -> tuple[int, int]:
+    """``data`` [n] uint8 → number of events, bytes used; the columns have room for n // 5 events. Rows below ``height``
+    are reversed.
 
     ``state``: time in µs, then counts: reset bytes, exposure measurements.
     """
@@ -60,7 +63,8 @@ def _decode(data: Any, atis: bool, state: Any, t: Any, x: Any, y: Any, p: Any) -
         else:
             t[n] = time
             x[n] = np.int64(data[i + 1]) | np.int64(data[i + 2]) << 8
-            y[n] = np.int64(data[i + 3]) | np.int64(data[i + 4]) << 8
+            row = np.int64(data[i + 3]) | np.int64(data[i + 4]) << 8
+            y[n] = height - 1 - row if row < height else row
             p[n] = low >> 1 if atis else low
             n += 1
         i += EVENT_BYTES
@@ -69,7 +73,8 @@ def _decode(data: Any, atis: bool, state: Any, t: Any, x: Any, y: Any, p: Any) -
 
 
 class EventStreamDecoder(Decoder):
-    """Bytes of an Event Stream file of type DVS, or with ``atis`` of type ATIS, without the header."""
+    """Bytes of an Event Stream file of type DVS, or with ``atis`` of type ATIS, without the header. Rows are reversed
+    within the sensor."""
 
     format = "ES"
     state_size = 1
@@ -89,7 +94,8 @@ class EventStreamDecoder(Decoder):
         columns = Columns(
             np.empty(room, np.int64), np.empty(room, np.uint16), np.empty(room, np.uint16), np.empty(room, np.uint8)
         )
-        found, used = _decode(np.frombuffer(data, np.uint8), self.atis, self.state, *columns)
+        height = self.sensor.height if self.sensor else 0
+        found, used = _decode(np.frombuffer(data, np.uint8), self.atis, height, self.state, *columns)
         return columns.slice(0, found), used
 
 
@@ -121,6 +127,11 @@ def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:
             f"{path}: the header gives a sensor of {width}×{height} pixels; pass --sensor WIDTHxHEIGHT"
             " (sensor=(height, width)) to override it"
         )
-    notes = {"version": ".".join(str(part) for part in version), "type": f"{kind} ({TYPES[kind]})"}
-    sensor = hints.sensor or Sensor(height, width)
-    return ByteSource(path, file, EventStreamDecoder(atis=kind == 2), HEADER_BYTES, sensor, notes)
+    notes = {
+        "version": ".".join(str(part) for part in version),
+        "type": f"{kind} ({TYPES[kind]})",
+        "orientation": ORIENTATION,
+    }
+    pixels = Sensor(height, width) if width and height else hints.sensor
+    decoder = EventStreamDecoder(pixels, atis=kind == 2)
+    return ByteSource(path, file, decoder, HEADER_BYTES, hints.sensor or pixels, notes)

@@ -26,7 +26,7 @@ from fate.events.events import Sensor
 from fate.formats.columns import Columns, Tally, check
 from fate.formats.source import Bookmark, EvenBlocks, Source, Tail
 
-VERSION = 2  # raise it when the meaning of anything stored changes: old cache files are then ignored
+VERSION = 3  # raise it when the meaning of anything stored changes: old cache files are then ignored
 THREADS = 2
 MAX_STORED = 10_000  # indexes kept in the cache folder
 RUN_BLOCKS = 16  # decoded at a time by one thread

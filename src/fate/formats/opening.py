@@ -26,8 +26,10 @@ OPENERS: dict[str, str] = {
     "evt3": "fate.formats.raw:open_raw",
     "hdf5": "fate.formats.hdf5:open_hdf5",
     "aedat2": "fate.formats.aedat2:open_aedat2",
+    "aedat3": "fate.formats.aedat3:open_aedat3",
     "aedat4": "fate.formats.aedat4:open_aedat4",
     "es": "fate.formats.event_stream:open_event_stream",
+    "bin": "fate.formats.atis_bin:open_atis_bin",
     "npy": "fate.formats.arrays:open_npy",
     "npz": "fate.formats.arrays:open_npz",
     "csv": "fate.formats.text:open_text",
@@ -40,6 +42,7 @@ TABLES = ("csv", "npy", "npz")  # whose columns may be in any order
 MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x89HDF\r\n\x1a\n", "hdf5"),
     (b"#!AER-DAT4.0", "aedat4"),
+    (b"#!AER-DAT3.1", "aedat3"),
     (b"#!AER-DAT2", "aedat2"),
     (b"#!AER-DAT1", "aedat2"),
     (b"Event Stream", "es"),
@@ -128,7 +131,8 @@ def recognise(path: Path) -> str:
     if head.startswith(b"#!AER-DAT"):
         version = head[9:12].decode("ascii", "replace")
         raise FormatError(
-            f"{path}: is AEDAT {version!r}; versions 2.0 and 4.0 are read; convert it with the program that recorded it"
+            f"{path}: is AEDAT {version!r}; versions 2.0, 3.1 and 4.0 are read; convert it with the program that"
+            " recorded it"
         )
     if prophesee := _prophesee(path, head):
         return prophesee
@@ -140,6 +144,16 @@ def recognise(path: Path) -> str:
         return "csv"
     if suffix == ".dat" and head[0] in (0, 12) and head[1:2] == b"\x08":
         return "dat"
+    if suffix == ".bin":
+        from fate.formats.atis_bin import why_not_atis_bin  # noqa: PLC0415  (most users have no such file)
+
+        reason = why_not_atis_bin(head)
+        if not reason:
+            return "bin"
+        raise FormatError(
+            f"{path}: is not a .bin recording of N-MNIST or N-Caltech101 ({reason}), and no other format has this"
+            " suffix; give the recording itself, or pass --format if you know which it is"
+        )
     if suffix in (".raw", ".dat"):
         raise FormatError(
             f'{path}: has no header that names its format; pass --format evt2, evt21, evt3 or dat (format="evt3")'
@@ -147,7 +161,7 @@ def recognise(path: Path) -> str:
         )
     raise FormatError(
         f"{path}: is not an event file that is known here; known are DAT, RAW (EVT2, EVT2.1, EVT3), HDF5, AEDAT2,"
-        " AEDAT4, ES, NPZ, NPY, CSV and ROS bags"
+        " AEDAT3.1, AEDAT4, ES, BIN (N-MNIST), NPZ, NPY, CSV and ROS bags"
     )
 
 

@@ -3,7 +3,8 @@
 The topic with event messages is read (the one with most messages where there are several). A block is a run of
 messages, and its position the time in ns at which the first of them was received: bags can be asked for the messages
 of a span of time, and nothing finer. Event times are those in the messages: of ``EventArray`` the time of each event
-(usually Unix), of ``EventPacket`` the camera's own clock, as the words give it.
+(usually Unix), of ``EventPacket`` the camera's own clock as the words give it, or, in the encodings of
+``ros_codecs``, the time base of the message and what the words add to it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fate.formats.columns import Columns, join
 from fate.formats.decoder import Decoder
 from fate.formats.evt2 import Evt2Decoder, Evt21Decoder
 from fate.formats.evt3 import Evt3Decoder
+from fate.formats.ros_codecs import BasedDecoder, LibcaerCmpDecoder, LibcaerDecoder, MonoDecoder
 from fate.formats.ros_messages import ARRAY_TYPES, PACKET_TYPES, read_array, read_packet
 from fate.formats.source import BLOCK_BYTES, Bookmark, Hints, Source
 
@@ -28,6 +30,9 @@ DECODERS: dict[str, tuple[type[Decoder], int]] = {  # encoding → decoder, byte
     "evt2": (Evt2Decoder, 4),
     "evt21": (Evt21Decoder, 8),
     "evt3": (Evt3Decoder, 2),
+    "libcaer": (LibcaerDecoder, 8),
+    "libcaer_cmp": (LibcaerCmpDecoder, 2),
+    "mono": (MonoDecoder, 8),
 }
 Result = TypeVar("Result")
 
@@ -158,6 +163,8 @@ class RosSource(Source):
         self._refuse_change(message, (packet.height, packet.width), packet.encoding)
         if len(packet.content) % DECODERS[self._encoding][1]:
             raise self._damaged(message, f"{len(packet.content)} bytes are no whole number of {self._encoding} words")
+        if isinstance(decoder, BasedDecoder):
+            decoder.start_message(packet.time_base_ns)
         return decoder.decode(packet.content)[0]
 
     def _refuse_change(self, message: Message, sides: tuple[int, int], encoding: str) -> None:

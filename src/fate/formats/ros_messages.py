@@ -26,10 +26,11 @@ CDR_EVENT_BYTES = 16
 
 
 class EventPacket(NamedTuple):
-    """Words of a camera: ``encoding`` such as ``"evt3"``."""
+    """Words of a camera: ``encoding`` such as ``"evt3"``; times in some encodings count from ``time_base_ns``."""
 
     height: int
     width: int
+    time_base_ns: int
     encoding: str
     content: bytes
 
@@ -86,10 +87,10 @@ def read_packet(data: bytes, cdr: bool) -> EventPacket:
     fields.header()
     height, width = fields.number("I"), fields.number("I")
     fields.number("Q")  # seq
-    fields.number("Q")  # time_base
+    time_base_ns = fields.number("Q")
     encoding = fields.text()
     fields.number("B")  # is_bigendian: of the computer that recorded, not of the words
-    return EventPacket(height, width, encoding, fields.content(fields.number("I")))
+    return EventPacket(height, width, time_base_ns, encoding, fields.content(fields.number("I")))
 
 
 def read_array(data: bytes, cdr: bool) -> EventArray:

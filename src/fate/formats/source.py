@@ -178,6 +178,7 @@ class ByteSource(Source):
         self._file, self._decoder, self._data_start = file, decoder, data_start
         self._end = data_start
         self._skipped: dict[str, int] = {}
+        self._missing = ""
 
     def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
         decoder = self._decoder.fresh()
@@ -201,6 +202,7 @@ class ByteSource(Source):
             yield start, columns
         self._end = position
         self._skipped = decoder.skipped()
+        self._missing = decoder.missing()
 
     def even_blocks(self) -> EvenBlocks | None:
         size = self._decoder.record_bytes
@@ -224,7 +226,7 @@ class ByteSource(Source):
         return self._skipped
 
     def tail(self) -> Tail:
-        return Tail(self.size - self._end, self._end)
+        return Tail(self.size - self._end, self._end, self._missing)
 
     def close(self) -> None:
         self._file.close()
