@@ -17,6 +17,7 @@ from fate.errors import FateError, FateWarning
 from fate.evaluation.running import predict
 from fate.events.events import Events, Sensor
 from fate.models.boxes import iou
+from fate.models.outputs import Outputs
 from fate.models.zoo import build_model
 from fate.runtime import loading
 from fate.runtime.adapting import adapt, divisor_for, fit_dataset
@@ -276,9 +277,19 @@ def most_overlap(frame: StreamFrame) -> float:
     return max((float(iou(a, b)) for a, b in pairs), default=0.0)
 
 
+def every_query_twice(_: object, __: object, result: tuple[Outputs, object]) -> tuple[Outputs, object]:
+    """Predictions of a head that repeats each object one pixel to the right."""
+    outputs, state = result
+    moved = outputs.boxes + torch.tensor([1.0, 0.0, 1.0, 0.0])
+    boxes, logits = torch.cat([outputs.boxes, moved], 1), torch.cat([outputs.class_logits, outputs.class_logits], 1)
+    return Outputs(boxes, logits, None), state
+
+
 @pytest.mark.parametrize("how", ["stream", "open_stream", "live"])
 def test_every_kind_of_stream_suppresses_duplicates_of_detr_heads_unless_told_otherwise(folder: Path, how: str) -> None:
-    detr = StreamingDetector(small_detector("fate-e-tiny"))
+    model = small_detector("fate-e-tiny")
+    model.register_forward_hook(every_query_twice)
+    detr = StreamingDetector(model)
 
     def frames(**options: float) -> list[StreamFrame]:
         given = {"hz": 50, "threshold": 0.01, **options}
@@ -290,7 +301,7 @@ def test_every_kind_of_stream_suppresses_duplicates_of_detr_heads_unless_told_ot
         with detr.live(FileSource(folder / "drive.npz"), waiting=100, budget_ms=1e6, **given) as live:
             return list(live)
 
-    assert max(most_overlap(frame) for frame in frames(max_overlap=1.0)) > 0.9
+    assert max(most_overlap(frame) for frame in frames(max_overlap=1.0)) > 0.6
     suppressed = frames()
     assert any(len(frame) for frame in suppressed)
     assert max(most_overlap(frame) for frame in suppressed) <= 0.451  # boxes may be scaled back to the sensor

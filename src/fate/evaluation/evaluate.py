@@ -198,7 +198,7 @@ def evaluate(
     found: list[AtRate] = []
     notes: list[str] = []
     if max_overlap is not None:
-        notes.append(f"of two boxes of a class that overlap by more than an IoU of {max_overlap:g} the weaker is dropped")
+        notes.append(f"of two boxes of a class whose IoU is above {max_overlap:g}, the weaker is dropped")
     for number, rate in enumerate(rates):
         if isinstance(what, Detector):
             told = None if progress is None else _part_of(progress, number, len(rates))
