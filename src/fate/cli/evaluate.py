@@ -52,8 +52,8 @@ def evaluate(
     max_overlap: Annotated[
         float | None,
         typer.Option(
-            help="IoU above which the weaker of two boxes of a class is dropped; by default 0.45 for YOLOX heads and none"
-            " for DETR heads, as published (fate detect uses 0.45 for all)."
+            help="IoU above which the weaker of two boxes of a class is dropped; by default 0.45 for YOLOX heads and"
+            " none for DETR heads, as published (fate detect uses 0.45 for all)."
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
