@@ -95,7 +95,7 @@ def test_several_recordings_get_outputs_of_their_own(place: Path) -> None:
     "words",
     [["--hz", "0"], ["--hz", "2000"], ["--palette", "pink"], ["--threshold", "2"], ["--acc", "soon"], ["--acc", "50"],
      ["--fps", "0"], ["--slow", "0"], ["--device", "abacus"], ["--start", "2s", "--end", "1s"], ["--window", "50"],
-     ["--window", "4ms"], ["--window", "2s"], ["--window", "10ms", "--hz", "50"]],
+     ["--window", "4ms"], ["--window", "2s"], ["--window", "10ms", "--hz", "50"], ["--max-overlap", "1.5"]],
 )  # fmt: skip
 def test_bad_usage_is_told_before_any_work(place: Path, words: list[str]) -> None:
     assert CliRunner().invoke(app, ["detect", str(place / "drive.npz"), *words]).exit_code == 2

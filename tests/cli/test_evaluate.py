@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import fate
 from fate.cli.main import app
 from fate.errors import FateError
-from fate.evaluation.predictions import write_predictions
+from fate.evaluation.predictions import read_predictions, write_predictions
 from fate.models.checkpoints import save_model
 from fate.runtime import loading
 from tests.models.small_detectors import small_detector
@@ -43,6 +43,30 @@ def run(*arguments: str) -> tuple[int, str]:
     if isinstance(result.exception, FateError):  # ``main`` prints it and exits with 1
         return 1, str(result.exception)
     return result.exit_code, result.output
+
+
+def test_suppression_is_off_for_detr_heads_unless_it_is_asked_for(dataset: Path, tmp_path: Path) -> None:
+    save_model(small_detector("evrt", sensor=(24, 32)), tmp_path / "detr.safetensors")
+    found, notes = {}, {}
+    for name, options in {"kept": [], "suppressed": ["--max-overlap", "0.05"]}.items():
+        words = ["evaluate", str(tmp_path / "detr.safetensors"), str(dataset), "--hz", "20", "--kind", "own", *options]
+        code, notes[name] = run(*words, "--predictions", str(tmp_path / name))
+        assert code == 0, notes[name]
+        (file,) = (tmp_path / name).iterdir()
+        found[name] = sum(len(labels) for labels in read_predictions(file).values())
+    assert 0 < found["suppressed"] < found["kept"]
+    assert "IoU is above 0.05" in notes["suppressed"]
+    assert "IoU is above" not in notes["kept"]
+
+
+def test_suppression_of_finished_predictions_is_refused(dataset: Path, tmp_path: Path) -> None:
+    opened = fate.open_dataset(dataset, kind="own")
+    write_predictions(tmp_path / "exact.npz", {each.name: each.labels for each in opened.recordings})
+    words = ["evaluate", str(tmp_path / "exact.npz"), str(dataset), "--hz", "20", "--kind", "own"]
+    code, text = run(*words, "--max-overlap", "0.5")
+    assert code == 1
+    assert "max_overlap=0.5" in text
+    assert run(*words, "--max-overlap", "7")[0] == 2
 
 
 def test_the_truth_as_predictions_is_perfect_and_the_figures_are_kept(dataset: Path, tmp_path: Path) -> None:

@@ -208,6 +208,17 @@ def test_candidates_of_a_fixed_number_hold_the_best_and_suppress_alike() -> None
     assert best_proposals(outputs, 0.001, most=1000).boxes.shape == (3, 120, 4)
 
 
+def test_duplicates_of_heads_without_objectness_go_only_if_an_overlap_is_given() -> None:
+    boxes = torch.tensor([[0.0, 0.0, 40.0, 20.0], [1.0, 0.0, 41.0, 20.0], [100.0, 0.0, 140.0, 20.0]])
+    logits = torch.tensor([[3.0, -9.0], [2.0, -9.0], [1.0, -9.0]])
+    outputs = Outputs(boxes[None], logits[None], None)
+    assert detections(outputs, SENSOR, confidence=0.1)[0].boxes[:, 0].tolist() == [0.0, 1.0, 100.0]
+    assert detections(outputs, SENSOR, confidence=0.1, max_overlap=0.45)[0].boxes[:, 0].tolist() == [0.0, 100.0]
+    assert detections(outputs, SENSOR, confidence=0.1, max_overlap=1.0)[0].boxes[:, 0].tolist() == [0.0, 1.0, 100.0]
+    other_class = outputs._replace(class_logits=torch.tensor([[3.0, -9.0], [-9.0, 2.0], [1.0, -9.0]])[None])
+    assert len(detections(other_class, SENSOR, confidence=0.1, max_overlap=0.45)[0].boxes) == 3
+
+
 def test_queries_without_objectness_give_their_best_pairs_of_query_and_class() -> None:
     outputs = proposals(2, 60)._replace(objectness=None)
     for window, found in enumerate(detections(outputs, (10_000, 10_000), confidence=0, most=40)):

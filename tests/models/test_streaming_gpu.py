@@ -11,6 +11,7 @@ from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.events.events import Events
 from fate.events.window import Window
+from fate.models.boxes import iou
 from fate.models.detector import Detector
 from fate.models.streaming import LEAST_ROOM, GraphStep, Precision
 from tests.models.small_detectors import FAMILIES, batch_of, small_detector
@@ -53,6 +54,22 @@ def test_a_graph_finds_what_the_detector_finds(
     found, expected = [step(batch) for batch in batches], plain(on_gpu[family], batches)
     assert worst(found, expected, pixels, score) <= share
     assert all(len(window.boxes) > 0 for windows in found for window in windows)
+
+
+@pytest.mark.parametrize("family", ["s5", "evrt"])
+def test_a_graph_suppresses_duplicates_as_the_detector_does(
+    on_gpu: dict[str, Detector], exact_products: None, family: str
+) -> None:
+    batches, given = stream(3), {**ALL, "max_overlap": 0.3}
+    step = on_gpu[family].compile_for_streaming("cuda", precision="float32", **given)
+    found = [step(batch) for batch in batches]
+    everything = plain(on_gpu[family], batches)
+    for windows, every in zip(found, everything, strict=True):
+        assert 0 < len(windows[0].boxes) < len(every[0].boxes)
+        for class_id in windows[0].class_ids.unique():
+            boxes = windows[0].boxes[windows[0].class_ids == class_id]
+            overlaps = iou(boxes[:, None], boxes[None]).fill_diagonal_(0)
+            assert float(overlaps.max()) <= 0.301
 
 
 @families

@@ -16,10 +16,13 @@ from fate.data.dataset import open_dataset
 from fate.errors import FateError, FateWarning
 from fate.evaluation.running import predict
 from fate.events.events import Events, Sensor
+from fate.models.boxes import iou
+from fate.models.outputs import Outputs
 from fate.models.zoo import build_model
 from fate.runtime import loading
 from fate.runtime.adapting import adapt, divisor_for, fit_dataset
 from fate.runtime.frames import StreamFrame
+from fate.runtime.sources import FileSource
 from fate.runtime.stream import StreamingDetector
 from fate.runtime.window_detector import Ids
 from tests.conftest import REAL, real_recordings
@@ -54,7 +57,9 @@ def test_a_stream_sees_what_an_evaluation_sees(folder: Path, name: str, hz: floa
     model = small_detector(name)
     dataset = open_dataset(folder, kind="own")
     threshold = 0.05 if name.endswith("nano") else 0.01
-    run = predict(model, dataset.recordings, hz, confidence=threshold, score="product", window_us=window_us)
+    run = predict(
+        model, dataset.recordings, hz, confidence=threshold, score="product", window_us=window_us, max_overlap=0.45
+    )
     expected = next(iter(run.predictions.values()))
     stream = StreamingDetector(model).stream(folder / "drive.npz", hz, threshold=threshold, window_us=window_us)
     frames = list(stream)
@@ -238,6 +243,74 @@ def test_an_id_survives_a_short_gap_and_a_weak_moment() -> None:
         found += ids.step(20_000 * number, moved[rows], scores[rows], np.zeros(1, np.int64)[rows]).tolist()
     assert set(found) == {0}
     assert len(found) == 17
+
+
+def test_an_object_that_was_hidden_for_less_than_half_a_second_keeps_its_id() -> None:
+    ids = Ids(begin_score=0.4)
+    sure, car = np.array([0.8]), np.zeros(1, np.int64)
+    for number in range(10):
+        assert ids.step(25_000 * number, np.array([[2.0 * number, 10, 40 + 2 * number, 30]]), sure, car) == [0]
+    for number in range(10, 25):  # 400 ms behind another car
+        ids.step(25_000 * number, np.zeros((0, 4)), sure[:0], car[:0])
+    assert ids.step(625_000, np.array([[50.0, 10, 90, 30]]), sure, car) == [0]
+
+
+def test_three_cars_of_a_real_street_are_three_tracks_with_a_detr_head() -> None:
+    clip = REAL / "aedat4" / "davis346_traffic.aedat4"
+    if not clip.is_file():
+        pytest.skip("the real recordings are not here")
+    street = fate.load_detector("fate-e-tiny")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FateWarning)
+        frames = list(street.stream(clip, 40, track=True))
+    tracks = np.concatenate([frame.track_ids for frame in frames if frame.track_ids is not None])
+    assert len(np.unique(tracks)) == 3
+    assert len(tracks) > 100
+    for frame in frames:
+        assert most_overlap(frame) <= 0.45
+
+
+def most_overlap(frame: StreamFrame) -> float:
+    """The largest IoU of two boxes of a class; 0 if there are no two."""
+    found = list(zip(torch.from_numpy(np.ascontiguousarray(frame.boxes)), frame.class_ids, strict=True))
+    pairs = ((a, b) for n, (a, kind) in enumerate(found) for b, other in found[:n] if kind == other)
+    return max((float(iou(a, b)) for a, b in pairs), default=0.0)
+
+
+def every_query_twice(_: object, __: object, result: tuple[Outputs, object]) -> tuple[Outputs, object]:
+    """Predictions of a head that repeats each object one pixel to the right."""
+    outputs, state = result
+    moved = outputs.boxes + torch.tensor([1.0, 0.0, 1.0, 0.0])
+    boxes, logits = torch.cat([outputs.boxes, moved], 1), torch.cat([outputs.class_logits, outputs.class_logits], 1)
+    return Outputs(boxes, logits, None), state
+
+
+@pytest.mark.parametrize("how", ["stream", "open_stream", "live"])
+def test_every_kind_of_stream_suppresses_duplicates_of_detr_heads_unless_told_otherwise(folder: Path, how: str) -> None:
+    model = small_detector("fate-e-tiny")
+    model.register_forward_hook(every_query_twice)
+    detr = StreamingDetector(model)
+
+    def frames(**options: float) -> list[StreamFrame]:
+        given = {"hz": 50, "threshold": 0.01, **options}
+        if how == "stream":
+            return list(detr.stream(folder / "drive.npz", **given))
+        if how == "open_stream":
+            stream = detr.open_stream(SENSOR, **given)
+            return [*stream.feed(drive(150_000)), *stream.close()]
+        with detr.live(FileSource(folder / "drive.npz"), waiting=100, budget_ms=1e6, **given) as live:
+            return list(live)
+
+    assert max(most_overlap(frame) for frame in frames(max_overlap=1.0)) > 0.6
+    suppressed = frames()
+    assert any(len(frame) for frame in suppressed)
+    assert max(most_overlap(frame) for frame in suppressed) <= 0.451  # boxes may be scaled back to the sensor
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.5, float("nan"), "much"])
+def test_an_overlap_that_is_no_share_is_refused(detector: StreamingDetector, wrong: float) -> None:
+    with pytest.raises(FateError, match=r"max_overlap=.*from 0 to 1"):
+        detector.open_stream(SENSOR, max_overlap=wrong)
 
 
 def test_ids_are_not_given_twice_after_a_restart() -> None:

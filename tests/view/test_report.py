@@ -84,6 +84,18 @@ def test_latency_is_counted_by_stage_and_against_the_budget(tmp_path: Path) -> N
     assert latency["stages"][2]["p99"] == pytest.approx(np.percentile(total, 99), abs=1e-3)
 
 
+def test_times_and_budgets_are_written_as_people_write_them(tmp_path: Path) -> None:
+    slow = {"encode": [30.0] * 20, "model": [1240.0] * 19 + [21_350.0]}
+    text = page_of(tmp_path, hz=200, latency_ms=slow)
+    assert "<dd>1.27 s<small>median; p99" in text
+    assert not re.search(r"\de[+-]\d\d", text.split('<script type="application/json"')[0])
+    rows = dict(re.findall(r"<tr><td>(\w+)</td>.*?<td>([^<]*)</td></tr>", text.split('id="latency-table"')[1]))
+    assert rows["encode"] == "600 %"
+    number, sign = rows["total"].rsplit(" ", 1)
+    assert sign == "×"
+    assert 200 < float(number.replace(" ", "")) < 4300
+
+
 def test_what_the_detector_calls_its_total_is_taken_over_and_idle_stages_are_left_out() -> None:
     class Timed(Frame):
         total_ms = 2.5

@@ -214,6 +214,20 @@ def test_a_phone_shows_it_without_scrolling_sideways(folder: Path, clock: VideoC
         assert phone.complaints == []
 
 
+def test_a_table_that_is_wider_than_a_phone_says_that_it_scrolls(folder: Path, clock: VideoClock) -> None:
+    with Browser(PROGRAM or "", width=390, height=740, phone=True) as phone:
+        phone.open(folder / "report.html")
+        phone.wait("video.readyState >= 2")
+        wide = "[...document.querySelectorAll('.scroll')].filter((part) => part.scrollWidth > part.clientWidth + 2)"
+        assert phone.value(f"{wide}.every((part) => getComputedStyle(part, '::before').content.includes('scroll'))")
+        tracks = "byId('tracks').parentElement"
+        assert phone.value(f"{tracks}.scrollWidth > {tracks}.clientWidth")
+        phone.value(f"{tracks}.scrollLeft = 9999")
+        phone.wait(f"getComputedStyle({tracks}, '::before').content === 'none'")
+        latency = "byId('latency-table').parentElement"
+        assert phone.value(f"{latency}.scrollWidth <= {latency}.clientWidth")
+
+
 def test_a_video_beside_the_page_plays_too(browser: Browser, folder: Path, clock: VideoClock) -> None:
     browser.complaints.clear()
     browser.open(folder / "linked.html")

@@ -52,6 +52,9 @@ def detect(
     realtime: Annotated[bool, typer.Option("--realtime", help="Play files at their own speed, as if live.")] = False,
     track: Annotated[bool, typer.Option("--track", help="Number the objects.")] = False,
     threshold: Annotated[float, typer.Option(help="Least score of a box.")] = 0.4,
+    max_overlap: Annotated[
+        float, typer.Option(help="IoU above which the weaker of two boxes of a class is dropped; 1 keeps every box.")
+    ] = 0.45,
     acc: Annotated[str, typer.Option(help="Events of this time are drawn, such as 50ms.")] = "50ms",
     fps: Annotated[float, typer.Option(help="Pictures a second of video.")] = 25.0,
     slow: Annotated[float, typer.Option(help="Times slower than the recording.")] = 1.0,
@@ -76,7 +79,7 @@ def detect(
 
     with args.bad_usage():
         shown = _look(acc, fps, slow, palette)
-        _check(hz, threshold, device)
+        _check(hz, threshold, max_overlap, device)
         span = _span(window, hz)
     live = any(is_live(file) for file in files)
     _check_names(files, outputs)
@@ -88,13 +91,15 @@ def detect(
                   "--drop-out-of-bounds": drop or None, "--sort": sort or None}  # fmt: skip
         _refuse_for_live(files[0], unused, options["sensor"])
     if live or realtime:
-        _live(files[0], outputs, model, device, hz, span, threshold, track, options, (begin, stop), show_live=live)
+        asked_live = {"window_us": span, "threshold": threshold, "track": track, "max_overlap": max_overlap}
+        _live(files[0], outputs, model, device, hz, asked_live, options, (begin, stop), show_live=live)
         return
 
     from fate.runtime.detecting import Look
     from fate.runtime.loading import load_detector
 
-    asked = {"hz": hz, "window_us": span, "threshold": threshold, "track": track, "look": Look(**shown)}
+    asked = {"hz": hz, "window_us": span, "threshold": threshold, "track": track, "max_overlap": max_overlap,
+             "look": Look(**shown)}  # fmt: skip
     _files(files, outputs, load_detector(model, device), options, (begin, stop), asked)
 
 
@@ -132,8 +137,8 @@ def _files(
 
 
 def _live(
-    file: str, outputs: dict[str, str | None], model: str, device: str, hz: float, span: int | None, threshold: float,
-    track: bool, options: dict[str, Any], part: tuple[Any, Any], show_live: bool,
+    file: str, outputs: dict[str, str | None], model: str, device: str, hz: float, asked_live: dict[str, Any],
+    options: dict[str, Any], part: tuple[Any, Any], show_live: bool,
 ) -> None:  # fmt: skip
     from fate.runtime.detecting import part_of
     from fate.runtime.detecting_live import detect_live, open_source, play
@@ -153,9 +158,7 @@ def _live(
             if show is not None:
                 show("live", 0, None, f"{frame.t_us / 1e6:.2f} s, {len(frame.boxes)} boxes, {frame.total_ms:.1f} ms")
 
-        done = detect_live(
-            source, detector, hz, window_us=span, name=file, threshold=threshold, track=track, on_frame=tell
-        )
+        done = detect_live(source, detector, hz, name=file, on_frame=tell, **asked_live)
     print("\n".join(done.lines()))
     _write(done, outputs)
 
@@ -225,13 +228,15 @@ def _span(window: str | None, hz: float) -> int | None:
     return span
 
 
-def _check(hz: float, threshold: float, device: str) -> None:
+def _check(hz: float, threshold: float, max_overlap: float, device: str) -> None:
     from fate.errors import FateError
 
     if not 1 <= hz <= 1000:
         raise FateError(f"--hz {hz:g} was given; expected a rate from 1 to 1000")
     if not 0 <= threshold <= 1:
         raise FateError(f"--threshold {threshold:g} was given; expected a score from 0 to 1")
+    if not 0 <= max_overlap <= 1:
+        raise FateError(f"--max-overlap {max_overlap:g} was given; expected an IoU from 0 to 1")
     if device not in ("cpu", "cuda"):
         raise FateError(f"--device {device} was given; expected cpu or cuda")
 

@@ -49,6 +49,13 @@ def evaluate(
         str,
         typer.Option(help="What ranks boxes: product (objectness · class), or class alone, as public RVT code does."),
     ] = "product",
+    max_overlap: Annotated[
+        float | None,
+        typer.Option(
+            help="IoU above which the weaker of two boxes of a class is dropped; by default 0.45 for YOLOX heads and"
+            " none for DETR heads, as published (fate detect uses 0.45 for all)."
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     streams: Annotated[int, typer.Option(help="Recordings side by side.")] = 8,
     workers: Annotated[int, typer.Option(help="Processes that load.")] = 0,
@@ -80,6 +87,8 @@ def evaluate(
             raise FateError(f"--device {device} was given; expected cpu or cuda")
         if score not in ("product", "class"):
             raise FateError(f"--score {score} was given; expected product or class")
+        if max_overlap is not None and not 0 <= max_overlap <= 1:
+            raise FateError(f"--max-overlap {max_overlap:g} was given; expected an IoU from 0 to 1")
     check_outputs({"--json": json_file}, what)
 
     from fate.data.dataset import open_dataset
@@ -102,7 +111,7 @@ def evaluate(
         done = run(
             model, opened, rates or None, protocol=rules, window_us=span, images=images, shard=part,
             predictions_to=predictions, progress=None if update is None else lambda share: update(share, 1.0),
-            device=device, lanes=streams, workers=workers, score=score,
+            device=device, lanes=streams, workers=workers, score=score, max_overlap=max_overlap,
         )  # fmt: skip
     done = replace(done, notes=(note, *done.notes)) if note else done
     print(done.table())

@@ -179,7 +179,8 @@ def evaluate(
         shard: (i, n): only every n-th recording, from the i-th on; their predictions are merged later.
         predictions_to: a folder that gets one file of predictions for each rate (and shard).
         progress: is told the share that is done.
-        running: of ``running.predict``: ``device``, ``lanes``, ``steps``, ``workers``, …
+        running: of ``running.predict``: ``device``, ``lanes``, ``steps``, ``workers``, … and of ``nms.detections``:
+            ``max_overlap`` suppresses duplicate boxes of DETR heads, which are kept by default, as published.
     """
     rules = named_protocol(dataset.protocol, dataset.sensor) if protocol is None else protocol
     labelled = dataset.checked().labelled
@@ -189,9 +190,15 @@ def evaluate(
     truth = {recording.name: recording.labels for recording in recordings}
     if window_us is not None and not isinstance(what, Detector):
         raise FateError(f"windows of {window_us / 1000:g} ms were asked for with predictions; they are for a detector")
+    max_overlap = running.get("max_overlap")
+    if max_overlap is not None and not isinstance(what, Detector):
+        raise FateError(f"max_overlap={max_overlap} was given with predictions; it is for a detector")
     given = None if isinstance(what, Detector) else _given(what, recordings, dataset, hz, images)
     rates = tuple(given) if given is not None else _rates(dataset, recordings, hz)
-    found, notes = [], []
+    found: list[AtRate] = []
+    notes: list[str] = []
+    if max_overlap is not None:
+        notes.append(f"of two boxes of a class whose IoU is above {max_overlap:g}, the weaker is dropped")
     for number, rate in enumerate(rates):
         if isinstance(what, Detector):
             told = None if progress is None else _part_of(progress, number, len(rates))

@@ -3,8 +3,10 @@
 Heads with objectness (YOLOX) propose a box per cell, so many for one object. As RVT does it, each keeps its best class;
 those with objectness · class below the confidence go; of boxes of one class that overlap, the best by objectness ·
 class stays (greedy NMS). What is **reported** as the score is the class probability alone, which is what the published
-figures were made with; ``score="product"`` reports objectness · class. Heads without objectness (DETR) learn to say
-each object once: their best scores over queries and classes are taken as they are.
+figures were made with; ``score="product"`` reports objectness · class. Heads without objectness (DETR) are trained to
+report each object once, so their published evaluation takes the best scores over queries and classes without
+suppression, and so do we unless ``max_overlap`` is given. In practice small ones repeat an object now and then: streams
+and tracking pass ``max_overlap`` for every head.
 
 Greedy NMS is one rule: *a box stays unless a better box of its class that stays overlaps it too much*. On the CPU a
 compiled loop applies it from the best box down. Elsewhere it is applied to all boxes at once, again and again until
@@ -29,6 +31,8 @@ from fate.models.outputs import Outputs
 
 Score = Literal["class", "product"]
 
+#: IoU above which the weaker of two boxes of a class goes.
+MAX_OVERLAP = 0.45
 #: Rounds between two looks at whether NMS is done, for which a GPU has to be waited for.
 ROUNDS = 8
 #: Pairs of boxes compared at once; each takes some 40 bytes.
@@ -65,7 +69,7 @@ def detections(
     *,
     confidence: float = 0.001,
     score: Score = "class",
-    max_overlap: float = 0.45,
+    max_overlap: float | None = None,
     most: int = 300,
 ) -> list[Detections]:
     """What is seen in each of N windows, on the CPU.
@@ -75,7 +79,8 @@ def detections(
         sensor: (rows, columns) to which boxes are clipped; what then has no area is left out.
         confidence: the least objectness · class, or class where there is no objectness.
         score: what to report of heads with objectness: "class" as RVT does, or "product", objectness · class.
-        max_overlap: IoU above which the weaker of two boxes of a class goes; for heads with objectness.
+        max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class goes; 1 keeps all. None: 0.45 for heads
+            with objectness, no suppression for heads without (DETR), as both were published.
         most: detections of a window; for heads without objectness.
     """
     if score not in ("class", "product"):
@@ -84,11 +89,9 @@ def detections(
         return []
     if outputs.objectness is None:
         found = best_classes(outputs, confidence, most)
-        keep = found.confidences >= 0
     else:
         found = best_proposals(outputs, confidence)
-        keep = suppress(found, max_overlap)
-    return finished(found, keep, sensor, score)
+    return finished(found, kept(found, max_overlap), sensor, score)
 
 
 def finished(found: Candidates, keep: Tensor, sensor: Sequence[int], score: Score = "class") -> list[Detections]:
@@ -139,6 +142,22 @@ def best_classes(outputs: Outputs, confidence: float, most: int) -> Candidates:
     scores = scores.gather(1, order)
     boxes = outputs.boxes.float().gather(1, query[:, :, None].expand(-1, -1, 4))
     return Candidates(boxes, _at_least(confidence, scores), scores, order - query * classes, None)
+
+
+def kept(candidates: Candidates, max_overlap: float | None) -> Tensor:
+    """Which candidates stay, [N, K] bool; ``max_overlap`` as in ``detections``."""
+    if max_overlap is None:
+        if candidates.objectness is None:
+            return candidates.confidences >= 0
+        return suppress(candidates, MAX_OVERLAP)
+    return suppress(candidates, check_max_overlap(max_overlap))
+
+
+def check_max_overlap(max_overlap: float) -> float:
+    """Return the IoU as a float, or refuse what is not a number from 0 to 1."""
+    if isinstance(max_overlap, bool) or not isinstance(max_overlap, int | float) or not 0 <= max_overlap <= 1:
+        raise FateError(f"max_overlap={max_overlap!r} was given; expected an IoU from 0 to 1 (1 keeps every box)")
+    return float(max_overlap)
 
 
 def suppress(candidates: Candidates, max_overlap: float) -> Tensor:

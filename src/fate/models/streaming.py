@@ -38,7 +38,16 @@ from fate.models.backbones.maxvit import MaxViT
 from fate.models.detector import CANONICAL_US, Detector, step_scale_of
 from fate.models.fusing import fused, lay_out_for_cpu_
 from fate.models.heads.yolox import YOLOXHead
-from fate.models.nms import Candidates, Detections, Score, best_classes, best_proposals, finished, suppress
+from fate.models.nms import (
+    Candidates,
+    Detections,
+    Score,
+    best_classes,
+    best_proposals,
+    check_max_overlap,
+    finished,
+    kept,
+)
 from fate.models.state import State
 
 #: "float32": as the eager model; "tf32": matrix products round their inputs to 10 bits of mantissa (a GPU's tensor
@@ -114,6 +123,8 @@ def compile_for_streaming(
             raise FateError(f"{name}={value!r} was given; expected score, max_overlap or most")
         if name == "score" and value not in get_args(Score):
             raise FateError(f"score={value!r} was given; expected one of {', '.join(get_args(Score))}")
+        if name == "max_overlap" and value is not None:
+            check_max_overlap(value)
     model = fused(detector).to(where)
     if where.type == "cuda":
         step: StreamingStep = GraphStep(model, streams, chosen, confidence, options, compiler)
@@ -352,10 +363,7 @@ class GraphStep(StreamingStep):
             self._host = torch.empty(found.shape, pin_memory=True)
         self._host.copy_(found)
         candidates = _unpacked(self._host, self.detector.head)
-        if candidates.objectness is None:
-            stays = candidates.confidences >= 0
-        else:
-            stays = suppress(candidates, self.options.get("max_overlap", 0.45))
+        stays = kept(candidates, self.options.get("max_overlap"))
         return finished(candidates, stays, self.detector.sensor, self.options.get("score", "class"))
 
 

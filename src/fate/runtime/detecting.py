@@ -16,6 +16,7 @@ import numpy as np
 from fate.errors import FateError
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
+from fate.models.nms import MAX_OVERLAP
 from fate.runtime.detection_log import DetectionLog
 from fate.runtime.frames import StreamFrame
 from fate.runtime.loading import DEFAULT_DETECTOR, load_detector
@@ -92,6 +93,7 @@ def detect(
     window_us: int | None = None,
     threshold: float = 0.4,
     track: bool = False,
+    max_overlap: float = MAX_OVERLAP,
     start_us: int | None = None,
     end_us: int | None = None,
     device: str = "cpu",
@@ -110,6 +112,7 @@ def detect(
         window_us: their length; as long as the time between two unless given. Longer ones overlap.
         threshold: least score of a box.
         track: whether boxes get the number of their object.
+        max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class goes; 1 keeps every box.
         start_us, end_us: part of the recording, µs of its clock.
         device: cpu or cuda.
         open_options: of ``open_recording``.
@@ -123,23 +126,27 @@ def detect(
     detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)
     if isinstance(file, Recording):
         return _detect(
-            file, detector, hz, window_us, threshold, track, start_us, end_us, save, report, look or Look(), show
-        )
+            file, detector, hz, window_us, threshold, track, max_overlap, start_us, end_us, save, report,
+            look or Look(), show,
+        )  # fmt: skip
     with open_recording(file, **(open_options or {})) as recording:
         return _detect(
-            recording, detector, hz, window_us, threshold, track, start_us, end_us, save, report, look or Look(), show
-        )
+            recording, detector, hz, window_us, threshold, track, max_overlap, start_us, end_us, save, report,
+            look or Look(), show,
+        )  # fmt: skip
 
 
 def _detect(
     recording: Recording, detector: StreamingDetector, hz: float, window_us: int | None, threshold: float, track: bool,
-    start_us: int | None, end_us: int | None, save: Any, report: Any, look: Look, show: Show | None,
+    max_overlap: float, start_us: int | None, end_us: int | None, save: Any, report: Any, look: Look,
+    show: Show | None,
 ) -> Detected:  # fmt: skip
     recording.refuse_empty()
     start_us, end_us = part_of(recording, start_us, end_us)
     stream = detector.stream(
-        recording, hz, window_us=window_us, threshold=threshold, track=track, start_us=start_us, end_us=end_us
-    )
+        recording, hz, window_us=window_us, threshold=threshold, track=track, max_overlap=max_overlap,
+        start_us=start_us, end_us=end_us,
+    )  # fmt: skip
     frames: list[StreamFrame] = []
     began = time.perf_counter()
     for frame in stream:

@@ -15,6 +15,7 @@ import numpy as np
 
 from fate.errors import FateError
 from fate.formats.recording import Recording
+from fate.models.nms import MAX_OVERLAP
 from fate.runtime.detecting import Detected, summarise, told_of_windows
 from fate.runtime.detection_log import DetectionLog
 from fate.runtime.frames import StreamFrame
@@ -115,6 +116,7 @@ def detect_live(
     name: str = "live",
     threshold: float = 0.4,
     track: bool = False,
+    max_overlap: float = MAX_OVERLAP,
     budget_ms: float | None = None,
     on_frame: Callable[[StreamFrame], Any] | None = None,
 ) -> Detected:
@@ -128,11 +130,14 @@ def detect_live(
         name: of the source, for the log.
         threshold: least score of a box.
         track: whether boxes get the number of their object.
+        max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class goes; 1 keeps every box.
         budget_ms: from a window's closing to its boxes; two windows unless given.
         on_frame: is given every frame as it comes.
     """
     frames: list[StreamFrame] = []
-    stream = detector.live(source, hz, window_us=window_us, threshold=threshold, track=track, budget_ms=budget_ms)
+    stream = detector.live(
+        source, hz, window_us=window_us, threshold=threshold, track=track, max_overlap=max_overlap, budget_ms=budget_ms
+    )
     with stream as live, _undisturbed():
         began, stopped = time.perf_counter(), ""
         try:

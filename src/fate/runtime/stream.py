@@ -29,7 +29,7 @@ from fate.events.window import window_us as hop_of
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.models.detector import Detector
-from fate.models.nms import Score
+from fate.models.nms import MAX_OVERLAP, Score
 from fate.models.streaming import Precision, compile_for_streaming
 from fate.runtime.adapting import Adaptation, adapt
 from fate.runtime.frames import StreamCounts, StreamFrame
@@ -104,7 +104,7 @@ class StreamingDetector:
         end_us: int | None = None,
         threads: int | None = None,
         score: Score = "product",
-        max_overlap: float = 0.45,
+        max_overlap: float = MAX_OVERLAP,
         most: int = MOST,
         max_gap_us: int = MAX_GAP_US,
     ) -> RecordingStream:
@@ -122,7 +122,8 @@ class StreamingDetector:
             end_us: no window starts at or after it; the end of the recording unless given.
             threads: of the CPU, for this whole process; None leaves them.
             score: what is shown as the score; "product" is the confidence, "class" the class alone, as evaluations do.
-            max_overlap: IoU above which the weaker of two boxes of a class goes; for heads with objectness.
+            max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class goes, so that an object has one
+                box (and one track); 1 keeps every box. It holds for all heads, unlike in an evaluation.
             most: boxes of a window.
             max_gap_us: silences in the recording that are longer are skipped, and memory begins anew after them.
         """
@@ -147,7 +148,7 @@ class StreamingDetector:
         start_us: int | None = None,
         threads: int | None = None,
         score: Score = "product",
-        max_overlap: float = 0.45,
+        max_overlap: float = MAX_OVERLAP,
         most: int = MOST,
         max_back_us: int = MAX_BACK_US,
         max_gap_us: int = MAX_GAP_US,
@@ -182,7 +183,7 @@ class StreamingDetector:
         track: bool = False,
         threads: int | None = None,
         score: Score = "product",
-        max_overlap: float = 0.45,
+        max_overlap: float = MAX_OVERLAP,
         most: int = MOST,
         max_back_us: int = MAX_BACK_US,
         max_gap_us: int = MAX_GAP_US,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fate.densify.tracker import MAX_AGE_US, Tracker
+from fate.densify.tracker import Tracker
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
@@ -22,6 +22,12 @@ from fate.runtime.windowing import ClosedWindow, LookBack
 
 #: Detections down to this share of the threshold go on with a track that is there; they begin none, and are not shown.
 WEAK = 0.5
+#: How long an object may go unseen and keep its number, µs. Longer than for labels (``densify.tracker``), where a wrong
+#: connection becomes a wrong box: one car hides another for 0.3 to 0.4 s on a street.
+UNSEEN_US = 500_000
+#: IoU of an object's expected box and a detection, from which they may be one object; lower than for labels, because a
+#: box often jumps when cars come close to one another.
+LEAST_OVERLAP = 0.2
 #: Windows that are detected before the first one that counts: caches fill, memory is taken.
 WARM_UP = 3
 
@@ -29,12 +35,13 @@ WARM_UP = 3
 class Ids:
     """The tracker, run on one window after another. Numbers are never given twice, whatever restarts."""
 
-    def __init__(self, begin_score: float, max_age_us: int = MAX_AGE_US) -> None:
+    def __init__(self, begin_score: float, max_age_us: int = UNSEEN_US, min_overlap: float = LEAST_OVERLAP) -> None:
         """Args:
         begin_score: the least score that begins a track.
-        max_age_us: how long an object may go unseen and keep its number.
+        max_age_us: how long an object may go unseen and keep its number, µs.
+        min_overlap: the least IoU of an object's expected box and a detection of it.
         """
-        self._tracker = Tracker(begin_score=begin_score, max_age_us=max_age_us)
+        self._tracker = Tracker(min_overlap, max_age_us, begin_score)
         self._first = self._next = 0
 
     def step(

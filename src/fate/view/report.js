@@ -210,7 +210,7 @@ function latencyPlot() {
       const ms = factor * 10 ** power, at = x(ms);
       if (at < left || at > right) continue;
       draw(svg, "line", { class: "grid", x1: at, x2: at, y1: top, y2: height - 24 });
-      const label = +ms.toPrecision(1) + " ms", wide = 7 * label.length, last = at > right - 24;
+      const label = ms >= 1000 ? +(ms / 1000).toPrecision(1) + " s" : +ms.toPrecision(1) + " ms", wide = 7 * label.length, last = at > right - 24;
       const begin = last ? at - wide : at - wide / 2;
       if (begin < written + 8) continue;
       draw(svg, "text", { x: at, y: height - 8, "text-anchor": last ? "end" : "middle" }, label);
@@ -325,7 +325,16 @@ function startTheme() {
   });
 }
 
+function showMoreBeside() {  // a table that is wider than the page says so, as long as something is hidden at its right
+  for (const part of document.querySelectorAll(".scroll")) {
+    const look = () => part.classList.toggle("more", part.scrollLeft + part.clientWidth < part.scrollWidth - 2);
+    part.addEventListener("scroll", look, { passive: true });
+    new ResizeObserver(look).observe(part);
+  }
+}
+
 startTheme();
+showMoreBeside();
 if (video) startPlayer();
 if (data.rate) ratePlot();
 if (data.boxes.t_us.length) boxesPlot();

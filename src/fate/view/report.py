@@ -21,6 +21,7 @@ from urllib.parse import quote
 from numpy.typing import ArrayLike
 
 from fate.errors import FateError
+from fate.text import significant
 from fate.view.frames import DetectionFrame
 from fate.view.rendering import VideoClock
 from fate.view.report_data import measure_event_rate, report_data
@@ -165,8 +166,8 @@ def _cards(data: dict[str, Any]) -> str:
         cards.append(("Tracks", _number(tracks["total"]), ""))
     if latency:
         last = latency["stages"][-1]
-        budget = f" of {latency['budget_ms']:.4g} ms" if latency["budget_ms"] else ""
-        cards.append((f"Latency ({last['name']})", f"{last['p50']:.3g} ms", f"median; p99 {last['p99']:.3g}{budget}"))
+        budget = f"; budget {latency['budget_ms']:.4g} ms" if latency["budget_ms"] else ""
+        cards.append((f"Latency ({last['name']})", _time(last["p50"]), f"median; p99 {_time(last['p99'])}{budget}"))
     inside = "".join(
         f"<div><dt>{_text(name)}</dt><dd>{_text(value)}{f'<small>{_text(small)}</small>' if small else ''}</dd></div>"
         for name, value, small in cards
@@ -212,10 +213,10 @@ def _latency(data: dict[str, Any]) -> list[str]:
         over, windows = latency["over_budget"], latency["windows"]
         share = f"{_number(over)} of {_number(windows)} windows took longer than the budget of {budget:.4g} ms (1/f)."
         verdict = f'<p class="{"bad" if over else "good"}">{share}</p>' if windows else ""
-    head = ["stage", "p50 ms", "p99 ms", "max ms", *(["of budget"] if budget else [])]
+    head = ["stage", "p50 ms", "p99 ms", "max ms", *(["p99 of budget"] if budget else [])]
     rows = [
-        [stage["name"], *(f"{stage[key]:.3f}" for key in ("p50", "p99", "max"))]
-        + ([f"{100 * stage['p99'] / budget:.1f} %"] if budget else [])
+        [stage["name"], *(significant(stage[key], 3) for key in ("p50", "p99", "max"))]
+        + ([_share(stage["p99"] / budget)] if budget else [])
         for stage in latency["stages"]
     ]
     label = "Histogram of latency by stage: " + "; ".join(f"{row[0]} median {row[1]} ms" for row in rows)
@@ -318,6 +319,16 @@ def _value(value: Any) -> str:
 
 def _number(value: int) -> str:
     return f"{value:,}".replace(",", "\u202f")  # a narrow space that does not break
+
+
+def _time(ms: float) -> str:
+    """A time given in ms with the unit that fits it: 48.3 ms, 1.27 s."""
+    return f"{significant(ms / 1e3, 3)} s" if ms >= 999.5 else f"{significant(ms, 3)} ms"
+
+
+def _share(share: float) -> str:
+    """A part of the budget in percent; ten times the budget and more as a multiple of it."""
+    return f"{significant(share)} ×" if share >= 9.95 else f"{significant(100 * share)} %"
 
 
 def _rate(per_s: float) -> str:

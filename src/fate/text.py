@@ -1,0 +1,104 @@
+"""Numbers, plurals and file names as plain text: one place, so that all commands and pages write them alike.
+
+Nothing here imports another module of FATE, so that every part of the package can use it.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def plural(count: int, noun: str, nouns: str | None = None) -> str:
+    """A count with its noun.
+
+    Args:
+        count: how many there are.
+        noun: the singular.
+        nouns: the plural, if it is not the singular with an "s".
+
+    Example:
+        >>> plural(1, "frame"), plural(0, "box", "boxes"), plural(1204, "event")
+        ('1 frame', '0 boxes', '1 204 events')
+    """
+    return f"{grouped(count)} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def grouped(value: int) -> str:
+    """A whole number with a space between groups of three digits.
+
+    Example:
+        >>> grouped(1204331)
+        '1 204 331'
+    """
+    return f"{value:,}".replace(",", " ")
+
+
+def significant(value: float, digits: int = 2) -> str:
+    """A number with at least this many significant digits, never in scientific notation.
+
+    Example:
+        >>> significant(0.0342), significant(1.27), significant(48.3), significant(3105.5), significant(0.0)
+        ('0.034', '1.3', '48', '3 106', '0')
+    """
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    for _ in range(2):  # rounding may carry to the next power of ten: 0.0999 is 0.10
+        decimals = digits - 1 - math.floor(math.log10(abs(value)))
+        value = round(value, max(decimals, 0)) or value
+    if decimals <= 0:
+        return grouped(round(value))
+    return f"{value:.{decimals}f}"
+
+
+def duration(seconds: float) -> str:
+    """A time with the unit that fits it.
+
+    Example:
+        >>> duration(0.0483), duration(1.27), duration(64.2), duration(3105.5), duration(7300)
+        ('48 ms', '1.3 s', '64 s', '51 min 46 s', '2 h 2 min')
+    """
+    if abs(seconds) < 9.95e-4:
+        return f"{significant(1e6 * seconds)} µs"
+    if abs(seconds) < 0.995:
+        return f"{significant(1e3 * seconds)} ms"
+    if abs(seconds) < 120:
+        return f"{significant(seconds)} s"
+    whole = round(seconds)
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60} s"
+    minutes = round(whole / 60)
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def frequency(per_second: float, noun: str, nouns: str | None = None) -> str:
+    """How often something happens; rare things as the time between two of them.
+
+    Example:
+        >>> frequency(48.2, "window"), frequency(0.19, "window"), frequency(0, "window")
+        ('48 windows per second', 'one window every 5.3 s', 'no windows')
+    """
+    several = nouns or noun + "s"
+    if not per_second > 0:
+        return f"no {several}"
+    if per_second < 0.995:
+        return f"one {noun} every {duration(1 / per_second)}"
+    return f"{significant(per_second)} {noun if significant(per_second) == '1.0' else several} per second"
+
+
+def encodable(text: str) -> str:
+    r"""Text that UTF-8 can hold: bytes of a file name that are not UTF-8 become escapes.
+
+    Python keeps such bytes as lone surrogates, which no file or page can store.
+
+    Example:
+        >>> encodable("bad\udcff.dat")
+        'bad\\xff.dat'
+    """
+    if text.isascii():
+        return text
+    return "".join(_escaped(char) if 0xD800 <= ord(char) <= 0xDFFF else char for char in text)
+
+
+def _escaped(surrogate: str) -> str:
+    byte = ord(surrogate) - 0xDC00
+    return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else f"\\u{ord(surrogate):04x}"
