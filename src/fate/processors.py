@@ -14,7 +14,7 @@ STAT = Path("/proc/stat")
 
 def allowed_processors() -> int:
     """Return the number of processors that this process may use: its affinity, and the quota of its container."""
-    return max(1, min(len(_affinity()), math.ceil(_quota())))
+    return max(1, math.ceil(min(len(_affinity()), _quota())))
 
 
 def idle_seconds() -> float | None:

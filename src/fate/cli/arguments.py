@@ -19,20 +19,45 @@ from fate.text import duration
 if TYPE_CHECKING:
     from fate.formats.recording import Recording
 
+
+def complete_bundled(incomplete: str) -> list[str]:
+    """Return the names with bundled weights that begin like this, for shell completion."""
+    from fate.runtime.loading import bundled_weights
+
+    return [name for name in bundled_weights() if name.startswith(incomplete)]
+
+
+def complete_names(incomplete: str) -> list[str]:
+    """Return the names of all detectors that begin like this, for shell completion."""
+    from fate.models.table import NAMES
+
+    return [name for name in NAMES if name.startswith(incomplete)]
+
+
 Sensor = Annotated[
-    str | None, typer.Option("--sensor", metavar="WIDTHxHEIGHT", help="Sensor size, if the file does not say.")
+    str | None,
+    typer.Option("--sensor", metavar="WIDTHxHEIGHT", help="Sensor size in pixels, if the file does not say it."),
 ]
-Format = Annotated[str | None, typer.Option("--format", help="Format of the file, if its content does not say.")]
+Format = Annotated[str | None, typer.Option("--format", help="Format of the file, if its content does not show it.")]
 Columns = Annotated[
-    str | None, typer.Option("--columns", help="Order of the columns in a table without names, such as txyp.")
+    str | None, typer.Option("--columns", help="Order of the columns in a table without a header, such as txyp.")
 ]
-TimeUnit = Annotated[str | None, typer.Option("--time-unit", help="Unit of time in a table: s, ms, us or ns.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Refuse a file with a truncated tail.")]
+TimeUnit = Annotated[str | None, typer.Option("--time-unit", help="Unit of the times in a table: s, ms, us or ns.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse a file whose end is cut off.")]
 Drop = Annotated[
-    bool, typer.Option("--drop-out-of-bounds", help="Drop and count events outside the sensor instead of refusing.")
+    bool,
+    typer.Option("--drop-out-of-bounds", help="Drop and count events outside the sensor instead of refusing the file."),
 ]
-Sort = Annotated[bool, typer.Option("--sort", help="Sort events whose times go back instead of refusing.")]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not keep the time index on disk.")]
+Sort = Annotated[bool, typer.Option("--sort", help="Sort events whose times go back instead of refusing the file.")]
+Model = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME|PATH",
+        help="A bundled name (see fate models) or a .safetensors file.",
+        autocompletion=complete_bundled,
+    ),
+]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not store the time index in the cache folder.")]
 
 
 FORMATS = ("dat", "evt2", "evt21", "evt3", "hdf5", "aedat2", "aedat4", "es", "npy", "npz", "csv", "ros")
@@ -168,6 +193,35 @@ def check_order(start: Time | None, end: Time | None) -> None:
         raise typer.BadParameter("--end: the end must come after the start")
 
 
+def check_inputs(*files: str | os.PathLike[str] | None) -> None:
+    """Refuse files and folders that are not there, before torch is loaded and before any work."""
+    for file in files:
+        if file is not None and not os.path.lexists(file):
+            raise FateError(f"{os.fspath(file)}: no such file or folder; check the name")
+
+
+def check_name(name: str) -> None:
+    """Refuse a name of no detector, without loading torch."""
+    from fate.models.table import NAMES, nearest
+
+    if name not in NAMES:
+        raise FateError(f"model {name!r} was given; there are {', '.join(NAMES)}{nearest(name, NAMES)}")
+
+
+def check_count(option: str, value: int, least: int) -> None:
+    """Refuse a number below the least one that makes sense."""
+    if value < least:
+        raise FateError(f"{option} {value} was given; expected {least} or more")
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """``"1/4"`` → ``(1, 4)``."""
+    parts = text.split("/")
+    if len(parts) != 2 or not all(part.isdigit() for part in parts) or not 1 <= int(parts[0]) <= int(parts[1]):
+        raise FateError(f"--shard {text} was given; expected I/N with I from 1 to N, such as 1/4")
+    return int(parts[0]), int(parts[1])
+
+
 @contextmanager
 def opened(file: str, options: dict[str, Any]) -> Iterator[Recording]:
     """A recording with its time index, which must have events; bar and sentences as for every command."""
@@ -297,7 +351,8 @@ def write_json(file: str | None, content: Any) -> None:
     import json
 
     try:
-        Path(file).write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        Path(file).write_bytes(text.encode("utf-8", "backslashreplace"))  # a lone surrogate becomes its JSON escape
     except OSError as error:
         raise FateError(f"{file}: cannot be written ({error.strerror}); what it was to hold is printed above") from None
 

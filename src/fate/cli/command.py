@@ -15,9 +15,21 @@ Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress an
 Verbose = Annotated[
     int,
     typer.Option(
-        "-v", "--verbose", count=True, help="Print log lines, and the traceback of an error; -vv prints more."
+        "-v",
+        "--verbose",
+        count=True,
+        show_default=False,
+        help="Print log lines, and the traceback of an error; -vv prints more.",
     ),
 ]
+
+
+def help_text(text: str) -> str:
+    """Return the help of a command in which paragraphs that are indented, its examples, are never wrapped.
+
+    A wrapped example cannot be copied into a shell.
+    """
+    return "\n\n".join(f"\b\n{part}" if part.startswith("  ") else part for part in text.split("\n\n"))
 
 
 def with_verbosity(function: Callable[..., None]) -> Callable[..., None]:

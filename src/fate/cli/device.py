@@ -25,9 +25,21 @@ Device = Annotated[
 ]
 
 
-def check_device(device: str) -> None:
-    """Refuse a text that names no device. torch is not loaded, so the device may still be missing here."""
-    if device not in ("auto", "cpu") and _CUDA.fullmatch(device) is None:
+def check_device(device: str, *, numbered: bool = True) -> None:
+    """Refuse a text that names no device. torch is not loaded, so the device may still be missing here.
+
+    Args:
+        device: value of ``--device``.
+        numbered: whether the command can use a GPU by its number.
+    """
+    if device in ("auto", "cpu", "cuda"):
+        return
+    if not numbered:
+        raise FateError(
+            f"--device {device} was given; expected auto, cpu or cuda; the environment variable CUDA_VISIBLE_DEVICES"
+            " selects one of several GPUs"
+        )
+    if _CUDA.fullmatch(device) is None:
         raise FateError(f"--device {device} was given; expected auto, cpu, cuda, or a GPU by its number such as cuda:1")
 
 

@@ -31,7 +31,7 @@ from fate.cli import (
     train,
     view,
 )
-from fate.cli.command import Quiet, Verbose, with_verbosity
+from fate.cli.command import Quiet, Verbose, help_text, with_verbosity
 from fate.cli.rates import SeveralRates
 from fate.cli.terminal import VERBOSITY, finish_output, is_broken_pipe, output_failed, prepare_streams
 from fate.errors import FateError, FateWarning
@@ -49,7 +49,7 @@ app = typer.Typer(
 def _add(name: str, module: Any, cls: type[TyperCommand] | None = None) -> None:
     """Add the command ``name``: the function of that name in its module, with its texts."""
     function = getattr(module, name.replace("-", "_"))
-    app.command(name, help=module.HELP, short_help=module.SHORT_HELP, cls=cls)(with_verbosity(function))
+    app.command(name, help=help_text(module.HELP), short_help=module.SHORT_HELP, cls=cls)(with_verbosity(function))
 
 
 _add("demo", demo)
