@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -342,6 +343,18 @@ def status(first: str) -> Iterator[Callable[[str], None]]:
 
     with Console(stderr=True).status(first) as shown:
         yield shown.update
+
+
+def json_text(content: Any) -> str:
+    """Return JSON for standard output; what the encoding there does not have is escaped, so that it stays valid."""
+    import json
+
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return json.dumps(content, indent=2)
+    return text
 
 
 def write_json(file: str | None, content: Any) -> None:

@@ -110,7 +110,7 @@ def simulate(
     print(f"{result.device}, {plural(result.cores, 'core')}; {many} of {seconds:g} s, {profile}")
     both = f"{result.real_time:.2f} × real time in all, {result.real_time_running:.2f} × after the first events"
     print(f"{both} (they came after {result.first_piece_s:.1f} s of {result.wall_s:.1f} s)")
-    print(f"{result.events / 1e6:.1f} million events, {result.boxes} boxes at 200 Hz")
+    print(f"{result.events / 1e6:.1f} million events, {plural(result.boxes, 'box', 'boxes')} at 200 Hz")
     for name, speed in result.frames_per_s.items():
         print(f"pixel model of {name} on frames in memory: {speed:.0f} frames/s")
 

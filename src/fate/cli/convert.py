@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fate.cli import arguments as args
+from fate.text import grouped, plural
 
 SHORT_HELP = "Copy a recording, or a part of it, to another format."
 HELP = """Copy a recording, or a part of it, to another format. The suffix of OUT selects the format: .dat, .raw
@@ -77,4 +78,4 @@ def convert(
             output_format=output_format,
             progress=update,
         )
-    print(f"{target}: {done.num_written:,} of {done.num_read:,} events written".replace(",", " "))
+    print(f"{target}: {grouped(done.num_written)} of {plural(done.num_read, 'event')} written")

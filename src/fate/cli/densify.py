@@ -8,6 +8,7 @@ import typer
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, check_device, pick_device
+from fate.text import plural
 
 if TYPE_CHECKING:
     from fate.data.dataset import Dataset
@@ -184,9 +185,11 @@ def _opened(path: str, split: str | None, kind: str | None) -> Dataset:
 
 
 def _summary(out: str, done: Densified) -> str:
-    lines = [f"{out}: {done.recordings} recordings, {done.skipped} of them done before, {done.windows} windows seen"]
+    done_before = f"{done.skipped} of them done before, {plural(done.windows, 'window')} detected"
+    lines = [f"{out}: {plural(done.recordings, 'recording')}, {done_before}"]
     lines += [
-        f"{hz:g} Hz: {counts['times']} times, {counts['ground_truth']} boxes of the truth, {counts['tracked']} tracked,"
+        f"{hz:g} Hz: {plural(counts['times'], 'time')}, {plural(counts['ground_truth'], 'box', 'boxes')} of the truth,"
+        f" {counts['tracked']} tracked,"
         f" {counts['interpolated']} interpolated"
         for hz, counts in sorted(done.boxes.items())
     ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fate.cli import arguments as args
+from fate.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -83,17 +84,13 @@ def _summary(found: Imported, target: str) -> str:
         ("model", f"{detector.description['name']}, {number / 1e6:.2f} M parameters"),
         ("classes", ", ".join(detector.classes)),
         ("sensor", f"{detector.sensor.width}×{detector.sensor.height}"),
-        ("taken", _tensors(found.taken)),
+        ("taken", plural(found.taken, "tensor")),
         ("fresh", ", ".join(_modules(found.fresh, detector.state_dict())) or "nothing"),
-        ("unused", f"{_tensors(len(found.unused))} ({unused})" if unused else "nothing"),
+        ("unused", f"{plural(len(found.unused), 'tensor')} ({unused})" if unused else "nothing"),
         ("written", target),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
-
-
-def _tensors(number: int) -> str:
-    return f"{number} tensor{'' if number == 1 else 's'}"
 
 
 def _modules(fresh: Sequence[str], every: Iterable[str]) -> list[str]:

@@ -33,8 +33,9 @@ from fate.cli import (
 )
 from fate.cli.command import Quiet, Verbose, help_text, with_verbosity
 from fate.cli.rates import SeveralRates
-from fate.cli.terminal import VERBOSITY, finish_output, is_broken_pipe, output_failed, prepare_streams
+from fate.cli.terminal import VERBOSITY, finish_output, output_failure, prepare_streams
 from fate.errors import FateError, FateWarning
+from fate.text import one_line
 
 app = typer.Typer(
     name="fate",
@@ -96,38 +97,39 @@ def main() -> None:
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if issubclass(category, FateWarning):
-            print(f"warning: {message}", file=sys.stderr)
+            print(f"warning: {one_line(str(message))}", file=sys.stderr)
         else:
             usual(message, category, *rest, **more)
 
     warnings.showwarning = show
     warnings.simplefilter("always", FateWarning)
-    code = _run()
-    failure = finish_output()
+    code, failure = _run()
+    failure = finish_output() or failure
     if failure:
-        print(f"error: standard output: cannot be written ({failure})", file=sys.stderr)
+        print(f"error: standard output: cannot be written ({failure}); send it elsewhere", file=sys.stderr)
     sys.exit(code or int(bool(failure)))
 
 
-def _run() -> int:
-    """Run the command and return its exit code."""
+def _run() -> tuple[int, str]:
+    """Run the command and return its exit code, and why standard output refused text, if it did."""
     try:
         app()
     except SystemExit as end:  # how typer ends every command
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
+        return (end.code if isinstance(end.code, int) else int(end.code is not None)), ""
     except FateError as error:
         if VERBOSITY.verbose:
             traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return 1, ""
     except OSError as error:
-        if not is_broken_pipe(error) and not output_failed():
+        failure = output_failure(error)
+        if failure is None:
             raise
-        return 1  # standard output is closed or full, which is said once, at the end
+        return 1, failure
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
-        return 130
-    return 0
+        return 130, ""
+    return 0, ""
 
 
 if __name__ == "__main__":

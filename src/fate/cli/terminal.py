@@ -104,7 +104,7 @@ def prepare_streams() -> None:
 
 
 def finish_output() -> str:
-    """Flush standard output.
+    """Flush standard output at the end.
 
     Returns:
         Why it could not take what was printed; empty if it did, or if its reader has gone, which is no fault
@@ -112,27 +112,25 @@ def finish_output() -> str:
     """
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         _discard()
+        failure = output_failure(error)
+        return str(error) if failure is None else failure
+    except ValueError:  # it was closed, by typer after a broken pipe
         return ""
-    except (OSError, ValueError) as error:
-        _discard()
-        return getattr(error, "strerror", None) or str(error)
     return ""
 
 
-def output_failed() -> bool:
-    """Whether standard output has text that it cannot write: then an ``OSError`` came from there."""
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError):
-        return True
-    return False
+def output_failure(error: OSError) -> str | None:
+    """Return why standard output refused text, if that is what an error says, and None if it came from elsewhere.
 
-
-def is_broken_pipe(error: OSError) -> bool:
-    """Whether an error says that the reader of a pipe has gone; Windows says it as EINVAL."""
-    return isinstance(error, BrokenPipeError) or (os.name == "nt" and error.errno == errno.EINVAL)
+    Errors of files name the file, and FATE turns them into sentences of its own. The reason is empty if the reader of
+    a pipe has gone.
+    """
+    if isinstance(error, BrokenPipeError) or (os.name == "nt" and error.errno == errno.EINVAL):
+        return ""
+    known = error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EBADF)
+    return error.strerror if known else None
 
 
 def _discard() -> None:
