@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fate.cli import arguments as args
-from fate.cli.command import help_text, with_verbosity
+from fate.cli.command import Command, help_text, with_verbosity
 from fate.cli.device import Device, check_device, pick_device
 from fate.text import plural
 
@@ -41,7 +41,7 @@ def _group() -> None:
     pass
 
 
-@app.command("decode", help=help_text(HELP), short_help="Measure how fast recordings are read.")
+@app.command("decode", help=help_text(HELP), short_help="Measure how fast recordings are read.", cls=Command)
 @with_verbosity
 def decode(
     files: Annotated[
@@ -82,7 +82,7 @@ Example:
 """
 
 
-@app.command("simulate", help=help_text(SIMULATE_HELP), short_help="Measure how fast the simulator is.")
+@app.command("simulate", help=help_text(SIMULATE_HELP), short_help="Measure how fast the simulator is.", cls=Command)
 @with_verbosity
 def simulate(
     recordings: Annotated[int, typer.Option(help="Number of recordings.")] = 4,
@@ -130,7 +130,7 @@ Example:
 """
 
 
-@app.command("encode", help=help_text(ENCODE_HELP), short_help="Measure how fast events become an image.")
+@app.command("encode", help=help_text(ENCODE_HELP), short_help="Measure how fast events become an image.", cls=Command)
 @with_verbosity
 def encode(
     file: Annotated[
@@ -201,7 +201,9 @@ Example:
 """
 
 
-@app.command("data", help=help_text(DATA_HELP), short_help="Measure how fast windows are loaded from disk.")
+@app.command(
+    "data", help=help_text(DATA_HELP), short_help="Measure how fast windows are loaded from disk.", cls=Command
+)
 @with_verbosity
 def data(
     dataset: Annotated[str | None, typer.Argument(metavar="DATASET", help="Folder or YAML file of a dataset.")] = None,
@@ -249,7 +251,9 @@ Example:
 """
 
 
-@app.command("detect", help=help_text(DETECT_HELP), short_help="Measure the latency of detectors, stage by stage.")
+@app.command(
+    "detect", help=help_text(DETECT_HELP), short_help="Measure the latency of detectors, stage by stage.", cls=Command
+)
 @with_verbosity
 def detect(
     models: Annotated[
@@ -352,7 +356,7 @@ Example:
 """
 
 
-@app.command("train", help=help_text(TRAIN_HELP), short_help="Measure how fast detectors train.")
+@app.command("train", help=help_text(TRAIN_HELP), short_help="Measure how fast detectors train.", cls=Command)
 @with_verbosity
 def train(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Folder or YAML file of a dataset.")],

@@ -1,4 +1,4 @@
-"""What every command has: the options ``--quiet`` and ``--verbose``, after the command as well as before it."""
+"""What every command has: the options ``--quiet`` and ``--verbose``, help with examples, errors that name the value."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from fate.cli.terminal import VERBOSITY
 
@@ -22,6 +23,23 @@ Verbose = Annotated[
         help="Print log lines, and the traceback of an error; -vv prints more.",
     ),
 ]
+
+
+class Command(TyperCommand):
+    """A command whose errors name the value that was given: typer says only what it should have been."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Parse the command line, and name the value that an option or argument refuses."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            _, sentence, expected = error.message.partition("Input should be ")
+            if sentence and error.param is not None:
+                values = self.make_parser(ctx).parse_args(args=given)[0]
+                number = "a number " if expected.startswith(("greater", "less")) else ""
+                error.message = f"{values.get(error.param.name)} was given; expected {number}{expected.split(',')[0]}"
+            raise
 
 
 def help_text(text: str) -> str:

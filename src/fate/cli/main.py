@@ -11,7 +11,6 @@ import warnings
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
 
 from fate.cli import (
     bench,
@@ -31,7 +30,7 @@ from fate.cli import (
     train,
     view,
 )
-from fate.cli.command import Quiet, Verbose, help_text, with_verbosity
+from fate.cli.command import Command, Quiet, Verbose, help_text, with_verbosity
 from fate.cli.rates import SeveralRates
 from fate.cli.terminal import VERBOSITY, finish_output, output_failure, prepare_streams
 from fate.errors import FateError, FateWarning
@@ -47,7 +46,7 @@ app = typer.Typer(
 )
 
 
-def _add(name: str, module: Any, cls: type[TyperCommand] | None = None) -> None:
+def _add(name: str, module: Any, cls: type[Command] = Command) -> None:
     """Add the command ``name``: the function of that name in its module, with its texts."""
     function = getattr(module, name.replace("-", "_"))
     app.command(name, help=help_text(module.HELP), short_help=module.SHORT_HELP, cls=cls)(with_verbosity(function))
