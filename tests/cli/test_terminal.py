@@ -174,6 +174,7 @@ def test_long_work_prints_some_lines_and_not_many(capsys: pytest.CaptureFixture[
 def test_a_new_part_of_the_work_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     progress = arguments.ProgressLines(clock)
+    progress.show("detecting", 0, 10)
     clock.now = 3.0
     progress.show("detecting", 1, 10, "5 windows per second")
     clock.now = 4.0

@@ -238,7 +238,7 @@ def opened(file: str, options: dict[str, Any]) -> Iterator[Recording]:
 class ProgressLines:
     """Progress where there is no bar: plain lines on standard error, for log files.
 
-    Work of less than two seconds prints nothing. After that a line comes when a new part begins, and otherwise at
+    The time counts from the first call of ``show``. Work of less than two seconds prints nothing. After that a line comes when a new part begins, and otherwise at
     least ten seconds after the last one: when a tenth of the work was done since then, or a minute has passed.
     """
 
@@ -246,7 +246,7 @@ class ProgressLines:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._began = clock()
+        self._began: float | None = None
         self._last_s: float | None = None  # when the last line was printed
         self._last_share = 0.0
         self._what: str | None = None
@@ -261,19 +261,21 @@ class ProgressLines:
             text: more about it, such as the speed.
         """
         now = self._clock()
+        if self._began is None:
+            self._began = now
         share = done / total if total else 0.0
-        if not self._is_due(now, what, share):
+        if not self._is_due(now - self._began, what, share):
             return
-        self._last_s, self._last_share, self._what = now, share, what
+        self._last_s, self._last_share, self._what = now - self._began, share, what
         parts = [f"{100 * share:.0f} %" if total else "", text, f"after {duration(now - self._began)}"]
         note(f"{what}: {', '.join(part for part in parts if part)}")
 
-    def _is_due(self, now: float, what: str, share: float) -> bool:
-        if now - self._began < self.FIRST_S or share >= 1:  # the result says that it is done
+    def _is_due(self, now_s: float, what: str, share: float) -> bool:
+        if now_s < self.FIRST_S or share >= 1:  # the result says that it is done
             return False
         if self._last_s is None or what != self._what:
             return True
-        since = now - self._last_s
+        since = now_s - self._last_s
         return since >= self.LONGEST_GAP_S or (since >= self.GAP_S and share - self._last_share >= self.SHARE)
 
 
