@@ -238,8 +238,9 @@ def opened(file: str, options: dict[str, Any]) -> Iterator[Recording]:
 class ProgressLines:
     """Progress where there is no bar: plain lines on standard error, for log files.
 
-    The time counts from the first call of ``show``. Work of less than two seconds prints nothing. After that a line comes when a new part begins, and otherwise at
-    least ten seconds after the last one: when a tenth of the work was done since then, or a minute has passed.
+    The time counts from the first call of ``show``. Work of less than two seconds prints nothing. After that a line
+    comes when a new part begins, and otherwise at least ten seconds after the last one: when a tenth of the work was
+    done since then, or a minute has passed.
     """
 
     FIRST_S, GAP_S, LONGEST_GAP_S, SHARE = 2.0, 10.0, 60.0, 0.1

@@ -117,7 +117,7 @@ def evaluate(
     is_model = names_a_model(what) or what.lower().endswith((".safetensors", ".ckpt", ".pth", ".pt"))
     if is_model:
         find_weights(what)
-    args.check_inputs(None if is_model else what, images, dataset)
+    args.check_inputs(dataset, images, None if is_model else what)
 
     from fate.data.dataset import open_dataset
 
