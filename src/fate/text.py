@@ -99,6 +99,19 @@ def encodable(text: str) -> str:
     return "".join(_escaped(char) if 0xD800 <= ord(char) <= 0xDFFF else char for char in text)
 
 
+def one_line(text: str) -> str:
+    r"""Text on one line: line breaks and other characters that do not print become escapes.
+
+    Example:
+        >>> one_line("two\nlines, bad\udcff.dat")
+        'two\\nlines, bad\\xff.dat'
+    """
+    text = encodable(text)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
 def _escaped(surrogate: str) -> str:
     byte = ord(surrogate) - 0xDC00
     return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else f"\\u{ord(surrogate):04x}"

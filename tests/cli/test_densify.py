@@ -62,7 +62,7 @@ def test_labels_are_made_for_the_rates_given_and_gone_on_with(files: tuple[Path,
     assert opened.manifest["options"]["thresholds"] == {"car": 0.2, "pedestrian": 0.3}
     code, text = run(model, folder, "--hz", "40,20", *options)
     assert code == 0, text
-    assert "3 of them done before, 0 windows seen" in text
+    assert "3 of them done before, 0 windows detected" in text
     code, text = run(model, folder, *options[:-1], "car=0.3")
     assert code == 1
     assert "options.thresholds.car was 0.2 and is 0.3" in text

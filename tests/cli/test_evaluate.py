@@ -162,7 +162,7 @@ def test_faults_of_the_dataset_are_named_once_and_it_is_used_without(dataset: Pa
     code, text = run("evaluate", str(tmp_path / "exact.npz"), str(tmp_path / "copy"), "--kind", "own", "--hz", "20")
     assert code == 0, text
     assert text.count("noise_1") == text.count("dataset: test/noise_1: left out: ") + text.count("noise_1.dat") == 2
-    assert "of 1 recordings" in text
+    assert "of 1 recording;" in text
     for path in (tmp_path / "copy" / "test").glob("*_bbox.npz"):
         path.unlink()
     code, text = run("evaluate", str(tmp_path / "exact.npz"), str(tmp_path / "copy"), "--kind", "own", "--hz", "20")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,17 +52,24 @@ def test_the_file_has_the_same_numbers(listed: tuple[Result, Path]) -> None:
 
 
 def test_names_whose_weights_are_in_the_package_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = {name: MODELS[name] for name in ("s5-vit-nano", "fate-s-nano")}
-    monkeypatch.setattr(catalogue, "MODELS", there)
     monkeypatch.setattr(loading, "WEIGHTS", tmp_path)
     (tmp_path / "fate-s-nano.safetensors").touch()
     result = CliRunner().invoke(app, ["models", "--json", str(tmp_path / "models.json")])
     assert result.exit_code == 0, result.output
-    without, bundled = result.output.splitlines()[1:3]
-    assert ("bundled" in without, "bundled" in bundled) == (False, True)
+    lines = {line.split()[0]: line for line in result.output.splitlines()[1 : 1 + len(MODELS)]}
+    assert [name for name, line in lines.items() if "bundled" in line] == ["fate-s-nano"]
     assert "fate detect FILE --model fate-s-nano" in result.output
     written = json.loads((tmp_path / "models.json").read_text())["models"]
-    assert [entry["bundled"] for entry in written] == [False, True]
+    assert [entry["name"] for entry in written if entry["bundled"]] == ["fate-s-nano"]
+
+
+def test_the_usual_table_is_printed_without_torch() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; sys.argv = ['fate', 'models']; from fate.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "18 331 029" in done.stdout
 
 
 def test_sensor_and_classes_are_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

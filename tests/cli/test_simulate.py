@@ -44,7 +44,7 @@ def test_a_dataset_is_made_and_summed_up_and_nothing_is_left_to_do_the_second_ti
         (["--seconds", "0.0001"], "at least 0.01"),
         (["--threads", "-1"], "threads is -1"),
         (["--profile", "gen9"], f"one of {', '.join(PROFILES)}"),
-        (["--device", "tpu"], f"one of {', '.join(DEVICES)}"),
+        (["--device", "tpu"], "expected auto, cpu, cuda"),
         (["--recordings", "many"], "--recordings"),
     ],
 )
@@ -121,8 +121,5 @@ def test_help_has_an_example_and_names_the_choices_of_the_library(command: list[
 
 def test_a_command_takes_its_choices_from_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request, "PROFILES", ("gen7", "gen8"))
-    monkeypatch.setattr(request, "DEVICES", ("abacus",))
     with pytest.raises(typer.BadParameter, match="gen7, gen8"):
         simulate.simulate("set")
-    with pytest.raises(typer.BadParameter, match="abacus"):
-        simulate.simulate("set", profile="gen7")

@@ -5,32 +5,60 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from fate.cli.terminal import VERBOSITY, note, on_terminal
 from fate.errors import FateError
+from fate.text import duration
 
 if TYPE_CHECKING:
     from fate.formats.recording import Recording
 
+
+def complete_bundled(incomplete: str) -> list[str]:
+    """Return the names with bundled weights that begin like this, for shell completion."""
+    from fate.runtime.loading import bundled_weights
+
+    return [name for name in bundled_weights() if name.startswith(incomplete)]
+
+
+def complete_names(incomplete: str) -> list[str]:
+    """Return the names of all detectors that begin like this, for shell completion."""
+    from fate.models.table import NAMES
+
+    return [name for name in NAMES if name.startswith(incomplete)]
+
+
 Sensor = Annotated[
-    str | None, typer.Option("--sensor", metavar="WIDTHxHEIGHT", help="Sensor size, if the file does not say.")
+    str | None,
+    typer.Option("--sensor", metavar="WIDTHxHEIGHT", help="Sensor size in pixels, if the file does not say it."),
 ]
-Format = Annotated[str | None, typer.Option("--format", help="Format of the file, if its content does not say.")]
+Format = Annotated[str | None, typer.Option("--format", help="Format of the file, if its content does not show it.")]
 Columns = Annotated[
-    str | None, typer.Option("--columns", help="Order of the columns in a table without names, such as txyp.")
+    str | None, typer.Option("--columns", help="Order of the columns in a table without a header, such as txyp.")
 ]
-TimeUnit = Annotated[str | None, typer.Option("--time-unit", help="Unit of time in a table: s, ms, us or ns.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Refuse a file with a truncated tail.")]
+TimeUnit = Annotated[str | None, typer.Option("--time-unit", help="Unit of the times in a table: s, ms, us or ns.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse a file whose end is cut off.")]
 Drop = Annotated[
-    bool, typer.Option("--drop-out-of-bounds", help="Drop and count events outside the sensor instead of refusing.")
+    bool,
+    typer.Option("--drop-out-of-bounds", help="Drop and count events outside the sensor instead of refusing the file."),
 ]
-Sort = Annotated[bool, typer.Option("--sort", help="Sort events whose times go back instead of refusing.")]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not keep the time index on disk.")]
+Sort = Annotated[bool, typer.Option("--sort", help="Sort events whose times go back instead of refusing the file.")]
+Model = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME|PATH",
+        help="A bundled name (see fate models) or a .safetensors file.",
+        autocompletion=complete_bundled,
+    ),
+]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not store the time index in the cache folder.")]
 
 
 FORMATS = (
@@ -181,6 +209,35 @@ def check_order(start: Time | None, end: Time | None) -> None:
         raise typer.BadParameter("--end: the end must come after the start")
 
 
+def check_inputs(*files: str | os.PathLike[str] | None) -> None:
+    """Refuse files and folders that are not there, before torch is loaded and before any work."""
+    for file in files:
+        if file is not None and not os.path.lexists(file):
+            raise FateError(f"{os.fspath(file)}: no such file or folder; check the name")
+
+
+def check_name(name: str) -> None:
+    """Refuse a name of no detector, without loading torch."""
+    from fate.models.table import NAMES, nearest
+
+    if name not in NAMES:
+        raise FateError(f"model {name!r} was given; there are {', '.join(NAMES)}{nearest(name, NAMES)}")
+
+
+def check_count(option: str, value: int, least: int) -> None:
+    """Refuse a number below the least one that makes sense."""
+    if value < least:
+        raise FateError(f"{option} {value} was given; expected {least} or more")
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """``"1/4"`` → ``(1, 4)``."""
+    parts = text.split("/")
+    if len(parts) != 2 or not all(part.isdigit() for part in parts) or not 1 <= int(parts[0]) <= int(parts[1]):
+        raise FateError(f"--shard {text} was given; expected I/N with I from 1 to N, such as 1/4")
+    return int(parts[0]), int(parts[1])
+
+
 @contextmanager
 def opened(file: str, options: dict[str, Any]) -> Iterator[Recording]:
     """A recording with its time index, which must have events; bar and sentences as for every command."""
@@ -193,52 +250,129 @@ def opened(file: str, options: dict[str, Any]) -> Iterator[Recording]:
         yield recording
 
 
+class ProgressLines:
+    """Progress where there is no bar: plain lines on standard error, for log files.
+
+    The time counts from the first call of ``show``. Work of less than two seconds prints nothing. After that a line
+    comes when a new part begins, and otherwise at least ten seconds after the last one: when a tenth of the work was
+    done since then, or a minute has passed.
+    """
+
+    FIRST_S, GAP_S, LONGEST_GAP_S, SHARE = 2.0, 10.0, 60.0, 0.1
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began: float | None = None
+        self._last_s: float | None = None  # when the last line was printed
+        self._last_share = 0.0
+        self._what: str | None = None
+
+    def show(self, what: str, done: float, total: float | None, text: str = "") -> None:
+        """Print a line if one is due.
+
+        Args:
+            what: name of the part of the work, such as "detecting".
+            done: how much of it is done.
+            total: how much there is; None or 0 if that is not known.
+            text: more about it, such as the speed.
+        """
+        now = self._clock()
+        if self._began is None:
+            self._began = now
+        share = done / total if total else 0.0
+        if not self._is_due(now - self._began, what, share):
+            return
+        self._last_s, self._last_share, self._what = now - self._began, share, what
+        parts = [f"{100 * share:.0f} %" if total else "", text, f"after {duration(now - self._began)}"]
+        note(f"{what}: {', '.join(part for part in parts if part)}")
+
+    def _is_due(self, now_s: float, what: str, share: float) -> bool:
+        if now_s < self.FIRST_S or share >= 1:  # the result says that it is done
+            return False
+        if self._last_s is None or what != self._what:
+            return True
+        since = now_s - self._last_s
+        return since >= self.LONGEST_GAP_S or (since >= self.GAP_S and share - self._last_share >= self.SHARE)
+
+
 @contextmanager
-def progress_bar(label: str) -> Iterator[Any]:
-    """A progress bar on the terminal: yields ``update(done, total)``, or None where there is no terminal."""
-    if not sys.stderr.isatty():
+def _bar(columns: Sequence[Any], description: str) -> Iterator[Callable[..., None]]:
+    """A progress bar on the terminal, removed at the end: yields ``update(**values)`` of its task."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=None)
+        yield lambda **values: bar.update(task, **values)
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Callable[[float, float | None], None] | None]:
+    """Show progress: yields ``update(done, total)``, for a bar on a terminal or lines elsewhere; None if quiet."""
+    with task_bar() as show:
+        yield None if show is None else lambda done, total: show(label, done, total, "")
+
+
+@contextmanager
+def task_bar() -> Iterator[Callable[[str, float, float | None, str], None] | None]:
+    """Show progress of work in several parts: yields ``show(what, done, total, text)``; None if quiet."""
+    if VERBOSITY.quiet:
         yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextmanager
-def task_bar() -> Iterator[Any]:
-    """For work in several parts: yields ``show(what, done, total, text)``, or None where there is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
+    if not on_terminal():
+        yield ProgressLines().show
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda what, done, total, text: bar.update(
-            task, completed=done, total=total, description=f"{what} {text}".strip()
-        )
+    with _bar(columns, "") as update:
+        yield lambda what, done, total, text: update(completed=done, total=total, description=f"{what} {text}".strip())
 
 
 @contextmanager
-def step_bar(label: str) -> Iterator[Any]:
-    """For long runs: yields ``show(done, total, text)``, a bar on a terminal, a line each time elsewhere."""
-    if not sys.stderr.isatty():
+def step_bar(label: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Show progress of training: yields ``show(done, total, text)``, for a bar on a terminal or a line each time."""
+    if VERBOSITY.quiet:
+        yield lambda done, total, text: None
+        return
+    if not on_terminal():
         yield lambda done, total, text: print(f"step {done} of {total}: {text}", flush=True)
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
     said = TextColumn("{task.description}")
-    columns = TextColumn(label), BarColumn(), MofNCompleteColumn(), said, TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("building", total=None)
-        yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
+    with _bar(
+        (TextColumn(label), BarColumn(), MofNCompleteColumn(), said, TimeRemainingColumn()), "building"
+    ) as update:
+        yield lambda done, total, text: update(completed=done, total=total, description=text)
+
+
+@contextmanager
+def status(first: str) -> Iterator[Callable[[str], None]]:
+    """Show what is being done, where nobody knows how long it takes: yields ``show(text)``."""
+    if VERBOSITY.quiet:
+        yield lambda text: None
+        return
+    if not on_terminal():
+        note(first)
+        yield note
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(first) as shown:
+        yield shown.update
+
+
+def json_text(content: Any) -> str:
+    """Return JSON for standard output; what the encoding there does not have is escaped, so that it stays valid."""
+    import json
+
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return json.dumps(content, indent=2)
+    return text
 
 
 def write_json(file: str | None, content: Any) -> None:
@@ -248,7 +382,8 @@ def write_json(file: str | None, content: Any) -> None:
     import json
 
     try:
-        Path(file).write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        Path(file).write_bytes(text.encode("utf-8", "backslashreplace"))  # a lone surrogate becomes its JSON escape
     except OSError as error:
         raise FateError(f"{file}: cannot be written ({error.strerror}); what it was to hold is printed above") from None
 

@@ -6,13 +6,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fate.cli import arguments as args
+from fate.cli.command import Command, help_text, with_verbosity
+from fate.cli.device import Device, check_device, pick_device
+from fate.text import plural
+
 if TYPE_CHECKING:
     from fate.formats.bench import DecodeBench, Measurement
 
-app = typer.Typer(help="Measure speed and memory, beside other programs in the same run.", no_args_is_help=True)
+SHORT_HELP = "Measure speed and memory, compared with other programs."
+app = typer.Typer(
+    help=help_text("""Measure speed and memory, and compare with other programs in the same run.
 
-HELP = """How fast recordings are read: whole, by windows of 5 and 50 ms in a row, and at random times.
-Without FILES, recordings are made up and measured. Other decoders are measured if installed.
+Example:
+
+  fate bench detect fate-s-nano --hz 20,200
+"""),
+    no_args_is_help=True,
+)
+
+HELP = """Measure how fast recordings are read: as a whole, in consecutive windows of 5 and 50 ms, and at random
+times. Without FILE, recordings are generated. Other decoders are measured if they are installed.
 
 Example:
 
@@ -27,31 +41,38 @@ def _group() -> None:
     pass
 
 
-@app.command("decode", help=HELP)
+@app.command("decode", help=help_text(HELP), short_help="Measure how fast recordings are read.", cls=Command)
+@with_verbosity
 def decode(
-    files: Annotated[list[str] | None, typer.Argument(metavar="[FILES]", help="Recordings to measure.")] = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE", help="Recordings to measure; without any, recordings are generated."),
+    ] = None,
     against: Annotated[
-        str, typer.Option(help="Peers to measure if installed, comma-separated; empty for none.")
+        str, typer.Option(help="Other decoders to measure if they are installed, comma-separated; empty for none.")
     ] = "evt3,faery,expelliarmus,searchsorted,searchsorted-typed",
-    events: Annotated[int, typer.Option(help="Events in the made-up files.")] = 20_000_000,
-    repeats: Annotated[int, typer.Option(help="Whole-file reads; the median counts.")] = 3,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+    events: Annotated[int, typer.Option(help="Number of events in each generated recording.")] = 20_000_000,
+    repeats: Annotated[int, typer.Option(help="How often each whole file is read; the median is reported.")] = 3,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers as JSON.")] = None,
 ) -> None:
-    from rich.console import Console
+    with args.bad_usage():
+        args.check_count("--events", events, 1)
+        args.check_count("--repeats", repeats, 1)
+    args.check_inputs(*(files or ()))
+    args.check_outputs({"--json": json_file}, "")
 
-    from fate.cli.arguments import write_json
     from fate.formats.bench import bench_decode
 
-    console = Console(stderr=True)
     peers = [name for name in against.split(",") if name]
-    with console.status("starting") as status:
-        result = bench_decode(files or (), against=peers, num_events=events, repeats=repeats, progress=status.update)
+    with args.status("starting") as show:
+        result = bench_decode(files or (), against=peers, num_events=events, repeats=repeats, progress=show)
     print(_table(result))
-    write_json(json_file, result.to_dict())
+    args.write_json(json_file, result.to_dict())
 
 
-SIMULATE_HELP = """How fast the simulator is, without writing files: seconds of recording per second, boxes at 200 Hz
-included; and the pixel model alone on frames in memory, beside eventcv's if that is installed.
+SIMULATE_HELP = """Measure how many seconds of recording the simulator makes per second, including the boxes at
+200 Hz but without writing files, and how fast the pixel model alone is on frames in memory. The pixel model of eventcv
+is measured too if it is installed.
 
 Example:
 
@@ -61,29 +82,35 @@ Example:
 """
 
 
-@app.command("simulate", help=SIMULATE_HELP)
+@app.command("simulate", help=help_text(SIMULATE_HELP), short_help="Measure how fast the simulator is.", cls=Command)
+@with_verbosity
 def simulate(
-    recordings: Annotated[int, typer.Option(help="How many.")] = 4,
-    seconds: Annotated[float, typer.Option(help="Length of each.")] = 5.0,
-    profile: Annotated[str, typer.Option(help="gen1 or 1mpx.")] = "gen1",
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(help="CPU threads or processes; all cores by default.")] = None,
+    recordings: Annotated[int, typer.Option(help="Number of recordings.")] = 4,
+    seconds: Annotated[float, typer.Option(help="Length of each recording in seconds.")] = 5.0,
+    profile: Annotated[str, typer.Option(help="Camera: gen1 (304×240) or 1mpx (1280×720).")] = "gen1",
+    device: Device = "auto",
+    threads: Annotated[
+        int | None, typer.Option(help="Number of CPU threads or processes; the default is all processors.")
+    ] = None,
 ) -> None:
-    from fate.cli.arguments import bad_usage, progress_bar
-    from fate.simulation.request import Request, check_device
+    from fate.simulation.request import Request, check_number
 
-    with bad_usage():  # before torch is loaded, which takes seconds
+    with args.bad_usage():  # before torch is loaded, which takes seconds
         Request(profile, 0, seconds, recordings)
-        check_device(device, threads)
+        check_device(device)
+        if threads is not None:
+            check_number("the number of threads", threads, 1)
+    chosen = pick_device(device)
 
     from fate.simulation.bench import bench_simulate
 
-    with progress_bar("simulating") as update:
-        result = bench_simulate(recordings, seconds, profile, device, threads, update)
-    print(f"{result.device}, {result.cores} cores; {recordings} recordings of {seconds:g} s, {profile}")
+    with args.progress_bar("simulating") as update:
+        result = bench_simulate(recordings, seconds, profile, chosen, threads, update)
+    many = plural(recordings, "recording")
+    print(f"{result.device}, {plural(result.cores, 'core')}; {many} of {seconds:g} s, {profile}")
     both = f"{result.real_time:.2f} × real time in all, {result.real_time_running:.2f} × after the first events"
     print(f"{both} (they came after {result.first_piece_s:.1f} s of {result.wall_s:.1f} s)")
-    print(f"{result.events / 1e6:.1f} million events, {result.boxes} boxes at 200 Hz")
+    print(f"{result.events / 1e6:.1f} million events, {plural(result.boxes, 'box', 'boxes')} at 200 Hz")
     for name, speed in result.frames_per_s.items():
         print(f"pixel model of {name} on frames in memory: {speed:.0f} frames/s")
 
@@ -91,8 +118,9 @@ def simulate(
 #: What ``fate bench encode`` can measure beside ours.
 PEERS = ("dense", "dense-compiled", "histogram", "evrt-histogram")
 
-ENCODE_HELP = """How long Pillar Encoding takes from events to image, and what memory, beside the paper's dense tensor
-(plain and compiled) and the histograms of RVT and EvRT-DETR. Windows come from FILE, or from a simulated drive.
+ENCODE_HELP = """Measure time and memory of Pillar Encoding, from events to image, and compare it with the dense
+tensor of the paper (plain and compiled) and the histograms of RVT and EvRT-DETR. The windows come from FILE or from a
+simulated drive.
 
 Example:
 
@@ -102,27 +130,30 @@ Example:
 """
 
 
-@app.command("encode", help=ENCODE_HELP)
+@app.command("encode", help=help_text(ENCODE_HELP), short_help="Measure how fast events become an image.", cls=Command)
+@with_verbosity
 def encode(
     file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="A recording; its first seconds are used.")
+        str | None,
+        typer.Argument(
+            metavar="FILE", help="Recording whose first 1.6 seconds are used; without one, a drive is simulated."
+        ),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    profile: Annotated[str, typer.Option(help="Of the simulated drive: gen1 or 1mpx.")] = "gen1",
-    windows: Annotated[str, typer.Option(help="Lengths in ms, comma-separated.")] = "5,10,25,50",
-    batches: Annotated[str, typer.Option(help="Windows to a call, comma-separated.")] = "1,32",
-    against: Annotated[str, typer.Option(help="Peers, comma-separated; empty for none.")] = ",".join(PEERS),
-    seed: Annotated[int, typer.Option(help="Of the simulated drive.")] = 2,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+    device: Device = "auto",
+    profile: Annotated[str, typer.Option(help="Camera of the simulated drive: gen1 or 1mpx.")] = "gen1",
+    windows: Annotated[str, typer.Option(help="Window lengths in ms, comma-separated.")] = "5,10,25,50",
+    batches: Annotated[str, typer.Option(help="Numbers of windows per call, comma-separated.")] = "1,32",
+    against: Annotated[
+        str, typer.Option(help="Other encoders to measure, comma-separated; empty for none.")
+    ] = ",".join(PEERS),
+    seed: Annotated[int, typer.Option(help="Seed of the simulated drive.")] = 2,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers as JSON.")] = None,
 ) -> None:
-    from rich.console import Console
-
-    from fate.cli.arguments import bad_usage, check_outputs, write_json
     from fate.errors import FateError
-    from fate.simulation.request import PROFILES, check_device, check_number
+    from fate.simulation.request import PROFILES, check_number
 
-    with bad_usage():
-        check_device(device, None)
+    with args.bad_usage():
+        check_device(device)
         lengths, sizes = _numbers("--windows", windows, least=0.001), _numbers("--batches", batches, least=1)
         if any(size != int(size) for size in sizes):
             raise FateError(f"--batches {batches!r} was given; expected whole numbers, comma-separated")
@@ -136,28 +167,31 @@ def encode(
         unknown = [name for name in names if name not in PEERS]
         if unknown:
             raise FateError(f"--against {unknown[0]!r} was given; choose among {', '.join(PEERS)}")
-    check_outputs({"--json": json_file}, file or "")
+    args.check_outputs({"--json": json_file}, file or "")
+    args.check_inputs(file)
+    chosen = pick_device(device)
 
     from fate.encoding.bench import bench_encode, encode_table
 
-    with Console(stderr=True).status("starting") as status:
+    with args.status("starting") as show:
         if file is None:
             from fate.simulation.bench import drive_events
 
-            status.update(f"simulating a {profile} drive")
+            show(f"simulating a {profile} drive")
             events = drive_events(profile, drive_s, seed)
         else:
             from fate.formats.opening import open_recording
 
             with open_recording(file) as recording:
                 events = recording.read(recording.start_us, recording.start_us + 1_600_000)
-        result = bench_encode(events, device, lengths, [int(n) for n in sizes], ["pillars", *names], status.update)
+        result = bench_encode(events, chosen, lengths, [int(n) for n in sizes], ["pillars", *names], show)
     print(encode_table(result))
-    write_json(json_file, result.to_dict())
+    args.write_json(json_file, result.to_dict())
 
 
-DATA_HELP = """How fast windows of events come off the disk, by rate and number of workers, beside blosc-compressed
-histograms in RVT's layout of the same recordings. Without DATASET a few Gen1-like drives are simulated first.
+DATA_HELP = """Measure how fast windows of events are loaded from disk, by rate and number of loading processes, and
+compare with blosc-compressed histograms of the same recordings in the layout of RVT. Without DATASET, a few drives are
+simulated first.
 
 Example:
 
@@ -167,50 +201,47 @@ Example:
 """
 
 
-@app.command("data", help=DATA_HELP)
+@app.command(
+    "data", help=help_text(DATA_HELP), short_help="Measure how fast windows are loaded from disk.", cls=Command
+)
+@with_verbosity
 def data(
-    dataset: Annotated[
-        str | None, typer.Argument(metavar="[DATASET]", help="Folder or YAML file of a dataset.")
-    ] = None,
-    hz: Annotated[str, typer.Option(help="Rates, comma-separated.")] = "20,200",
-    workers: Annotated[str, typer.Option(help="Processes, comma-separated.")] = "0,1,2",
-    seconds: Annotated[float, typer.Option(help="Of each measurement.")] = 5.0,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+    dataset: Annotated[str | None, typer.Argument(metavar="DATASET", help="Folder or YAML file of a dataset.")] = None,
+    hz: Annotated[str, typer.Option(help="Rates in Hz, comma-separated.")] = "20,200",
+    workers: Annotated[str, typer.Option(help="Numbers of loading processes, comma-separated.")] = "0,1,2",
+    seconds: Annotated[float, typer.Option(help="Length of each measurement in seconds.")] = 5.0,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers as JSON.")] = None,
 ) -> None:
     import tempfile
 
-    from rich.console import Console
-
-    from fate.cli.arguments import bad_usage, check_outputs, write_json
     from fate.errors import FateError
 
-    with bad_usage():
+    with args.bad_usage():
         rates, counts = _numbers("--hz", hz, least=1), _numbers("--workers", workers, least=0)
         if any(count != int(count) for count in counts):
             raise FateError(f"--workers {workers!r} was given; expected whole numbers, comma-separated")
         if not 0.1 <= seconds <= 3600:
             raise FateError(f"--seconds {seconds:g} was given; expected 0.1 to 3600")
-    check_outputs({"--json": json_file}, dataset or "")
+    args.check_outputs({"--json": json_file}, dataset or "")
+    args.check_inputs(dataset)
 
     from fate.data.bench import bench_data, data_table
     from fate.data.dataset import open_dataset
 
-    with tempfile.TemporaryDirectory() as folder, Console(stderr=True).status("starting") as status:
+    with tempfile.TemporaryDirectory() as folder, args.status("starting") as show:
         if dataset is None:
             from fate.simulation.dataset import simulate as simulated
 
-            status.update("simulating drives")
+            show("simulating drives")
             dataset = f"{folder}/drives"
             simulated(dataset, recordings=3, seconds=4.0, preview=False)
-        result = bench_data(
-            open_dataset(dataset), folder, rates, [int(count) for count in counts], seconds, status.update
-        )
+        result = bench_data(open_dataset(dataset), folder, rates, [int(count) for count in counts], seconds, show)
     print(data_table(result))
-    write_json(json_file, result.to_dict())
+    args.write_json(json_file, result.to_dict())
 
 
-DETECT_HELP = """How long detectors take from events to boxes, one window after another, stage by stage: decoding the
-file, encoding, the model, and post-processing. Weights are fresh; they do not matter for time.
+DETECT_HELP = """Measure how long detectors take from events to boxes, window by window and stage by stage: decoding
+the file, encoding, the model, and post-processing. The weights are fresh, since they do not change the time.
 
 Example:
 
@@ -220,45 +251,55 @@ Example:
 """
 
 
-@app.command("detect", help=DETECT_HELP)
+@app.command(
+    "detect", help=help_text(DETECT_HELP), short_help="Measure the latency of detectors, stage by stage.", cls=Command
+)
+@with_verbosity
 def detect(
-    models: Annotated[list[str] | None, typer.Argument(metavar="[MODELS]", help="Names; see fate models.")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    profile: Annotated[str, typer.Option(help="Of the simulated drive: gen1 or 1mpx.")] = "gen1",
-    hz: Annotated[str, typer.Option(help="Rates, comma-separated.")] = "20,200",
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL", help="Names of detectors; see fate models.", autocompletion=args.complete_names
+        ),
+    ] = None,
+    device: Device = "auto",
+    profile: Annotated[str, typer.Option(help="Camera of the simulated drive: gen1 or 1mpx.")] = "gen1",
+    hz: Annotated[str, typer.Option(help="Rates in Hz, comma-separated.")] = "20,200",
     run: Annotated[
-        str, typer.Option(help="eager, streaming, compiled (on a GPU); comma-separated.")
+        str, typer.Option(help="Ways to run, comma-separated: eager, streaming, compiled (GPU only).")
     ] = "eager,streaming",
-    precision: Annotated[str | None, typer.Option(help="Of the streaming step: float32, tf32 or bfloat16.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the simulated drive.")] = 2,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Precision of the streaming step: float32, tf32 or bfloat16.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the simulated drive.")] = 2,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers as JSON.")] = None,
 ) -> None:
-    from rich.console import Console
-
-    from fate.cli.arguments import bad_usage, check_outputs, write_json
     from fate.errors import FateError
-    from fate.simulation.request import PROFILES, check_device, check_number
+    from fate.simulation.request import PROFILES, check_number
 
-    with bad_usage():
-        check_device(device, None)
+    with args.bad_usage():
+        check_device(device)
         rates = _numbers("--hz", hz, least=1)
         if profile not in PROFILES:
             raise FateError(f"there is no profile {profile!r}; give one of {', '.join(PROFILES)}")
         check_number("the seed", seed, 0)
-    check_outputs({"--json": json_file}, "")
+        for name in models or ():
+            args.check_name(name)
+    args.check_outputs({"--json": json_file}, "")
+    chosen = pick_device(device)
 
     from fate.runtime.bench import DEFAULT_MODELS, bench_detect, check_request, detect_table
 
     ways = [way.strip() for way in run.split(",") if way.strip()]
-    with bad_usage():
-        check_request(models or DEFAULT_MODELS, device, ways, precision)
-    with Console(stderr=True).status(f"simulating a {profile} drive") as status:
+    with args.bad_usage():
+        check_request(models or DEFAULT_MODELS, chosen, ways, precision)
+    with args.status(f"simulating a {profile} drive") as show:
         from fate.simulation.bench import drive_events
 
         events = drive_events(profile, 1.6 if profile == "gen1" else 0.4, seed)
-        result = bench_detect(events, models or DEFAULT_MODELS, device, rates, ways, precision, status.update)
+        result = bench_detect(events, models or DEFAULT_MODELS, chosen, rates, ways, precision, show)
     print(detect_table(result))
-    write_json(json_file, result.to_dict())
+    args.write_json(json_file, result.to_dict())
 
 
 def _numbers(name: str, text: str, least: float) -> list[float]:
@@ -306,7 +347,7 @@ def _speed(m: Measurement) -> float:
     return 1 / m.p50_ms if m.mode.startswith("seek") and m.p50_ms else m.mev_per_s
 
 
-TRAIN_HELP = """How fast detectors train: windows a second, all that a step does included (loading, encoding, forward,
+TRAIN_HELP = """Measure how fast detectors train: windows per second of a whole step (loading, encoding, forward,
 backward, optimiser, teacher), the share of time spent waiting for data, and memory.
 
 Example:
@@ -315,32 +356,37 @@ Example:
 """
 
 
-@app.command("train", help=TRAIN_HELP)
+@app.command("train", help=help_text(TRAIN_HELP), short_help="Measure how fast detectors train.", cls=Command)
+@with_verbosity
 def train(
-    dataset: Annotated[str, typer.Argument(help="Folder or YAML file of a dataset.")],
-    models: Annotated[list[str] | None, typer.Argument(metavar="[MODELS]", help="Names; see fate models.")] = None,
-    clips: Annotated[str, typer.Option(help="Windows in a clip, comma-separated.")] = "10,21",
-    batch: Annotated[int, typer.Option(help="Clips in a batch, half of them streams.")] = 16,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
-    precision: Annotated[str, typer.Option(help="float32, bf16, or auto: bf16 on a GPU.")] = "auto",
-    compiled: Annotated[bool, typer.Option("--compile", help="torch.compile for backbone and neck.")] = False,
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Folder or YAML file of a dataset.")],
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL", help="Names of detectors; see fate models.", autocompletion=args.complete_names
+        ),
+    ] = None,
+    clips: Annotated[str, typer.Option(help="Numbers of windows in a clip, comma-separated.")] = "10,21",
+    batch: Annotated[int, typer.Option(help="Number of clips in a batch; half of them continue a stream.")] = 16,
+    device: Device = "auto",
+    precision: Annotated[
+        str, typer.Option(help="Precision of training: float32, bf16, or auto (bf16 on a GPU).")
+    ] = "auto",
+    compiled: Annotated[bool, typer.Option("--compile", help="Compile backbone and neck with torch.compile.")] = False,
     plain: Annotated[
-        bool, typer.Option("--plain", help="Every kernel from Python, every event from disk, also on a GPU.")
+        bool, typer.Option("--plain", help="Switch off CUDA graphs and events kept in GPU memory.")
     ] = False,
-    workers: Annotated[int, typer.Option(help="Processes that load.")] = 4,
-    augmentation: Annotated[str, typer.Option(help="paper, rvt or none.")] = "rvt",
+    workers: Annotated[int, typer.Option(help="Number of processes that load data.")] = 4,
+    augmentation: Annotated[str, typer.Option(help="Augmentation of the data: paper, rvt or none.")] = "rvt",
     strategy: Annotated[
-        str, typer.Option(help="supervised, multi_frequency, consistency or interpolation.")
+        str, typer.Option(help="Training strategy: supervised, multi_frequency, consistency or interpolation.")
     ] = "supervised",
-    seconds: Annotated[float, typer.Option(help="Of each measurement.")] = 10.0,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+    seconds: Annotated[float, typer.Option(help="Length of each measurement in seconds.")] = 10.0,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers as JSON.")] = None,
 ) -> None:
-    from rich.console import Console
-
-    from fate.cli.arguments import bad_usage, write_json
     from fate.errors import FateError
 
-    with bad_usage():
+    with args.bad_usage():
         lengths = [int(text) for text in clips.split(",") if text.isdigit()]
         if not lengths or len(lengths) != len(clips.split(",")) or min(lengths) < 1:
             raise FateError(f"--clips {clips} was given; expected whole numbers, such as 10,21")
@@ -349,13 +395,20 @@ def train(
                 f"--batch {batch}, --precision {precision} and --strategy {strategy} were given; expected 2 or more;"
                 " auto, float32 or bf16; and a strategy that needs no dense labels"
             )
+        check_device(device)
+        for name in models or ():
+            args.check_name(name)
+    args.check_inputs(dataset)
+    args.check_outputs({"--json": json_file}, dataset)
+    chosen = pick_device(device)
+
     from fate.training.bench import bench_train
 
-    with Console(stderr=True).status("starting") as status:
+    with args.status("starting") as show:
         result = bench_train(
-            dataset, models or ("fate-s-nano", "fate-s-tiny"), lengths, batch, device=device, precision=precision,
+            dataset, models or ("fate-s-nano", "fate-s-tiny"), lengths, batch, device=chosen, precision=precision,
             compiled=compiled, plain=plain, workers=workers, augmentation=augmentation, strategy=strategy,
-            seconds=seconds, progress=status.update,
+            seconds=seconds, progress=show,
         )  # fmt: skip
     print(result.table())
-    write_json(json_file, result.to_dict())
+    args.write_json(json_file, result.to_dict())

@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from fate.cli import arguments as args
+from fate.text import grouped, plural
 
-HELP = """Copy a recording into another format, whole or in part. The suffix of OUT gives its format:
-.dat, .raw (EVT3), .hdf5 (Prophesee), .h5 (RVT's layout), .npz, .npy, .csv.
+SHORT_HELP = "Copy a recording, or a part of it, to another format."
+HELP = """Copy a recording, or a part of it, to another format. The suffix of OUT selects the format: .dat, .raw
+(EVT3), .hdf5 (Prophesee), .h5 (the layout of RVT), .npz, .npy or .csv.
 
 Example:
 
@@ -21,19 +23,31 @@ Example:
 
 def convert(
     source: Annotated[str, typer.Argument(metavar="IN", help="A recording of any supported format.")],
-    target: Annotated[str, typer.Argument(metavar="OUT", help="The copy; replaced if it exists.")],
+    target: Annotated[str, typer.Argument(metavar="OUT", help="File to write; an existing one is replaced.")],
     start: Annotated[
-        str | None, typer.Option(help="First time to copy: 1500us, 2s; with + from the first event (+2s).")
+        str | None,
+        typer.Option(
+            help="Start of the part to copy: 1500us or 2s by the clock of the file, +2s from the first event."
+        ),
     ] = None,
-    end: Annotated[str | None, typer.Option(help="First time not to copy, written likewise.")] = None,
+    end: Annotated[
+        str | None, typer.Option(help="End of the part to copy (not included), written like --start.")
+    ] = None,
     roi: Annotated[
         str | None,
-        typer.Option(metavar="X1,Y1,X2,Y2", help="Keep these pixels (X2, Y2 not included); coordinates stay."),
+        typer.Option(
+            metavar="X1,Y1,X2,Y2",
+            help="Copy only events of these pixels (X2 and Y2 not included); coordinates do not change.",
+        ),
     ] = None,
     zero_time: Annotated[bool, typer.Option("--zero-time", help="Shift times so that the copy starts at 0.")] = False,
     to: Annotated[
         str | None,
-        typer.Option("--to", help="Format of OUT: dat, evt2, evt21, evt3, prophesee-hdf5, rvt-hdf5, npz, npy, csv."),
+        typer.Option(
+            "--to",
+            help="Format of OUT, if its suffix does not show it: dat, evt2, evt21, evt3, prophesee-hdf5, rvt-hdf5, npz,"
+            " npy or csv.",
+        ),
     ] = None,
     sensor: args.Sensor = None,
     format: args.Format = None,
@@ -64,4 +78,4 @@ def convert(
             output_format=output_format,
             progress=update,
         )
-    print(f"{target}: {done.num_written:,} of {done.num_read:,} events written".replace(",", " "))
+    print(f"{target}: {grouped(done.num_written)} of {plural(done.num_read, 'event')} written")

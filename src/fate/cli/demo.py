@@ -7,8 +7,12 @@ from typing import Annotated
 
 import typer
 
-HELP = """Simulate a drive from a seed, detect objects in it at 20 and at 200 Hz, and write a video of both side by side
-and a page. Needs no data and no network.
+from fate.cli import arguments as args
+from fate.cli.device import Device, check_device, pick_device
+
+SHORT_HELP = "Simulate a drive and detect objects at 20 and 200 Hz."
+HELP = """Simulate a short drive, detect objects in it at 20 Hz and at 200 Hz, and write a video of both side by
+side and a report page. It needs no data and no network.
 
 Example:
 
@@ -19,22 +23,29 @@ Example:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Everything is written here.")] = Path("fate-demo"),
-    seed: Annotated[int, typer.Option(help="Another one gives another drive.")] = 13,
-    seconds: Annotated[float, typer.Option(help="Of the drive.")] = 3.0,
-    model: Annotated[str, typer.Option(metavar="NAME|PATH", help="A bundled name, or a file.")] = "fate-s-tiny",
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for everything that is written.")] = Path(
+        "fate-demo"
+    ),
+    seed: Annotated[int, typer.Option(help="Seed of the drive; another seed gives another drive.")] = 13,
+    seconds: Annotated[float, typer.Option(help="Length of the drive in seconds, 1 to 60.")] = 3.0,
+    model: args.Model = "fate-s-tiny",
+    device: Device = "auto",
 ) -> None:
-    from fate.cli import arguments as args
     from fate.errors import FateError
+    from fate.runtime.loading import find_weights
+    from fate.simulation.request import check_number, check_place
 
     with args.bad_usage():
         if not 1 <= seconds <= 60:
             raise FateError(f"--seconds {seconds:g} was given; expected 1 to 60")
-        if device not in ("cpu", "cuda"):
-            raise FateError(f"--device {device} was given; expected cpu or cuda")
+        check_number("the seed", seed, 0)
+        check_device(device)
+    check_place(out)
+    find_weights(model)
+    chosen = pick_device(device)
+
     from fate.runtime.demo import demo as run
 
     with args.task_bar() as show:
-        done = run(out, seed=seed, seconds=seconds, model=model, device=device, show=show)
+        done = run(out, seed=seed, seconds=seconds, model=model, device=chosen, show=show)
     print("\n".join(done.lines()))

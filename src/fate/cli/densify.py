@@ -6,17 +6,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fate.cli import arguments as args
+from fate.cli.device import Device, check_device, pick_device
+from fate.text import plural
+
 if TYPE_CHECKING:
     from fate.data.dataset import Dataset
     from fate.densify.making import Densified
 
-HELP = """Make labels at every time of several rates: the detector looks at dense times, its boxes are tracked, short
-tracks go, gaps are filled, and the labels that are there stay as they are. Run it again to go on where it was stopped,
-or with further rates; shards may run at once, on several machines.
+SHORT_HELP = "Make labels at high rates from sparse labels."
+HELP = """Make labels at every time of several rates: the detector runs at these times, its boxes are tracked, short
+tracks are removed, gaps are filled, and existing labels are kept. Run the command again to continue where it was
+stopped, or to add rates. Shards can run at the same time on several machines.
 
-With --check, compare labels with the exact boxes of a simulated set, and with naive interpolation: precision, recall
-and overlap by class and rate; with --json a picture too. Of a recorded set, labels of windows next to an annotated time
-are held against its boxes; fairest where they were made --without-truth.
+With --check, compare labels with the exact boxes of a simulated dataset and with plain interpolation: precision,
+recall and overlap by class and rate; --json also writes a picture. For a recorded dataset, labels near an annotated
+time are compared with its boxes; make them --without-truth for a fair comparison.
 
 Example:
 
@@ -30,61 +35,82 @@ Example:
 
 def densify(
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="A bundled name, or a .safetensors file.")
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="A bundled name (see fate models) or a .safetensors file.",
+            autocompletion=args.complete_bundled,
+        ),
     ] = None,
     dataset: Annotated[str | None, typer.Argument(metavar="DATASET", help="Folder or YAML file of a dataset.")] = None,
     hz: Annotated[
-        list[str] | None, typer.Option(metavar="RATES", help="40 80 100 200 unless given; checks take all there are.")
+        list[str] | None,
+        typer.Option(
+            metavar="RATES",
+            help="Rates of the labels in Hz; the default is 40 80 100 200, and for --check all rates of the labels.",
+        ),
     ] = None,
     out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder of the labels: new, or one to go on with.")
+        str | None,
+        typer.Option(metavar="DIR", help="Folder for the labels; labels that are already there are continued."),
     ] = None,
     check: Annotated[
-        str | None, typer.Option(metavar="TRUTH", help="Check labels against the boxes of this set.")
+        str | None, typer.Option(metavar="TRUTH", help="Compare labels with the boxes of this dataset.")
     ] = None,
-    labels: Annotated[str | None, typer.Option(metavar="DIR", help="The labels to check.")] = None,
-    split: Annotated[str | None, typer.Option(help="train, val, test or all; train where there is one.")] = None,
-    shard: Annotated[str, typer.Option(metavar="I/N", help="Only every N-th recording, from the I-th on.")] = "1/1",
-    track_score: Annotated[float, typer.Option(help="Detections of this score enter the tracker.")] = 0.3,
+    labels: Annotated[str | None, typer.Option(metavar="DIR", help="Folder of the labels to check.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(help="Split of the dataset: train, val, test or all; the default is train if there is one."),
+    ] = None,
+    shard: Annotated[
+        str, typer.Option(metavar="I/N", help="Only shard I of N: every N-th recording, starting with number I.")
+    ] = "1/1",
+    track_score: Annotated[float, typer.Option(help="Lowest score of a detection that the tracker uses.")] = 0.3,
     sure: Annotated[
         list[str] | None,
-        typer.Option(metavar="CLASS=SCORE", help="Score that makes a label; car=0.6, pedestrian=0.3, others 0.5."),
+        typer.Option(
+            metavar="CLASS=SCORE",
+            help="Lowest score of a label of this class; the default is car=0.6, pedestrian=0.3, others 0.5.",
+        ),
     ] = None,
     without_truth: Annotated[
-        bool, typer.Option("--without-truth", help="Do not let the sparse labels guide the tracks.")
+        bool, typer.Option("--without-truth", help="Do not use the existing labels to guide the tracks.")
     ] = False,
     as_detected: Annotated[
         bool,
-        typer.Option("--as-detected", help="Keep boxes as they were detected: no smoothing along tracks, no bending."),
+        typer.Option(
+            "--as-detected",
+            help="Keep boxes as they were detected: no smoothing along tracks, no correction towards existing labels.",
+        ),
     ] = False,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    lanes: Annotated[int, typer.Option(help="Windows side by side, about.")] = 64,
-    workers: Annotated[int, typer.Option(help="Processes that load.")] = 0,
+    device: Device = "auto",
+    lanes: Annotated[int, typer.Option(help="About how many windows are detected at the same time.")] = 64,
+    workers: Annotated[int, typer.Option(help="Number of processes that load data; 0 loads in this process.")] = 0,
     json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Figures of a check; a picture is written beside it.")
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Write the result of --check as JSON, and a picture next to it."),
     ] = None,
-    kind: Annotated[str | None, typer.Option(help="Of the dataset: gen1, 1mpx, sim or own.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Kind of the dataset, if its layout does not show it: gen1, 1mpx, sim or own.")
+    ] = None,
 ) -> None:
-    from fate.cli.arguments import bad_usage, check_outputs
     from fate.errors import FateError
 
     if check is not None:
-        with bad_usage():
+        with args.bad_usage():
             if model is not None or labels is None or out is not None:
                 raise FateError("--check TRUTH goes with --labels DIR and without MODEL, DATASET and --out")
-        check_outputs({"--json": json_file}, labels or "")
+        args.check_outputs({"--json": json_file}, labels or "")
         _check(check, labels or "", hz, split, kind, json_file)
         return
-    with bad_usage():
+    with args.bad_usage():
         if model is None or dataset is None or out is None:
             raise FateError("expected MODEL DATASET --out DIR, or --check TRUTH --labels DIR")
         if labels is not None or json_file is not None:
             raise FateError("--labels and --json go with --check; labels are made in --out")
-        if lanes < 1 or workers < 0 or device not in ("cpu", "cuda"):
-            raise FateError(
-                f"--lanes {lanes}, --workers {workers} and --device {device} were given; expected 1 or more, 0 or more,"
-                " and cpu or cuda"
-            )
+        args.check_count("--lanes", lanes, 1)
+        args.check_count("--workers", workers, 0)
+        check_device(device)
     tracking = (track_score, sure, not without_truth, as_detected)
     _make(model or "", dataset or "", out or "", hz, split, kind, shard, tracking, device, lanes, workers)
 
@@ -95,33 +121,36 @@ def _make(
 ) -> None:  # fmt: skip
     from dataclasses import replace
 
-    from fate.cli.arguments import bad_usage, progress_bar
     from fate.cli.rates import parse_rates
     from fate.densify.tracklets import THRESHOLDS, TrackletOptions
     from fate.errors import FateError
 
     score, sure, with_truth, as_detected = tracking
-    with bad_usage():
-        part = _shard(shard)
+    with args.bad_usage():
+        part = args.parse_shard(shard)
         rates = parse_rates(hz, (40, 80, 100, 200))
-        chosen = TrackletOptions(score, {**THRESHOLDS, **_thresholds(sure)}, with_truth=with_truth)
-        options = replace(chosen, smooth_us=0, bend=False) if as_detected else chosen
+        usual = TrackletOptions(score, {**THRESHOLDS, **_thresholds(sure)}, with_truth=with_truth)
+        options = replace(usual, smooth_us=0, bend=False) if as_detected else usual
 
-    from fate.densify.making import densify as run
-    from fate.runtime.adapting import fit_dataset
-    from fate.runtime.loading import load_trained
+    from fate.runtime.loading import find_weights, load_trained
 
+    find_weights(model)
     opened = _opened(dataset, split, kind)
-    with bad_usage():
+    with args.bad_usage():
         unknown = [name for name in _thresholds(sure) if name not in opened.classes]
         if unknown:
             raise FateError(f"--sure {unknown[0]}=…: {dataset} has {', '.join(opened.classes)}; expected one of these")
+    chosen = pick_device(device)
+
+    from fate.densify.making import densify as run
+    from fate.runtime.adapting import fit_dataset
+
     detector, note = fit_dataset(load_trained(model), opened.sensor, opened.name)
     if note:
         print(f"note: {note}", flush=True)
-    with progress_bar("densifying") as update:
+    with args.progress_bar("densifying") as update:
         done = run(
-            detector, opened, out, rates, options=options, shard=part, device=device, lanes=lanes, workers=workers,
+            detector, opened, out, rates, options=options, shard=part, device=chosen, lanes=lanes, workers=workers,
             progress=None if update is None else lambda share: update(share, 1.0),
         )  # fmt: skip
     print(_summary(out, done))
@@ -130,13 +159,15 @@ def _make(
 def _check(
     truth: str, labels: str, hz: list[str] | None, split: str | None, kind: str | None, json_file: str | None
 ) -> None:
-    from fate.cli.arguments import bad_usage, progress_bar
     from fate.cli.rates import parse_rates
+
+    with args.bad_usage():
+        rates = parse_rates(hz, ())
+    args.check_inputs(truth, labels)
+
     from fate.densify.checking import check_labels
 
-    with bad_usage():
-        rates = parse_rates(hz, ())
-    with progress_bar("checking") as update:
+    with args.progress_bar("checking") as update:
         told = None if update is None else lambda share: update(share, 1.0)
         done = check_labels(labels, _opened(truth, split, kind), rates or None, progress=told)
     print(done.table())
@@ -148,27 +179,21 @@ def _opened(path: str, split: str | None, kind: str | None) -> Dataset:
     """The part that training draws on, unless another was asked for."""
     from fate.data.dataset import open_dataset
 
+    args.check_inputs(path)
     opened = open_dataset(path, None if split == "all" else split, kind=kind)
     return opened.split("train") if split is None and "train" in opened.splits else opened
 
 
 def _summary(out: str, done: Densified) -> str:
-    lines = [f"{out}: {done.recordings} recordings, {done.skipped} of them done before, {done.windows} windows seen"]
+    done_before = f"{done.skipped} of them done before, {plural(done.windows, 'window')} detected"
+    lines = [f"{out}: {plural(done.recordings, 'recording')}, {done_before}"]
     lines += [
-        f"{hz:g} Hz: {counts['times']} times, {counts['ground_truth']} boxes of the truth, {counts['tracked']} tracked,"
+        f"{hz:g} Hz: {plural(counts['times'], 'time')}, {plural(counts['ground_truth'], 'box', 'boxes')} of the truth,"
+        f" {counts['tracked']} tracked,"
         f" {counts['interpolated']} interpolated"
         for hz, counts in sorted(done.boxes.items())
     ]
     return "\n".join(lines)
-
-
-def _shard(text: str) -> tuple[int, int]:
-    from fate.errors import FateError
-
-    parts = text.split("/")
-    if len(parts) != 2 or not all(part.isdigit() for part in parts) or not 1 <= int(parts[0]) <= int(parts[1]):
-        raise FateError(f"--shard {text} was given; expected I/N with I from 1 to N, such as 1/4")
-    return int(parts[0]), int(parts[1])
 
 
 def _thresholds(given: list[str] | None) -> dict[str, float]:

@@ -9,9 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from fate.cli import arguments as args
+from fate.cli.device import Device, check_device, pick_device
+from fate.cli.terminal import note
 
-HELP = """Find objects in recordings at any rate, from 1 to 1000 Hz, and show them: on a video, on a page with the video
-and plots, as JSON, CSV or COCO.
+SHORT_HELP = "Detect objects in recordings or in a live stream."
+HELP = """Detect objects in recordings at any rate from 1 to 1000 Hz. The boxes can be written as a video, as a page
+with the video and plots, and as JSON, CSV or COCO files.
 
 Example:
 
@@ -23,45 +26,64 @@ Example:
 
   fate detect *.dat --model fate-s.safetensors --csv boxes.csv --start +2s --end +4s
 
-Live: a file at its own speed, standard input (words of EVT3 as they come), a socket on this machine, or a camera.
-Windows that cannot be detected in time are dropped and counted; on a CPU fate-s-nano keeps up best. Ctrl-C ends, and
-what was found is kept.
+Live sources: a file played at its own speed (--realtime), standard input with EVT3 words (-), a socket on this
+machine (tcp:PORT), or a camera. Windows that cannot be detected in time are dropped and counted; on a CPU,
+fate-s-nano is the fastest detector. Ctrl-C stops, and the results so far are kept.
 
   fate detect drive.raw --realtime --hz 50 --model fate-s-nano
 
   camera-program | fate detect - --hz 50 --model fate-s-nano
 
-  fate detect tcp:9000 --sensor 640x480        (or udp:9000, or camera)
+  fate detect tcp:9000 --sensor 640x480
+
+  fate detect camera
 """
+
+#: Where the documents say what the bundled weights can do.
+RESULTS_PAGE = "docs/results.md"
 
 
 def detect(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Recordings of any format.")],
-    hz: Annotated[float, typer.Option(help="Windows a second.")] = 200.0,
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE", help="Recordings of any supported format, or one live source.")
+    ],
+    hz: Annotated[float, typer.Option(help="Detection rate: windows per second, 1 to 1000.")] = 200.0,
     window: Annotated[
-        str | None, typer.Option(help="How long each is, such as 50ms; 1 / HZ unless given. Longer ones overlap.")
+        str | None,
+        typer.Option(help="Length of each window, such as 50ms. The default is 1/HZ; longer windows overlap."),
     ] = None,
-    model: Annotated[
-        str, typer.Option(metavar="NAME|PATH", help="A bundled name, or a .safetensors file.")
-    ] = "fate-s-tiny",
-    save: Annotated[str | None, typer.Option(metavar="OUT.mp4", help="A video with the boxes.")] = None,
-    report: Annotated[str | None, typer.Option(metavar="OUT.html", help="A page: video, rate, boxes, latency.")] = None,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="All frames and the summary.")] = None,
-    csv_file: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="A row for each box.")] = None,
-    coco_file: Annotated[str | None, typer.Option("--coco", metavar="FILE", help="COCO's JSON, with times.")] = None,
-    realtime: Annotated[bool, typer.Option("--realtime", help="Play files at their own speed, as if live.")] = False,
-    track: Annotated[bool, typer.Option("--track", help="Number the objects.")] = False,
-    threshold: Annotated[float, typer.Option(help="Least score of a box.")] = 0.4,
+    model: args.Model = "fate-s-tiny",
+    save: Annotated[str | None, typer.Option(metavar="OUT.mp4", help="Write a video with the boxes.")] = None,
+    report: Annotated[
+        str | None, typer.Option(metavar="OUT.html", help="Write a page with the video, event rate, boxes and latency.")
+    ] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write all frames and the summary as JSON.")
+    ] = None,
+    csv_file: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="Write one row per box as CSV.")] = None,
+    coco_file: Annotated[
+        str | None, typer.Option("--coco", metavar="FILE", help="Write COCO JSON with the time of each frame.")
+    ] = None,
+    realtime: Annotated[
+        bool, typer.Option("--realtime", help="Play a file at its own speed, like a live source.")
+    ] = False,
+    track: Annotated[bool, typer.Option("--track", help="Track objects and give each a number.")] = False,
+    threshold: Annotated[float, typer.Option(help="Lowest score of a box, 0 to 1.")] = 0.4,
     max_overlap: Annotated[
         float, typer.Option(help="IoU above which the weaker of two boxes of a class is dropped; 1 keeps every box.")
     ] = 0.45,
-    acc: Annotated[str, typer.Option(help="Events of this time are drawn, such as 50ms.")] = "50ms",
-    fps: Annotated[float, typer.Option(help="Pictures a second of video.")] = 25.0,
-    slow: Annotated[float, typer.Option(help="Times slower than the recording.")] = 1.0,
-    palette: Annotated[str, typer.Option(help="dark, light, gray, coolwarm, cvd or red-blue.")] = "dark",
-    start: Annotated[str | None, typer.Option(help="Such as 2s, or +2s from the first event.")] = None,
-    end: Annotated[str | None, typer.Option(help="Likewise.")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    acc: Annotated[str, typer.Option(help="Time span of the events drawn in each video frame, such as 50ms.")] = "50ms",
+    fps: Annotated[float, typer.Option(help="Frames per second of the video.")] = 25.0,
+    slow: Annotated[float, typer.Option(help="How many times slower than the recording the video runs.")] = 1.0,
+    palette: Annotated[
+        str, typer.Option(help="Colours of the video: dark, light, gray, coolwarm, cvd or red-blue.")
+    ] = "dark",
+    start: Annotated[
+        str | None,
+        typer.Option(help="Start of the part to detect: 2s by the clock of the file, +2s from the first event."),
+    ] = None,
+    end: Annotated[str | None, typer.Option(help="End of the part to detect, written like --start.")] = None,
+    device: Device = "auto",
     sensor: args.Sensor = None,
     format: args.Format = None,
     columns: args.Columns = None,
@@ -75,7 +97,8 @@ def detect(
     stop = args.parse_time(end, "--end") if end is not None else None
     args.check_order(begin, stop)
     from fate.errors import FateError
-    from fate.runtime.detecting_live import is_live
+    from fate.runtime.loading import find_weights
+    from fate.runtime.source_names import is_live
 
     with args.bad_usage():
         shown = _look(acc, fps, slow, palette)
@@ -90,37 +113,43 @@ def detect(
         unused = {"--start": begin, "--end": stop, "--columns": columns, "--time-unit": time_unit,
                   "--drop-out-of-bounds": drop or None, "--sort": sort or None}  # fmt: skip
         _refuse_for_live(files[0], unused, options["sensor"])
+    if not live:
+        args.check_inputs(*(files if len(files) == 1 else ()))  # of several, the others are still detected
+    find_weights(model)
     if live or realtime:
         asked_live = {"window_us": span, "threshold": threshold, "track": track, "max_overlap": max_overlap}
         _live(files[0], outputs, model, device, hz, asked_live, options, (begin, stop), show_live=live)
         return
 
-    from fate.runtime.detecting import Look
-    from fate.runtime.loading import load_detector
-
-    asked = {"hz": hz, "window_us": span, "threshold": threshold, "track": track, "max_overlap": max_overlap,
-             "look": Look(**shown)}  # fmt: skip
-    _files(files, outputs, load_detector(model, device), options, (begin, stop), asked)
+    asked = {"hz": hz, "window_us": span, "threshold": threshold, "track": track, "max_overlap": max_overlap}
+    _files(files, outputs, (model, device), options, (begin, stop), asked, shown)
 
 
 def _files(
-    files: list[str], outputs: dict[str, str | None], detector: Any, options: dict[str, Any], part: tuple[Any, Any],
-    asked: dict[str, Any],
+    files: list[str], outputs: dict[str, str | None], model: tuple[str, str], options: dict[str, Any],
+    part: tuple[Any, Any], asked: dict[str, Any], shown: dict[str, Any],
 ) -> None:  # fmt: skip
-    """One after another; what is wrong with one does not keep the others from being detected."""
-    from fate.errors import FateError
-    from fate.runtime.detecting import detect as run
+    """Detect one file after another; a fault of one does not keep the others from being detected.
 
-    failed = 0
+    torch and the detector are loaded when the first recording has been opened, so that a wrong file is refused at once.
+    """
+    from fate.errors import FateError
+
+    failed, detector = 0, None
     for file in files:
         given = {name: _named(value, file, files) for name, value in outputs.items()}
         try:
-            with args.opened(file, options) as recording, args.task_bar() as show:
+            with args.opened(file, options) as recording:
                 first, last = (None if at is None else at.at(recording.start_us) for at in part)
-                done = run(
-                    recording, detector, show=show, start_us=first, end_us=last, save=given["--save"],
-                    report=given["--report"], **asked,
-                )  # fmt: skip
+                detector = detector or _load(*model)
+                from fate.runtime.detecting import Look
+                from fate.runtime.detecting import detect as run
+
+                with args.task_bar() as show:
+                    done = run(
+                        recording, detector, show=show, start_us=first, end_us=last, save=given["--save"],
+                        report=given["--report"], look=Look(**shown), **asked,
+                    )  # fmt: skip
         except FateError as error:
             if len(files) == 1:
                 raise
@@ -140,15 +169,15 @@ def _live(
     file: str, outputs: dict[str, str | None], model: str, device: str, hz: float, asked_live: dict[str, Any],
     options: dict[str, Any], part: tuple[Any, Any], show_live: bool,
 ) -> None:  # fmt: skip
+    detector = _load(model, device)
     from fate.runtime.detecting import part_of
     from fate.runtime.detecting_live import detect_live, open_source, play
-    from fate.runtime.loading import load_detector
+    from fate.text import plural
 
-    detector = load_detector(model, device)
     with ExitStack() as closing, args.task_bar() as show:
         if show_live:
             source = open_source(file, options["sensor"], options["format"])
-            print(f"waiting for events from {file}; Ctrl-C ends, and what was found is kept", file=sys.stderr)
+            note(f"waiting for events from {file}; Ctrl-C stops, and the results so far are kept")
         else:
             recording = closing.enter_context(args.opened(file, options))
             asked = (None if time is None else time.at(recording.start_us) for time in part)
@@ -156,11 +185,26 @@ def _live(
 
         def tell(frame: Any) -> None:
             if show is not None:
-                show("live", 0, None, f"{frame.t_us / 1e6:.2f} s, {len(frame.boxes)} boxes, {frame.total_ms:.1f} ms")
+                boxes = plural(len(frame.boxes), "box", "boxes")
+                show("live", 0, None, f"{frame.t_us / 1e6:.2f} s, {boxes}, {frame.total_ms:.1f} ms")
 
         done = detect_live(source, detector, hz, name=file, on_frame=tell, **asked_live)
     print("\n".join(done.lines()))
     _write(done, outputs)
+
+
+def _load(model: str, device: str) -> Any:
+    """Load the detector; say what bundled weights were trained on, since they are the first thing that a user tries."""
+    from fate.runtime.loading import bundled_weights, load_detector
+
+    chosen = pick_device(device)
+    detector = load_detector(model, chosen)
+    if model in bundled_weights():
+        note(
+            f"note: {model} was trained on simulated streets (304×240 pixels, cars and pedestrians) only; expect false"
+            f" boxes on other scenes, see {RESULTS_PAGE}"
+        )
+    return detector
 
 
 def _check_names(files: list[str], outputs: dict[str, str | None]) -> None:
@@ -183,7 +227,7 @@ def _check_names(files: list[str], outputs: dict[str, str | None]) -> None:
 
 def _refuse_for_live(source: str, unused: dict[str, Any], sensor: Any) -> None:
     from fate.errors import FateError
-    from fate.runtime.detecting_live import check_source
+    from fate.runtime.source_names import check_source
 
     with args.bad_usage():
         given = [option for option, value in unused.items() if value is not None]
@@ -237,8 +281,7 @@ def _check(hz: float, threshold: float, max_overlap: float, device: str) -> None
         raise FateError(f"--threshold {threshold:g} was given; expected a score from 0 to 1")
     if not 0 <= max_overlap <= 1:
         raise FateError(f"--max-overlap {max_overlap:g} was given; expected an IoU from 0 to 1")
-    if device not in ("cpu", "cuda"):
-        raise FateError(f"--device {device} was given; expected cpu or cuda")
+    check_device(device)
 
 
 def _named(output: str | None, file: str, files: list[str]) -> str | None:

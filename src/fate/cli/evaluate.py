@@ -8,11 +8,15 @@ from typing import Annotated
 
 import typer
 
-HELP = """How good a detector is on a dataset at several rates: AP under a printed protocol, the share of it that is
-left as windows get shorter, false positives, time a window takes, and on simulated data the time to detection.
+from fate.cli import arguments as args
+from fate.cli.device import Device, check_device, pick_device
 
-MODEL is a bundled name (fate models) or a checkpoint (.safetensors). PREDICTIONS are those of any detector: a file or
-folder in FATE's npz, COCO's JSON or Prophesee's box files.
+SHORT_HELP = "Measure the accuracy of a detector at several rates."
+HELP = """Measure a detector on a dataset at several rates: AP under a printed protocol, how much of it is kept as
+windows get shorter, false positives, time per window, and on simulated data the time to detection.
+
+MODEL is a bundled name (see fate models) or a checkpoint (.safetensors). PREDICTIONS are those of any detector: a
+file or folder of npz files of FATE, COCO results, or Prophesee box files.
 
 Example:
 
@@ -24,30 +28,52 @@ Example:
 
   fate evaluate their_boxes.json gen1 --split test --hz 20
 
-  fate evaluate fate-s.safetensors gen1 --shard 1/4 --predictions boxes   (of four, then: fate evaluate boxes gen1)
+To share the work among four machines, run this with 1/4 to 4/4, then evaluate the folder of predictions:
+
+  fate evaluate fate-s.safetensors gen1 --shard 1/4 --predictions boxes
+
+  fate evaluate boxes gen1
 """
 
 
 def evaluate(
     what: Annotated[
-        str, typer.Argument(metavar="MODEL|PREDICTIONS", help="A bundled name, a checkpoint, or predictions.")
+        str,
+        typer.Argument(
+            metavar="MODEL|PREDICTIONS", help="A bundled name (see fate models), a .safetensors file, or predictions."
+        ),
     ],
-    dataset: Annotated[str, typer.Argument(help="Folder or YAML file of a dataset.")],
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Folder or YAML file of a dataset.")],
     hz: Annotated[
         list[str] | None,
         typer.Option(
             metavar="RATES",
-            help="20 40 80 100 200 unless given; of RVT's histograms 20; of predictions those that they name.",
+            help="Rates in Hz; the default is 20 40 80 100 200, 20 for histograms of RVT, and for predictions the"
+            " rates in their files.",
         ),
     ] = None,
     window: Annotated[
-        str | None, typer.Option(help="Of events, such as 50ms; 1 / Hz unless given. Longer ones overlap.")
+        str | None,
+        typer.Option(help="Length of each window, such as 50ms. The default is 1/HZ; longer windows overlap."),
     ] = None,
-    split: Annotated[str | None, typer.Option(help="train, val or test; test where there is one, else all.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="gen1, 1mpx or sim; the dataset's own unless given.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Split of the dataset: train, val or test; the default is test if there is one, otherwise all."
+        ),
+    ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help="Rules of the evaluation: gen1, 1mpx, sim, or custom (no limits on box size); the default is that of"
+            " the dataset."
+        ),
+    ] = None,
     score: Annotated[
         str,
-        typer.Option(help="What ranks boxes: product (objectness · class), or class alone, as public RVT code does."),
+        typer.Option(
+            help="Score that ranks boxes: product (objectness times class), or class alone as in the public RVT code."
+        ),
     ] = "product",
     max_overlap: Annotated[
         float | None,
@@ -56,46 +82,53 @@ def evaluate(
             " none for DETR heads, as published (fate detect uses 0.45 for all)."
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    streams: Annotated[int, typer.Option(help="Recordings side by side.")] = 8,
-    workers: Annotated[int, typer.Option(help="Processes that load.")] = 0,
-    shard: Annotated[str, typer.Option(metavar="I/N", help="Only every N-th recording, from the I-th on.")] = "1/1",
+    device: Device = "auto",
+    streams: Annotated[int, typer.Option(help="Recordings detected at the same time.")] = 8,
+    workers: Annotated[int, typer.Option(help="Number of processes that load data; 0 loads in this process.")] = 0,
+    shard: Annotated[
+        str, typer.Option(metavar="I/N", help="Only shard I of N: every N-th recording, starting with number I.")
+    ] = "1/1",
     predictions: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Keep the predictions, one file a rate.")
+        str | None, typer.Option(metavar="FOLDER", help="Write the predictions to this folder, one file per rate.")
     ] = None,
     images: Annotated[
-        str | None, typer.Option(metavar="FILE", help="For a plain list of COCO results: the COCO file of its images.")
+        str | None,
+        typer.Option(metavar="FILE", help="COCO file with the images that a plain list of COCO results refers to."),
     ] = None,
     json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="All figures; a picture of them is written beside it.")
+        str | None, typer.Option("--json", metavar="FILE", help="Write all numbers as JSON, and a picture next to it.")
     ] = None,
-    kind: Annotated[str | None, typer.Option(help="Of the dataset: gen1, 1mpx, sim, rvt or own.")] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(help="Kind of the dataset, if its layout does not show it: gen1, 1mpx, sim, rvt or own."),
+    ] = None,
 ) -> None:
-    from fate.cli.arguments import bad_usage, check_outputs, parse_duration, progress_bar
     from fate.cli.rates import parse_rates
     from fate.errors import FateError, FateWarning
+    from fate.evaluation.protocols import named_protocol
+    from fate.runtime.loading import find_weights, names_a_model
 
-    with bad_usage():
-        part = _shard(shard)
-        span = None if window is None else parse_duration(window, "--window")
+    with args.bad_usage():
+        part = args.parse_shard(shard)
+        span = None if window is None else args.parse_duration(window, "--window")
         rates = parse_rates(hz, ())
-        if streams < 1 or workers < 0:
-            raise FateError(
-                f"--streams {streams} and --workers {workers} were given; expected 1 or more, and 0 or more"
-            )
-        if device not in ("cpu", "cuda"):
-            raise FateError(f"--device {device} was given; expected cpu or cuda")
+        args.check_count("--streams", streams, 1)
+        args.check_count("--workers", workers, 0)
+        check_device(device)
+        if protocol is not None:
+            named_protocol(protocol)
         if score not in ("product", "class"):
             raise FateError(f"--score {score} was given; expected product or class")
         if max_overlap is not None and not 0 <= max_overlap <= 1:
             raise FateError(f"--max-overlap {max_overlap:g} was given; expected an IoU from 0 to 1")
-    check_outputs({"--json": json_file}, what)
+    args.check_outputs({"--json": json_file}, what)
+    # load_trained says what to do with checkpoints of others
+    is_model = names_a_model(what) or what.lower().endswith((".safetensors", ".ckpt", ".pth", ".pt"))
+    if is_model:
+        find_weights(what)
+    args.check_inputs(dataset, images, None if is_model else what)
 
     from fate.data.dataset import open_dataset
-    from fate.evaluation.evaluate import evaluate as run
-    from fate.evaluation.protocols import named_protocol
-    from fate.runtime.adapting import fit_dataset
-    from fate.runtime.loading import load_trained, names_a_model
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FateWarning)  # of what is left out, which is named below with all other faults
@@ -104,25 +137,20 @@ def evaluate(
     for fault in opened.faults:
         print(f"dataset: {fault}", flush=True)
     rules = None if protocol is None else named_protocol(protocol, opened.sensor)
-    # load_trained says what to do with checkpoints of others
-    is_model = names_a_model(what) or what.lower().endswith((".safetensors", ".ckpt", ".pth", ".pt"))
+    chosen = pick_device(device)
+
+    from fate.evaluation.evaluate import evaluate as run
+    from fate.runtime.adapting import fit_dataset
+    from fate.runtime.loading import load_trained
+
     model, note = fit_dataset(load_trained(what), opened.sensor, opened.name) if is_model else (what, "")
-    with progress_bar("evaluating") as update:
+    with args.progress_bar("evaluating") as update:
         done = run(
             model, opened, rates or None, protocol=rules, window_us=span, images=images, shard=part,
             predictions_to=predictions, progress=None if update is None else lambda share: update(share, 1.0),
-            device=device, lanes=streams, workers=workers, score=score, max_overlap=max_overlap,
+            device=chosen, lanes=streams, workers=workers, score=score, max_overlap=max_overlap,
         )  # fmt: skip
     done = replace(done, notes=(note, *done.notes)) if note else done
     print(done.table())
     if json_file:
         done.save(json_file)
-
-
-def _shard(text: str) -> tuple[int, int]:
-    from fate.errors import FateError
-
-    parts = text.split("/")
-    if len(parts) != 2 or not all(part.isdigit() for part in parts) or not 1 <= int(parts[0]) <= int(parts[1]):
-        raise FateError(f"--shard {text} was given; expected I/N, such as 1/4")
-    return int(parts[0]), int(parts[1])

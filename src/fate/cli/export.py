@@ -11,8 +11,10 @@ from fate.cli import arguments as args
 if TYPE_CHECKING:
     from fate.runtime.export import Exported
 
-HELP = """Write one step of a detector as ONNX: a window of each stream and the memory in, boxes, scores and the next
-memory out. The file is compared with PyTorch on a recording, step by step; it is only kept if they agree.
+SHORT_HELP = "Write a detector as an ONNX file."
+HELP = """Write one step of a detector as an ONNX file: its inputs are one window of each stream and the state, its
+outputs are boxes, scores and the next state. The file is compared with PyTorch on a recording, window by window,
+and is kept only if both agree.
 
 Example:
 
@@ -28,34 +30,52 @@ def export(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="A .safetensors file, or a model's name: bundled weights, or fresh where none are."
+            metavar="MODEL",
+            help="A .safetensors file or a name (see fate models); names without bundled weights get fresh ones.",
         ),
     ],
-    out: Annotated[str, typer.Argument(metavar="OUT.onnx", help="The file; replaced if it exists.")],
-    streams: Annotated[int, typer.Option(min=1, help="Windows in a step, one of each stream.")] = 1,
+    out: Annotated[str, typer.Argument(metavar="OUT.onnx", help="File to write; an existing one is replaced.")],
+    streams: Annotated[int, typer.Option(min=1, help="Number of streams in a step; each has one window.")] = 1,
     with_encoder: Annotated[
-        bool, typer.Option("--with-encoder", help="Begin with events, not with the encoder's image (pillars only).")
+        bool,
+        typer.Option(
+            "--with-encoder", help="Take events as input instead of the image of the encoder (pillar encoders only)."
+        ),
     ] = False,
     recording: Annotated[
-        str | None, typer.Option(metavar="FILE", help="What to compare on; a simulated drive by default.")
+        str | None, typer.Option(metavar="FILE", help="Recording for the comparison; the default is a simulated drive.")
     ] = None,
-    hz: Annotated[float, typer.Option(help="Windows a second of the comparison; the file takes any rate.")] = 20.0,
-    steps: Annotated[int, typer.Option(min=20, help="Windows of each stream to compare.")] = 20,
-    opset: Annotated[int, typer.Option(min=18, max=23, help="Version of ONNX's operators.")] = 18,
+    hz: Annotated[
+        float, typer.Option(help="Rate of the comparison in windows per second; the ONNX file accepts any rate.")
+    ] = 20.0,
+    steps: Annotated[int, typer.Option(min=20, help="Number of windows of each stream to compare.")] = 20,
+    opset: Annotated[int, typer.Option(min=18, max=23, help="Version of the ONNX operators.")] = 18,
     sensor: Annotated[
-        str | None, typer.Option(metavar="WIDTHxHEIGHT", help="Of fresh weights; 304x240 by default.")
+        str | None,
+        typer.Option(
+            metavar="WIDTHxHEIGHT", help="Sensor size of a detector with fresh weights; the default is 304x240."
+        ),
     ] = None,
     classes: Annotated[
-        str | None, typer.Option(help="Of fresh weights, comma-separated; car,pedestrian by default.")
+        str | None,
+        typer.Option(help="Classes of a detector with fresh weights, comma-separated; the default is car,pedestrian."),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Fresh weights of a name that has bundled ones.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Use fresh weights although the name has bundled ones.")
+    ] = False,
 ) -> None:
+    from fate.models.table import NAMES
+    from fate.runtime.loading import find_weights
+
     size = args.parse_sensor(sensor) if sensor is not None else None
     names = args.parse_classes(classes) if classes is not None else None
     with args.bad_usage():
         from fate.events.window import window_us
 
         window_us(hz)
+    args.check_inputs(recording)
+    if model not in NAMES:
+        find_weights(model)
     for source in (model, *([recording] if recording else [])):
         args.check_outputs({"OUT": out}, source)
 

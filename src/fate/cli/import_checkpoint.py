@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fate.cli import arguments as args
+from fate.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,9 +19,16 @@ MODELS = ("evrt-detr-b", "fate-e", "evrt-detr-s")
 #: Names shown of entries that are not used.
 SHOWN = 5
 
-HELP = """Turn a checkpoint of a public project into a file of FATE's own: RVT and ssms_event_cameras (S5-ViT), one
-.ckpt file; EvRT-DETR, its folder of net_*.pth files; RT-DETR on COCO in the layout of transformers, one file, of which
-the parts that fit are taken and the others begin anew. Nothing in a checkpoint is run.
+SHORT_HELP = "Convert weights of RVT, S5-ViT, EvRT-DETR or RT-DETR."
+HELP = """Convert a checkpoint of a public project to a .safetensors file of FATE. No code in a checkpoint is run.
+SRC is
+
+- RVT or ssms_event_cameras (S5-ViT): one .ckpt file;
+
+- EvRT-DETR: the folder with its net_*.pth files;
+
+- RT-DETR trained on COCO, in the layout of transformers: one file. Layers that fit are loaded, the others start
+with fresh weights.
 
 Example:
 
@@ -31,20 +39,26 @@ Example:
 
 
 def import_checkpoint(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="A checkpoint: a file, or EvRT-DETR's folder.")],
-    target: Annotated[str, typer.Argument(metavar="OUT", help="A .safetensors file; replaced if it exists.")],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="Checkpoint: a file, or the folder of EvRT-DETR.")],
+    target: Annotated[
+        str, typer.Argument(metavar="OUT", help="File to write (.safetensors); an existing one is replaced.")
+    ],
     classes: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME,NAME,…", help="Names of the classes in their order; those of Gen1 or 1Mpx by default."
+            metavar="NAME,NAME,…",
+            help="Names of the classes in their order; the default is those of Gen1 or 1Mpx, by their number.",
         ),
     ] = None,
     sensor: Annotated[
         str | None,
-        typer.Option(metavar="WIDTHxHEIGHT", help="Sensor size; Gen1's, or half of 1Mpx's, with their classes."),
+        typer.Option(
+            metavar="WIDTHxHEIGHT",
+            help="Sensor size in pixels; the default is 304x240 with the classes of Gen1, 640x360 with those of 1Mpx.",
+        ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help=f"What weights of RT-DETR on COCO go into: {', '.join(MODELS)}.")
+        str | None, typer.Option(help=f"Detector that receives the weights of RT-DETR on COCO: {', '.join(MODELS)}.")
     ] = None,
 ) -> None:
     names = args.parse_classes(classes) if classes is not None else None
@@ -52,6 +66,7 @@ def import_checkpoint(
     chosen = args.choice("--model", model, MODELS)
     if not target.endswith(".safetensors"):
         raise typer.BadParameter(f"OUT {target}: expected a name that ends in .safetensors")
+    args.check_inputs(source)
     args.check_outputs({"OUT": target}, source)
 
     from fate.models.official import import_checkpoint as read
@@ -69,17 +84,13 @@ def _summary(found: Imported, target: str) -> str:
         ("model", f"{detector.description['name']}, {number / 1e6:.2f} M parameters"),
         ("classes", ", ".join(detector.classes)),
         ("sensor", f"{detector.sensor.width}×{detector.sensor.height}"),
-        ("taken", _tensors(found.taken)),
+        ("taken", plural(found.taken, "tensor")),
         ("fresh", ", ".join(_modules(found.fresh, detector.state_dict())) or "nothing"),
-        ("unused", f"{_tensors(len(found.unused))} ({unused})" if unused else "nothing"),
+        ("unused", f"{plural(len(found.unused), 'tensor')} ({unused})" if unused else "nothing"),
         ("written", target),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
-
-
-def _tensors(number: int) -> str:
-    return f"{number} tensor{'' if number == 1 else 's'}"
 
 
 def _modules(fresh: Sequence[str], every: Iterable[str]) -> list[str]:

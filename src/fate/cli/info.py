@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fate.cli import arguments as args
+from fate.text import grouped
 
 if TYPE_CHECKING:
     from fate.formats.summary import Info
 
-HELP = """What a recording holds: format, sensor, events, times, rate, what was skipped or dropped.
+SHORT_HELP = "Print format, sensor size, events and times of a file."
+HELP = """Print what a recording holds: format, sensor size, number of events, times, event rate, and what was
+skipped or dropped.
 
 Example:
 
@@ -23,7 +26,7 @@ Example:
 
 def info(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A recording of any supported format.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
     sensor: args.Sensor = None,
     format: args.Format = None,
     columns: args.Columns = None,
@@ -33,14 +36,12 @@ def info(
     sort: args.Sort = False,
     no_cache: args.NoCache = False,
 ) -> None:
-    import json
-
     from fate.formats.summary import info as summarise
 
     options = args.open_options(sensor, format, columns, time_unit, strict, drop, sort, no_cache)
     with args.opened(file, options) as recording, args.progress_bar("counting") as update:
         found = summarise(recording, progress=update)
-    print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False) if as_json else _table(found))
+    print(args.json_text(found.to_dict()) if as_json else _table(found))
 
 
 def _table(found: Info) -> str:
@@ -49,23 +50,19 @@ def _table(found: Info) -> str:
         ("format", found.format),
         ("sensor", f"{found.width}×{found.height} (x up to {found.x_max}, y up to {found.y_max})"),
         *([("orientation", found.header["orientation"])] if "orientation" in found.header else []),
-        ("events", _number(found.num_events)),
+        ("events", grouped(found.num_events)),
         ("time", f"{found.start_us} to {found.end_us} µs ({found.duration_s:.6f} s)"),
         ("rate", f"{found.rate_hz / 1e6:.3f} Mev/s"),
         ("ON share", f"{100 * found.on_share:.1f} %"),
-        ("duplicates", f"{_number(found.duplicates)} ({100 * found.duplicates / found.num_events:.1f} %)"),
+        ("duplicates", f"{grouped(found.duplicates)} ({100 * found.duplicates / found.num_events:.1f} %)"),
         ("skipped", _counts(found.skipped)),
         ("dropped", _counts(found.dropped)),
-        ("time steps back", _number(found.time_steps_back)),
-        ("bytes", f"{_number(found.bytes_consumed)} of {_number(found.bytes)} read"),
+        ("time steps back", grouped(found.time_steps_back)),
+        ("bytes", f"{grouped(found.bytes_consumed)} of {grouped(found.bytes)} read"),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
 def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{_number(number)} {kind}" for kind, number in counts.items()) or "nothing"
-
-
-def _number(value: int) -> str:
-    return f"{value:,}".replace(",", " ")
+    return ", ".join(f"{grouped(number)} {kind}" for kind, number in counts.items()) or "nothing"

@@ -8,10 +8,11 @@ import typer
 
 from fate.cli import arguments as args
 
-HELP = """What the events and boxes of a dataset are like, beside the real Gen1 and 1Mpx: rates, polarity, pillars in
-windows of 5, 10 and 50 ms, box sizes and speeds, and boxes that look wrong. DATASET is a folder of recordings with
-their labels, in any known layout, or one recording. Files of a simulated dataset are compared with its manifest, and
-its speeds and faults are those of its boxes at 200 Hz.
+SHORT_HELP = "Measure the events and labels of a dataset."
+HELP = """Measure the events and labels of a dataset and compare them with the real Gen1 and 1Mpx datasets: event
+rates, polarity, pillars in windows of 5, 10 and 50 ms, box sizes and speeds, and boxes that look wrong. DATASET is
+a folder of recordings with labels in any known layout, or one recording. The files of a simulated dataset are
+compared with its manifest; its box speeds and wrong boxes are measured on the exact boxes at 200 Hz.
 
 Example:
 
@@ -23,13 +24,13 @@ Example:
 
 def inspect(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A folder of recordings, or one recording.")],
-    split: Annotated[str | None, typer.Option(help="Only this part: train, val or test.")] = None,
+    split: Annotated[str | None, typer.Option(help="Inspect only this split: train, val or test.")] = None,
     report: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write a page with plots and pictures (HTML).")
+        str | None, typer.Option(metavar="FILE", help="Write an HTML page with plots and pictures.")
     ] = None,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers as JSON.")] = None,
     windows: Annotated[
-        int, typer.Option(min=1, help="Windows of each length to look at in each recording, at most.")
+        int, typer.Option(min=1, help="Largest number of windows of each length to measure in each recording.")
     ] = 200,
     sensor: args.Sensor = None,
     drop: args.Drop = False,
@@ -38,6 +39,7 @@ def inspect(
 ) -> None:
     chosen = args.choice("--split", split, ("train", "val", "test"))
     options = args.open_options(sensor, None, None, None, False, drop, sort, no_cache)
+    args.check_inputs(dataset)
     args.check_outputs({"--report": report, "--json": json_file}, dataset)
 
     from fate.data.inspection import inspect as look

@@ -6,6 +6,7 @@ Nothing heavy is imported here: ``fate --help`` answers at once.
 from __future__ import annotations
 
 import sys
+import traceback
 import warnings
 from typing import Any
 
@@ -29,33 +30,44 @@ from fate.cli import (
     train,
     view,
 )
+from fate.cli.command import Command, Quiet, Verbose, help_text, with_verbosity
 from fate.cli.rates import SeveralRates
+from fate.cli.terminal import VERBOSITY, finish_output, output_failure, prepare_streams
 from fate.errors import FateError, FateWarning
+from fate.text import one_line
 
 app = typer.Typer(
     name="fate",
     help="Object detection with event cameras at any rate from 20 to 200 Hz.",
+    epilog="fate COMMAND --help explains a command and shows examples.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo", help=demo.HELP)(demo.demo)
-app.command("detect", help=detect.HELP)(detect.detect)
-app.command("view", help=view.HELP)(view.view)
-app.command("info", help=info.HELP)(info.info)
-app.command("convert", help=convert.HELP)(convert.convert)
-app.command("inspect", help=inspect.HELP)(inspect.inspect)
-app.command("prepare", help=prepare.HELP)(prepare.prepare)
-app.command("train", help=train.HELP)(train.train)
-app.command("study", help=study.HELP)(study.study)
-app.command("densify", help=densify.HELP, cls=SeveralRates)(densify.densify)
-app.command("evaluate", help=evaluate.HELP, cls=SeveralRates)(evaluate.evaluate)
-app.command("simulate", help=simulate.HELP)(simulate.simulate)
-app.command("models", help=models.HELP)(models.models)
-app.command("import-checkpoint", help=import_checkpoint.HELP)(import_checkpoint.import_checkpoint)
-app.command("export", help=export.HELP)(export.export)
-app.add_typer(bench.app, name="bench")
+
+
+def _add(name: str, module: Any, cls: type[Command] = Command) -> None:
+    """Add the command ``name``: the function of that name in its module, with its texts."""
+    function = getattr(module, name.replace("-", "_"))
+    app.command(name, help=help_text(module.HELP), short_help=module.SHORT_HELP, cls=cls)(with_verbosity(function))
+
+
+_add("demo", demo)
+_add("detect", detect)
+_add("view", view)
+_add("info", info)
+_add("convert", convert)
+_add("inspect", inspect)
+_add("prepare", prepare)
+_add("train", train)
+_add("study", study)
+_add("densify", densify, SeveralRates)
+_add("evaluate", evaluate, SeveralRates)
+_add("simulate", simulate)
+_add("models", models)
+_add("import-checkpoint", import_checkpoint)
+_add("export", export)
+app.add_typer(bench.app, name="bench", short_help=bench.SHORT_HELP)
 
 
 def _version(show: bool) -> None:
@@ -68,34 +80,55 @@ def _version(show: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(False, "--version", help="Print the version.", callback=_version, is_eager=True),
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and exit.", callback=_version, is_eager=True
+    ),
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
 ) -> None:
-    pass
+    VERBOSITY.set(quiet=quiet, verbose=verbose)
 
 
 def main() -> None:
     """Run the command line: bad input is one sentence and exit code 1, bad usage exit code 2."""
+    prepare_streams()
     usual = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if issubclass(category, FateWarning):
-            print(f"warning: {message}", file=sys.stderr)
+            print(f"warning: {one_line(str(message))}", file=sys.stderr)
         else:
             usual(message, category, *rest, **more)
 
     warnings.showwarning = show
     warnings.simplefilter("always", FateWarning)
+    code, failure = _run()
+    failure = finish_output() or failure
+    if failure:
+        print(f"error: standard output: cannot be written ({failure}); send it elsewhere", file=sys.stderr)
+    sys.exit(code or int(bool(failure)))
+
+
+def _run() -> tuple[int, str]:
+    """Run the command and return its exit code, and why standard output refused text, if it did."""
     try:
         app()
+    except SystemExit as end:  # how typer ends every command
+        return (end.code if isinstance(end.code, int) else int(end.code is not None)), ""
     except FateError as error:
+        if VERBOSITY.verbose:
+            traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
-    except BrokenPipeError:  # `fate info … | head`
-        sys.stderr.close()
-        sys.exit(1)
+        return 1, ""
+    except OSError as error:
+        failure = output_failure(error)
+        if failure is None:
+            raise
+        return 1, failure
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
-        sys.exit(130)
+        return 130, ""
+    return 0, ""
 
 
 if __name__ == "__main__":

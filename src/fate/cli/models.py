@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fate.cli import arguments as args
+from fate.text import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
-    from fate.models.catalogue import Entry
+    from fate.models.table import Entry
 
-HELP = """The detectors by name: parameters, GFLOPs per window, encoder, whether trained weights come with the package,
-and what each is.
+SHORT_HELP = "List the detectors, their sizes and bundled weights."
+HELP = """List the detectors by name: parameters, GFLOPs per window, encoder, whether trained weights come with the
+package, and what each one is.
 
 Example:
 
@@ -25,34 +27,44 @@ Example:
 
 
 def models(
-    sensor: Annotated[str, typer.Option(metavar="WIDTHxHEIGHT", help="Sensor the detectors are for.")] = "304x240",
-    classes: Annotated[str, typer.Option(help="What they detect, comma-separated.")] = "car,pedestrian",
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+    sensor: Annotated[str, typer.Option(metavar="WIDTHxHEIGHT", help="Sensor size in pixels.")] = "304x240",
+    classes: Annotated[str, typer.Option(help="Names of the classes, comma-separated.")] = "car,pedestrian",
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers as JSON.")] = None,
 ) -> None:
     size = args.parse_sensor(sensor)
     names = args.parse_classes(classes)
     args.check_outputs({"--json": json_file}, "")
 
-    from fate.models.catalogue import list_models
     from fate.runtime.loading import DEFAULT_DETECTOR, bundled_weights
 
     bundled = bundled_weights()
-    with args.progress_bar("counting") as update:
-        entries = list_models(names, size, update)
+    entries = _entries(names, size)
     print(_table(entries, bundled))
     print(f"\nFor a sensor of {size[1]}×{size[0]} pixels and the classes {', '.join(names)}.")
-    print("GFLOPs: one window, without its encoder; a multiplication and its addition count as two.")
+    print("GFLOPs: one window, without the encoder; a multiplication and its addition count as two.")
     if bundled:
         names_there = " or ".join(sorted(bundled, key=lambda name: name != DEFAULT_DETECTOR))
-        print(f"bundled: trained, and in the package: fate detect FILE --model {names_there}; the first unless given.")
+        print(f"bundled: the package has trained weights: fate detect FILE --model {names_there} (default: the first).")
     described = [{**entry.to_dict(), "bundled": entry.name in bundled} for entry in entries]
     args.write_json(json_file, {"sensor": list(size), "classes": names, "models": described})
+
+
+def _entries(names: Sequence[str], size: tuple[int, int]) -> Sequence[Entry]:
+    """Return the stored table for the usual sensor and classes; for others the detectors are built and counted."""
+    from fate.models.table import CLASSES, SENSOR, TABLE
+
+    if (tuple(names), size) == (CLASSES, SENSOR):
+        return TABLE
+    from fate.models.catalogue import list_models
+
+    with args.progress_bar("counting") as update:
+        return list_models(names, size, update)
 
 
 def _table(entries: Sequence[Entry], bundled: Container[str]) -> str:
     rows = [("name", "parameters", "GFLOPs", "encoder", "weights", "what it is")]
     for entry in entries:
-        parameters = f"{entry.parameters:,}".replace(",", " ")
+        parameters = grouped(entry.parameters)
         weights = "bundled" if entry.name in bundled else "–"
         rows.append((entry.name, parameters, f"{entry.gflops:.2f}", entry.encoder, weights, entry.about))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -8,12 +8,14 @@ import typer
 
 from fate.cli import arguments as args
 
-HELP = """Go through a public dataset once: check every file (sizes, hashes, boxes against events), make the time
+SHORT_HELP = "Check and index a public dataset before training."
+HELP = """Go through a public dataset once: check every file (size, hash, boxes against events), make the time
 indexes that reading uses, and write DST/manifest.json. Nothing is converted or copied: SRC stays as it is, and DST
-holds only the manifest. What is missing or broken is named; the rest can be used. Run it again to check what has
-changed. Datasets can be used without this command; it finds faults before training does.
+holds only the manifest. Missing and broken files are listed; the others can be used. Run the command again to check
+files that have changed. Datasets also work without this command; it finds faults before training does.
 
-gen1 and 1mpx are folders train, val and test with _td.dat and _bbox.npy files, rvt is RVT's preprocessed layout.
+KIND is gen1 or 1mpx (folders train, val and test with _td.dat and _bbox.npy files) or rvt (the preprocessed layout
+of RVT).
 
 Example:
 
@@ -26,14 +28,14 @@ KINDS = ("gen1", "1mpx", "rvt")
 
 
 def prepare(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="gen1, 1mpx or rvt.")],
-    source: Annotated[str, typer.Argument(metavar="SRC", help="The folder of the dataset.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Kind of the dataset: gen1, 1mpx or rvt.")],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="Folder of the dataset.")],
     target: Annotated[
-        str, typer.Argument(metavar="DST", help="A folder for the manifest; commands take it as dataset.")
+        str, typer.Argument(metavar="DST", help="Folder for the manifest; other commands accept it as DATASET.")
     ],
-    no_hash: Annotated[bool, typer.Option("--no-hash", help="Take no SHA-256 of the files.")] = False,
+    no_hash: Annotated[bool, typer.Option("--no-hash", help="Do not compute the SHA-256 of the files.")] = False,
     workers: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Recordings to go through side by side; up to 4 by default.")
+        int | None, typer.Option(min=1, max=256, help="Recordings to check at the same time; the default is up to 4.")
     ] = None,
 ) -> None:
     args.choice("KIND", kind, KINDS)

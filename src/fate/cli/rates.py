@@ -6,14 +6,14 @@ import re
 from collections.abc import Sequence
 
 import typer
-from typer.core import TyperCommand
 
+from fate.cli.command import Command
 from fate.errors import FateError
 
 _NUMBER = re.compile(r"[\d.]+(,[\d.]+)*,?")
 
 
-class SeveralRates(TyperCommand):
+class SeveralRates(Command):
     """A command whose option ``--hz`` takes all numbers that follow it."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]

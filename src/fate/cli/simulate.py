@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fate.cli import arguments as args
+from fate.cli.device import Device, check_device, pick_device
+from fate.text import grouped
 
 if TYPE_CHECKING:
     from fate.simulation.manifest import Manifest
 
-HELP = """Make a dataset of simulated drives, in the layout of the public ones: events in DIR/train, val and test, boxes
-at the rate of the public labels and, exact, at 200 Hz, a manifest, and a preview video for each split.
-Run it again to go on where it was stopped; a larger --recordings adds to what is there.
+SHORT_HELP = "Make a labelled dataset of simulated drives."
+HELP = """Make a dataset of simulated drives in the layout of the public datasets: events in DIR/train, val and
+test, boxes at the rate of the public labels, exact boxes at 200 Hz, a manifest, and a preview video for each split.
+Run the command again to continue where it was stopped; a larger --recordings adds recordings.
 
 Example:
 
@@ -26,25 +29,33 @@ Example:
 
 
 def simulate(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="A new or empty folder, or a dataset to go on with.")],
-    recordings: Annotated[int, typer.Option(help="How many, in all splits together.")] = 12,
-    seconds: Annotated[float, typer.Option(help="Length of each; from 1 on, each has labels.")] = 10.0,
+    folder: Annotated[
+        str, typer.Argument(metavar="DIR", help="New or empty folder, or a simulated dataset to continue.")
+    ],
+    recordings: Annotated[int, typer.Option(help="Number of recordings in all splits together.")] = 12,
+    seconds: Annotated[
+        float, typer.Option(help="Length of each recording in seconds; recordings of less than 1 s may have no labels.")
+    ] = 10.0,
     profile: Annotated[
-        str, typer.Option(help="gen1 (304×240, cars and pedestrians) or 1mpx (1280×720, two-wheelers too).")
+        str, typer.Option(help="Camera: gen1 (304×240, cars and pedestrians) or 1mpx (1280×720, two-wheelers too).")
     ] = "gen1",
-    seed: Annotated[int, typer.Option(help="Another seed gives other drives.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the dataset; another seed gives other drives.")] = 0,
     at_rest: Annotated[
         float, typer.Option(help="Share of the recordings whose camera stands beside the street, 0 to 1.")
     ] = 0.0,
-    device: Annotated[str, typer.Option(help="cpu, or cuda for many recordings side by side.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(help="CPU threads; all cores by default.")] = None,
-    no_preview: Annotated[bool, typer.Option("--no-preview", help="Make no videos.")] = False,
+    device: Device = "auto",
+    threads: Annotated[int | None, typer.Option(help="Number of CPU threads; the default is all processors.")] = None,
+    no_preview: Annotated[bool, typer.Option("--no-preview", help="Do not write preview videos.")] = False,
 ) -> None:
-    from fate.simulation.request import Request, check_device
+    from fate.simulation.request import Request, check_number, check_place
 
     with args.bad_usage():
         Request(profile, seed, seconds, recordings, at_rest=at_rest)
-        check_device(device, threads)
+        check_device(device)
+        if threads is not None:
+            check_number("the number of threads", threads, 1)
+    check_place(folder)
+    chosen = _device(device, folder)
 
     from fate.simulation.dataset import simulate as make
 
@@ -55,16 +66,33 @@ def simulate(
             seconds,
             profile,
             seed,
-            device=device,
+            device=chosen,
             threads=threads,
             preview=not no_preview,
             at_rest=at_rest,
             progress=update,
         )
-    print(_summary(folder, done))
+    print(_summary(folder, done, chosen))
 
 
-def _summary(folder: str, done: Manifest) -> str:
+def _device(device: str, folder: str) -> str:
+    """Return where to simulate.
+
+    CPU and GPU draw different noise: auto continues a dataset on the device on which it was begun. Without triton,
+    which the simulator needs on a GPU, auto is the CPU, and torch need not be loaded.
+    """
+    from importlib.util import find_spec
+
+    from fate.simulation.manifest import load_manifest
+
+    begun = load_manifest(folder) if device == "auto" else None
+    begun_on_cpu = begun is not None and any(entry.device == "cpu" for entry in begun.recordings)
+    if device == "cpu" or (device == "auto" and (begun_on_cpu or find_spec("triton") is None)):
+        return "cpu"
+    return pick_device(device, announce=False)
+
+
+def _summary(folder: str, done: Manifest, device: str) -> str:
     at_rest = ["at rest"] if done.request.at_rest else []
     of_events = ("seconds", "Mev", "Mev/s", "ON share")
     header = ("split", "recordings", *at_rest, *of_events, *done.classes, "boxes at 200 Hz", "MB")
@@ -79,7 +107,12 @@ def _summary(folder: str, done: Manifest) -> str:
     ]
     previews = ", ".join(f"{split}/preview.mp4" for split in done.previews) or "no previews"
     return "\n".join(
-        [*lines, "", f"{folder}: manifest.json, {previews}", f"Look at it beside real data: fate inspect {folder}"]
+        [
+            *lines,
+            "",
+            f"{folder}: manifest.json, {previews}; simulated on the device {device}",
+            f"Compare it with real data: fate inspect {folder}",
+        ]
     )
 
 
@@ -89,17 +122,13 @@ def _row(done: Manifest, split: str | None) -> tuple[str, ...]:
     still = sum(entry.at_rest for entry in done.recordings if split in (None, entry.split))
     return (
         split or "all",
-        _number(total["recordings"]),
-        *([_number(still)] if done.request.at_rest else []),
+        grouped(total["recordings"]),
+        *([grouped(still)] if done.request.at_rest else []),
         f"{seconds:g}",
         f"{events / 1e6:.2f}",
         f"{events / seconds / 1e6:.2f}" if seconds else "",
         f"{100 * total['on_events'] / events:.0f} %" if events else "",
-        *(_number(total["boxes"][name]) for name in done.classes),
-        _number(sum(total["truth_boxes"].values())),
+        *(grouped(total["boxes"][name]) for name in done.classes),
+        grouped(sum(total["truth_boxes"].values())),
         f"{total['bytes'] / 1e6:.1f}",
     )
-
-
-def _number(value: int) -> str:
-    return f"{value:,}".replace(",", " ")

@@ -7,69 +7,85 @@ from typing import Annotated
 
 import typer
 
-HELP = """Run one of the paper's studies: train what is missing, make dense labels, evaluate at every rate, and write
-the table (Markdown, CSV, JSON) and its picture; on Gen1 and 1Mpx the published numbers stand beside. Stopped in the
-middle, the same command goes on; a cell that was not run says so.
+from fate.cli import arguments as args
+from fate.cli.device import check_device
+from fate.cli.terminal import note
 
-Studies: frequency, components, components-s, components-e, strategies, moments, pillar-size, channels, labels, smoke.
+SHORT_HELP = "Run a study of the paper and write its table."
+HELP = """Run one study of the paper: train the detectors that are missing, make dense labels, evaluate at every
+rate, and write the table (Markdown, CSV, JSON) and a picture of it. For Gen1 and 1Mpx the published numbers stand
+next to the measured ones. The same command continues a stopped study; cells that were not run are marked.
+
+Studies: frequency, components, components-s, components-e, strategies, moments, pillar-size, channels, labels,
+smoke. The study smoke takes a few minutes on a CPU and simulates its own drives.
 
 Example:
 
-  fate study smoke                                            (a few minutes on a CPU, on drives it simulates)
+  fate study smoke
 
   fate study components --dataset sim --seeds 3 --device cuda --jobs 6 --out studies
 """
 
 
 def study(
-    name: Annotated[str, typer.Argument(help="Which one.")],
+    name: Annotated[str, typer.Argument(metavar="STUDY", help="Name of the study.")],
     dataset: Annotated[
-        str | None, typer.Option(help="Folder or YAML; sim: 300 simulated drives, made once; smoke has its own.")
+        str | None,
+        typer.Option(help="Folder or YAML file of a dataset, or sim for 300 simulated drives; smoke needs none."),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Runs and tables.")] = Path("studies"),
-    scale: Annotated[str | None, typer.Option(help="paper, sim or smoke; by the dataset unless given.")] = None,
-    seeds: Annotated[int, typer.Option(help="How many.")] = 1,
-    seed: Annotated[list[int] | None, typer.Option(help="Only this one now; repeat for more.")] = None,
-    row: Annotated[list[str] | None, typer.Option(help="Only this row; repeat for more.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
-    workers: Annotated[int, typer.Option(help="Processes that load.")] = 4,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for runs and tables.")] = Path("studies"),
+    scale: Annotated[
+        str | None, typer.Option(help="Size of the runs: paper, sim or smoke; the default depends on the dataset.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Number of seeds of each run.")] = 1,
+    seed: Annotated[list[int] | None, typer.Option(help="Run only this seed; repeat the option for more.")] = None,
+    row: Annotated[
+        list[str] | None, typer.Option(help="Run only this row of the table; repeat the option for more.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute: auto takes a CUDA GPU if there is one.")
+    ] = "auto",
+    workers: Annotated[int, typer.Option(help="Number of processes that load data for each run.")] = 4,
     jobs: Annotated[
-        int, typer.Option(help="Runs side by side; small detectors share a GPU well. labels has one at a time.")
+        int,
+        typer.Option(
+            help="Runs at the same time; small detectors share a GPU well. The study labels runs one at a time."
+        ),
     ] = 1,
     setting: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A change to every run.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Setting of fate train for every run; repeat the option for more."
+        ),
     ] = None,
 ) -> None:
-    from fate.cli.arguments import bad_usage
     from fate.errors import FateError
     from fate.training.studies import study_named
 
-    with bad_usage():
+    with args.bad_usage():
         study_named(name)
-        if seeds < 1 or jobs < 1 or workers < 0:
-            raise FateError(
-                f"--seeds {seeds}, --jobs {jobs} and --workers {workers} were given; expected 1 or more, 1 or more, and"
-                " 0 or more"
-            )
+        args.check_count("--seeds", seeds, 1)
+        args.check_count("--jobs", jobs, 1)
+        args.check_count("--workers", workers, 0)
         if not all(0 <= one < seeds for one in seed or ()):
             raise FateError(f"--seed {max(seed or [0])} was given with --seeds {seeds}; expected 0 to {seeds - 1}")
-        if device not in ("cpu", "cuda", "auto"):
-            raise FateError(f"--device {device} was given; expected cpu, cuda or auto")
+        check_device(device, numbered=False)
         if dataset is None and name != "smoke":
             raise FateError(f"{name} needs --dataset: a folder, or sim for simulated drives")
+    args.check_inputs(None if dataset in ("sim", "smoke") else dataset)
     from fate.training.study import check_request, drives, run_study
 
-    with bad_usage():
+    with args.bad_usage():
         check_request(name, scale, seeds, seed or (), row or (), jobs)
     data = dataset or "smoke"
     if data in ("sim", "smoke") and not Path(data).exists():
         import torch
 
         on_gpu = device != "cpu" and torch.cuda.is_available()
-        print(f"{data} drives: in {out / f'{data}-drives'}, simulated unless they are there", flush=True)
+        note(f"{data} drives: in {out / f'{data}-drives'}, simulated unless they are there")
         data = str(drives(data, out, "cuda" if on_gpu else "cpu"))
     result = run_study(
         name, data, out, scale=scale, seeds=seeds, only=seed or (), rows=row or (), device=device, workers=workers,
-        jobs=jobs, settings=setting or (), say=lambda text: print(text, flush=True),
+        jobs=jobs, settings=setting or (), say=note,
     )  # fmt: skip
     print(f"\n{result.text()}\nwritten: {out / name}.md, .csv, .json")

@@ -9,10 +9,12 @@ from typing import Annotated
 
 import typer
 
+SHORT_HELP = "Train a detector, or continue a stopped training."
 HELP = """Train a detector from a configuration: supervised, or with Frequency-Aware Training and its ablations.
 
-CONFIG is a YAML file, such as those in configs/; every setting in it and every default can be changed behind it as
-key.sub=value. A run lives in one folder: the same command goes on where it stopped, other settings are refused.
+CONFIG is a YAML file such as those in configs/. Settings after it, written key.sub=value, replace values of the
+file and defaults. A run has one folder: the same command continues a stopped run, and other settings for it are
+refused.
 
 Example:
 
@@ -20,17 +22,23 @@ Example:
 
   fate train configs/gen1/fate-s.yaml data.path=gen1 strategy.labels=dense/gen1 --out runs/fate-s
 
-  fate train configs/gen1/fate-s.yaml data.path=gen1 --dry-run   (build everything, try a step, say what to expect)
+  fate train configs/gen1/fate-s.yaml data.path=gen1 --dry-run
 
   torchrun --nproc-per-node 4 -m fate.cli train configs/gen1/fate-s.yaml data.path=gen1 run.devices=4
 """
 
 
 def train(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file.")],
-    settings: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to it.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME unless given.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Build all, try a step, print the plan, stop.")] = False,
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file with the configuration.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that replace those of CONFIG.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; the default is runs/ and the name of CONFIG.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Build everything, try one step, print what to expect, and stop.")
+    ] = False,
 ) -> None:
     from fate.cli.arguments import step_bar
     from fate.training.config import read_config

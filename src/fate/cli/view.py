@@ -8,9 +8,12 @@ from typing import Annotated
 import typer
 
 from fate.cli import arguments as args
+from fate.cli.terminal import note
+from fate.text import plural
 
-HELP = """Look at a recording in the rerun viewer: its events as a cloud in x, y and time, boxes, and the event rate.
-Needs pip install "fate-events[rerun]".
+SHORT_HELP = "Show a recording in the rerun 3-D viewer."
+HELP = """Show a recording in the rerun viewer: its events as a cloud in x, y and time, the boxes, and the event
+rate. Needs the extra rerun: pip install "fate-events[rerun]".
 
 Example:
 
@@ -21,16 +24,22 @@ Example:
 
 
 def view(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A recording of any format.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A recording of any supported format.")],
     detections: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Of fate detect --json, or any labels (COCO, Prophesee, npz).")
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Boxes to show: a file of fate detect --json, or labels (COCO, Prophesee, npz)."
+        ),
     ] = None,
-    acc: Annotated[str, typer.Option(help="Events of this time are shown at once, such as 50ms.")] = "50ms",
-    start: Annotated[str | None, typer.Option(help="Such as 2s, or +2s from the first event.")] = None,
-    end: Annotated[str | None, typer.Option(help="Likewise.")] = None,
-    threshold: Annotated[float, typer.Option(help="Least score of a box.")] = 0.0,
+    acc: Annotated[str, typer.Option(help="Time span of the events shown at once, such as 50ms.")] = "50ms",
+    start: Annotated[
+        str | None,
+        typer.Option(help="Start of the part to show: 2s by the clock of the file, +2s from the first event."),
+    ] = None,
+    end: Annotated[str | None, typer.Option(help="End of the part to show, written like --start.")] = None,
+    threshold: Annotated[float, typer.Option(help="Lowest score of a box, 0 to 1.")] = 0.0,
     save: Annotated[
-        Path | None, typer.Option(metavar="OUT.rrd", help="Write a file instead of opening a window.")
+        Path | None, typer.Option(metavar="OUT.rrd", help="Write a rerun file instead of opening a window.")
     ] = None,
     sensor: args.Sensor = None,
     format: args.Format = None,
@@ -42,14 +51,20 @@ def view(
     time = args.parse_time(acc, "--acc")
 
     from fate.runtime.detection_log import read_frames
-    from fate.view.rerun_view import TELEMETRY, show_recording
+    from fate.view.rerun_view import TELEMETRY, check_viewer, show_recording
+
+    args.check_inputs(file, detections)
+    check_viewer()
 
     frames, classes = (None, None) if detections is None else read_frames(detections)
     with args.opened(file, options) as recording:
         first = recording.start_us
-        print(TELEMETRY)
+        note(TELEMETRY)
         shown = show_recording(
             recording, frames, acc_us=time.us, threshold=threshold, classes=classes, save=save,
             start_us=None if begin is None else begin.at(first), end_us=None if stop is None else stop.at(first),
         )  # fmt: skip
-    print(f"{shown.events} events, {shown.events_left_out} left out, {shown.frames} frames, {shown.boxes} boxes")
+    print(
+        f"{plural(shown.events, 'event')}, {shown.events_left_out} left out, {plural(shown.frames, 'frame')},"
+        f" {plural(shown.boxes, 'box', 'boxes')}"
+    )

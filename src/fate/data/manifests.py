@@ -75,4 +75,4 @@ def _damaged(path: Path, error: Exception) -> FormatError:
 def write_manifest(folder: Path, document: dict[str, Any]) -> None:
     """Write ``manifest.json``; a reader sees the old one or the new one, never half of one."""
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
-    write_whole(folder / MANIFEST, f"{text}\n".encode())
+    write_whole(folder / MANIFEST, f"{text}\n".encode("utf-8", "backslashreplace"))

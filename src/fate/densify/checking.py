@@ -34,6 +34,7 @@ from fate.errors import FateError
 from fate.evaluation.matching import expanded
 from fate.evaluation.protocols import named_protocol
 from fate.events.labels import COLUMNS, Labels
+from fate.text import plural
 from fate.whole_files import write_whole
 
 Curves = dict[str, dict[str, list[float | None]]]
@@ -84,7 +85,7 @@ class LabelCheck:
     def table(self) -> str:
         """As Markdown, one table for each span of time."""
         spans = list(dict.fromkeys(row.span for row in self.rows))
-        lines = [f"{self.labels} against {self.truth} of {self.recordings} recordings of {self.dataset}."]
+        lines = [f"{self.labels} against {self.truth} of {plural(self.recordings, 'recording')} of {self.dataset}."]
         lines += ["A label is right at IoU ≥ 0.5; annotated times are left out.", ""]
         lines[1] += " Same recall: precision of the surest labels that find as much as interpolation does."
         head = [
@@ -123,7 +124,8 @@ class LabelCheck:
     def save(self, path: str | os.PathLike[str]) -> None:
         """The JSON file, and beside it a picture of precision and recall."""
         target = Path(path)
-        write_whole(target, json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False).encode())
+        text = json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
+        write_whole(target, text.encode("utf-8", "backslashreplace"))
         from fate.densify.pictures import draw_check  # noqa: PLC0415  (matplotlib takes a second to load)
 
         draw_check(self, target.with_suffix(".png"))

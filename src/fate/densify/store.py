@@ -110,7 +110,8 @@ def begin_dense_labels(path: str | os.PathLike[str], facts: Mapping[str, Any], r
     except OSError as error:
         raise FateError(f"{root}: cannot be made ({error.strerror}); give a folder for dense labels") from None
     if manifest != there:
-        write_whole(root / "manifest.json", json.dumps(manifest, indent=1, ensure_ascii=False).encode())
+        text = json.dumps(manifest, indent=1, ensure_ascii=False)
+        write_whole(root / "manifest.json", text.encode("utf-8", "backslashreplace"))
     return DenseLabels(root, manifest)
 
 

@@ -17,6 +17,7 @@ from fate.evaluation.frames import FrameCollector, Frames
 from fate.evaluation.protocols import Protocol
 from fate.events.events import Sensor
 from fate.events.labels import Labels
+from fate.text import plural
 
 _NAMED = 3  # recordings that a note names
 
@@ -118,7 +119,7 @@ class Scores:
     def counts(self) -> str:
         """What was looked at, and what the filters dropped."""
         return (
-            f"{self.num_frames} frames of {self.num_recordings} recordings; "
+            f"{plural(self.num_frames, 'frame')} of {plural(self.num_recordings, 'recording')}; "
             f"truth: {_dropped(self.given_truth, self.truth_dropped)}; "
             f"predictions: {_dropped(self.given_predictions, self.predictions_dropped)}"
         )

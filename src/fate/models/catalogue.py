@@ -13,29 +13,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fate.models.detector import Detector
+from fate.models.table import Entry
 from fate.models.zoo import MODELS, build_model
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One detector."""
-
-    name: str
-    parameters: int  #: that are learned; those of the encoder too
-    gflops: float  #: 10⁹ operations per window, see above
-    encoder: str
-    about: str  #: in one line
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def list_models(
@@ -57,7 +41,7 @@ def list_models(
         with torch.device("meta"):
             shapes = build_model(name, classes, sensor)
         count = sum(parameter.numel() for parameter in shapes.parameters())
-        entries.append(Entry(name, count, _flops(shapes) / 1e9, model.encoder, model.about))
+        entries.append(Entry(name, count, _flops(shapes), model.encoder, model.about))
     return entries
 
 

@@ -21,7 +21,8 @@ import fate
 from fate.code_version import git_hash
 from fate.errors import FateError
 from fate.models.detector import CANONICAL_US, Detector
-from fate.models.zoo import MODELS, nearest, rebuild
+from fate.models.table import nearest
+from fate.models.zoo import MODELS, rebuild
 from fate.whole_files import write_whole
 
 FORMAT = 1

@@ -9,9 +9,8 @@ Three families (functions below) and, for each name, what differs. The encoder i
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,6 +30,7 @@ from fate.models.layers.conv import Activation
 from fate.models.necks.hybrid_encoder import HybridEncoder
 from fate.models.necks.latent_memory import LatentMemory
 from fate.models.necks.pafpn import PAFPN
+from fate.models.table import nearest
 
 PILLARS = "pillars"
 #: What an encoder can be called.
@@ -200,11 +200,11 @@ MODELS: dict[str, Model] = {
     "evrt-detr-s": Model("EvRT-DETR-S, PResNet-18", _evrt_s, "evrt-histogram"),
     "get-b": Model("GET (Peng et al. 2023), its detector inferred from the paper", get_yolox, "group-tokens"),
     "fate-s-tiny": Model("FATE-S for laptops", _tiny, PILLARS, {"channels": 32}),
-    "s5-vit-tiny": Model("its twin with histograms", _tiny, "histogram"),
+    "s5-vit-tiny": Model("fate-s-tiny with histograms instead of pillars", _tiny, "histogram"),
     "fate-e-tiny": Model("FATE-E for laptops", _evrt_tiny, PILLARS, {"channels": 32}),
-    "evrt-detr-tiny": Model("its twin with histograms", _evrt_tiny, "evrt-histogram"),
+    "evrt-detr-tiny": Model("fate-e-tiny with histograms instead of pillars", _evrt_tiny, "evrt-histogram"),
     "fate-s-nano": Model("FATE-S, the smallest, for live use on a CPU", _nano, PILLARS, {"channels": 16}),
-    "s5-vit-nano": Model("its twin with histograms", _nano, "histogram"),
+    "s5-vit-nano": Model("fate-s-nano with histograms instead of pillars", _nano, "histogram"),
 }
 
 
@@ -291,9 +291,3 @@ def _check_options(name: str, known: Sequence[str], options: Mapping[str, Any]) 
         if option not in known:
             takes = ", ".join(known) or "no options"
             raise FateError(f"{option}={value!r} was given; {name} takes {takes}{nearest(option, known)}")
-
-
-def nearest(given: object, known: Iterable[str]) -> str:
-    """What to say of the known name that is most like the given one; nothing where none is."""
-    near = difflib.get_close_matches(str(given).lower(), known, n=1, cutoff=0.4)
-    return f"; did you mean {near[0]!r}?" if near else ""

@@ -21,6 +21,7 @@ from fate.runtime.frames import StreamFrame
 from fate.runtime.loading import DEFAULT_DETECTOR, FASTEST_ON_A_CPU, load_detector
 from fate.runtime.stream import StreamingDetector
 from fate.simulation.dataset import simulate
+from fate.text import duration, plural, significant
 from fate.view.rendering import render_comparison
 
 RATES = (20.0, 200.0)
@@ -46,14 +47,16 @@ class Demo:
             told = run.summary
             boxes = ", ".join(f"{count} {name}" for name, count in told["boxes"].items())
             figures.append(
-                f"{hz:>3g} Hz: {told['windows']} windows of {told['budget_ms']:g} ms in {told['took_s']:.1f} s,"
-                f" {told['latency_ms']['total'][0]:.1f} ms each (median), {told['times_real_time']:.2f} × real time;"
-                f" boxes: {boxes}"
+                f"{hz:>3g} Hz: {plural(told['windows'], 'window')} of {told['budget_ms']:g} ms in"
+                f" {duration(told['took_s'])}, {duration(told['latency_ms']['total'][0] / 1e3)} each (median),"
+                f" {significant(told['times_real_time'])} × real time; boxes: {boxes}"
             )
         if any(run.summary["times_real_time"] < 1 for run in self.runs.values()):
-            figures.append("Below 1 ×: too slow here for a live camera at that rate; of a file every window is seen.")
+            figures.append(
+                "Below 1 ×: too slow here for a live camera at that rate; in files every window is detected."
+            )
             if self.device == "cpu" and self.detector != FASTEST_ON_A_CPU:
-                figures.append(f"--model {FASTEST_ON_A_CPU} is faster, and less accurate; on a GPU --device cuda.")
+                figures.append(f"--model {FASTEST_ON_A_CPU} is faster and less accurate.")
         shown = {
             "comparison.mp4": f"{' beside '.join(f'{hz:g} Hz' for hz in self.runs)}, {LOOK.slow:g} times slower",
             "report.html": "the last run: video, event rate, boxes over time, latency, tracks",

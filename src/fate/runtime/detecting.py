@@ -21,6 +21,7 @@ from fate.runtime.detection_log import DetectionLog
 from fate.runtime.frames import StreamFrame
 from fate.runtime.loading import DEFAULT_DETECTOR, load_detector
 from fate.runtime.stream import StreamingDetector
+from fate.text import duration, encodable, frequency, plural, significant
 from fate.view.rendering import VideoClock, render_video
 from fate.view.report import measure_event_rate, write_report
 
@@ -57,10 +58,13 @@ class Detected:
     def lines(self) -> list[str]:
         """The summary for people."""
         given = self.summary
-        windows = "1 window" if given["windows"] == 1 else f"{given['windows']} windows"
+        took_s = max(given["took_s"], 1e-9)
+        speed = (
+            f"{frequency(given['windows'] / took_s, 'window')}, {significant(given['seconds'] / took_s)} × real time"
+        )
         kinds = [f"{count} {name}" for name, count in given["boxes"].items()]
         if "tracks" in given:
-            kinds.append(f"{given['tracks']} tracks in all")
+            kinds.append(f"{plural(given['tracks'], 'track')} in all")
         spent = [f"{name} {p50:.2f} / {p99:.2f}" for name, (p50, p99) in given["latency_ms"].items()]
         latency = (
             f"latency p50 / p99, ms: {', '.join(spent)} (without decode); a window lasts {given['budget_ms']:g} ms, and"
@@ -68,8 +72,8 @@ class Detected:
         )
         lost = [f"{count} {name.replace('_', ' ')}" for name, count in given["dropped"].items() if count]
         return [
-            f"{windows} at {given['hz']:g} Hz ({given['seconds']:.2f} s) in {given['took_s']:.1f} s:"
-            f" {given['windows_per_s']:.0f} a second, {given['times_real_time']:.2f} × real time",
+            f"{plural(given['windows'], 'window')} at {given['hz']:g} Hz ({given['seconds']:.2f} s) in"
+            f" {duration(given['took_s'])}: {speed}",
             f"boxes of score ≥ {given['threshold']:g}: {', '.join(kinds)}",
             latency if given["windows"] else "no window: no events came",
             *_age(given.get("age_ms")),
@@ -153,10 +157,11 @@ def _detect(
         frames.append(frame)
         if show is not None:
             spent = max(time.perf_counter() - began, 1e-9)
-            text = f"{len(frames) / spent:.0f} windows/s, {len(frames) / spent / hz:.2f} × real time"
+            speed = len(frames) / spent
+            text = f"{frequency(speed, 'window')}, {significant(speed / hz)} × real time"
             show("detecting", len(frames), len(stream), text)
     took = time.perf_counter() - began
-    name = Path(str(recording.path)).name
+    name = encodable(Path(str(recording.path)).name)
     notes = [text for text in (stream.adaptation.describe(), told_of_windows(window_us, hz)) if text]
     summary = summarise(frames, hz, took, threshold, detector.classes, stream.counts.to_dict(), notes)
     summary["adaptation"] = stream.adaptation.describe()
@@ -258,8 +263,8 @@ def summarise(
         "windows": len(frames),
         "seconds": len(frames) / hz,
         "took_s": round(took_s, 3),
-        "windows_per_s": round(len(frames) / max(took_s, 1e-9), 2),
-        "times_real_time": round(len(frames) / hz / max(took_s, 1e-9), 3),
+        "windows_per_s": float(f"{len(frames) / max(took_s, 1e-9):.4g}"),  # a slow machine is not 0
+        "times_real_time": float(f"{len(frames) / hz / max(took_s, 1e-9):.4g}"),
         "threshold": threshold,
         "boxes": {name: int((found == number).sum()) for number, name in enumerate(classes)},
         "budget_ms": budget,

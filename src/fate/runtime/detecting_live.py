@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 import sys
 import threading
 import time
@@ -20,19 +19,15 @@ from fate.runtime.detecting import Detected, summarise, told_of_windows
 from fate.runtime.detection_log import DetectionLog
 from fate.runtime.frames import StreamFrame
 from fate.runtime.live import LiveStream, Source
+from fate.runtime.source_names import PORT, check_source
 from fate.runtime.sources import FileSource, StandardInput
 from fate.runtime.stream import StreamingDetector
+from fate.text import encodable, plural, significant
 
-_PORT = re.compile(r"(tcp|udp):(\d{1,5})")
 #: How long a thread may keep others waiting, seconds.
 TURN_S = 5e-4
 _LOCK = threading.Lock()
 _BEFORE: list[float] = []  # switch intervals, as each that runs has found it
-
-
-def is_live(name: str) -> bool:
-    """Whether a name stands for a source and not for a file."""
-    return name == "-" or name == "camera" or name.startswith("camera:") or _PORT.fullmatch(name) is not None
 
 
 def play(
@@ -51,15 +46,6 @@ def play(
     return FileSource(recording, piece_us=piece, start_us=start_us, end_us=end_us)
 
 
-def check_source(name: str, sensor: Sequence[int] | None) -> None:
-    """Refuse a source that cannot be opened, before anything else is done."""
-    port = _PORT.fullmatch(name)
-    if port is not None and not 0 < int(port[2]) < 1 << 16:
-        raise FateError(f"{name}: there is no such port; expected {port[1]}:1 to {port[1]}:65535")
-    if port is not None and sensor is None:
-        raise FateError(f"{name}: a socket does not say how large the sensor is; give --sensor WIDTHxHEIGHT")
-
-
 def open_source(name: str, sensor: Sequence[int] | None = None, format: str | None = None) -> Source:
     """The live source a name stands for.
 
@@ -75,7 +61,7 @@ def open_source(name: str, sensor: Sequence[int] | None = None, format: str | No
         from fate.runtime.camera import CameraSource  # noqa: PLC0415  (needs the extra camera)
 
         return CameraSource(name.partition(":")[2] or None)
-    port = _PORT.fullmatch(name)
+    port = PORT.fullmatch(name)
     if port is None or sensor is None:
         raise FateError(f"{name}: expected -, tcp:PORT, udp:PORT, camera or camera:SERIAL; a file is played by play")
     from fate.runtime.sockets import TcpSource, UdpSource  # noqa: PLC0415
@@ -160,7 +146,9 @@ def detect_live(
         summary["age_ms"] = tuple(round(float(value), 3) for value in np.quantile(ages, [0.5, 0.99, 1.0]))
     height, width = source.sensor
     facts = {"model": detector.name, "threshold": threshold, "live": True, "summary": summary}
-    return Detected(DetectionLog(name, (height, width), tuple(detector.classes), hz, frames, facts), frames, summary)
+    return Detected(
+        DetectionLog(encodable(name), (height, width), tuple(detector.classes), hz, frames, facts), frames, summary
+    )
 
 
 def _told(live: LiveStream, hz: float, took_s: float) -> list[str]:
@@ -168,12 +156,12 @@ def _told(live: LiveStream, hz: float, took_s: float) -> list[str]:
     counts, notes = live.counts, []
     closed_s = (counts.windows + counts.windows_dropped) / hz
     if counts.windows_late:
-        notes.append(f"{counts.windows_late} of {counts.windows} windows were late")
+        notes.append(f"{counts.windows_late} of {plural(counts.windows, 'window')} came late")
     if counts.windows_dropped and closed_s > 1.5 * took_s:
         notes.append(
-            f"events came {closed_s / max(took_s, 1e-9):.0f} times as fast as they happened, and live keeps the newest;"
-            " give the file itself to see every window"
+            f"events came {significant(closed_s / max(took_s, 1e-9))} times as fast as they happened, and live keeps"
+            " the newest; give the file itself to see every window"
         )
     if counts.stalls:
-        notes.append(f"{counts.stalls} times the source was silent for more than a second")
+        notes.append(f"the source was silent for more than a second {plural(counts.stalls, 'time')}")
     return notes + [f"{what}: {count}" for what, count in live.source_counts.items() if count]

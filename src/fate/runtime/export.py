@@ -28,7 +28,8 @@ import fate
 from fate.errors import FateError, FateWarning, MissingDependencyError
 from fate.events.window import window_us
 from fate.models.detector import CANONICAL_US, Detector
-from fate.models.zoo import MODELS, build_model, nearest
+from fate.models.table import nearest
+from fate.models.zoo import MODELS, build_model
 from fate.runtime.export_check import Differences, Progress, clip, compare, refuse_above
 from fate.runtime.loading import bundled_weights, load_trained
 from fate.runtime.step_graph import CELLS, StepGraph, to_onnx

@@ -1,18 +1,23 @@
-"""A detector by name or by path: ready to stream, or as it was trained."""
+"""A detector by name or by path: ready to stream, or as it was trained.
+
+torch is loaded only when a detector is: commands look for the weights before that.
+"""
 
 from __future__ import annotations
 
 from os import PathLike, fspath
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from fate.errors import FateError
-from fate.models.checkpoints import load_model
-from fate.models.detector import Detector
-from fate.models.streaming import Precision
-from fate.models.zoo import MODELS, nearest
-from fate.runtime.stream import StreamingDetector
+from fate.models.table import NAMES, nearest
+
+if TYPE_CHECKING:
+    import torch
+
+    from fate.models.detector import Detector
+    from fate.models.streaming import Precision
+    from fate.runtime.stream import StreamingDetector
 
 #: Where the weights lie that come with the package.
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
@@ -38,6 +43,8 @@ def load_detector(
         >>> for frame in detector.stream("drive.raw", hz=200):               # doctest: +SKIP
         ...     print(frame.t_us, frame.boxes, frame.scores, frame.class_ids)
     """
+    from fate.runtime.stream import StreamingDetector  # noqa: PLC0415  (torch takes seconds to load)
+
     given = fspath(name_or_path)
     name = given if given in bundled_weights() else Path(given).stem
     return StreamingDetector(load_trained(given), device, precision, name)
@@ -48,14 +55,24 @@ def load_trained(name_or_path: str | PathLike[str]) -> Detector:
 
     A bundled name goes before a file of the same name; ``./NAME`` is the file.
     """
+    path = find_weights(name_or_path)
+    from fate.models.checkpoints import load_model  # noqa: PLC0415  (torch takes seconds to load)
+
+    return load_model(path)
+
+
+def find_weights(name_or_path: str | PathLike[str]) -> Path:
+    """Return the file of a bundled name or of a path; what is neither is refused, without loading torch."""
     given = fspath(name_or_path)
     bundled = bundled_weights()
     if given in bundled:
-        return load_model(bundled[given])
+        return bundled[given]
     path = Path(given)
-    if not path.exists() and not path.suffix and path.name == given:
-        raise FateError(_not_bundled(given, bundled))
-    return load_model(path)
+    if not path.exists():
+        if not path.suffix and path.name == given:
+            raise FateError(_not_bundled(given, bundled))
+        raise FateError(f"{given}: there is no such file; expected a bundled name (fate models) or a .safetensors file")
+    return path
 
 
 def bundled_weights() -> dict[str, Path]:
@@ -65,13 +82,13 @@ def bundled_weights() -> dict[str, Path]:
 
 def names_a_model(text: str) -> bool:
     """Whether a text is the name of a detector, with weights in the package or without, rather than that of a file."""
-    return text in bundled_weights() or (text in MODELS and not Path(text).exists())
+    return text in bundled_weights() or (text in NAMES and not Path(text).exists())
 
 
 def _not_bundled(name: str, bundled: dict[str, Path]) -> str:
     there = f"there are {', '.join(bundled)}" if bundled else "none are bundled"
     train = "train one (fate train --help) and give its .safetensors file"
-    if name in MODELS:
+    if name in NAMES:
         return f"{name}: weights of this model were asked for, and {there}; {train}"
-    near = nearest(name, [*bundled, *MODELS])
+    near = nearest(name, [*bundled, *NAMES])
     return f"{name}: no weights are bundled under this name, and no file has it; {there}; {train}{near}"

@@ -140,7 +140,7 @@ class Manifest:
     def save(self, folder: Path) -> None:
         """Write ``manifest.json``; a reader sees the old one or the new one, never half of one."""
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
-        write_whole(folder / FILE_NAME, (text + "\n").encode())
+        write_whole(folder / FILE_NAME, (text + "\n").encode("utf-8", "backslashreplace"))
 
 
 def load_manifest(folder: str | os.PathLike[str]) -> Manifest | None:

@@ -177,7 +177,7 @@ def data_facts(recordings: Sequence[Any], dense: str | None = None) -> dict[str,
     seen = hashlib.sha256()
     boxes = 0
     for recording in recordings:
-        seen.update(f"{recording.name} {recording.start_us} {recording.end_us}\n".encode())
+        seen.update(f"{recording.name} {recording.start_us} {recording.end_us}\n".encode("utf-8", "surrogateescape"))
         if recording.labelled:
             labels = recording.labels
             boxes += len(labels)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fate.errors import FateError
+from fate.text import encodable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -193,7 +194,7 @@ def log_axis(axis: Any, subs: tuple[int, ...] = (1, 2, 5)) -> None:
 
 
 def _text(text: str) -> str:
-    return html.escape(text)
+    return html.escape(encodable(text))
 
 
 def _cell(cell: str | Cell) -> str:

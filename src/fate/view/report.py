@@ -21,7 +21,7 @@ from urllib.parse import quote
 from numpy.typing import ArrayLike
 
 from fate.errors import FateError
-from fate.text import significant
+from fate.text import encodable, significant
 from fate.view.frames import DetectionFrame
 from fate.view.rendering import VideoClock
 from fate.view.report_data import measure_event_rate, report_data
@@ -125,7 +125,7 @@ def _player(target: Path, video: str | os.PathLike[str] | bytes, limit: int) -> 
         write_whole(source, video)
     href = Path(os.path.relpath(source or target, target.parent)).as_posix()
     note = f"The video ({size / 1e6:.0f} MB) is not inside this page but beside it, as {href}; keep the two together."
-    return _player_html(quote(href), note), ""
+    return _player_html(quote(os.fsencode(href)), note), ""
 
 
 def _player_html(href: str, note: str) -> str:
@@ -342,7 +342,7 @@ def _paragraph(text: str, kind: str) -> str:
 
 
 def _text(text: str) -> str:
-    return html.escape(text)
+    return html.escape(encodable(text))
 
 
 def _json(data: dict[str, Any]) -> str:

@@ -41,6 +41,11 @@ class Shown:
     boxes: int
 
 
+def check_viewer() -> None:
+    """Refuse, with the pip line, if the viewer is not installed."""
+    _rerun()
+
+
 def show_recording(
     recording: EventSource,
     frames: Sequence[DetectionFrame] | None = None,

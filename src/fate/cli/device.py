@@ -1,0 +1,98 @@
+"""Where a command computes: the option ``--device``, and the number of CPU threads."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import Annotated
+
+import typer
+
+from fate.cli.terminal import note
+from fate.errors import FateError
+from fate.processors import allowed_processors, idle_seconds
+
+_CUDA = re.compile(r"cuda(?::(\d{1,3}))?")
+
+Device = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|cpu|cuda|cuda:N",
+        help="Where to compute: auto takes a CUDA GPU if there is one, otherwise the CPU; cuda:1 is the second GPU.",
+        autocompletion=lambda: ["auto", "cpu", "cuda"],
+    ),
+]
+
+
+def check_device(device: str, *, numbered: bool = True) -> None:
+    """Refuse a text that names no device. torch is not loaded, so the device may still be missing here.
+
+    Args:
+        device: value of ``--device``.
+        numbered: whether the command can use a GPU by its number.
+    """
+    if device in ("auto", "cpu", "cuda"):
+        return
+    if not numbered:
+        raise FateError(
+            f"--device {device} was given; expected auto, cpu or cuda; the environment variable CUDA_VISIBLE_DEVICES"
+            " selects one of several GPUs"
+        )
+    if _CUDA.fullmatch(device) is None:
+        raise FateError(f"--device {device} was given; expected auto, cpu, cuda, or a GPU by its number such as cuda:1")
+
+
+def pick_device(device: str, *, announce: bool = True) -> str:
+    """Return "cpu" or "cuda", make the GPU that was asked for the current one, and say what was chosen.
+
+    On a CPU, torch gets as many threads as there are free processors, unless OMP_NUM_THREADS is set: threads that wait
+    for a busy processor make every step of a detector several times slower.
+
+    Args:
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        announce: whether to print the choice.
+    """
+    check_device(device)
+    idle, began = idle_seconds(), time.perf_counter()
+    import torch
+
+    number = _gpu(device, torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0)
+    if number is not None:
+        torch.cuda.set_device(number)
+        if announce:
+            note(f"device: cuda:{number} ({torch.cuda.get_device_name(number)})")
+        return "cuda"
+    usual = torch.get_num_threads()
+    threads = _threads(usual, idle, time.perf_counter() - began)
+    if threads < usual:
+        torch.set_num_threads(threads)
+    if announce:
+        few = f", {threads} of {usual} threads because the other processors are busy (OMP_NUM_THREADS sets the number)"
+        note(f"device: cpu{few if threads < usual else ''}")
+    return "cpu"
+
+
+def _gpu(device: str, there: int) -> int | None:
+    """Return the number of the GPU to take among ``there``, or None for the CPU."""
+    match = _CUDA.fullmatch(device)
+    if match is None:
+        return 0 if device == "auto" and there else None
+    if not there:
+        raise FateError(f"--device {device} was given; torch finds no CUDA GPU on this machine; give cpu or auto")
+    number = int(match[1] or 0)
+    if number >= there:
+        raise FateError(f"--device {device} was given; this machine has cuda:0 to cuda:{there - 1}")
+    return number
+
+
+def _threads(usual: int, idle_before_s: float | None, took_s: float) -> int:
+    """Return how many threads to use: no more than processors that are allowed and free."""
+    if os.environ.get("OMP_NUM_THREADS"):
+        return usual
+    threads = min(usual, allowed_processors())
+    idle_after_s = idle_seconds()
+    if idle_before_s is None or idle_after_s is None or took_s < 0.2:  # too short to measure
+        return threads
+    free = round((idle_after_s - idle_before_s) / took_s) + 1  # this process itself kept one busy
+    return max(1, min(threads, free))

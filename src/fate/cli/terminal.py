@@ -1,0 +1,149 @@
+"""Standard output and standard error of the command: how much is printed, and streams that cannot take it.
+
+Results go to standard output. Progress, notes, warnings and errors go to standard error, and never make a command fail:
+where standard error is closed or full, they are lost and the work goes on.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any, TextIO, cast
+
+from fate.text import encodable
+
+#: What stands for a character that the encoding of a terminal or pipe does not have.
+PLAIN = {"≥": ">=", "≤": "<=", "×": "x", "µ": "u", "–": "-", "—": "-", "…": "...", "→": "->", "·": "*", "²": "2"}
+_ERRORS = "fate-plain"
+
+
+@dataclass
+class Verbosity:
+    """How much a command prints beside its results.
+
+    Attributes:
+        quiet: no progress and no notes (``-q``); warnings and errors stay.
+        verbose: 1 for log lines and the traceback of an error (``-v``), 2 for debugging lines too (``-vv``).
+    """
+
+    quiet: bool = False
+    verbose: int = 0
+
+    def set(self, quiet: bool | None = None, verbose: int | None = None) -> None:
+        """Change what is given, and set Python's logging to it."""
+        self.quiet = self.quiet if quiet is None else quiet
+        self.verbose = self.verbose if verbose is None else verbose
+        level = {0: logging.WARNING, 1: logging.INFO}.get(self.verbose, logging.DEBUG)
+        if self.verbose:
+            logging.basicConfig(format="%(name)s: %(message)s", stream=sys.stderr)
+        logging.getLogger("fate").setLevel(level)
+
+
+VERBOSITY = Verbosity()
+
+
+def note(text: str) -> None:
+    """Print a line about the work to standard error, unless ``--quiet`` was given."""
+    if not VERBOSITY.quiet:
+        print(text, file=sys.stderr, flush=True)
+
+
+def on_terminal() -> bool:
+    """Whether standard error is a terminal, so that a progress bar can be drawn on it."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+class _NeverFails:
+    """Standard error whose writes cannot fail: what a full disk or a closed pipe refuses is lost."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except (OSError, ValueError):  # ValueError: the stream was closed
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            return
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def prepare_streams() -> None:
+    """Make standard output and standard error take any text, also where they are closed or no UTF-8.
+
+    A missing stream becomes the null device, so that no file which is opened later takes its number and receives what
+    was meant for a terminal. Characters that the encoding lacks are replaced (≥ by >=), the others by escapes.
+    """
+    while True:
+        handle = os.open(os.devnull, os.O_RDWR)
+        if handle > 2:
+            os.close(handle)
+            break
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  (as long as the process)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    codecs.register_error(_ERRORS, _replace)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors=_ERRORS)
+    sys.stderr = cast(TextIO, _NeverFails(sys.stderr))
+
+
+def finish_output() -> str:
+    """Flush standard output at the end.
+
+    Returns:
+        Why it could not take what was printed; empty if it did, or if its reader has gone, which is no fault
+        (``fate info FILE | head -1``).
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        _discard()
+        failure = output_failure(error)
+        return str(error) if failure is None else failure
+    except ValueError:  # it was closed, by typer after a broken pipe
+        return ""
+    return ""
+
+
+def output_failure(error: OSError) -> str | None:
+    """Return why standard output refused text, if that is what an error says, and None if it came from elsewhere.
+
+    Errors of files name the file, and FATE turns them into sentences of its own. The reason is empty if the reader of
+    a pipe has gone.
+    """
+    if isinstance(error, BrokenPipeError) or (os.name == "nt" and error.errno == errno.EINVAL):
+        return ""
+    known = error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EBADF)
+    return error.strerror if known else None
+
+
+def _discard() -> None:
+    """Let the text that could not be written go to the null device, or Python complains about it at its end."""
+    handle = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(handle, 1)
+    os.close(handle)
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    """Error handler of codecs: ASCII for the characters that cannot be encoded."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    failed = error.object[error.start : error.end]
+    plain = "".join(PLAIN.get(char, char) for char in encodable(failed))
+    return plain.encode("ascii", "backslashreplace").decode("ascii"), error.end

@@ -1,0 +1,32 @@
+"""The names of live sources: standard input (``-``), ``tcp:PORT``, ``udp:PORT`` and ``camera``.
+
+They are checked before torch is loaded, which takes seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from fate.errors import FateError
+
+PORT = re.compile(r"(tcp|udp):(\d{1,5})")
+
+
+def is_live(name: str) -> bool:
+    """Return whether a name stands for a live source and not for a file."""
+    return name == "-" or name == "camera" or name.startswith("camera:") or PORT.fullmatch(name) is not None
+
+
+def check_source(name: str, sensor: Sequence[int] | None) -> None:
+    """Refuse a source that cannot be opened, before anything else is done.
+
+    Args:
+        name: of the source.
+        sensor: (height, width) in pixels if it was given.
+    """
+    port = PORT.fullmatch(name)
+    if port is not None and not 0 < int(port[2]) < 1 << 16:
+        raise FateError(f"{name}: there is no such port; expected {port[1]}:1 to {port[1]}:65535")
+    if port is not None and sensor is None:
+        raise FateError(f"{name}: a socket does not say how large the sensor is; give --sensor WIDTHxHEIGHT")
