@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fate.cli import arguments as args
+
 if TYPE_CHECKING:
     from fate.formats.bench import DecodeBench, Measurement
 
@@ -35,19 +37,19 @@ def decode(
     ] = "evt3,faery,expelliarmus,searchsorted,searchsorted-typed",
     events: Annotated[int, typer.Option(help="Events in the made-up files.")] = 20_000_000,
     repeats: Annotated[int, typer.Option(help="Whole-file reads; the median counts.")] = 3,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+    json_file: args.JsonFile = None,
 ) -> None:
     from rich.console import Console
 
-    from fate.cli.arguments import write_json
+    from fate.cli.arguments import check_outputs, write_and_print, write_json
     from fate.formats.bench import bench_decode
 
+    check_outputs({"--json": json_file}, "")
     console = Console(stderr=True)
     peers = [name for name in against.split(",") if name]
     with console.status("starting") as status:
         result = bench_decode(files or (), against=peers, num_events=events, repeats=repeats, progress=status.update)
-    print(_table(result))
-    write_json(json_file, result.to_dict())
+    write_and_print(_table(result), json_file, lambda file: write_json(file, result.to_dict()))
 
 
 SIMULATE_HELP = """How fast the simulator is, without writing files: seconds of recording per second, boxes at 200 Hz
@@ -113,11 +115,11 @@ def encode(
     batches: Annotated[str, typer.Option(help="Windows to a call, comma-separated.")] = "1,32",
     against: Annotated[str, typer.Option(help="Peers, comma-separated; empty for none.")] = ",".join(PEERS),
     seed: Annotated[int, typer.Option(help="Of the simulated drive.")] = 2,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+    json_file: args.JsonFile = None,
 ) -> None:
     from rich.console import Console
 
-    from fate.cli.arguments import bad_usage, check_outputs, write_json
+    from fate.cli.arguments import bad_usage, check_outputs, write_and_print, write_json
     from fate.errors import FateError
     from fate.simulation.request import PROFILES, check_device, check_number
 
@@ -152,8 +154,7 @@ def encode(
             with open_recording(file) as recording:
                 events = recording.read(recording.start_us, recording.start_us + 1_600_000)
         result = bench_encode(events, device, lengths, [int(n) for n in sizes], ["pillars", *names], status.update)
-    print(encode_table(result))
-    write_json(json_file, result.to_dict())
+    write_and_print(encode_table(result), json_file, lambda file: write_json(file, result.to_dict()))
 
 
 DATA_HELP = """How fast windows of events come off the disk, by rate and number of workers, beside blosc-compressed
@@ -175,13 +176,13 @@ def data(
     hz: Annotated[str, typer.Option(help="Rates, comma-separated.")] = "20,200",
     workers: Annotated[str, typer.Option(help="Processes, comma-separated.")] = "0,1,2",
     seconds: Annotated[float, typer.Option(help="Of each measurement.")] = 5.0,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+    json_file: args.JsonFile = None,
 ) -> None:
     import tempfile
 
     from rich.console import Console
 
-    from fate.cli.arguments import bad_usage, check_outputs, write_json
+    from fate.cli.arguments import bad_usage, check_outputs, write_and_print, write_json
     from fate.errors import FateError
 
     with bad_usage():
@@ -205,8 +206,7 @@ def data(
         result = bench_data(
             open_dataset(dataset), folder, rates, [int(count) for count in counts], seconds, status.update
         )
-    print(data_table(result))
-    write_json(json_file, result.to_dict())
+    write_and_print(data_table(result), json_file, lambda file: write_json(file, result.to_dict()))
 
 
 DETECT_HELP = """How long detectors take from events to boxes, one window after another, stage by stage: decoding the
@@ -231,11 +231,11 @@ def detect(
     ] = "eager,streaming",
     precision: Annotated[str | None, typer.Option(help="Of the streaming step: float32, tf32 or bfloat16.")] = None,
     seed: Annotated[int, typer.Option(help="Of the simulated drive.")] = 2,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+    json_file: args.JsonFile = None,
 ) -> None:
     from rich.console import Console
 
-    from fate.cli.arguments import bad_usage, check_outputs, write_json
+    from fate.cli.arguments import bad_usage, check_outputs, write_and_print, write_json
     from fate.errors import FateError
     from fate.simulation.request import PROFILES, check_device, check_number
 
@@ -257,8 +257,7 @@ def detect(
 
         events = drive_events(profile, 1.6 if profile == "gen1" else 0.4, seed)
         result = bench_detect(events, models or DEFAULT_MODELS, device, rates, ways, precision, status.update)
-    print(detect_table(result))
-    write_json(json_file, result.to_dict())
+    write_and_print(detect_table(result), json_file, lambda file: write_json(file, result.to_dict()))
 
 
 def _numbers(name: str, text: str, least: float) -> list[float]:
@@ -333,11 +332,11 @@ def train(
         str, typer.Option(help="supervised, multi_frequency, consistency or interpolation.")
     ] = "supervised",
     seconds: Annotated[float, typer.Option(help="Of each measurement.")] = 10.0,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+    json_file: args.JsonFile = None,
 ) -> None:
     from rich.console import Console
 
-    from fate.cli.arguments import bad_usage, write_json
+    from fate.cli.arguments import bad_usage, check_outputs, write_and_print, write_json
     from fate.errors import FateError
 
     with bad_usage():
@@ -349,6 +348,7 @@ def train(
                 f"--batch {batch}, --precision {precision} and --strategy {strategy} were given; expected 2 or more;"
                 " auto, float32 or bf16; and a strategy that needs no dense labels"
             )
+    check_outputs({"--json": json_file}, "")
     from fate.training.bench import bench_train
 
     with Console(stderr=True).status("starting") as status:
@@ -357,5 +357,4 @@ def train(
             compiled=compiled, plain=plain, workers=workers, augmentation=augmentation, strategy=strategy,
             seconds=seconds, progress=status.update,
         )  # fmt: skip
-    print(result.table())
-    write_json(json_file, result.to_dict())
+    write_and_print(result.table(), json_file, lambda file: write_json(file, result.to_dict()))

@@ -21,7 +21,9 @@ Example:
 
 def convert(
     source: Annotated[str, typer.Argument(metavar="IN", help="A recording of any supported format.")],
-    target: Annotated[str, typer.Argument(metavar="OUT", help="The copy; replaced if it exists.")],
+    target: Annotated[
+        str, typer.Argument(metavar="OUT", help="The copy; replaced if it exists. - with --to csv: standard output.")
+    ],
     start: Annotated[
         str | None, typer.Option(help="First time to copy: 1500us, 2s; with + from the first event (+2s).")
     ] = None,
@@ -64,4 +66,4 @@ def convert(
             output_format=output_format,
             progress=update,
         )
-    print(f"{target}: {done.num_written:,} of {done.num_read:,} events written".replace(",", " "))
+    args.printer(target)(f"{target}: {done.num_written:,} of {done.num_read:,} events written".replace(",", " "))

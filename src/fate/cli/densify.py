@@ -61,7 +61,10 @@ def densify(
     lanes: Annotated[int, typer.Option(help="Windows side by side, about.")] = 64,
     workers: Annotated[int, typer.Option(help="Processes that load.")] = 0,
     json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Figures of a check; a picture is written beside it.")
+        str | None,
+        typer.Option(
+            "--json", metavar="FILE", help="Figures of a check, with a picture beside it; - is standard output."
+        ),
     ] = None,
     kind: Annotated[str | None, typer.Option(help="Of the dataset: gen1, 1mpx, sim or own.")] = None,
 ) -> None:
@@ -130,7 +133,7 @@ def _make(
 def _check(
     truth: str, labels: str, hz: list[str] | None, split: str | None, kind: str | None, json_file: str | None
 ) -> None:
-    from fate.cli.arguments import bad_usage, progress_bar
+    from fate.cli.arguments import bad_usage, progress_bar, write_and_print
     from fate.cli.rates import parse_rates
     from fate.densify.checking import check_labels
 
@@ -139,9 +142,7 @@ def _check(
     with progress_bar("checking") as update:
         told = None if update is None else lambda share: update(share, 1.0)
         done = check_labels(labels, _opened(truth, split, kind), rates or None, progress=told)
-    print(done.table())
-    if json_file:
-        done.save(json_file)
+    write_and_print(done.table(), json_file, done.save)
 
 
 def _opened(path: str, split: str | None, kind: str | None) -> Dataset:

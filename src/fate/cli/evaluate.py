@@ -60,11 +60,12 @@ def evaluate(
         str | None, typer.Option(metavar="FILE", help="For a plain list of COCO results: the COCO file of its images.")
     ] = None,
     json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="All figures; a picture of them is written beside it.")
+        str | None,
+        typer.Option("--json", metavar="FILE", help="All figures, with a picture beside it; - is standard output."),
     ] = None,
     kind: Annotated[str | None, typer.Option(help="Of the dataset: gen1, 1mpx, sim, rvt or own.")] = None,
 ) -> None:
-    from fate.cli.arguments import bad_usage, check_outputs, parse_duration, progress_bar
+    from fate.cli.arguments import bad_usage, check_outputs, parse_duration, printer, progress_bar, write_and_print
     from fate.cli.rates import parse_rates
     from fate.errors import FateError, FateWarning
 
@@ -93,7 +94,7 @@ def evaluate(
         opened = open_dataset(dataset, split, kind=kind)
         opened = (opened.split("test") if split is None and "test" in opened.splits else opened).checked()
     for fault in opened.faults:
-        print(f"dataset: {fault}", flush=True)
+        printer(json_file)(f"dataset: {fault}")
     rules = None if protocol is None else named_protocol(protocol, opened.sensor)
     # load_trained says what to do with checkpoints of others
     is_model = names_a_model(what) or what.lower().endswith((".safetensors", ".ckpt", ".pth", ".pt"))
@@ -105,9 +106,7 @@ def evaluate(
             device=device, lanes=streams, workers=workers, score=score,
         )  # fmt: skip
     done = replace(done, notes=(note, *done.notes)) if note else done
-    print(done.table())
-    if json_file:
-        done.save(json_file)
+    write_and_print(done.table(), json_file, done.save)
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -57,7 +57,7 @@ def export(
 
         window_us(hz)
     for source in (model, *([recording] if recording else [])):
-        args.check_outputs({"OUT": out}, source)
+        args.check_outputs({"OUT": out}, source, binary=("OUT",), seeks=("OUT",))
 
     from fate.runtime.export import export as write
 

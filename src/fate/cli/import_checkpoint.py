@@ -52,7 +52,7 @@ def import_checkpoint(
     chosen = args.choice("--model", model, MODELS)
     if not target.endswith(".safetensors"):
         raise typer.BadParameter(f"OUT {target}: expected a name that ends in .safetensors")
-    args.check_outputs({"OUT": target}, source)
+    args.check_outputs({"OUT": target}, source, binary=("OUT",))
 
     from fate.models.official import import_checkpoint as read
 

@@ -27,7 +27,7 @@ def inspect(
     report: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write a page with plots and pictures (HTML).")
     ] = None,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.")] = None,
+    json_file: args.JsonFile = None,
     windows: Annotated[
         int, typer.Option(min=1, help="Windows of each length to look at in each recording, at most.")
     ] = 200,
@@ -44,8 +44,13 @@ def inspect(
 
     with args.progress_bar("inspecting") as update:
         found = look(dataset, split=chosen, windows=windows, progress=update, **options)
-    print(found.text())
+    say = args.printer(report, json_file)
+    try:
+        if json_file is not None:
+            args.write_json(json_file, found.to_dict())
+        if report is not None:
+            found.page(report)
+    finally:
+        say(found.text())
     if report is not None:
-        found.page(report)
-        print(f"\npage written to {report}")
-    args.write_json(json_file, found.to_dict())
+        say(f"\npage written to {report}")

@@ -76,7 +76,7 @@ class DetectionLog:
         """Write COCO's JSON: an image with its time for each frame, annotations with scores and tracks."""
         self._write(coco=path)
 
-    def _write(self, **files: str | os.PathLike[str]) -> None:
+    def _write(self, **files: Any) -> None:
         facts = {name: fact for name, fact in self.facts.items() if name != "summary"}
         end = {name: fact for name, fact in self.facts.items() if name == "summary"}
         about = (self.recording, self.sensor, self.classes, self.hz, facts)

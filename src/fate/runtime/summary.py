@@ -42,7 +42,7 @@ class RunningQuantiles:
             return float(np.quantile(self._values, share))
         self._sort_in()
         place = int(np.searchsorted(np.cumsum(self._bins), share * (self.count - 1), side="right"))
-        return min(LOWEST_MS * BIN_RATIO ** (place + 0.5), self.highest)
+        return float(min(LOWEST_MS * BIN_RATIO ** (place + 0.5), self.highest))
 
     def _sort_in(self) -> None:
         places = np.log(np.maximum(self._values, LOWEST_MS) / LOWEST_MS) / math.log(BIN_RATIO)
