@@ -102,6 +102,15 @@ def find_target(path: str | os.PathLike[str], *, text: bool = False, seeks: bool
         raise refusal(name, error) from None
 
 
+def is_standard_output(path: str | os.PathLike[str] | None) -> bool:
+    """Whether a path is ``"-"`` or another name of standard output; never an error, whatever the path is."""
+    if path is None or path == STANDARD_OUTPUT:
+        return isinstance(path, str)
+    with suppress(OSError, ValueError):
+        return _descriptor(os.fspath(path)) == 1
+    return False
+
+
 def refusal(name: str | os.PathLike[str], error: Exception) -> FateError:
     """The sentence for a path that the system refuses to write; a :class:`FateError` is given back as it is."""
     if isinstance(error, FateError):
@@ -274,7 +283,8 @@ def _checked_place(name: str) -> Path:
     if place.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     if not place.parent.is_dir():
-        raise FateError(f"{name}: the folder {place.parent} does not exist; make it first")
+        folder = place.parent if os.path.islink(name) else Path(name).parent
+        raise FateError(f"{name}: the folder {folder} does not exist; make it first")
     if (place.exists() and not os.access(place, os.W_OK)) or not os.access(place.parent, os.W_OK):
         raise FateError(f"{name}: cannot be written (permission denied); give another file")
     return place

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from fate.errors import FateError
-from fate.whole_files import find_target, write_whole
+from fate.whole_files import find_target, is_standard_output, write_whole
 
 if TYPE_CHECKING:
     from fate.formats.recording import Recording
@@ -136,9 +136,9 @@ def printer(*files: str | None) -> Callable[[str], None]:
     """How a command prints for its reader: on standard error where one of its files goes to standard output.
 
     Args:
-        files: the files of the command's options, None for those not given. They have been checked.
+        files: the files of the command's options, None for those not given.
     """
-    taken = any(file is not None and find_target(file, text=True).is_standard_output for file in files)
+    taken = any(is_standard_output(file) for file in files)
     return lambda text: print(text, file=sys.stderr if taken else sys.stdout, flush=True)
 
 

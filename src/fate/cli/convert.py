@@ -54,7 +54,11 @@ def convert(
     options = args.open_options(sensor, format, columns, time_unit, strict, drop, sort, no_cache)
 
     from fate.formats.converting import convert as copy
+    from fate.formats.saving import find_writer
+    from fate.whole_files import find_target
 
+    writer = find_writer(target, output_format)
+    find_target(target, text=writer.text, seeks=writer.seeks)  # refused before the recording is read
     with args.opened(source, options) as recording, args.progress_bar("converting") as update:
         done = copy(
             recording,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
 
 from fate.cli import arguments as args
+from fate.whole_files import find_target, is_standard_output
 
 HELP = """Find objects in recordings at any rate, from 1 to 1000 Hz, and show them: on a video, on a page with the video
 and plots, as JSON, CSV or COCO.
@@ -24,12 +26,12 @@ Example:
   fate detect *.dat --model fate-s.safetensors --csv boxes.csv --start +2s --end +4s
 
 Live: a file at its own speed, standard input (words of EVT3 as they come), a socket on this machine, or a camera.
-Windows that cannot be detected in time are dropped and counted; on a CPU fate-s-nano keeps up best. Ctrl-C ends, and
-what was found is kept.
+Windows that cannot be detected in time are dropped and counted; on a CPU fate-s-nano keeps up best. Ctrl-C or SIGTERM
+ends it: all files are completed, and the exit code is 0. --jsonl and --csv can be read while they grow.
 
   fate detect drive.raw --realtime --hz 50 --model fate-s-nano
 
-  camera-program | fate detect - --hz 50 --model fate-s-nano
+  camera-program | fate detect - --hz 50 --model fate-s-nano --jsonl - | robot-program
 
   fate detect tcp:9000 --sensor 640x480        (or udp:9000, or camera)
 """
@@ -46,7 +48,12 @@ def detect(
     ] = "fate-s-tiny",
     save: Annotated[str | None, typer.Option(metavar="OUT.mp4", help="A video with the boxes.")] = None,
     report: Annotated[str | None, typer.Option(metavar="OUT.html", help="A page: video, rate, boxes, latency.")] = None,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="All frames and the summary.")] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="All frames and the summary; - is standard output.")
+    ] = None,
+    jsonl_file: Annotated[
+        str | None, typer.Option("--jsonl", metavar="FILE", help="A line of JSON for each window, written at once.")
+    ] = None,
     csv_file: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="A row for each box.")] = None,
     coco_file: Annotated[str | None, typer.Option("--coco", metavar="FILE", help="COCO's JSON, with times.")] = None,
     realtime: Annotated[bool, typer.Option("--realtime", help="Play files at their own speed, as if live.")] = False,
@@ -67,7 +74,10 @@ def detect(
     sort: args.Sort = False,
 ) -> None:
     options = args.open_options(sensor, format, columns, time_unit, False, drop, sort, False)
-    outputs = {"--save": save, "--report": report, "--json": json_file, "--csv": csv_file, "--coco": coco_file}
+    outputs = {
+        "--save": save, "--report": report, "--json": json_file, "--jsonl": jsonl_file, "--csv": csv_file,
+        "--coco": coco_file,
+    }  # fmt: skip
     begin = args.parse_time(start, "--start") if start is not None else None
     stop = args.parse_time(end, "--end") if end is not None else None
     args.check_order(begin, stop)
@@ -81,8 +91,14 @@ def detect(
     live = any(is_live(file) for file in files)
     _check_names(files, outputs)
     with args.bad_usage():
-        if (live or realtime) and (save or report or len(files) > 1):
-            raise FateError("one live source at a time, and --save and --report need a file, without --realtime")
+        if (live or realtime) and len(files) > 1:
+            raise FateError(f"{len(files)} sources were given; a live run takes one, so start a command for each")
+        if (live or realtime) and (save or report):
+            raise FateError(
+                f"{'--save' if save else '--report'} was given for a live run, which has no end to draw up to; take its"
+                " boxes with --jsonl, --csv or --json, or keep its events in a file (camera-program | tee drive.raw |"
+                " fate detect -) and run fate detect on that"
+            )
     if live:
         unused = {"--start": begin, "--end": stop, "--columns": columns, "--time-unit": time_unit,
                   "--drop-out-of-bounds": drop or None, "--sort": sort or None}  # fmt: skip
@@ -109,12 +125,13 @@ def _files(
     failed = 0
     for file in files:
         given = {name: _named(value, file, files) for name, value in outputs.items()}
+        say = args.printer(*given.values())
         try:
             with args.opened(file, options) as recording, args.task_bar() as show:
                 first, last = (None if at is None else at.at(recording.start_us) for at in part)
                 done = run(
                     recording, detector, show=show, start_us=first, end_us=last, save=given["--save"],
-                    report=given["--report"], **asked,
+                    report=given["--report"], **_results(given), **asked,
                 )  # fmt: skip
         except FateError as error:
             if len(files) == 1:
@@ -123,9 +140,8 @@ def _files(
             print(f"error: {error}", file=sys.stderr)
             continue
         if len(files) > 1:
-            print(f"{file}:")
-        print("\n".join(done.lines()))
-        _write(done, given)
+            say(f"{file}:")
+        _tell(done, given, say)
     if failed:
         print(f"error: {failed} of {len(files)} files could not be detected, see above", file=sys.stderr)
         raise typer.Exit(1)
@@ -143,7 +159,7 @@ def _live(
     with ExitStack() as closing, args.task_bar() as show:
         if show_live:
             source = open_source(file, options["sensor"], options["format"])
-            print(f"waiting for events from {file}; Ctrl-C ends, and what was found is kept", file=sys.stderr)
+            print(f"waiting for events from {file}; Ctrl-C ends it, and what was found is kept", file=sys.stderr)
         else:
             recording = closing.enter_context(args.opened(file, options))
             asked = (None if time is None else time.at(recording.start_us) for time in part)
@@ -154,10 +170,21 @@ def _live(
                 show("live", 0, None, f"{frame.t_us / 1e6:.2f} s, {len(frame.boxes)} boxes, {frame.total_ms:.1f} ms")
 
         done = detect_live(
-            source, detector, hz, window_us=span, name=file, threshold=threshold, track=track, on_frame=tell
-        )
-    print("\n".join(done.lines()))
-    _write(done, outputs)
+            source, detector, hz, window_us=span, name=file, threshold=threshold, track=track, on_frame=tell,
+            **_results(outputs),
+        )  # fmt: skip
+    _tell(done, outputs, args.printer(*outputs.values()))
+
+
+def _results(given: dict[str, str | None]) -> dict[str, str | None]:
+    """The files of boxes, as arguments of ``detect`` and ``detect_live``, which write them as boxes come."""
+    return {name: given[f"--{name}"] for name in ("json", "jsonl", "csv", "coco")}
+
+
+def _tell(done: Any, given: dict[str, str | None], say: Callable[[str], None]) -> None:
+    """Print the summary, when all files are written."""
+    written = [path for path in given.values() if path not in (None, "-")]
+    say("\n".join([*done.lines(), *([f"written: {', '.join(map(str, written))}"] if written else [])]))
 
 
 def _check_names(files: list[str], outputs: dict[str, str | None]) -> None:
@@ -169,13 +196,20 @@ def _check_names(files: list[str], outputs: dict[str, str | None]) -> None:
             name = outputs[option]
             if name is not None and not name.lower().endswith(suffixes):
                 raise FateError(f"{option} {name}: expected a name that ends in {suffixes[0]}")
+        both = next((name for name in outputs if is_standard_output(outputs[name]) and len(files) > 1), None)
+        if both is not None:
+            raise FateError(
+                f"{both} {outputs[both]}: standard output takes boxes of one recording, and {len(files)} were given;"
+                " detect them one by one, or give a file"
+            )
         taken: dict[str, str] = {}
         for file in files:
             for name in (_named(value, file, files) for value in outputs.values() if value is not None):
-                if name is not None and taken.setdefault(name, file) != file:
+                if name is not None and _is_file(name) and taken.setdefault(name, file) != file:
                     raise FateError(f"{taken[name]} and {file} would both be written to {name}; detect them one by one")
     for file in files:
-        args.check_outputs({option: _named(value, file, files) for option, value in outputs.items()}, file)
+        named = {option: _named(value, file, files) for option, value in outputs.items()}
+        args.check_outputs(named, file, binary=("--save",), seeks=("--save",))
 
 
 def _refuse_for_live(source: str, unused: dict[str, Any], sensor: Any) -> None:
@@ -187,18 +221,6 @@ def _refuse_for_live(source: str, unused: dict[str, Any], sensor: Any) -> None:
         if given:
             raise FateError(f"{given[0]} was given for a live source; it is for files")
         check_source(source, sensor)
-
-
-def _write(done: Any, given: dict[str, str | None]) -> None:
-    """The files that were asked for."""
-    writers = {"--json": done.log.write_json, "--csv": done.log.write_csv, "--coco": done.log.write_coco}
-    for name, write in writers.items():
-        target = given[name]
-        if target is not None:
-            write(target)
-    written = [path for path in given.values() if path is not None]
-    if written:
-        print(f"written: {', '.join(written)}")
 
 
 def _look(acc: str, fps: float, slow: float, palette: str) -> dict[str, Any]:
@@ -237,10 +259,20 @@ def _check(hz: float, threshold: float, device: str) -> None:
 
 
 def _named(output: str | None, file: str, files: list[str]) -> str | None:
-    """Of several recordings each gets outputs of its own: out.mp4 becomes out_drive.mp4."""
-    if output is None or len(files) == 1:
+    """The output of one of several recordings: out.mp4 becomes out_drive.mp4; a device or ``-`` takes them all."""
+    if output is None or len(files) == 1 or not _is_file(output):
         return output
     from pathlib import Path
 
     place = Path(output)
     return str(place.with_name(f"{place.stem}_{Path(file).stem}{place.suffix}"))
+
+
+def _is_file(output: str) -> bool:
+    """Whether an output is a file, or would become one; a path that cannot be written is refused elsewhere."""
+    from fate.errors import FateError
+
+    try:
+        return find_target(output, text=True).kind == "file"
+    except FateError:
+        return True
