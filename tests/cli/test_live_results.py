@@ -72,9 +72,9 @@ def test_a_signal_ends_a_live_run_with_every_file_complete(
     running: subprocess.Popen[bytes], tmp_path: Path, number: signal.Signals
 ) -> None:
     running.send_signal(number)
-    out, _ = running.communicate(timeout=240)
-    assert running.returncode == 0
-    assert b"it was stopped" in out
+    assert running.wait(timeout=240) == 0  # standard input is still open
+    assert running.stdout is not None
+    assert b"it was stopped" in running.stdout.read()
     log = read_detections(tmp_path / "json.json")
     summary = log.facts["summary"]
     assert len(log.frames) == summary["windows"] > 0
@@ -104,7 +104,7 @@ def test_lines_that_end_within_a_line_are_read_up_to_there(tmp_path: Path, place
     detector = fate.load_detector(place / "nano.safetensors")
     fate.detect(place / "drive.npz", detector, 20, jsonl=tmp_path / "a.jsonl")
     whole = (tmp_path / "a.jsonl").read_bytes()
-    cut = whole[: whole.index(b"\n", 2000) + 20]
+    cut = whole[: whole.index(b"\n", 1000) + 20]
     (tmp_path / "cut.jsonl").write_bytes(cut)
     with pytest.warns(fate.FateWarning, match=r"cut\.jsonl"):
         frames, classes = read_frames(tmp_path / "cut.jsonl")
