@@ -176,7 +176,7 @@ def _live(
     _tell(done, outputs, args.printer(*outputs.values()))
 
 
-def _results(given: dict[str, str | None]) -> dict[str, str | None]:
+def _results(given: dict[str, str | None]) -> dict[str, Any]:
     """The files of boxes, as arguments of ``detect`` and ``detect_live``, which write them as boxes come."""
     return {name: given[f"--{name}"] for name in ("json", "jsonl", "csv", "coco")}
 

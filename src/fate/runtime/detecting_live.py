@@ -195,5 +195,6 @@ def _told(live: LiveStream, hz: float, took_s: float) -> list[str]:
             " give the file itself to see every window"
         )
     if counts.stalls:
-        notes.append(f"{counts.stalls} times the source was silent for more than a second")
+        often = "once" if counts.stalls == 1 else f"{counts.stalls} times"
+        notes.append(f"the source was silent for more than a second {often}")
     return notes + [f"{what}: {count}" for what, count in live.source_counts.items() if count]
