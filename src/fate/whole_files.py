@@ -1,24 +1,361 @@
-"""Files that are there whole or not at all."""
+"""Where outputs go, and how files are replaced whole.
+
+Every writer asks :func:`find_target` what a path is:
+
+* a regular file, or a name that is still free: the bytes go into a draft beside it, and the draft is renamed when it is
+  complete, so that a reader sees the old file or the new one, never half of one;
+* a symbolic link: the same for the file it points to, and the link stays;
+* a device or a pipe: the bytes go straight into it, and it is never replaced;
+* ``-``: standard output, for text only;
+* a folder: refused.
+"""
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import io
 import os
-from contextlib import suppress
+import re
+import stat
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Literal, Self, cast
 
 from fate.errors import FateError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file beside its name, then rename it: a reader sees the old one or the new one, never half of one."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+#: The name that stands for standard output, given as text; ``Path("-")`` is a file of this name.
+STANDARD_OUTPUT = "-"
+#: Names of drafts, as ``tempfile`` makes them, end like this.
+_DRAFT_END = r"\.[a-z0-9_]{8}\.part"
+#: Longest name of a target, in bytes, that its draft's name repeats; a hash stands for longer ones.
+_REPEATED_BYTES = 200
+#: Where locks are missing (Windows), a draft that was not written to for so long, seconds, belongs to a dead writer.
+_DEAD_S = 60.0
+_MOST_LINKS = 40
+_UMASK_LOCK = threading.Lock()  # the mask can only be read by setting it
+
+
+@dataclass(frozen=True)
+class Target:
+    """What an output path stands for.
+
+    Attributes:
+        name: the path as the user gave it, for error messages.
+        path: the file to write, with all links resolved; the path as given for a device.
+        kind: a regular or missing file, a device or pipe, or standard output.
+        descriptor: the open descriptor of this process that a device such as ``/dev/stdout`` stands for.
+    """
+
+    name: str
+    path: Path
+    kind: Literal["file", "device", "standard output"]
+    descriptor: int | None = None
+
+    @property
+    def is_standard_output(self) -> bool:
+        """Whether the bytes come out where ``print`` writes to."""
+        return self.kind == "standard output" or self.descriptor == 1
+
+
+def find_target(path: str | os.PathLike[str], *, text: bool = False, seeks: bool = False) -> Target:
+    """Decide what an output path is, and refuse what cannot be written, before any work is done.
+
+    Args:
+        path: where the output goes; the text ``"-"`` is standard output.
+        text: whether the output is text; binary data never goes to standard output.
+        seeks: whether the writer goes back in the file, which devices and pipes do not allow.
+    """
+    name = os.fspath(path)
+    if isinstance(path, str) and path == STANDARD_OUTPUT:
+        if not text:
+            raise FateError("-: this output is binary and does not go to standard output; give the name of a file")
+        return Target(name, Path(name), "standard output")
     try:
-        draft.write_bytes(data)
-        os.replace(draft, path)
+        descriptor = _descriptor(name)
+        mode = _mode(name)
+        if mode is not None and stat.S_ISDIR(mode):
+            raise FateError(f"{name}: is a folder; give the name of a file")
+        if mode is not None and stat.S_ISSOCK(mode):
+            raise FateError(f"{name}: is a socket; give the name of a file")
+        if descriptor is not None or (mode is not None and not stat.S_ISREG(mode)):
+            if seeks:
+                raise FateError(
+                    f"{name}: is a device or a pipe, and this format cannot be written from front to back; give the"
+                    " name of a file"
+                )
+            return Target(name, Path(name), "device", descriptor)
+        return Target(name, _checked_place(name), "file")
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        raise refusal(name, error) from None
+
+
+def is_standard_output(path: str | os.PathLike[str] | None) -> bool:
+    """Whether a path is ``"-"`` or another name of standard output; never an error, whatever the path is."""
+    if path is None or path == STANDARD_OUTPUT:
+        return isinstance(path, str)
+    with suppress(OSError, ValueError):
+        return _descriptor(os.fspath(path)) == 1
+    return False
+
+
+def refusal(name: str | os.PathLike[str], error: Exception) -> FateError:
+    """The sentence for a path that the system refuses to write; a :class:`FateError` is given back as it is."""
+    if isinstance(error, FateError):
+        return error
+    number = error.errno if isinstance(error, OSError) else None
+    remedy = {
+        errno.ENAMETOOLONG: "give a shorter name, most disks take up to 255 bytes",
+        errno.ELOOP: "its links lead in a circle; give another file",
+        errno.EACCES: "give another file",
+        errno.EPERM: "give another file",
+        errno.EROFS: "give another file",
+    }.get(number or 0, "make room or choose another place")
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return FateError(f"{os.fspath(name)}: cannot be written ({reason}); {remedy}")
+
+
+@contextmanager
+def disk_faults(target: Target) -> Iterator[None]:
+    """Turn a full disk and other faults of the system into one sentence.
+
+    A reader of standard output that has gone (``fate … | head``) stays a :class:`BrokenPipeError`.
+    """
+    try:
+        yield
     except OSError as error:
-        raise FateError(
-            f"{path}: cannot be written ({error.strerror or error}); make room or choose another place"
-        ) from None
-    finally:
+        if isinstance(error, BrokenPipeError) and target.is_standard_output:
+            raise
+        raise refusal(target.name, error) from None
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes, *, text: bool = False) -> None:
+    """Write a file at once or not at all; see the top of this module for links, devices and ``-``.
+
+    Args:
+        path: where to; with ``text``, the text ``"-"`` is standard output.
+        data: the whole content.
+        text: whether the content is text.
+    """
+    target = find_target(path, text=text)
+    with Draft(target) as draft, disk_faults(target), draft.open() as file:
+        file.write(data)
+
+
+def open_growing(path: str | os.PathLike[str]) -> tuple[Target, BinaryIO]:
+    """Open a text output that others read while it grows: a file is emptied and written in place, without a draft."""
+    target = find_target(path, text=True)
+    with disk_faults(target):
+        return target, open(target.path, "wb") if target.kind == "file" else _open_device(target)
+
+
+class Draft:
+    """The bytes of a target while they are written; a ``with`` block commits them, an error inside discards them.
+
+    A draft of a dead process is removed when the same target is written next. A lock on each draft shows that its
+    writer lives, so two writers of one target do not disturb each other: the last to finish wins.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target, self.path = target, target.path
+        self._handle: int | None = None
+        if target.kind == "file":
+            with disk_faults(target):
+                _clear_dead_drafts(target.path)
+                self._handle, self.path = _new_draft(target.path)
+
+    def open(self) -> BinaryIO:
+        """Open for writing: the draft, or the device or standard output itself."""
+        return open(self.path, "wb") if self.target.kind == "file" else _open_device(self.target)
+
+    def commit(self) -> None:
+        """Give the draft the name of its target; the bytes are on the disk before that."""
+        if self._handle is None:
+            return
+        try:
+            with disk_faults(self.target):
+                _sync(self._handle)
+                self.path.chmod(_usual_mode(self.target.path))
+                if os.name == "nt":  # Windows renames closed files only
+                    self._release()
+                os.replace(self.path, self.target.path)
+                _sync_folder(self.target.path.parent)
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Remove the draft; does nothing after :meth:`commit`."""
+        if self.target.kind != "file":
+            return
+        if os.name == "nt":
+            self._release()
         with suppress(OSError):  # where nothing can be written, nothing can be removed
-            draft.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
+        self._release()
+
+    def _release(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.commit()
+        else:
+            self.discard()
+
+
+class _StandardOutput(io.RawIOBase):
+    """Standard output as ``sys.stdout`` has it, which stays open when this is closed."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if sys.stdout is None:
+            raise OSError(errno.EBADF, "standard output is closed")
+        if hasattr(sys.stdout, "buffer"):
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+        else:  # a notebook's
+            sys.stdout.write(bytes(data).decode("utf-8"))
+        return len(data)
+
+    def flush(self) -> None:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+
+
+def _open_device(target: Target) -> BinaryIO:
+    if target.kind == "standard output":
+        return cast(BinaryIO, _StandardOutput())
+    if target.descriptor is not None:
+        if target.descriptor == 1 and sys.stdout is not None:
+            sys.stdout.flush()
+        return os.fdopen(os.dup(target.descriptor), "wb")
+    # never made or emptied: what is no longer there must not become a file
+    return open(target.path, "wb", opener=lambda path, flags: os.open(path, flags & ~(os.O_CREAT | os.O_TRUNC)))
+
+
+def _mode(name: str) -> int | None:
+    """The type of what a path leads to, over links; None where nothing is there."""
+    try:
+        return os.stat(name).st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _descriptor(name: str) -> int | None:
+    """N where a path such as ``/dev/stdout`` or ``/dev/fd/N`` stands for an open descriptor of this process."""
+    place = os.path.abspath(name)
+    for _ in range(_MOST_LINKS):
+        folder, last = os.path.split(place)
+        folder = os.path.realpath(folder)
+        if last.isdigit() and folder in ("/dev/fd", f"/proc/{os.getpid()}/fd"):
+            return int(last)
+        place = os.path.join(folder, last)
+        if not os.path.islink(place):
+            return None
+        place = os.path.normpath(os.path.join(folder, os.readlink(place)))
+    return None
+
+
+def _checked_place(name: str) -> Path:
+    """The file behind a path, in a folder where it can be written."""
+    place = Path(os.path.realpath(name))
+    if place.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    if not place.parent.is_dir():
+        folder = place.parent if os.path.islink(name) else Path(name).parent
+        raise FateError(f"{name}: the folder {folder} does not exist; make it first")
+    if (place.exists() and not os.access(place, os.W_OK)) or not os.access(place.parent, os.W_OK):
+        raise FateError(f"{name}: cannot be written (permission denied); give another file")
+    return place
+
+
+def _draft_prefix(target: Path) -> str:
+    encoded = os.fsencode(target.name)
+    return f".{target.name if len(encoded) <= _REPEATED_BYTES else hashlib.sha256(encoded).hexdigest()[:32]}"
+
+
+def _new_draft(target: Path) -> tuple[int, Path]:
+    """An empty file beside the target, open and locked."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f"{_draft_prefix(target)}.", suffix=".part")
+        if fcntl is not None:
+            with suppress(OSError):  # some network disks have no locks; there, drafts are never taken for dead
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return handle, Path(name)
+        os.close(handle)  # another writer took it for dead before it was locked
+
+
+def _clear_dead_drafts(target: Path) -> None:
+    """Remove drafts of this target whose writers were killed."""
+    draft = re.compile(re.escape(_draft_prefix(target)) + _DRAFT_END)
+    with suppress(OSError), os.scandir(target.parent) as entries:
+        for entry in entries:
+            if draft.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                with suppress(OSError):
+                    _remove_if_dead(entry.path)
+
+
+def _remove_if_dead(draft: str) -> None:
+    handle = os.open(draft, os.O_RDWR)
+    try:
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while its writer lives
+            os.unlink(draft)
+            return
+        dead = time.time() - os.fstat(handle).st_mtime > _DEAD_S
+    finally:
+        os.close(handle)
+    if dead:
+        os.unlink(draft)  # Windows refuses this while its writer has it open
+
+
+def _usual_mode(target: Path) -> int:
+    """The permissions of the file that is replaced, or those of a new file; drafts themselves are private."""
+    try:
+        return stat.S_IMODE(target.stat().st_mode)
+    except FileNotFoundError:
+        with _UMASK_LOCK:
+            mask = os.umask(0o077)
+            os.umask(mask)
+        return 0o666 & ~mask
+
+
+def _sync(handle: int) -> None:
+    """Wait until the bytes are on the disk, so that a power cut after the rename does not leave an empty file."""
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot
+            raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """The same for the new name; where a folder cannot be opened (Windows), the system decides."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -46,7 +46,7 @@ def test_help_needs_no_heavy_imports_and_shows_examples() -> None:
 
 def test_info_tells_what_the_file_holds(recording: tuple[Path, Events]) -> None:
     path, events = recording
-    found = json.loads(fate("info", path, "--json").stdout)
+    found = json.loads(fate("info", path, "--json", "-").stdout)
     rows = np.stack([events.t_us, events.x, events.y, events.p], 1)
     expected = {
         "format": "EVT3",
@@ -166,7 +166,7 @@ def test_a_header_that_claims_a_huge_sensor_takes_no_memory(tmp_path: Path) -> N
     path = tmp_path / "huge.dat"
     rows = np.array([[1, 5], [1, 5], [1, 9], [2, 60_000 << 14 & 0xFFFFFFF]], "<u4")
     path.write_bytes(b"% Version 2\n% Height 30000\n% Width 30000\n\x0c\x08" + rows.tobytes())
-    assert json.loads(fate("info", path, "--json").stdout)["duplicates"] == 1
+    assert json.loads(fate("info", path, "--json", "-").stdout)["duplicates"] == 1
 
 
 def test_duplicates_are_the_same_with_and_without_a_map_of_pixels(

@@ -40,6 +40,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_output_tells_the_same(place: Path) -> None:
     outputs = {"--save": "a.mp4", "--report": "a.html", "--json": "a.json", "--csv": "a.csv", "--coco": "coco.json"}
+    outputs["--jsonl"] = "a.jsonl"
     words = ["detect", str(place / "drive.npz"), "--model", str(place / "nano.safetensors"), "--hz", "40"]
     words += ["--threshold", "0.0001", "--track", "--end", "0.5s", "--slow", "2"]
     words += [word for option, name in outputs.items() for word in (option, str(place / name))]
@@ -53,6 +54,9 @@ def test_every_output_tells_the_same(place: Path) -> None:
     assert len(table) == sum(log.facts["summary"]["boxes"].values()) > 0
     assert len(list(csv.reader((place / "a.csv").open()))) == len(table) + 1
     assert len(read_labels(place / "coco.json")) == len(table)
+    lines = read_detections(place / "a.jsonl")
+    assert lines.labels() == table
+    assert lines.facts["summary"] == log.facts["summary"]
     assert (place / "a.mp4").stat().st_size > 1000
     assert "<video" in (place / "a.html").read_text()
     height, width = SENSOR
@@ -201,10 +205,13 @@ def test_a_live_source_that_is_stopped_keeps_what_was_found(place: Path) -> None
         if frame.t_us > 150_000:
             raise KeyboardInterrupt
 
-    done = detect_live(play(str(place / "drive.npz"), 20), detector, 20, on_frame=stop)
-    assert 0 < len(done.frames) < 20
+    files = {"json": place / "stopped.json", "jsonl": place / "stopped.jsonl", "coco": place / "stopped-coco.json"}
+    done = detect_live(play(str(place / "drive.npz"), 20), detector, 20, on_frame=stop, **files)
     assert "note: it was stopped (Ctrl-C)" in done.lines()
-    assert done.summary["windows"] == len(done.frames)
+    assert 0 < done.summary["windows"] < 20
+    for file in (files["json"], files["jsonl"]):
+        assert len(read_detections(file).frames) == read_detections(file).facts["summary"]["windows"]
+    assert len(read_labels(files["coco"]).labelled_us) == done.summary["windows"]
 
 
 def test_one_bad_file_does_not_keep_the_others_from_being_detected(place: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
+import stat
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from itertools import pairwise
@@ -142,15 +144,26 @@ def test_unknown_suffixes_formats_and_folders_are_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_pipes_are_refused_and_links_stay_links(tmp_path: Path) -> None:
+def test_links_stay_links_and_pipes_stay_pipes(tmp_path: Path) -> None:
     events = make_events(10)
-    os.mkfifo(tmp_path / "pipe.raw")
-    with pytest.raises(FateError, match="device or a pipe"):
-        write_events(tmp_path / "pipe.raw", events)
     (tmp_path / "link.raw").symlink_to(tmp_path / "target.raw")
     write_events(tmp_path / "link.raw", events)
     assert (tmp_path / "link.raw").is_symlink()
     assert open_recording(tmp_path / "target.raw").read() == events
+    for name in ("pipe.raw", "pipe.csv", "pipe.npz", "pipe.npy", "pipe.h5"):
+        os.mkfifo(tmp_path / name)
+    for name in ("pipe.npz", "pipe.npy", "pipe.h5"):  # written back and forth, which a pipe cannot be
+        with pytest.raises(FateError, match=f"{name}: is a device or a pipe"):
+            write_events(tmp_path / name, events)
+    for name in ("pipe.raw", "pipe.csv"):
+        read: list[bytes] = []
+        reader = threading.Thread(target=lambda: read.append((tmp_path / name).read_bytes()))  # noqa: B023
+        reader.start()
+        write_events(tmp_path / name, events)
+        reader.join(20)
+        write_events(tmp_path / f"file{name[4:]}", events)
+        assert read == [(tmp_path / f"file{name[4:]}").read_bytes()]
+        assert stat.S_ISFIFO((tmp_path / name).lstat().st_mode)
 
 
 @pytest.mark.parametrize("name", FORMATS)

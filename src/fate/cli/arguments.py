@@ -6,9 +6,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -16,6 +15,7 @@ import typer
 from fate.cli.terminal import VERBOSITY, note, on_terminal
 from fate.errors import FateError
 from fate.text import duration
+from fate.whole_files import find_target, is_standard_output, write_whole
 
 if TYPE_CHECKING:
     from fate.formats.recording import Recording
@@ -59,6 +59,10 @@ Model = Annotated[
     ),
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not store the time index in the cache folder.")]
+JsonFile = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE", help="Write all numbers as JSON to this file; - is standard output."),
+]
 
 
 FORMATS = (
@@ -141,32 +145,61 @@ def bad_usage() -> Iterator[None]:
         raise typer.BadParameter(str(error)) from None
 
 
-def check_outputs(outputs: dict[str, str | None], source: str) -> None:
+def check_outputs(
+    outputs: dict[str, str | None], source: str, *, binary: Container[str] = (), seeks: Container[str] = ()
+) -> None:
     """Refuse files that cannot be written, before minutes of work and not after.
 
     Args:
-        outputs: the file of each option, or None where it was not given.
+        outputs: the file of each option, or None where it was not given; ``-`` is standard output.
         source: what is read, which no output may replace.
+        binary: options whose files are not text, and cannot go to standard output.
+        seeks: of those, options whose files cannot be written into a device or a pipe.
     """
-    given = {option: Path(file) for option, file in outputs.items() if file is not None}
-    for option, path in given.items():
+    places: dict[str, str] = {}
+    for option, file in outputs.items():
+        if file is None:
+            continue
         try:
-            folder = path.absolute().parent
-            if not folder.is_dir():
-                raise FateError(f"{option} {path}: the folder {path.parent} does not exist; make it first")
-            if path.is_dir():
-                raise FateError(f"{option} {path}: is a folder; give the name of a file, in it or elsewhere")
-            if not os.access(path if path.exists() else folder, os.W_OK):
-                raise FateError(f"{option} {path}: cannot be written (permission denied); give another file")
-        except OSError as error:
-            raise FateError(f"{option} {path}: cannot be written ({error.strerror}); give another file") from None
-    places = {option: os.path.realpath(path) for option, path in given.items()}
-    for option, place in places.items():
-        if place == os.path.realpath(source):
-            raise typer.BadParameter(f"{option} {given[option]}: would replace what is read; give another file")
-        same = next((other for other in places if other != option and places[other] == place), None)
+            target = find_target(file, text=option not in binary, seeks=option in seeks)
+        except FateError as error:
+            raise FateError(f"{option} {error}") from None
+        if target.kind == "file" and str(target.path) == os.path.realpath(source):
+            raise typer.BadParameter(f"{option} {file}: would replace what is read; give another file")
+        if target.kind == "device" and not target.is_standard_output:
+            continue  # such as /dev/null, which may take several
+        place = "standard output" if target.is_standard_output else str(target.path)
+        same = next((other for other in places if places[other] == place), None)
         if same:
-            raise typer.BadParameter(f"{option} and {same} name the same file {given[option]}; give two")
+            what = place if target.is_standard_output else f"the same file {file}"
+            raise typer.BadParameter(f"{same} and {option} name {what}; give two")
+        places[option] = place
+
+
+def printer(*files: str | None) -> Callable[[str], None]:
+    """How a command prints for its reader: on standard error where one of its files goes to standard output.
+
+    Args:
+        files: the files of the command's options, None for those not given.
+    """
+    taken = any(is_standard_output(file) for file in files)
+    return lambda text: print(text, file=sys.stderr if taken else sys.stdout, flush=True)
+
+
+def write_and_print(text: str, file: str | None, write: Callable[[str], object]) -> None:
+    """Write the file, then print the text, so that a terminal that fails does not cost the file.
+
+    Args:
+        text: the results in words and tables, printed also where the file cannot be written.
+        file: of the option ``--json``, or None.
+        write: writes the file of this name.
+    """
+    say = printer(file)
+    try:
+        if file is not None:
+            write(file)
+    finally:
+        say(text)
 
 
 class Time(NamedTuple):
@@ -375,17 +408,12 @@ def json_text(content: Any) -> str:
     return text
 
 
-def write_json(file: str | None, content: Any) -> None:
-    """What a command has printed, as a file too; nothing where none is wanted."""
-    if file is None:
-        return
+def write_json(file: str, content: Any) -> None:
+    """Write plain values as a JSON file; ``-`` is standard output."""
     import json
 
-    try:
-        text = json.dumps(content, indent=2, ensure_ascii=False)
-        Path(file).write_bytes(text.encode("utf-8", "backslashreplace"))  # a lone surrogate becomes its JSON escape
-    except OSError as error:
-        raise FateError(f"{file}: cannot be written ({error.strerror}); what it was to hold is printed above") from None
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    write_whole(file, f"{text}\n".encode("utf-8", "backslashreplace"), text=True)
 
 
 def parse_classes(text: str) -> list[str]:

@@ -53,7 +53,7 @@ def decode(
     ] = "evt3,faery,expelliarmus,searchsorted,searchsorted-typed",
     events: Annotated[int, typer.Option(help="Number of events in each generated recording.")] = 20_000_000,
     repeats: Annotated[int, typer.Option(help="How often each whole file is read; the median is reported.")] = 3,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers as JSON.")] = None,
+    json_file: args.JsonFile = None,
 ) -> None:
     with args.bad_usage():
         args.check_count("--events", events, 1)
@@ -66,8 +66,7 @@ def decode(
     peers = [name for name in against.split(",") if name]
     with args.status("starting") as show:
         result = bench_decode(files or (), against=peers, num_events=events, repeats=repeats, progress=show)
-    print(_table(result))
-    args.write_json(json_file, result.to_dict())
+    args.write_and_print(_table(result), json_file, lambda file: args.write_json(file, result.to_dict()))
 
 
 SIMULATE_HELP = """Measure how many seconds of recording the simulator makes per second, including the boxes at
@@ -147,7 +146,7 @@ def encode(
         str, typer.Option(help="Other encoders to measure, comma-separated; empty for none.")
     ] = ",".join(PEERS),
     seed: Annotated[int, typer.Option(help="Seed of the simulated drive.")] = 2,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers as JSON.")] = None,
+    json_file: args.JsonFile = None,
 ) -> None:
     from fate.errors import FateError
     from fate.simulation.request import PROFILES, check_number
@@ -185,8 +184,7 @@ def encode(
             with open_recording(file) as recording:
                 events = recording.read(recording.start_us, recording.start_us + 1_600_000)
         result = bench_encode(events, chosen, lengths, [int(n) for n in sizes], ["pillars", *names], show)
-    print(encode_table(result))
-    args.write_json(json_file, result.to_dict())
+    args.write_and_print(encode_table(result), json_file, lambda file: args.write_json(file, result.to_dict()))
 
 
 DATA_HELP = """Measure how fast windows of events are loaded from disk, by rate and number of loading processes, and
@@ -210,7 +208,7 @@ def data(
     hz: Annotated[str, typer.Option(help="Rates in Hz, comma-separated.")] = "20,200",
     workers: Annotated[str, typer.Option(help="Numbers of loading processes, comma-separated.")] = "0,1,2",
     seconds: Annotated[float, typer.Option(help="Length of each measurement in seconds.")] = 5.0,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers as JSON.")] = None,
+    json_file: args.JsonFile = None,
 ) -> None:
     import tempfile
 
@@ -236,8 +234,7 @@ def data(
             dataset = f"{folder}/drives"
             simulated(dataset, recordings=3, seconds=4.0, preview=False)
         result = bench_data(open_dataset(dataset), folder, rates, [int(count) for count in counts], seconds, show)
-    print(data_table(result))
-    args.write_json(json_file, result.to_dict())
+    args.write_and_print(data_table(result), json_file, lambda file: args.write_json(file, result.to_dict()))
 
 
 DETECT_HELP = """Measure how long detectors take from events to boxes, window by window and stage by stage: decoding
@@ -272,7 +269,7 @@ def detect(
         str | None, typer.Option(help="Precision of the streaming step: float32, tf32 or bfloat16.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the simulated drive.")] = 2,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers as JSON.")] = None,
+    json_file: args.JsonFile = None,
 ) -> None:
     from fate.errors import FateError
     from fate.simulation.request import PROFILES, check_number
@@ -298,8 +295,7 @@ def detect(
 
         events = drive_events(profile, 1.6 if profile == "gen1" else 0.4, seed)
         result = bench_detect(events, models or DEFAULT_MODELS, chosen, rates, ways, precision, show)
-    print(detect_table(result))
-    args.write_json(json_file, result.to_dict())
+    args.write_and_print(detect_table(result), json_file, lambda file: args.write_json(file, result.to_dict()))
 
 
 def _numbers(name: str, text: str, least: float) -> list[float]:
@@ -382,7 +378,7 @@ def train(
         str, typer.Option(help="Training strategy: supervised, multi_frequency, consistency or interpolation.")
     ] = "supervised",
     seconds: Annotated[float, typer.Option(help="Length of each measurement in seconds.")] = 10.0,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers as JSON.")] = None,
+    json_file: args.JsonFile = None,
 ) -> None:
     from fate.errors import FateError
 
@@ -410,5 +406,4 @@ def train(
             compiled=compiled, plain=plain, workers=workers, augmentation=augmentation, strategy=strategy,
             seconds=seconds, progress=show,
         )  # fmt: skip
-    print(result.table())
-    args.write_json(json_file, result.to_dict())
+    args.write_and_print(result.table(), json_file, lambda file: args.write_json(file, result.to_dict()))

@@ -23,7 +23,12 @@ Example:
 
 def convert(
     source: Annotated[str, typer.Argument(metavar="IN", help="A recording of any supported format.")],
-    target: Annotated[str, typer.Argument(metavar="OUT", help="File to write; an existing one is replaced.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="OUT", help="File to write; an existing one is replaced. With --to csv, - is standard output."
+        ),
+    ],
     start: Annotated[
         str | None,
         typer.Option(
@@ -66,7 +71,11 @@ def convert(
     options = args.open_options(sensor, format, columns, time_unit, strict, drop, sort, no_cache)
 
     from fate.formats.converting import convert as copy
+    from fate.formats.saving import find_writer
+    from fate.whole_files import find_target
 
+    writer = find_writer(target, output_format)
+    find_target(target, text=writer.text, seeks=writer.seeks)  # refused before the recording is read
     with args.opened(source, options) as recording, args.progress_bar("converting") as update:
         done = copy(
             recording,
@@ -78,4 +87,4 @@ def convert(
             output_format=output_format,
             progress=update,
         )
-    print(f"{target}: {grouped(done.num_written)} of {plural(done.num_read, 'event')} written")
+    args.printer(target)(f"{target}: {grouped(done.num_written)} of {plural(done.num_read, 'event')} written")

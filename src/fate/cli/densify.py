@@ -88,7 +88,11 @@ def densify(
     workers: Annotated[int, typer.Option(help="Number of processes that load data; 0 loads in this process.")] = 0,
     json_file: Annotated[
         str | None,
-        typer.Option("--json", metavar="FILE", help="Write the result of --check as JSON, and a picture next to it."),
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write the result of --check as JSON, with a picture next to it; - is standard output.",
+        ),
     ] = None,
     kind: Annotated[
         str | None, typer.Option(help="Kind of the dataset, if its layout does not show it: gen1, 1mpx, sim or own.")
@@ -170,9 +174,7 @@ def _check(
     with args.progress_bar("checking") as update:
         told = None if update is None else lambda share: update(share, 1.0)
         done = check_labels(labels, _opened(truth, split, kind), rates or None, progress=told)
-    print(done.table())
-    if json_file:
-        done.save(json_file)
+    args.write_and_print(done.table(), json_file, done.save)
 
 
 def _opened(path: str, split: str | None, kind: str | None) -> Dataset:

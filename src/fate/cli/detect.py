@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from fate.cli import arguments as args
 from fate.cli.device import Device, check_device, pick_device
 from fate.cli.terminal import note
+from fate.whole_files import find_target, is_standard_output
 
 SHORT_HELP = "Detect objects in recordings or in a live stream."
 HELP = """Detect objects in recordings at any rate from 1 to 1000 Hz. The boxes can be written as a video, as a page
@@ -28,11 +30,12 @@ Example:
 
 Live sources: a file played at its own speed (--realtime), standard input with EVT3 words (-), a socket on this
 machine (tcp:PORT), or a camera. Windows that cannot be detected in time are dropped and counted; on a CPU,
-fate-s-nano is the fastest detector. Ctrl-C stops, and the results so far are kept.
+fate-s-nano is the fastest detector. Ctrl-C or SIGTERM stops: all files are completed, and the exit code is 0. Files of
+--jsonl and --csv can be read while they grow.
 
   fate detect drive.raw --realtime --hz 50 --model fate-s-nano
 
-  camera-program | fate detect - --hz 50 --model fate-s-nano
+  camera-program | fate detect - --hz 50 --model fate-s-nano --jsonl - | robot-program
 
   fate detect tcp:9000 --sensor 640x480
 
@@ -58,7 +61,12 @@ def detect(
         str | None, typer.Option(metavar="OUT.html", help="Write a page with the video, event rate, boxes and latency.")
     ] = None,
     json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write all frames and the summary as JSON.")
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Write all frames and the summary as JSON; - is standard output."),
+    ] = None,
+    jsonl_file: Annotated[
+        str | None,
+        typer.Option("--jsonl", metavar="FILE", help="Write one JSON line per window, as soon as it is detected."),
     ] = None,
     csv_file: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="Write one row per box as CSV.")] = None,
     coco_file: Annotated[
@@ -92,7 +100,10 @@ def detect(
     sort: args.Sort = False,
 ) -> None:
     options = args.open_options(sensor, format, columns, time_unit, False, drop, sort, False)
-    outputs = {"--save": save, "--report": report, "--json": json_file, "--csv": csv_file, "--coco": coco_file}
+    outputs = {
+        "--save": save, "--report": report, "--json": json_file, "--jsonl": jsonl_file, "--csv": csv_file,
+        "--coco": coco_file,
+    }  # fmt: skip
     begin = args.parse_time(start, "--start") if start is not None else None
     stop = args.parse_time(end, "--end") if end is not None else None
     args.check_order(begin, stop)
@@ -107,8 +118,14 @@ def detect(
     live = any(is_live(file) for file in files)
     _check_names(files, outputs)
     with args.bad_usage():
-        if (live or realtime) and (save or report or len(files) > 1):
-            raise FateError("one live source at a time, and --save and --report need a file, without --realtime")
+        if (live or realtime) and len(files) > 1:
+            raise FateError(f"{len(files)} sources were given; a live run takes one, so start a command for each")
+        if (live or realtime) and (save or report):
+            raise FateError(
+                f"{'--save' if save else '--report'} was given for a live run, which has no end to draw up to; take its"
+                " boxes with --jsonl, --csv or --json, or keep its events in a file (camera-program | tee drive.raw |"
+                " fate detect -) and run fate detect on that"
+            )
     if live:
         unused = {"--start": begin, "--end": stop, "--columns": columns, "--time-unit": time_unit,
                   "--drop-out-of-bounds": drop or None, "--sort": sort or None}  # fmt: skip
@@ -138,6 +155,7 @@ def _files(
     failed, detector = 0, None
     for file in files:
         given = {name: _named(value, file, files) for name, value in outputs.items()}
+        say = args.printer(*given.values())
         try:
             with args.opened(file, options) as recording:
                 first, last = (None if at is None else at.at(recording.start_us) for at in part)
@@ -148,7 +166,7 @@ def _files(
                 with args.task_bar() as show:
                     done = run(
                         recording, detector, show=show, start_us=first, end_us=last, save=given["--save"],
-                        report=given["--report"], look=Look(**shown), **asked,
+                        report=given["--report"], look=Look(**shown), **_results(given), **asked,
                     )  # fmt: skip
         except FateError as error:
             if len(files) == 1:
@@ -157,9 +175,8 @@ def _files(
             print(f"error: {error}", file=sys.stderr)
             continue
         if len(files) > 1:
-            print(f"{file}:")
-        print("\n".join(done.lines()))
-        _write(done, given)
+            say(f"{file}:")
+        _tell(done, given, say)
     if failed:
         print(f"error: {failed} of {len(files)} files could not be detected, see above", file=sys.stderr)
         raise typer.Exit(1)
@@ -188,9 +205,19 @@ def _live(
                 boxes = plural(len(frame.boxes), "box", "boxes")
                 show("live", 0, None, f"{frame.t_us / 1e6:.2f} s, {boxes}, {frame.total_ms:.1f} ms")
 
-        done = detect_live(source, detector, hz, name=file, on_frame=tell, **asked_live)
-    print("\n".join(done.lines()))
-    _write(done, outputs)
+        done = detect_live(source, detector, hz, name=file, on_frame=tell, **_results(outputs), **asked_live)
+    _tell(done, outputs, args.printer(*outputs.values()))
+
+
+def _results(given: dict[str, str | None]) -> dict[str, Any]:
+    """The files of boxes, as arguments of ``detect`` and ``detect_live``, which write them as boxes come."""
+    return {name: given[f"--{name}"] for name in ("json", "jsonl", "csv", "coco")}
+
+
+def _tell(done: Any, given: dict[str, str | None], say: Callable[[str], None]) -> None:
+    """Print the summary, when all files are written."""
+    written = [path for path in given.values() if path not in (None, "-")]
+    say("\n".join([*done.lines(), *([f"written: {', '.join(map(str, written))}"] if written else [])]))
 
 
 def _load(model: str, device: str) -> Any:
@@ -216,13 +243,20 @@ def _check_names(files: list[str], outputs: dict[str, str | None]) -> None:
             name = outputs[option]
             if name is not None and not name.lower().endswith(suffixes):
                 raise FateError(f"{option} {name}: expected a name that ends in {suffixes[0]}")
+        both = next((name for name in outputs if is_standard_output(outputs[name]) and len(files) > 1), None)
+        if both is not None:
+            raise FateError(
+                f"{both} {outputs[both]}: standard output takes boxes of one recording, and {len(files)} were given;"
+                " detect them one by one, or give a file"
+            )
         taken: dict[str, str] = {}
         for file in files:
             for name in (_named(value, file, files) for value in outputs.values() if value is not None):
-                if name is not None and taken.setdefault(name, file) != file:
+                if name is not None and _is_file(name) and taken.setdefault(name, file) != file:
                     raise FateError(f"{taken[name]} and {file} would both be written to {name}; detect them one by one")
     for file in files:
-        args.check_outputs({option: _named(value, file, files) for option, value in outputs.items()}, file)
+        named = {option: _named(value, file, files) for option, value in outputs.items()}
+        args.check_outputs(named, file, binary=("--save",), seeks=("--save",))
 
 
 def _refuse_for_live(source: str, unused: dict[str, Any], sensor: Any) -> None:
@@ -234,18 +268,6 @@ def _refuse_for_live(source: str, unused: dict[str, Any], sensor: Any) -> None:
         if given:
             raise FateError(f"{given[0]} was given for a live source; it is for files")
         check_source(source, sensor)
-
-
-def _write(done: Any, given: dict[str, str | None]) -> None:
-    """The files that were asked for."""
-    writers = {"--json": done.log.write_json, "--csv": done.log.write_csv, "--coco": done.log.write_coco}
-    for name, write in writers.items():
-        target = given[name]
-        if target is not None:
-            write(target)
-    written = [path for path in given.values() if path is not None]
-    if written:
-        print(f"written: {', '.join(written)}")
 
 
 def _look(acc: str, fps: float, slow: float, palette: str) -> dict[str, Any]:
@@ -285,10 +307,20 @@ def _check(hz: float, threshold: float, max_overlap: float, device: str) -> None
 
 
 def _named(output: str | None, file: str, files: list[str]) -> str | None:
-    """Of several recordings each gets outputs of its own: out.mp4 becomes out_drive.mp4."""
-    if output is None or len(files) == 1:
+    """The output of one of several recordings: out.mp4 becomes out_drive.mp4; a device or ``-`` takes them all."""
+    if output is None or len(files) == 1 or not _is_file(output):
         return output
     from pathlib import Path
 
     place = Path(output)
     return str(place.with_name(f"{place.stem}_{Path(file).stem}{place.suffix}"))
+
+
+def _is_file(output: str) -> bool:
+    """Whether an output is a file, or would become one; a path that cannot be written is refused elsewhere."""
+    from fate.errors import FateError
+
+    try:
+        return find_target(output, text=True).kind == "file"
+    except FateError:
+        return True

@@ -96,7 +96,12 @@ def evaluate(
         typer.Option(metavar="FILE", help="COCO file with the images that a plain list of COCO results refers to."),
     ] = None,
     json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write all numbers as JSON, and a picture next to it.")
+        str | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write all numbers as JSON, with a picture next to it; - is standard output.",
+        ),
     ] = None,
     kind: Annotated[
         str | None,
@@ -135,7 +140,7 @@ def evaluate(
         opened = open_dataset(dataset, split, kind=kind)
         opened = (opened.split("test") if split is None and "test" in opened.splits else opened).checked()
     for fault in opened.faults:
-        print(f"dataset: {fault}", flush=True)
+        args.printer(json_file)(f"dataset: {fault}")
     rules = None if protocol is None else named_protocol(protocol, opened.sensor)
     chosen = pick_device(device)
 
@@ -151,6 +156,4 @@ def evaluate(
             device=chosen, lanes=streams, workers=workers, score=score, max_overlap=max_overlap,
         )  # fmt: skip
     done = replace(done, notes=(note, *done.notes)) if note else done
-    print(done.table())
-    if json_file:
-        done.save(json_file)
+    args.write_and_print(done.table(), json_file, done.save)

@@ -77,7 +77,7 @@ def export(
     if model not in NAMES:
         find_weights(model)
     for source in (model, *([recording] if recording else [])):
-        args.check_outputs({"OUT": out}, source)
+        args.check_outputs({"OUT": out}, source, binary=("OUT",), seeks=("OUT",))
 
     from fate.runtime.export import export as write
 

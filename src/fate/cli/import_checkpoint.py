@@ -67,7 +67,7 @@ def import_checkpoint(
     if not target.endswith(".safetensors"):
         raise typer.BadParameter(f"OUT {target}: expected a name that ends in .safetensors")
     args.check_inputs(source)
-    args.check_outputs({"OUT": target}, source)
+    args.check_outputs({"OUT": target}, source, binary=("OUT",))
 
     from fate.models.official import import_checkpoint as read
 

@@ -20,13 +20,13 @@ Example:
 
   fate info drive.raw
 
-  fate info night.dat --json --drop-out-of-bounds
+  fate info night.dat --json - --drop-out-of-bounds
 """
 
 
 def info(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A recording of any supported format.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+    json_file: args.JsonFile = None,
     sensor: args.Sensor = None,
     format: args.Format = None,
     columns: args.Columns = None,
@@ -39,9 +39,10 @@ def info(
     from fate.formats.summary import info as summarise
 
     options = args.open_options(sensor, format, columns, time_unit, strict, drop, sort, no_cache)
+    args.check_outputs({"--json": json_file}, file)
     with args.opened(file, options) as recording, args.progress_bar("counting") as update:
         found = summarise(recording, progress=update)
-    print(args.json_text(found.to_dict()) if as_json else _table(found))
+    args.write_and_print(_table(found), json_file, lambda target: args.write_json(target, found.to_dict()))
 
 
 def _table(found: Info) -> str:

@@ -28,7 +28,7 @@ def inspect(
     report: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write an HTML page with plots and pictures.")
     ] = None,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers as JSON.")] = None,
+    json_file: args.JsonFile = None,
     windows: Annotated[
         int, typer.Option(min=1, help="Largest number of windows of each length to measure in each recording.")
     ] = 200,
@@ -46,8 +46,13 @@ def inspect(
 
     with args.progress_bar("inspecting") as update:
         found = look(dataset, split=chosen, windows=windows, progress=update, **options)
-    print(found.text())
+    say = args.printer(report, json_file)
+    try:
+        if json_file is not None:
+            args.write_json(json_file, found.to_dict())
+        if report is not None:
+            found.page(report)
+    finally:
+        say(found.text())
     if report is not None:
-        found.page(report)
-        print(f"\npage written to {report}")
-    args.write_json(json_file, found.to_dict())
+        say(f"\npage written to {report}")

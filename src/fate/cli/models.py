@@ -29,7 +29,7 @@ Example:
 def models(
     sensor: Annotated[str, typer.Option(metavar="WIDTHxHEIGHT", help="Sensor size in pixels.")] = "304x240",
     classes: Annotated[str, typer.Option(help="Names of the classes, comma-separated.")] = "car,pedestrian",
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all numbers as JSON.")] = None,
+    json_file: args.JsonFile = None,
 ) -> None:
     size = args.parse_sensor(sensor)
     names = args.parse_classes(classes)
@@ -39,14 +39,19 @@ def models(
 
     bundled = bundled_weights()
     entries = _entries(names, size)
-    print(_table(entries, bundled))
-    print(f"\nFor a sensor of {size[1]}×{size[0]} pixels and the classes {', '.join(names)}.")
-    print("GFLOPs: one window, without the encoder; a multiplication and its addition count as two.")
+    lines = [
+        _table(entries, bundled),
+        f"\nFor a sensor of {size[1]}×{size[0]} pixels and the classes {', '.join(names)}.",
+        "GFLOPs: one window, without the encoder; a multiplication and its addition count as two.",
+    ]
     if bundled:
         names_there = " or ".join(sorted(bundled, key=lambda name: name != DEFAULT_DETECTOR))
-        print(f"bundled: the package has trained weights: fate detect FILE --model {names_there} (default: the first).")
+        lines.append(
+            f"bundled: the package has trained weights: fate detect FILE --model {names_there} (default: the first)."
+        )
     described = [{**entry.to_dict(), "bundled": entry.name in bundled} for entry in entries]
-    args.write_json(json_file, {"sensor": list(size), "classes": names, "models": described})
+    content = {"sensor": list(size), "classes": names, "models": described}
+    args.write_and_print("\n".join(lines), json_file, lambda file: args.write_json(file, content))
 
 
 def _entries(names: Sequence[str], size: tuple[int, int]) -> Sequence[Entry]:

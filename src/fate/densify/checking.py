@@ -35,7 +35,7 @@ from fate.evaluation.matching import expanded
 from fate.evaluation.protocols import named_protocol
 from fate.events.labels import COLUMNS, Labels
 from fate.text import plural
-from fate.whole_files import write_whole
+from fate.whole_files import find_target, write_whole
 
 Curves = dict[str, dict[str, list[float | None]]]
 
@@ -122,13 +122,17 @@ class LabelCheck:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """The JSON file, and beside it a picture of precision and recall."""
-        target = Path(path)
+        """Write a JSON file, and beside it a picture of precision and recall.
+
+        ``"-"`` is standard output; there and beside a device no picture is written.
+        """
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
-        write_whole(target, text.encode("utf-8", "backslashreplace"))
+        write_whole(path, f"{text}\n".encode("utf-8", "backslashreplace"), text=True)
+        if find_target(path, text=True).kind != "file":
+            return
         from fate.densify.pictures import draw_check  # noqa: PLC0415  (matplotlib takes a second to load)
 
-        draw_check(self, target.with_suffix(".png"))
+        draw_check(self, Path(path).with_suffix(".png"))
 
 
 def check_labels(

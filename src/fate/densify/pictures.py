@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fate.errors import FateError
+from fate.view.page import write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,10 +34,7 @@ def draw_check(check: LabelCheck, path: str | Path) -> None:
         _draw_rates(axes[2], check, name)
     told = f"{check.labels}: labels of {check.dataset} against {check.truth}, {check.rows[0].span}"
     figure.suptitle(told, fontsize=11)
-    try:
-        figure.savefig(path, dpi=130)
-    except OSError as error:
-        raise FateError(f"{path}: the picture cannot be written ({error.strerror})") from None
+    write_figure(figure, path, dpi=130)
 
 
 def _draw_thresholds(axes: Axes, check: LabelCheck, name: str) -> None:

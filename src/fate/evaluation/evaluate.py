@@ -24,7 +24,7 @@ from fate.evaluation.scores import Scores, evaluate_boxes
 from fate.evaluation.time_to_detection import DenseTruth, DetectionDelays, read_dense_truth, time_to_detection
 from fate.events.labels import Labels
 from fate.models.detector import Detector
-from fate.whole_files import write_whole
+from fate.whole_files import find_target, write_whole
 
 #: Kinds of datasets that are evaluated as Prophesee's toolbox does it.
 PUBLIC = ("gen1", "1mpx", "rvt")
@@ -144,13 +144,17 @@ class Evaluation:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """The JSON file, and beside it a picture of accuracy over rate."""
-        target = Path(path)
+        """Write a JSON file, and beside it a picture of accuracy over rate.
+
+        ``"-"`` is standard output; there and beside a device no picture is written.
+        """
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
-        write_whole(target, text.encode("utf-8", "backslashreplace"))
+        write_whole(path, f"{text}\n".encode("utf-8", "backslashreplace"), text=True)
+        if find_target(path, text=True).kind != "file":
+            return
         from fate.evaluation.pictures import draw_rates  # noqa: PLC0415  (matplotlib takes a second to load)
 
-        draw_rates(self, target.with_suffix(".png"))
+        draw_rates(self, Path(path).with_suffix(".png"))
 
 
 def evaluate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fate.errors import FateError
+from fate.view.page import write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,10 +27,7 @@ def draw_rates(evaluation: Evaluation, path: str | Path) -> None:
     _draw_accuracy(left, evaluation)
     _draw_curves(right, evaluation)
     figure.suptitle(f"{evaluation.what} on {evaluation.dataset}, protocol {evaluation.protocol.name}", fontsize=11)
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise FateError(f"{path}: the picture cannot be written ({error.strerror})") from None
+    write_figure(figure, path, dpi=150)
 
 
 def _draw_accuracy(axes: Axes, evaluation: Evaluation) -> None:

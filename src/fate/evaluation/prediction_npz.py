@@ -8,8 +8,8 @@ is pickled.
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,16 +28,11 @@ VERSION = 1
 MARK = "recordings.npy"
 
 
-def write(path: Path, predictions: Mapping[str, Labels], facts: Mapping[str, Any]) -> None:
-    """Write beside the target, then rename over it."""
-    arrays = _arrays(predictions, facts)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with draft.open("wb") as file:
-            np.savez_compressed(file, **arrays)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+def encode(predictions: Mapping[str, Labels], facts: Mapping[str, Any]) -> bytes:
+    """The bytes of a file of predictions."""
+    content = io.BytesIO()
+    np.savez_compressed(content, **_arrays(predictions, facts))
+    return content.getvalue()
 
 
 def _arrays(predictions: Mapping[str, Labels], facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from fate.evaluation import prediction_coco, prediction_npz, prediction_prophese
 from fate.events.label_files import read_labels
 from fate.events.label_npz import DAMAGE
 from fate.events.labels import Labels
+from fate.whole_files import write_whole
 
 SUFFIXES = (".npz", ".npy", ".json")
 _ENDINGS = ("_bbox", "_labels", "_predictions", "_detections", "_td")
@@ -152,12 +153,10 @@ def write_predictions(
     try:
         if target.suffix.lower() != ".npz":
             raise FateError(f"has suffix {target.suffix!r}; predictions are written as .npz; rename it")
-        prediction_npz.write(target, predictions, {**known, **(facts or {})})
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise FateError(f"{target}: {reason}; expected a place for predictions; check the path") from error
+        content = prediction_npz.encode(predictions, {**known, **(facts or {})})
     except FateError as error:
         raise type(error)(f"{target}: {error}") from error
+    write_whole(target, content)
 
 
 def merge_predictions(parts: Sequence[Mapping[str, Labels]]) -> Predictions:

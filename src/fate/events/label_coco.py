@@ -25,39 +25,39 @@ TIME_KEYS = ("t_us", "timestamp_us", "time_us", "timestamp", "t")
 
 def encode(labels: Labels) -> bytes:
     """The bytes of a COCO file; ids count from 1, as COCO tools expect."""
-    height, width = labels.sensor or (None, None)
-    size = {} if labels.sensor is None else {"width": width, "height": height}
-    images = [
-        {"id": index + 1, "file_name": f"{time:016d}.png", **size, "t_us": time}
-        for index, time in enumerate(labels.labelled_us.tolist())
-    ]
-    names = labels.classes
-    if names is None:  # COCO has no nameless classes; "info" says that these names carry nothing
-        names = tuple(f"class {index}" for index in range(int(labels.class_id.max(initial=-1)) + 1))
-    document = {
-        "info": {
-            "format": FORMAT,
-            "version": 1,
-            "sensor": labels.sensor,
-            "classes_named": labels.classes is not None,
-        },
-        "images": images,
-        "annotations": _annotations(labels),
-        "categories": [{"id": index + 1, "name": name} for index, name in enumerate(names)],
-    }
+    document = {**head_of(labels), "images": images_of(labels), "annotations": annotations_of(labels)}
     return json.dumps(document, allow_nan=False, ensure_ascii=False).encode("utf-8", "backslashreplace")
 
 
-def _annotations(labels: Labels) -> list[dict[str, Any]]:
+def head_of(labels: Labels) -> dict[str, Any]:
+    """What a COCO file says before its images and annotations: ``info`` and ``categories``."""
+    names = labels.classes
+    if names is None:  # COCO has no nameless classes; "info" says that these names carry nothing
+        names = tuple(f"class {index}" for index in range(int(labels.class_id.max(initial=-1)) + 1))
+    info = {"format": FORMAT, "version": 1, "sensor": labels.sensor, "classes_named": labels.classes is not None}
+    return {"info": info, "categories": [{"id": index + 1, "name": name} for index, name in enumerate(names)]}
+
+
+def images_of(labels: Labels, first: int = 1) -> list[dict[str, Any]]:
+    """An image for each labelled time; their ids count from ``first``."""
+    size = {} if labels.sensor is None else {"width": labels.sensor[1], "height": labels.sensor[0]}
+    return [
+        {"id": first + index, "file_name": f"{time:016d}.png", **size, "t_us": time}
+        for index, time in enumerate(labels.labelled_us.tolist())
+    ]
+
+
+def annotations_of(labels: Labels, first: int = 1, first_image: int = 1) -> list[dict[str, Any]]:
+    """An annotation for each box; ids count from ``first``, and those of their images from ``first_image``."""
     # in float64, where the size of a float32 box is exact but for coordinates 2**29 apart
     boxes = labels.boxes.astype(np.float64)
     sizes = boxes[:, 2:] - boxes[:, :2]
     exact = (boxes[:, :2] + sizes == boxes[:, 2:]).all(axis=1)
-    image_ids = np.searchsorted(labels.labelled_us, labels.t_us) + 1
-    annotations: list[dict[str, Any]] = []
+    image_ids = np.searchsorted(labels.labelled_us, labels.t_us) + first_image
+    found: list[dict[str, Any]] = []
     for row in range(len(labels)):
         annotation = {
-            "id": row + 1,
+            "id": first + row,
             "image_id": int(image_ids[row]),
             "category_id": int(labels.class_id[row]) + 1,
             "bbox": [*boxes[row, :2].tolist(), *sizes[row].tolist()],
@@ -69,8 +69,8 @@ def _annotations(labels: Labels) -> list[dict[str, Any]]:
         }
         if not exact[row]:
             annotation["xyxy"] = boxes[row].tolist()
-        annotations.append(annotation)
-    return annotations
+        found.append(annotation)
+    return found
 
 
 def decode(data: bytes, name: str = "labels") -> Labels:

@@ -22,6 +22,7 @@ from pathlib import Path
 from fate.errors import FateError, FormatError
 from fate.events import label_coco, label_npz, label_prophesee, label_yolo
 from fate.events.labels import Labels
+from fate.whole_files import write_whole
 
 FORMATS = ("prophesee", "coco", "yolo", "npz")
 
@@ -68,6 +69,8 @@ def write_labels(
 ) -> None:
     """Write labels so that :func:`read_labels` gives them back; a reader never sees half of a file.
 
+    COCO is text, so the path ``"-"`` with ``format="coco"`` is standard output.
+
     ``format`` is one of ``FORMATS``, by default from the suffix (none: a YOLO folder). ``sensor`` (height,
     width) fills in what the labels do not know. ``dialect`` "t" (default) or "ts" names the fields of
     Prophesee boxes.
@@ -86,14 +89,21 @@ def write_labels(
                 raise FateError(f"got sensor {sensor}; the labels have {known}; leave the argument out")
         if chosen == "yolo":
             _write_folder(target, label_yolo.encode(labels))
+            files: dict[str | os.PathLike[str], bytes | None] = {}
         elif chosen == "prophesee":
-            _write_prophesee(target, labels, dialect or "t")
+            files = _prophesee_files(target, labels, dialect or "t")
         else:
-            _replace_file(target, label_coco.encode(labels) if chosen == "coco" else label_npz.encode(labels))
+            data = label_coco.encode(labels) if chosen == "coco" else label_npz.encode(labels)
+            files = {path: data}
     except OSError as error:
         raise _unreachable(target, error) from error
     except FateError as error:
         raise type(error)(f"{target}: {error}") from error
+    for file, content in files.items():
+        if content is None:
+            Path(file).unlink(missing_ok=True)
+        else:
+            write_whole(file, content, text=chosen == "coco")
 
 
 def _decode(path: Path, sensor: tuple[int, int] | None, classes: Sequence[str] | None) -> Labels:
@@ -159,26 +169,15 @@ def _times_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}_times.npy")
 
 
-def _write_prophesee(path: Path, labels: Labels, dialect: str) -> None:
+def _prophesee_files(path: Path, labels: Labels, dialect: str) -> dict[str | os.PathLike[str], bytes | None]:
+    """The bytes of the two files, in the order to write them; None for a sidecar that must not stay."""
     boxes, times = label_prophesee.encode(labels, dialect), label_prophesee.encode_times(labels)
     sidecar = _times_path(path)
     if sidecar.exists():
         label_prophesee.decode_times(sidecar.read_bytes())  # refuses to replace a file that is not a sidecar
     if times is not None:
-        _replace_file(sidecar, times)
-    _replace_file(path, boxes)
-    if times is None:
-        sidecar.unlink(missing_ok=True)  # a stale one would add labelled times that these labels do not have
-
-
-def _replace_file(path: Path, data: bytes) -> None:
-    """Write beside the target, then rename over it."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_bytes(data)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+        return {sidecar: times, path: boxes}
+    return {path: boxes, sidecar: None}  # a stale one would add labelled times that these labels do not have
 
 
 def _read_folder(path: Path) -> dict[str, str]:

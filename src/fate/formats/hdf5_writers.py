@@ -53,6 +53,7 @@ class Hdf5Writer(EventWriter):
     """What both layouts share: an HDF5 file, and pieces of a size that suits its chunks."""
 
     file: Any
+    seeks = True
 
     def open(self) -> None:
         self._pending: list[Events] = []

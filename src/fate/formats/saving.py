@@ -38,6 +38,11 @@ BY_SUFFIX: dict[str, str] = {
 
 def open_writer(path: str | os.PathLike[str], sensor: Sequence[int], format: str | None = None) -> EventWriter:
     """A writer that takes events in pieces, for a sensor of ``(height, width)``; use it in a ``with`` block."""
+    return find_writer(path, format)(path, Sensor.of(sensor))
+
+
+def find_writer(path: str | os.PathLike[str], format: str | None = None) -> type[EventWriter]:
+    """The class that writes a format: a key of ``WRITERS``, or the one that the suffix of ``path`` names."""
     name = format or BY_SUFFIX.get(Path(path).suffix.lower())
     if name is None:
         raise FateError(
@@ -48,7 +53,7 @@ def open_writer(path: str | os.PathLike[str], sensor: Sequence[int], format: str
         raise FateError(f"{path}: format {name!r} cannot be written; known are {', '.join(WRITERS)}")
     module, _, cls = WRITERS[name].partition(":")
     writer: type[EventWriter] = getattr(importlib.import_module(module), cls)
-    return writer(path, Sensor.of(sensor))
+    return writer
 
 
 def write_events(path: str | os.PathLike[str], events: Events, *, format: str | None = None) -> None:

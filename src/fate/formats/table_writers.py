@@ -38,6 +38,7 @@ class NpyWriter(FileWriter):
     """One structured array, fields t (int64 µs), x, y (uint16), p (uint8)."""
 
     format = "NPY"
+    seeks = True
 
     def begin(self, sensor: Sensor) -> None:
         self._num_rows = 0
@@ -63,6 +64,7 @@ class NpzWriter(FileWriter):
     the target and are put together at the end; the same events always give the same bytes."""
 
     format = "NPZ"
+    seeks = True
 
     def begin(self, sensor: Sensor) -> None:
         self._num_rows = 0
@@ -105,6 +107,7 @@ class CsvWriter(FileWriter):
     """``# sensor WIDTHxHEIGHT``, the names ``t,x,y,p``, then a line per event; times in whole µs."""
 
     format = "CSV"
+    text = True
 
     def begin(self, sensor: Sensor) -> None:
         self.file.write(f"# sensor {sensor.width}x{sensor.height}\nt,x,y,p\n".encode("ascii"))

@@ -1,13 +1,13 @@
 """What every writer shares: events in pieces, one file at the end, nothing half-written.
 
-A writer works on a temporary file beside the target and renames it when it is closed, so a full disk or a
-killed run never leaves a broken file under the target's name, nor destroys one that was there.
+A writer works on a draft beside the target and renames it when it is closed, so a full disk or a killed run never
+leaves a broken file under the target's name, nor destroys one that was there. Into a device or a pipe it writes
+directly, if the format is written from front to back.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,29 +17,23 @@ from typing import BinaryIO, ClassVar, NoReturn, Self
 
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
+from fate.whole_files import Draft, find_target
 
 
 class EventWriter(ABC):
     """Write events in time order, in pieces. Use it in a ``with`` block; an error inside discards the file."""
 
     format: ClassVar[str]
+    text: ClassVar[bool] = False  #: whether the file is text, which may go to standard output
+    seeks: ClassVar[bool] = False  #: whether the writer goes back in the file, which pipes do not allow
 
     def __init__(self, path: str | os.PathLike[str], sensor: Sensor) -> None:
-        self.path = Path(os.path.realpath(path))  # a link stays a link; what it points to is replaced
+        target = find_target(path, text=self.text, seeks=self.seeks)
+        self.path = target.path
         self.sensor = Sensor.of(sensor)
         self._last: int | None = None
-        if not self.path.parent.is_dir():
-            raise FateError(f"{self.path}: the folder {self.path.parent} does not exist; make it first")
-        if self.path.is_dir():
-            raise FateError(f"{self.path}: is a folder; give the name of a file")
-        if self.path.exists() and not self.path.is_file():
-            raise FateError(f"{self.path}: is a device or a pipe, which would be replaced; give the name of a file")
-        try:
-            handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.", suffix=".part")
-        except OSError as error:
-            raise FateError(f"{self.path}: cannot be written ({error.strerror})") from None
-        os.close(handle)
-        self.temporary = Path(name)
+        self._draft = Draft(target)
+        self.temporary = self._draft.path
         try:
             with self._disk_faults():
                 self.open()
@@ -54,6 +48,8 @@ class EventWriter(ABC):
         try:
             yield
         except OSError as error:
+            if isinstance(error, BrokenPipeError) and self._draft.target.is_standard_output:
+                raise
             raise FateError(
                 f"{self.path}: cannot be written ({error.strerror or error}); nothing was changed; make room or choose"
                 " another place"
@@ -96,8 +92,7 @@ class EventWriter(ABC):
         try:
             with self._disk_faults():
                 self.finish()
-                _copy_usual_mode(self.temporary)
-                os.replace(self.temporary, self.path)
+            self._draft.commit()
         except BaseException:
             self.discard()
             raise
@@ -105,7 +100,7 @@ class EventWriter(ABC):
     def discard(self) -> None:
         """Throw away what was written."""
         self.abandon()
-        self.temporary.unlink(missing_ok=True)
+        self._draft.discard()
 
     def refuse_times(self, events: Events, lowest: int, highest: int) -> NoReturn:
         """The error for times the format cannot hold."""
@@ -133,7 +128,7 @@ class FileWriter(EventWriter):
     file: BinaryIO
 
     def open(self) -> None:
-        self.file = open(self.temporary, "wb")  # noqa: SIM115  (closed by finish or abandon)
+        self.file = self._draft.open()
 
     def finish(self) -> None:
         self.file.close()
@@ -151,10 +146,3 @@ def check_fits(path: Path, sensor: Sensor, max_coordinate: int, name: str) -> No
             f"{path}: {name} addresses pixels up to {max_coordinate}, and the sensor is {sensor};"
             " choose NPZ, CSV or HDF5"
         )
-
-
-def _copy_usual_mode(path: Path) -> None:
-    """Temporary files are private; give this one the mode a new file would have had."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)

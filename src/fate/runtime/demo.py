@@ -104,8 +104,8 @@ def demo(
     with _threads_for(detector):
         for hz in RATES:
             page = target / "report.html" if hz == RATES[-1] else None
-            runs[hz] = detect(recording, detector, hz, track=True, report=page, look=LOOK, show=show)
-            runs[hz].log.write_json(target / f"detections-{hz:g}hz.json")
+            boxes = target / f"detections-{hz:g}hz.json"
+            runs[hz] = detect(recording, detector, hz, track=True, report=page, json=boxes, look=LOOK, show=show)
     drawn: Any = None if show is None else lambda done, total: show("drawing", done, total, "")
     with open_recording(recording) as opened:
         render_comparison(

@@ -5,27 +5,26 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from fate.errors import FateError
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.models.nms import MAX_OVERLAP
+from fate.runtime.detection_files import DetectionFiles
 from fate.runtime.detection_log import DetectionLog
 from fate.runtime.frames import StreamFrame
 from fate.runtime.loading import DEFAULT_DETECTOR, load_detector
 from fate.runtime.stream import StreamingDetector
+from fate.runtime.summary import RunningSummary
 from fate.text import duration, encodable, frequency, plural, significant
 from fate.view.rendering import VideoClock, render_video
 from fate.view.report import measure_event_rate, write_report
 
-STAGES = ("decode", "encode", "model", "post")
 #: Tells (what is done, how much, of how much, a short line).
 Show = Callable[[str, float, float, str], None]
 
@@ -49,7 +48,13 @@ class Look:
 
 @dataclass(frozen=True)
 class Detected:
-    """What was found, and what it took."""
+    """What was found, and what it took.
+
+    Attributes:
+        log: the frames, and what they were made with.
+        frames: all frames of a recording; empty for a live source, whose frames are not kept in memory.
+        summary: plain values, as ``RunningSummary`` gives them.
+    """
 
     log: DetectionLog
     frames: list[StreamFrame]
@@ -104,6 +109,10 @@ def detect(
     open_options: dict[str, Any] | None = None,
     save: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
+    json: str | os.PathLike[str] | None = None,
+    jsonl: str | os.PathLike[str] | None = None,
+    csv: str | os.PathLike[str] | None = None,
+    coco: str | os.PathLike[str] | None = None,
     look: Look | None = None,
     show: Show | None = None,
 ) -> Detected:
@@ -122,27 +131,28 @@ def detect(
         open_options: of ``open_recording``.
         save: a video, .mp4.
         report: a page, .html, with the video in it.
+        json: all frames and the summary in one JSON document; ``"-"`` is standard output, here and below.
+        jsonl: JSON lines, one for each window as soon as it is detected.
+        csv: a row for each box, as soon as its window is detected.
+        coco: COCO's JSON, with times.
         look: how the video shows events.
         show: is told how far it is.
     """
     if not 1 <= hz <= 1000:
         raise FateError(f"{hz:g} Hz was given; expected a rate from 1 to 1000")
     detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)
-    if isinstance(file, Recording):
+    files = {"json": json, "jsonl": jsonl, "csv": csv, "coco": coco}
+    with nullcontext(file) if isinstance(file, Recording) else open_recording(file, **(open_options or {})) as opened:
         return _detect(
-            file, detector, hz, window_us, threshold, track, max_overlap, start_us, end_us, save, report,
-            look or Look(), show,
-        )  # fmt: skip
-    with open_recording(file, **(open_options or {})) as recording:
-        return _detect(
-            recording, detector, hz, window_us, threshold, track, max_overlap, start_us, end_us, save, report,
+            opened, detector, hz, window_us, threshold, track, max_overlap, start_us, end_us, save, report, files,
             look or Look(), show,
         )  # fmt: skip
 
 
 def _detect(
     recording: Recording, detector: StreamingDetector, hz: float, window_us: int | None, threshold: float, track: bool,
-    max_overlap: float, start_us: int | None, end_us: int | None, save: Any, report: Any, look: Look,
+    max_overlap: float, start_us: int | None, end_us: int | None, save: Any, report: Any, files: dict[str, Any],
+    look: Look,
     show: Show | None,
 ) -> Detected:  # fmt: skip
     recording.refuse_empty()
@@ -152,23 +162,27 @@ def _detect(
         start_us=start_us, end_us=end_us,
     )  # fmt: skip
     frames: list[StreamFrame] = []
-    began = time.perf_counter()
-    for frame in stream:
-        frames.append(frame)
-        if show is not None:
-            spent = max(time.perf_counter() - began, 1e-9)
-            speed = len(frames) / spent
-            text = f"{frequency(speed, 'window')}, {significant(speed / hz)} × real time"
-            show("detecting", len(frames), len(stream), text)
-    took = time.perf_counter() - began
-    name = encodable(Path(str(recording.path)).name)
-    notes = [text for text in (stream.adaptation.describe(), told_of_windows(window_us, hz)) if text]
-    summary = summarise(frames, hz, took, threshold, detector.classes, stream.counts.to_dict(), notes)
-    summary["adaptation"] = stream.adaptation.describe()
-    facts = {"model": detector.name, "threshold": threshold, "summary": summary}
-    size = recording.sensor
-    log = DetectionLog(name, (size.height, size.width), tuple(detector.classes), hz, frames, facts)
-    done = Detected(log, frames, summary)
+    running = RunningSummary(detector.classes, hz, threshold)
+    facts: dict[str, Any] = {"model": detector.name, "threshold": threshold}
+    height, width = recording.sensor
+    about = (encodable(Path(str(recording.path)).name), (height, width), tuple(detector.classes), hz)
+    with DetectionFiles(*about, facts, **files) as written:
+        began = time.perf_counter()
+        for frame in stream:
+            frames.append(frame)
+            running.add(frame)
+            written.add(frame)
+            if show is not None:
+                spent = max(time.perf_counter() - began, 1e-9)
+                speed = len(frames) / spent
+                text = f"{frequency(speed, 'window')}, {significant(speed / hz)} × real time"
+                show("detecting", len(frames), len(stream), text)
+        took = time.perf_counter() - began
+        notes = [text for text in (stream.adaptation.describe(), told_of_windows(window_us, hz)) if text]
+        summary = running.result(took, stream.counts.to_dict(), notes)
+        summary["adaptation"] = stream.adaptation.describe()
+        written.finish({"summary": summary})
+    done = Detected(DetectionLog(*about, frames, {**facts, "summary": summary}), frames, summary)
     if save is not None or report is not None:
         _show_it(recording, done, detector, hz, start_us, end_us, save, report, look, show)
     return done
@@ -241,42 +255,3 @@ def _for_people(done: Detected, detector: StreamingDetector) -> dict[str, Any]:
         told["notes"] = "; ".join(given["notes"])
     dropped = {name.replace("_", " "): count for name, count in given["dropped"].items()}
     return {**told, "dropped": dropped}
-
-
-def summarise(
-    frames: list[StreamFrame], hz: float, took_s: float, threshold: float, classes: Any, counts: dict[str, Any],
-    notes: list[str],
-) -> dict[str, Any]:  # fmt: skip
-    """Plain values: boxes by class, latency by stage against the time a window lasts, what was dropped."""
-    per_stage = {stage: np.array([frame.ms.get(stage, 0.0) for frame in frames]) for stage in STAGES}
-    per_stage = {stage: spent for stage, spent in per_stage.items() if spent.any()}  # others were not measured
-    total = np.array([frame.total_ms for frame in frames])
-    quantiles = {
-        stage: tuple(round(float(value), 3) for value in np.quantile(spent, [0.5, 0.99]))
-        for stage, spent in {**per_stage, "total": total}.items()
-        if len(spent)
-    }
-    found = np.concatenate([np.zeros(0, np.int64), *(frame.class_ids for frame in frames)])
-    budget = 1e3 / hz
-    summary: dict[str, Any] = {
-        "hz": hz,
-        "windows": len(frames),
-        "seconds": len(frames) / hz,
-        "took_s": round(took_s, 3),
-        "windows_per_s": float(f"{len(frames) / max(took_s, 1e-9):.4g}"),  # a slow machine is not 0
-        "times_real_time": float(f"{len(frames) / hz / max(took_s, 1e-9):.4g}"),
-        "threshold": threshold,
-        "boxes": {name: int((found == number).sum()) for number, name in enumerate(classes)},
-        "budget_ms": budget,
-        "within_budget": round(float((total <= budget).mean()), 4) if len(frames) else 1.0,
-        "latency_ms": quantiles,
-        "events": sum(frame.num_events for frame in frames),
-        "dropped": {name: counts[name] for name in
-                    ("late_events", "excess_events", "skipped_windows", "windows_dropped", "events_in_dropped_windows")
-                    if name in counts},
-        "notes": [*notes, *counts.get("restart_reasons", ())],
-    }  # fmt: skip
-    if any(frame.track_ids is not None for frame in frames):
-        seen = [frame.track_ids for frame in frames if frame.track_ids is not None]
-        summary["tracks"] = len(np.unique(np.concatenate(seen))) if seen else 0
-    return summary

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 import time
@@ -10,18 +11,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from fate.errors import FateError
 from fate.formats.recording import Recording
 from fate.models.nms import MAX_OVERLAP
-from fate.runtime.detecting import Detected, summarise, told_of_windows
+from fate.runtime.detecting import Detected, told_of_windows
+from fate.runtime.detection_files import DetectionFiles
 from fate.runtime.detection_log import DetectionLog
 from fate.runtime.frames import StreamFrame
 from fate.runtime.live import LiveStream, Source
 from fate.runtime.source_names import PORT, check_source
 from fate.runtime.sources import FileSource, StandardInput
+from fate.runtime.stopping import stopping_gracefully
 from fate.runtime.stream import StreamingDetector
+from fate.runtime.summary import RunningSummary
 from fate.text import encodable, plural, significant
 
 #: How long a thread may keep others waiting, seconds.
@@ -104,9 +106,17 @@ def detect_live(
     track: bool = False,
     max_overlap: float = MAX_OVERLAP,
     budget_ms: float | None = None,
+    json: str | os.PathLike[str] | None = None,
+    jsonl: str | os.PathLike[str] | None = None,
+    csv: str | os.PathLike[str] | None = None,
+    coco: str | os.PathLike[str] | None = None,
     on_frame: Callable[[StreamFrame], Any] | None = None,
 ) -> Detected:
     """Detect until the source ends; what could not be done in time is dropped and counted.
+
+    Ctrl-C and SIGTERM end it like the end of the source: all files are completed, and the summary is returned. So does
+    an error, which is raised when the files are complete. Frames are not kept in memory, however long the source lasts:
+    take them from ``on_frame`` or from a file.
 
     Args:
         source: of ``open_source``.
@@ -118,37 +128,50 @@ def detect_live(
         track: whether boxes get the number of their object.
         max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class goes; 1 keeps every box.
         budget_ms: from a window's closing to its boxes; two windows unless given.
+        json, jsonl, csv, coco: files with the boxes, as of ``fate.detect``; JSON lines and CSV can be read while they
+            grow, the others are there at the end.
         on_frame: is given every frame as it comes.
     """
-    frames: list[StreamFrame] = []
+    height, width = source.sensor
+    facts: dict[str, Any] = {"model": detector.name, "threshold": threshold, "live": True}
+    about = (encodable(name), (height, width), tuple(detector.classes), hz)
+    running = RunningSummary(detector.classes, hz, threshold)
     stream = detector.live(
         source, hz, window_us=window_us, threshold=threshold, track=track, max_overlap=max_overlap, budget_ms=budget_ms
     )
-    with stream as live, _undisturbed():
-        began, stopped = time.perf_counter(), ""
+    with (
+        stopping_gracefully() as stop,
+        DetectionFiles(*about, facts, json=json, jsonl=jsonl, csv=csv, coco=coco) as written,
+        stream as live,
+        _undisturbed(),
+    ):
+        stop.call(live.stop)
+        began, ended, failure = time.perf_counter(), "", None
         try:
             for frame in live:
-                frames.append(frame)
+                running.add(frame)
+                written.add(frame)
                 if on_frame is not None:
                     on_frame(frame)
-        except KeyboardInterrupt:  # what was found so far is kept
-            stopped = "it was stopped (Ctrl-C)"
+        except KeyboardInterrupt:  # outside the main thread, or raised by on_frame
+            ended = "it was stopped (Ctrl-C)"
+            live.close()
+        except Exception as error:  # what was found so far is written before it is raised
+            ended, failure = f"it broke off ({error})", error
             live.close()
         took = time.perf_counter() - began
-        counts, notes = live.counts.to_dict(), [live.adaptation.describe(), stopped or live.ended]
-        notes.append(told_of_windows(window_us, hz))
+        notes = [live.adaptation.describe(), ended or live.ended, told_of_windows(window_us, hz)]
         notes += _told(live, hz, took)
-    summary = summarise(frames, hz, took, threshold, detector.classes, counts, [note for note in notes if note])
-    summary |= {name: counts[name] for name in ("windows_late", "stalls", "restarts")}
-    summary["adaptation"] = live.adaptation.describe()
-    ages = [frame.age_ms for frame in frames if frame.age_ms is not None]
-    if ages:
-        summary["age_ms"] = tuple(round(float(value), 3) for value in np.quantile(ages, [0.5, 0.99, 1.0]))
-    height, width = source.sensor
-    facts = {"model": detector.name, "threshold": threshold, "live": True, "summary": summary}
-    return Detected(
-        DetectionLog(encodable(name), (height, width), tuple(detector.classes), hz, frames, facts), frames, summary
-    )
+        counts = live.counts.to_dict()
+        summary = running.result(took, counts, [note for note in notes if note])
+        summary |= {name: counts[name] for name in ("windows_late", "stalls", "restarts")}
+        summary["adaptation"] = live.adaptation.describe()
+        try:
+            written.finish({"summary": summary})
+        finally:
+            if failure is not None:
+                raise failure
+    return Detected(DetectionLog(*about, [], {**facts, "summary": summary}), [], summary)
 
 
 def _told(live: LiveStream, hz: float, took_s: float) -> list[str]:

@@ -1,14 +1,14 @@
-"""What was detected in a recording, as files: JSON that says everything, CSV for tables, COCO and npz for evaluation.
+"""What was detected in a recording, as files: JSON and JSON lines that say everything, CSV for tables, COCO.
 
-All of them can be read back: JSON by :func:`read_detections` (and ``fate view``), COCO and npz by ``fate evaluate``.
+``detection_files.py`` writes them. :func:`read_detections` (and ``fate view``) reads JSON and JSON lines, ``fate
+evaluate`` reads COCO.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,14 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from fate.errors import FateError, FormatError
-from fate.events.label_files import read_labels, write_labels
+from fate.errors import FateError, FateWarning, FormatError
+from fate.events.label_files import read_labels
 from fate.events.labels import Labels
+from fate.runtime.detection_files import FORMAT, LINES_FORMAT, VERSION, DetectionFiles, labels_of, plain_frame
 from fate.view.frames import DetectionFrame, Frame, frames_from_labels
-from fate.whole_files import write_whole
-
-FORMAT, VERSION = "fate-detections", 1
-CSV_COLUMNS = ("t_us", "x1", "y1", "x2", "y2", "class", "score", "track")
 
 
 @dataclass(frozen=True)
@@ -48,26 +45,7 @@ class DetectionLog:
 
     def labels(self) -> Labels:
         """All boxes as one table; every frame's time is labelled, also where nothing was found."""
-        times = np.array([frame.t_us for frame in self.frames], np.int64)
-        full = [frame for frame in self.frames if len(frame.boxes)]
-        if not full:
-            return Labels.empty(times, classes=self.classes, sensor=self.sensor)
-        counts = [len(frame.boxes) for frame in full]
-        tracks = [np.full(len(each.boxes), -1) if each.track_ids is None else each.track_ids for each in full]
-        x1, y1, x2, y2 = np.concatenate([frame.boxes for frame in full]).T
-        return Labels(
-            np.repeat(np.array([frame.t_us for frame in full], np.int64), counts),
-            x1,
-            y1,
-            x2,
-            y2,
-            np.concatenate([frame.class_ids for frame in full]),
-            np.concatenate(tracks),
-            np.concatenate([frame.scores for frame in full]).clip(0, 1),
-            labelled_us=times,
-            classes=self.classes,
-            sensor=self.sensor,
-        )
+        return labels_of(self.frames, Labels.empty(classes=self.classes, sensor=self.sensor))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -79,52 +57,40 @@ class DetectionLog:
             "hz": self.hz,
             "classes": list(self.classes),
             **self.facts,
-            "frames": [_plain(frame) for frame in self.frames],
+            "frames": [plain_frame(frame) for frame in self.frames],
         }
 
     def write_json(self, path: str | os.PathLike[str]) -> None:
-        """Everything; a line for each frame."""
-        content = self.to_dict()
-        frames = content.pop("frames")
-        head = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)[:-2]
-        lines = ",\n  ".join(json.dumps(frame, allow_nan=False) for frame in frames)
-        body = f"[\n  {lines}\n ]" if lines else "[]"
-        write_whole(Path(path), f'{head},\n "frames": {body}\n}}\n'.encode("utf-8", "backslashreplace"))
+        """Write everything, a line for each frame; ``"-"`` is standard output, here and below."""
+        self._write(json=path)
+
+    def write_jsonl(self, path: str | os.PathLike[str]) -> None:
+        """Write JSON lines: a header, a line for each frame, and a last line with the summary."""
+        self._write(jsonl=path)
 
     def write_csv(self, path: str | os.PathLike[str]) -> None:
-        """A row for each box; frames without boxes leave no trace."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(CSV_COLUMNS)
-        for frame in self.frames:
-            tracks = [""] * len(frame.boxes) if frame.track_ids is None else frame.track_ids.tolist()
-            for box, score, kind, track in zip(frame.boxes, frame.scores, frame.class_ids, tracks, strict=True):
-                corners = [f"{value:.2f}" for value in box.tolist()]
-                writer.writerow([frame.t_us, *corners, self.classes[int(kind)], f"{float(score):.4f}", track])
-        write_whole(Path(path), text.getvalue().encode())
+        """Write a row for each box; frames without boxes leave no trace."""
+        self._write(csv=path)
 
     def write_coco(self, path: str | os.PathLike[str]) -> None:
-        """As ``fate.write_labels`` writes COCO: images with times, annotations with scores and tracks."""
-        write_labels(path, self.labels(), format="coco")
+        """Write COCO's JSON: an image with its time for each frame, annotations with scores and tracks."""
+        self._write(coco=path)
 
-
-def _plain(frame: DetectionFrame) -> dict[str, Any]:
-    plain: dict[str, Any] = {
-        "t_us": int(frame.t_us),
-        "boxes": [[round(value, 2) for value in box] for box in frame.boxes.tolist()],
-        "scores": [round(value, 4) for value in frame.scores.tolist()],
-        "class_ids": [int(value) for value in frame.class_ids.tolist()],
-    }
-    if frame.track_ids is not None:
-        plain["track_ids"] = [int(value) for value in frame.track_ids.tolist()]
-    return plain
+    def _write(self, **files: Any) -> None:
+        facts = {name: fact for name, fact in self.facts.items() if name != "summary"}
+        end = {name: fact for name, fact in self.facts.items() if name == "summary"}
+        about = (self.recording, self.sensor, self.classes, self.hz, facts)
+        with DetectionFiles(*about, **files, grows=False) as written:
+            for frame in self.frames:
+                written.add(frame)
+            written.finish(end)
 
 
 def read_detections(path: str | os.PathLike[str]) -> DetectionLog:
-    """A JSON file that ``fate detect --json`` wrote."""
+    """Read a file that ``fate detect --json`` or ``--jsonl`` wrote; JSON lines have a name that ends in ``.jsonl``."""
     source = Path(path)
     try:
-        content = json.loads(source.read_bytes())
+        content = _content(source)
     except OSError as error:
         raise FateError(f"{source}: cannot be read ({error.strerror}); expected a file of fate detect --json") from None
     except ValueError as error:
@@ -149,16 +115,39 @@ def read_detections(path: str | os.PathLike[str]) -> DetectionLog:
 def read_frames(path: str | os.PathLike[str]) -> tuple[Sequence[DetectionFrame], tuple[str, ...] | None]:
     """Frames and classes of a file of ``fate detect --json``, or of labels in any format."""
     source = Path(path)
-    if source.suffix.lower() == ".json":
+    if source.suffix.lower() in (".json", ".jsonl"):
         try:
             log = read_detections(source)
         except FormatError:
-            if not _is_coco(source):
+            if source.suffix.lower() == ".jsonl" or not _is_coco(source):
                 raise
         else:
             return log.frames, log.classes
     labels = read_labels(source)
     return frames_from_labels(labels), labels.classes
+
+
+def _content(source: Path) -> Any:
+    """The document of a JSON file; of JSON lines, the document that they make together."""
+    data = source.read_bytes()
+    if source.suffix.lower() != ".jsonl":
+        return json.loads(data)
+    first, *lines = data.decode("utf-8").split("\n")
+    head = json.loads(first)
+    if not isinstance(head, dict) or head.get("format") != LINES_FORMAT:
+        raise FormatError(f"{source}: holds no detections of FATE; expected a file of fate detect --jsonl")
+    parts = [json.loads(line) for line in lines[:-1]]
+    if lines and lines[-1]:
+        warnings.warn(
+            f"{source}: ends within a line, as after a crash; the {len(parts)} whole lines before it are read",
+            FateWarning,
+            stacklevel=3,
+        )
+    frames = [part for part in parts if "t_us" in part]
+    end: dict[str, Any] = {}
+    for part in parts:
+        end |= {} if "t_us" in part else part
+    return {**head, **end, "format": FORMAT, "frames": frames}
 
 
 def _is_coco(path: Path) -> bool:

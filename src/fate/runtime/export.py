@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +30,7 @@ from fate.models.zoo import MODELS, build_model
 from fate.runtime.export_check import Differences, Progress, clip, compare, refuse_above
 from fate.runtime.loading import bundled_weights, load_trained
 from fate.runtime.step_graph import CELLS, StepGraph, to_onnx
+from fate.whole_files import Draft, Target, disk_faults, find_target
 
 if TYPE_CHECKING:
     import onnx
@@ -97,31 +95,24 @@ def export(
     detector = copy.deepcopy(found).cpu().float().eval()
     import onnx  # noqa: PLC0415  (an optional package)
 
-    with _folder_beside(target) as folder:
+    with Draft(target) as draft:
         batches = clip(recording, detector.sensor, hz, steps, streams)
         step = StepGraph(detector, streams, with_encoder)
         onnx_model = _described(to_onnx(step, opset), step, detector)
-        draft = folder / target.name
-        with _disk_faults(target):
-            onnx.save(onnx_model, draft)
-        onnx.checker.check_model(draft, full_check=True)
-        differences = compare(draft, step, detector, batches, progress)
+        with disk_faults(target):
+            onnx.save(onnx_model, draft.path)
+        onnx.checker.check_model(draft.path, full_check=True)
+        differences = compare(draft.path, step, detector, batches, progress)
         refuse_above(differences)
-        with _disk_faults(target):
-            os.replace(draft, target)
     graph = onnx_model.graph
     return Exported(Path(path), opset, _shapes(graph.input), _shapes(graph.output), steps, hz, differences, weights)
 
 
-def _checked(path: str | Path, streams: int, hz: float, steps: int, opset: int) -> Path:
+def _checked(path: str | Path, streams: int, hz: float, steps: int, opset: int) -> Target:
     """Everything that can be refused before anything is computed."""
-    target = Path(os.path.realpath(path))  # a link stays a link; what it points to is replaced
     if Path(path).suffix != ".onnx":
         raise FateError(f"{path}: a graph was to be written under this name; expected one that ends in .onnx")
-    if not target.parent.is_dir():
-        raise FateError(f"{path}: the folder {target.parent} does not exist; make it first")
-    if target.is_dir():
-        raise FateError(f"{path}: is a folder; give the name of a file")
+    target = find_target(path, seeks=True)
     window_us(hz)
     for name, value, least in (("streams", streams, 1), ("steps", steps, LEAST_STEPS)):
         if value < least:
@@ -169,24 +160,6 @@ def _fresh(name: str, sensor: Sequence[int] | None, classes: Sequence[str] | Non
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return build_model(name, classes or CLASSES, sensor or SENSOR)
-
-
-@contextmanager
-def _folder_beside(target: Path) -> Iterator[Path]:
-    """A folder for drafts on the disk of the target, which is gone afterwards."""
-    with _disk_faults(target):
-        folder = tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.")
-    with folder as name:
-        yield Path(name)
-
-
-@contextmanager
-def _disk_faults(target: Path) -> Iterator[None]:
-    """A full disk and its like, as a sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise FateError(f"{target}: cannot be written ({error.strerror or error})") from None
 
 
 def _described(model: ModelProto, step: StepGraph, detector: Detector) -> ModelProto:

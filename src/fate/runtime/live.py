@@ -207,6 +207,17 @@ class LiveStream:
             while len(self._waiting):
                 self._waiting.drop_oldest()
 
+    def stop(self, reason: str) -> None:
+        """End the stream soon: the iteration stops before the next window, and :meth:`close` drops what waits.
+
+        It takes no lock and may be called from a signal handler.
+
+        Args:
+            reason: what ``ended`` says from now on.
+        """
+        self.ended = self.ended or reason
+        self._stopping = True
+
     def _next_window(self) -> Waiting | None:
         """Wait for one; None at the end."""
         patience, heard_out = self._windower.duration_us / 1e6, False

@@ -162,7 +162,8 @@ class StandardInput:
             format: of ``BYTE_FORMATS``, where no header names it.
             stream: standard input unless given.
         """
-        self._stream = sys.stdin.buffer if stream is None else stream
+        # without its buffer, whose lock a thread that still waits for bytes would hold when the process ends
+        self._stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer) if stream is None else stream
         self._closed = threading.Event()
         header, self._begun = self._header()
         _refuse_files(header, self._begun)

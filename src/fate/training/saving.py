@@ -55,12 +55,13 @@ class Checkpoints(Callback):
     def save(self, trainer: Trainer, module: TrainingModule) -> None:
         """Write both files; where that fails, the last good ones stay and training goes on."""
         self.guard.look()
-        draft = self.run.folder / ".last.ckpt.part"
+        checkpoint = Path(os.path.realpath(self.run.checkpoint))  # where it is a link, its file is replaced
+        draft = checkpoint.with_name(".last.ckpt.part")
         try:
             self._write(trainer, draft)
             if trainer.is_global_zero:
                 _to_disk(draft)
-                os.replace(draft, self.run.checkpoint)
+                os.replace(draft, checkpoint)
                 save_model(module.teacher, self.run.folder / "last.safetensors", facts=self._facts(trainer))
         except (OSError, RuntimeError, FateError) as error:
             if isinstance(error, RuntimeError) and "file" not in str(error).lower():

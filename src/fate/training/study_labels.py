@@ -9,6 +9,7 @@ from typing import Any
 from fate.densify.checking import BESIDE, METHODS, SPANS
 from fate.densify.pictures import draw_over_scores
 from fate.training.study_table import StudyResult, seeds_in_words
+from fate.view.page import write_figure
 
 FIGURES = {"precision": "precision", "recall": "recall", "median_iou": "median IoU", "above_half": "IoU > 0.5"}
 #: What training draws on; of recorded sets, what can be known.
@@ -114,7 +115,7 @@ class LabelStudyResult(StudyResult):
             axes.set_xlabel("score of detections, at least")
         panels[0][0].legend(frameon=False)
         figure.suptitle(f"Detections at the times of {max(self.study.rates):g} Hz, from 50 ms each", fontsize=11)
-        figure.savefig(path, dpi=150)
+        write_figure(figure, path, dpi=150)
 
     def _known(self) -> Iterator[tuple[str, int, dict[str, Any]]]:
         """Row, seed and figures at the highest rate, of what was run."""

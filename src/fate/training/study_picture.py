@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fate.view.page import write_figure
+
 if TYPE_CHECKING:
     from fate.training.study_table import StudyResult
 
@@ -36,4 +38,4 @@ def draw_study(result: StudyResult, path: Path) -> None:
     axes.grid(alpha=0.3)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=9)
-    figure.savefig(path, dpi=150)
+    write_figure(figure, path, dpi=150)

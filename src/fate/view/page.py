@@ -10,10 +10,8 @@ import base64
 import html
 import io
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,6 +20,7 @@ from PIL import Image
 
 from fate.errors import FateError
 from fate.text import encodable
+from fate.whole_files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -131,25 +130,11 @@ class Page:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the page; whole or not at all."""
-        target = Path(path)
-        if not target.parent.is_dir():
-            raise FateError(f"{path}: the folder {target.parent} does not exist; make it first")
-        draft: Path | None = None
-        try:
-            handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-            draft = Path(name)
-            with open(handle, "w", encoding="utf-8") as file:
-                file.write(self.html())
-            mask = os.umask(0)  # temporary files are private; this one gets the mode a new file would have had
-            os.umask(mask)
-            draft.chmod(0o666 & ~mask)
-            os.replace(draft, target)
-        except OSError as error:
-            raise FateError(f"{path}: cannot be written ({error.strerror or error})") from None
-        finally:
-            if draft is not None:
-                draft.unlink(missing_ok=True)
+        """Write the page, whole or not at all; ``"-"`` is standard output.
+
+        A file name in the text that is not valid Unicode is shown with its bytes escaped.
+        """
+        write_whole(path, self.html().encode("utf-8", "backslashreplace"), text=True)
 
 
 #: Colours of plots that are readable on white and on the dark ground of the page.
@@ -178,6 +163,13 @@ def plot(width: float = 4.6, height: float = 2.9) -> tuple[Figure, Any]:
     axes.grid(True, color=PLOT_INK, alpha=0.25, linewidth=0.5)
     axes.set_axisbelow(True)
     return figure, axes
+
+
+def write_figure(figure: Figure, path: str | os.PathLike[str], dpi: int) -> None:
+    """Write a matplotlib figure as a PNG file, at once or not at all."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi)
+    write_whole(path, buffer.getvalue())
 
 
 def log_axis(axis: Any, subs: tuple[int, ...] = (1, 2, 5)) -> None:

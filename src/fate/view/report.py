@@ -25,7 +25,7 @@ from fate.text import encodable, significant
 from fate.view.frames import DetectionFrame
 from fate.view.rendering import VideoClock
 from fate.view.report_data import measure_event_rate, report_data
-from fate.whole_files import write_whole
+from fate.whole_files import find_target, write_whole
 
 __all__ = ["measure_event_rate", "write_report"]
 
@@ -75,13 +75,12 @@ def write_report(
     target = Path(path)
     if target.suffix.lower() not in (".html", ".htm"):
         raise FateError(f"{path}: a report is a page; give a name that ends in .html")
-    if not target.parent.is_dir():
-        raise FateError(f"{path}: the folder {target.parent} does not exist; make it first")
+    beside = find_target(path, text=True).kind == "file"  # next to a device or in a pipe there is no place for a video
     if (video is None) != (clock is None):
         raise FateError("a video and its clock belong together; give write_report both, or neither")
     data = report_data(frames, clock=clock, classes=classes, event_rate=event_rate, hz=hz, latency_ms=latency_ms)
     data["title"], data["summary"] = title, _plain(summary)
-    player, packed = _player(target, video, embed_limit) if video is not None else ("", "")
+    player, packed = _player(target, video, embed_limit if beside else None) if video is not None else ("", "")
     body = [
         f"<header><div><h1>{_text(title)}</h1>{_paragraph(lead, 'soft')}</div>"
         '<button id="theme" type="button">Dark colours</button></header><main>',
@@ -103,18 +102,19 @@ def write_report(
         + f'\n<script type="application/json" id="data">{_json(data)}</script>{packed}'
         f"\n<script>\n{_asset('report.js')}</script>\n</body></html>\n"
     )
-    write_whole(target, page.encode("utf-8"))
+    write_whole(target, page.encode("utf-8", "backslashreplace"), text=True)
 
 
 # ---- the video ------------------------------------------------------------------------------------------------------
 
 
-def _player(target: Path, video: str | os.PathLike[str] | bytes, limit: int) -> tuple[str, str]:
+def _player(target: Path, video: str | os.PathLike[str] | bytes, limit: int | None) -> tuple[str, str]:
     """The player, and a script tag with the video where it is small enough to be put into the page."""
     source = None if isinstance(video, bytes) else Path(video)
     try:
         size = len(video) if isinstance(video, bytes) else Path(video).stat().st_size
-        content = (video if isinstance(video, bytes) else Path(video).read_bytes()) if size <= limit else b""
+        embedded = limit is None or size <= limit
+        content = (video if isinstance(video, bytes) else Path(video).read_bytes()) if embedded else b""
     except OSError as error:
         raise FateError(f"{source}: the video cannot be read ({error.strerror}); write it before its report") from None
     if content:

@@ -22,6 +22,7 @@ from fate.events.events import Events
 from fate.view.drawing import Palette, class_colour, palette_of
 from fate.view.frames import DetectionFrame, EventSource, FrameLookup, class_name
 from fate.view.rendering import EventSurface
+from fate.whole_files import Draft, find_target
 
 #: What a command says before it opens the viewer.
 TELEMETRY = (
@@ -90,21 +91,21 @@ def show_recording(
         if draft is None:
             stream.spawn(default_blueprint=_blueprint(rerun, colours))
         else:
-            stream.save(draft, default_blueprint=_blueprint(rerun, colours))
+            stream.save(draft.path, default_blueprint=_blueprint(rerun, colours))
         scene = _Scene(rerun, stream, recording, colours, classes, threshold)
         scene.set_up()
         kept = [frame for frame in lookup.frames if start <= frame.t_us <= end]
         scene.log(kept, start, end, acc_us, step_us, max_events)
         stream.flush()
-        if draft is not None and save is not None:
+        if draft is not None:
             stream.disconnect()
-            os.replace(draft, save)
+            draft.commit()
     except OSError as error:
         raise FateError(f"{save}: cannot be written ({error.strerror or error})") from None
     finally:
         if draft is not None:
             stream.disconnect()
-            draft.unlink(missing_ok=True)
+            draft.discard()
     return Shown(scene.points, scene.left_out, len(kept), scene.boxes)
 
 
@@ -117,16 +118,13 @@ def _rerun() -> Any:
         ) from None
 
 
-def _draft_of(save: str | os.PathLike[str] | None) -> Path | None:
+def _draft_of(save: str | os.PathLike[str] | None) -> Draft | None:
     """Where a file grows until it is whole."""
     if save is None:
         return None
-    target = Path(save)
-    if target.suffix.lower() != ".rrd":
+    if Path(save).suffix.lower() != ".rrd":
         raise FateError(f"{save}: the viewer's files end in .rrd; give such a name")
-    if not target.parent.is_dir():
-        raise FateError(f"{save}: the folder {target.parent} does not exist; make it first")
-    return target.with_name(f".{target.stem}.{os.getpid()}.part.rrd")
+    return Draft(find_target(save, seeks=True))
 
 
 def _blueprint(rerun: Any, colours: Palette) -> Any:

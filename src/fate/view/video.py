@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.errors import FateError
+from fate.whole_files import Draft, find_target
 
 QUALITY = 20  # x264's constant rate factor: 0 is lossless, 51 the worst; at 20 single event pixels stay single
 
@@ -37,33 +38,26 @@ class VideoWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str], fps: float, size: tuple[int, int]) -> None:
-        self.path = Path(os.path.realpath(path))
         self.size = size
         self.frames = 0
-        if self.path.suffix.lower() != ".mp4":
+        if Path(path).suffix.lower() != ".mp4":
             raise FateError(f"{path}: videos are written as MP4; give a name that ends in .mp4")
-        if not self.path.parent.is_dir():
-            raise FateError(f"{path}: the folder {self.path.parent} does not exist; make it first")
-        if self.path.is_dir():
-            raise FateError(f"{path}: is a folder; give the name of a file")
+        target = find_target(path, seeks=True)
+        self.path = target.path
         if not 0 < fps <= 1000:
             raise FateError(f"a video of {fps} frames a second was asked for; expected more than 0 and at most 1000")
         if not (0 < size[0] <= 8192 and 0 < size[1] <= 8192):
             raise FateError(
                 f"frames of (height, width) = {tuple(size)} were asked for; each side must be 1 to 8192 pixels"
             )
-        try:
-            handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.", suffix=".part")
-        except OSError as error:
-            raise FateError(f"{path}: cannot be written ({error.strerror})") from None
-        os.close(handle)
-        self.temporary = Path(name)
+        self._draft = Draft(target)
+        self.temporary = self._draft.path
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115  (what ffmpeg says; a pipe could fill up)
         try:
             self._process = self._start(fps)
         except BaseException:
             self._complaints.close()
-            self.temporary.unlink(missing_ok=True)
+            self._draft.discard()
             raise
 
     def _start(self, fps: float) -> subprocess.Popen[bytes]:
@@ -118,10 +112,7 @@ class VideoWriter:
             pipe.close()
             if self._process.wait() != 0:
                 raise self._failure()
-            mask = os.umask(0)  # temporary files are private; this one gets the mode a new file would have had
-            os.umask(mask)
-            self.temporary.chmod(0o666 & ~mask)
-            os.replace(self.temporary, self.path)
+            self._draft.commit()
         except OSError as error:
             raise self._failure(error.strerror or str(error)) from None
         finally:
@@ -151,7 +142,7 @@ class VideoWriter:
             with suppress(OSError):  # what was held back cannot be written: it is not wanted either
                 self._process.stdin.close()
         self._complaints.close()
-        self.temporary.unlink(missing_ok=True)
+        self._draft.discard()
 
     def __enter__(self) -> Self:
         return self
