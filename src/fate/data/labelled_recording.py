@@ -105,10 +105,10 @@ class LabelledRecording:
         """Exact boxes at 200 Hz, likewise; None where the recording has none."""
         if self.truth_file is None:
             return None
-        raw = read_box_file(self.truth_file, self.full_sensor)
+        raw = read_box_file(self.truth_file, self.full_sensor, self.class_map.by_id)
         whole = load_boxes(raw, str(self.truth_file), self.class_map, self.full_sensor, self.downscale, Clock())
         return whole.labels
 
     def read_label_file(self, path: Path) -> Labels:
         """The boxes as the file has them: its own classes, times and pixels of the camera."""
-        return read_box_file(path, self.full_sensor)
+        return read_box_file(path, self.full_sensor, self.class_map.by_id)

@@ -80,7 +80,7 @@ def draft_from_yaml(path: Path, split: str | None) -> Draft:
     name = document.text(document.top, "name") or path.stem
     sensor = document.sensor(document.top)
     downscale = document.made(check_downscale, document.top.get("downscale", 1))
-    return Draft(name, path.parent, "own", protocol, kept, document.classes(), sensor, downscale)
+    return Draft(name, path.parent, "own", protocol, kept, document.classes(), sensor, downscale, source=path)
 
 
 def _load(path: Path) -> dict[str, Any]:

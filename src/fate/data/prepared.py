@@ -48,7 +48,7 @@ class Prepared:
             classes: None for those of the public dataset.
             downscale: None for that of the public dataset, or that of the histograms.
         """
-        mapped = class_map(classes, public_kind(self.sensor))
+        mapped = class_map(classes, public_kind(self.sensor), str(self.manifest))
         if self.kind != "rvt":
             scale = downscale or PUBLIC_SETS[self.kind].downscale
             return tuple(self._recording(entry, mapped, scale) for entry in self.entries)

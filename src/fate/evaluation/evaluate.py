@@ -229,8 +229,12 @@ def _at_rate(recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels
 
 
 def _dense(recording: LabelledRecording) -> DenseTruth:
-    """Dense truth in the pixels that models see."""
-    truth = read_dense_truth(recording.truth_file or "")
+    """Dense truth in the classes of the dataset and in the pixels that models see."""
+    whole = read_dense_truth(recording.truth_file or "")
+    places, _ = recording.class_map.places(whole.labels)
+    keep = places >= 0
+    named = replace(whole.labels.select(keep), class_id=places[keep], classes=recording.class_map.names)
+    truth = DenseTruth(named, whole.visible[keep])
     if recording.downscale == 1:
         return truth
     small = {name: getattr(truth.labels, name) / recording.downscale for name in ("x1", "y1", "x2", "y2")}
