@@ -10,8 +10,9 @@ from fate.cli import arguments as args
 
 HELP = """Go through a public dataset once: check every file (sizes, hashes, boxes against events), make the time
 indexes that reading uses, and write DST/manifest.json. Nothing is converted or copied: SRC stays as it is, and DST
-holds only the manifest. What is missing or broken is named; the rest can be used. Run it again to check what has
-changed. Datasets can be used without this command; it finds faults before training does.
+holds only the manifest. What is missing or broken is named on the screen and in the manifest, and the command exits
+with 1 unless --allow-missing is given; the rest can be used. Run it again to check what has changed. Datasets can be
+used without this command; it finds faults before training does.
 
 gen1 and 1mpx are folders train, val and test with _td.dat and _bbox.npy files, rvt is RVT's preprocessed layout.
 
@@ -32,6 +33,9 @@ def prepare(
         str, typer.Argument(metavar="DST", help="A folder for the manifest; commands take it as dataset.")
     ],
     no_hash: Annotated[bool, typer.Option("--no-hash", help="Take no SHA-256 of the files.")] = False,
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="Accept a dataset that is incomplete: exit with 0.")
+    ] = False,
     workers: Annotated[
         int | None, typer.Option(min=1, max=256, help="Recordings to go through side by side; up to 4 by default.")
     ] = None,
@@ -39,7 +43,13 @@ def prepare(
     args.choice("KIND", kind, KINDS)
 
     from fate.data.prepare import prepare as go_through
+    from fate.errors import FateError
 
     with args.progress_bar("preparing") as update:
         done = go_through(kind, source, target, workers=workers, hashed=not no_hash, progress=update)
-    print(done.text())
+    print(done.text(), flush=True)
+    if done.missing and not allow_missing:
+        raise FateError(
+            f"{source}: the dataset is incomplete: {done.missing[0]} (faults in all: {len(done.missing)}); get what is"
+            " missing and run this again, or accept it with --allow-missing"
+        )

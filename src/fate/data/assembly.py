@@ -43,6 +43,7 @@ class Draft:
     downscale: int = 1
     wanted: Classes | None = None  #: what the user asked for: names of the dataset's classes, or names with ids
     source: Path | None = None  #: the YAML file that describes the dataset
+    findings: tuple[Finding, ...] = ()  #: what is wrong with it as far as that is known already
 
     @property
     def where(self) -> str:
@@ -70,7 +71,7 @@ class Seen(NamedTuple):
 
 def assemble(draft: Draft) -> Assembled:
     """Look at all files of a draft and make recordings of those that belong together."""
-    findings: list[Finding] = []
+    findings: list[Finding] = list(draft.findings)
     files = _without_twins(draft.files, findings)
     seen = look_at_all(files)
     findings += [
@@ -89,6 +90,8 @@ def assemble(draft: Draft) -> Assembled:
         entry, look = each.files.entry, each.look
         if look is None or look.sensor not in (None, sensor):
             continue
+        if look.cut:
+            findings.append(Finding("cut", f"{entry.name}: ends early: {look.cut}", entry.split))
         if each.label_fault:
             findings.append(
                 Finding("bad labels", f"{entry.name}: its labels are not used: {each.label_fault}", entry.split)

@@ -126,7 +126,7 @@ def _name_repairs(found: Examined, recording: Recording) -> None:
     if tally.back:
         found.fault("repaired", f"time goes back {tally.back} times; events are sorted when it is read")
     if tail:
-        found.fault("repaired", f"{tail}; all before is read")
+        found.fault("cut", f"ends early: {tail}; all before is read")
 
 
 def _examine_labels(found: Examined, path: Path | None, recording: Recording, kind: str) -> None:

@@ -12,15 +12,16 @@ own       any recordings with any labels: a YAML file, or a folder with ``classe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from fate.data.assembly import Draft, Files, look_at_all, sample_labels
 from fate.data.class_maps import GEN1, MPX, Classes
+from fate.data.findings import Finding
 from fate.data.layout import SPLITS, Entry, find_recordings
-from fate.data.listing import MANIFEST
+from fate.data.listing import MANIFEST, find_listing
 from fate.data.manifests import SIMULATED, Found, find_manifest
 from fate.data.references import GEN1_SENSOR, MPX_SENSOR
 from fate.errors import FateError
@@ -100,7 +101,23 @@ def _simulated(found: Found, path: Path, split: str | None, classes: Classes | N
     downscale = PUBLIC_SETS[profile].downscale if profile in PUBLIC_SETS else 1
     files = tuple(Files(entry) for entry in layout.entries)
     name = path.resolve().name
-    return Draft(name, layout.root, "sim", "sim", files, names, sensor, downscale, wanted=classes)
+    missing = tuple(_missing_files(path, split))
+    return Draft(
+        name, layout.root, "sim", "sim", files, names, sensor, downscale, wanted=classes, findings=missing
+    )  # fmt: skip
+
+
+def _missing_files(path: Path, split: str | None) -> Iterator[Finding]:
+    """Files of a simulated dataset that its manifest lists and that are gone or cut short; previews are no data."""
+    listing = find_listing(path.parent if path.name == MANIFEST else path, split)
+    if listing is None:
+        return
+    if listing.fault:
+        yield Finding("missing", listing.fault)
+    for file, fault in listing.missing():
+        if file.name.endswith(".mp4"):
+            continue
+        yield Finding("missing", f"{file.name}: {fault}", SPLITS.get(file.name.split("/")[0]))
 
 
 def _recognise(path: Path, entries: tuple[Entry, ...], classes: Classes | None) -> str:

@@ -76,13 +76,17 @@ class LabelledRecording:
     @cached_property
     def span(self) -> Span:
         """Known, or from the file: of DAT from its first and last record, else from its time index."""
+        return self.known_span or self.measure()[0]
+
+    def measure(self) -> tuple[Span, str]:
+        """The span, and what is missing at the end of the file (empty where nothing is, or the span was known)."""
         if self.known_span is not None:
-            return self.known_span
+            return self.known_span, ""
         looked = look_at(self.events_file, self.event_options)
         if looked.span is not None:
-            return looked.span
+            return looked.span, looked.cut
         with self.open() as reader:
-            return Span(reader.start_us, reader.end_us, reader.num_events)
+            return Span(reader.start_us, reader.end_us, reader.num_events), reader.cut
 
     def open(self) -> EventReader:
         """Open it for reading, in the pixels of :attr:`sensor`. The first time, its time index is made and kept."""

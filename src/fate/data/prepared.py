@@ -101,10 +101,10 @@ def read(found: Found) -> Prepared:
         if kind not in (*PUBLIC_SETS, "rvt") or any(each.kind not in KINDS for each in findings):
             raise ValueError(f"kind {kind!r}")
         root = source_folder(found.folder, source)
-        if not document["complete"]:
+        if not document.get("finished", document["complete"]):
             known = len(document["recordings"])
             sentence = f"{found.path}: fate prepare did not finish, and knows {known} recordings; run it again"
-            findings = (*findings, Finding("other", sentence))
+            findings = (*findings, Finding("missing", sentence))
         if sensor is None or not usable:
             raise FateError(f"{found.path}: lists no recording that can be used; see its faults, or prepare it again")
         made = Prepared(found.path, root, document["name"], kind, sensor, usable, findings)

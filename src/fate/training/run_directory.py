@@ -72,9 +72,18 @@ class RunDirectory:
         write_whole(settings, config.to_yaml().encode())
         return self.checkpoint.exists()
 
-    def describe(self, config: TrainConfig, recordings: Sequence[Any], device: str) -> None:
-        """Write down where and on what; a run that goes on over other data is refused."""
-        content = data_facts(recordings, config.strategy.labels)
+    def describe(
+        self, config: TrainConfig, recordings: Sequence[Any], device: str, faults: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write down where and on what; a run that goes on over other data is refused.
+
+        Args:
+            config: of the run.
+            recordings: to learn from.
+            device: ``"cpu"`` or ``"cuda"``.
+            faults: what is wrong with the data, which ``data.json`` keeps.
+        """
+        content = {**data_facts(recordings, config.strategy.labels), **(faults or {})}
         known = self.folder / "data.json"
         if known.exists() and self.checkpoint.exists():
             before = json.loads(known.read_text())
