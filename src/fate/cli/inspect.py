@@ -10,19 +10,23 @@ from fate.cli import arguments as args
 
 HELP = """What the events and boxes of a dataset are like, beside the real Gen1 and 1Mpx: rates, polarity, pillars in
 windows of 5, 10 and 50 ms, box sizes and speeds, and boxes that look wrong. DATASET is a folder of recordings with
-their labels, in any known layout, or one recording. Files of a simulated dataset are compared with its manifest, and
-its speeds and faults are those of its boxes at 200 Hz.
+their labels, in any known layout, a YAML file that describes one, or one recording. Files of a simulated dataset are
+compared with its manifest, and its speeds and faults are those of its boxes at 200 Hz.
 
 Example:
 
   fate inspect gen1 --split test
 
   fate inspect my-drives --report page.html --json figures.json
+
+  fate inspect dataset.yaml --split train
 """
 
 
 def inspect(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A folder of recordings, or one recording.")],
+    dataset: Annotated[
+        str, typer.Argument(metavar="DATASET", help="A folder of recordings, a YAML file, or one recording.")
+    ],
     split: Annotated[str | None, typer.Option(help="Only this part: train, val or test.")] = None,
     report: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write a page with plots and pictures (HTML).")
