@@ -43,8 +43,12 @@ class Clock:
     def __post_init__(self) -> None:
         if not isinstance(self.unit, str) or self.unit not in US_PER_UNIT:
             raise FateError(f"label_time_unit {self.unit!r} was given; expected one of {', '.join(US_PER_UNIT)}")
-        if not isinstance(self.offset_us, int) or isinstance(self.offset_us, bool):
-            raise FateError(f"label_offset_us {self.offset_us!r} was given; expected a whole number of microseconds")
+        whole = isinstance(self.offset_us, int) and not isinstance(self.offset_us, bool)
+        if not whole or abs(self.offset_us) > MAX_TIME_US:
+            raise FateError(
+                f"label_offset_us {self.offset_us!r:.40} was given; expected a whole number of microseconds, at most"
+                f" {MAX_TIME_US}"
+            )
 
     def convert(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
         """Times in µs on the clock of the events."""

@@ -195,7 +195,7 @@ def _earlier(kind: str, root: Path, home: Path) -> dict[str, dict[str, Any]]:
             raise FateError(
                 f"{path}: is of {document['kind']} in {document['source']['path']}; choose another folder, or delete it"
             )
-        return {entry["name"]: entry for entry in document["recordings"]}
+        return {entry["name"]: entry for entry in document["recordings"] if look.is_sound(entry)}
     except (LookupError, TypeError, AttributeError) as error:
         raise found.damaged(error) from error
 

@@ -23,6 +23,7 @@ from fate.evaluation.running import Run, predict
 from fate.evaluation.scores import Scores, evaluate_boxes
 from fate.evaluation.time_to_detection import DenseTruth, DetectionDelays, read_dense_truth, time_to_detection
 from fate.events.labels import Labels
+from fate.json_files import finite_number
 from fate.models.detector import Detector
 from fate.whole_files import write_whole
 
@@ -284,7 +285,9 @@ def _given(
     for part in parts:
         if "hz" not in part.facts and (hz is None or len(hz) != 1):
             raise FateError(f"{what}: does not say at which rate it was made; give that one rate, such as --hz 20")
-        by_rate.setdefault(float(part.facts.get("hz", (hz or (0.0,))[0])), []).append(part)
+        by_rate.setdefault(_rate(part.facts["hz"], what) if "hz" in part.facts else float((hz or (0,))[0]), []).append(
+            part
+        )
     rates = tuple(dict.fromkeys(float(rate) for rate in hz)) if hz else tuple(sorted(by_rate))
     missing = [rate for rate in rates if rate not in by_rate]
     if missing:
@@ -292,6 +295,17 @@ def _given(
         raise FateError(f"{what}: has predictions at {there} Hz; {missing[0]:g} Hz was asked for; give --hz {there}")
     spans = {recording.name: (recording.start_us, recording.end_us) for recording in recordings}
     return {rate: fit_predictions(merge_predictions(by_rate[rate]), spans) for rate in rates}
+
+
+def _rate(given: object, what: str | os.PathLike[str]) -> float:
+    """The rate that a file of predictions says it was made at."""
+    try:
+        rate = finite_number(given, "hz")
+    except FateError as error:
+        raise FateError(f"{what}: {error}; write the predictions again") from None
+    if not 0 < rate <= 1e6:
+        raise FateError(f"{what}: says it was made at {rate:g} Hz; expected more than 0; write the predictions again")
+    return rate
 
 
 def _write(folder: str | os.PathLike[str], predictions: Mapping[str, Labels], hz: float, shard: tuple[int, int],

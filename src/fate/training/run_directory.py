@@ -35,6 +35,7 @@ import fate
 from fate.code_version import git_hash
 from fate.densify.store import SAME, open_dense_labels
 from fate.errors import FateError
+from fate.json_files import read_object
 from fate.training.config import TrainConfig, make_config
 from fate.whole_files import write_whole
 
@@ -86,11 +87,11 @@ class RunDirectory:
         content = {**data_facts(recordings, config.strategy.labels), **(faults or {})}
         known = self.folder / "data.json"
         if known.exists() and self.checkpoint.exists():
-            before = json.loads(known.read_text())
-            if before["hash"] != content["hash"]:
+            before = read_object(known, "what a run was begun on; choose another --out")
+            if before.get("hash") != content["hash"]:
                 raise FateError(
-                    f"{self.folder}: this run was begun on other data ({before['recordings']} recordings, hash"
-                    f" {before['hash']}; now {content['recordings']}, {content['hash']}); choose another --out"
+                    f"{self.folder}: this run was begun on other data ({before.get('recordings')} recordings, hash"
+                    f" {before.get('hash')}; now {content['recordings']}, {content['hash']}); choose another --out"
                 )
         write_whole(known, json.dumps(content, indent=1).encode())
         write_whole(self.folder / "environment.json", json.dumps(environment(config, device), indent=1).encode())
@@ -134,7 +135,7 @@ class RunDirectory:
             try:
                 if json.loads(line)["step"] <= step:
                     kept.append(line)
-            except (ValueError, KeyError):  # half a line, from the moment of a crash
+            except (ValueError, KeyError, TypeError, RecursionError):  # half a line, from the moment of a crash
                 continue
         write_whole(path, "".join(f"{line}\n" for line in kept).encode())
 
