@@ -108,15 +108,17 @@ def _make(
         options = replace(chosen, smooth_us=0, bend=False) if as_detected else chosen
 
     from fate.densify.making import densify as run
+    from fate.densify.making import with_classes
     from fate.runtime.adapting import fit_dataset
     from fate.runtime.loading import load_trained
 
-    opened = _opened(dataset, split, kind)
+    trained = load_trained(model)
+    opened = with_classes(_opened(dataset, split, kind), trained.classes)
     with bad_usage():
         unknown = [name for name in _thresholds(sure) if name not in opened.classes]
         if unknown:
             raise FateError(f"--sure {unknown[0]}=…: {dataset} has {', '.join(opened.classes)}; expected one of these")
-    detector, note = fit_dataset(load_trained(model), opened.sensor, opened.name)
+    detector, note = fit_dataset(trained, opened.sensor, opened.name)
     if note:
         print(f"note: {note}", flush=True)
     with progress_bar("densifying") as update:

@@ -17,6 +17,7 @@ from fate.evaluation.frames import FrameCollector, Frames
 from fate.evaluation.protocols import Protocol
 from fate.events.events import Sensor
 from fate.events.labels import Labels
+from fate.formats.decoder import counted
 
 _NAMED = 3  # recordings that a note names
 
@@ -118,7 +119,7 @@ class Scores:
     def counts(self) -> str:
         """What was looked at, and what the filters dropped."""
         return (
-            f"{self.num_frames} frames of {self.num_recordings} recordings; "
+            f"{counted(self.num_frames, 'frame')} of {counted(self.num_recordings, 'recording')}; "
             f"truth: {_dropped(self.given_truth, self.truth_dropped)}; "
             f"predictions: {_dropped(self.given_predictions, self.predictions_dropped)}"
         )
@@ -283,7 +284,7 @@ def _notes(
     ):
         if names:
             listed = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
-            notes.append(f"{len(names)} recordings {meaning}: {listed}")
+            notes.append(f"{counted(len(names), 'recording')} {meaning}: {listed}")
     return tuple(notes)
 
 
@@ -293,4 +294,4 @@ def _figure(value: float | None) -> str:
 
 def _dropped(given: int, dropped: Mapping[str, int]) -> str:
     reasons = [f"{count} {REASONS[reason]}" for reason, count in dropped.items() if count]
-    return f"{given} boxes given, dropped " + (", ".join(reasons) if reasons else "none")
+    return f"{given} {'box' if given == 1 else 'boxes'} given, dropped " + (", ".join(reasons) if reasons else "none")
