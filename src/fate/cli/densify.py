@@ -112,8 +112,9 @@ def _make(
     from fate.runtime.adapting import fit_dataset
     from fate.runtime.loading import load_trained
 
+    opened = _opened(dataset, split, kind)
     trained = load_trained(model)
-    opened = with_classes(_opened(dataset, split, kind), trained.classes)
+    opened = with_classes(opened, trained.classes)
     with bad_usage():
         unknown = [name for name in _thresholds(sure) if name not in opened.classes]
         if unknown:
