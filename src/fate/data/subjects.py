@@ -84,7 +84,7 @@ def _renamed(labels: Labels, mapped: ClassMap) -> Labels:
         place if place >= 0 else behind[number]
         for place, number in zip(places.tolist(), labels.class_id.tolist(), strict=True)
     ]
-    return replace(labels, class_id=ids, classes=(*mapped.names, *shown))
+    return replace(labels, class_id=np.array(ids, np.int32), classes=(*mapped.names, *shown))
 
 
 def find_subjects(
