@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,24 @@ def test_labels_are_made_for_the_rates_given_and_gone_on_with(files: tuple[Path,
     code, text = run(model, folder, *options[:-1], "car=0.3")
     assert code == 1
     assert "options.thresholds.car was 0.2 and is 0.3" in text
+
+
+def test_a_folder_without_labels_takes_the_classes_of_the_model(files: tuple[Path, Path], tmp_path: Path) -> None:
+    model, folder = files
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for recording in fate.open_dataset(folder, kind="own"):
+        shutil.copy(recording.events_file, bare)
+    options = ("--without-truth", "--track-score", "0.15", "--sure", "car=0.2")
+    code, text = run(model, bare, "--out", tmp_path / "dense", "--hz", "40", *options)
+    assert code == 0, text
+    opened = open_dense_labels(tmp_path / "dense")
+    assert opened.classes == CLASSES
+    names = [recording.name for recording in fate.open_dataset(bare)]
+    boxes = [opened.labels(name, 40) for name in names]
+    assert len(names) == 3
+    assert sum(map(len, boxes)) > 0
+    assert {each.classes for each in boxes} == {CLASSES}
 
 
 def test_a_bundled_name_makes_labels_too(

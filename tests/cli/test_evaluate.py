@@ -16,6 +16,7 @@ from fate.errors import FateError
 from fate.evaluation.predictions import read_predictions, write_predictions
 from fate.models.checkpoints import save_model
 from fate.runtime import loading
+from tests.conftest import make_events
 from tests.models.small_detectors import small_detector
 
 
@@ -77,8 +78,10 @@ def test_the_truth_as_predictions_is_perfect_and_the_figures_are_kept(dataset: P
     assert code == 0, text
     assert "protocol custom" in text
     assert "| 20 | 100.00 | 100.00 | 100.00 | 100.0% |" in text
+    assert "labels   at 10 Hz (median of 2 recordings)" in text
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert figures["rates"][0]["scores"]["metrics"]["AP50:95"] == pytest.approx(1.0)
+    assert figures["label_hz"] == {"test/noise_0": 10.0, "test/noise_1": 10.0}
     assert (tmp_path / "figures.png").exists()
 
 
@@ -228,3 +231,25 @@ def test_reading_is_measured(dataset: Path) -> None:
     assert code == 0, text
     assert "| events | 20 | 0 |" in text
     assert run("bench", "data", str(dataset), "--workers", "1.5")[0] == 2
+
+
+def test_one_frame_and_one_object_are_told_as_such(tmp_path: Path) -> None:
+    """A share of one object is no figure: a good AP beside "missed 100 %" looks broken."""
+    fate.write_events(tmp_path / "a.h5", make_events(3_000, (24, 32)))
+    facts = {"classes": ("car",), "track_id": [7], "sensor": (24, 32)}
+    fate.write_labels(tmp_path / "a_bbox.npz", fate.Labels([700_000], [1], [1], [20], [22], [0], **facts))
+    times = [690_000, 695_000, 700_000]
+    exact = fate.Labels([700_000], [1], [1], [20], [22], [0], **facts, labelled_us=times)
+    fate.write_labels(tmp_path / "a_truth.npz", exact)
+    low = fate.Labels([700_000], [1], [1], [20], [22], [0], score=[0.2], classes=("car",), sensor=(24, 32))
+    write_predictions(tmp_path / "low.npz", {"a": low}, {"hz": 20})
+    code, text = run("evaluate", str(tmp_path / "low.npz"), str(tmp_path), "--kind", "own", "--json",
+                     str(tmp_path / "figures.json"))  # fmt: skip
+    assert code == 0, text
+    (row,) = [line for line in text.splitlines() if line.startswith("| 20 |")]
+    assert "100.00" in row
+    assert row.endswith("| – | – | – |")
+    assert "1 object came into view" in text
+    assert "1 frame of 1 recording;" in text
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert figures["rates"][0]["time_to_detection"]["missed"] == 1

@@ -12,6 +12,7 @@ from fate.cli import prepare as command
 from fate.data.prepare import KINDS
 from tests.cli.test_commands import fate
 from tests.conftest import make_events
+from tests.data.test_rvt_layout import write_sequence
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def source(tmp_path: Path) -> Path:
 
 def test_a_dataset_is_checked_and_what_is_broken_does_not_stop_it(source: Path, tmp_path: Path) -> None:
     (source / "train" / "b_td.dat").write_bytes(b"nothing of this kind")
-    done = fate("prepare", "gen1", source, tmp_path / "p", "--workers", "2")
+    done = fate("prepare", "gen1", source, tmp_path / "p", "--workers", "2", "--allow-missing")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     lines = done.stdout.splitlines()
@@ -37,7 +38,22 @@ def test_a_dataset_is_checked_and_what_is_broken_does_not_stop_it(source: Path, 
     assert lines[-1] == f"manifest written to {tmp_path / 'p' / 'manifest.json'}"
     with pytest.warns(UserWarning, match="1 of 2 recordings are left out"):
         assert [r.name for r in open_dataset(tmp_path / "p")] == ["train/a"]
-    assert fate("prepare", "gen1", source, tmp_path / "p", "--workers", "1").stdout == done.stdout
+    again = fate("prepare", "gen1", source, tmp_path / "p", "--workers", "1")
+    assert again.stdout == done.stdout
+    assert again.returncode == 1
+    assert "1457 of 1459" in again.stderr
+    assert "--allow-missing" in again.stderr
+    document = json.loads((tmp_path / "p" / "manifest.json").read_text())
+    assert document["complete"] is False
+    assert any(sentence.startswith("train/b: left out: ") for sentence in document["missing"])
+
+
+def test_a_whole_dataset_exits_with_0(tmp_path: Path) -> None:
+    write_sequence(tmp_path / "rvt" / "val" / "s")  # the number of sequences of RVT's layout is nowhere published
+    done = fate("prepare", "rvt", tmp_path / "rvt", tmp_path / "p")
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "p" / "manifest.json").read_text())
+    assert (document["complete"], document["missing"]) == (True, [])
 
 
 def test_hashes_can_be_left_out(source: Path, tmp_path: Path) -> None:

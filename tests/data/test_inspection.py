@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +16,13 @@ import pytest
 import typer
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
-from fate import Events, FateError, Labels, read_labels, write_events, write_labels
+from fate import Events, FateError, Labels, open_dataset, read_labels, write_events, write_labels
 from fate.cli.inspect import inspect as command
+from fate.cli.main import app
 from fate.data import inspect
+from fate.data.prepare import prepare
 from fate.data.references import ACTIVE, ON, RATE, RATE_INSIDE, ROWS, SILENT, Row
 from tests.conftest import REAL, make_events
 
@@ -338,3 +342,86 @@ def test_hand_drawn_boxes_on_a_real_street_hold_events(tmp_path: Path) -> None:
     assert not any(each.number for each in found.faults)
     assert found.figures["label_rate_hz"] == pytest.approx(25)
     assert found.reports[0].events.on_share == pytest.approx(41257 / 78830)
+
+
+# ---- datasets of one's own ----------------------------------------------------------------------------------------
+
+
+def own_dataset(folder: Path) -> Path:
+    """CSV events without a sensor and plain YOLO labels, each in a folder of its own; returns the YAML file."""
+    (folder / "events").mkdir(parents=True)
+    for name in ("one", "two"):
+        rows = [f"{1000 * n},{(7 * n) % 64},{(5 * n) % 48},{n % 2}" for n in range(900)]
+        (folder / "events" / f"{name}.csv").write_text("t,x,y,p\n" + "\n".join(rows))
+        (folder / "boxes" / name).mkdir(parents=True)
+        # milliseconds; a van of 32×24 px and a bike of 8×12 px
+        (folder / "boxes" / name / "400.txt").write_text("0 0.5 0.5 0.5 0.5\n2 0.25 0.25 0.125 0.25\n")
+    text = (
+        "classes: {bike: 2, van: 0}\nsensor: 64x48\nlabel_time_unit: ms\nrecordings:\n"
+        "- {events: events/one.csv, labels: boxes/one, split: train}\n"
+        "- {events: events/two.csv, labels: boxes/two, split: val}\n"
+    )
+    (folder / "mine.yaml").write_text(text)
+    return folder / "mine.yaml"
+
+
+def test_a_yaml_dataset_is_inspected_as_it_is_opened(tmp_path: Path) -> None:
+    path = own_dataset(tmp_path / "set")
+    found = inspect(path)
+    opened = open_dataset(path)
+    assert [report.entry.name for report in found.reports] == [recording.name for recording in opened]
+    assert all(report.labels is not None for report in found.reports)
+    assert {report.sensor for report in found.reports} == {(48, 64)}
+    sizes = {each.name: each.size[0].tolist() for each in found.classes}
+    assert sizes == {"van": [32.0, 24.0], "bike": [8.0, 12.0]}
+    assert found.remarks == []  # milliseconds became microseconds: labels lie inside the recordings
+    assert [report.entry.name for report in inspect(path, split="val").reports] == ["events/two"]
+    found.page(tmp_path / "page.html")
+    assert "van" in (tmp_path / "page.html").read_text()
+    path.rename(path.with_name("dataset.yaml"))
+    assert inspect(path.parent).to_dict()["figures"] == found.to_dict()["figures"]
+
+
+def test_the_command_takes_a_yaml_and_says_what_a_broken_one_lacks(tmp_path: Path) -> None:
+    path = own_dataset(tmp_path / "set")
+    done = CliRunner().invoke(app, ["inspect", str(path)], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "2 recordings, 2 with labels" in done.output
+    assert "van" in done.output
+    path.write_text(path.read_text().replace("classes", "clases"))
+    with pytest.raises(FateError, match=r"mine\.yaml: unknown key 'clases'"):
+        CliRunner().invoke(app, ["inspect", str(path)], catch_exceptions=False)
+
+
+def test_yolo_labels_of_a_plain_folder_use_the_size_of_the_recording_and_names_of_classes_txt(tmp_path: Path) -> None:
+    for name, sensor in (("known", (48, 64)), ("guessed", None)):
+        folder = tmp_path / name
+        folder.mkdir()
+        rows = [f"{1000 * n},{(7 * n) % 64},{(5 * n) % 48},{n % 2}" for n in range(900)]
+        if sensor is None:
+            (folder / "a.csv").write_text("t,x,y,p\n" + "\n".join(rows))
+        else:
+            write_events(folder / "a.h5", make_events(2000, sensor))
+        (folder / "a").mkdir()
+        (folder / "a" / "400000.txt").write_text("0 0.5 0.5 0.5 0.5\n1 0.25 0.25 0.125 0.25\n7 0.5 0.5 0.5 1\n")
+        (folder / "classes.txt").write_text("van\nbike\n")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = inspect(folder)
+        sizes = {each.name: each.size[0].tolist() for each in found.classes}
+        height, width = found.reports[0].sensor
+        assert (height, width) == (sensor or (128, 128))  # the smallest known camera that holds the events
+        assert sizes == {
+            "van": [width / 2, height / 2],
+            "bike": [width / 8, height / 4],
+            "id 7": [width / 2, height],
+        }
+        (remark,) = found.remarks
+        assert "id 7 (1)" in remark
+    with pytest.raises(FateError, match="--sensor WIDTHxHEIGHT"):
+        read_labels(tmp_path / "known" / "a")
+
+
+def test_a_prepared_dataset_is_inspected(tmp_path: Path, dataset: Path) -> None:
+    prepare("gen1", dataset, tmp_path / "prepared")
+    assert inspect(tmp_path / "prepared").figures == inspect(dataset).figures

@@ -70,7 +70,13 @@ def test_the_manifest_holds_what_the_files_hold(source: Path, tmp_path: Path) ->
     assert totals["all"]["events"] == 8000
     assert totals["all"]["boxes"] == {"car": 4, "pedestrian": 4}
     assert totals["all"]["bytes"] == sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
-    assert done.document["complete"]
+    assert done.document["finished"]
+    assert done.document["missing"] == [
+        "train: 1457 of 1459 published recordings are missing",
+        "val: 428 of 429 published recordings are missing",
+        "test: 469 of 470 published recordings are missing",
+    ]
+    assert not done.document["complete"]
     assert "train" in done.text()
 
 

@@ -140,16 +140,19 @@ def _make(
 
     find_weights(model)
     opened = _opened(dataset, split, kind)
+    chosen = pick_device(device)
+
+    from fate.densify.making import densify as run
+    from fate.densify.making import with_classes
+    from fate.runtime.adapting import fit_dataset
+
+    trained = load_trained(model)
+    opened = with_classes(opened, trained.classes)
     with args.bad_usage():
         unknown = [name for name in _thresholds(sure) if name not in opened.classes]
         if unknown:
             raise FateError(f"--sure {unknown[0]}=…: {dataset} has {', '.join(opened.classes)}; expected one of these")
-    chosen = pick_device(device)
-
-    from fate.densify.making import densify as run
-    from fate.runtime.adapting import fit_dataset
-
-    detector, note = fit_dataset(load_trained(model), opened.sensor, opened.name)
+    detector, note = fit_dataset(trained, opened.sensor, opened.name)
     if note:
         print(f"note: {note}", flush=True)
     with args.progress_bar("densifying") as update:

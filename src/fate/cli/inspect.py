@@ -11,19 +11,24 @@ from fate.cli import arguments as args
 SHORT_HELP = "Measure the events and labels of a dataset."
 HELP = """Measure the events and labels of a dataset and compare them with the real Gen1 and 1Mpx datasets: event
 rates, polarity, pillars in windows of 5, 10 and 50 ms, box sizes and speeds, and boxes that look wrong. DATASET is
-a folder of recordings with labels in any known layout, or one recording. The files of a simulated dataset are
-compared with its manifest; its box speeds and wrong boxes are measured on the exact boxes at 200 Hz.
+a folder of recordings with labels in any known layout, a YAML file that describes one, or one recording. The files of
+a simulated dataset are compared with its manifest; its box speeds and wrong boxes are measured on the exact boxes at
+200 Hz.
 
 Example:
 
   fate inspect gen1 --split test
 
   fate inspect my-drives --report page.html --json figures.json
+
+  fate inspect dataset.yaml --split train
 """
 
 
 def inspect(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A folder of recordings, or one recording.")],
+    dataset: Annotated[
+        str, typer.Argument(metavar="DATASET", help="A folder of recordings, a YAML file, or one recording.")
+    ],
     split: Annotated[str | None, typer.Option(help="Inspect only this split: train, val or test.")] = None,
     report: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write an HTML page with plots and pictures.")

@@ -39,6 +39,9 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build everything, try one step, print what to expect, and stop.")
     ] = False,
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="Train although files or boxes of the dataset are missing.")
+    ] = False,
 ) -> None:
     from fate.cli.arguments import step_bar
     from fate.training.config import read_config
@@ -49,8 +52,10 @@ def train(
         say(f"building {wanted.model.name}, reading {wanted.data.path}")  # before torch, which takes seconds to load
         from fate.training.plan import plan
 
-        for line in plan(wanted, progress=say).lines():
-            print(line)
+        planned = plan(wanted, progress=say)
+        for line in planned.lines():
+            print(line, flush=True)
+        planned.faults.refuse(allow_missing)
         return
     from fate.training.loop import train as run
     from fate.training.together import own_rank
@@ -59,7 +64,7 @@ def train(
     if own_rank() == 0:
         print(f"{folder}: {wanted.steps} steps; log.txt and metrics.jsonl in it say how it goes", file=sys.stderr)
     with step_bar("training") as show:
-        done = run(wanted, folder, show=show)
+        done = run(wanted, folder, show=show, allow_missing=allow_missing)
     if own_rank() != 0:  # the first of several processes speaks for all
         return
     if not done.finished:

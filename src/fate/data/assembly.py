@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from fate.data.box_files import Clock, box_file_fault, read_box_file
-from fate.data.class_maps import Classes, ClassMap, class_map
+from fate.data.class_maps import Classes, ClassMap, checked_names, class_map, plain
 from fate.data.event_files import EventOptions, Look, look_at
 from fate.data.findings import THREADS, Finding
 from fate.data.labelled_recording import LabelledRecording
@@ -38,9 +38,17 @@ class Draft:
     kind: str
     protocol: str
     files: tuple[Files, ...]
-    classes: Classes | None  #: None: those of the kind, else what label files say
+    classes: Classes | None  #: what the dataset says its classes are; None: those of the kind, or of the label files
     sensor: Sensor | None = None  #: the one to expect
     downscale: int = 1
+    wanted: Classes | None = None  #: what the user asked for: names of the dataset's classes, or names with ids
+    source: Path | None = None  #: the YAML file that describes the dataset
+    findings: tuple[Finding, ...] = ()  #: what is wrong with it as far as that is known already
+
+    @property
+    def where(self) -> str:
+        """What an error begins with."""
+        return str(self.source or self.root)
 
 
 class Assembled(NamedTuple):
@@ -63,7 +71,7 @@ class Seen(NamedTuple):
 
 def assemble(draft: Draft) -> Assembled:
     """Look at all files of a draft and make recordings of those that belong together."""
-    findings: list[Finding] = []
+    findings: list[Finding] = list(draft.findings)
     files = _without_twins(draft.files, findings)
     seen = look_at_all(files)
     findings += [
@@ -82,6 +90,8 @@ def assemble(draft: Draft) -> Assembled:
         entry, look = each.files.entry, each.look
         if look is None or look.sensor not in (None, sensor):
             continue
+        if look.cut:
+            findings.append(Finding("cut", f"{entry.name}: ends early: {look.cut}", entry.split))
         if each.label_fault:
             findings.append(
                 Finding("bad labels", f"{entry.name}: its labels are not used: {each.label_fault}", entry.split)
@@ -166,34 +176,68 @@ def choose_sensor(draft: Draft, usable: Sequence[Seen], findings: list[Finding])
 
 
 def _classes(draft: Draft, usable: Sequence[Seen], sensor: Sensor) -> ClassMap:
-    """The classes that were given, those of the kind, or those that a label file names."""
-    if draft.classes is not None or draft.kind in ("gen1", "1mpx"):
-        return class_map(draft.classes, draft.kind)
-    names, found = sample_labels([each.files.entry.labels for each in usable if not each.label_fault], sensor)
+    """The classes of the dataset, or those of them that the user asked for by name."""
+    wanted = draft.wanted
+    if isinstance(wanted, Mapping):
+        return class_map(wanted)
+    if draft.kind in ("gen1", "1mpx"):
+        return class_map(wanted, draft.kind, draft.where)
+    if draft.classes is not None:
+        return _selected(class_map(draft.classes), draft)
+    files = [each.files.entry.labels for each in usable if not each.label_fault]
+    names, found = sample_labels(files, sensor)
     if names is not None:
-        return class_map(names)
+        if wanted is not None and not {plain(name) for name in checked_names(wanted)} <= {plain(n) for n in names}:
+            names, _ = sample_labels(files, sensor, len(files))  # another file may have the name
+        return _selected(class_map(names), draft)
+    if wanted is not None:  # the label files have ids alone: the user's list says which id has which name
+        return class_map(wanted)
     ids = set().union(*found)
     if not ids:
         return class_map(())
     raise FateError(
-        f"{draft.root}: its labels have class ids ({', '.join(map(str, sorted(ids)[:10]))}) and no names; pass"
+        f"{draft.where}: its labels have class ids ({', '.join(map(str, sorted(ids)[:10]))}) and no names; pass"
         " classes=[...], or write one name a line into classes.txt in that folder"
     )
 
 
-def sample_labels(files: Sequence[Path | None], sensor: Sensor) -> tuple[tuple[str, ...] | None, list[set[int]]]:
-    """Class names of the first of some label files that has any, and the ids that occur in each."""
+def _selected(known: ClassMap, draft: Draft) -> ClassMap:
+    if draft.wanted is None or isinstance(draft.wanted, Mapping):
+        return known
+    return known.select(draft.wanted, draft.where)
+
+
+def sample_labels(
+    files: Sequence[Path | None], sensor: Sensor, number: int = SAMPLED
+) -> tuple[tuple[str, ...] | None, list[set[int]]]:
+    """Read some label files for their class names and ids.
+
+    Args:
+        files: label files; None for a recording without labels.
+        sensor: (height, width) of the camera.
+        number: how many of the files are read.
+
+    Returns:
+        The names that the files have, None where no file has names, and the ids that occur in each file. Names of the
+        first file come first; names that differ in spelling alone occur once.
+    """
     there = [file for file in files if file is not None]
-    step = max(1, len(there) // SAMPLED)
-    names, ids = None, list[set[int]]()
-    for file in there[::step][:SAMPLED]:
+    step = max(1, len(there) // max(number, 1))
+    first: tuple[str, ...] | None = None
+    others: dict[str, str] = {}
+    ids = list[set[int]]()
+    for file in there[::step][:number]:
         try:
             labels = read_box_file(file, sensor)
         except FateError:
             continue  # its recording's faults name it when it is read
-        names = names or labels.classes
+        first = first or labels.classes
+        others |= {plain(name): name for name in labels.classes or ()}
         ids.append(set(labels.class_id.tolist()))
-    return names, ids
+    if first is None or number <= SAMPLED:
+        return first, ids
+    own = {plain(name) for name in first}
+    return (*first, *(name for key, name in others.items() if key not in own)), ids
 
 
 def of_split(files: Sequence[Files], split: str | None) -> tuple[Files, ...]:

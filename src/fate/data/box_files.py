@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import zipfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from fate.data.class_maps import ClassMap
 from fate.data.label_statistics import MARGIN_PX
 from fate.errors import FateError, FormatError
 from fate.events.events import Sensor
+from fate.events.label_coco import category_ids
 from fate.events.label_files import read_labels
 from fate.events.label_npz import DAMAGE
 from fate.events.label_yolo import META_FILE
@@ -42,8 +43,12 @@ class Clock:
     def __post_init__(self) -> None:
         if not isinstance(self.unit, str) or self.unit not in US_PER_UNIT:
             raise FateError(f"label_time_unit {self.unit!r} was given; expected one of {', '.join(US_PER_UNIT)}")
-        if not isinstance(self.offset_us, int) or isinstance(self.offset_us, bool):
-            raise FateError(f"label_offset_us {self.offset_us!r} was given; expected a whole number of microseconds")
+        whole = isinstance(self.offset_us, int) and not isinstance(self.offset_us, bool)
+        if not whole or abs(self.offset_us) > MAX_TIME_US:
+            raise FateError(
+                f"label_offset_us {self.offset_us!r:.40} was given; expected a whole number of microseconds, at most"
+                f" {MAX_TIME_US}"
+            )
 
     def convert(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
         """Times in µs on the clock of the events."""
@@ -116,10 +121,32 @@ def small_sensor(full: Sensor, downscale: int) -> Sensor:
     return Sensor(-(-full.height // downscale), -(-full.width // downscale))
 
 
-def read_box_file(path: Path, full: Sensor) -> Labels:
-    """A label file of any format, as it is; ``full`` serves YOLO text, which divides by the size of the camera."""
+def read_box_file(path: Path, full: Sensor, by_id: bool = False) -> Labels:
+    """Read a label file of any format.
+
+    Args:
+        path: the file, or a folder of YOLO text.
+        full: (height, width) of the camera in pixels; YOLO text divides by it and may not know it.
+        by_id: whether classes were given by their ids. Class ids of a COCO file are then the category ids that it
+            holds; without this they count its categories from 0.
+    """
     plain_text = path.is_dir() and not (path / META_FILE).exists()
-    return read_labels(path, sensor=(full.height, full.width) if plain_text else None)
+    labels = read_labels(path, sensor=(full.height, full.width) if plain_text else None)
+    if not by_id or not is_json(path):
+        return labels
+    try:
+        ids = category_ids(path.read_bytes())
+    except FateError as error:
+        raise FormatError(f"{path}: {error}") from error
+    return labels if ids is None else replace(labels, class_id=np.array(ids, np.int32)[labels.class_id], classes=None)
+
+
+def is_json(path: Path) -> bool:
+    """Whether a file begins as JSON does."""
+    if path.is_dir():
+        return False
+    with path.open("rb") as file:
+        return file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
 
 
 def box_file_fault(path: Path) -> str:

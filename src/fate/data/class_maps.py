@@ -10,6 +10,7 @@ box files have none and are mapped by id.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -68,6 +69,32 @@ class ClassMap:
         places = np.array([table.get(number, -1) for number in present.tolist()], np.int32)
         return Mapped(places[np.searchsorted(present, labels.class_id)], unknown)
 
+    def select(self, wanted: Sequence[str], where: str, whose: str = "the dataset") -> ClassMap:
+        """Keep some classes, found by their names; the order of ``wanted`` gives the new class ids.
+
+        Args:
+            wanted: names among those of this map; case, hyphens and underscores do not matter.
+            where: the file or folder of the dataset, to begin an error with.
+            whose: what an error calls the owner of the names, such as ``"gen1"``.
+        """
+        places = {plain(name): place for place, name in enumerate(self.names)}
+        for name in checked_names(wanted):
+            if plain(name) not in places:
+                near = difflib.get_close_matches(plain(name), places, 1, 0.6)
+                hint = f"did you mean {self.names[places[near[0]]]!r}?" if near else "give names of this list"
+                raise FateError(
+                    f"{where}: class {name!r} was given; {whose} has {', '.join(self.names) or 'no classes'}; {hint}"
+                    " (a mapping from names to ids in the label files gives them names of your own)"
+                )
+        kept = {self.names[place]: self.ids[place] for place in (places[plain(name)] for name in wanted)}
+        left_out = {
+            number: name
+            for name, numbers in zip(self.names, self.ids, strict=True)
+            if name not in kept
+            for number in numbers
+        }
+        return _checked(kept, {**self.unused, **left_out}, self.by_id)
+
     def _table_by_name(self, names: tuple[str, ...]) -> tuple[dict[int, int], set[int], dict[int, str]]:
         """For a file with names: its ids to ours, its ids that are left out on purpose, and what it calls each."""
         ours = {plain(name): place for place, name in enumerate(self.names)}
@@ -77,31 +104,24 @@ class ClassMap:
         return table, unused, dict(enumerate(names))
 
 
-def class_map(classes: Classes | None, kind: str | None = None) -> ClassMap:
-    """What the label files of a dataset call its classes.
+def class_map(classes: Classes | None, kind: str | None = None, where: str = "classes") -> ClassMap:
+    """Make the class map of a dataset from its class names.
 
     Args:
-        classes: names in the order wanted, or names with their ids; None for those of ``kind``.
-        kind: ``"gen1"`` or ``"1mpx"``, whose ids are known; otherwise a name's place is its id.
+        classes: names in the order wanted, or names with their ids in the label files; None for the usual classes of
+            ``kind``.
+        kind: ``"gen1"`` or ``"1mpx"``, whose ids are known. For any other dataset the list itself says which id has
+            which name: the first name is id 0.
+        where: the file or folder of the dataset, to begin an error with.
     """
     known = PUBLIC.get(kind or "", {})
-    if classes is None:
-        classes = USED.get(kind or "", ())
     if isinstance(classes, Mapping):
         ids = {str(name): _ids(name, given) for name, given in classes.items()}
         return _checked(ids, unused={}, by_id=True)
-    names = checked_names(classes)
-    if not known:
-        return _checked({name: (place,) for place, name in enumerate(names)}, unused={})
-    spelled = {plain(name): name for name in known}
-    for name in names:
-        if plain(name) not in spelled:
-            raise FateError(
-                f"class {name!r} was given; {kind} has {', '.join(known)}; give some of those, or a mapping from names"
-                " to ids"
-            )
-    ids = {spelled[plain(name)]: (known[spelled[plain(name)]],) for name in names}
-    return _checked(ids, unused={number: name for name, number in known.items() if name not in ids})
+    if known:
+        whole = _checked({name: (number,) for name, number in known.items()}, unused={})
+        return whole.select(USED[kind or ""] if classes is None else classes, where, str(kind))
+    return _checked({name: (place,) for place, name in enumerate(checked_names(classes or ()))}, unused={})
 
 
 def plain(name: str) -> str:

@@ -140,7 +140,9 @@ def open_dataset(
             ``fate prepare`` has written.
         split: only ``"train"``, ``"val"`` or ``"test"``.
         kind: ``"gen1"``, ``"1mpx"``, ``"sim"``, ``"rvt"`` or ``"own"``, where it cannot be told from the files.
-        classes: names in the order wanted, or a mapping from names to the ids in the label files.
+        classes: names of the dataset's classes; only these are kept, and their order gives the class ids. Where the
+            label files have ids and nothing gives them names, the list names id 0, id 1 and so on. A mapping from names
+            to the ids in the label files replaces the names of the dataset.
         downscale: pixels along a side of those that become one; 2 for 1Mpx, else 1, unless given.
         sensor: (height, width) of the camera, for files that do not say.
 
@@ -157,7 +159,7 @@ def open_dataset(
     manifest = None if described else find_manifest(place)
     if described is not None:
         draft = own.draft_from_yaml(described, wanted)
-        draft = replace(draft, classes=draft.classes if classes is None else classes, sensor=size or draft.sensor)
+        draft = replace(draft, wanted=classes, sensor=size or draft.sensor)
         dataset = _of_draft(draft, scale)
     elif manifest is not None and manifest.format == PREPARED:
         dataset = _of_prepared(prepared.read(manifest), kind, classes, scale)

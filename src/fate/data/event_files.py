@@ -21,7 +21,7 @@ from fate.events.events import Events, Sensor
 from fate.events.window import Window
 from fate.formats.columns import Columns
 from fate.formats.opening import open_recording, open_source
-from fate.formats.recording import Recording
+from fate.formats.recording import Recording, describe_tail
 from fate.formats.source import Bookmark, EvenBlocks, Hints, Source
 
 #: A file with more of its events than this outside the sensor holds no events of it.
@@ -55,6 +55,7 @@ class Look(NamedTuple):
 
     sensor: Sensor | None  #: None where the file does not say
     span: Span | None  #: None where only going through the file would tell
+    cut: str = ""  #: what is missing at the end of the file; empty where nothing is, or nothing is known
 
 
 def look_at(path: Path, options: EventOptions) -> Look:
@@ -74,7 +75,7 @@ def look_at(path: Path, options: EventOptions) -> Look:
         _refuse_nonsense(path, source.sensor, first, last)
         start, end = int(first.t[0]), int(last.t[-1])
         span = Span(start, end + 1, even.num_events) if start <= end else None  # a counter that wrapped: ask the index
-        return Look(source.sensor, span)
+        return Look(source.sensor, span, describe_tail(source.tail(), source.format))
     finally:
         source.close()
 
@@ -145,6 +146,11 @@ class EventReader:
     def num_events(self) -> int:
         """Events that reading gives."""
         return self._recording.num_events
+
+    @property
+    def cut(self) -> str:
+        """What is missing at the end of the file; empty where nothing is."""
+        return describe_tail(self._recording.index().tail, self._recording.format)
 
     def read(self, start_us: int | None = None, end_us: int | None = None) -> Events:
         """Events with ``start_us <= t < end_us``; without bounds, all of them."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from fate.data.box_files import Clock, box_file_fault, load_boxes, read_box_file
 from fate.data.class_maps import PUBLIC, ClassMap, class_map
 from fate.data.event_files import EventOptions, check_recording, look_at
-from fate.data.findings import Finding, box_findings
+from fate.data.findings import KINDS, Finding, box_findings
 from fate.data.kinds import PUBLIC_SETS, public_kind
 from fate.data.label_statistics import label_statistics
 from fate.data.layout import Entry
@@ -126,7 +127,7 @@ def _name_repairs(found: Examined, recording: Recording) -> None:
     if tally.back:
         found.fault("repaired", f"time goes back {tally.back} times; events are sorted when it is read")
     if tail:
-        found.fault("repaired", f"{tail}; all before is read")
+        found.fault("cut", f"ends early: {tail}; all before is read")
 
 
 def _examine_labels(found: Examined, path: Path | None, recording: Recording, kind: str) -> None:
@@ -238,6 +239,65 @@ def hash_files(root: Path, states: dict[str, dict[str, Any]]) -> None:
                 state["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError:
             state["sha256"] = None
+
+
+def is_sound(entry: object) -> bool:
+    """Whether an entry of a manifest has all its parts, each of its type: a damaged one is examined again."""
+    if not isinstance(entry, dict) or not all(
+        key in entry and isinstance(entry[key], kinds) and (bool in kinds or not isinstance(entry[key], bool))
+        for key, kinds in _PARTS.items()
+    ):
+        return False
+    size, counts = entry["sensor"], (entry["downscale"], entry["num_events"], entry["labelled_times"])
+    return (
+        entry["split"] in (None, "train", "val", "test")
+        and (size is None or (size.keys() == {"height", "width"} and all(type(side) is int for side in size.values())))
+        and not (entry["readable"] and size is None)
+        and all(count >= 0 for count in counts)
+        and all(isinstance(number, int) for number in entry["boxes"].values())
+        and all(isinstance(fault, dict) and is_finding(fault) for fault in entry["faults"])
+        and all(isinstance(state, dict) and _is_state(state) for state in entry["files"].values())
+    )
+
+
+_PARTS: dict[str, tuple[type, ...]] = {
+    "name": (str,),
+    "split": (str, NoneType),
+    "events": (str,),
+    "labels": (str, NoneType),
+    "truth": (str, NoneType),
+    "readable": (bool,),
+    "labelled": (bool,),
+    "sensor": (dict, NoneType),
+    "says_sensor": (bool,),
+    "downscale": (int,),
+    "start_us": (int,),
+    "end_us": (int,),
+    "num_events": (int,),
+    "labelled_times": (int,),
+    "boxes": (dict,),
+    "faults": (list,),
+    "files": (dict,),
+}
+
+
+def is_finding(fault: dict[str, Any]) -> bool:
+    """Whether plain values are those of a :class:`Finding`."""
+    texts = isinstance(fault.get("kind"), str) and isinstance(fault.get("sentence"), str)
+    return (
+        texts
+        and fault.keys() == {"kind", "sentence", "split"}
+        and fault["kind"] in KINDS
+        and fault["split"] in (None, "train", "val", "test")
+    )
+
+
+def _is_state(state: dict[str, Any]) -> bool:
+    return (
+        state.keys() == {"bytes", "mtime_ns", "sha256"}
+        and all(type(state[key]) is int for key in ("bytes", "mtime_ns"))
+        and isinstance(state["sha256"], str | None)
+    )
 
 
 def unchanged(old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]], hashed: bool) -> bool:

@@ -34,9 +34,14 @@ KINDS = {
     "clock": "have labels outside the time of the events",
     "repaired": "have events that are dropped or sorted when they are read",
     "boxes": "have boxes that look wrong",
+    "cut": "end early",
     "missing": "are missing",
     "other": "have other faults",
 }
+
+
+#: Kinds of faults that make a dataset incomplete: files or boxes that it should have cannot be used.
+LACKING = ("damaged", "sensor", "bad labels", "class", "clock", "cut", "missing")
 
 
 class Finding(NamedTuple):
@@ -78,17 +83,19 @@ def check_recordings(
 
 def _check(recording: LabelledRecording) -> tuple[LabelledRecording | None, list[Finding]]:
     try:
-        recording = replace(recording, known_span=recording.span)
+        span, cut = recording.measure()
     except FateError as error:
         return None, [Finding("damaged", f"{recording.name}: left out: {error}", recording.split)]
+    recording = replace(recording, known_span=span)
+    before = [Finding("cut", f"{recording.name}: ends early: {cut}", recording.split)] if cut else []
     if not recording.labelled:
-        return recording, []
+        return recording, before
     try:
         boxes = recording.load_labels()
     except FateError as error:
         sentence = f"{recording.name}: its labels are not used: {error}"
-        return replace(recording, label_file=None), [Finding("bad labels", sentence, recording.split)]
-    found = box_findings(recording.name, recording.split, boxes)
+        return replace(recording, label_file=None), [*before, Finding("bad labels", sentence, recording.split)]
+    found = before + box_findings(recording.name, recording.split, boxes)
     if apart := _other_clock(recording, boxes.labels):
         found.append(Finding("clock", f"{recording.name}: {apart}", recording.split))
     return recording, found

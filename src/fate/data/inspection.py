@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fate.data import references
 from fate.data.inspection_page import Contents, build_page
 from fate.data.label_statistics import LabelStatistics
-from fate.data.layout import find_recordings
 from fate.data.listing import Comparison, find_listing
 from fate.data.references import Row
 from fate.data.reports import (
@@ -25,6 +24,7 @@ from fate.data.reports import (
     report_on,
 )
 from fate.data.statistics import EventStatistics, Fraction, Occupancy, PillarStatistics
+from fate.data.subjects import find_subjects
 from fate.errors import FateError
 from fate.formats.index import Progress
 
@@ -42,7 +42,6 @@ class Inspection:
     split: str | None
     reports: tuple[RecordingReport, ...]  #: one for each recording that could be read
     unreadable: tuple[str, ...]  #: a sentence for each recording that could not
-    options: dict[str, Any] = field(default_factory=dict, repr=False)  #: with which recordings were opened
     comparison: Comparison | None = None  #: with the manifest of a simulated dataset; None where there is none
 
     @property
@@ -176,7 +175,6 @@ class Inspection:
                 files="" if self.comparison is None else self.comparison.summary,
                 flags=self.flags,
                 remarks=self.remarks,
-                options=self.options,
             )
         ).save(path)
 
@@ -211,11 +209,11 @@ def inspect(
     """Look at a dataset of any known layout, or at one recording.
 
     Args:
-        dataset: a folder (see :mod:`fate.data.layout`), or a recording.
+        dataset: a folder (see :mod:`fate.data.layout`), a YAML file, a folder with a ``dataset.yaml``, or a recording.
         split: only ``"train"``, ``"val"`` or ``"test"``.
         windows: at most this many windows of each length, and labelled frames, in each recording.
         progress: called with (done, in all), in thousandths of a recording.
-        options: as for :func:`fate.open_recording`.
+        options: as for :func:`fate.open_recording`; they count before what a YAML file says.
 
     A recording that cannot be read is noted and left out; if none can be, that is an error. Where the simulator has
     left exact boxes beside the labels, speeds, track lives and faults are those of the exact boxes; where it has left a
@@ -226,27 +224,27 @@ def inspect(
     """
     if windows < 1:
         raise FateError(f"windows = {windows} was given; expected at least 1")
-    layout = find_recordings(dataset, split)
+    subjects = find_subjects(dataset, split, options)
     listing = find_listing(dataset, split)
     reports: list[RecordingReport] = []
     unreadable: list[str] = []
-    hashing = 0 if listing is None else HASHING * len(layout.entries)
-    total = 1000 * len(layout.entries) + hashing
+    hashing = 0 if listing is None else HASHING * len(subjects)
+    total = 1000 * len(subjects) + hashing
 
     def share_of(done: int, part: int) -> Fraction:
         return lambda share: progress(done + round(part * share), total) if progress else None
 
     comparison = None if listing is None else listing.compare(share_of(0, hashing))
-    for index, entry in enumerate(layout.entries):
+    for index, subject in enumerate(subjects):
         share = share_of(hashing + 1000 * index, 1000)
         try:
-            reports.append(report_on(entry, windows=windows, progress=share, options=options))
+            reports.append(report_on(subject, windows=windows, progress=share))
         except FateError as error:
             unreadable.append(str(error))
     if not reports:
         more = f" (and {len(unreadable) - 1} more like it)" if len(unreadable) > 1 else ""
         raise FateError(f"no recording can be read; {unreadable[0]}{more}")
-    return Inspection(str(dataset), split, tuple(reports), tuple(unreadable), options, comparison)
+    return Inspection(str(dataset), split, tuple(reports), tuple(unreadable), comparison)
 
 
 def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], left: int = 1) -> str:

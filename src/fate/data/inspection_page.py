@@ -12,8 +12,6 @@ from fate.data import references
 from fate.data.label_statistics import LOOK_BACK_US
 from fate.data.reports import ClassBoxes, FaultCount, RecordingReport
 from fate.data.statistics import MAX_EVENTS
-from fate.events.label_files import read_labels
-from fate.formats.opening import open_recording
 from fate.view.drawing import Picture, draw_boxes, draw_events, enlargement
 from fate.view.page import PLOT_COLOURS, PLOT_INK, Cell, Page, log_axis, plot
 
@@ -38,7 +36,6 @@ class Contents:
     files: str
     flags: tuple[str, ...]
     remarks: list[str]
-    options: dict[str, Any]
 
 
 def build_page(contents: Contents) -> Page:
@@ -48,7 +45,7 @@ def build_page(contents: Contents) -> Page:
         page.paragraph(_sentence(contents.verdict))
     page.heading("Sample frames")
     page.paragraph(f"Events of {LOOK_BACK_US // 1000} ms: light is ON, blue is OFF; boxes as labelled at the end.")
-    images, captions = _samples(contents.reports, contents.options)
+    images, captions = _samples(contents.reports)
     page.pictures(images, captions)
     page.heading("Beside real data")
     page.table(contents.header, [[*row[:-1], _marked(row[-1])] for row in contents.rows])
@@ -119,22 +116,22 @@ def _recording_row(report: RecordingReport) -> tuple[str, ...]:
 # ---- pictures ---------------------------------------------------------------------------------------------------
 
 
-def _samples(reports: Sequence[RecordingReport], options: dict[str, Any]) -> tuple[list[Picture], list[str]]:
+def _samples(reports: Sequence[RecordingReport]) -> tuple[list[Picture], list[str]]:
     """One frame each of recordings spread over the dataset; of a single recording, several."""
     chosen = [reports[index] for index in _evenly(len(reports), SAMPLES)]
     each = max(1, SAMPLES // len(chosen))
     images, captions = [], []
     for report in chosen:
-        for image, caption in _frames(report, each, options):
+        for image, caption in _frames(report, each):
             images.append(image)
             captions.append(caption)
     return images, captions
 
 
-def _frames(report: RecordingReport, count: int, options: dict[str, Any]) -> list[tuple[Picture, str]]:
+def _frames(report: RecordingReport, count: int) -> list[tuple[Picture, str]]:
     """Frames at labelled times, those with boxes first choice, else spread over the recording."""
-    labels = read_labels(report.boxes_file) if report.boxes_file is not None else None
-    with open_recording(report.entry.events, **(options | {"sensor": report.sensor})) as recording:
+    labels = report.read_boxes()
+    with report.subject.open(report.sensor) as recording:
         start, end = recording.start_us, recording.end_us
         times: list[int] = []
         if labels is not None:

@@ -12,15 +12,16 @@ own       any recordings with any labels: a YAML file, or a folder with ``classe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from fate.data.assembly import Draft, Files, look_at_all, sample_labels
-from fate.data.class_maps import GEN1, MPX, PUBLIC, Classes, checked_names, plain
+from fate.data.class_maps import GEN1, MPX, Classes
+from fate.data.findings import Finding
 from fate.data.layout import SPLITS, Entry, find_recordings
-from fate.data.listing import MANIFEST
+from fate.data.listing import MANIFEST, find_listing
 from fate.data.manifests import SIMULATED, Found, find_manifest
 from fate.data.references import GEN1_SENSOR, MPX_SENSOR
 from fate.errors import FateError
@@ -67,9 +68,10 @@ def draft_of(path: Path, split: str | None, kind: str | None, classes: Classes |
     listed = classes_file(path if path.is_dir() else path.parent) if kind in (None, "own") else None
     chosen = kind or ("own" if listed else _recognise(path, layout.entries, classes))
     if chosen == "own":
-        return Draft(name, layout.root, "own", "custom", files, listed if classes is None else classes, sensor)
+        return Draft(name, layout.root, "own", "custom", files, listed, sensor, wanted=classes)
     public = PUBLIC_SETS[chosen]
-    return Draft(name, layout.root, chosen, chosen, files, classes, sensor or public.sensor, public.downscale)
+    size = sensor or public.sensor
+    return Draft(name, layout.root, chosen, chosen, files, None, size, public.downscale, wanted=classes)
 
 
 def classes_file(folder: Path) -> tuple[str, ...] | None:
@@ -98,19 +100,24 @@ def _simulated(found: Found, path: Path, split: str | None, classes: Classes | N
         raise found.damaged(error) from error
     downscale = PUBLIC_SETS[profile].downscale if profile in PUBLIC_SETS else 1
     files = tuple(Files(entry) for entry in layout.entries)
-    chosen = (
-        classes if isinstance(classes, Mapping) else _chosen(found.folder, names if classes is None else classes, names)
-    )
-    return Draft(path.resolve().name, layout.root, "sim", "sim", files, chosen, sensor, downscale)
+    name = path.resolve().name
+    missing = tuple(_missing_files(path, split))
+    return Draft(
+        name, layout.root, "sim", "sim", files, names, sensor, downscale, wanted=classes, findings=missing
+    )  # fmt: skip
 
 
-def _chosen(folder: Path, wanted: Sequence[str], names: tuple[str, ...]) -> dict[str, int]:
-    """Some names of a manifest with their ids, which are their places there."""
-    places = {plain(name): place for place, name in enumerate(names)}
-    for name in checked_names(wanted):
-        if plain(name) not in places:
-            raise FateError(f"{folder}: class {name!r} was given; this dataset has {', '.join(names)}")
-    return {names[places[plain(name)]]: places[plain(name)] for name in wanted}
+def _missing_files(path: Path, split: str | None) -> Iterator[Finding]:
+    """Files of a simulated dataset that its manifest lists and that are gone or cut short; previews are no data."""
+    listing = find_listing(path.parent if path.name == MANIFEST else path, split)
+    if listing is None:
+        return
+    if listing.fault:
+        yield Finding("missing", listing.fault)
+    for file, fault in listing.missing():
+        if file.name.endswith(".mp4"):
+            continue
+        yield Finding("missing", f"{file.name}: {fault}", SPLITS.get(file.name.split("/")[0]))
 
 
 def _recognise(path: Path, entries: tuple[Entry, ...], classes: Classes | None) -> str:
@@ -122,10 +129,6 @@ def _recognise(path: Path, entries: tuple[Entry, ...], classes: Classes | None) 
     kind = public_kind(sensor)
     if kind is None or sensor is None:
         return "own"
-    if classes is not None and not isinstance(classes, Mapping):
-        known = {plain(name) for name in PUBLIC[kind]}
-        if not all(plain(str(name)) in known for name in classes):
-            return "own"
     names, found = sample_labels([each.files.entry.labels for each in some if not each.label_fault], sensor)
     if names is not None:
         return "own"

@@ -106,7 +106,7 @@ def label_statistics(
     return LabelStatistics(
         num_boxes=len(labels),
         num_times=len(labels.labelled_us),
-        rate_hz=_rate_hz(labels),
+        rate_hz=label_rate_hz(labels),
         class_id=labels.class_id,
         size=(boxes[:, 2:] - boxes[:, :2]).astype(np.float32),
         boxes_per_time=last - first,
@@ -117,11 +117,11 @@ def label_statistics(
         checked=found.checked,
         counts={kind: len(rows) for kind, rows in found.rows.items()},
         faults=found.worst(10),
-        truth_hz=None if truth is None else _rate_hz(truth),
+        truth_hz=None if truth is None else label_rate_hz(truth),
     )
 
 
-def _rate_hz(labels: Labels) -> float:
+def label_rate_hz(labels: Labels) -> float:
     """Labelled times a second, from the median step; 0 with fewer than two."""
     steps = np.diff(labels.labelled_us)
     return 1e6 / float(np.median(steps)) if len(steps) else 0.0
@@ -129,7 +129,7 @@ def _rate_hz(labels: Labels) -> float:
 
 def _rows_within(span_us: int, labels: Labels) -> int:
     """How many steps between labelled times fit into ``span_us``, at least one."""
-    return max(1, round(span_us * _rate_hz(labels) / 1e6))
+    return max(1, round(span_us * label_rate_hz(labels) / 1e6))
 
 
 def track_speeds(labels: Labels, apart: int = 1) -> tuple[NDArray[np.float32], NDArray[np.intp]]:

@@ -76,13 +76,17 @@ class LabelledRecording:
     @cached_property
     def span(self) -> Span:
         """Known, or from the file: of DAT from its first and last record, else from its time index."""
+        return self.known_span or self.measure()[0]
+
+    def measure(self) -> tuple[Span, str]:
+        """The span, and what is missing at the end of the file (empty where nothing is, or the span was known)."""
         if self.known_span is not None:
-            return self.known_span
+            return self.known_span, ""
         looked = look_at(self.events_file, self.event_options)
         if looked.span is not None:
-            return looked.span
+            return looked.span, looked.cut
         with self.open() as reader:
-            return Span(reader.start_us, reader.end_us, reader.num_events)
+            return Span(reader.start_us, reader.end_us, reader.num_events), reader.cut
 
     def open(self) -> EventReader:
         """Open it for reading, in the pixels of :attr:`sensor`. The first time, its time index is made and kept."""
@@ -105,10 +109,10 @@ class LabelledRecording:
         """Exact boxes at 200 Hz, likewise; None where the recording has none."""
         if self.truth_file is None:
             return None
-        raw = read_box_file(self.truth_file, self.full_sensor)
+        raw = read_box_file(self.truth_file, self.full_sensor, self.class_map.by_id)
         whole = load_boxes(raw, str(self.truth_file), self.class_map, self.full_sensor, self.downscale, Clock())
         return whole.labels
 
     def read_label_file(self, path: Path) -> Labels:
         """The boxes as the file has them: its own classes, times and pixels of the camera."""
-        return read_box_file(path, self.full_sensor)
+        return read_box_file(path, self.full_sensor, self.class_map.by_id)

@@ -59,6 +59,18 @@ class Listing:
     files: tuple[ListedFile, ...]
     fault: str = ""  #: a sentence
 
+    def missing(self) -> Iterator[tuple[ListedFile, str]]:
+        """Files that are gone or cut short, and what is wrong with each; sizes are looked at, no file is read."""
+        for file in self.files:
+            path = self.manifest.parent / file.name
+            try:
+                size = path.stat().st_size if path.is_file() else None
+            except OSError as error:
+                yield file, f"cannot be read ({error.strerror})"
+                continue
+            if size is None or size < file.bytes:
+                yield file, _size_flag(size, file)
+
     def compare(self, progress: Fraction) -> Comparison:
         """Look at the size of every file, and at the hash of those that have the right one.
 
@@ -143,14 +155,10 @@ def _listed(name: str, facts: dict[str, Any]) -> ListedFile:
 
 def _flag(path: Path, file: ListedFile, report: Callable[[int], None]) -> str:
     """What is wrong with a file; empty where nothing is. ``report`` is called with the bytes that are done."""
-    listed = _bytes(file.bytes)
     try:
-        if not path.is_file():
-            return f"is missing; it is listed with {listed}"
-        size = path.stat().st_size
+        size = path.stat().st_size if path.is_file() else None
         if size != file.bytes:
-            kind = "is cut short" if size < file.bytes else "has changed"
-            return f"{kind}: it has {_bytes(size)} and is listed with {listed}"
+            return _size_flag(size, file)
         digest, done = hashlib.sha256(), 0
         with open(path, "rb") as content:
             while chunk := content.read(_CHUNK):
@@ -160,6 +168,15 @@ def _flag(path: Path, file: ListedFile, report: Callable[[int], None]) -> str:
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     return "" if digest.hexdigest() == file.sha256 else "has changed: its SHA-256 is not the one that is listed"
+
+
+def _size_flag(size: int | None, file: ListedFile) -> str:
+    """What a size in bytes that is not the listed one means; None for a file that is not there."""
+    listed = _bytes(file.bytes)
+    if size is None:
+        return f"is missing; it is listed with {listed}"
+    kind = "is cut short" if size < file.bytes else "has changed"
+    return f"{kind}: it has {_bytes(size)} and is listed with {listed}"
 
 
 def _bytes(number: int) -> str:

@@ -43,6 +43,9 @@ _CLOCK_KEYS = ("label_offset_us", "label_time_unit")
 TOP_KEYS = ("name", "classes", "recordings", "downscale", "protocol", *_EVENT_KEYS, *_CLOCK_KEYS)
 RECORDING_KEYS = ("events", "labels", "truth", "split", "name", *_EVENT_KEYS, *_CLOCK_KEYS)
 Made = TypeVar("Made")
+OWN_SPLITS = ("train", "val", "test")
+#: Keys of the YAML files in which ultralytics describes datasets of images.
+IMAGE_KEYS = {"path", "train", "val", "test", "names", "nc"}
 PROTOCOLS = ("custom", "gen1", "1mpx", "sim")
 
 
@@ -62,6 +65,11 @@ def draft_from_yaml(path: Path, split: str | None) -> Draft:
         split: keep only ``"train"``, ``"val"`` or ``"test"``.
     """
     document = _Document(path, _load(path))
+    if "recordings" not in document.top and len(IMAGE_KEYS & document.top.keys()) > 1:
+        document.fail(
+            "describes a dataset of images, as ultralytics does (keys such as path, train, names); FATE's YAML lists"
+            " recordings of events: classes: [car], recordings: [{events: drive.raw, labels: drive.json, split: train}]"
+        )
     document.refuse_unknown(document.top, TOP_KEYS, "at the top")
     if "recordings" not in document.top:
         document.fail("has no recordings; list them, or name a folder for each split")
@@ -80,7 +88,14 @@ def draft_from_yaml(path: Path, split: str | None) -> Draft:
     name = document.text(document.top, "name") or path.stem
     sensor = document.sensor(document.top)
     downscale = document.made(check_downscale, document.top.get("downscale", 1))
-    return Draft(name, path.parent, "own", protocol, kept, document.classes(), sensor, downscale)
+    return Draft(name, path.parent, "own", protocol, kept, document.classes(), sensor, downscale, source=path)
+
+
+def _expected_split(given: object) -> str:
+    """What to write instead of an unknown split."""
+    text = given.lower() if isinstance(given, str) else ""
+    near = [SPLITS[text]] if text in SPLITS else difflib.get_close_matches(text, OWN_SPLITS, 1, 0.6)
+    return f"did you mean {near[0]!r}?" if near else "expected train, val or test"
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -140,13 +155,13 @@ class _Document:
     def _folders(self, given: Mapping[Any, Any]) -> Iterable[Files]:
         """``{train: folder, val: [folder, folder]}``"""
         for split, folders in given.items():
-            if split not in SPLITS:
-                self.fail(f"recordings names the split {split!r}; expected train, val or test")
+            if split not in OWN_SPLITS:
+                self.fail(f"recordings names the split {split!r}; {_expected_split(split)}")
             for folder in folders if isinstance(folders, list) else [folders]:
                 place = self._path(folder, f"of the split {split!r}")
-                for entry in find_recordings(place).entries:
-                    named = entry.name if entry.name.split("/")[0] == SPLITS[split] else f"{SPLITS[split]}/{entry.name}"
-                    whole = Entry(named, SPLITS[split], entry.events, entry.labels, entry.truth)
+                for entry in self.made(find_recordings, place).entries:
+                    named = entry.name if entry.name.split("/")[0] == split else f"{split}/{entry.name}"
+                    whole = Entry(named, split, entry.events, entry.labels, entry.truth)
                     yield Files(whole, self._options({}), self._clock({}))
 
     def _recording(self, given: Mapping[Any, Any], where: str) -> Files:
@@ -154,12 +169,12 @@ class _Document:
         if "events" not in given:
             self.fail(f"events is missing {where}; give the file of the recording")
         split = given.get("split")
-        if split is not None and (not isinstance(split, str) or split not in SPLITS):
-            self.fail(f"split is {split!r} {where}; expected train, val or test")
+        if split is not None and split not in OWN_SPLITS:
+            self.fail(f"split is {split!r} {where}; {_expected_split(split)}")
         events = self._path(given["events"], where)
         labels, truth = (self._path(given[key], where) if given.get(key) else None for key in ("labels", "truth"))
         name = self.text(given, "name") or self._name(events)
-        entry = Entry(name, None if split is None else SPLITS[split], events, labels, truth)
+        entry = Entry(name, split, events, labels, truth)
         return Files(entry, self._options(given), self._clock(given))
 
     def _name(self, events: Path) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 from fate import __version__
 from fate.data import examination as look
 from fate.data.class_maps import PUBLIC
-from fate.data.findings import Finding, sentences
+from fate.data.findings import LACKING, Finding, sentences
 from fate.data.kinds import PUBLIC_SETS
 from fate.data.layout import find_recordings
 from fate.data.listing import MANIFEST
@@ -52,6 +52,11 @@ class Preparation:
         """A sentence for each fault, long lists of one kind cut short."""
         return sentences(Finding(**each) for each in self.document["faults"])
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """A sentence for each fault that makes the dataset incomplete."""
+        return tuple(self.document["missing"])
+
     def rows(self) -> list[tuple[str, ...]]:
         """A table: heads, one row for each split, and one for all."""
         totals = self.document["totals"]
@@ -68,6 +73,8 @@ class Preparation:
             for row in rows
         ]
         faults = [f"fault: {sentence}" for sentence in self.faults] or ["nothing is missing or broken"]
+        if self.missing:
+            faults.append(f"the dataset is incomplete: {len(self.missing)} of these faults leave something out")
         hashed = "" if self.document["hashed"] else ", without hashes"
         return "\n".join([*lines, "", *faults, "", f"manifest written to {self.folder / MANIFEST}{hashed}"])
 
@@ -125,7 +132,7 @@ def prepare(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FateWarning)  # repairs of single recordings are among the faults
         run.go(work, threads)
-    return Preparation(home, run.document(complete=True))
+    return Preparation(home, run.document(finished=True))
 
 
 def check_workers(workers: int | None) -> int:
@@ -188,7 +195,7 @@ def _earlier(kind: str, root: Path, home: Path) -> dict[str, dict[str, Any]]:
             raise FateError(
                 f"{path}: is of {document['kind']} in {document['source']['path']}; choose another folder, or delete it"
             )
-        return {entry["name"]: entry for entry in document["recordings"]}
+        return {entry["name"]: entry for entry in document["recordings"] if look.is_sound(entry)}
     except (LookupError, TypeError, AttributeError) as error:
         raise found.damaged(error) from error
 
@@ -230,13 +237,13 @@ class _Run:
                     if self.progress:
                         self.progress(finished, max(total, 1))
                     if time.monotonic() - saved > SAVE_EVERY_S:
-                        write_manifest(self.home, self.document(complete=False))
+                        write_manifest(self.home, self.document(finished=False))
                         saved = time.monotonic()
             except BaseException:
                 pool.shutdown(wait=True, cancel_futures=True)
-                write_manifest(self.home, self.document(complete=False))
+                write_manifest(self.home, self.document(finished=False))
                 raise
-        write_manifest(self.home, self.document(complete=True))
+        write_manifest(self.home, self.document(finished=True))
 
     def _one(self, task: _Task, states: dict[str, dict[str, Any]]) -> dict[str, Any]:
         """The entry of a recording: that of an earlier run where nothing has changed since."""
@@ -249,8 +256,12 @@ class _Run:
             look.hash_files(self.root, states)
         return entry | {"files": states}
 
-    def document(self, complete: bool) -> dict[str, Any]:
-        """The manifest as it is now; what holds for the whole is worked out anew."""
+    def document(self, finished: bool) -> dict[str, Any]:
+        """The manifest as it is now; what holds for the whole is worked out again.
+
+        Args:
+            finished: whether all recordings were looked at. ``"complete"`` says more: that nothing is missing.
+        """
         entries = [self.done[name] for name in sorted(self.done)]
         sensor, downscale = self._common(entries)
         findings = [Finding(**fault) for entry in entries for fault in entry["faults"]]
@@ -266,7 +277,9 @@ class _Run:
                 findings.append(_other_sensor(entry, sensor))
             listed.append(entry | {"usable": fits})
         totals = _totals(listed, [*PUBLIC.get(self.kind, {})])
-        missing = self._missing(totals) if complete else ()
+        unpublished = self._missing(totals) if finished else ()
+        faults = [*unpublished, *self.findings, *findings]
+        missing = [each.sentence for each in faults if each.kind in LACKING]
         return {
             "format": PREPARED,
             "schema": SCHEMAS[PREPARED],
@@ -274,11 +287,13 @@ class _Run:
             "kind": self.kind,
             "name": self.root.name,
             "source": {"path": str(self.root), "from_here": _relative(self.root, self.home)},
-            "complete": complete,
+            "finished": finished,
+            "complete": finished and not missing,
+            "missing": missing,
             "hashed": self.hashed,
             "sensor": sensor,
             "totals": totals,
-            "faults": [each._asdict() for each in (*missing, *self.findings, *findings)],
+            "faults": [each._asdict() for each in faults],
             "recordings": listed,
         }
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from fate.data.class_maps import Classes, ClassMap, class_map
 from fate.data.event_files import EventOptions, Span
-from fate.data.findings import KINDS, Finding
+from fate.data.examination import is_finding, is_sound
+from fate.data.findings import Finding
 from fate.data.kinds import PUBLIC_SETS, public_kind
 from fate.data.labelled_recording import LabelledRecording
 from fate.data.manifests import Found
@@ -48,7 +49,7 @@ class Prepared:
             classes: None for those of the public dataset.
             downscale: None for that of the public dataset, or that of the histograms.
         """
-        mapped = class_map(classes, public_kind(self.sensor))
+        mapped = class_map(classes, public_kind(self.sensor), str(self.manifest))
         if self.kind != "rvt":
             scale = downscale or PUBLIC_SETS[self.kind].downscale
             return tuple(self._recording(entry, mapped, scale) for entry in self.entries)
@@ -95,16 +96,18 @@ def read(found: Found) -> Prepared:
     document = found.document
     try:
         sensor = Sensor.of((document["sensor"]["height"], document["sensor"]["width"])) if document["sensor"] else None
-        findings = tuple(Finding(each["kind"], each["sentence"], each["split"]) for each in document["faults"])
+        findings = tuple(Finding(**each) for each in document["faults"] if is_finding(each))
         usable = tuple(entry for entry in document["recordings"] if entry["usable"])
+        if len(findings) < len(document["faults"]) or not all(map(is_sound, document["recordings"])):
+            raise ValueError("a recording or a fault in it is not as fate prepare writes them")
         kind, source = document["kind"], document["source"]
-        if kind not in (*PUBLIC_SETS, "rvt") or any(each.kind not in KINDS for each in findings):
+        if kind not in (*PUBLIC_SETS, "rvt"):
             raise ValueError(f"kind {kind!r}")
         root = source_folder(found.folder, source)
-        if not document["complete"]:
+        if not document.get("finished", document["complete"]):
             known = len(document["recordings"])
             sentence = f"{found.path}: fate prepare did not finish, and knows {known} recordings; run it again"
-            findings = (*findings, Finding("other", sentence))
+            findings = (*findings, Finding("missing", sentence))
         if sensor is None or not usable:
             raise FateError(f"{found.path}: lists no recording that can be used; see its faults, or prepare it again")
         made = Prepared(found.path, root, document["name"], kind, sensor, usable, findings)

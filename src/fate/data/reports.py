@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,23 +15,28 @@ from fate.data.label_statistics import FAULTS, Fault, LabelStatistics, label_sta
 from fate.data.layout import Entry
 from fate.data.misfits import misfits
 from fate.data.statistics import EventStatistics, Fraction, PillarStatistics, event_statistics
+from fate.data.subjects import Subject
 from fate.errors import FateError
-from fate.events.label_files import read_labels
+from fate.events.events import Sensor
 from fate.events.labels import Labels
-from fate.formats.opening import open_recording
 
 
 @dataclass(frozen=True)
 class RecordingReport:
     """What was found in one recording."""
 
-    entry: Entry
+    subject: Subject  #: the recording and its files, to be read again
     format: str
     events: EventStatistics
     labels: LabelStatistics | None  #: None where it has none
     classes: tuple[str, ...] | None  #: names by class id, where they are known
     notes: tuple[str, ...] = ()  #: sentences about what does not fit together
-    boxes_file: Path | None = None  #: whose boxes are counted; those of the simulator's truth where there is no other
+    boxes_from: str | None = None  #: ``"labels"``, or ``"truth"`` where there are no others; whose boxes are counted
+
+    @property
+    def entry(self) -> Entry:
+        """Its name, split and files."""
+        return self.subject.entry
 
     @property
     def sensor(self) -> tuple[int, int]:
@@ -42,44 +47,60 @@ class RecordingReport:
         """A name to show."""
         return self.classes[class_id] if self.classes and class_id < len(self.classes) else f"class {class_id}"
 
+    def read_boxes(self) -> Labels | None:
+        """The boxes that are counted, read again; None where there are none."""
+        if self.boxes_from is None:
+            return None
+        size = Sensor(*self.sensor)
+        return self.subject.read_labels(size) if self.boxes_from == "labels" else self.subject.read_truth(size)
 
-def report_on(entry: Entry, *, windows: int, progress: Fraction, options: dict[str, Any]) -> RecordingReport:
+
+def report_on(subject: Subject, *, windows: int, progress: Fraction) -> RecordingReport:
     """Open a recording and its labels, and measure both.
 
     Args:
-        entry: from :func:`fate.data.layout.find_recordings`.
+        subject: from :func:`fate.data.subjects.find_subjects`.
         windows: at most this many windows of each length, and labelled frames, are looked at.
         progress: called with the share that is done.
-        options: as for :func:`fate.open_recording`.
     """
-    with open_recording(entry.events, **options) as recording:
+    with subject.open() as recording:
         events = event_statistics(recording, windows=windows, progress=lambda share: progress(0.7 * share))
         notes: list[str] = []
-        labels = _read(entry.labels, "labels", notes)  # without them the events are worth a look all the same
-        truth = _read(entry.truth, "exact boxes", notes)
+        # without labels the events are worth a look all the same
+        labels = _read(subject.read_labels, recording.sensor, "labels", notes)
+        truth = _read(subject.read_truth, recording.sensor, "exact boxes", notes)
         boxes = truth if labels is None else labels
         if boxes is None:
             progress(1.0)
-            return RecordingReport(entry, recording.format, events, None, None, tuple(notes))
+            return RecordingReport(subject, recording.format, events, None, None, tuple(notes))
         measured = label_statistics(
             recording, boxes, truth=truth, frames=windows, progress=lambda share: progress(0.7 + 0.3 * share)
         )
         progress(1.0)
         classes = names_of(boxes, recording.sensor, truth)
-        notes += misfits(entry.name, recording, boxes, truth)
-        file = entry.truth if labels is None else entry.labels
-        return RecordingReport(entry, recording.format, events, measured, classes, tuple(notes), file)
+        notes += _unknown_classes(subject, boxes)
+        notes += misfits(subject.entry.name, recording, boxes, truth)
+        source = "truth" if labels is None else "labels"
+        return RecordingReport(subject, recording.format, events, measured, classes, tuple(notes), source)
 
 
-def _read(path: Path | None, what: str, notes: list[str]) -> Labels | None:
+def _read(read: Callable[[Sensor], Labels | None], sensor: Sensor, what: str, notes: list[str]) -> Labels | None:
     """A label file; what cannot be read is noted."""
-    if path is None:
-        return None
     try:
-        return read_labels(path)
+        return read(sensor)
     except FateError as error:
         notes.append(f"{what} not read: {error}")
         return None
+
+
+def _unknown_classes(subject: Subject, labels: Labels) -> list[str]:
+    """Boxes of classes that the dataset does not have, which training would not see."""
+    if subject.class_map is None or labels.classes is None:
+        return []
+    known = len(subject.class_map.names)
+    counts = Counter(labels.classes[number] for number in labels.class_id.tolist() if number >= known)
+    listed = ", ".join(f"{name} ({count})" for name, count in counts.items())
+    return [f"{subject.entry.name}: boxes of classes that the dataset does not name: {listed}"] if counts else []
 
 
 def names_of(labels: Labels, sensor: tuple[int, int], truth: Labels | None = None) -> tuple[str, ...] | None:

@@ -150,7 +150,7 @@ def assemble_sequences(root: Path, split: str | None, classes: Classes | None, d
     kind = public_kind(sensor)
     if kind is None and classes is None:
         raise FateError(f"{root}: its histograms are of a {sensor} sensor, neither Gen1 nor 1Mpx; pass classes=[...]")
-    mapped = class_map(classes, kind)
+    mapped = class_map(classes, kind, str(root))
     scale = Counter(one.downscale for one in sequences if one.full_sensor == sensor).most_common(1)[0][0]
     recordings = []
     for one in sequences:

@@ -169,8 +169,7 @@ def check_labels(
         told = None if progress is None else _part_of(progress, number, len(rates))
         found, curves[rate] = _at_rate(folder, dataset, used, rate, bool(exact), told)
         rows += found
-    options = folder.manifest["options"]
-    sure = {name: options["thresholds"].get(name, options["other_threshold"]) for name in folder.classes}
+    sure = folder.thresholds
     order = {span: place for place, span in enumerate((*SPANS, BESIDE))}
     rows.sort(key=lambda row: order[row.span])
     return LabelCheck(str(folder.root), dataset.name, len(used), tuple(rows), curves, sure)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 import fate
+from fate.data.class_maps import class_map
 from fate.data.clips import Grid
 from fate.data.dataset import Dataset, sharded
 from fate.data.label_rules import LabelRules, label_rules
@@ -72,7 +73,7 @@ def densify(
 
     Args:
         detector: trained on the classes and the sensor of the dataset.
-        dataset: or one split of it.
+        dataset: or one split of it. One without labels and class names takes the classes of the detector.
         out: a folder, new or begun with the same detector, dataset and options.
         hz: rates.
         options: how detections become labels.
@@ -83,6 +84,7 @@ def densify(
         progress: is told the share that is done.
     """
     chosen = options or TrackletOptions()
+    dataset = with_classes(dataset, detector.classes)
     rates = _checked(detector, dataset, hz)
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise FateError(f"device {device} was given; torch finds no GPU here; give cpu")
@@ -216,6 +218,15 @@ class _Finisher:
         made = dense_labels(predictions, truth, grid, times_in(grid, recording.end_us, predictions), hz, self.options)
         made = self.rules.apply(made, split=recording.split, downscale=recording.downscale)
         return Labels.concatenate([made, truth])
+
+
+def with_classes(dataset: Dataset, classes: Sequence[str]) -> Dataset:
+    """The dataset with the classes of a detector where it names none itself: recordings that nobody has labelled."""
+    if dataset.classes or any(recording.labelled for recording in dataset.recordings):
+        return dataset
+    mapped = class_map(classes)
+    recordings = tuple(replace(recording, class_map=mapped) for recording in dataset.recordings)
+    return replace(dataset, classes=mapped.names, recordings=recordings)
 
 
 def truth_of(recording: LabelledRecording, dataset: Dataset) -> Labels:

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fate.errors import FateError
+from fate.errors import FateError, FormatError
 from fate.events.label_files import read_labels, write_labels
 from fate.events.labels import Labels
+from fate.json_files import finite_number, list_of, names_of, object_of, read_json, whole_number
 from fate.whole_files import write_whole
 
 FORMAT, VERSION = "fate-dense-labels", 1
@@ -50,6 +51,16 @@ class DenseLabels:
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, by id."""
         return tuple(self.manifest["dataset"]["classes"])
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """The score from which on a detection was sure, by class."""
+        options = self.manifest["options"]
+        try:
+            known, other = object_of(options.get("thresholds"), "thresholds"), options.get("other_threshold")
+            return {name: finite_number(known.get(name, other), f"threshold of {name}") for name in self.classes}
+        except FormatError as error:
+            raise FormatError(f"{self.root / 'manifest.json'}: is damaged: {error}; make the labels again") from None
 
     def has(self, recording: str, hz: float) -> bool:
         """Whether the labels of a recording at a rate are there."""
@@ -160,15 +171,22 @@ def _inside(folder: Path, recording: str) -> Path:
 
 
 def _read_manifest(file: Path) -> dict[str, Any] | None:
-    """None where there is none."""
-    try:
-        manifest = json.loads(file.read_bytes())
-    except FileNotFoundError:
+    """The manifest, every part of it that is used later checked; None where there is no file."""
+    if not file.exists():
         return None
-    except (OSError, ValueError) as error:
-        raise FateError(f"{file}: cannot be read ({error}); expected the manifest of fate densify") from None
+    what = "the manifest of fate densify"
+    manifest = read_json(file, what)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise FateError(f"{file}: is no manifest of dense labels; expected a folder that fate densify has written")
-    if manifest.get("version", 0) > VERSION or not {*SAME, "rates"} <= manifest.keys():
-        raise FateError(f"{file}: is damaged, or of a newer FATE; update yours or make the labels again")
+        raise FormatError(f"{file}: is no manifest of dense labels; expected a folder that fate densify has written")
+    try:
+        if whole_number(manifest.get("version"), "version", 0, 2**31) > VERSION:
+            raise FormatError("is of a newer FATE")
+        for part in SAME:
+            object_of(manifest.get(part), part)
+        for hz in list_of(manifest.get("rates"), "rates"):
+            if not 0 < finite_number(hz, "a rate") <= 1e6:
+                raise FormatError(f"a rate is {hz} Hz; expected more than 0")
+        Labels.empty(classes=names_of(manifest["dataset"].get("classes"), "dataset.classes"))
+    except FateError as error:
+        raise FormatError(f"{file}: is damaged, or of a newer FATE: {error}; make the labels again") from None
     return manifest

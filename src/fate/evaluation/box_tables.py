@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.data.class_maps import plain
 from fate.errors import FateError
 from fate.evaluation.protocols import Protocol
 from fate.events.labels import Labels
@@ -158,9 +159,9 @@ def class_ids(
         return np.where(own < len(wanted), own, -1)
     if tuple(given) == tuple(wanted):
         return own
-    places = {name: place for place, name in enumerate(wanted)}
-    if not any(name in places for name in given):
+    places = {plain(name): place for place, name in enumerate(wanted)}
+    if not any(plain(name) in places for name in given):
         raise FateError(
             f"{whose}: classes {', '.join(given)} were given; expected some of {', '.join(wanted)}; rename them"
         )
-    return np.array([places.get(name, -1) for name in given], np.int64)[own]
+    return np.array([places.get(plain(name), -1) for name in given], np.int64)[own]

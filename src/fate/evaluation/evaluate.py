@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fate.data.clips import CANONICAL_HZ, Grid
 from fate.data.dataset import Dataset, sharded
+from fate.data.label_statistics import label_rate_hz
 from fate.data.labelled_recording import LabelledRecording
 from fate.errors import FateError
 from fate.evaluation.predictions import Predictions, fit_predictions, merge_predictions, read_predictions
@@ -23,11 +24,15 @@ from fate.evaluation.running import Run, predict
 from fate.evaluation.scores import Scores, evaluate_boxes
 from fate.evaluation.time_to_detection import DenseTruth, DetectionDelays, read_dense_truth, time_to_detection
 from fate.events.labels import Labels
+from fate.formats.decoder import counted
+from fate.json_files import finite_number
 from fate.models.detector import Detector
 from fate.whole_files import find_target, write_whole
 
 #: Kinds of datasets that are evaluated as Prophesee's toolbox does it.
 PUBLIC = ("gen1", "1mpx", "rvt")
+#: Objects that must come into view before a share of them, or a quantile of their delays, means anything.
+FEWEST_OBJECTS = 10
 #: At which detectors are measured, in windows a second.
 RATES = (20.0, 40.0, 80.0, 100.0, 200.0)
 
@@ -74,6 +79,7 @@ class Evaluation:
     protocol: Protocol  #: with the rule of times that goes with rates; ``rates[i].scores.protocol`` is that of one rate
     rates: tuple[AtRate, ...]
     notes: tuple[str, ...] = ()
+    label_hz: Mapping[str, float] = field(default_factory=dict)  #: labelled times a second, by recording
 
     def kept(self, at: AtRate, metric: str = "AP50:95") -> float | None:
         """The share of the 20 Hz figure that is left at a rate."""
@@ -96,6 +102,12 @@ class Evaluation:
         if dense:
             lines.append("idle: false positives a minute while nothing is to be seen.")
             lines.append("delay: ms from an object's being half visible to its first correct box; missed: never found.")
+            few = [rate.delays for rate in self.rates if rate.delays is not None and len(rate.delays) < FEWEST_OBJECTS]
+            if few:
+                lines.append(
+                    f"Delays and misses are not shown: {counted(len(few[0]), 'object')} came into view,"
+                    f" and fewer than {FEWEST_OBJECTS} say nothing; --json has the figures."
+                )
         lines += [f"{rate.hz:g} Hz: {rate.scores.counts()}" for rate in self.rates]
         said = [f"{rate.hz:g} Hz: {note}" for rate in self.rates for note in rate.scores.notes]
         return "\n".join([*lines, *(f"note: {note}" for note in (*self.notes, *said))])
@@ -110,8 +122,17 @@ class Evaluation:
                 lengths = {rate.scores.protocol.window_us for rate in self.rates}
                 length = f"{(lengths.pop() or 0) / 1000:g} ms" if len(lengths) == 1 else "1 / Hz"
                 lines[-1] = f"  windows  {length} of events, every 1 / Hz, stamped at their end"
+        lines.append(f"  labels   {self._label_rate()}")
         by = {rate.run.score for rate in self.rates if rate.run is not None and rate.run.score is not None}
         return lines + [f"  ranked   by {RANKED[score]}" for score in sorted(by)]
+
+    def _label_rate(self) -> str:
+        """How often the recordings are labelled, in words."""
+        rates = sorted(self.label_hz.values())
+        if not rates:
+            return "no recording has two labelled times, so they have no rate"
+        spread = f", {rates[0]:.3g} to {rates[-1]:.3g} Hz" if f"{rates[0]:.3g}" != f"{rates[-1]:.3g}" else ""
+        return f"at {float(np.median(rates)):.3g} Hz (median of {counted(len(rates), 'recording')}{spread})"
 
     def _cells(self, rate: AtRate, dense: bool) -> list[str]:
         scores, run = rate.scores, rate.run
@@ -127,10 +148,10 @@ class Evaluation:
         )
         cells.append("–" if run is None else f"{run.events_dropped / max(run.events, 1):.1%}")
         if dense:
-            delays = rate.delays
+            delays = rate.delays if rate.delays is not None and len(rate.delays) >= FEWEST_OBJECTS else None
             quantiles = [None if delays is None else delays.quantile_ms(share) for share in (0.5, 0.9)]
             cells += ["–" if value is None else f"{value:.0f}" for value in quantiles]
-            cells.append("–" if delays is None or not len(delays) else f"{delays.missed / len(delays):.1%}")
+            cells.append("–" if delays is None else f"{delays.missed / len(delays):.1%}")
         return cells
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,6 +160,7 @@ class Evaluation:
             "what": self.what,
             "dataset": self.dataset,
             "protocol": self.protocol.to_dict(),
+            "label_hz": dict(self.label_hz),
             "rates": [rate.to_dict() for rate in self.rates],
             "notes": list(self.notes),
         }
@@ -215,9 +237,10 @@ def evaluate(
             _write(predictions_to, predictions, rate, shard, what)
         applied = rules.at(rate, window_us) if run is not None else replace(rules.at(rate), window_us=None)
         found.append(_at_rate(recordings, truth, predictions, applied, dataset, rate, run))
-    name = what.description.get("name", "detector") if isinstance(what, Detector) else str(what)
+    shown = what.description.get("name", "detector") if isinstance(what, Detector) else str(what)
     rules = replace(rules, time_rule="nearest", tolerance_us=None)
-    return Evaluation(name, dataset.name, rules, tuple(found), tuple(dict.fromkeys(notes)))
+    label_hz = {name: rate for name, labels in truth.items() if (rate := label_rate_hz(labels))}
+    return Evaluation(shown, dataset.name, rules, tuple(found), tuple(dict.fromkeys(notes)), label_hz)
 
 
 def _at_rate(recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels], predictions: Mapping[str, Labels],
@@ -240,8 +263,12 @@ def _at_rate(recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels
 
 
 def _dense(recording: LabelledRecording) -> DenseTruth:
-    """Dense truth in the pixels that models see."""
-    truth = read_dense_truth(recording.truth_file or "")
+    """Dense truth in the classes of the dataset and in the pixels that models see."""
+    whole = read_dense_truth(recording.truth_file or "")
+    places, _ = recording.class_map.places(whole.labels)
+    keep = places >= 0
+    named = replace(whole.labels.select(keep), class_id=places[keep], classes=recording.class_map.names)
+    truth = DenseTruth(named, whole.visible[keep])
     if recording.downscale == 1:
         return truth
     small = {name: getattr(truth.labels, name) / recording.downscale for name in ("x1", "y1", "x2", "y2")}
@@ -291,7 +318,9 @@ def _given(
     for part in parts:
         if "hz" not in part.facts and (hz is None or len(hz) != 1):
             raise FateError(f"{what}: does not say at which rate it was made; give that one rate, such as --hz 20")
-        by_rate.setdefault(float(part.facts.get("hz", (hz or (0.0,))[0])), []).append(part)
+        by_rate.setdefault(_rate(part.facts["hz"], what) if "hz" in part.facts else float((hz or (0,))[0]), []).append(
+            part
+        )
     rates = tuple(dict.fromkeys(float(rate) for rate in hz)) if hz else tuple(sorted(by_rate))
     missing = [rate for rate in rates if rate not in by_rate]
     if missing:
@@ -299,6 +328,17 @@ def _given(
         raise FateError(f"{what}: has predictions at {there} Hz; {missing[0]:g} Hz was asked for; give --hz {there}")
     spans = {recording.name: (recording.start_us, recording.end_us) for recording in recordings}
     return {rate: fit_predictions(merge_predictions(by_rate[rate]), spans) for rate in rates}
+
+
+def _rate(given: object, what: str | os.PathLike[str]) -> float:
+    """The rate that a file of predictions says it was made at."""
+    try:
+        rate = finite_number(given, "hz")
+    except FateError as error:
+        raise FateError(f"{what}: {error}; write the predictions again") from None
+    if not 0 < rate <= 1e6:
+        raise FateError(f"{what}: says it was made at {rate:g} Hz; expected more than 0; write the predictions again")
+    return rate
 
 
 def _write(folder: str | os.PathLike[str], predictions: Mapping[str, Labels], hz: float, shard: tuple[int, int],

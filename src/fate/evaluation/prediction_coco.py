@@ -10,15 +10,14 @@ other names that label files know. Every image listed is a time at which the det
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fate.errors import FateError, FormatError
 from fate.events.label_coco import TIME_KEYS
 from fate.events.labels import Labels
+from fate.json_files import read_json
 
 RECORDING_KEYS = ("recording", "video", "sequence")
 
@@ -32,7 +31,7 @@ def read(path: Path, name: str, images: Path | None = None) -> tuple[dict[str, L
         images: the COCO file with images and categories, for a plain list of results.
     """
     document = _document(path)
-    listing = document if images is None else _document(images)
+    listing = document if images is None else _document(images, own=False)
     if isinstance(document, list):
         results = document
         if images is None:
@@ -65,7 +64,7 @@ class _Builder:
         self.places: dict[Any, tuple[str, int]] = {}  # recording and µs by image id
         self.times: dict[str, list[int]] = {}
         self.rows: dict[str, list[tuple[Any, ...]]] = {}
-        sizes: set[tuple[Any, Any]] = set()
+        sizes: set[tuple[int | None, int | None]] = set()
         taken: dict[tuple[str, int], Any] = {}
         for index, image in enumerate(images):
             identity = _identity(image.get("id"), f"image {index}")
@@ -80,9 +79,10 @@ class _Builder:
             self.places[identity] = place
             taken[place] = identity
             self.times.setdefault(place[0], []).append(place[1])
-            sizes.add((image.get("height"), image.get("width")))
+            sizes.add((_side(image, "height", identity), _side(image, "width", identity)))
         size = sizes.pop() if len(sizes) == 1 else (None, None)
-        self.sensor: tuple[Any, Any] | None = None if None in size else size
+        height, width = size
+        self.sensor = None if height is None or width is None else (height, width)
 
     def add(self, result: Any, positions: dict[Any, int], where: str) -> None:
         if not isinstance(result, dict):
@@ -130,6 +130,14 @@ def _recording(image: dict[str, Any], name: str) -> str:
     return name if folder == "." else folder.strip("/")
 
 
+def _side(image: dict[str, Any], side: str, identity: int | str) -> int | None:
+    """Height or width of an image in pixels; None where it does not say."""
+    value = image.get(side)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 65_536):
+        return value
+    raise FormatError(f"image {identity!r:.40} has {side} {value!r:.40}; expected whole pixels; fix it")
+
+
 def _time(image: dict[str, Any], where: str) -> int:
     key = next((key for key in TIME_KEYS if key in image), None)
     value = None if key is None else image[key]
@@ -159,12 +167,12 @@ def _entries(document: dict[str, Any], key: str, where: str) -> list[dict[str, A
     return entries
 
 
-def _document(path: Path) -> Any:
-    parse: Callable[[str], Any] = json.loads
+def _document(path: Path, own: bool = True) -> Any:
+    """The content of a JSON file; whoever reads the predictions puts their own path before an error."""
     try:
-        document = parse(path.read_bytes().decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path.name} cannot be read as JSON ({error}); it is damaged; get it again") from error
+        document = read_json(path, "COCO results")
+    except FateError as error:
+        raise type(error)(str(error).removeprefix(f"{path}: ") if own else str(error)) from None
     if not isinstance(document, dict | list):
         raise FormatError(f"{path.name} holds no JSON object or list; expected COCO results")
     return document

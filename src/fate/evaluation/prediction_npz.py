@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from fate.errors import FateError, FormatError
 from fate.events.label_npz import DAMAGE, MAX_RATIO, MAX_SMALL
 from fate.events.labels import COLUMNS, Labels
+from fate.json_files import parse_json
 
 FORMAT = "fate-predictions"
 VERSION = 1
@@ -111,10 +112,7 @@ def _checked_offsets(arrays: dict[str, NDArray[Any]], name: str, counted: str, n
 
 def _facts(arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
     text = _scalar(arrays, "facts")
-    try:
-        facts = json.loads(text) if isinstance(text, str) else {}
-    except ValueError as error:
-        raise FormatError(f"its facts are no JSON ({error}); write it again") from error
+    facts = parse_json(text, "facts", "what write_predictions wrote") if isinstance(text, str) else {}
     return facts if isinstance(facts, dict) else {}
 
 

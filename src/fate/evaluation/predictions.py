@@ -109,15 +109,27 @@ def _read_file(
         if kind == "ours":
             return Predictions(*prediction_npz.read(file))
         if kind == "archive":
-            return Predictions(prediction_prophesee.read_archive_labels(file, "dt", classes), notes=(_NO_EMPTY,))
+            tables = prediction_prophesee.read_archive_labels(file, "dt", classes)
+            return Predictions(tables, notes=(_NO_EMPTY, *_nameless(classes)))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise FateError(f"{file}: {reason}; expected predictions; check the path") from error
     except FateError as error:
         raise type(error)(f"{file}: {error}") from error
+    labels = read_labels(file)
+    nameless = labels.classes is None
     # a _times.npy beside the boxes lists what they cannot
     told = kind == "npz" or file.with_name(f"{file.stem}_times.npy").exists()
-    return Predictions({name: read_labels(file, classes=classes)}, notes=() if told else (_NO_EMPTY,))
+    notes = (*(() if told else (_NO_EMPTY,)), *(_nameless(classes) if nameless else ()))
+    return Predictions({name: read_labels(file, classes=classes) if nameless else labels}, notes=notes)
+
+
+def _nameless(classes: Sequence[str] | None) -> tuple[str, ...]:
+    """A note on what class ids without names were taken for."""
+    if not classes:
+        return ()
+    listed = ", ".join(f"{number} {name}" for number, name in enumerate(classes))
+    return (f"the predictions have class ids without names, which were read as {listed}",)
 
 
 def _kind_of(file: Path) -> str:

@@ -284,7 +284,7 @@ def _notes(
     ):
         if names:
             listed = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
-            notes.append(f"{len(names)} recordings {meaning}: {listed}")
+            notes.append(f"{counted(len(names), 'recording')} {meaning}: {listed}")
     return tuple(notes)
 
 
@@ -294,4 +294,4 @@ def _figure(value: float | None) -> str:
 
 def _dropped(given: int, dropped: Mapping[str, int]) -> str:
     reasons = [f"{count} {REASONS[reason]}" for reason, count in dropped.items() if count]
-    return f"{given} boxes given, dropped " + (", ".join(reasons) if reasons else "none")
+    return f"{given} {'box' if given == 1 else 'boxes'} given, dropped " + (", ".join(reasons) if reasons else "none")

@@ -78,12 +78,7 @@ def decode(data: bytes, name: str = "labels") -> Labels:
 
     ``name`` is what a warning calls the file.
     """
-    try:
-        document = json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"cannot be read as JSON ({error}); it is damaged; get it again") from error
-    if not isinstance(document, dict):
-        raise FormatError("holds no JSON object; COCO is an object with images, annotations and categories")
+    document = _document(data)
     images, annotations = _entries(document, "images"), _entries(document, "annotations")
     categories = _entries(document, "categories") if annotations or "categories" in document else []
     times, sensor = _read_images(images)
@@ -101,6 +96,36 @@ def decode(data: bytes, name: str = "labels") -> Labels:
     if crowds:
         warnings.warn(f"{name}: read {crowds} crowd regions as ordinary boxes", FateWarning, stacklevel=4)
     return Labels.from_unsorted(columns, labelled_us=list(times.values()), classes=classes, sensor=sensor)
+
+
+def category_ids(data: bytes) -> tuple[int, ...] | None:
+    """The category id in the file of each class id of :func:`decode`, which counts categories from 0.
+
+    None for a file that FATE wrote: there the class id is the number that the user knows.
+    """
+    document = _document(data)
+    info = document.get("info")
+    if isinstance(info, dict) and info.get("format") == FORMAT:
+        return None
+    categories = _entries(document, "categories") if "categories" in document else []
+    ids = [_identity(category, "id", f"category {index}") for index, category in enumerate(categories)]
+    for identity in ids:
+        if not isinstance(identity, int) or not 0 <= identity < 2**31:
+            raise FormatError(
+                f"has the category id {identity!r:.40}, and classes were given by id; expected whole numbers from 0 up;"
+                " give the classes by name"
+            )
+    return tuple(each for each in ids if isinstance(each, int))
+
+
+def _document(data: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"cannot be read as JSON ({error}); it is damaged; get it again") from error
+    if not isinstance(document, dict):
+        raise FormatError("holds no JSON object; COCO is an object with images, annotations and categories")
+    return document
 
 
 def _read_images(images: list[dict[str, Any]]) -> tuple[dict[int | str, int], Any]:

@@ -92,7 +92,7 @@ def read_card(path: str | Path) -> dict[str, Any]:
         card: dict[str, Any] = json.loads(text)
         newer = card["format"] > FORMAT
         whole = newer or set(card["model"]) == set(FIELDS)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         newer = whole = False
     if newer:
         raise FateError(
@@ -119,7 +119,7 @@ def load_model(path: str | Path) -> Detector:
         detector = rebuild(card["model"])
     except FateError:
         raise
-    except (TypeError, ValueError, KeyError, AttributeError, IndexError):
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError):
         raise FateError(f"{path}: the description in the header is damaged; copy or download the file again") from None
     _fill(detector, Path(path))
     return detector.eval()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from fate.data.clips import Grid, TrainingPlan
+from fate.data.completeness import data_faults
 from fate.data.dataset import Dataset, open_dataset
 from fate.data.label_rules import PLAIN_RULES, LabelRules, RuledLabels, label_rules
 from fate.data.labelled_recording import LabelledRecording
@@ -217,6 +219,7 @@ def train(
     overrides: Sequence[str] = (),
     *,
     show: Any = None,
+    allow_missing: bool = False,
 ) -> Trained:
     """Train, or go on with the run in ``out``.
 
@@ -225,6 +228,7 @@ def train(
         out: the run's folder; see ``run_directory``.
         overrides: ``key.sub=value`` texts.
         show: is told (steps done, of all, a short line).
+        allow_missing: train although files or boxes of the dataset are missing; see ``fate.data.completeness``.
     """
     need_lightning()
     from fate.training.guard import Guard  # noqa: PLC0415
@@ -239,8 +243,11 @@ def train(
     going_on = run.begin(wanted) if first else run.checkpoint.exists()
     try:
         parts = build(wanted)
+        faults = data_faults(parts.dataset, parts.validation)
         if first:
-            run.describe(wanted, parts.dataset.labelled, parts.device)
+            faults.tell(partial(print, file=sys.stderr, flush=True), run.log)
+            run.describe(wanted, parts.dataset.labelled, parts.device, faults.to_dict())
+        faults.refuse(allow_missing)
         module = TrainingModule(parts.detector, parts.strategy, wanted)
         guard = Guard(run)
         checkpoints = Checkpoints(run, wanted, guard)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from fate.data.clips import Clip
+from fate.data.completeness import DataFaults, data_faults
 from fate.data.loading import ClipBatch
 from fate.data.teacher_windows import canonical_steps
 from fate.training.config import TrainConfig
@@ -39,7 +40,7 @@ class Plan:
     labelled_times: int
     boxes: int
     validation_recordings: int
-    faults: tuple[str, ...]
+    faults: DataFaults
     windows: int  #: of a step, all processes
     labelled_windows: int  #: of the first batch
     tried: int  #: clips that a step was tried with
@@ -71,7 +72,7 @@ class Plan:
             f" ({data.workers} load): about {hours:.1f} hours",
             f"{self.memory_gb:.1f} GB of {'GPU' if self.device == 'cuda' else 'main'} memory",
             *self._scaled(),
-            *(f"dataset: {fault}" for fault in self.faults),
+            *(f"dataset: {fault}" for fault in self.faults.shown),
         ]
 
     def _scaled(self) -> list[str]:
@@ -109,7 +110,7 @@ def plan(config: TrainConfig, progress: Callable[[str], None] | None = None) -> 
         labelled_times=sum(len(labels.labelled_us) for labels in own),
         boxes=sum(len(labels) for labels in own),
         validation_recordings=len(parts.validation.labelled),
-        faults=parts.dataset.faults,
+        faults=data_faults(parts.dataset, parts.validation),
         windows=config.lanes * config.data.steps * config.run.accumulate,
         labelled_windows=loaded.labelled_windows,
         tried=max(loaded.tries),

@@ -35,6 +35,7 @@ import fate
 from fate.code_version import git_hash
 from fate.densify.store import SAME, open_dense_labels
 from fate.errors import FateError
+from fate.json_files import read_object
 from fate.training.config import TrainConfig, make_config
 from fate.whole_files import write_whole
 
@@ -72,16 +73,25 @@ class RunDirectory:
         write_whole(settings, config.to_yaml().encode())
         return self.checkpoint.exists()
 
-    def describe(self, config: TrainConfig, recordings: Sequence[Any], device: str) -> None:
-        """Write down where and on what; a run that goes on over other data is refused."""
-        content = data_facts(recordings, config.strategy.labels)
+    def describe(
+        self, config: TrainConfig, recordings: Sequence[Any], device: str, faults: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write down where and on what; a run that goes on over other data is refused.
+
+        Args:
+            config: of the run.
+            recordings: to learn from.
+            device: ``"cpu"`` or ``"cuda"``.
+            faults: what is wrong with the data, which ``data.json`` keeps.
+        """
+        content = {**data_facts(recordings, config.strategy.labels), **(faults or {})}
         known = self.folder / "data.json"
         if known.exists() and self.checkpoint.exists():
-            before = json.loads(known.read_text())
-            if before["hash"] != content["hash"]:
+            before = read_object(known, "what a run was begun on; choose another --out")
+            if before.get("hash") != content["hash"]:
                 raise FateError(
-                    f"{self.folder}: this run was begun on other data ({before['recordings']} recordings, hash"
-                    f" {before['hash']}; now {content['recordings']}, {content['hash']}); choose another --out"
+                    f"{self.folder}: this run was begun on other data ({before.get('recordings')} recordings, hash"
+                    f" {before.get('hash')}; now {content['recordings']}, {content['hash']}); choose another --out"
                 )
         write_whole(known, json.dumps(content, indent=1).encode())
         write_whole(self.folder / "environment.json", json.dumps(environment(config, device), indent=1).encode())
@@ -125,7 +135,7 @@ class RunDirectory:
             try:
                 if json.loads(line)["step"] <= step:
                     kept.append(line)
-            except (ValueError, KeyError):  # half a line, from the moment of a crash
+            except (ValueError, KeyError, TypeError, RecursionError):  # half a line, from the moment of a crash
                 continue
         write_whole(path, "".join(f"{line}\n" for line in kept).encode())
 

@@ -21,6 +21,7 @@ from fate.densify.checking import check_labels
 from fate.densify.making import densify
 from fate.densify.tracklets import TrackletOptions
 from fate.evaluation.evaluate import evaluate
+from fate.json_files import read_object
 from fate.models.checkpoints import load_model, read_card
 from fate.training.config import TrainConfig, make_config, read_config
 from fate.training.loop import train
@@ -33,6 +34,7 @@ from fate.whole_files import write_whole
 Say = Callable[[str], None]
 #: Windows that a GPU evaluates or labels at once, about.
 AT_ONCE = 320
+FIGURES = "figures of a study; delete it to measure them again"
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class Runner:
         file = self._evaluation(recipe, seed)
         if not file.exists() or not _has_settings(file.parent, self.config(recipe, seed)):
             return {}
-        return {float(hz): figures for hz, figures in json.loads(file.read_text()).items()}
+        return {float(hz): figures for hz, figures in read_object(file, FIGURES).items()}
 
     def _evaluation(self, recipe: Recipe, seed: int) -> Path:
         return self.folder(recipe, seed) / "evaluation.json"
@@ -154,7 +156,7 @@ class Runner:
         """Quality of the dense labels that a recipe makes of the test split, by rate; as ``figures``."""
         file = self.folder(recipe, seed) / "labels.json"
         ours = file.exists() and _has_settings(file.parent, self.config(recipe, seed))
-        known = figures_of(json.loads(file.read_text())) if ours else {}
+        known = figures_of(read_object(file, FIGURES)) if ours else {}
         if not known.keys() >= set(self.scale.rates) and may_run:
             checked = check_labels(self.dense(recipe, seed, "test"), self.dataset.split("test"))
             checked.save(file)
@@ -237,7 +239,7 @@ class Runner:
             yield
         finally:
             file = self.folder(recipe, seed) / f"hours-{work.replace(' ', '-')}.json"
-            spent = json.loads(file.read_text()) if file.exists() else {}
+            spent = read_object(file, FIGURES) if file.exists() else {}
             spent[self._device_name] = spent.get(self._device_name, 0.0) + (time.perf_counter() - began) / 3600
             if file.parent.exists():
                 write_whole(file, json.dumps(spent, indent=1).encode())
@@ -247,7 +249,7 @@ class Runner:
         total: dict[str, float] = {}
         for folder in sorted({self.folder(recipe, seed) for recipe in recipes for seed in range(seeds)}):
             for file in sorted(folder.glob("hours-*.json")):
-                for device, hours in json.loads(file.read_text()).items():
+                for device, hours in read_object(file, FIGURES).items():
                     total[device] = total.get(device, 0.0) + hours
         return total
 

@@ -1,0 +1,116 @@
+"""Read JSON that may be damaged: every fault is one sentence, and nothing in the file is believed unchecked."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fate.errors import FateError, FormatError
+
+MAX_BYTES = 2 << 30  # a larger file is a recording that was given by mistake
+MAX_DEPTH = 64  # files of ours nest a few levels; deep ones overflow the stack of whoever walks through them
+
+
+def read_json(path: Path, what: str) -> Any:
+    """Read a JSON file.
+
+    Args:
+        path: a regular file; devices and pipes are refused, which might never end.
+        what: what the file should be, to end an error with, such as ``"a file of fate detect --json"``.
+    """
+    try:
+        state = path.stat()
+        if stat.S_ISDIR(state.st_mode) or not stat.S_ISREG(state.st_mode):
+            raise FateError(f"{path}: is not a regular file; expected {what}")
+        if state.st_size > MAX_BYTES:
+            raise FateError(f"{path}: has {state.st_size} bytes, and {MAX_BYTES} are the most; expected {what}")
+        data = path.read_bytes()
+    except OSError as error:
+        raise FateError(f"{path}: cannot be read ({error.strerror or error}); expected {what}") from None
+    return parse_json(data, str(path), what)
+
+
+def parse_json(data: bytes | str, where: str, what: str) -> Any:
+    """Parse JSON; NaN, infinite numbers and deep nesting are refused.
+
+    Args:
+        data: the text, as bytes in UTF-8 with or without a byte order mark.
+        where: the file, to begin an error with.
+        what: what it should be, to end an error with.
+    """
+    try:
+        text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
+        content = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise FormatError(f"{where}: is not whole JSON ({error}); expected {what}") from None
+    if _depth_exceeds(content, MAX_DEPTH):
+        raise FormatError(f"{where}: is nested more than {MAX_DEPTH} levels deep; expected {what}")
+    return content
+
+
+def read_object(path: Path, what: str) -> dict[str, Any]:
+    """Read a JSON file that holds an object; arguments as of :func:`read_json`."""
+    content = read_json(path, what)
+    if not isinstance(content, dict):
+        raise FormatError(f"{path}: holds {type(content).__name__}; expected {what}")
+    return content
+
+
+def whole_number(value: object, name: str, low: int, high: int) -> int:
+    """A whole number between two limits, both included; anything else is refused."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise FormatError(f"{name} is {value!r:.40}; expected a whole number from {low} to {high}")
+    return value
+
+
+def finite_number(value: object, name: str) -> float:
+    """A number that float64 can hold; anything else is refused."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 1e300:  # nor NaN
+        raise FormatError(f"{name} is {value!r:.40}; expected a finite number")
+    return float(value)
+
+
+def list_of(value: object, name: str) -> list[Any]:
+    """A list; anything else is refused."""
+    if not isinstance(value, list):
+        raise FormatError(f"{name} is {value!r:.40}; expected a list")
+    return value
+
+
+def names_of(value: object, name: str) -> tuple[str, ...]:
+    """A list of texts; anything else is refused."""
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise FormatError(f"{name} is {value!r:.40}; expected a list of names")
+    return tuple(value)
+
+
+def object_of(value: object, name: str) -> dict[str, Any]:
+    """An object, which Python calls a dict; anything else is refused."""
+    if not isinstance(value, dict):
+        raise FormatError(f"{name} is {value!r:.40}; expected an object")
+    return value
+
+
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"it holds {text}, and numbers in JSON are finite")
+
+
+def _depth_exceeds(content: Any, limit: int) -> bool:
+    """Whether lists and objects nest deeper; level by level, so that the depth of the stack does not matter."""
+    level = [content]
+    for _ in range(limit):
+        below: list[Any] = []
+        for each in level:
+            if isinstance(each, Mapping):
+                below += each.values()
+            elif isinstance(each, Sequence) and not isinstance(each, str):
+                below += each
+        if not below:
+            return False
+        level = [each for each in below if isinstance(each, dict | list)]
+        if not level:
+            return False
+    return True
