@@ -80,4 +80,6 @@ def read_text(path: str | PathLike[str], expected: str = "a text file", limit: i
 
 def _unreadable(path: str | PathLike[str], error: Exception, expected: str) -> FateError:
     reason = getattr(error, "strerror", None) or error
-    return FateError(f"{os.fspath(path)}: cannot be read ({reason}); expected {expected}; check the name and its rights")
+    return FateError(
+        f"{os.fspath(path)}: cannot be read ({reason}); expected {expected}; check the name and its rights"
+    )
