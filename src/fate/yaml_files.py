@@ -57,7 +57,7 @@ def parse_yaml(text: str, source: str) -> Any:
     return plain_tree(content, source)
 
 
-class _PlainLoader(yaml.SafeLoader):
+class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
     """PyYAML's safe loader with limits on depth, size and aliases; it refuses keys that occur twice."""
 
     def __init__(self, text: str) -> None:
@@ -84,13 +84,13 @@ class _PlainLoader(yaml.SafeLoader):
         return node
 
     def compose_scalar_node(self, anchor: Any) -> Any:
-        node = super().compose_scalar_node(anchor)  # type: ignore[no-untyped-call]
+        node = super().compose_scalar_node(anchor)
         if node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and len(node.value) > MAX_NUMBER_CHARACTERS:
             self._refuse(node, f"a number has {len(node.value)} characters; expected at most {MAX_NUMBER_CHARACTERS}")
         return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:
-        node = super().compose_mapping_node(anchor)  # type: ignore[no-untyped-call]
+        node = super().compose_mapping_node(anchor)
         known = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):

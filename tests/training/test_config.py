@@ -84,7 +84,7 @@ def test_a_missing_dataset_and_files_that_are_none_are_said(tmp_path: Path) -> N
     with pytest.raises(FateError, match="holds a list"):
         read_config(tmp_path / "list.yaml")
     (tmp_path / "broken.yaml").write_text("a: [1\n")
-    with pytest.raises(FateError, match="not YAML"):
+    with pytest.raises(FateError, match="not valid YAML"):
         read_config(tmp_path / "broken.yaml")
 
 
