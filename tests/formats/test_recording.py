@@ -377,6 +377,29 @@ def test_a_changed_file_or_a_damaged_index_is_indexed_again(tmp_path: Path) -> N
     assert open_recording(path).read() == fewer
 
 
+@pytest.mark.parametrize("offset", range(4, 46))
+def test_an_index_whose_table_of_contents_is_damaged_is_built_again(tmp_path: Path, offset: int) -> None:
+    path, events = big(tmp_path)
+    open_recording(path).index()
+    (stored,) = index_module.cache_folder().iterdir()
+    data = bytearray(stored.read_bytes())
+    data[data.index(b"PK\x01\x02") + offset] ^= 99
+    stored.write_bytes(data)
+    with open_recording(path) as recording:
+        assert recording.read(1000, 900_000) == events.between(1000, 900_000)
+
+
+def test_an_index_of_other_types_is_built_again(tmp_path: Path) -> None:
+    path, events = big(tmp_path)
+    open_recording(path).index()
+    (stored,) = index_module.cache_folder().iterdir()
+    with np.load(stored) as arrays:
+        changed = {name: arrays[name] for name in arrays}
+    changed["first"] = changed["first"].astype(np.float32)
+    np.savez(stored, **changed)
+    assert open_recording(path).read() == events
+
+
 def test_a_file_replaced_by_one_of_the_same_size_and_time_is_indexed_again(tmp_path: Path) -> None:
     path, events = big(tmp_path)
     open_recording(path).index()
