@@ -452,6 +452,64 @@ def test_a_file_rewritten_while_open_is_refused(tmp_path: Path) -> None:
             recording.read()
 
 
+def overwrite(path: Path, data: bytes) -> None:
+    """Put other bytes into the same file, of the size that it has."""
+    size = path.stat().st_size
+    with open(path, "r+b") as file:
+        file.write(data[:size].ljust(size, b"\0"))
+    assert path.stat().st_size == size
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_file_rewritten_in_place_with_the_same_times_is_refused(tmp_path: Path, name: str) -> None:
+    events = make_events(20_000)
+    path = saved(tmp_path, events, name)
+    (tmp_path / "other").mkdir()
+    mirrored = Events(events.t_us, events.sensor[1] - 1 - events.x, events.y, 1 - events.p, events.sensor)
+    other = saved(tmp_path / "other", mirrored, name).read_bytes()
+    os.utime(path, ns=(10**18, 10**18))
+    with opened(path, events, cache=False) as recording:
+        first = recording.read(0, 1000)
+        assert first == events.between(0, 1000)
+        overwrite(path, other)
+        assert recording.read(0, 1000) == first  # these blocks are kept
+        with pytest.raises(FormatError, match="changed while it was open"):
+            for _ in recording.chunks(1000):
+                pass
+    if name != "npz":  # a damaged archive may be told by its checksum instead
+        with opened(path, events, cache=False) as recording:
+            path.touch()
+            with pytest.raises(FormatError, match="changed while it was open"):
+                recording.index()
+
+
+@pytest.mark.parametrize("name", ["dat", "evt2", "evt3", "csv"])
+def test_a_file_that_only_grows_is_read_as_it_was_when_opened(tmp_path: Path, name: str) -> None:
+    events = make_events(20_000)
+    path = saved(tmp_path, events, name)
+    whole = path.read_bytes()
+    os.utime(path, ns=(10**18, 10**18))
+    with opened(path, events, cache=False) as recording:
+        recording.index()
+        for _ in range(3):
+            with open(path, "ab") as file:
+                file.write(whole[-64:])
+            assert recording.read() == events
+        overwrite(path, whole)  # after it grew, a change without growth is still noticed
+        with pytest.raises(FormatError, match="changed while it was open"):
+            recording.read()
+
+
+def test_a_file_renamed_or_replaced_while_open_is_read_on(tmp_path: Path) -> None:
+    events = make_events(20_000)
+    path = saved(tmp_path, events, "evt3")
+    with open_recording(path, cache=False) as recording:
+        recording.index()
+        os.rename(path, tmp_path / "moved.raw")
+        saved(tmp_path, make_events(100, seed=5), "evt3")
+        assert recording.read() == events
+
+
 def test_recordings_can_be_sent_to_other_processes(tmp_path: Path) -> None:
     events = make_events(100)
     recording = open_recording(saved(tmp_path, events, "evt3"), sensor=(100, 100))
