@@ -33,7 +33,7 @@ from fate.errors import FateError, FormatError, MissingDependencyError
 from fate.events import label_prophesee
 from fate.events.label_npz import DAMAGE
 from fate.events.labels import Labels
-from fate.formats.hdf5_layout import damage_is_a_format_error
+from fate.formats.hdf5_layout import damage_is_a_format_error, refuse_other_files
 
 WINDOW_US = 50_000  # where the folder's name does not say
 
@@ -126,7 +126,8 @@ def image_table(path: Path, file: Any) -> Any:
     if not isinstance(file.get("data", getlink=True), h5py.HardLink) or not isinstance(file["data"], h5py.Dataset):
         raise FormatError(f"{path}: has no table 'data'; expected RVT's histograms")
     data = file["data"]
-    if data.ndim != 4 or data.dtype != np.uint8 or data.external:
+    refuse_other_files(path, data)
+    if data.ndim != 4 or data.dtype != np.uint8:
         raise FormatError(f"{path}: 'data' is {data.dtype} of shape {data.shape}; expected uint8 [T, 20, H, W]")
     settings = data.id.get_create_plist()
     for number in range(settings.get_nfilters()):
