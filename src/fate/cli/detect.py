@@ -31,7 +31,7 @@ what was found is kept.
 
   camera-program | fate detect - --hz 50 --model fate-s-nano
 
-  fate detect tcp:9000 --sensor 640x480        (or udp:9000, or camera)
+  fate detect tcp:9000 --sensor 640x480        (or camera)
 """
 
 

@@ -1,4 +1,4 @@
-"""Live detection: standard input (``-``), ``tcp:PORT``, ``udp:PORT``, ``camera``, or a file at its own speed."""
+"""Live detection: standard input (``-``), ``tcp:PORT``, ``camera``, or a file at its own speed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fate.runtime.live import LiveStream, Source
 from fate.runtime.sources import FileSource, StandardInput
 from fate.runtime.stream import StreamingDetector
 
-_PORT = re.compile(r"(tcp|udp):(\d{1,5})")
+_PORT = re.compile(r"tcp:(\d{1,5})")
 #: How long a thread may keep others waiting, seconds.
 TURN_S = 5e-4
 _LOCK = threading.Lock()
@@ -53,8 +53,8 @@ def play(
 def check_source(name: str, sensor: Sequence[int] | None) -> None:
     """Refuse a source that cannot be opened, before anything else is done."""
     port = _PORT.fullmatch(name)
-    if port is not None and not 0 < int(port[2]) < 1 << 16:
-        raise FateError(f"{name}: there is no such port; expected {port[1]}:1 to {port[1]}:65535")
+    if port is not None and not 0 < int(port[1]) < 1 << 16:
+        raise FateError(f"{name}: there is no such port; expected tcp:1 to tcp:65535")
     if port is not None and sensor is None:
         raise FateError(f"{name}: a socket does not say how large the sensor is; give --sensor WIDTHxHEIGHT")
 
@@ -76,12 +76,10 @@ def open_source(name: str, sensor: Sequence[int] | None = None, format: str | No
         return CameraSource(name.partition(":")[2] or None)
     port = _PORT.fullmatch(name)
     if port is None or sensor is None:
-        raise FateError(f"{name}: expected -, tcp:PORT, udp:PORT, camera or camera:SERIAL; a file is played by play")
-    from fate.runtime.sockets import TcpSource, UdpSource  # noqa: PLC0415
+        raise FateError(f"{name}: expected -, tcp:PORT, camera or camera:SERIAL; a file is played by play")
+    from fate.runtime.sockets import TcpSource  # noqa: PLC0415
 
-    if port[1] == "udp":
-        return UdpSource(int(port[2]), sensor, format=format or "evt3")
-    return TcpSource(int(port[2]), sensor, format=format or "evt3", listens=False)  # nobody comes before all is ready
+    return TcpSource(int(port[1]), sensor, format=format or "evt3", listens=False)  # nobody comes before all is ready
 
 
 @contextmanager
