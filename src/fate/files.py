@@ -32,7 +32,7 @@ def check_regular(path: str | PathLike[str], expected: str = "a file") -> os.sta
     """
     try:
         state = os.stat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise MissingFileError(
             f"{os.fspath(path)}: there is no such file; expected {expected}; check the name and the folder"
         ) from None
