@@ -8,14 +8,19 @@ A bug in FATE itself is never wrapped: it stays a traceback.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fate.text import one_line
+
+#: Characters of the longest message; a damaged file could put any number into it.
+MAX_MESSAGE = 2000
 
 
 class FateError(ValueError):
     """Bad input. The message is one sentence a user can act on, on one line whatever a damaged file put into it."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(one_line(message))
+        super().__init__(_one_line(message))
 
 
 class FormatError(FateError):
@@ -27,4 +32,22 @@ class MissingDependencyError(FateError):
 
 
 class FateWarning(UserWarning):
-    """Something was repaired, dropped or guessed; the message says what and how much."""
+    """Something was repaired, dropped or guessed; the message says what and how much, on one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_one_line(message))
+
+
+def list_names(names: Iterable[object], most: int = 8) -> str:
+    """Names for a message, separated by commas; of more than ``most`` the first ones and the number of the others."""
+    every = [str(name) for name in names]
+    shown = ", ".join(every[:most])
+    return f"{shown} and {len(every) - most} more" if len(every) > most else shown
+
+
+def _one_line(message: str) -> str:
+    """The message on one line, with its middle left out where it is too long."""
+    message = one_line(message)
+    if len(message) <= MAX_MESSAGE:
+        return message
+    return f"{message[: MAX_MESSAGE * 3 // 4]} … {message[-MAX_MESSAGE // 4 :]}"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fate.errors import FateError, FormatError
+from fate.errors import FormatError
+from fate.files import read_bytes
 
-MAX_BYTES = 2 << 30  # a larger file is a recording that was given by mistake
 MAX_DEPTH = 64  # files of ours nest a few levels; deep ones overflow the stack of whoever walks through them
 
 
@@ -21,15 +20,7 @@ def read_json(path: Path, what: str) -> Any:
         path: a regular file; devices and pipes are refused, which might never end.
         what: what the file should be, to end an error with, such as ``"a file of fate detect --json"``.
     """
-    try:
-        state = path.stat()
-        if stat.S_ISDIR(state.st_mode) or not stat.S_ISREG(state.st_mode):
-            raise FateError(f"{path}: is not a regular file; expected {what}")
-        if state.st_size > MAX_BYTES:
-            raise FateError(f"{path}: has {state.st_size} bytes, and {MAX_BYTES} are the most; expected {what}")
-        data = path.read_bytes()
-    except OSError as error:
-        raise FateError(f"{path}: cannot be read ({error.strerror or error}); expected {what}") from None
+    data = read_bytes(path, what)
     return parse_json(data, str(path), what)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import warnings
@@ -270,6 +271,88 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(
     with pytest.raises(FormatError, match=message) as caught:
         read(tmp_path / "a.h5")
     assert str(caught.value).startswith(str(tmp_path / "a.h5"))
+
+
+SCALARS = ("height", "width", "t_offset", "divider")
+
+
+def with_scalar(path: Path, name: str, put: Callable[[Any, str], None]) -> Path:
+    """RVT's layout, with one number put in another way."""
+    with h5py.File(path, "w") as file:
+        group = file.create_group("events")
+        columns()(group)
+        for side, number in (("height", EVENTS.sensor[0]), ("width", EVENTS.sensor[1])):
+            if side != name:
+                group[side] = number
+        put(group if name in ("height", "width") else file, name)
+    return path
+
+
+@pytest.mark.parametrize("name", SCALARS)
+def test_numbers_in_another_file_are_never_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret").write_bytes(b"KEY=hunter2.....")
+
+    def external(group: Any, name: str) -> None:
+        group.create_dataset(name, (1,), np.uint32, external=[(str(tmp_path / "secret"), 0, 4)])
+
+    path = with_scalar(tmp_path / "a.h5", name, external)
+    with pytest.raises(FormatError, match=f"{name} keeps its rows in other files") as caught:
+        open_recording(path)
+    assert str(int.from_bytes(b"KEY=", "little")) not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["external", "virtual", "growing virtual"])
+def test_a_pipe_as_the_other_file_is_never_opened(tmp_path: Path, kind: str) -> None:
+    """In a process of its own, which can be ended where it waits for the pipe."""
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+
+    def put(file: Any, name: str) -> None:
+        if kind == "external":
+            file.create_dataset(name, (1,), np.int64, external=[(pipe, 0, 8)])
+            return
+        limit = None if kind == "growing virtual" else 1
+        layout = h5py.VirtualLayout((1,), np.int64, maxshape=(limit,))
+        source = h5py.VirtualSource(pipe, "n", (1,), np.int64, maxshape=(limit,))
+        if limit is None:
+            layout[: h5py.h5s.UNLIMITED] = source[: h5py.h5s.UNLIMITED]
+        else:
+            layout[:] = source
+        file.create_virtual_dataset(name, layout)
+
+    paths = [with_scalar(tmp_path / f"{i}.h5", name, put) for i, name in enumerate((*SCALARS, "EXT_TRIGGER/events"))]
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        put(file, "data")
+    code = """
+import sys, fate
+for path in sys.argv[1:]:
+    try:
+        fate.open_recording(path)
+        print("opened", path)
+    except fate.FateError as error:
+        print(error)
+"""
+    call = [sys.executable, "-c", code, *map(str, paths), str(tmp_path / "data.h5")]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True)
+    assert [line.partition(" keeps its rows ")[2][:14] for line in done.stdout.splitlines()] == ["in other files"] * 6
+
+
+@pytest.mark.parametrize("name", SCALARS)
+def test_a_number_in_a_huge_or_an_unwritten_chunk_is_refused(tmp_path: Path, name: str) -> None:
+    def huge(group: Any, name: str) -> None:
+        stored = group.create_dataset(name, (1,), np.int64, maxshape=(None,), chunks=(1 << 24,), compression="gzip")
+        stored[0] = 1
+
+    def swollen(group: Any, name: str) -> None:
+        group.create_dataset(name, (1,), np.int64, maxshape=(None,), chunks=(1 << 15,))[0] = 1
+
+    def unwritten(group: Any, name: str) -> None:
+        group.create_dataset(name, (1,), np.int64, maxshape=(None,), chunks=(16,))
+
+    for put, message in ((huge, "chunks of 128 MiB"), (swollen, "262144 bytes"), (unwritten, "stored in 0 bytes")):
+        path = with_scalar(tmp_path / "a.h5", name, put)
+        with pytest.raises(FormatError, match=message):
+            open_recording(path)
 
 
 def test_links_to_other_files_are_not_followed(tmp_path: Path) -> None:

@@ -391,6 +391,29 @@ def test_a_changed_file_or_a_damaged_index_is_indexed_again(tmp_path: Path) -> N
     assert open_recording(path).read() == fewer
 
 
+@pytest.mark.parametrize("offset", range(4, 46))
+def test_an_index_whose_table_of_contents_is_damaged_is_built_again(tmp_path: Path, offset: int) -> None:
+    path, events = big(tmp_path)
+    open_recording(path).index()
+    (stored,) = index_module.cache_folder().iterdir()
+    data = bytearray(stored.read_bytes())
+    data[data.index(b"PK\x01\x02") + offset] ^= 99
+    stored.write_bytes(data)
+    with open_recording(path) as recording:
+        assert recording.read(1000, 900_000) == events.between(1000, 900_000)
+
+
+def test_an_index_of_other_types_is_built_again(tmp_path: Path) -> None:
+    path, events = big(tmp_path)
+    open_recording(path).index()
+    (stored,) = index_module.cache_folder().iterdir()
+    with np.load(stored) as arrays:
+        changed = {name: arrays[name] for name in arrays}
+    changed["first"] = changed["first"].astype(np.float32)
+    np.savez(stored, **changed)
+    assert open_recording(path).read() == events
+
+
 def test_a_file_replaced_by_one_of_the_same_size_and_time_is_indexed_again(tmp_path: Path) -> None:
     path, events = big(tmp_path)
     open_recording(path).index()
@@ -441,6 +464,64 @@ def test_a_file_rewritten_while_open_is_refused(tmp_path: Path) -> None:
             file.write(b"\x00\x00\x00\x80" * ((size - 500_000) // 4))
         with pytest.raises(FormatError, match="changed while it was open"):
             recording.read()
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    """Put other bytes into the same file, of the size that it has."""
+    size = path.stat().st_size
+    with open(path, "r+b") as file:
+        file.write(data[:size].ljust(size, b"\0"))
+    assert path.stat().st_size == size
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_file_rewritten_in_place_with_the_same_times_is_refused(tmp_path: Path, name: str) -> None:
+    events = make_events(20_000)
+    path = saved(tmp_path, events, name)
+    (tmp_path / "other").mkdir()
+    mirrored = Events(events.t_us, events.sensor[1] - 1 - events.x, events.y, 1 - events.p, events.sensor)
+    other = saved(tmp_path / "other", mirrored, name).read_bytes()
+    os.utime(path, ns=(10**18, 10**18))
+    with opened(path, events, cache=False) as recording:
+        first = recording.read(0, 1000)
+        assert first == events.between(0, 1000)
+        overwrite(path, other)
+        assert recording.read(0, 1000) == first  # these blocks are kept
+        with pytest.raises(FormatError, match="changed while it was open"):
+            for _ in recording.chunks(1000):
+                pass
+    if name != "npz":  # a damaged archive may be told by its checksum instead
+        with opened(path, events, cache=False) as recording:
+            path.touch()
+            with pytest.raises(FormatError, match="changed while it was open"):
+                recording.index()
+
+
+@pytest.mark.parametrize("name", ["dat", "evt2", "evt3", "csv"])
+def test_a_file_that_only_grows_is_read_as_it_was_when_opened(tmp_path: Path, name: str) -> None:
+    events = make_events(20_000)
+    path = saved(tmp_path, events, name)
+    whole = path.read_bytes()
+    os.utime(path, ns=(10**18, 10**18))
+    with opened(path, events, cache=False) as recording:
+        recording.index()
+        for _ in range(3):
+            with open(path, "ab") as file:
+                file.write(whole[-64:])
+            assert recording.read() == events
+        overwrite(path, whole)  # after it grew, a change without growth is still noticed
+        with pytest.raises(FormatError, match="changed while it was open"):
+            recording.read()
+
+
+def test_a_file_renamed_or_replaced_while_open_is_read_on(tmp_path: Path) -> None:
+    events = make_events(20_000)
+    path = saved(tmp_path, events, "evt3")
+    with open_recording(path, cache=False) as recording:
+        recording.index()
+        os.rename(path, tmp_path / "moved.raw")
+        saved(tmp_path, make_events(100, seed=5), "evt3")
+        assert recording.read() == events
 
 
 def test_recordings_can_be_sent_to_other_processes(tmp_path: Path) -> None:

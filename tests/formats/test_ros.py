@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import os
 import struct
 import warnings
 from collections.abc import Sequence
@@ -152,6 +153,28 @@ def test_arrays_of_any_length_are_read_as_the_package_wrote_them(kind: str, n: i
     found = read_array(data, kind != "ros1")
     assert (found.height, found.width) == SENSOR
     assert Events(*found.columns, SENSOR) == events
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bag_that_is_rewritten_while_open_is_refused(kind: str, tmp_path: Path) -> None:
+    store, events = type_store(kind), some_events(15_000)
+    messages = [array_message(store, kind, events[i : i + 250]) for i in range(0, 15_000, 250)]
+    path = write_bag(tmp_path, kind, {"/dvs/events": (ARRAY_TYPE, messages)})
+    with open_recording(path) as recording:
+        recording.index()
+        for file in [path] if path.is_file() else path.iterdir():
+            os.utime(file, ns=(10**18, 10**18))
+        with pytest.raises(FormatError, match="changed while it was open"):
+            recording.read()
+
+
+@pytest.mark.parametrize("name", ["bag_1.mcap", "unknown"])
+def test_a_pipe_in_the_folder_of_a_bag_is_refused_without_waiting(name: str, tmp_path: Path) -> None:
+    store, events = type_store("mcap"), some_events(50)
+    folder = write_bag(tmp_path, "mcap", {"/e": (ARRAY_TYPE, [array_message(store, "mcap", events)])})
+    os.mkfifo(folder / name)
+    with pytest.raises(FateError, match=f"{name}.*pipe"):
+        open_recording(folder)
 
 
 @pytest.mark.parametrize("kind", ["sqlite3", "mcap"])

@@ -244,7 +244,7 @@ def test_foreign_files_are_refused(saved: tuple[Detector, Path], tmp_path: Path)
         load_model(foreign)
     with pytest.raises(FateError, match="nothing.safetensors: there is no such file"):
         load_model(tmp_path / "nothing.safetensors")
-    with pytest.raises(FateError, match="cannot be read"):
+    with pytest.raises(FateError, match="is a folder; expected a .safetensors file"):
         load_model(tmp_path)
 
 

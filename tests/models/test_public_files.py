@@ -9,6 +9,7 @@ import operator
 import os
 import pathlib
 import pickle
+import subprocess
 import sys
 import types
 import warnings
@@ -156,13 +157,36 @@ def test_a_checkpoint_with_objects_of_other_packages_is_read_and_nothing_is_impo
     assert foreign.__name__ not in sys.modules
 
 
-def test_a_file_of_the_old_kind_with_other_objects_is_refused_with_what_to_do(
-    tmp_path: Path, foreign: types.ModuleType
-) -> None:
+def test_a_file_of_the_old_kind_with_other_objects_is_read_too(tmp_path: Path, foreign: types.ModuleType) -> None:
     torch.save(lightning(foreign), tmp_path / "file.ckpt", _use_new_zipfile_serialization=False)
     del sys.modules[foreign.__name__]
-    with pytest.raises(FateError, match="old kind that holds more than tensors.*save its state_dict alone"):
+    same(read_tensors(tmp_path / "file.ckpt"), {**TENSORS, "trained": torch.ones(2)})
+    assert foreign.__name__ not in sys.modules
+
+
+def test_the_names_that_a_file_used_are_not_known_to_torch_afterwards(
+    tmp_path: Path, foreign: types.ModuleType
+) -> None:
+    torch.save(lightning(foreign), tmp_path / "file.ckpt")
+    before = torch.serialization.get_safe_globals()
+    read_tensors(tmp_path / "file.ckpt")
+    assert torch.serialization.get_safe_globals() == before
+
+
+def test_what_only_its_own_code_could_read_is_refused_with_what_to_do(
+    tmp_path: Path, foreign: types.ModuleType
+) -> None:
+    class Odd(dict[str, Any]):
+        """Items and attributes, which torch's reader does not fill both."""
+
+    Odd.__module__, Odd.__qualname__ = foreign.__name__, "Odd"
+    vars(foreign)["Odd"] = Odd
+    odd = Odd(a=1)
+    odd.note = 2  # type: ignore[attr-defined]
+    torch.save({"state_dict": TENSORS, "settings": odd}, tmp_path / "file.ckpt")
+    with pytest.raises(FateError, match="more than tensors.*save its state_dict alone") as caught:
         read_tensors(tmp_path / "file.ckpt")
+    assert "weights_only" not in str(caught.value)
 
 
 class Evil:
@@ -229,7 +253,7 @@ def with_program(path: Path, program: bytes, compression: int = zipfile.ZIP_STOR
 
 #: The numbers of the tensor, as torch writes them.
 STORAGE = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x02tQ"
-FOREIGN = b"cstrange_package\nThing\n0"  # looked up and dropped: torch's own reader stops here
+FOREIGN = b"cstrange_package\nThing\n)\x81"  # an object of another package
 
 
 @pytest.mark.parametrize(
@@ -246,7 +270,7 @@ FOREIGN = b"cstrange_package\nThing\n0"  # looked up and dropped: torch's own re
 def test_a_file_cannot_change_what_others_use(tmp_path: Path, target: bytes, state: bytes) -> None:
     known = [torch._utils._rebuild_tensor_v2, torch._utils._rebuild_parameter, OrderedDict, public_files._Shell]
     before = [(dict(vars(thing)), getattr(thing, "__defaults__", None)) for thing in known]
-    with_program(tmp_path / "file.pth", b"\x80\x02" + FOREIGN + target + state + b"b.")
+    with_program(tmp_path / "file.pth", b"\x80\x02" + target + state + b"b.")
     with pytest.raises(FateError):
         read_tensors(tmp_path / "file.pth")
     assert before == [(dict(vars(thing)), getattr(thing, "__defaults__", None)) for thing in known]
@@ -257,15 +281,79 @@ def test_a_file_cannot_change_what_others_use(tmp_path: Path, target: bytes, sta
 def test_a_tensor_cannot_reach_beyond_its_numbers(tmp_path: Path, size_stride_offset: tuple[bytes, ...]) -> None:
     size, stride, offset = size_stride_offset
     tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + STORAGE + offset + size + b"\x85" + stride + b"\x85\x89NtR"
-    with_program(tmp_path / "file.pth", b"\x80\x02" + FOREIGN + b"}X\x01\x00\x00\x00a" + tensor + b"s.")
-    with pytest.raises(FateError, match="damaged, or its tensors"):
+    with_program(tmp_path / "file.pth", b"\x80\x02}K\x01" + FOREIGN + b"sX\x01\x00\x00\x00a" + tensor + b"s.")
+    with pytest.raises(FateError, match="damaged"):
         read_tensors(tmp_path / "file.pth")
 
 
 def test_a_small_file_cannot_swell(tmp_path: Path) -> None:
-    with_program(tmp_path / "file.pth", b"\x80\x02" + FOREIGN + b"}.", zipfile.ZIP_DEFLATED)
+    with_program(tmp_path / "file.pth", b"\x80\x02}.", zipfile.ZIP_DEFLATED)
     with pytest.raises(FateError, match="no compressed files"):
         read_tensors(tmp_path / "file.pth")
+
+
+def nested(depth: int) -> bytes:
+    """A tuple in a tuple in a tuple …"""
+    return b")" + b"\x85" * depth
+
+
+def doubled(times: int) -> bytes:
+    """A tuple that holds the same tuple twice, and so on: few bytes, and 2 ** times values to hash."""
+    return b")" + b"".join(b"q" + bytes([i]) + b"h" + bytes([i]) + b"\x86" for i in range(times))
+
+
+BOMBS = {
+    "key": b"}" + nested(400_000) + b"K\x01s",
+    "foreign key": b"}" + nested(400_000) + FOREIGN + b"s",
+    "set": b"c__builtin__\nset\n]" + nested(400_000) + b"a\x85R",
+    "foreign set": b"c__builtin__\nfrozenset\n]" + nested(400_000) + b"a\x85R",
+    "doubled key": b"}" + doubled(100) + b"K\x01s",
+    "bytes": b"c__builtin__\nbytearray\n\x8a\x05\x00\x00\x00\x00\x20\x85R",
+    "lists": b"]" * 400_000 + b"a" * 399_999,
+    "dicts": b"}" + b"K\x01}" * 400_000 + b"s" * 400_000,
+    "names": b"".join(b"cpackage\nname%d\n0" % i for i in range(5_000)) + b"}",
+    "stack": b"\x85.",
+    "marks": b"(" * 100_000 + b"t" * 100_000,
+}
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_nesting_ends_in_a_sentence_and_not_the_process(tmp_path: Path, legacy: bool) -> None:
+    """In a process of its own, which such a file could end; its memory is limited."""
+    for name, bomb in BOMBS.items():
+        program, path = b"\x80\x02" + bomb + b".", tmp_path / f"{name}.pth"
+        if not legacy:
+            with_program(path, program)
+            continue
+        torch.save({}, path, _use_new_zipfile_serialization=False)
+        content = path.read_bytes()
+        assert content.count(b"\x80\x02}q\x00.") == 1
+        path.write_bytes(content.replace(b"\x80\x02}q\x00.", program))
+    code = """
+import resource, sys
+from fate.errors import FateError
+from fate.models.public_files import read_tensors
+resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+for path in sys.argv[1:]:
+    try:
+        print(read_tensors(path))
+    except FateError as error:
+        print(error)
+"""
+    paths = [str(tmp_path / f"{name}.pth") for name in BOMBS]
+    call = [sys.executable, "-c", code, *paths]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(BOMBS)
+    for path, line in zip(paths, lines, strict=True):
+        assert line.startswith(f"{path}: ")
+
+
+def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "file.ckpt")
+    with pytest.raises(FateError, match="a pipe"):
+        read_tensors(tmp_path / "file.ckpt")
 
 
 def an_archive(path: Path) -> None:
@@ -281,7 +369,7 @@ def compiled(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda path: None, "cannot be read (No such file or directory)"),
+        (lambda path: None, "there is no such file"),
         (lambda path: path.write_bytes(b""), "neither a PyTorch checkpoint nor a safetensors file"),
         (lambda path: path.write_text("mine"), "neither a PyTorch checkpoint nor a safetensors file"),
         (lambda path: path.mkdir(), "a folder without net_*.pth and without model.safetensors"),
@@ -291,7 +379,7 @@ def compiled(path: Path) -> None:
         (lambda path: torch.save(nn.Linear(2, 3), path), "holds an object of another package"),
         (lambda path: torch.save({"a": torch.eye(2).to_sparse()}, path), "a is not a plain tensor"),
         (lambda path: torch.save({"a": torch.empty(2, device="meta")}, path), "a is not a plain tensor"),
-        (compiled, "with TorchScript archives"),
+        (compiled, "a TorchScript archive"),
     ],
 )
 def test_what_is_no_checkpoint_is_refused_in_one_sentence(

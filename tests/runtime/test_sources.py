@@ -21,7 +21,8 @@ from fate.errors import FateError, MissingDependencyError
 from fate.events.events import Events
 from fate.formats.header import parse_header
 from fate.runtime.camera import CameraSource
-from fate.runtime.sockets import HEADER, MAGIC, TcpSource, UdpSource, datagrams
+from fate.runtime.detecting_live import open_source
+from fate.runtime.sockets import TcpSource
 from fate.runtime.sources import BytesToEvents, FileSource, StandardInput
 from tests.conftest import make_events
 from tests.runtime.streams import SENSOR, drive
@@ -247,124 +248,95 @@ def test_a_second_client_is_refused_and_the_next_one_served(raw: tuple[Events, b
     assert (source.counts["clients"], source.counts["clients refused"]) == (2, 1)
 
 
-def test_a_silent_client_is_dropped_so_that_another_can_come() -> None:
+def connect(source: TcpSource) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", source.port))
+    client.settimeout(WAIT_S)
+    return client
+
+
+def test_clients_that_send_no_event_do_not_end_the_source(raw: tuple[Events, bytes]) -> None:
+    source = TcpSource(0, SENSOR)
+    reading = Reading(source)
+    with connect(source):
+        pass  # as a port scan does
+    with connect(source) as client:
+        client.sendall(b"\x00\x80\x00\x80")  # two words of time, and no event
+    reading.until(lambda: source.counts.get("clients without events") == 2)
+    assert reading.thread.is_alive()
+    with connect(source), connect(source) as client:  # the first one stays and says nothing
+        client.sendall(words(raw[1]))
+    reading.thread.join(WAIT_S)
+    assert not reading.thread.is_alive()
+    assert reading.end() == raw[0]
+    assert source.counts["clients"] == 1
+
+
+def test_a_silent_client_is_dropped_and_the_source_waits_on(raw: tuple[Events, bytes]) -> None:
     now = [0.0]
     source = TcpSource(0, SENSOR, idle_s=5, clock=lambda: now[0])
     reading = Reading(source)
-    with socket.create_connection(("127.0.0.1", source.port)) as client:
-        reading.until(lambda: source.counts.get("clients") == 1)
+    with connect(source) as silent, connect(source) as talking:
+        talking.sendall(words(raw[1]))
+        assert silent.recv(1) == b""  # another has the stream
+        reading.until(lambda: reading.events == len(raw[0]))
         now[0] = 6.0
-        client.settimeout(WAIT_S)
-        assert client.recv(1) == b""
+        assert talking.recv(1) == b""
     reading.thread.join(WAIT_S)
-    assert source.counts["silent clients dropped"] == 1
+    assert (source.counts["clients refused"], source.counts["silent clients dropped"]) == (1, 1)
+    assert reading.end() == raw[0]
 
 
-def test_garbage_over_tcp_is_survived_and_counted() -> None:
+def test_a_client_without_events_loses_the_stream_to_one_that_has_some(raw: tuple[Events, bytes]) -> None:
+    now = [0.0]
+    source = TcpSource(0, SENSOR, idle_s=5, clock=lambda: now[0])
+    reading = Reading(source)
+    data = words(raw[1])
+    with connect(source) as holding:
+        holding.sendall(data)
+        reading.until(lambda: reading.events == len(raw[0]))
+        for now[0] in (3.0, 6.0, 9.0):  # bytes now and then, and no event
+            holding.sendall(b"\x00")
+            pieces = len(reading.pieces)
+            reading.until(lambda pieces=pieces: len(reading.pieces) > pieces)
+        with connect(source) as waiting:
+            waiting.sendall(data)
+            assert holding.recv(1) == b""
+            reading.until(lambda: reading.events == 2 * len(raw[0]))
+    reading.thread.join(WAIT_S)
+    assert not reading.thread.is_alive()
+    assert source.counts["clients"] == 2
+
+
+def test_many_silent_clients_do_not_keep_the_camera_out(raw: tuple[Events, bytes]) -> None:
     source = TcpSource(0, SENSOR)
     reading = Reading(source)
-    with socket.create_connection(("127.0.0.1", source.port)) as client:
+    silent = [connect(source) for _ in range(40)]
+    with connect(source) as camera:
+        camera.sendall(words(raw[1]))
+    reading.thread.join(WAIT_S)
+    for client in silent:
+        client.close()
+    assert reading.end() == raw[0]
+    assert source.counts["clients"] == 1
+
+
+@pytest.mark.parametrize("name", ["tcp:0", "tcp:99999", "tcp:", "http:80"])
+def test_names_that_are_no_source_are_refused(name: str) -> None:
+    with pytest.raises(FateError, match="tcp"):
+        open_source(name, SENSOR)
+
+
+def test_garbage_over_tcp_is_survived_and_counted(raw: tuple[Events, bytes]) -> None:
+    source = TcpSource(0, SENSOR)
+    reading = Reading(source)
+    with connect(source) as client:
+        client.sendall(words(raw[1]))
+        reading.until(lambda: reading.events == len(raw[0]))
         client.sendall(np.random.default_rng(0).bytes(20_000))
     reading.thread.join(WAIT_S)
     assert not reading.thread.is_alive()
     assert sum(source.counts.values()) > 100
-
-
-def send(source: UdpSource, *packets: bytes) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        for packet in packets:
-            sender.sendto(packet, (source.host, source.port))
-
-
-def test_datagrams_arrive_whole(raw: tuple[Events, bytes]) -> None:
-    source = UdpSource(0, SENSOR)
-    assert source.host == "127.0.0.1"
-    reading = Reading(source)
-    send(source, *datagrams(words(raw[1])))
-    reading.until(lambda: reading.events == len(raw[0]))
-    assert reading.end() == raw[0]
-    assert set(source.counts) == {"datagrams"}
-
-
-def test_lost_datagrams_are_counted_and_no_event_is_put_in_a_wrong_place(raw: tuple[Events, bytes]) -> None:
-    packets = list(datagrams(words(raw[1]), payload=100))
-    source = UdpSource(0, SENSOR)
-    reading = Reading(source)
-    kept = [packet for number, packet in enumerate(packets) if number not in (3, 4, 9)]
-    send(source, *kept)
-    reading.until(lambda: source.counts.get("datagrams") == len(kept))
-    places = {(int(x), int(y)) for x, y in zip(raw[0].x, raw[0].y, strict=True)}
-    source.close()
-    reading.thread.join(WAIT_S)
-    found = [(int(x), int(y)) for piece in reading.pieces for x, y in zip(piece.x, piece.y, strict=True)]
-    assert set(found) <= places
-    assert len(raw[0]) / 2 < len(found) < len(raw[0])
-    assert source.counts["datagrams lost"] == 3
-
-
-def test_datagrams_that_come_twice_or_too_late_are_dropped(raw: tuple[Events, bytes]) -> None:
-    packets = list(datagrams(words(raw[1])))
-    source = UdpSource(0, SENSOR)
-    reading = Reading(source)
-    send(source, packets[0], packets[1], packets[1], packets[2], packets[1])
-    reading.until(lambda: source.counts.get("datagrams out of order") == 2)
-    source.close()
-    assert source.counts["datagrams"] == 3
-
-
-def test_malformed_datagrams_are_dropped_and_counted(raw: tuple[Events, bytes]) -> None:
-    good = next(datagrams(words(raw[1])))
-    payload = good[HEADER.size :]
-    bad = [
-        b"",
-        b"FATE",
-        b"ELSE" + good[4:],
-        HEADER.pack(MAGIC, 9, 3, len(payload), 0) + payload,  # another version
-        HEADER.pack(MAGIC, 1, 2, len(payload), 0) + payload,  # another format
-        HEADER.pack(MAGIC, 1, 3, 65_535, 0) + payload,  # claims more than it has
-        HEADER.pack(MAGIC, 1, 3, 3, 0) + b"\0\0\0",  # half a word
-        np.random.default_rng(0).bytes(900),
-    ]
-    source = UdpSource(0, SENSOR)
-    reading = Reading(source)
-    send(source, *bad, good)
-    reading.until(lambda: reading.events > 0)  # a datagram is counted before its events are handed on
-    source.close()
-    assert source.counts["malformed datagrams"] == len(bad)
-    assert source.counts["datagrams"] == 1
-
-
-def test_datagrams_of_another_sender_do_not_mix_in(raw: tuple[Events, bytes]) -> None:
-    packets = list(datagrams(words(raw[1])))
-    source = UdpSource(0, SENSOR)
-    reading = Reading(source)
-    send(source, packets[0])
-    reading.until(lambda: source.counts.get("datagrams") == 1)
-    send(source, packets[1])  # from another port
-    reading.until(lambda: source.counts.get("datagrams of other senders") == 1)
-    source.close()
-    assert source.counts["datagrams"] == 1
-
-
-def test_a_sender_that_begins_again_is_followed(raw: tuple[Events, bytes]) -> None:
-    packets = list(datagrams(words(raw[1])))
-    source = UdpSource(0, SENSOR)
-    reading = Reading(source)
-    send(source, *packets, *packets)
-    reading.until(lambda: reading.events == 2 * len(raw[0]))
-    source.close()
-    assert source.counts["new beginnings of the sender"] == 1
-
-
-def test_after_a_silence_another_sender_may_come_or_the_source_ends(raw: tuple[Events, bytes]) -> None:
-    now, packets = [0.0], list(datagrams(words(raw[1])))
-    source = UdpSource(0, SENSOR, once=True, idle_s=1, clock=lambda: now[0])
-    reading = Reading(source)
-    send(source, *packets)
-    reading.until(lambda: reading.events == len(raw[0]))
-    now[0] = 2.0
-    reading.thread.join(WAIT_S)
-    assert not reading.thread.is_alive()
+    assert reading.end()[: len(raw[0])] == raw[0]
 
 
 def test_a_port_that_is_taken_is_an_error_with_a_reason() -> None:
@@ -373,16 +345,7 @@ def test_a_port_that_is_taken_is_an_error_with_a_reason() -> None:
         TcpSource(first.port, SENSOR)
     first._listener.close()
     with pytest.raises(FateError, match="cannot be listened on"):
-        UdpSource(99_999, SENSOR)
-
-
-def test_datagrams_hold_whole_words_and_numbers_go_on(raw: tuple[Events, bytes]) -> None:
-    packets = list(datagrams(words(raw[1]), first=7, payload=101))
-    assert b"".join(packet[HEADER.size :] for packet in packets) == words(raw[1])
-    assert [HEADER.unpack_from(packet)[4] for packet in packets] == list(range(7, 7 + len(packets)))
-    assert all((len(packet) - HEADER.size) % 2 == 0 for packet in packets)
-    with pytest.raises(FateError, match="whole words"):
-        list(datagrams(b"\0\0\0"))
+        TcpSource(99_999, SENSOR)
 
 
 # ---- a camera -------------------------------------------------------------------------------------------------------

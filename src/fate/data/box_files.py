@@ -155,6 +155,8 @@ def box_file_fault(path: Path) -> str:
     Text (COCO, YOLO) is not looked at: only reading all of it would tell.
     """
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            return "is a device or a pipe; expected labels"
         if path.suffix.lower() == ".npy":
             return _npy_fault(path)
         if path.suffix.lower() == ".npz":

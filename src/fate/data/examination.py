@@ -26,6 +26,7 @@ from fate.data.rvt_layout import RvtSequence
 from fate.data.rvt_sequences import LABELS, SequenceFiles, open_sequence
 from fate.errors import FateError, MissingDependencyError
 from fate.events.labels import Labels
+from fate.files import open_regular
 from fate.formats.recording import Recording, describe_tail
 
 FRAMES = 20  # labelled times of a recording whose events are looked at
@@ -235,9 +236,9 @@ def hash_files(root: Path, states: dict[str, dict[str, Any]]) -> None:
     """Fill in the SHA-256 of every file; one that cannot be read keeps none."""
     for name, state in states.items():
         try:
-            with open(root / name, "rb") as file:
+            with open_regular(root / name) as file:
                 state["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError:
+        except (OSError, FateError):
             state["sha256"] = None
 
 

@@ -146,6 +146,8 @@ def _holds_events(path: Path) -> bool:
     if suffix not in TABLE_SUFFIXES or path.stem.endswith(_LABEL_ENDINGS):
         return False
     try:
+        if path.exists() and not path.is_file():  # a pipe, say: looking into it could take for ever
+            return False
         if suffix == ".npy":
             return _npy_holds_events(path)
         if suffix == ".npz":

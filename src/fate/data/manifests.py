@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from fate.data.layout import SPLITS
 from fate.data.listing import FORMAT, MANIFEST, SCHEMA
-from fate.errors import FateError, FormatError
+from fate.errors import FormatError
+from fate.files import MissingFileError, read_bytes
 from fate.whole_files import write_whole
 
 SIMULATED = FORMAT
@@ -46,11 +47,9 @@ def find_manifest(place: Path) -> Found | None:
 
 def _read(path: Path) -> Found | None:
     try:
-        data = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+        data = read_bytes(path, "the manifest of a dataset")
+    except MissingFileError:
         return None
-    except OSError as error:
-        raise FateError(f"{path}: cannot be read ({error.strerror or error}); check its rights") from None
     known = next((name for name in SCHEMAS if name.encode() in data), None)
     if known is None:  # others call their files so too
         return None

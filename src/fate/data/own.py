@@ -24,8 +24,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-import yaml
-
 from fate.data.assembly import Draft, Files, of_split
 from fate.data.box_files import Clock
 from fate.data.class_maps import Classes
@@ -33,6 +31,7 @@ from fate.data.event_files import EventOptions, check_downscale
 from fate.data.layout import SPLITS, Entry, find_recordings
 from fate.errors import FateError
 from fate.events.events import Sensor
+from fate.yaml_files import load_yaml
 
 #: Endings of files that describe a dataset, and the name that is looked for in a folder.
 SUFFIXES = (".yaml", ".yml")
@@ -99,17 +98,7 @@ def _expected_split(given: object) -> str:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    try:
-        document = yaml.safe_load(path.read_text("utf-8"))
-    except OSError as error:
-        raise FateError(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
-    except UnicodeDecodeError as error:
-        raise FateError(f"{path}: is not UTF-8 ({error.reason}); save it as UTF-8") from None
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise FateError(f"{path}: is not valid YAML ({reason})") from None
-    except RecursionError:
-        raise FateError(f"{path}: is nested too deep; a dataset is a list of recordings") from None
+    document = load_yaml(path, "a YAML file that describes a dataset")
     if not isinstance(document, dict):
         raise FateError(f"{path}: holds {type(document).__name__}; expected keys such as classes and recordings")
     return document

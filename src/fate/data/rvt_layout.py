@@ -33,7 +33,8 @@ from fate.errors import FateError, FormatError, MissingDependencyError
 from fate.events import label_prophesee
 from fate.events.label_npz import DAMAGE
 from fate.events.labels import Labels
-from fate.formats.hdf5_layout import damage_is_a_format_error
+from fate.files import MissingFileError, check_regular
+from fate.formats.hdf5_layout import damage_is_a_format_error, refuse_other_files
 
 WINDOW_US = 50_000  # where the folder's name does not say
 
@@ -114,6 +115,7 @@ class RvtSequence(LabelledRecording):
 
     def read_label_file(self, path: Path) -> Labels:
         """The boxes of ``labels.npz``; RVT's filters have been applied to them already."""
+        check_regular(path, "labels of RVT")
         try:
             with zipfile.ZipFile(path) as archive:
                 boxes = archive.read("labels.npy")
@@ -130,7 +132,8 @@ def image_table(path: Path, file: Any) -> Any:
     if not isinstance(file.get("data", getlink=True), h5py.HardLink) or not isinstance(file["data"], h5py.Dataset):
         raise FormatError(f"{path}: has no table 'data'; expected RVT's histograms")
     data = file["data"]
-    if data.ndim != 4 or data.dtype != np.uint8 or data.external:
+    refuse_other_files(path, data)
+    if data.ndim != 4 or data.dtype != np.uint8:
         raise FormatError(f"{path}: 'data' is {data.dtype} of shape {data.shape}; expected uint8 [T, 20, H, W]")
     settings = data.id.get_create_plist()
     for number in range(settings.get_nfilters()):
@@ -162,9 +165,11 @@ def _times(path: Path) -> NDArray[np.int64]:
 
 def _array(path: Path) -> NDArray[Any]:
     try:
-        array = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
+        check_regular(path, "an array of a sequence")
+    except MissingFileError:
         raise FormatError(f"{path}: is missing; get the sequence again") from None
+    try:
+        array = np.load(path, allow_pickle=False)
     except DAMAGE as error:
         raise FormatError(f"{path}: is damaged ({error}); get it again") from error
     if not isinstance(array, np.ndarray):

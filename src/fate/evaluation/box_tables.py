@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.data.class_maps import plain
-from fate.errors import FateError
+from fate.errors import FateError, list_names
 from fate.evaluation.protocols import Protocol
 from fate.events.labels import Labels
 
@@ -124,7 +124,7 @@ def _from_array(array: NDArray[Any], num_classes: int, whose: str) -> BoxTable:
     score = next((name for name in ("class_confidence", "confidence") if name in names), None)
     for name in (time, "x", "y", "w", "h", "class_id"):
         if name not in names:
-            raise FateError(f"{whose}: fields {', '.join(names)} were given; field {name} is missing")
+            raise FateError(f"{whose}: fields {list_names(names)} were given; field {name} is missing")
     times = array[time]
     if len(array) and times.dtype.kind not in "iu":
         raise FateError(f"{whose}: times of dtype {times.dtype} were given; expected whole microseconds")
@@ -162,6 +162,6 @@ def class_ids(
     places = {plain(name): place for place, name in enumerate(wanted)}
     if not any(plain(name) in places for name in given):
         raise FateError(
-            f"{whose}: classes {', '.join(given)} were given; expected some of {', '.join(wanted)}; rename them"
+            f"{whose}: classes {list_names(given)} were given; expected some of {', '.join(wanted)}; rename them"
         )
     return np.array([places.get(plain(name), -1) for name in given], np.int64)[own]

@@ -33,6 +33,7 @@ from fate.evaluation import prediction_coco, prediction_npz, prediction_prophese
 from fate.events.label_files import read_labels
 from fate.events.label_npz import DAMAGE
 from fate.events.labels import Labels
+from fate.files import check_regular
 from fate.whole_files import write_whole
 
 SUFFIXES = (".npz", ".npy", ".json")
@@ -100,6 +101,7 @@ def _name_of(file: str) -> str:
 def _read_file(
     file: Path, name: str, images: str | os.PathLike[str] | None, classes: Sequence[str] | None
 ) -> Predictions:
+    check_regular(file, "predictions")
     try:
         kind = _kind_of(file)
         if kind == "json":

@@ -122,7 +122,7 @@ def _decode(path: Path, sensor: tuple[int, int] | None, classes: Sequence[str] |
     if chosen == "coco":
         return label_coco.decode(data, name=str(path))
     sidecar = _times_path(path)
-    times = sidecar.read_bytes() if sidecar.exists() else None
+    times = _content(sidecar) if sidecar.exists() else None
     return label_prophesee.decode(data, times, name=str(path))
 
 
@@ -174,7 +174,7 @@ def _prophesee_files(path: Path, labels: Labels, dialect: str) -> dict[str | os.
     boxes, times = label_prophesee.encode(labels, dialect), label_prophesee.encode_times(labels)
     sidecar = _times_path(path)
     if sidecar.exists():
-        label_prophesee.decode_times(sidecar.read_bytes())  # refuses to replace a file that is not a sidecar
+        label_prophesee.decode_times(_content(sidecar))  # refuses to replace a file that is not a sidecar
     if times is not None:
         return {sidecar: times, path: boxes}
     return {path: boxes, sidecar: None}  # a stale one would add labelled times that these labels do not have

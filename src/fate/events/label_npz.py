@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.errors import FormatError
+from fate.errors import FormatError, list_names
 from fate.events.labels import COLUMNS, Labels
 
 FORMAT = "fate-labels"
@@ -60,7 +60,7 @@ def decode(data: bytes) -> Labels:
     arrays = _load(data)
     if _scalar(arrays, "format") != FORMAT:
         raise FormatError(
-            f"is an npz with the keys {', '.join(sorted(arrays)) or '(none)'}; a label file has format "
+            f"is an npz with the keys {list_names(sorted(arrays)) or '(none)'}; a label file has format "
             f"{FORMAT!r}; give a file made by write_labels"
         )
     version = _scalar(arrays, "version")

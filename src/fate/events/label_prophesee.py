@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.errors import FateError, FateWarning, FormatError
+from fate.errors import FateError, FateWarning, FormatError, list_names
 from fate.events.label_npz import DAMAGE
 from fate.events.labels import Labels, LabelSource
 
@@ -46,11 +46,11 @@ def decode(data: bytes, times: bytes | None = None, name: str = "boxes") -> Labe
     confidence = _first_of(names, "class_confidence", "confidence")
     for field in (time or "t", "x", "y", "w", "h", "class_id"):
         if field not in names:
-            raise FormatError(f"has fields {', '.join(names)}; field {field} is missing; add it")
+            raise FormatError(f"has fields {list_names(names)}; field {field} is missing; add it")
     used = {time, "x", "y", "w", "h", "class_id", "track_id", confidence, "source"}
     ignored = [field for field in names if field not in used]
     if ignored:
-        warnings.warn(f"{name}: ignored the unknown fields {', '.join(ignored)}", FateWarning, stacklevel=4)
+        warnings.warn(f"{name}: ignored the unknown fields {list_names(ignored)}", FateWarning, stacklevel=4)
 
     left, top, width, height = (_pixels(table, field) for field in ("x", "y", "w", "h"))
     for field, size in (("w", width), ("h", height)):

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import aedat
 import numpy as np
 
-from fate.errors import FormatError
+from fate.errors import FormatError, list_names
 from fate.events.events import Sensor
 from fate.formats.aedat4_header import Aedat4Header, Stream, plain_header, read_header
 from fate.formats.columns import Columns, empty_columns
@@ -123,7 +123,7 @@ class Aedat4Source(Source):
             if num_bytes < 0 or stream not in self._streams:
                 raise FormatError(
                     f"{self.path}: the packet at byte {position} is damaged (stream {stream}, {num_bytes} bytes);"
-                    f" expected one of the streams {', '.join(str(number) for number in self._streams)}; copy the file"
+                    f" expected one of the streams {list_names(self._streams)}; copy the file"
                     " again"
                 )
             if packet.end > end:

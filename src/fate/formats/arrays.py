@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.errors import FateError, FormatError
+from fate.errors import FateError, FormatError, list_names
 from fate.events.events import Sensor
 from fate.formats.columns import Columns
 from fate.formats.decoder import spaced
@@ -176,8 +176,8 @@ def table_of_one(name: object, array: StoredArray, num_rows: int, hints: Hints) 
         roles = find_roles(names)
         if roles is None or len(array.shape) != 1:
             raise FormatError(
-                f"{name}: is an array of shape {array.shape} with the fields {', '.join(names)}; expected one dimension"
-                " and fields t, x, y, p"
+                f"{name}: is an array of shape {array.shape} with the fields {list_names(names)}; expected one"
+                " dimension and fields t, x, y, p"
             )
         _refuse_order(name, hints)
         fields = {role: names[roles[role]] for role in ROLES}
@@ -280,7 +280,7 @@ def _table_of(path: Path, archive: Archive, hints: Hints) -> tuple[list[Member],
         return members, table, {"columns": f"{', '.join(named)} (named)"}
     tables = [key for key in keys if _is_table(archive.header(key))]
     if len(tables) != 1:
-        listed = ", ".join((tables or keys)[:8]) + (" and more" if len(tables or keys) > 8 else "")
+        listed = list_names(tables or keys)
         found = f"{len(tables)} tables of events ({listed})" if tables else f"the arrays {listed or '(none)'}"
         raise FormatError(f"{path}: holds {found}; expected columns t, x, y, p or one structured or N×4 array")
     key = tables[0]

@@ -25,7 +25,7 @@ from fate.formats.columns import Columns, join
 from fate.formats.ecf import decode_chunk
 from fate.formats.fields import given_unit, microseconds
 from fate.formats.hdf5_layout import MIN_CACHE_BYTES, Chunks, Layout, Place, damage_is_a_format_error, examine
-from fate.formats.source import Bookmark, ByteFile, Hints, Source
+from fate.formats.source import Bookmark, ByteFile, FileWatch, Hints, Source
 
 CACHE_SLOTS = 10_007  # a prime, as the hash of chunk numbers wants it
 US_PER_UNIT = {"s": 1_000_000, "ms": 1000, "us": 1}
@@ -33,17 +33,26 @@ US_PER_UNIT = {"s": 1_000_000, "ms": 1000, "us": 1}
 
 def open_hdf5(path: Path, hints: Hints) -> Source:
     """An HDF5 file, its layout found and its claims checked against its size."""
+    watch = FileWatch(path)
+    try:
+        return _open(path, hints, watch)
+    except BaseException:
+        watch.close()
+        raise
+
+
+def _open(path: Path, hints: Hints, watch: FileWatch) -> Source:
     with damage_is_a_format_error(path):
         file = h5py.File(path, "r", rdcc_nbytes=MIN_CACHE_BYTES, rdcc_nslots=CACHE_SLOTS)
         try:
             layout = examine(path, file, hints)
             if layout.chunks:
                 file.close()
-                return EcfSource(layout, layout.chunks)
+                return EcfSource(layout, layout.chunks, watch)
             if layout.cache_bytes > MIN_CACHE_BYTES:  # so that no chunk is unpacked twice
                 file.close()
                 file = h5py.File(path, "r", rdcc_nbytes=layout.cache_bytes, rdcc_nslots=CACHE_SLOTS)
-            return TableSource(layout, file)
+            return TableSource(layout, file, watch)
         except BaseException:
             file.close()
             raise
@@ -52,10 +61,10 @@ def open_hdf5(path: Path, hints: Hints) -> Source:
 class Hdf5Source(Source):
     """A table of events; positions are row numbers."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, watch: FileWatch) -> None:
         self.path, self.size, self.format = layout.path, layout.num_bytes, layout.format
         self.sensor, self.notes = layout.sensor, layout.notes
-        self._layout = layout
+        self._layout, self._watch = layout, watch
 
     @abstractmethod
     def rows(self, first: int, last: int) -> Columns:
@@ -63,6 +72,7 @@ class Hdf5Source(Source):
 
     def _read(self, first: int, last: int) -> Columns:
         columns = self.rows(first, last)
+        self._watch.check()
         layout = self._layout
         return columns._replace(t=to_us(self.path, columns.t, layout.time_unit, layout.t_offset))
 
@@ -80,14 +90,17 @@ class Hdf5Source(Source):
     def skipped(self) -> dict[str, int]:
         return {"triggers": self._layout.triggers} if self._layout.triggers else {}
 
+    def close(self) -> None:
+        self._watch.close()
+
 
 class EcfSource(Hdf5Source):
     """``/CD/events`` in ECF chunks, each read and decoded on its own."""
 
     thread_safe = True
 
-    def __init__(self, layout: Layout, chunks: Chunks) -> None:
-        super().__init__(layout)
+    def __init__(self, layout: Layout, chunks: Chunks, watch: FileWatch) -> None:
+        super().__init__(layout, watch)
         self._chunks = chunks
         self._file = ByteFile(layout.path)
 
@@ -116,14 +129,15 @@ class EcfSource(Hdf5Source):
         return columns.slice(0, expected)
 
     def close(self) -> None:
+        super().close()
         self._file.close()
 
 
 class TableSource(Hdf5Source):
     """Columns that h5py can read, as datasets or as fields of records."""
 
-    def __init__(self, layout: Layout, file: Any) -> None:
-        super().__init__(layout)
+    def __init__(self, layout: Layout, file: Any, watch: FileWatch) -> None:
+        super().__init__(layout, watch)
         self._file = file
         self._datasets = {place.dataset: file[place.dataset] for place in layout.places.values()}
 
@@ -135,6 +149,7 @@ class TableSource(Hdf5Source):
             return Columns(*(_native(self._datasets[places[name].dataset][first:last]) for name in "txyp"))
 
     def close(self) -> None:
+        super().close()
         self._file.close()
 
 

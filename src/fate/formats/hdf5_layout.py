@@ -7,6 +7,7 @@ lets through is covered by chunks that lie inside the file, and is in this file 
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ DSEC_SENSOR = Sensor(480, 640)
 
 MIN_BLOCK_ROWS, MAX_BLOCK_ROWS = 16_384, 262_144
 MAX_CHUNK_BYTES = 64 << 20  # a chunk is unpacked whole, whatever part of it is wanted
+MAX_NUMBER_BYTES = 64 << 10  # that a single number, such as the height, may take in the file
 MIN_CACHE_BYTES = 4 << 20
 MAX_OBJECTS = 10_000
 MAX_DEPTH = 8
@@ -106,6 +108,8 @@ def examine(path: Path, file: Any, hints: Hints) -> Layout:
     datasets = _datasets(file)
     places, group = _find_columns(path, datasets)
     names = list(dict.fromkeys(place.dataset for place in places.values()))
+    for name in names:
+        refuse_other_files(path, datasets[name])
     num_bytes = path.stat().st_size
     rows = _number_of_rows(path, {name: datasets[name] for name in names})
     tables = {name: _chunk_table(path, datasets[name], num_bytes) for name in names}
@@ -127,6 +131,8 @@ def examine(path: Path, file: Any, hints: Hints) -> Layout:
     notes = _notes(path, file)
     sensor = hints.sensor or _sensor(path, scalars["height"], scalars["width"], notes.get("geometry"))
     triggers = datasets.get("EXT_TRIGGER/events")
+    if triggers is not None:
+        refuse_other_files(path, triggers)
     chunk_rows = datasets[places["t"].dataset].chunks[0] if tables[places["t"].dataset] else MIN_BLOCK_ROWS
     return Layout(
         path=path,
@@ -190,7 +196,7 @@ def _find_columns(path: Path, datasets: dict[str, Any]) -> tuple[dict[str, Place
             f"{path}: holds events in {len(candidates)} places ({', '.join(sorted(candidates)[:8])}); expected one;"
             " copy the one you want into a file of its own"
         )
-    if any(name.rpartition("/")[2] == "data" and dataset.ndim == 4 for name, dataset in datasets.items()):
+    if any(_is_histograms(path, name, dataset) for name, dataset in datasets.items()):
         raise FormatError(
             f"{path}: holds histograms of events (a 4-dimensional dataset 'data', as RVT prepares them), not events;"
             " give the recording they were made from"
@@ -200,6 +206,14 @@ def _find_columns(path: Path, datasets: dict[str, Any]) -> tuple[dict[str, Place
         f"{path}: has no table of events; expected /CD/events (Prophesee), a group events with x, y, p, t (RVT, DSEC)"
         f" or one group with those columns; datasets found: {shown}{' …' if len(datasets) > 8 else ''}"
     )
+
+
+def _is_histograms(path: Path, name: str, dataset: Any) -> bool:
+    """Whether a dataset looks like RVT's images of events."""
+    if name.rpartition("/")[2] != "data":
+        return False
+    refuse_other_files(path, dataset)
+    return bool(dataset.ndim == 4)
 
 
 def _match(names: Any) -> dict[str, str] | None:
@@ -239,12 +253,31 @@ def _block_rows(chunk_rows: int) -> int:
     return min(-(-MIN_BLOCK_ROWS // chunk_rows) * chunk_rows, MAX_BLOCK_ROWS)
 
 
+def refuse_other_files(path: Path, dataset: Any) -> None:
+    """Raise where ``dataset`` keeps its values in other files, which HDF5 would open: any file, or a pipe that blocks.
+
+    To be asked before anything else about a dataset: the shape of a virtual one can depend on other files.
+    """
+    settings = dataset.id.get_create_plist()
+    if settings.get_layout() == h5py.h5d.VIRTUAL or settings.get_external_count():
+        raise FormatError(
+            f"{path}: {dataset.name} keeps its rows in other files; give a file that holds the events itself"
+        )
+
+
+def _refuse_large_chunks(path: Path, dataset: Any) -> None:
+    """Raise where a chunk, which is unpacked whole, would take too much memory."""
+    size = math.prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
+    if size > MAX_CHUNK_BYTES:
+        raise FormatError(
+            f"{path}: {dataset.name} has chunks of {size >> 20} MiB; at most {MAX_CHUNK_BYTES >> 20} MiB are read;"
+            f" rewrite it with smaller ones (h5repack -l {dataset.name}:CHUNK=65536)"
+        )
+
+
 def _chunk_table(path: Path, dataset: Any, num_bytes: int) -> Chunks | None:
     """The chunks of ``dataset`` (None when it has none), after checking that its rows really are in the file."""
     name, rows, item = dataset.name, int(dataset.shape[0]), dataset.dtype.itemsize
-    settings = dataset.id.get_create_plist()
-    if settings.get_layout() == h5py.h5d.VIRTUAL or settings.get_external_count():
-        raise FormatError(f"{path}: {name} keeps its rows in other files; give a file that holds the events itself")
     if not dataset.chunks:
         if rows * item > min(num_bytes, dataset.id.get_storage_size()):
             raise FormatError(
@@ -252,11 +285,7 @@ def _chunk_table(path: Path, dataset: Any, num_bytes: int) -> Chunks | None:
             )
         return None
     step = int(dataset.chunks[0])
-    if step * item > MAX_CHUNK_BYTES:
-        raise FormatError(
-            f"{path}: {name} has chunks of {step * item >> 20} MiB; at most {MAX_CHUNK_BYTES >> 20} MiB are read;"
-            f" rewrite it with smaller ones (h5repack -l {name}:CHUNK=65536)"
-        )
+    _refuse_large_chunks(path, dataset)
     found: dict[int, tuple[int, int, bool]] = {}
 
     def note(info: Any) -> bool | None:
@@ -311,15 +340,31 @@ def _scalar(path: Path, file: Any, datasets: dict[str, Any], group: str, name: s
     parent = f"{group}/" if group else ""
     for full in (parent + name, name):
         dataset = datasets.get(full)
-        if dataset is not None and dataset.size == 1 and dataset.dtype.kind in "iu":
-            return int(np.ravel(dataset[()])[0])
         if dataset is not None:
-            raise FormatError(f"{path}: /{full} is {dataset.dtype} of shape {dataset.shape}; expected one whole number")
+            return _stored_number(path, dataset)
     for holder in (file[group] if group else file, file):
         number = _number(holder, name)
         if number is not None and float(number).is_integer():
             return int(number)
     return None
+
+
+def _stored_number(path: Path, dataset: Any) -> int:
+    """The one whole number of ``dataset``, which must be in this file and must not unpack to much more."""
+    refuse_other_files(path, dataset)
+    if dataset.size != 1 or dataset.dtype.kind not in "iu":
+        raise FormatError(
+            f"{path}: {dataset.name} is {dataset.dtype} of shape {dataset.shape}; expected one whole number"
+        )
+    _refuse_large_chunks(path, dataset)
+    _filters(path, dataset)
+    stored = int(dataset.id.get_storage_size())
+    if not 0 < stored <= MAX_NUMBER_BYTES:
+        raise FormatError(
+            f"{path}: {dataset.name} is stored in {stored} bytes; expected one whole number, in 1 to"
+            f" {MAX_NUMBER_BYTES} bytes; the file was not written to its end, or is damaged"
+        )
+    return int(np.ravel(dataset[()])[0])
 
 
 def _number(holder: Any, name: str) -> int | float | None:

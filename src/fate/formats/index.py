@@ -10,7 +10,6 @@ import json
 import os
 import tempfile
 import warnings
-import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from fate.errors import FateWarning
 from fate.events.events import Sensor
+from fate.events.label_npz import DAMAGE
 from fate.formats.columns import Columns, Tally, check
 from fate.formats.source import Bookmark, EvenBlocks, Source, Tail
 
@@ -216,11 +216,18 @@ def load_index(file: Path) -> Index | None:
                 tail=Tail(*meta["tail"]),
                 bytes_consumed=meta["bytes_consumed"],
             )
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+    except DAMAGE:  # whatever numpy and zipfile make of a damaged file
         return None
+    return index if _is_whole(index) else None
+
+
+def _is_whole(index: Index) -> bool:
+    """Whether the arrays of a stored index have the types and shapes of one."""
+    arrays = (index.positions, index.states, index.first, index.t_min, index.t_max)
+    if any(array.dtype != np.int64 or array.ndim != (2 if array is index.states else 1) for array in arrays):
+        return False
     blocks = index.num_blocks
-    whole = len(index.positions) == len(index.first) == blocks + 1 and len(index.states) == len(index.t_max) == blocks
-    return index if whole else None
+    return len(index.positions) == len(index.first) == blocks + 1 and len(index.states) == len(index.t_max) == blocks
 
 
 def _make_room(folder: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,13 +19,14 @@ import numpy as np
 
 from fate.errors import FateError, FormatError, MissingDependencyError
 from fate.events.events import MAX_SIDE, Sensor
+from fate.files import check_regular
 from fate.formats.columns import Columns, join
 from fate.formats.decoder import Decoder
 from fate.formats.evt2 import Evt2Decoder, Evt21Decoder
 from fate.formats.evt3 import Evt3Decoder
 from fate.formats.ros_codecs import BasedDecoder, LibcaerCmpDecoder, LibcaerDecoder, MonoDecoder
 from fate.formats.ros_messages import ARRAY_TYPES, PACKET_TYPES, read_array, read_packet
-from fate.formats.source import BLOCK_BYTES, Bookmark, Hints, Source
+from fate.formats.source import BLOCK_BYTES, Bookmark, FileWatch, Hints, Source
 
 DECODERS: dict[str, tuple[type[Decoder], int]] = {  # encoding → decoder, bytes of a word
     "evt2": (Evt2Decoder, 4),
@@ -58,8 +60,10 @@ class RosSource(Source):
 
     format = "ROS bag"
 
-    def __init__(self, path: Path, reader: Any, topic: Topic, *, cdr: bool, sensor: Sensor | None) -> None:
-        self.path, self.size = path, _size(path)
+    def __init__(
+        self, path: Path, reader: Any, topic: Topic, *, cdr: bool, sensor: Sensor | None, watches: list[FileWatch]
+    ) -> None:
+        self.path, self.size, self._watches = path, _size(path), watches
         self._reader, self._topic, self._cdr = reader, topic, cdr
         self._end = 0
         self._skipped: dict[str, int] = {}
@@ -97,14 +101,21 @@ class RosSource(Source):
             self._skipped["messages of other topics"] = others
 
     def _block(self, messages: list[Message], decoder: Decoder | None) -> tuple[Bookmark, Columns]:
+        self._check_unchanged()
         state = decoder.state.copy() if decoder else np.zeros(0, np.int64)
         return Bookmark(messages[0].time, state), join([self._columns(each, decoder) for each in messages])
+
+    def _check_unchanged(self) -> None:
+        for watch in self._watches:
+            watch.check()
 
     def decode(self, start: Bookmark, end: int) -> Columns:
         decoder = self._decoder()
         if decoder:
             decoder.state[:] = start.state
-        return join([self._columns(message, decoder) for message in self._messages(start.position, end)])
+        columns = join([self._columns(message, decoder) for message in self._messages(start.position, end)])
+        self._check_unchanged()
+        return columns
 
     def end(self) -> int:
         return self._end
@@ -114,6 +125,8 @@ class RosSource(Source):
 
     def close(self) -> None:
         self._reader.close()
+        for watch in self._watches:
+            watch.close()
 
     def _messages(self, start: int | None, end: int | None) -> Iterator[Message]:
         messages = self._reader.messages(connections=self._topic.connections, start=start, stop=end)
@@ -198,17 +211,23 @@ def guarded(path: Path, call: Callable[[], Result]) -> Result:
 
 def open_ros(path: Path, hints: Hints) -> RosSource:
     """A bag of ROS 1 or ROS 2, its event topic chosen."""
-    reader, cdr = guarded(path, lambda: _reader(path))
-    guarded(path, reader.open)
-    try:
+    with ExitStack() as opened:
+        for file in path.iterdir() if path.is_dir() else [path]:  # metadata.yaml may name any of them
+            if not file.is_dir():
+                check_regular(file, "a file of a ROS bag")
+        watches = []
+        for file in _bag_files(path):
+            watches.append(FileWatch(file))
+            opened.callback(watches[-1].close)
+        reader, cdr = guarded(path, lambda: _reader(path))
+        guarded(path, reader.open)
+        opened.callback(reader.close)
         topics = _event_topics(path, reader)
-        source = RosSource(path, reader, topics[0], cdr=cdr, sensor=hints.sensor)
+        source = RosSource(path, reader, topics[0], cdr=cdr, sensor=hints.sensor, watches=watches)
         if topics[1:]:
             source.notes["other event topics"] = ", ".join(f"{each.name} ({each.num_messages})" for each in topics[1:])
+        opened.pop_all()
         return source
-    except BaseException:
-        reader.close()
-        raise
 
 
 def _reader(path: Path) -> tuple[Any, bool]:
@@ -220,7 +239,7 @@ def _reader(path: Path) -> tuple[Any, bool]:
             f"{path}: reading ROS bags needs the package rosbags; run pip install rosbags"
         ) from None
     if path.is_dir():
-        files = [file for file in path.iterdir() if file.suffix in (".db3", ".mcap")]
+        files = _bag_files(path)
         # a single file needs no metadata, which some recorders leave incomplete
         return rosbag2.Reader(files[0] if len(files) == 1 else path), True
     with open(path, "rb") as file:
@@ -248,6 +267,11 @@ def _event_topics(path: Path, reader: Any) -> list[Topic]:
         )
     topics = [Topic(name, kind, each, sum(c.msgcount for c in each)) for (name, kind), each in found.items()]
     return sorted(topics, key=lambda topic: (-topic.num_messages, topic.name))
+
+
+def _bag_files(path: Path) -> list[Path]:
+    """The file of a bag, or those with messages in its folder."""
+    return [file for file in path.iterdir() if file.suffix in (".db3", ".mcap")] if path.is_dir() else [path]
 
 
 def _size(path: Path) -> int:

@@ -112,6 +112,46 @@ class Source(ABC):
         """Let go of the file."""
 
 
+class FileWatch:
+    """Notices when a file that stays open is written to, at the price of one ``fstat``.
+
+    A file that only grows is accepted: recorders append, and what was there at opening is still there. A file whose
+    time of modification changed without growth was rewritten, and events read before and after do not belong together.
+    """
+
+    def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
+        """Watch ``file``, which stays the caller's, or open ``path`` only to watch it; ``path`` names it in errors."""
+        self.path = path
+        self._own = None if file else cast(BinaryIO, open(path, "rb", buffering=0))  # noqa: SIM115  (closed by close)
+        self._file = file or cast(BinaryIO, self._own)
+        self._lock = Lock()
+        self._seen = self._state()
+        self.size = self._seen[0]
+
+    def check(self) -> None:
+        """Raise where the file was rewritten or cut since it was opened."""
+        if self._state() == self._seen:
+            return
+        with self._lock:  # another thread may have seen it grow further in between
+            state = self._state()
+            if state[0] < self._seen[0] or (state[0] == self._seen[0] and state != self._seen):
+                raise FormatError(
+                    f"{self.path}: changed while it was open (it was rewritten, and has {state[0]} bytes);"
+                    " open it again when it is complete"
+                )
+            self._seen = state
+
+    def close(self) -> None:
+        """Close the file, where it was opened here."""
+        if self._own is not None:
+            self._own.close()
+
+    def _state(self) -> tuple[int, int]:
+        """Size in bytes, and time of modification in ns."""
+        state = os.fstat(self._file.fileno())
+        return state.st_size, state.st_mtime_ns
+
+
 class ByteFile:
     """A file read by position. Not memory-mapped: a file cut short while mapped kills the process, and mapped
     pages count towards its memory."""
@@ -121,13 +161,17 @@ class ByteFile:
         self.path = path
         self._file = file or cast(BinaryIO, open(path, "rb", buffering=0))  # noqa: SIM115  (closed by close)
         self._seeking = Lock()  # several threads may read; the position they would move is one
-        self.size = os.fstat(self._file.fileno()).st_size
+        self._watch = FileWatch(path, self._file)
+        self.size = self._watch.size
 
     def read(self, position: int, num_bytes: int) -> bytes:
-        """Up to ``num_bytes`` from ``position``; fewer only at the end of the file."""
+        """Up to ``num_bytes`` from ``position``; fewer only at the end of the file. A rewritten file is refused."""
         num_bytes = max(0, min(num_bytes, self.size - position))
         data = os.pread(self._file.fileno(), num_bytes, position) if hasattr(os, "pread") else b""
-        return data if len(data) == num_bytes else self._read_rest(position, num_bytes, data)
+        if len(data) < num_bytes:
+            data = self._read_rest(position, num_bytes, data)
+        self._watch.check()  # after reading: what was read is from before any change
+        return data
 
     def _read_rest(self, position: int, num_bytes: int, data: bytes) -> bytes:
         """The kernel may hand out less than asked (signals, 2 GiB limits): go on until nothing comes."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.compiled import compiled
-from fate.errors import FateError, FormatError
+from fate.errors import FateError, FormatError, list_names
 from fate.formats.columns import Columns
 from fate.formats.decoder import Decoder, OutOfBounds, spaced
 from fate.formats.fields import ROLES, TimeUnit, given_order, given_unit
@@ -255,7 +255,7 @@ class TextDecoder(Decoder):
 
     def _sentence(self, fault: int, field: int, line: bytes) -> str:
         role = self.columns[field]
-        wanted = f"{len(self.columns)} columns ({', '.join(self.columns)})"
+        wanted = f"{len(self.columns)} columns ({list_names(self.columns)})"
         unit = 'pass --time-unit s (time_unit="s") or the unit that it has'
         reason = {
             TOO_FEW: f"has fewer than the {wanted} expected",

@@ -20,6 +20,7 @@ from torch import Tensor
 import fate
 from fate.code_version import git_hash
 from fate.errors import FateError
+from fate.files import MissingFileError, open_regular
 from fate.models.detector import CANONICAL_US, Detector
 from fate.models.table import nearest
 from fate.models.zoo import MODELS, rebuild
@@ -105,6 +106,8 @@ def read_card(path: str | Path) -> dict[str, Any]:
 
 def is_own(path: str | Path) -> bool:
     """Whether a file was written by ``save_model``, as far as its header says."""
+    if not Path(path).is_file():
+        return False
     try:
         with safe_open(path, framework="pt") as file:
             return "fate" in (file.metadata() or {})
@@ -181,9 +184,9 @@ def _stored(value: Tensor, dtype: torch.dtype | None) -> Tensor:
 def _refuse_foreign(source: Path) -> None:
     """A pickle runs whatever its author wrote: it is never opened here."""
     try:
-        with source.open("rb") as file:
+        with open_regular(source, "a .safetensors file") as file:
             start = file.read(9)
-    except FileNotFoundError:
+    except MissingFileError:
         raise FateError(_missing(source)) from None
     except OSError as error:
         raise FateError(f"{source}: cannot be read ({error.strerror}); expected a .safetensors file") from None

@@ -1,48 +1,42 @@
 """Tensors out of the files that other projects write, without running anything that is in them.
 
-A PyTorch checkpoint is a pickle: a program that may import and call whatever its author wrote. torch's own
-``weights_only`` reader runs only what tensors need, and everything is read with it first. Lightning checkpoints, which
-RVT and S5-ViT publish, often hold configurations and schedulers as objects of other packages too, and that reader
-refuses them whole. Such a file is read once more by ``_ShellUnpickler``, which puts tensors together by itself and
-an empty shell, which keeps nothing and does nothing, in the place of everything else.
+A PyTorch checkpoint is a pickle: a program that may import and call whatever its author wrote. It is read with torch's
+``weights_only`` reader, which calls only what tensors need. Lightning checkpoints, which RVT and S5-ViT publish, often
+hold configurations and schedulers as objects of other packages too, and that reader refuses a file for each name it
+does not know. So the names are collected first, without running the program, and the reader gets an empty class for
+each of them, which keeps nothing and does nothing. The same pass refuses values that are nested so deep that Python's
+``hash`` would overflow the stack.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 import warnings
 import zipfile
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 from fate.errors import FateError
+from fate.files import open_regular
 
 #: What a file is by its first bytes.
 Kind = Literal["safetensors", "zip", "pickle", "unknown"]
 #: Bytes of the longest header that a safetensors file may have.
 LONGEST_HEADER = 100_000_000
-#: What the numbers of a tensor are, by the class that a pickle names for them.
-STORAGES = {
-    "DoubleStorage": torch.float64,
-    "FloatStorage": torch.float32,
-    "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16,
-    "LongStorage": torch.int64,
-    "IntStorage": torch.int32,
-    "ShortStorage": torch.int16,
-    "CharStorage": torch.int8,
-    "ByteStorage": torch.uint8,
-    "BoolStorage": torch.bool,
-    "ComplexFloatStorage": torch.complex64,
-    "ComplexDoubleStorage": torch.complex128,
-}
+#: Programs at the beginning of a file as torch wrote it before it wrote zip files.
+OLD_PROGRAMS = 5
+#: Tuples inside each other, and values in a tuple and those inside; the hash of a tuple visits all of them.
+DEEPEST_TUPLE, LARGEST_TUPLE = 100, 1_000_000
+#: Classes and functions of other packages; a checkpoint names a few dozen.
+MOST_NAMES = 1_000
 #: Where projects put the state_dict, from the outside to the inside.
 HOMES = ("state_dict", "model", "ema")
 
@@ -76,7 +70,7 @@ def kind_of(path: str | Path) -> Kind:
     or of a zip file; the brace that follows cannot.
     """
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path, "a checkpoint") as file:
             start = file.read(9)
     except OSError as error:
         raise FateError(f"{path}: cannot be read ({error.strerror})") from None
@@ -104,46 +98,22 @@ def _tensors_of_folder(folder: Path) -> dict[str, Tensor]:
 
 
 def _unpickled(source: Path, kind: Kind) -> Any:
+    """The content of a PyTorch file, with a ``_Shell``, a dict or a list for each object of another package."""
     try:
-        with warnings.catch_warnings():
+        names = _survey_archive(source) if kind == "zip" else _survey_old_file(source)
+        stand_ins: list[Any] = [(stand_in, name) for name, stand_in in names.items()]  # torch's own names come first
+        with warnings.catch_warnings(), torch.serialization.safe_globals(stand_ins):
             warnings.simplefilter("ignore")  # about what the errors below say in one sentence
             return torch.load(source, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # mostly for objects of other packages
-        if kind == "pickle":
-            raise FateError(
-                f"{source}: a PyTorch file of the old kind that holds more than tensors ({_line(error)}); where you"
-                " trust it, load it and save its state_dict alone"
-            ) from None
-    except Exception as error:  # a damaged file fails in any place inside torch, and in any way
-        if kind == "zip" and _is_other_archive(source):
-            raise FateError(f"{source}: an archive of files; unpack it and give the checkpoint inside") from None
-        raise FateError(f"{source}: damaged ({_line(error)}); copy or download it again") from None
-    try:
-        return _read_with_shells(source)
-    except Exception as error:
+    except FateError:
+        raise
+    except pickle.UnpicklingError as error:
         raise FateError(
-            f"{source}: damaged, or its tensors are such as only its own code could read ({_line(error)})"
+            f"{source}: holds more than tensors, and some of it only its own code could read ({_line(error)}); where"
+            " you trust it, load it with that code and save its state_dict alone"
         ) from None
-
-
-def _is_other_archive(source: Path) -> bool:
-    """Whether a zip file is whole and was not written by torch."""
-    try:
-        with zipfile.ZipFile(source) as archive:
-            return not any(name.endswith("data.pkl") for name in archive.namelist())
-    except Exception:  # a damaged one fails in many ways
-        return False
-
-
-def _read_with_shells(source: Path) -> Any:
-    with zipfile.ZipFile(source) as archive:
-        (program,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
-        folder = program.removesuffix("data.pkl")
-        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-            raise ValueError("torch writes no compressed files")  # and a small one could swell without end
-        if f"{folder}byteorder" in archive.namelist() and archive.read(f"{folder}byteorder") != b"little":
-            raise ValueError("bytes in another order")
-        return _ShellUnpickler(archive, folder).load()
+    except Exception as error:  # a damaged file fails in any place inside torch, and in any way
+        raise FateError(f"{source}: damaged ({_line(error)}); copy or download it again") from None
 
 
 class _Shell:
@@ -152,67 +122,130 @@ class _Shell:
     def __new__(cls, *_: Any, **__: Any) -> _Shell:
         return super().__new__(cls)
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def __call__(self, *_: Any, **__: Any) -> _Shell:
-        return self
-
     def __setstate__(self, _: Any) -> None:
         pass
 
-    def __setitem__(self, _: Any, __: Any) -> None:
-        pass
 
-    def append(self, _: Any) -> None:
-        pass
+class _DictShell:
+    """Stands for a class of dictionaries: the reader fills plain ones only, so that is what it gives."""
 
-    def extend(self, _: Any) -> None:
-        pass
-
-    def add(self, _: Any) -> None:
-        pass
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        return {}
 
 
-class _ShellUnpickler(pickle.Unpickler):
-    """Reads ``data.pkl`` of a checkpoint; the numbers of each tensor lie beside it, in a file of their own.
+class _ListShell:
+    """Stands for a class of lists."""
 
-    A pickle can call, and set attributes of, whatever ``find_class`` gives it. So that is never an object that others
-    use: methods and types here, and torch's dtypes, none of which can be changed.
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        return []
+
+
+def _survey_archive(source: Path) -> dict[str, type]:
+    """The names in the program of a zip file as torch writes it."""
+    with zipfile.ZipFile(source) as archive:
+        files = archive.namelist()
+        programs = [name for name in files if name.rpartition("/")[2] == "data.pkl"]
+        if not programs:
+            raise FateError(f"{source}: an archive of files; unpack it and give the checkpoint inside")
+        if any(name.rpartition("/")[2] == "constants.pkl" for name in files):
+            raise FateError(f"{source}: a TorchScript archive, which is a program; give the checkpoint behind it")
+        if len(programs) > 1:
+            raise ValueError(f"{len(programs)} programs instead of one")
+        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+            raise ValueError("torch writes no compressed files")  # and a small one could swell without end
+        with archive.open(programs[0]) as program:
+            return _survey(source, io.BytesIO(program.read()))
+
+
+def _survey_old_file(source: Path) -> dict[str, type]:
+    """The names in the five programs that a file of the old kind begins with."""
+    names: dict[str, type] = {}
+    with open_regular(source) as file:
+        for _ in range(OLD_PROGRAMS):
+            names |= _survey(source, file)
+    return names
+
+
+class _Value(NamedTuple):
+    """What the survey knows of a value: how tuples are nested in it, how many values they hold, and its class."""
+
+    depth: int = 0
+    size: int = 1
+    name: str = ""
+
+
+def _survey(source: Path, program: IO[bytes]) -> dict[str, type]:
+    """Follow a pickle without running it.
+
+    Args:
+        source: the file, for errors.
+        program: at its first byte; it is left behind the last one.
+
+    Returns:
+        Each name that the program looks up, with the class that shall stand for it: ``_DictShell`` where it sets items
+        of such objects, ``_ListShell`` where it appends to them, else ``_Shell``.
     """
+    names: dict[str, type] = {}
+    stack: list[_Value] = []
+    marks: list[int] = []
+    memo: dict[Any, _Value] = {}
+    for code, argument, _ in pickletools.genops(program):
+        if code.name == "MARK":
+            marks.append(len(stack))
+        elif code.name in ("BINPUT", "LONG_BINPUT"):
+            memo[argument] = stack[-1]
+        elif code.name in ("BINGET", "LONG_BINGET"):
+            stack.append(memo[argument])
+        elif code.name == "GLOBAL":
+            stack.append(_Value(name=_modern_name(argument)))
+            names.setdefault(stack[-1].name, _Shell)
+            if len(names) > MOST_NAMES:
+                raise FateError(f"{source}: names more than {MOST_NAMES} classes and functions; expected a checkpoint")
+        else:
+            taken = _take(code, stack, marks)
+            stack += _results(source, code, taken, names)
+    return names
 
-    def __init__(self, archive: zipfile.ZipFile, folder: str) -> None:
-        super().__init__(io.BytesIO(archive.read(f"{folder}data.pkl")))
-        self._archive, self._folder = archive, folder
-        self._storages: dict[str, Tensor] = {}
 
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
-        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return self._tensor
-        if (module, name) == ("torch._utils", "_rebuild_parameter"):
-            return self._parameter
-        if module == "torch" and name in STORAGES:
-            return STORAGES[name]
-        return _Shell
+def _take(code: pickletools.OpcodeInfo, stack: list[_Value], marks: list[int]) -> list[_Value]:
+    """Take what an instruction works on from the stack: as many values as it says, and all above the last mark."""
+    number, above = len(code.stack_before), len(stack)
+    if pickletools.markobject in code.stack_before:
+        number, above = code.stack_before.index(pickletools.markobject), marks.pop()
+    if above < number:
+        raise ValueError("an instruction without its values")
+    taken = stack[above - number :]
+    del stack[above - number :]
+    return taken
 
-    def persistent_load(self, pid: Any) -> Tensor:
-        """All numbers of a storage [numbers]."""
-        _, dtype, key, _, count = pid
-        if key not in self._storages:
-            content = bytearray(self._archive.read(f"{self._folder}data/{key}"))
-            numbers = torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)
-            if len(numbers) != count:
-                raise ValueError(f"{len(numbers)} numbers instead of {count}")
-            self._storages[key] = numbers
-        return self._storages[key]
 
-    def _tensor(self, storage: Tensor, offset: int, size: Sequence[int], stride: Sequence[int], *_: Any) -> Tensor:
-        return storage.as_strided(size, stride, offset)  # which refuses to leave the storage
+def _results(source: Path, code: pickletools.OpcodeInfo, taken: list[_Value], names: dict[str, type]) -> list[_Value]:
+    """What an instruction leaves on the stack."""
+    if code.name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"):
+        made = _Value(1 + max((each.depth for each in taken), default=0), 1 + sum(each.size for each in taken))
+        if made.depth > DEEPEST_TUPLE or made.size > LARGEST_TUPLE:
+            raise FateError(
+                f"{source}: nests tuples more than {DEEPEST_TUPLE} deep, or into more than {LARGEST_TUPLE} values;"
+                " expected a checkpoint, whose values are nested a few times"
+            )
+        return [made]
+    if code.name in ("NEWOBJ", "REDUCE"):
+        if taken[0].name == "builtins.bytearray":  # the one name known to torch that takes memory by a number
+            raise FateError(f"{source}: makes an array of bytes; expected tensors and plain values")
+        return [_Value(name=taken[0].name)]
+    if code.name in ("SETITEM", "SETITEMS", "APPEND", "APPENDS", "BUILD"):
+        if code.name != "BUILD" and taken[0].name:
+            names[taken[0].name] = _DictShell if code.name.startswith("SET") else _ListShell
+        return taken[:1]
+    return [_Value()] * len(code.stack_after)
 
-    def _parameter(self, tensor: Tensor, *_: Any) -> Tensor:
-        return tensor
+
+def _modern_name(argument: str) -> str:
+    """``module.name`` of an instruction, with names of Python 2, which old files use, as torch translates them."""
+    module, name = argument.split(" ", 1)
+    if (module, name) in NAME_MAPPING:
+        module, name = NAME_MAPPING[module, name]
+    return f"{IMPORT_MAPPING.get(module, module)}.{name}"
 
 
 def _named_tensors(source: Path, content: Any) -> dict[str, Tensor]:
@@ -234,5 +267,6 @@ def _named_tensors(source: Path, content: Any) -> dict[str, Tensor]:
 
 
 def _line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
+    """The first line of an error; of torch's reader the reason, without its advice to trust the file."""
+    lines = str(error).rpartition("WeightsUnpickler error: ")[2].strip().splitlines()
     return lines[0][:200] if lines else type(error).__name__

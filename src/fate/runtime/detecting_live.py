@@ -1,4 +1,4 @@
-"""Live detection: standard input (``-``), ``tcp:PORT``, ``udp:PORT``, ``camera``, or a file at its own speed."""
+"""Live detection: standard input (``-``), ``tcp:PORT``, ``camera``, or a file at its own speed."""
 
 from __future__ import annotations
 
@@ -65,12 +65,10 @@ def open_source(name: str, sensor: Sequence[int] | None = None, format: str | No
         return CameraSource(name.partition(":")[2] or None)
     port = PORT.fullmatch(name)
     if port is None or sensor is None:
-        raise FateError(f"{name}: expected -, tcp:PORT, udp:PORT, camera or camera:SERIAL; a file is played by play")
-    from fate.runtime.sockets import TcpSource, UdpSource  # noqa: PLC0415
+        raise FateError(f"{name}: expected -, tcp:PORT, camera or camera:SERIAL; a file is played by play")
+    from fate.runtime.sockets import TcpSource  # noqa: PLC0415
 
-    if port[1] == "udp":
-        return UdpSource(int(port[2]), sensor, format=format or "evt3")
-    return TcpSource(int(port[2]), sensor, format=format or "evt3", listens=False)  # nobody comes before all is ready
+    return TcpSource(int(port[1]), sensor, format=format or "evt3", listens=False)  # nobody comes before all is ready
 
 
 @contextmanager

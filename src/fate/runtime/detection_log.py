@@ -6,7 +6,6 @@ evaluate`` reads COCO.
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ import numpy as np
 from fate.errors import FateError, FateWarning, FormatError
 from fate.events.label_files import read_labels
 from fate.events.labels import Labels
+from fate.files import read_text
 from fate.json_files import finite_number, list_of, names_of, object_of, parse_json, read_json, whole_number
 from fate.runtime.detection_files import FORMAT, LINES_FORMAT, VERSION, DetectionFiles, labels_of, plain_frame
 from fate.view.frames import DetectionFrame, Frame, frames_from_labels

@@ -1,4 +1,4 @@
-"""The names of live sources: standard input (``-``), ``tcp:PORT``, ``udp:PORT`` and ``camera``.
+"""The names of live sources: standard input (``-``), ``tcp:PORT`` and ``camera``.
 
 They are checked before torch is loaded, which takes seconds.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from fate.errors import FateError
 
-PORT = re.compile(r"(tcp|udp):(\d{1,5})")
+PORT = re.compile(r"tcp:(\d{1,5})")
 
 
 def is_live(name: str) -> bool:
@@ -26,7 +26,7 @@ def check_source(name: str, sensor: Sequence[int] | None) -> None:
         sensor: (height, width) in pixels if it was given.
     """
     port = PORT.fullmatch(name)
-    if port is not None and not 0 < int(port[2]) < 1 << 16:
-        raise FateError(f"{name}: there is no such port; expected {port[1]}:1 to {port[1]}:65535")
+    if port is not None and not 0 < int(port[1]) < 1 << 16:
+        raise FateError(f"{name}: there is no such port; expected tcp:1 to tcp:65535")
     if port is not None and sensor is None:
         raise FateError(f"{name}: a socket does not say how large the sensor is; give --sensor WIDTHxHEIGHT")

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fate import __version__
-from fate.errors import FateError, FormatError
+from fate.errors import FormatError
+from fate.files import MissingFileError, read_bytes
 from fate.simulation.catalogue import SPLITS, Split
 from fate.simulation.request import Request
 from fate.whole_files import write_whole
@@ -147,11 +148,9 @@ def load_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
     """The manifest of a dataset folder, or None where there is none."""
     path = Path(folder) / FILE_NAME
     try:
-        data = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+        data = read_bytes(path, "the manifest of a simulated dataset")
+    except MissingFileError:
         return None
-    except OSError as error:
-        raise FateError(f"{path}: cannot be read ({error.strerror or error})") from None
     try:
         document = json.loads(data)
         if not isinstance(document, dict) or document.get("format") != FORMAT:

@@ -21,11 +21,16 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fate.errors import FateError
+from fate.files import check_regular
+from fate.yaml_files import load_yaml, parse_yaml, plain_tree
 
 StrategyName = Literal["supervised", "multi_frequency", "consistency", "interpolation", "fat", "any_rate"]
 STRATEGIES: tuple[str, ...] = get_args(StrategyName)
 #: The rates of the paper's tables.
 RATES = (20.0, 40.0, 80.0, 100.0, 200.0)
+
+#: Files in a row, each of which names the next as its base.
+MAX_BASES = 16
 
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -162,25 +167,21 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
 
 def _read(source: Path, before: tuple[Path, ...]) -> dict[str, Any]:
     """The content of a file on top of that of its base; ``before`` are the files that led here."""
+    if len(before) > MAX_BASES:
+        raise FateError(f"{source}: is the base of {len(before)} files in a row; expected at most {MAX_BASES}")
+    check_regular(source, "a YAML file with the settings of a run, such as those in configs/")
     if source.resolve() in before:
         raise FateError(f"{source}: is its own base; expected another file")
-    try:
-        content = yaml.safe_load(source.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FateError(
-            f"{source}: there is no such configuration; expected a YAML file, such as those in configs/"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise FateError(f"{source}: cannot be read ({error}); expected a YAML file") from None
-    except yaml.YAMLError as error:
-        raise FateError(f"{source}: not YAML ({' '.join(str(error).split())})") from None
+    content = load_yaml(source, "a YAML file with the settings of a run, such as those in configs/")
     if content is not None and not isinstance(content, dict):
         raise FateError(f"{source}: holds a {type(content).__name__}; expected keys such as model, data and strategy")
     own = dict(content or {})
     base = own.pop("base", None)
     if base is None:
         return own
-    return _merged(_read(source.parent / str(base), (*before, source.resolve())), own)
+    if not isinstance(base, str):
+        raise FateError(f"{source}: base = {str(base)[:80]!r} was given; expected the name of another YAML file")
+    return _merged(_read(source.parent / base, (*before, source.resolve())), own)
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -194,7 +195,7 @@ def make_config(
     content: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "configuration"
 ) -> TrainConfig:
     """A checked configuration; an error names the key, what was given and what was expected."""
-    tree: dict[str, Any] = json.loads(json.dumps(content))
+    tree: dict[str, Any] = plain_tree(content, source)
     for text in overrides:
         _override(tree, text)
     try:
@@ -217,8 +218,8 @@ def _override(tree: dict[str, Any], text: str) -> None:
             raise FateError(f"{text!r} was given, but {name} is a single value; expected {name}=value")
         place = below
     try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError:
+        parsed = parse_yaml(value, text)
+    except FateError:
         raise FateError(f"{text!r} was given; expected a value as in YAML, such as 1e-4, true or [20, 200]") from None
     place[names[-1]] = float(parsed) if isinstance(parsed, str) and _is_number(parsed) else parsed
 

@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import yaml
 
 import fate
 from fate.code_version import git_hash
@@ -38,6 +37,7 @@ from fate.errors import FateError
 from fate.json_files import read_object
 from fate.training.config import TrainConfig, make_config
 from fate.whole_files import write_whole
+from fate.yaml_files import load_yaml
 
 
 class RunDirectory:
@@ -160,9 +160,12 @@ class RunDirectory:
 
     def _compare(self, settings: Path, config: TrainConfig) -> None:
         try:
-            before = make_config(yaml.safe_load(settings.read_text(encoding="utf-8")), (), str(settings))
-        except (yaml.YAMLError, OSError) as error:
-            raise FateError(f"{settings}: cannot be read ({error}); choose another --out") from None
+            content = load_yaml(settings)
+            if not isinstance(content, dict):
+                raise FateError(f"{settings}: holds a {type(content).__name__}; expected the settings of a run")
+            before = make_config(content, (), str(settings))
+        except FateError as error:
+            raise FateError(f"{error}; repair it, or choose another --out") from None
         if before.fingerprint() == config.fingerprint():
             return
         old, new = (

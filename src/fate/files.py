@@ -1,0 +1,85 @@
+"""Read files that a user names.
+
+A name can belong to a folder, a pipe or a device. Opening a pipe blocks until somebody writes to it, and a device such
+as ``/dev/zero`` never ends, so only regular files are opened, and only up to a size that the caller expects.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from os import PathLike
+from typing import BinaryIO
+
+from fate.errors import FateError
+
+#: Bytes of the largest configuration, dataset description or study in YAML.
+MAX_YAML_BYTES = 4 << 20
+#: Bytes of the largest JSON document: manifests, labels, detections and predictions.
+MAX_JSON_BYTES = 4 << 30
+
+
+class MissingFileError(FateError):
+    """No file has the name that was given."""
+
+
+def check_regular(path: str | PathLike[str], expected: str = "a file") -> os.stat_result:
+    """The state of a regular file; a FateError for everything else.
+
+    Args:
+        path: the name that was given.
+        expected: what the file should be, for the error, such as "a YAML file".
+    """
+    try:
+        state = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingFileError(
+            f"{os.fspath(path)}: there is no such file; expected {expected}; check the name and the folder"
+        ) from None
+    except (OSError, ValueError) as error:  # ValueError: a zero byte or half a character in the name
+        raise _unreadable(path, error, expected) from None
+    if stat.S_ISDIR(state.st_mode):
+        raise FateError(f"{os.fspath(path)}: is a folder; expected {expected}; give the file inside it")
+    if not stat.S_ISREG(state.st_mode):
+        raise FateError(
+            f"{os.fspath(path)}: is a device, a pipe or a socket; expected {expected}; copy its content into a file"
+        )
+    return state
+
+
+def open_regular(path: str | PathLike[str], expected: str = "a file") -> BinaryIO:
+    """Open a regular file for reading; a FateError for everything else, and where it cannot be read."""
+    check_regular(path, expected)
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise _unreadable(path, error, expected) from None
+
+
+def read_bytes(path: str | PathLike[str], expected: str = "a file", limit: int = MAX_JSON_BYTES) -> bytes:
+    """All bytes of a regular file of at most ``limit`` bytes."""
+    with open_regular(path, expected) as file:
+        try:
+            data = file.read(limit + 1)
+        except OSError as error:
+            raise _unreadable(path, error, expected) from None
+    if len(data) > limit:
+        raise FateError(f"{os.fspath(path)}: has more than {limit} bytes; expected {expected} of at most {limit} bytes")
+    return data
+
+
+def read_text(path: str | PathLike[str], expected: str = "a text file", limit: int = MAX_JSON_BYTES) -> str:
+    """The text of a regular UTF-8 file, with or without a byte order mark, of at most ``limit`` bytes."""
+    try:
+        return read_bytes(path, expected, limit).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FateError(
+            f"{os.fspath(path)}: is not UTF-8 at byte {error.start}; expected {expected}; save it as UTF-8"
+        ) from None
+
+
+def _unreadable(path: str | PathLike[str], error: Exception, expected: str) -> FateError:
+    reason = getattr(error, "strerror", None) or error
+    return FateError(
+        f"{os.fspath(path)}: cannot be read ({reason}); expected {expected}; check the name and its rights"
+    )

@@ -1,0 +1,146 @@
+"""Read YAML that people write: training configurations and datasets of their own.
+
+YAML allows more than such files need, and some of it is dangerous: aliases can make a document of a few hundred bytes
+stand for billions of values, a value can contain itself, and any depth of nesting is allowed. What comes from here is a
+plain tree of mappings, lists, texts, numbers, true, false and null, of a bounded size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike, fspath
+from typing import Any
+
+import yaml
+
+from fate.errors import FateError
+from fate.files import MAX_YAML_BYTES, read_text
+
+#: Levels of mappings and lists inside each other.
+MAX_DEPTH = 64
+#: Values of a document, where each alias counts as often as it is used.
+MAX_VALUES = 250_000
+#: Characters of the longest number.
+MAX_NUMBER_CHARACTERS = 100
+
+
+def load_yaml(path: str | PathLike[str], expected: str = "a YAML file") -> Any:
+    """The content of a YAML file as a plain tree.
+
+    Args:
+        path: a regular file of at most ``MAX_YAML_BYTES``.
+        expected: what the file should be, for errors.
+
+    Returns:
+        dict, list, str, int, float, bool or None; inside dicts and lists the same. Nothing in it contains itself.
+    """
+    return parse_yaml(read_text(path, expected, MAX_YAML_BYTES), fspath(path))
+
+
+def parse_yaml(text: str, source: str) -> Any:
+    """The same for a text; ``source`` names it in errors."""
+    try:
+        content = yaml.load(text, _PlainLoader)
+    except yaml.YAMLError as error:
+        raise FateError(f"{source}: is not valid YAML ({' '.join(str(error).split())[:400]})") from None
+    except (
+        ValueError,
+        LookupError,
+        AttributeError,
+        TypeError,
+        ArithmeticError,
+    ) as error:  # the tag denies it
+        raise FateError(
+            f"{source}: holds a value that YAML cannot read ({type(error).__name__}: {str(error)[:200]}); put texts in"
+            " quotes"
+        ) from None
+    return plain_tree(content, source)
+
+
+class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
+    """PyYAML's safe loader with limits on depth, size and aliases; it refuses keys that occur twice."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._values = 0
+        self._sizes: dict[str, int] = {}  # values under each anchor that is complete
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor in self.anchors and event.anchor not in self._sizes:
+                self._refuse(event, f"the value &{event.anchor} contains itself; write its content out")
+            self._count(event, self._sizes.get(event.anchor, 0))
+            return super().compose_node(parent, index)
+        before = self._values
+        self._count(event, 1)
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            self._refuse(event, f"more than {MAX_DEPTH} levels are nested; expected a few")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if event.anchor is not None:
+            self._sizes[event.anchor] = self._values - before
+        return node
+
+    def compose_scalar_node(self, anchor: Any) -> Any:
+        node = super().compose_scalar_node(anchor)
+        if node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and len(node.value) > MAX_NUMBER_CHARACTERS:
+            self._refuse(node, f"a number has {len(node.value)} characters; expected at most {MAX_NUMBER_CHARACTERS}")
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        known = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in known:
+                    self._refuse(key, f"the key {key.value[:80]!r} occurs twice; keep one of them")
+                known.add(key.value)
+        return node
+
+    def _count(self, event: Any, values: int) -> None:
+        self._values += values
+        if self._values > MAX_VALUES:
+            self._refuse(event, f"it stands for more than {MAX_VALUES} values; expected fewer, and fewer aliases")
+
+    def _refuse(self, place: Any, problem: str) -> None:
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
+
+
+def plain_tree(content: Any, source: str, place: str = "", depth: int = 0) -> Any:
+    """A copy of ``content`` that shares nothing, with tuples as lists; refuses what YAML and JSON cannot both hold.
+
+    Args:
+        content: what a document or a program gave.
+        source: its name in errors.
+        place: the keys that lead to it, such as "run.seed".
+        depth: their number.
+    """
+    if depth > MAX_DEPTH:
+        raise FateError(f"{source}: {place[:80]}… is nested deeper than {MAX_DEPTH} levels; expected a few")
+    if isinstance(content, Mapping):
+        tree = {}
+        for key, value in content.items():
+            if not isinstance(key, str | int | float | None):
+                raise _not_plain(key, source, f"a key of {place or 'the document'}")
+            name = plain_tree(key, source, f"a key of {place or 'the document'}", depth + 1)
+            tree[name] = plain_tree(value, source, f"{place}.{key}"[:200].removeprefix("."), depth + 1)
+        return tree
+    if isinstance(content, list | tuple):
+        return [plain_tree(value, source, f"{place}[{at}]", depth + 1) for at, value in enumerate(content)]
+    if isinstance(content, str) and ("\0" in content or any("\ud800" <= sign <= "\udfff" for sign in content)):
+        raise FateError(
+            f"{source}: {place or 'the text'} = {content[:80]!r} holds a zero byte or half of a character; expected"
+            " plain text"
+        )
+    if not isinstance(content, str | int | float | None):
+        raise _not_plain(content, source, place or "the document")
+    return content
+
+
+def _not_plain(content: object, source: str, place: str) -> FateError:
+    return FateError(
+        f"{source}: {place} = {str(content)[:80]!r} is a {type(content).__name__}; expected a text, a number, a list or"
+        " keys; put a text that looks like a date in quotes"
+    )
