@@ -10,7 +10,7 @@ import typer
 from fate.cli import arguments as args
 
 HELP = """Look at a recording in the rerun viewer: its events as a cloud in x, y and time, boxes, and the event rate.
-Needs pip install "fate-events[rerun]".
+Needs pip install rerun-sdk.
 
 Example:
 

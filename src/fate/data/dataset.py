@@ -13,7 +13,6 @@ records are read. A recording that cannot be used is left out, and named in ``da
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,7 +28,7 @@ from fate.data.findings import Finding, check_recordings, sentences
 from fate.data.labelled_recording import LabelledRecording
 from fate.data.layout import SPLITS
 from fate.data.manifests import PREPARED, find_manifest
-from fate.errors import FateError, FateWarning
+from fate.errors import FateError, warn
 from fate.events.events import Sensor
 
 Holds = Literal["events", "histograms"]
@@ -247,8 +246,4 @@ def _warn(dataset: Dataset) -> None:
     if left_out:
         whole = len(dataset) + len(left_out)
         more = f" and {len(left_out) - 1} more, see dataset.faults" if len(left_out) > 1 else ""
-        warnings.warn(
-            f"{dataset.root}: {len(left_out)} of {whole} recordings are left out: {left_out[0].sentence}{more}",
-            FateWarning,
-            stacklevel=3,
-        )
+        warn(f"{dataset.root}: {len(left_out)} of {whole} recordings are left out: {left_out[0].sentence}{more}")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fate.errors import FateError, FateWarning
+from fate.errors import FateError, warn
 from fate.events.events import Sensor
 from fate.formats.index import Progress
 from fate.formats.opening import open_recording
@@ -78,11 +77,7 @@ def convert(
             if progress:
                 progress(read, recording.num_events)
     if writer.format == "NPY":
-        warnings.warn(
-            f"{target}: an NPY file holds no sensor size; pass sensor={tuple(recording.sensor)} to read it",
-            FateWarning,
-            stacklevel=2,
-        )
+        warn(f"{target}: an NPY file holds no sensor size; pass sensor={tuple(recording.sensor)} to read it")
     return Converted(read, written)
 
 

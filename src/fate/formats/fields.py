@@ -7,7 +7,6 @@ integers are µs; numbers that are not whole are seconds; ``time_unit`` override
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.errors import FateError, FateWarning, FormatError
+from fate.errors import FateError, FormatError, warn
 from fate.events.events import MAX_SIDE
 from fate.formats.decoder import spaced
 
@@ -67,11 +66,9 @@ def warn_of_coarse_times(name: object, times: NDArray[Any], unit: TimeUnit) -> N
     """Say it when times are kept in floats whose steps, at the size of these times, are longer than 1 µs."""
     step_us = float(np.spacing(np.abs(times).max())) * 10.0**unit.power
     if step_us > 1:
-        warnings.warn(
+        warn(
             f"{name}: keeps time as {times.dtype.name}, in steps of {step_us:.3g} µs at this size; finer times are"
-            " lost: save them as int64 µs",
-            FateWarning,
-            stacklevel=2,
+            " lost: save them as int64 µs"
         )
 
 

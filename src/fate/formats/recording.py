@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from fate.errors import FateError, FateWarning, FormatError
+from fate.errors import FateError, FormatError, warn
 from fate.events.events import Events, Sensor
 from fate.events.window import MAX_TIME_US, Window, clip_time, window_us
 from fate.formats.columns import Columns, Tally, check, empty_columns, join, room_for
@@ -150,7 +149,7 @@ class Recording:
         if cut := describe_tail(index.tail, self.format):
             if options.strict:
                 raise FormatError(f"{self.path}: {cut}; the file is cut short (without --strict the rest is read)")
-            warnings.warn(f"{self.path}: {cut}; dropped, all before was read", FateWarning, stacklevel=2)
+            warn(f"{self.path}: {cut}; dropped, all before was read")
         if tally.bad_polarity:
             raise FormatError(describe_polarity(self.path, tally))
         if max(abs(tally.t_min), abs(tally.t_max)) >= MAX_TIME_US:
@@ -160,19 +159,17 @@ class Recording:
             if options.out_of_bounds == "raise":
                 raise FormatError(describe_outside(self.path, tally, sensor))
             message = f"{self.path}: {counted(tally.outside, 'event')} outside {sensor} dropped"
-            warnings.warn(message, FateWarning, stacklevel=2)
+            warn(message)
         if tally.back:
             if options.unsorted == "raise":
                 raise FormatError(describe_back(self.path, tally))
             message = f"{self.path}: time went back {counted(tally.back, 'time')}; events were sorted"
-            warnings.warn(message, FateWarning, stacklevel=2)
+            warn(message)
         if self._sensor is None and index.num_events:
             self._sensor = smallest_known_sensor(tally.x_max, tally.y_max, self.path)
-            warnings.warn(
+            warn(
                 f"{self.path}: the file does not give its sensor size; {self._sensor} is the smallest known sensor that"
-                f" fits (x up to {tally.x_max}, y up to {tally.y_max}); pass --sensor WIDTHxHEIGHT to set it",
-                FateWarning,
-                stacklevel=2,
+                f" fits (x up to {tally.x_max}, y up to {tally.y_max}); pass --sensor WIDTHxHEIGHT to set it"
             )
 
     def refuse_empty(self) -> None:

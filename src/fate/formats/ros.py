@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from fate.errors import FateError, FormatError, MissingDependencyError
+from fate.errors import FateError, FormatError
 from fate.events.events import MAX_SIDE, Sensor
 from fate.formats.columns import Columns, join
 from fate.formats.decoder import Decoder
@@ -23,6 +23,7 @@ from fate.formats.evt2 import Evt2Decoder, Evt21Decoder
 from fate.formats.evt3 import Evt3Decoder
 from fate.formats.ros_messages import ARRAY_TYPES, PACKET_TYPES, read_array, read_packet
 from fate.formats.source import BLOCK_BYTES, Bookmark, Hints, Source
+from fate.optional_packages import PACKAGES, missing_packages
 
 DECODERS: dict[str, tuple[type[Decoder], int]] = {  # encoding → decoder, bytes of a word
     "evt2": (Evt2Decoder, 4),
@@ -209,9 +210,7 @@ def _reader(path: Path) -> tuple[Any, bool]:
     try:
         from rosbags import rosbag1, rosbag2  # noqa: PLC0415  (an optional package)
     except ImportError:
-        raise MissingDependencyError(
-            f"{path}: reading ROS bags needs the package rosbags; run pip install rosbags"
-        ) from None
+        raise missing_packages(f"{path}: reading ROS bags", PACKAGES["ros"]) from None
     if path.is_dir():
         files = [file for file in path.iterdir() if file.suffix in (".db3", ".mcap")]
         # a single file needs no metadata, which some recorders leave incomplete

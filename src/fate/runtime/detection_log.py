@@ -132,7 +132,7 @@ def read_detections(path: str | os.PathLike[str]) -> DetectionLog:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise FormatError(f"{source}: holds no detections of FATE; expected a file of fate detect --json")
     if content.get("version", 0) > VERSION:
-        raise FormatError(f"{source}: written by a newer FATE; update yours with pip install -U fate-events")
+        raise FormatError(f"{source}: written by a newer FATE; install the newest version")
     try:
         frames = [_frame(each) for each in content.pop("frames")]
         size, classes = content.pop("sensor"), tuple(str(name) for name in content.pop("classes"))

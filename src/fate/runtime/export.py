@@ -14,7 +14,6 @@ import copy
 import json
 import os
 import tempfile
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,10 +24,11 @@ from typing import TYPE_CHECKING
 import torch
 
 import fate
-from fate.errors import FateError, FateWarning, MissingDependencyError
+from fate.errors import FateError, warn
 from fate.events.window import window_us
 from fate.models.detector import CANONICAL_US, Detector
 from fate.models.zoo import MODELS, build_model, nearest
+from fate.optional_packages import PACKAGES, missing_packages
 from fate.runtime.export_check import Differences, Progress, clip, compare, refuse_above
 from fate.runtime.loading import bundled_weights, load_trained
 from fate.runtime.step_graph import CELLS, StepGraph, to_onnx
@@ -43,7 +43,6 @@ FIRST_OPSET, LAST_OPSET = 18, 23
 LEAST_STEPS = 20
 #: What a model with fresh weights is built for, unless told otherwise.
 CLASSES, SENSOR = ("car", "pedestrian"), (240, 304)
-PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 
 
 @dataclass(frozen=True)
@@ -127,12 +126,9 @@ def _checked(path: str | Path, streams: int, hz: float, steps: int, opset: int) 
             raise FateError(f"{name}={value} was given; expected {least} or more")
     if not FIRST_OPSET <= opset <= LAST_OPSET:
         raise FateError(f"opset={opset} was given; expected {FIRST_OPSET} to {LAST_OPSET}")
-    missing = [name for name in PACKAGES if find_spec(name) is None]
+    missing = [name for name in PACKAGES["export"] if find_spec(name) is None]
     if missing:
-        raise MissingDependencyError(
-            f"export needs {', '.join(missing)}; run pip install 'fate-events[export]' (or pip install"
-            f" {' '.join(missing)})"
-        )
+        raise missing_packages("export", missing)
     return target
 
 
@@ -160,11 +156,7 @@ def _detector(
 
 
 def _fresh(name: str, sensor: Sequence[int] | None, classes: Sequence[str] | None) -> Detector:
-    warnings.warn(
-        f"{name}: fresh weights, which detect nothing; give a .safetensors file to export what was trained",
-        FateWarning,
-        stacklevel=4,
-    )
+    warn(f"{name}: fresh weights, which detect nothing; give a .safetensors file to export what was trained")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return build_model(name, classes or CLASSES, sensor or SENSOR)
