@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from fate.cli.wording import with_options
 from fate.errors import FateError
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def bad_usage() -> Iterator[None]:
     try:
         yield
     except FateError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(with_options(str(error))) from None
 
 
 def check_outputs(outputs: dict[str, str | None], source: str) -> None:

@@ -26,6 +26,7 @@ def demo(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
     from fate.cli import arguments as args
+    from fate.cli.wording import with_options
     from fate.errors import FateError
 
     with args.bad_usage():
@@ -37,4 +38,4 @@ def demo(
 
     with args.task_bar() as show:
         done = run(out, seed=seed, seconds=seconds, model=model, device=device, show=show)
-    print("\n".join(done.lines()))
+    print(with_options("\n".join(done.lines())))

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from fate.cli import arguments as args
+from fate.cli.wording import with_options
 
 HELP = """Find objects in recordings at any rate, from 1 to 1000 Hz, and show them: on a video, on a page with the video
 and plots, as JSON, CSV or COCO.
@@ -120,7 +121,7 @@ def _files(
             if len(files) == 1:
                 raise
             failed += 1
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {with_options(str(error))}", file=sys.stderr)
             continue
         if len(files) > 1:
             print(f"{file}:")

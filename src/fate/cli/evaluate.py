@@ -82,22 +82,19 @@ def evaluate(
             raise FateError(f"--score {score} was given; expected product or class")
     check_outputs({"--json": json_file}, what)
 
-    from fate.data.dataset import open_dataset
+    from fate.data.dataset import as_dataset
     from fate.evaluation.evaluate import evaluate as run
     from fate.evaluation.protocols import named_protocol
     from fate.runtime.adapting import fit_dataset
-    from fate.runtime.loading import load_trained, names_a_model
+    from fate.runtime.loading import load_trained, means_a_model
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FateWarning)  # of what is left out, which is named below with all other faults
-        opened = open_dataset(dataset, split, kind=kind)
-        opened = (opened.split("test") if split is None and "test" in opened.splits else opened).checked()
+        opened = as_dataset(dataset, split, kind=kind, usual="test").checked()
     for fault in opened.faults:
         print(f"dataset: {fault}", flush=True)
     rules = None if protocol is None else named_protocol(protocol, opened.sensor)
-    # load_trained says what to do with checkpoints of others
-    is_model = names_a_model(what) or what.lower().endswith((".safetensors", ".ckpt", ".pth", ".pt"))
-    model, note = fit_dataset(load_trained(what), opened.sensor, opened.name) if is_model else (what, "")
+    model, note = fit_dataset(load_trained(what), opened.sensor, opened.name) if means_a_model(what) else (what, "")
     with progress_bar("evaluating") as update:
         done = run(
             model, opened, rates or None, protocol=rules, window_us=span, images=images, shard=part,

@@ -30,6 +30,7 @@ from fate.cli import (
     view,
 )
 from fate.cli.rates import SeveralRates
+from fate.cli.wording import with_options
 from fate.errors import FateError, FateWarning
 
 app = typer.Typer(
@@ -79,7 +80,7 @@ def main() -> None:
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if issubclass(category, FateWarning):
-            print(f"warning: {message}", file=sys.stderr)
+            print(f"warning: {with_options(str(message))}", file=sys.stderr)
         else:
             usual(message, category, *rest, **more)
 
@@ -88,7 +89,7 @@ def main() -> None:
     try:
         app()
     except FateError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {with_options(str(error))}", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:  # `fate info … | head`
         sys.stderr.close()

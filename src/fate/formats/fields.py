@@ -27,7 +27,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 ARRAY_ORDERS = ("txyp", "xytp", "xypt")  # most common first
 TEXT_ORDERS = ("xypt", "txyp", "xytp")  # OpenEB's, then that of the public event-camera datasets
-ASK_FOR_ORDER = 'pass --columns txyp (columns="txyp"), in the order of the file'
+ASK_FOR_ORDER = 'pass columns="txyp", in the order of the file'
 BY_FAR = 8  # times larger than every other column: a time, even where the rows are not sorted
 MAX_INT64 = int(np.iinfo(np.int64).max)
 NO_NUMBER = "which is not a number"
@@ -187,7 +187,7 @@ def microseconds(name: object, values: NDArray[Any], unit: TimeUnit, first_row: 
 
 def _not_whole(role: str) -> str:
     if role == "t":
-        return 'which is no whole number of µs; pass --time-unit s (time_unit="s") or the unit that it has'
+        return 'which is no whole number of µs; pass time_unit="s" or the unit that it has'
     return "which is not a whole number; give pixel coordinates as the sensor has them"
 
 

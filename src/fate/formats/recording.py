@@ -89,8 +89,7 @@ class Recording:
             self.index()
         if self._sensor is None:
             raise FormatError(
-                f"{self.path}: neither the header nor any event gives the sensor size;"
-                " pass --sensor WIDTHxHEIGHT (sensor=(height, width))"
+                f"{self.path}: neither the header nor any event gives the sensor size; pass sensor=(height, width)"
             )
         return self._sensor
 
@@ -148,7 +147,7 @@ class Recording:
         tally, options = index.tally, self._options
         if cut := describe_tail(index.tail, self.format):
             if options.strict:
-                raise FormatError(f"{self.path}: {cut}; the file is cut short (without --strict the rest is read)")
+                raise FormatError(f"{self.path}: {cut}; the file is cut short (without strict=True the rest is read)")
             warn(f"{self.path}: {cut}; dropped, all before was read")
         if tally.bad_polarity:
             raise FormatError(describe_polarity(self.path, tally))
@@ -169,7 +168,7 @@ class Recording:
             self._sensor = smallest_known_sensor(tally.x_max, tally.y_max, self.path)
             warn(
                 f"{self.path}: the file does not give its sensor size; {self._sensor} is the smallest known sensor that"
-                f" fits (x up to {tally.x_max}, y up to {tally.y_max}); pass --sensor WIDTHxHEIGHT to set it"
+                f" fits (x up to {tally.x_max}, y up to {tally.y_max}); pass sensor=(height, width) to set it"
             )
 
     def refuse_empty(self) -> None:

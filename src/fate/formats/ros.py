@@ -141,8 +141,8 @@ class RosSource(Source):
             return None
         if max(self._sides) > MAX_SIDE:
             raise FormatError(
-                f"{self.path}: a message gives a sensor of {self._sides[1]}×{self._sides[0]} pixels; pass --sensor"
-                " WIDTHxHEIGHT (sensor=(height, width)) to override it"
+                f"{self.path}: a message gives a sensor of {self._sides[1]}×{self._sides[0]} pixels; pass"
+                " sensor=(height, width) to override it"
             )
         return Sensor(*self._sides)
 

@@ -35,6 +35,6 @@ def smallest_known_sensor(x_max: int, y_max: int, name: object) -> Sensor:
         largest = max((sensor for _, sensor in KNOWN_SENSORS), key=lambda s: s.height * s.width)
         raise FormatError(
             f"{name}: the file does not give its sensor size, and events reach x = {x_max}, y = {y_max}, beyond every"
-            f" known sensor (the largest is {largest}); pass --sensor WIDTHxHEIGHT (sensor=(height, width))"
+            f" known sensor (the largest is {largest}); pass sensor=(height, width)"
         )
     return min(fitting, key=lambda s: s.height * s.width)

@@ -56,7 +56,7 @@ def check_source(name: str, sensor: Sequence[int] | None) -> None:
     if port is not None and not 0 < int(port[2]) < 1 << 16:
         raise FateError(f"{name}: there is no such port; expected {port[1]}:1 to {port[1]}:65535")
     if port is not None and sensor is None:
-        raise FateError(f"{name}: a socket does not say how large the sensor is; give --sensor WIDTHxHEIGHT")
+        raise FateError(f"{name}: a socket does not say how large the sensor is; give sensor=(height, width)")
 
 
 def open_source(name: str, sensor: Sequence[int] | None = None, format: str | None = None) -> Source:

@@ -30,8 +30,9 @@ from fate.models.detector import CANONICAL_US, Detector
 from fate.models.zoo import MODELS, build_model, nearest
 from fate.optional_packages import PACKAGES, missing_packages
 from fate.runtime.export_check import Differences, Progress, clip, compare, refuse_above
-from fate.runtime.loading import bundled_weights, load_trained
+from fate.runtime.loading import Model, bundled_weights, load_trained
 from fate.runtime.step_graph import CELLS, StepGraph, to_onnx
+from fate.runtime.stream import StreamingDetector
 
 if TYPE_CHECKING:
     import onnx
@@ -60,12 +61,12 @@ class Exported:
 
 
 def export(
-    model: str | Path | Detector,
-    path: str | Path,
+    model: Model,
+    path: str | os.PathLike[str],
     *,
     streams: int = 1,
     with_encoder: bool = False,
-    recording: str | Path | None = None,
+    recording: str | os.PathLike[str] | None = None,
     hz: float = 20.0,
     steps: int = LEAST_STEPS,
     opset: int = FIRST_OPSET,
@@ -111,7 +112,7 @@ def export(
     return Exported(Path(path), opset, _shapes(graph.input), _shapes(graph.output), steps, hz, differences, weights)
 
 
-def _checked(path: str | Path, streams: int, hz: float, steps: int, opset: int) -> Path:
+def _checked(path: str | os.PathLike[str], streams: int, hz: float, steps: int, opset: int) -> Path:
     """Everything that can be refused before anything is computed."""
     target = Path(os.path.realpath(path))  # a link stays a link; what it points to is replaced
     if Path(path).suffix != ".onnx":
@@ -133,9 +134,10 @@ def _checked(path: str | Path, streams: int, hz: float, steps: int, opset: int) 
 
 
 def _detector(
-    model: str | Path | Detector, sensor: Sequence[int] | None, classes: Sequence[str] | None, fresh: bool
+    model: Model, sensor: Sequence[int] | None, classes: Sequence[str] | None, fresh: bool
 ) -> tuple[Detector, str]:
     """The detector that is meant, and which weights it has, in words."""
+    model = model.model if isinstance(model, StreamingDetector) else model
     name = "a detector" if isinstance(model, Detector) else str(model)
     bundled = name in bundled_weights()
     if name in MODELS and (fresh or not bundled):
@@ -143,14 +145,14 @@ def _detector(
     if fresh:
         raise FateError(f"fresh weights of {name} were asked for; only a model's name gives them: {', '.join(MODELS)}")
     if sensor is not None or classes is not None:
-        way = "pass --fresh (fresh=True) for fresh ones" if bundled else "only a model's name takes them"
+        way = "pass fresh=True for fresh ones" if bundled else "only a model's name takes them"
         raise FateError(f"a sensor or classes were given for {name}; weights have their own, {way}")
     if isinstance(model, Detector):
         return model, "those of the detector given"
     if not bundled and not Path(model).exists():
         raise FateError(
             f"{model} was given; expected a .safetensors file, or the name of a model: {', '.join(MODELS)}"
-            f"{nearest(model, MODELS)}"
+            f"{nearest(name, MODELS)}"
         )
     return load_trained(model), f"{name}, trained and bundled" if bundled else name
 

@@ -60,7 +60,9 @@ class Differences(NamedTuple):
 TOLERANCES = Differences(boxes=0.05, scores=1e-4, states=1e-3, choice=1e-3)
 
 
-def clip(recording: str | Path | None, sensor: Sensor, hz: float, steps: int, streams: int) -> list[EventBatch]:
+def clip(
+    recording: str | os.PathLike[str] | None, sensor: Sensor, hz: float, steps: int, streams: int
+) -> list[EventBatch]:
     """Windows of B streams, one batch a step. Stream b begins b windows later than the first.
 
     Args:
@@ -121,7 +123,7 @@ def refuse_above(found: Differences, allowed: Differences = TOLERANCES) -> None:
     if above:
         raise FateError(
             f"the graph differs from PyTorch by {', '.join(above)}; no file was written: this is a fault of the"
-            " exporter or of the runtime, try another --opset or another version of onnxruntime"
+            " exporter or of the runtime, try another opset=N or another version of onnxruntime"
         )
 
 

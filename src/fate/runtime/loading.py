@@ -23,13 +23,40 @@ DEFAULT_DETECTOR = "fate-s-tiny"
 FASTEST_ON_A_CPU = "fate-s-nano"
 
 
+#: What every function takes as a detector; :func:`as_detector` makes one of it.
+Model = str | PathLike[str] | Detector | StreamingDetector
+#: Endings of files that hold weights. ``load_trained`` says what to do with those of other projects.
+WEIGHT_FILES = (".safetensors", ".ckpt", ".pth", ".pt")
+
+
+def as_detector(model: Model) -> Detector:
+    """The detector that is meant.
+
+    Args:
+        model: a detector, what ``load_detector`` returned, a bundled name, or a ``.safetensors`` file.
+    """
+    if isinstance(model, Detector):
+        return model
+    return model.model if isinstance(model, StreamingDetector) else load_trained(model)
+
+
+def means_a_model(what: Model) -> bool:
+    """Whether ``what`` is or names a detector, rather than a file or folder of predictions."""
+    if isinstance(what, Detector | StreamingDetector):
+        return True
+    text = fspath(what)
+    return names_a_model(text) or text.lower().endswith(WEIGHT_FILES)
+
+
 def load_detector(
-    name_or_path: str | PathLike[str], device: str | torch.device = "cpu", precision: Precision | None = None
+    name_or_path: str | PathLike[str] | Detector,
+    device: str | torch.device = "cpu",
+    precision: Precision | None = None,
 ) -> StreamingDetector:
     """A trained detector.
 
     Args:
-        name_or_path: a name whose weights come with the package, or a ``.safetensors`` file.
+        name_or_path: a name whose weights come with the package, a ``.safetensors`` file, or a detector.
         device: "cpu" or "cuda".
         precision: of matrix products: "float32", or on a GPU "tf32" and "bfloat16"; None for the device's own.
 
@@ -38,6 +65,8 @@ def load_detector(
         >>> for frame in detector.stream("drive.raw", hz=200):               # doctest: +SKIP
         ...     print(frame.t_us, frame.boxes, frame.scores, frame.class_ids)
     """
+    if isinstance(name_or_path, Detector):
+        return StreamingDetector(name_or_path, device, precision)
     given = fspath(name_or_path)
     name = given if given in bundled_weights() else Path(given).stem
     return StreamingDetector(load_trained(given), device, precision, name)

@@ -82,6 +82,13 @@ class StreamingDetector:
         """That it was trained on, (height, width); others are adapted to (``adapting.py``)."""
         return self.model.sensor
 
+    def __repr__(self) -> str:
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        return (
+            f"StreamingDetector({self.name!r}, {'/'.join(self.classes)}, {self.sensor}, {parameters:,} parameters,"
+            f" {self.device})"
+        )
+
     def adapted(self, sensor: Sequence[int]) -> Adaptation:
         """The detector for events of a sensor; what that took is said once, as a warning."""
         size = Sensor.of(sensor)
