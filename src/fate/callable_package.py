@@ -1,7 +1,7 @@
 """Packages that can be called like the command whose name they have.
 
-``fate.densify``, ``fate.models`` and ``fate.view`` are packages, and they are commands too. Python binds the name to the
-package as soon as anything imports from it, so a function of the same name in ``fate`` would disappear. The package
+``fate.densify``, ``fate.models`` and ``fate.view`` are packages, and they are commands too. Python binds the name to
+the package as soon as anything imports from it, so a function of the same name in ``fate`` would disappear. The package
 itself is therefore callable, with the signature and the documentation of the function in ``fate.commands``.
 """
 

@@ -431,13 +431,12 @@ def view(
                 opened, detections, acc_us=acc_us, start_us=start_us, end_us=end_us, threshold=threshold,
                 classes=classes, save=save,
             )  # fmt: skip
-    frames = detections
     if isinstance(detections, str | os.PathLike):
-        frames, named = read_frames(detections)
+        detections, named = read_frames(detections)
         classes = classes or named
     recording.refuse_empty()
     return show_recording(
-        recording, frames, acc_us=acc_us, start_us=start_us, end_us=end_us, threshold=threshold, classes=classes,
+        recording, detections, acc_us=acc_us, start_us=start_us, end_us=end_us, threshold=threshold, classes=classes,
         save=save,
     )  # fmt: skip
 

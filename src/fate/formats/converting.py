@@ -98,5 +98,6 @@ def _check_roi(roi: tuple[int, int, int, int], sensor: Sensor) -> None:
     x1, y1, x2, y2 = roi
     if not (0 <= x1 < x2 <= sensor.width and 0 <= y1 < y2 <= sensor.height):
         raise FateError(
-            f"roi=({x1}, {y1}, {x2}, {y2}) was given; expected x1 < x2 and y1 < y2 inside the {sensor} sensor (x2, y2 not included)"
+            f"roi=({x1}, {y1}, {x2}, {y2}) was given; expected x1 < x2 and y1 < y2 inside the {sensor} sensor (x2, y2"
+            " not included)"
         )

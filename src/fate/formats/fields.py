@@ -16,15 +16,10 @@ from numpy.typing import NDArray
 
 from fate.errors import FateError, FormatError, warn
 from fate.events.events import MAX_SIDE
+from fate.events.tables import find_roles as find_roles  # noqa: PLC0414  (readers of tables import it from here)
 from fate.formats.decoder import spaced
 
 ROLES = "txyp"
-ALIASES: dict[str, tuple[str, ...]] = {
-    "t": ("t", "ts", "t_us", "time", "times", "timestamp", "timestamps", "time_us", "timestamp_us"),
-    "x": ("x", "xs", "x_pos", "column"),
-    "y": ("y", "ys", "y_pos", "row"),
-    "p": ("p", "ps", "pol", "polarity", "polarities", "on"),
-}
 ARRAY_ORDERS = ("txyp", "xytp", "xypt")  # most common first
 TEXT_ORDERS = ("xypt", "txyp", "xytp")  # OpenEB's, then that of the public event-camera datasets
 ASK_FOR_ORDER = 'pass columns="txyp", in the order of the file'
@@ -73,18 +68,6 @@ def warn_of_coarse_times(name: object, times: NDArray[Any], unit: TimeUnit) -> N
 
 
 # ---- which column is which ----------------------------------------------------------------------------------
-
-
-def find_roles(names: Sequence[str]) -> dict[str, int] | None:
-    """Where t, x, y and p are among ``names``, or None if one of them is missing. Upper case does not matter."""
-    plain = [name.strip().strip("\"'").strip().lower() for name in names]
-    found = {}
-    for role, aliases in ALIASES.items():
-        positions = [plain.index(alias) for alias in aliases if alias in plain]
-        if not positions:
-            return None
-        found[role] = positions[0]
-    return found
 
 
 def given_order(columns: str) -> str:

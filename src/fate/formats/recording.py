@@ -14,6 +14,7 @@ import numpy as np
 
 from fate.errors import FateError, FormatError, warn
 from fate.events.events import Events, Sensor
+from fate.events.sensors import smallest_known_sensor
 from fate.events.window import MAX_TIME_US, Window, clip_time, window_us
 from fate.formats.columns import Columns, Tally, check, empty_columns, join, room_for
 from fate.formats.decoder import (
@@ -26,7 +27,6 @@ from fate.formats.decoder import (
     spaced,
 )
 from fate.formats.index import THREADS, Index, Progress, build_index, cache_path, load_index, store_index
-from fate.formats.sensors import smallest_known_sensor
 from fate.formats.source import Hints, Source, Tail
 
 KEPT_BLOCKS, KEPT_EVENTS = 32, 1 << 18  # at most, kept at hand: neighbouring and overlapping windows share blocks

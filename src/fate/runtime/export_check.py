@@ -14,6 +14,7 @@ more than a tolerance. Weights are not touched: what is compared is what is in t
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
