@@ -13,7 +13,7 @@ from fate.training.loop import build, train
 from fate.training.run_directory import RunDirectory
 from tests.training.conftest import small_config
 
-pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 
 @pytest.fixture
