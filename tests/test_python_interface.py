@@ -305,7 +305,7 @@ def test_the_command_line_knows_every_argument_that_messages_name() -> None:
         for name in re.findall(r"\b(?:pass|give|without|another|fewer) ([a-z_]+)=", file.read_text())
     }
     assert len(named) > 5
-    assert named <= translated
+    assert named <= translated | {"classes"}  # of a dataset: no command has it
 
 
 @pytest.mark.parametrize(

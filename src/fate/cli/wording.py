@@ -17,7 +17,7 @@ OTHER_NAMES = {
 }
 #: Arguments that are options of the same name.
 SAME_NAMES = (
-    "against", "columns", "device", "format", "fresh", "hz", "images", "jobs", "model", "opset", "out", "palette",
+    "against", "columns", "device", "format", "fresh", "hz", "images", "jobs", "kind", "model", "opset", "out", "palette",
     "roi", "sensor", "steps", "streams", "strict", "threads", "time_unit", "zero_time",
 )  # fmt: skip
 
