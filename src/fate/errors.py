@@ -4,16 +4,23 @@ Every fault of an input (a broken file, impossible coordinates, a bad argument) 
 :class:`FateError` or a subclass; the command line prints it as one sentence and exits with 1
 (a bad argument given to a command: with 2).
 A bug in FATE itself is never wrapped: it stays a traceback.
+
+Messages name Python arguments, such as ``sensor=(height, width)``. The command line writes its own options in their
+place (``fate.cli.wording``), so that each message is written once.
 """
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable
 
 from fate.text import one_line
 
 #: Characters of the longest message; a damaged file could put any number into it.
 MAX_MESSAGE = 2000
+#: Packages whose frames are never the user's own code: FATE itself, and what calls FATE's functions back.
+_BETWEEN = {"fate", "contextlib", "functools", "torch", "numba", "numpy"}
 
 
 class FateError(ValueError):
@@ -51,3 +58,14 @@ def _one_line(message: str) -> str:
     if len(message) <= MAX_MESSAGE:
         return message
     return f"{message[: MAX_MESSAGE * 3 // 4]} … {message[-MAX_MESSAGE // 4 :]}"
+
+
+def warn(message: str) -> None:
+    """Issue a :class:`FateWarning` that points at the line outside FATE that called it.
+
+    Every warning of the package goes through here, because the depth of the call differs from case to case.
+    """
+    depth, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
+        frame, depth = frame.f_back, depth + 1
+    warnings.warn(message, FateWarning, stacklevel=depth)

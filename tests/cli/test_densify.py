@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import fate
 from fate.cli.densify import HELP, densify
 from fate.cli.rates import SeveralRates, parse_rates, spread
+from fate.cli.wording import with_options
 from fate.densify.store import open_dense_labels
 from fate.errors import FateError
 from fate.models.checkpoints import save_model
@@ -27,7 +28,7 @@ app.command("densify", cls=SeveralRates, help=HELP)(densify)
 def run(*arguments: str | Path) -> tuple[int, str]:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if isinstance(result.exception, FateError):  # ``main`` prints it and exits with 1
-        return 1, str(result.exception)
+        return 1, with_options(str(result.exception))
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.output.replace("\n", " ")

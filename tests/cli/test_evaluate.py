@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import fate
 from fate.cli.main import app
+from fate.cli.wording import with_options
 from fate.errors import FateError
 from fate.evaluation.predictions import read_predictions, write_predictions
 from fate.models.checkpoints import save_model
@@ -42,7 +43,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(*arguments: str) -> tuple[int, str]:
     result = CliRunner().invoke(app, list(arguments))
     if isinstance(result.exception, FateError):  # ``main`` prints it and exits with 1
-        return 1, str(result.exception)
+        return 1, with_options(str(result.exception))
     return result.exit_code, result.output
 
 
@@ -155,7 +156,7 @@ def test_a_plain_list_of_coco_results_goes_with_its_images(dataset: Path, tmp_pa
     assert "| 20 | 100.00 | 100.00 | 100.00 |" in text
     code, text = run(*arguments)
     assert code == 1
-    assert "give it too, as images= or --images" in text
+    assert "--images FILE" in text
 
 
 def test_faults_of_the_dataset_are_named_once_and_it_is_used_without(dataset: Path, tmp_path: Path) -> None:

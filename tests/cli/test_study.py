@@ -16,7 +16,7 @@ from fate.training.config import read_config
 from fate.training.studies import SIZES, STUDIES
 from fate.training.study_runner import SCALES, Runner
 
-pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 CONFIGS = Path(__file__).parents[2] / "configs" / "sim"
 
 

@@ -11,7 +11,7 @@ from fate.cli.main import app
 from fate.errors import FateError
 from tests.training.conftest import small_config, write_drives
 
-pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 
 @pytest.fixture(scope="module")

@@ -117,7 +117,7 @@ def test_times_in_other_units_become_microseconds(tmp_path: Path, unit: Any, per
         del file["t"]
         file["t"] = EVENTS.t_us * per_us
     assert read(tmp_path / "a.h5", sensor=(480, 640), time_unit=unit) == EVENTS
-    with pytest.raises(FormatError, match=r"times as float64, without a unit; pass --time-unit"):
+    with pytest.raises(FormatError, match=r"times as float64, without a unit; pass time_unit="):
         open_recording(tmp_path / "a.h5")
 
 

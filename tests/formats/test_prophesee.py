@@ -194,7 +194,7 @@ def test_writing_and_reading_gives_the_same_events(
 def test_times_a_format_cannot_hold_are_refused_and_leave_no_file(tmp_path: Path, name: str, limit: int) -> None:
     path = tmp_path / "e.raw"
     late = Events([limit], [0], [0], [0], (10, 10))
-    with pytest.raises(FateError, match=f"{limit} µs was given; pass --zero-time"):
+    with pytest.raises(FateError, match=f"{limit} µs was given; pass zero_time=True"):
         write_events(path, late, format=name)
     with pytest.raises(FateError, match="-1 µs was given"):
         write_events(path, Events([-1], [0], [0], [0], (10, 10)), format=name)

@@ -271,7 +271,7 @@ def test_a_header_without_size_takes_the_smallest_known_sensor_and_says_so(tmp_p
         assert open_recording(path).sensor == (260, 346)
     assert open_recording(path, sensor=(480, 640)).read().sensor == (480, 640)
     path.write_bytes(b"% evt 3.0\n" + np.array([0x8001, 0x6000, 0x0000 | 1900, 0x2000 | 300], "<u2").tobytes())
-    with pytest.raises(FormatError, match="y = 1900, beyond every known sensor .* pass --sensor"):
+    with pytest.raises(FormatError, match="y = 1900, beyond every known sensor .* pass sensor="):
         open_recording(path).read()
     path.write_bytes(b"% evt 3.0\n" + b"\x01\x80")
     with pytest.raises(FormatError, match="neither the header nor any event gives the sensor size"):

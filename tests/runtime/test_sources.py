@@ -426,7 +426,7 @@ def test_a_camera_that_is_unplugged_is_a_sources_end(camera: Any) -> None:
 
 def test_without_the_driver_the_pip_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "neuromorphic_drivers", None)
-    with pytest.raises(MissingDependencyError, match="pip install 'fate-events\\[camera\\]'"):
+    with pytest.raises(MissingDependencyError, match="pip install neuromorphic-drivers"):
         CameraSource()
 
 

@@ -23,7 +23,7 @@ from fate.training.graphs import RecordedFeatures
 from fate.training.loop import build
 from tests.training.conftest import small_config
 
-pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 BATCHES = 6
 HAS_GPU = torch.cuda.is_available()

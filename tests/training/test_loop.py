@@ -25,7 +25,7 @@ from fate.training.module import TrainingModule
 from fate.training.run_directory import RunDirectory
 from tests.training.conftest import SMALL_DETR, small_config
 
-pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240
 

@@ -14,7 +14,7 @@ from fate.training.config import TrainConfig
 from fate.training.loop import build, train
 from tests.training.conftest import small_config
 
-pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 #: Of a descent without momentum, whose one step shows the gradient: large, so that weights do not round it.
 RATE = 1e9

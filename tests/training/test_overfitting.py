@@ -12,7 +12,7 @@ from fate.simulation.dataset import simulate
 from fate.training.config import make_config
 from fate.training.loop import train
 
-pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 
 def test_fate_s_nano_learns_one_recording_of_two_seconds(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from fate.training.loop import build
 from fate.training.plan import plan
 from tests.training.conftest import small_config
 
-pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 
 def rates(batch: ClipBatch) -> set[float]:

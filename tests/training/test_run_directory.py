@@ -13,7 +13,7 @@ from fate.training.loop import build, train
 from fate.training.run_directory import RunDirectory
 from tests.training.conftest import small_config
 
-pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_run_with_a_damaged_checkpoint_names_the_weights_that_are_left_and_beg
     train(config, folder)
     content = (folder / "last.ckpt").read_bytes()
     (folder / "last.ckpt").write_bytes(content[: len(content) // 2])
-    with pytest.raises(FateError, match=f"or give model.weights={folder / 'last.safetensors'} and another --out"):
+    with pytest.raises(FateError, match=f"or give model.weights={folder / 'last.safetensors'} and another out=DIR"):
         train(config, folder)
     (folder / "last.ckpt").unlink()
     assert train(config, folder).step == 2

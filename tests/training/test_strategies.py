@@ -22,7 +22,7 @@ from fate.training.strategies import strategy_of, targets_of
 from tests.data.test_rvt_layout import write_sequence
 from tests.training.conftest import SENSOR, small_config
 
-pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 
 def test_targets_weigh_one_where_they_are_truth_and_their_score_where_they_were_made() -> None:

@@ -17,7 +17,7 @@ import pytest
 from fate.errors import FateError
 from fate.training.studies import RATES, STUDIES, Recipe
 
-pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 from fate.training.study_jobs import STOPPED, Order, Part, parts_of, side_by_side
 

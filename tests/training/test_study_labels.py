@@ -14,7 +14,7 @@ from fate.densify.checking import BESIDE, METHODS, SPANS
 from fate.errors import FateError
 from fate.training.studies import RATES, STUDIES
 
-pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 from fate.densify.store import open_dense_labels
 from fate.training.study import run_study

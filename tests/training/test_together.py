@@ -29,7 +29,7 @@ from fate.training.together import TogetherBatchNorm, check_processes, join_norm
 from fate.training.validation import Validation
 from tests.training.conftest import SMALL_DETR, small_config
 
-pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="this torch has no gloo to join processes")
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240

@@ -83,7 +83,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 def test_without_the_package_the_pip_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rerun", None)
-    with pytest.raises(MissingDependencyError, match=r'pip install "fate-events\[rerun\]"'):
+    with pytest.raises(MissingDependencyError, match="pip install rerun-sdk"):
         show_recording(RECORDING)
     assert "rerun analytics disable" in TELEMETRY
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from fate.cli.terminal import VERBOSITY, note, on_terminal
+from fate.cli.wording import with_options
 from fate.errors import FateError
 from fate.text import duration
 from fate.whole_files import find_target, is_standard_output, write_whole
@@ -142,7 +143,7 @@ def bad_usage() -> Iterator[None]:
     try:
         yield
     except FateError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(with_options(str(error))) from None
 
 
 def check_outputs(

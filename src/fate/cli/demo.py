@@ -31,6 +31,7 @@ def demo(
     model: args.Model = "fate-s-tiny",
     device: Device = "auto",
 ) -> None:
+    from fate.cli.wording import with_options
     from fate.errors import FateError
     from fate.runtime.loading import find_weights
     from fate.simulation.request import check_number, check_place
@@ -48,4 +49,4 @@ def demo(
 
     with args.task_bar() as show:
         done = run(out, seed=seed, seconds=seconds, model=model, device=chosen, show=show)
-    print("\n".join(done.lines()))
+    print(with_options("\n".join(done.lines())))

@@ -182,11 +182,10 @@ def _check(
 
 def _opened(path: str, split: str | None, kind: str | None) -> Dataset:
     """The part that training draws on, unless another was asked for."""
-    from fate.data.dataset import open_dataset
+    from fate.data.dataset import as_dataset
 
     args.check_inputs(path)
-    opened = open_dataset(path, None if split == "all" else split, kind=kind)
-    return opened.split("train") if split is None and "train" in opened.splits else opened
+    return as_dataset(path, split, kind=kind, usual="train")
 
 
 def _summary(out: str, done: Densified) -> str:

@@ -12,6 +12,7 @@ import typer
 from fate.cli import arguments as args
 from fate.cli.device import Device, check_device, pick_device
 from fate.cli.terminal import note
+from fate.cli.wording import with_options
 from fate.whole_files import find_target, is_standard_output
 
 SHORT_HELP = "Detect objects in recordings or in a live stream."
@@ -172,7 +173,7 @@ def _files(
             if len(files) == 1:
                 raise
             failed += 1
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {with_options(str(error))}", file=sys.stderr)
             continue
         if len(files) > 1:
             say(f"{file}:")

@@ -111,7 +111,7 @@ def evaluate(
     from fate.cli.rates import parse_rates
     from fate.errors import FateError, FateWarning
     from fate.evaluation.protocols import named_protocol
-    from fate.runtime.loading import find_weights, names_a_model
+    from fate.runtime.loading import find_weights, means_a_model
 
     with args.bad_usage():
         part = args.parse_shard(shard)
@@ -127,18 +127,16 @@ def evaluate(
         if max_overlap is not None and not 0 <= max_overlap <= 1:
             raise FateError(f"--max-overlap {max_overlap:g} was given; expected an IoU from 0 to 1")
     args.check_outputs({"--json": json_file}, what)
-    # load_trained says what to do with checkpoints of others
-    is_model = names_a_model(what) or what.lower().endswith((".safetensors", ".ckpt", ".pth", ".pt"))
+    is_model = means_a_model(what)
     if is_model:
         find_weights(what)
     args.check_inputs(dataset, images, None if is_model else what)
 
-    from fate.data.dataset import open_dataset
+    from fate.data.dataset import as_dataset
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FateWarning)  # of what is left out, which is named below with all other faults
-        opened = open_dataset(dataset, split, kind=kind)
-        opened = (opened.split("test") if split is None and "test" in opened.splits else opened).checked()
+        opened = as_dataset(dataset, split, kind=kind, usual="test").checked()
     for fault in opened.faults:
         args.printer(json_file)(f"dataset: {fault}")
     rules = None if protocol is None else named_protocol(protocol, opened.sensor)

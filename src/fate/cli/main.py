@@ -33,8 +33,8 @@ from fate.cli import (
 from fate.cli.command import Command, Quiet, Verbose, help_text, with_verbosity
 from fate.cli.rates import SeveralRates
 from fate.cli.terminal import VERBOSITY, finish_output, output_failure, prepare_streams
+from fate.cli.wording import with_options
 from fate.errors import FateError, FateWarning
-from fate.text import one_line
 
 app = typer.Typer(
     name="fate",
@@ -96,7 +96,7 @@ def main() -> None:
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if issubclass(category, FateWarning):
-            print(f"warning: {one_line(str(message))}", file=sys.stderr)
+            print(f"warning: {with_options(str(message))}", file=sys.stderr)
         else:
             usual(message, category, *rest, **more)
 
@@ -118,7 +118,7 @@ def _run() -> tuple[int, str]:
     except FateError as error:
         if VERBOSITY.verbose:
             traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {with_options(str(error))}", file=sys.stderr)
         return 1, ""
     except OSError as error:
         failure = output_failure(error)

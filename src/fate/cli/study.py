@@ -73,19 +73,13 @@ def study(
         if dataset is None and name != "smoke":
             raise FateError(f"{name} needs --dataset: a folder, or sim for simulated drives")
     args.check_inputs(None if dataset in ("sim", "smoke") else dataset)
-    from fate.training.study import check_request, drives, run_study
+    from fate.commands import study as run
+    from fate.training.study import check_request
 
     with args.bad_usage():
         check_request(name, scale, seeds, seed or (), row or (), jobs)
-    data = dataset or "smoke"
-    if data in ("sim", "smoke") and not Path(data).exists():
-        import torch
-
-        on_gpu = device != "cpu" and torch.cuda.is_available()
-        note(f"{data} drives: in {out / f'{data}-drives'}, simulated unless they are there")
-        data = str(drives(data, out, "cuda" if on_gpu else "cpu"))
-    result = run_study(
-        name, data, out, scale=scale, seeds=seeds, only=seed or (), rows=row or (), device=device, workers=workers,
+    result = run(
+        name, dataset, out, scale=scale, seeds=seeds, only=seed or (), rows=row or (), device=device, workers=workers,
         jobs=jobs, settings=setting or (), say=note,
     )  # fmt: skip
     print(f"\n{result.text()}\nwritten: {out / name}.md, .csv, .json")

@@ -13,7 +13,7 @@ from fate.text import plural
 
 SHORT_HELP = "Show a recording in the rerun 3-D viewer."
 HELP = """Show a recording in the rerun viewer: its events as a cloud in x, y and time, the boxes, and the event
-rate. Needs the extra rerun: pip install "fate-events[rerun]".
+rate. Needs pip install rerun-sdk.
 
 Example:
 

@@ -20,7 +20,7 @@ from fate.data.clips import Clip, evaluation_batches
 from fate.data.dataset import Dataset
 from fate.data.loading import ClipReader
 from fate.encoding.histograms import StackedHistogram
-from fate.errors import FateError, MissingDependencyError
+from fate.errors import FateError
 from fate.text import plural
 
 #: Recordings side by side, as a batch of training has.
@@ -110,11 +110,8 @@ def data_table(result: DataBench) -> str:
 
 def write_histograms(recording: Any, folder: Path) -> Path:
     """A recording's 50 ms histograms as RVT stores them: uint8 [T, 20, H, W], a chunk each, blosc with zstd."""
-    try:
-        import hdf5plugin  # noqa: PLC0415  (an extra)
-    except ImportError:
-        raise MissingDependencyError("blosc needs hdf5plugin; pip install 'fate-events[hdf5]'") from None
     import h5py  # noqa: PLC0415
+    import hdf5plugin  # noqa: PLC0415
 
     path = folder / f"{recording.name.replace('/', '_')}.h5"
     encoder = StackedHistogram(recording.sensor)

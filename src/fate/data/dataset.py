@@ -29,7 +29,7 @@ from fate.data.findings import Finding, check_recordings, sentences
 from fate.data.labelled_recording import LabelledRecording
 from fate.data.layout import SPLITS
 from fate.data.manifests import PREPARED, find_manifest
-from fate.errors import FateError, FateWarning
+from fate.errors import FateError, FateWarning, warn
 from fate.events.events import Sensor
 
 Holds = Literal["events", "histograms"]
@@ -64,6 +64,7 @@ class Dataset:
     holds: Holds = "events"
     findings: tuple[Finding, ...] = ()
     labels_checked: bool = False
+    source: Path | None = None  #: what ``open_dataset`` was given
 
     @cached_property
     def faults(self) -> tuple[str, ...]:
@@ -169,7 +170,57 @@ def open_dataset(
     else:
         dataset = _of_draft(kinds.draft_of(place, wanted, kind, classes, size), scale)
     _warn(dataset)
-    return dataset
+    return replace(dataset, source=place)
+
+
+def as_dataset(
+    dataset: str | os.PathLike[str] | Dataset,
+    split: str | None = None,
+    *,
+    kind: str | None = None,
+    usual: str | None = None,
+) -> Dataset:
+    """The dataset that is meant.
+
+    Args:
+        dataset: an open dataset, or what ``open_dataset`` takes as path.
+        split: ``"train"``, ``"val"`` or ``"test"`` for this part only, ``"all"`` for everything.
+        kind: see ``open_dataset``; for a path only.
+        usual: the split to take where the dataset is given by its path, has this split, and ``split`` is None.
+    """
+    wanted = None if split == "all" else split
+    if isinstance(dataset, Dataset):
+        if kind not in (None, dataset.kind):
+            raise FateError(f"{dataset.root}: is open as {dataset.kind}, and kind={kind!r} was given; leave it out")
+        return dataset if wanted is None else dataset.split(wanted)
+    opened = open_dataset(dataset, wanted, kind=kind)
+    return opened.split(usual) if split is None and usual is not None and usual in opened.splits else opened
+
+
+def path_of(dataset: str | os.PathLike[str] | Dataset) -> tuple[Path, str | None]:
+    """Path and split (None for all) of a dataset, for functions that open the files themselves.
+
+    Args:
+        dataset: a path, or a dataset that was opened whole or as one split, without other classes or another size.
+    """
+    if not isinstance(dataset, Dataset):
+        return Path(dataset), None
+    place = dataset.source or dataset.root
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FateWarning)  # the same warnings as when it was opened the first time
+        whole = open_dataset(place)
+    for split in (None, *whole.splits):
+        part = whole if split is None else whole.split(split)
+        if _identity(part) == _identity(dataset):
+            return place, split
+    raise FateError(
+        f"{place}: the dataset given is a selection (recordings, classes or downscale) of what is there; expected the"
+        " whole dataset or one split of it"
+    )
+
+
+def _identity(dataset: Dataset) -> tuple[object, ...]:
+    return dataset.classes, dataset.downscale, tuple(recording.name for recording in dataset.recordings)
 
 
 def sharded(recordings: Sequence[LabelledRecording], shard: tuple[int, int]) -> tuple[LabelledRecording, ...]:
@@ -249,8 +300,4 @@ def _warn(dataset: Dataset) -> None:
     if left_out:
         whole = len(dataset) + len(left_out)
         more = f" and {len(left_out) - 1} more, see dataset.faults" if len(left_out) > 1 else ""
-        warnings.warn(
-            f"{dataset.root}: {len(left_out)} of {whole} recordings are left out: {left_out[0].sentence}{more}",
-            FateWarning,
-            stacklevel=3,
-        )
+        warn(f"{dataset.root}: {len(left_out)} of {whole} recordings are left out: {left_out[0].sentence}{more}")

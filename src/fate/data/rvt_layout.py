@@ -29,12 +29,13 @@ from numpy.typing import NDArray
 
 from fate.data.event_files import EventReader, Span
 from fate.data.labelled_recording import LabelledRecording
-from fate.errors import FateError, FormatError, MissingDependencyError
+from fate.errors import FateError, FormatError
 from fate.events import label_prophesee
 from fate.events.label_npz import DAMAGE
 from fate.events.labels import Labels
 from fate.files import MissingFileError, check_regular
 from fate.formats.hdf5_layout import damage_is_a_format_error, refuse_other_files
+from fate.optional_packages import missing_packages
 
 WINDOW_US = 50_000  # where the folder's name does not say
 
@@ -138,20 +139,19 @@ def image_table(path: Path, file: Any) -> Any:
     settings = data.id.get_create_plist()
     for number in range(settings.get_nfilters()):
         code = int(settings.get_filter(number)[0])
-        if not h5py.h5z.filter_avail(code) and not _plugin_has(code):
-            raise MissingDependencyError(
-                f"{path}: its images are compressed (HDF5 filter {code}); to read them, run pip install"
-                ' "fate-events[hdf5]"'
-            )
+        if not h5py.h5z.filter_avail(code):
+            _load_plugin(path, code)
     return data
 
 
-def _plugin_has(code: int) -> bool:
+def _load_plugin(path: Path, code: int) -> None:
+    """Register the filters of hdf5plugin; refuse a file whose filter is not among them."""
     try:
         importlib.import_module("hdf5plugin")
     except ImportError:
-        return False
-    return bool(h5py.h5z.filter_avail(code))
+        raise missing_packages(f"{path}: reading images with the HDF5 filter {code}", ("hdf5plugin",)) from None
+    if not h5py.h5z.filter_avail(code):
+        raise FormatError(f"{path}: its images use the HDF5 filter {code}, which hdf5plugin does not have")
 
 
 def _times(path: Path) -> NDArray[np.int64]:

@@ -238,7 +238,7 @@ def _walk(recording: Recording, report: Fraction) -> _Walk:
     if height * width > _MAX_PIXELS:
         raise FateError(
             f"{recording.path}: a sensor of {recording.sensor} is too large to keep a map of its pixels; pass the true"
-            " size with --sensor WIDTHxHEIGHT"
+            " size with sensor=(height, width)"
         )
     start = recording.start_us
     seconds = -(-(recording.end_us - start) // SECOND_US)

@@ -317,15 +317,18 @@ def _given(
     by_rate: dict[float, list[Predictions]] = {}
     for part in parts:
         if "hz" not in part.facts and (hz is None or len(hz) != 1):
-            raise FateError(f"{what}: does not say at which rate it was made; give that one rate, such as --hz 20")
+            raise FateError(f"{what}: does not say at which rate it was made; give that one rate, such as hz=(20,)")
         by_rate.setdefault(_rate(part.facts["hz"], what) if "hz" in part.facts else float((hz or (0,))[0]), []).append(
             part
         )
     rates = tuple(dict.fromkeys(float(rate) for rate in hz)) if hz else tuple(sorted(by_rate))
     missing = [rate for rate in rates if rate not in by_rate]
     if missing:
-        there = " ".join(f"{rate:g}" for rate in sorted(by_rate))
-        raise FateError(f"{what}: has predictions at {there} Hz; {missing[0]:g} Hz was asked for; give --hz {there}")
+        there = [f"{rate:g}" for rate in sorted(by_rate)]
+        raise FateError(
+            f"{what}: has predictions at {' '.join(there)} Hz; {missing[0]:g} Hz was asked for; give"
+            f" hz=({', '.join(there)},)"
+        )
     spans = {recording.name: (recording.start_us, recording.end_us) for recording in recordings}
     return {rate: fit_predictions(merge_predictions(by_rate[rate]), spans) for rate in rates}
 

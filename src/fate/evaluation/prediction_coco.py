@@ -37,7 +37,7 @@ def read(path: Path, name: str, images: Path | None = None) -> tuple[dict[str, L
         if images is None:
             raise FormatError(
                 "is a list of results alone; recordings, times and classes are in the COCO file with the images; "
-                "give it too, as images= or --images"
+                "give it too: images=FILE"
             )
     else:
         results = _entries(document, "annotations", path.name)

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from fate.data.clips import evaluation_batches
+from fate.data.dataset import Dataset
 from fate.data.loading import ClipBatch, ClipReader, Source, load
 from fate.encoding.batch import EventBatch
 from fate.encoding.histograms import StackedHistogram
@@ -198,3 +199,14 @@ class _Collected:
         t_us = np.repeat(np.array([end for end, _ in rows], np.int64), counts)
         x1, y1, x2, y2 = boxes.T
         return Labels(t_us, x1, y1, x2, y2, ids, score=scores, labelled_us=times, classes=self.classes)
+
+
+def at_once(dataset: Dataset, windows: int) -> tuple[int, int]:
+    """How many recordings a GPU runs side by side, and how many windows of each it takes in one call.
+
+    Args:
+        dataset: its labelled recordings are counted.
+        windows: all windows of one call together; a batch of training of this size fits into the memory.
+    """
+    lanes = max(1, min(64, len(dataset.labelled)))
+    return lanes, max(1, windows // lanes)

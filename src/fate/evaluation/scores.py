@@ -284,7 +284,7 @@ def _notes(
     ):
         if names:
             listed = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
-            notes.append(f"{counted(len(names), 'recording')} {meaning}: {listed}")
+            notes.append(f"{plural(len(names), 'recording')} {meaning}: {listed}")
     return tuple(notes)
 
 

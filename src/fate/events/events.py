@@ -7,39 +7,19 @@ statistics) walks single columns. The invariants are checked once, here; inside 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fate.errors import FateError
+from fate.events.sensor import MAX_SIDE, Sensor
+from fate.events.tables import Layout, columns_of, data_frame, structured
 from fate.events.window import MAX_TIME_US, clip_time
 
-MAX_SIDE = 65_536  # coordinates are uint16
-
-
-class Sensor(NamedTuple):
-    """Size of a sensor in pixels, rows first; equal to the plain tuple ``(height, width)``."""
-
-    height: int
-    width: int
-
-    @classmethod
-    def of(cls, size: Sequence[int]) -> Sensor:
-        """``(height, width)`` as a checked :class:`Sensor`."""
-        try:
-            height, width = (operator.index(side) for side in size)
-        except (TypeError, ValueError):
-            raise FateError(f"sensor {size!r} was given; expected (height, width) in pixels") from None
-        if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
-            raise FateError(f"sensor {height}×{width} was given; each side must be 1 to {MAX_SIDE} pixels")
-        return cls(height, width)
-
-    def __str__(self) -> str:
-        return f"{self.width}×{self.height}"  # width first, as people write 1280×720
+__all__ = ["MAX_SIDE", "Events", "Sensor"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -130,6 +110,36 @@ class Events:
             np.concatenate([e.p for e in pieces]),
             sensor,
         )
+
+    @classmethod
+    def from_structured(cls, array: NDArray[Any], sensor: Sequence[int] | None = None) -> Events:
+        """Events of a numpy array with named fields, as Metavision, tonic and dv-processing have them.
+
+        Args:
+            array: [E] with fields for time in µs (``t``, ``timestamp``), ``x``, ``y`` and polarity (``p``,
+                ``polarity``; 1 for ON, 0 or -1 for OFF), in any order, sorted by time.
+            sensor: ``(height, width)`` in pixels. Unless given, the smallest known sensor that holds all events is
+                taken, with a warning.
+
+        Example:
+            >>> array = np.array([(3, 1, 1, 50)], [("x", "<u2"), ("y", "<u2"), ("p", "<i2"), ("t", "<i8")])
+            >>> Events.from_structured(array, sensor=(480, 640))
+            Events(1 on 640×480, 50…50 µs, 0 s, 100 % ON)
+        """
+        return cls(*columns_of(array, sensor))
+
+    def to_structured(self, columns: Layout = "metavision") -> NDArray[Any]:
+        """A numpy array [E] with the fields and types of another library.
+
+        Args:
+            columns: ``"metavision"`` for x, y, p, t; ``"tonic"`` for x, y, t, p; ``"dv"`` for timestamp, x, y,
+                polarity (dv-processing).
+        """
+        return structured(self, columns)
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` with the columns t_us, x, y and p. Needs ``pip install pandas``."""
+        return data_frame(self)
 
     def __len__(self) -> int:
         return len(self.t_us)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from typing import Any
 
 import numpy as np
 
-from fate.errors import FateWarning, FormatError
+from fate.errors import FormatError, warn
 from fate.events.labels import COLUMNS, Labels, LabelSource
 
 FORMAT = "fate-labels"
@@ -94,7 +93,7 @@ def decode(data: bytes, name: str = "labels") -> Labels:
         classes = [category.get("name") for category in categories]
     columns, crowds = _read_annotations(annotations, times, positions)
     if crowds:
-        warnings.warn(f"{name}: read {crowds} crowd regions as ordinary boxes", FateWarning, stacklevel=4)
+        warn(f"{name}: read {crowds} crowd regions as ordinary boxes")
     return Labels.from_unsorted(columns, labelled_us=list(times.values()), classes=classes, sensor=sensor)
 
 

@@ -7,13 +7,12 @@ second file beside it (see :mod:`fate.events.label_files`): an int64 array of al
 from __future__ import annotations
 
 import io
-import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.errors import FateError, FateWarning, FormatError, list_names
+from fate.errors import FateError, FormatError, list_names, warn
 from fate.events.label_npz import DAMAGE
 from fate.events.labels import Labels, LabelSource
 
@@ -50,7 +49,7 @@ def decode(data: bytes, times: bytes | None = None, name: str = "boxes") -> Labe
     used = {time, "x", "y", "w", "h", "class_id", "track_id", confidence, "source"}
     ignored = [field for field in names if field not in used]
     if ignored:
-        warnings.warn(f"{name}: ignored the unknown fields {list_names(ignored)}", FateWarning, stacklevel=4)
+        warn(f"{name}: ignored the unknown fields {list_names(ignored)}")
 
     left, top, width, height = (_pixels(table, field) for field in ("x", "y", "w", "h"))
     for field, size in (("w", width), ("h", height)):
@@ -73,7 +72,7 @@ def decode(data: bytes, times: bytes | None = None, name: str = "boxes") -> Labe
     }
     labels = Labels.from_unsorted(columns)
     if (table[time][1:] < table[time][:-1]).any():
-        warnings.warn(f"{name}: sorted {len(table)} boxes by time, they were not", FateWarning, stacklevel=4)
+        warn(f"{name}: sorted {len(table)} boxes by time, they were not")
     if times is None:
         return labels
     labelled_us = decode_times(times)

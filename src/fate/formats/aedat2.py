@@ -265,6 +265,7 @@ def _without_chip(path: Path, file: ByteFile, header: Aedat2Header, asked: Senso
         return Chip("dvs128", DVS128)
     given = f"the chip {chip!r} is not known" if chip else "the header names no chip and the addresses are not DVS128's"
     raise FormatError(
-        f"{path}: {given}, so the meaning of its addresses is unclear; pass --format aedat2 and the sensor: 128x128 for"
-        " the layout of the DVS128, 240x180, 346x260 or 640x480 for that of the DAVIS (sensor=(height, width))"
+        f'{path}: {given}, so the meaning of its addresses is unclear; pass format="aedat2" and'
+        " sensor=(128, 128) for the layout of the DVS128, or sensor=(180, 240), sensor=(260, 346) or sensor=(480, 640)"
+        " for that of the DAVIS"
     )

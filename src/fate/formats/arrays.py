@@ -321,4 +321,4 @@ def _sensor(path: Path, archive: Archive) -> Sensor | None:
     try:
         return Sensor.of(size)
     except FateError as error:
-        raise FormatError(f"{path}: {error}; pass --sensor WIDTHxHEIGHT (sensor=(height, width)) instead") from None
+        raise FormatError(f"{path}: {error}; pass sensor=(height, width) instead") from None

@@ -77,7 +77,7 @@ def bench_decode(
     """
     unknown = [name for name in against if name not in PEERS]
     if unknown:
-        raise FateError(f"--against {unknown[0]}: unknown; expected some of {', '.join(PEERS)}")
+        raise FateError(f"against={unknown[0]!r} was given; expected some of {', '.join(PEERS)}")
     if num_events < 1 or repeats < 1:
         raise FateError(f"{num_events} events and {repeats} repeats were asked for; both must be at least 1")
     say = progress or (lambda _: None)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fate.errors import FateError, FateWarning
+from fate.errors import FateError, warn
 from fate.events.events import Sensor
 from fate.formats.index import Progress
 from fate.formats.opening import open_recording
@@ -78,11 +77,7 @@ def convert(
             if progress:
                 progress(read, recording.num_events)
     if writer.format == "NPY":
-        warnings.warn(
-            f"{target}: an NPY file holds no sensor size; pass sensor={tuple(recording.sensor)} to read it",
-            FateWarning,
-            stacklevel=2,
-        )
+        warn(f"{target}: an NPY file holds no sensor size; pass sensor={tuple(recording.sensor)} to read it")
     return Converted(read, written)
 
 
@@ -103,5 +98,6 @@ def _check_roi(roi: tuple[int, int, int, int], sensor: Sensor) -> None:
     x1, y1, x2, y2 = roi
     if not (0 <= x1 < x2 <= sensor.width and 0 <= y1 < y2 <= sensor.height):
         raise FateError(
-            f"--roi {x1},{y1},{x2},{y2}: expected x1 < x2 and y1 < y2 inside the {sensor} sensor (x2, y2 not included)"
+            f"roi=({x1}, {y1}, {x2}, {y2}) was given; expected x1 < x2 and y1 < y2 inside the {sensor} sensor (x2, y2"
+            " not included)"
         )

@@ -116,14 +116,14 @@ def describe_outside(name: object, tally: Tally, sensor: Sensor) -> str:
     where = f"x = {spaced(x)}" if not 0 <= x < sensor.width else f"y = {spaced(y)}"
     return (
         f"{name}: {spaced(tally.outside)} of {counted(tally.events, 'event')} outside {sensor}"
-        f' (first: index {spaced(index)}, {where}); pass --drop-out-of-bounds (out_of_bounds="drop") to skip them'
+        f' (first: index {spaced(index)}, {where}); pass out_of_bounds="drop" to skip them'
     )
 
 
 def describe_back(name: object, tally: Tally) -> str:
     """Times that go back."""
     index, before, after = tally.back_first
-    help_ = 'pass --sort (unsorted="sort") to order them by time' if name != "stream" else "the events fed were dropped"
+    help_ = 'pass unsorted="sort" to order them by time' if name != "stream" else "the events fed were dropped"
     return (
         f"{name}: time goes back {counted(tally.back, 'time')} in {counted(tally.events, 'event')} (first: index"
         f" {spaced(index)}, from {before} to {after} µs); {help_}"

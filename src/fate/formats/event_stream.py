@@ -124,8 +124,7 @@ def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:
     width, height = int.from_bytes(head[16:18], "little"), int.from_bytes(head[18:20], "little")
     if not (width and height) and hints.sensor is None:
         raise FormatError(
-            f"{path}: the header gives a sensor of {width}×{height} pixels; pass --sensor WIDTHxHEIGHT"
-            " (sensor=(height, width)) to override it"
+            f"{path}: the header gives a sensor of {width}×{height} pixels; pass sensor=(height, width) to override it"
         )
     notes = {
         "version": ".".join(str(part) for part in version),

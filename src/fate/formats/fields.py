@@ -7,7 +7,6 @@ integers are µs; numbers that are not whole are seconds; ``time_unit`` override
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
@@ -15,20 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.errors import FateError, FateWarning, FormatError
+from fate.errors import FateError, FormatError, warn
 from fate.events.events import MAX_SIDE
+from fate.events.tables import find_roles as find_roles  # noqa: PLC0414  (readers of tables import it from here)
 from fate.formats.decoder import spaced
 
 ROLES = "txyp"
-ALIASES: dict[str, tuple[str, ...]] = {
-    "t": ("t", "ts", "t_us", "time", "times", "timestamp", "timestamps", "time_us", "timestamp_us"),
-    "x": ("x", "xs", "x_pos", "column"),
-    "y": ("y", "ys", "y_pos", "row"),
-    "p": ("p", "ps", "pol", "polarity", "polarities", "on"),
-}
 ARRAY_ORDERS = ("txyp", "xytp", "xypt")  # most common first
 TEXT_ORDERS = ("xypt", "txyp", "xytp")  # OpenEB's, then that of the public event-camera datasets
-ASK_FOR_ORDER = 'pass --columns txyp (columns="txyp"), in the order of the file'
+ASK_FOR_ORDER = 'pass columns="txyp", in the order of the file'
 BY_FAR = 8  # times larger than every other column: a time, even where the rows are not sorted
 MAX_INT64 = int(np.iinfo(np.int64).max)
 NO_NUMBER = "which is not a number"
@@ -67,27 +61,13 @@ def warn_of_coarse_times(name: object, times: NDArray[Any], unit: TimeUnit) -> N
     """Say it when times are kept in floats whose steps, at the size of these times, are longer than 1 µs."""
     step_us = float(np.spacing(np.abs(times).max())) * 10.0**unit.power
     if step_us > 1:
-        warnings.warn(
+        warn(
             f"{name}: keeps time as {times.dtype.name}, in steps of {step_us:.3g} µs at this size; finer times are"
-            " lost: save them as int64 µs",
-            FateWarning,
-            stacklevel=2,
+            " lost: save them as int64 µs"
         )
 
 
 # ---- which column is which ----------------------------------------------------------------------------------
-
-
-def find_roles(names: Sequence[str]) -> dict[str, int] | None:
-    """Where t, x, y and p are among ``names``, or None if one of them is missing. Upper case does not matter."""
-    plain = [name.strip().strip("\"'").strip().lower() for name in names]
-    found = {}
-    for role, aliases in ALIASES.items():
-        positions = [plain.index(alias) for alias in aliases if alias in plain]
-        if not positions:
-            return None
-        found[role] = positions[0]
-    return found
 
 
 def given_order(columns: str) -> str:
@@ -190,7 +170,7 @@ def microseconds(name: object, values: NDArray[Any], unit: TimeUnit, first_row: 
 
 def _not_whole(role: str) -> str:
     if role == "t":
-        return 'which is no whole number of µs; pass --time-unit s (time_unit="s") or the unit that it has'
+        return 'which is no whole number of µs; pass time_unit="s" or the unit that it has'
     return "which is not a whole number; give pixel coordinates as the sensor has them"
 
 

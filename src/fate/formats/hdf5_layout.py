@@ -241,8 +241,7 @@ def _check_types(path: Path, datasets: dict[str, Any], places: dict[str, Place],
         if column == "t" and dtype.kind == "f":
             if hints.time_unit is None:
                 raise FormatError(
-                    f'{path}: {where} holds times as {dtype}, without a unit; pass --time-unit s (time_unit="s"), or'
-                    " ms, us, ns"
+                    f'{path}: {where} holds times as {dtype}, without a unit; pass time_unit="s", or ms, us, ns'
                 )
         elif dtype.kind not in "iu" and not (column == "p" and dtype.kind == "b"):
             raise FormatError(f"{path}: {where} is of type {dtype}; expected integers for column {column}")
@@ -397,7 +396,6 @@ def _sensor(path: Path, height: int | None, width: int | None, geometry: str | N
     if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
         given = f"height {height}, width {width}" if geometry is None else f"geometry {geometry[:40]!r}"
         raise FormatError(
-            f"{path}: gives a sensor of {given}; expected pixels; pass --sensor WIDTHxHEIGHT (sensor=(height, width))"
-            " to override it"
+            f"{path}: gives a sensor of {given}; expected pixels; pass sensor=(height, width) to override it"
         )
     return Sensor(height, width)

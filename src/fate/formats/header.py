@@ -62,7 +62,7 @@ class Header:
         if not (0 < height_px <= MAX_SIDE and 0 < width_px <= MAX_SIDE):
             raise FormatError(
                 f"{path}: the header gives a sensor of height {sides[0]!r}, width {sides[1]!r}; expected pixels;"
-                " pass --sensor WIDTHxHEIGHT (sensor=(height, width)) to override it"
+                " pass sensor=(height, width) to override it"
             )
         return Sensor(height_px, width_px)
 

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import tempfile
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.errors import FateWarning
+from fate.errors import warn
 from fate.events.events import Sensor
 from fate.events.label_npz import DAMAGE
 from fate.formats.columns import Columns, Tally, check
@@ -261,9 +260,7 @@ def store_index(file: Path, index: Index) -> None:
                 Path(temporary.name).unlink(missing_ok=True)
                 raise
     except OSError as error:
-        warnings.warn(
+        warn(
             f"the time index could not be kept in {file.parent} ({error.strerror}); it will be built again next"
-            " time (set FATE_CACHE_DIR to a folder that can be written)",
-            FateWarning,
-            stacklevel=2,
+            " time (set FATE_CACHE_DIR to a folder that can be written)"
         )

@@ -156,7 +156,7 @@ def recognise(path: Path) -> str:
         )
     if suffix in (".raw", ".dat"):
         raise FormatError(
-            f'{path}: has no header that names its format; pass --format evt2, evt21, evt3 or dat (format="evt3")'
+            f'{path}: has no header that names its format; pass format="evt3", "evt2", "evt21" or "dat"'
             " if you know which it is"
         )
     raise FormatError(
@@ -212,7 +212,7 @@ def _prophesee(path: Path, head: bytes) -> str | None:
     if _looks_like_text(head):
         return "csv"
     raise FormatError(
-        f'{path}: the header does not name its event format; pass --format evt2, evt21 or evt3 (format="evt3") if you'
+        f'{path}: the header does not name its event format; pass format="evt3", "evt2" or "evt21" if you'
         " know which it is"
     )
 

@@ -42,6 +42,5 @@ def raw_decoder(path: Path, header: Header, asked: str | None) -> Decoder:
         return Evt21Decoder(legacy=order is not None and order.lower() == "legacy")
     given = f"names the format {name!r}" if name else "does not name its event format"
     raise FormatError(
-        f'{path}: the header {given}; evt2, evt21 and evt3 are known; pass --format evt3 (format="evt3") if you know'
-        " which it is"
+        f'{path}: the header {given}; evt2, evt21 and evt3 are known; pass format="evt3" if you know which it is'
     )

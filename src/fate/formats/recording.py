@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +12,9 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from fate.errors import FateError, FateWarning, FormatError
+from fate.errors import FateError, FormatError, warn
 from fate.events.events import Events, Sensor
+from fate.events.sensors import smallest_known_sensor
 from fate.events.window import MAX_TIME_US, Window, clip_time, window_us
 from fate.formats.columns import Columns, Tally, check, empty_columns, join, room_for
 from fate.formats.decoder import (
@@ -27,7 +27,6 @@ from fate.formats.decoder import (
     spaced,
 )
 from fate.formats.index import THREADS, Index, Progress, build_index, cache_path, load_index, store_index
-from fate.formats.sensors import smallest_known_sensor
 from fate.formats.source import Hints, Source, Tail
 
 KEPT_BLOCKS, KEPT_EVENTS = 32, 1 << 18  # at most, kept at hand: neighbouring and overlapping windows share blocks
@@ -90,8 +89,7 @@ class Recording:
             self.index()
         if self._sensor is None:
             raise FormatError(
-                f"{self.path}: neither the header nor any event gives the sensor size;"
-                " pass --sensor WIDTHxHEIGHT (sensor=(height, width))"
+                f"{self.path}: neither the header nor any event gives the sensor size; pass sensor=(height, width)"
             )
         return self._sensor
 
@@ -149,8 +147,8 @@ class Recording:
         tally, options = index.tally, self._options
         if cut := describe_tail(index.tail, self.format):
             if options.strict:
-                raise FormatError(f"{self.path}: {cut}; the file is cut short (without --strict the rest is read)")
-            warnings.warn(f"{self.path}: {cut}; dropped, all before was read", FateWarning, stacklevel=2)
+                raise FormatError(f"{self.path}: {cut}; the file is cut short (without strict=True the rest is read)")
+            warn(f"{self.path}: {cut}; dropped, all before was read")
         if tally.bad_polarity:
             raise FormatError(describe_polarity(self.path, tally))
         if max(abs(tally.t_min), abs(tally.t_max)) >= MAX_TIME_US:
@@ -160,19 +158,17 @@ class Recording:
             if options.out_of_bounds == "raise":
                 raise FormatError(describe_outside(self.path, tally, sensor))
             message = f"{self.path}: {counted(tally.outside, 'event')} outside {sensor} dropped"
-            warnings.warn(message, FateWarning, stacklevel=2)
+            warn(message)
         if tally.back:
             if options.unsorted == "raise":
                 raise FormatError(describe_back(self.path, tally))
             message = f"{self.path}: time went back {counted(tally.back, 'time')}; events were sorted"
-            warnings.warn(message, FateWarning, stacklevel=2)
+            warn(message)
         if self._sensor is None and index.num_events:
             self._sensor = smallest_known_sensor(tally.x_max, tally.y_max, self.path)
-            warnings.warn(
+            warn(
                 f"{self.path}: the file does not give its sensor size; {self._sensor} is the smallest known sensor that"
-                f" fits (x up to {tally.x_max}, y up to {tally.y_max}); pass --sensor WIDTHxHEIGHT to set it",
-                FateWarning,
-                stacklevel=2,
+                f" fits (x up to {tally.x_max}, y up to {tally.y_max}); pass sensor=(height, width) to set it"
             )
 
     def refuse_empty(self) -> None:

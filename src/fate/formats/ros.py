@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from fate.errors import FateError, FormatError, MissingDependencyError
+from fate.errors import FateError, FormatError
 from fate.events.events import MAX_SIDE, Sensor
 from fate.files import check_regular
 from fate.formats.columns import Columns, join
@@ -27,6 +27,7 @@ from fate.formats.evt3 import Evt3Decoder
 from fate.formats.ros_codecs import BasedDecoder, LibcaerCmpDecoder, LibcaerDecoder, MonoDecoder
 from fate.formats.ros_messages import ARRAY_TYPES, PACKET_TYPES, read_array, read_packet
 from fate.formats.source import BLOCK_BYTES, Bookmark, FileWatch, Hints, Source
+from fate.optional_packages import PACKAGES, missing_packages
 
 DECODERS: dict[str, tuple[type[Decoder], int]] = {  # encoding → decoder, bytes of a word
     "evt2": (Evt2Decoder, 4),
@@ -158,8 +159,8 @@ class RosSource(Source):
             return None
         if max(self._sides) > MAX_SIDE:
             raise FormatError(
-                f"{self.path}: a message gives a sensor of {self._sides[1]}×{self._sides[0]} pixels; pass --sensor"
-                " WIDTHxHEIGHT (sensor=(height, width)) to override it"
+                f"{self.path}: a message gives a sensor of {self._sides[1]}×{self._sides[0]} pixels; pass"
+                " sensor=(height, width) to override it"
             )
         return Sensor(*self._sides)
 
@@ -235,9 +236,7 @@ def _reader(path: Path) -> tuple[Any, bool]:
     try:
         from rosbags import rosbag1, rosbag2  # noqa: PLC0415  (an optional package)
     except ImportError:
-        raise MissingDependencyError(
-            f"{path}: reading ROS bags needs the package rosbags; run pip install rosbags"
-        ) from None
+        raise missing_packages(f"{path}: reading ROS bags", PACKAGES["ros"]) from None
     if path.is_dir():
         files = _bag_files(path)
         # a single file needs no metadata, which some recorders leave incomplete

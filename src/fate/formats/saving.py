@@ -47,7 +47,7 @@ def find_writer(path: str | os.PathLike[str], format: str | None = None) -> type
     if name is None:
         raise FateError(
             f"{path}: the suffix {Path(path).suffix!r} names no format that can be written; use one of"
-            f" {', '.join(BY_SUFFIX)}, or name the format with --to (format=...): {', '.join(WRITERS)}"
+            f" {', '.join(BY_SUFFIX)}, or name the format with format=NAME: {', '.join(WRITERS)}"
         )
     if name not in WRITERS:
         raise FateError(f"{path}: format {name!r} cannot be written; known are {', '.join(WRITERS)}")
@@ -56,13 +56,17 @@ def find_writer(path: str | os.PathLike[str], format: str | None = None) -> type
     return writer
 
 
-def write_events(path: str | os.PathLike[str], events: Events, *, format: str | None = None) -> None:
+def write_events(
+    path: str | os.PathLike[str], events: Events, *, format: str | None = None, zero_time: bool = False
+) -> None:
     """Write ``events`` to ``path``, whole or not at all.
 
     Args:
         path: the suffix gives the format: .dat, .raw (EVT3), .hdf5 (Prophesee), .h5 (RVT's layout), .npz, .npy, .csv.
         events: any number of them, also none.
         format: a key of ``fate.formats.saving.WRITERS`` instead, such as ``"evt2"`` for a .raw file.
+        zero_time: shift times so that the first event is at 0 µs. Formats with 32-bit times need this for events on
+            the clock of the computer (Unix time), as AEDAT4 files have them.
     """
     with open_writer(path, events.sensor, format) as writer:
-        writer.write(events)
+        writer.write(events.shifted(-int(events.t_us[0])) if zero_time and len(events) else events)

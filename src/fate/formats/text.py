@@ -241,7 +241,7 @@ def _columns(path: Path, rows: list[list[str]], names: list[str], hints: Hints) 
     if num_columns != 4:
         raise FormatError(
             f"{path}: has {num_columns} columns, {shown(' '.join(names or rows[0]).encode())}; expected four, or a"
-            " first row that names t, x, y and p and no --columns"
+            " first row that names t, x, y and p and no columns=TXYP"
         )
     if hints.columns:
         return given_order(hints.columns), "as given"

@@ -256,7 +256,7 @@ class TextDecoder(Decoder):
     def _sentence(self, fault: int, field: int, line: bytes) -> str:
         role = self.columns[field]
         wanted = f"{len(self.columns)} columns ({list_names(self.columns)})"
-        unit = 'pass --time-unit s (time_unit="s") or the unit that it has'
+        unit = 'pass time_unit="s" or the unit that it has'
         reason = {
             TOO_FEW: f"has fewer than the {wanted} expected",
             TOO_MANY: f"has more than the {wanted} expected",

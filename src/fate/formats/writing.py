@@ -107,7 +107,7 @@ class EventWriter(ABC):
         t_us = int(events.t_us[0]) if events.t_us[0] < lowest else int(events.t_us[-1])
         raise FateError(
             f"{self.path}: {self.format} holds times from {lowest} to {highest} µs, and {t_us} µs was given;"
-            " pass --zero-time (zero_time=True) to start the copy at 0, or choose NPZ, CSV or HDF5"
+            " pass zero_time=True to start the copy at 0, or choose NPZ, CSV or HDF5"
         )
 
     def __enter__(self) -> Self:

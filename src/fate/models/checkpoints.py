@@ -96,9 +96,7 @@ def read_card(path: str | Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError):
         newer = whole = False
     if newer:
-        raise FateError(
-            f"{source}: written by a newer FATE ({card.get('version')}); update yours with pip install -U fate-events"
-        )
+        raise FateError(f"{source}: written by a newer FATE ({card.get('version')}); install the newest version")
     if not whole:
         raise FateError(f"{source}: the description in the header is damaged; copy or download the file again")
     return card

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from fate.errors import FateError, MissingDependencyError
+from fate.errors import FateError
 from fate.events.events import Events, Sensor
+from fate.optional_packages import PACKAGES, missing_packages
 
 #: How often a silent camera looks whether it was closed, seconds.
 LOOK_S = 0.1
@@ -97,6 +98,4 @@ def _drivers() -> Any:
     try:
         return importlib.import_module("neuromorphic_drivers")
     except ImportError:
-        raise MissingDependencyError(
-            "a camera needs neuromorphic-drivers; install it with pip install 'fate-events[camera]'"
-        ) from None
+        raise missing_packages("a camera", PACKAGES["camera"]) from None

@@ -18,7 +18,7 @@ from fate.data.dataset import open_dataset
 from fate.formats.opening import open_recording
 from fate.runtime.detecting import Detected, Look, detect
 from fate.runtime.frames import StreamFrame
-from fate.runtime.loading import DEFAULT_DETECTOR, FASTEST_ON_A_CPU, load_detector
+from fate.runtime.loading import DEFAULT_DETECTOR, FASTEST_ON_A_CPU, Model, load_detector
 from fate.runtime.stream import StreamingDetector
 from fate.simulation.dataset import simulate
 from fate.text import duration, plural, significant
@@ -56,7 +56,7 @@ class Demo:
                 "Below 1 ×: too slow here for a live camera at that rate; in files every window is detected."
             )
             if self.device == "cpu" and self.detector != FASTEST_ON_A_CPU:
-                figures.append(f"--model {FASTEST_ON_A_CPU} is faster and less accurate.")
+                figures.append(f'model="{FASTEST_ON_A_CPU}" is faster and less accurate.')
         shown = {
             "comparison.mp4": f"{' beside '.join(f'{hz:g} Hz' for hz in self.runs)}, {LOOK.slow:g} times slower",
             "report.html": "the last run: video, event rate, boxes over time, latency, tracks",
@@ -80,7 +80,7 @@ def demo(
     *,
     seed: int = SEED,
     seconds: float = 3.0,
-    model: str | os.PathLike[str] | StreamingDetector = DEFAULT_DETECTOR,
+    model: Model = DEFAULT_DETECTOR,
     device: str = "cpu",
     show: Callable[[str, float, float, str], None] | None = None,
 ) -> Demo:

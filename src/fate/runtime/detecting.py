@@ -18,7 +18,7 @@ from fate.models.nms import MAX_OVERLAP
 from fate.runtime.detection_files import DetectionFiles
 from fate.runtime.detection_log import DetectionLog
 from fate.runtime.frames import StreamFrame
-from fate.runtime.loading import DEFAULT_DETECTOR, load_detector
+from fate.runtime.loading import DEFAULT_DETECTOR, Model, load_detector
 from fate.runtime.stream import StreamingDetector
 from fate.runtime.summary import RunningSummary
 from fate.text import duration, encodable, frequency, plural, significant
@@ -96,7 +96,7 @@ def _age(ms: tuple[float, float, float] | None) -> list[str]:
 
 def detect(
     file: str | os.PathLike[str] | Recording,
-    model: str | os.PathLike[str] | StreamingDetector = DEFAULT_DETECTOR,
+    model: Model = DEFAULT_DETECTOR,
     hz: float = 200.0,
     *,
     window_us: int | None = None,
@@ -120,7 +120,7 @@ def detect(
 
     Args:
         file: any recording that ``open_recording`` opens, or an open one.
-        model: a bundled name, a .safetensors file, or what ``load_detector`` gave.
+        model: a bundled name, a .safetensors file, a detector, or what ``load_detector`` returned.
         hz: windows a second.
         window_us: their length; as long as the time between two unless given. Longer ones overlap.
         threshold: least score of a box.

@@ -7,7 +7,6 @@ evaluate`` reads COCO.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fate.errors import FateError, FateWarning, FormatError
+from fate.errors import FateError, FormatError, warn
 from fate.events.label_files import read_labels
 from fate.events.labels import Labels
 from fate.files import read_text
@@ -111,11 +110,7 @@ def _document_of_lines(source: Path) -> dict[str, Any]:
         for number, line in enumerate(lines[:-1], start=2)
     ]
     if lines and lines[-1]:
-        warnings.warn(
-            f"{source}: ends within a line, as after a crash; the {len(parts)} whole lines before it are read",
-            FateWarning,
-            stacklevel=3,
-        )
+        warn(f"{source}: ends within a line, as after a crash; the {len(parts)} whole lines before it are read")
     end: dict[str, Any] = {}
     for part in parts:
         end |= {} if "t_us" in part else part

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import json
-import warnings
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -22,14 +22,16 @@ from typing import TYPE_CHECKING
 import torch
 
 import fate
-from fate.errors import FateError, FateWarning, MissingDependencyError
+from fate.errors import FateError, warn
 from fate.events.window import window_us
 from fate.models.detector import CANONICAL_US, Detector
 from fate.models.table import nearest
 from fate.models.zoo import MODELS, build_model
+from fate.optional_packages import PACKAGES, missing_packages
 from fate.runtime.export_check import Differences, Progress, clip, compare, refuse_above
-from fate.runtime.loading import bundled_weights, load_trained
+from fate.runtime.loading import Model, bundled_weights, load_trained
 from fate.runtime.step_graph import CELLS, StepGraph, to_onnx
+from fate.runtime.stream import StreamingDetector
 from fate.whole_files import Draft, Target, disk_faults, find_target
 
 if TYPE_CHECKING:
@@ -42,7 +44,6 @@ FIRST_OPSET, LAST_OPSET = 18, 23
 LEAST_STEPS = 20
 #: What a model with fresh weights is built for, unless told otherwise.
 CLASSES, SENSOR = ("car", "pedestrian"), (240, 304)
-PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,12 @@ class Exported:
 
 
 def export(
-    model: str | Path | Detector,
-    path: str | Path,
+    model: Model,
+    path: str | os.PathLike[str],
     *,
     streams: int = 1,
     with_encoder: bool = False,
-    recording: str | Path | None = None,
+    recording: str | os.PathLike[str] | None = None,
     hz: float = 20.0,
     steps: int = LEAST_STEPS,
     opset: int = FIRST_OPSET,
@@ -108,7 +109,7 @@ def export(
     return Exported(Path(path), opset, _shapes(graph.input), _shapes(graph.output), steps, hz, differences, weights)
 
 
-def _checked(path: str | Path, streams: int, hz: float, steps: int, opset: int) -> Target:
+def _checked(path: str | os.PathLike[str], streams: int, hz: float, steps: int, opset: int) -> Target:
     """Everything that can be refused before anything is computed."""
     if Path(path).suffix != ".onnx":
         raise FateError(f"{path}: a graph was to be written under this name; expected one that ends in .onnx")
@@ -119,19 +120,17 @@ def _checked(path: str | Path, streams: int, hz: float, steps: int, opset: int) 
             raise FateError(f"{name}={value} was given; expected {least} or more")
     if not FIRST_OPSET <= opset <= LAST_OPSET:
         raise FateError(f"opset={opset} was given; expected {FIRST_OPSET} to {LAST_OPSET}")
-    missing = [name for name in PACKAGES if find_spec(name) is None]
+    missing = [name for name in PACKAGES["export"] if find_spec(name) is None]
     if missing:
-        raise MissingDependencyError(
-            f"export needs {', '.join(missing)}; run pip install 'fate-events[export]' (or pip install"
-            f" {' '.join(missing)})"
-        )
+        raise missing_packages("export", missing)
     return target
 
 
 def _detector(
-    model: str | Path | Detector, sensor: Sequence[int] | None, classes: Sequence[str] | None, fresh: bool
+    model: Model, sensor: Sequence[int] | None, classes: Sequence[str] | None, fresh: bool
 ) -> tuple[Detector, str]:
     """The detector that is meant, and which weights it has, in words."""
+    model = model.model if isinstance(model, StreamingDetector) else model
     name = "a detector" if isinstance(model, Detector) else str(model)
     bundled = name in bundled_weights()
     if name in MODELS and (fresh or not bundled):
@@ -139,24 +138,20 @@ def _detector(
     if fresh:
         raise FateError(f"fresh weights of {name} were asked for; only a model's name gives them: {', '.join(MODELS)}")
     if sensor is not None or classes is not None:
-        way = "pass --fresh (fresh=True) for fresh ones" if bundled else "only a model's name takes them"
+        way = "pass fresh=True for fresh ones" if bundled else "only a model's name takes them"
         raise FateError(f"a sensor or classes were given for {name}; weights have their own, {way}")
     if isinstance(model, Detector):
         return model, "those of the detector given"
     if not bundled and not Path(model).exists():
         raise FateError(
             f"{model} was given; expected a .safetensors file, or the name of a model: {', '.join(MODELS)}"
-            f"{nearest(model, MODELS)}"
+            f"{nearest(name, MODELS)}"
         )
     return load_trained(model), f"{name}, trained and bundled" if bundled else name
 
 
 def _fresh(name: str, sensor: Sequence[int] | None, classes: Sequence[str] | None) -> Detector:
-    warnings.warn(
-        f"{name}: fresh weights, which detect nothing; give a .safetensors file to export what was trained",
-        FateWarning,
-        stacklevel=4,
-    )
+    warn(f"{name}: fresh weights, which detect nothing; give a .safetensors file to export what was trained")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return build_model(name, classes or CLASSES, sensor or SENSOR)

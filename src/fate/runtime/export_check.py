@@ -14,6 +14,7 @@ more than a tolerance. Weights are not touched: what is compared is what is in t
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -60,7 +61,9 @@ class Differences(NamedTuple):
 TOLERANCES = Differences(boxes=0.05, scores=1e-4, states=1e-3, choice=1e-3)
 
 
-def clip(recording: str | Path | None, sensor: Sensor, hz: float, steps: int, streams: int) -> list[EventBatch]:
+def clip(
+    recording: str | os.PathLike[str] | None, sensor: Sensor, hz: float, steps: int, streams: int
+) -> list[EventBatch]:
     """Windows of B streams, one batch a step. Stream b begins b windows later than the first.
 
     Args:
@@ -121,7 +124,7 @@ def refuse_above(found: Differences, allowed: Differences = TOLERANCES) -> None:
     if above:
         raise FateError(
             f"the graph differs from PyTorch by {', '.join(above)}; no file was written: this is a fault of the"
-            " exporter or of the runtime, try another --opset or another version of onnxruntime"
+            " exporter or of the runtime, try another opset=N or another version of onnxruntime"
         )
 
 

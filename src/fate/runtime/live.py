@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple, Protocol, Self, runtime_checkable
 
-from fate.errors import FateError, FateWarning
+from fate.errors import FateError, warn
 from fate.events.events import Events, Sensor
 from fate.runtime.adapting import Adaptation
 from fate.runtime.frames import StreamCounts, StreamFrame
@@ -283,4 +282,4 @@ class LiveStream:
         if fault is not None:
             raise fault
         if self.ended.startswith("the source failed"):
-            warnings.warn(f"{self.ended}; what had come before was detected", FateWarning, stacklevel=3)
+            warn(f"{self.ended}; what had come before was detected")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from fate.errors import FateError
 from fate.models.table import NAMES, nearest
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from fate.models.streaming import Precision
     from fate.runtime.stream import StreamingDetector
 
+    #: What every function takes as a detector; :func:`as_detector` makes one of it.
+    Model: TypeAlias = str | PathLike[str] | Detector | StreamingDetector
+else:
+    Model = object  # the classes above would load torch
+
 #: Where the weights lie that come with the package.
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
 #: The bundled detector that is used unless another is given: the best by AP50:95 on the one real clip
@@ -28,13 +33,40 @@ DEFAULT_DETECTOR = "fate-s-tiny"
 FASTEST_ON_A_CPU = "fate-s-nano"
 
 
+#: Endings of files that hold weights. ``load_trained`` says what to do with those of other projects.
+WEIGHT_FILES = (".safetensors", ".ckpt", ".pth", ".pt")
+
+
+def as_detector(model: Model) -> Detector:
+    """The detector that is meant.
+
+    Args:
+        model: a detector, what ``load_detector`` returned, a bundled name, or a ``.safetensors`` file.
+    """
+    if isinstance(model, str | PathLike):
+        return load_trained(model)
+    from fate.runtime.stream import StreamingDetector  # noqa: PLC0415  (torch takes seconds to load)
+
+    return model.model if isinstance(model, StreamingDetector) else model
+
+
+def means_a_model(what: Model) -> bool:
+    """Whether ``what`` is or names a detector, rather than a file or folder of predictions."""
+    if not isinstance(what, str | PathLike):
+        return True
+    text = fspath(what)
+    return names_a_model(text) or text.lower().endswith(WEIGHT_FILES)
+
+
 def load_detector(
-    name_or_path: str | PathLike[str], device: str | torch.device = "cpu", precision: Precision | None = None
+    name_or_path: str | PathLike[str] | Detector,
+    device: str | torch.device = "cpu",
+    precision: Precision | None = None,
 ) -> StreamingDetector:
     """A trained detector.
 
     Args:
-        name_or_path: a name whose weights come with the package, or a ``.safetensors`` file.
+        name_or_path: a name whose weights come with the package, a ``.safetensors`` file, or a detector.
         device: "cpu" or "cuda".
         precision: of matrix products: "float32", or on a GPU "tf32" and "bfloat16"; None for the device's own.
 
@@ -45,6 +77,8 @@ def load_detector(
     """
     from fate.runtime.stream import StreamingDetector  # noqa: PLC0415  (torch takes seconds to load)
 
+    if not isinstance(name_or_path, str | PathLike):
+        return StreamingDetector(name_or_path, device, precision)
     given = fspath(name_or_path)
     name = given if given in bundled_weights() else Path(given).stem
     return StreamingDetector(load_trained(given), device, precision, name)

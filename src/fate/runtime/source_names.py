@@ -29,4 +29,4 @@ def check_source(name: str, sensor: Sequence[int] | None) -> None:
     if port is not None and not 0 < int(port[1]) < 1 << 16:
         raise FateError(f"{name}: there is no such port; expected tcp:1 to tcp:65535")
     if port is not None and sensor is None:
-        raise FateError(f"{name}: a socket does not say how large the sensor is; give --sensor WIDTHxHEIGHT")
+        raise FateError(f"{name}: a socket does not say how large the sensor is; give sensor=(height, width)")

@@ -169,10 +169,7 @@ class StandardInput:
         _refuse_files(header, self._begun)
         size = header.sensor(Path("standard input")) if sensor is None else Sensor.of(sensor)
         if size is None:
-            raise FateError(
-                "standard input: no header says how large the sensor is; pass --sensor WIDTHxHEIGHT"
-                " (sensor=(height, width))"
-            )
+            raise FateError("standard input: no header says how large the sensor is; pass sensor=(height, width)")
         self._bytes = BytesToEvents(header.event_format() or format, size)
 
     @property

@@ -15,7 +15,6 @@ overlap (``window_us``): then a detector sees as many events as it is used to, a
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from os import PathLike
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fate.errors import FateError, FateWarning
+from fate.errors import FateError, warn
 from fate.events.events import Events, Sensor
 from fate.events.window import window_us as hop_of
 from fate.formats.opening import open_recording
@@ -83,13 +82,20 @@ class StreamingDetector:
         """That it was trained on, (height, width); others are adapted to (``adapting.py``)."""
         return self.model.sensor
 
+    def __repr__(self) -> str:
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        return (
+            f"StreamingDetector({self.name!r}, {'/'.join(self.classes)}, {self.sensor}, {parameters:,} parameters,"
+            f" {self.device})"
+        )
+
     def adapted(self, sensor: Sequence[int]) -> Adaptation:
         """The detector for events of a sensor; what that took is said once, as a warning."""
         size = Sensor.of(sensor)
         if size not in self._adapted:
             self._adapted[size] = adapt(self.model, size)
             if told := self._adapted[size].describe():
-                warnings.warn(f"{told}; boxes may be less good there", FateWarning, stacklevel=4)
+                warn(f"{told}; boxes may be less good there")
         return self._adapted[size]
 
     def stream(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fate.errors import FateError, FateWarning
+from fate.errors import FateError, warn
 from fate.simulation.catalogue import SPLITS
 from fate.simulation.manifest import FILE_NAME, Manifest, load_manifest
 from fate.simulation.preview import make_preview, shown_in
@@ -187,7 +186,7 @@ class _Work:
                 preview = make_preview(self.home, split, [entries[name] for name in shown])
             except FateError as error:
                 self._without_preview.add(split)
-                warnings.warn(f"{split} has no preview: {error}", FateWarning, stacklevel=2)
+                warn(f"{split} has no preview: {error}")
                 continue
             manifest = self.manifest.with_preview(split, preview)
             manifest.save(self.home)
@@ -300,11 +299,7 @@ def _claimed(home: Path) -> Iterator[None]:
                 f"{home}: another run is writing this dataset; wait for it, or give another folder"
             ) from None
         except OSError as error:
-            warnings.warn(
-                f"{home}: this disk cannot be claimed for one run ({error.strerror}); start no second one on it",
-                FateWarning,
-                stacklevel=3,
-            )
+            warn(f"{home}: this disk cannot be claimed for one run ({error.strerror}); start no second one on it")
         yield
     finally:
         os.close(handle)  # ends the claim

@@ -169,7 +169,7 @@ def _take_in(pipe: Connection, received: Queue[Any]) -> None:
         received.put(
             FateError(
                 "a process that prepares scenes has ended before its work was done; there may be too little memory:"
-                " give fewer --threads"
+                " give fewer threads=N"
             )
         )
 

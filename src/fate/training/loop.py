@@ -29,13 +29,14 @@ from fate.data.label_rules import PLAIN_RULES, LabelRules, RuledLabels, label_ru
 from fate.data.labelled_recording import LabelledRecording
 from fate.data.loading import ClipBatch, ClipReader, LabelsOf, load
 from fate.data.resident import BYTES, ResidentEvents, completed
-from fate.errors import FateError, MissingDependencyError
+from fate.errors import FateError
 from fate.evaluation.running import check_histograms
 from fate.events.labels import Labels
 from fate.events.transforms import Augmentation
 from fate.models.checkpoints import check_entries
 from fate.models.detector import Detector
 from fate.models.zoo import build_model
+from fate.optional_packages import missing_packages
 from fate.runtime.loading import load_trained
 from fate.training.config import ModelConfig, TrainConfig, read_config
 from fate.training.run_directory import RunDirectory
@@ -208,9 +209,7 @@ def need_lightning() -> None:
     try:
         import pytorch_lightning  # noqa: F401, PLC0415  (it takes seconds to load)
     except ImportError:
-        raise MissingDependencyError(
-            'training needs pytorch-lightning; install it with pip install "fate-events[train]"'
-        ) from None
+        raise missing_packages("training", ("pytorch-lightning",)) from None
 
 
 def train(

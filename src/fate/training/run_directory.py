@@ -64,7 +64,7 @@ class RunDirectory:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.pictures.mkdir(exist_ok=True)
         except OSError as error:
-            raise FateError(f"{self.folder}: cannot be made ({error.strerror}); choose another --out") from None
+            raise FateError(f"{self.folder}: cannot be made ({error.strerror}); choose another out=DIR") from None
         self._take()
         settings = self.folder / "config.yaml"
         begun = self.checkpoint.exists() or (self.folder / "metrics.jsonl").exists()
@@ -87,11 +87,11 @@ class RunDirectory:
         content = {**data_facts(recordings, config.strategy.labels), **(faults or {})}
         known = self.folder / "data.json"
         if known.exists() and self.checkpoint.exists():
-            before = read_object(known, "what a run was begun on; choose another --out")
+            before = read_object(known, "what a run was begun on; choose another out=DIR")
             if before.get("hash") != content["hash"]:
                 raise FateError(
                     f"{self.folder}: this run was begun on other data ({before.get('recordings')} recordings, hash"
-                    f" {before.get('hash')}; now {content['recordings']}, {content['hash']}); choose another --out"
+                    f" {before.get('hash')}; now {content['recordings']}, {content['hash']}); choose another out=DIR"
                 )
         write_whole(known, json.dumps(content, indent=1).encode())
         write_whole(self.folder / "environment.json", json.dumps(environment(config, device), indent=1).encode())
@@ -107,7 +107,7 @@ class RunDirectory:
             except Exception:  # of many kinds, and none that its reader would understand
                 fault = "holds something else than the state of a training run"
         weights = [path for name in ("last", "best") if (path := self.folder / f"{name}.safetensors").exists()]
-        instead = f", or give model.weights={weights[0]} and another --out to begin from those" if weights else ""
+        instead = f", or give model.weights={weights[0]} and another out=DIR to begin from those" if weights else ""
         raise FateError(f"{self.checkpoint}: {fault}; delete it, and the same command begins anew{instead}")
 
     def log(self, text: str) -> None:
@@ -149,13 +149,13 @@ class RunDirectory:
         try:
             self._lock = (self.folder / ".lock").open("w")
         except OSError as error:
-            raise FateError(f"{self.folder}: cannot be written to ({error.strerror}); choose another --out") from None
+            raise FateError(f"{self.folder}: cannot be written to ({error.strerror}); choose another out=DIR") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self.close()
             raise FateError(
-                f"{self.folder}: another process trains here; wait for it, or choose another --out"
+                f"{self.folder}: another process trains here; wait for it, or choose another out=DIR"
             ) from None
 
     def _compare(self, settings: Path, config: TrainConfig) -> None:
@@ -165,7 +165,7 @@ class RunDirectory:
                 raise FateError(f"{settings}: holds a {type(content).__name__}; expected the settings of a run")
             before = make_config(content, (), str(settings))
         except FateError as error:
-            raise FateError(f"{error}; repair it, or choose another --out") from None
+            raise FateError(f"{error}; repair it, or choose another out=DIR") from None
         if before.fingerprint() == config.fingerprint():
             return
         old, new = (
@@ -176,7 +176,7 @@ class RunDirectory:
                      if old.get(key) != new.get(key)]  # fmt: skip
         more = " (OneCycle cannot be stretched: a longer run begins anew)" if before.steps != config.steps else ""
         raise FateError(
-            f"{self.folder}: holds a run with other settings: {'; '.join(differing[:5])}{more}; choose another --out"
+            f"{self.folder}: holds a run with other settings: {'; '.join(differing[:5])}{more}; choose another out=DIR"
         )
 
 

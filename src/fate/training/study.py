@@ -123,7 +123,7 @@ def _refuse_many_devices(config: TrainConfig | None) -> None:
     if config is not None and config.run.devices * config.run.nodes > 1:
         raise FateError(
             f"several runs side by side were asked for, each on {config.run.devices * config.run.nodes} devices; give"
-            " jobs=1 (--jobs 1), or one device to each"
+            " jobs=1, or one device to each"
         )
 
 

@@ -190,7 +190,7 @@ def _do(order: Order, part: Part, answer: Connection) -> None:
     except FateError as error:
         answer.send(str(error))
     except torch.OutOfMemoryError as error:
-        answer.send(f"{str(error).split('. ')[0]}; give fewer --jobs")
+        answer.send(f"{str(error).split('. ')[0]}; give fewer jobs=N")
 
 
 def _answer(process: BaseProcess, answer: Connection) -> str | None:

@@ -21,6 +21,7 @@ from fate.densify.checking import check_labels
 from fate.densify.making import densify
 from fate.densify.tracklets import TrackletOptions
 from fate.evaluation.evaluate import evaluate
+from fate.evaluation.running import at_once
 from fate.json_files import read_object
 from fate.models.checkpoints import load_model, read_card
 from fate.training.config import TrainConfig, make_config, read_config
@@ -28,7 +29,6 @@ from fate.training.loop import train
 from fate.training.studies import RATES, SIZES, Recipe, Study
 from fate.training.study_labels import figures_of
 from fate.training.study_table import METRICS
-from fate.training.validation import at_once
 from fate.whole_files import write_whole
 
 Say = Callable[[str], None]

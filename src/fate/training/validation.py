@@ -16,6 +16,7 @@ from fate.data.dataset import Dataset
 from fate.data.teacher_windows import CANONICAL_US
 from fate.errors import FateError
 from fate.evaluation.evaluate import AtRate, Evaluation, evaluate
+from fate.evaluation.running import at_once
 from fate.events.events import Events
 from fate.events.labels import Labels
 from fate.models.checkpoints import save_model
@@ -143,17 +144,6 @@ def _boxed(picture: Any, boxes: Labels, dataset: Dataset, factor: int, with_scor
     texts = [f"{name} {score:.2f}" for name, score in zip(names, boxes.score[chosen], strict=True)]
     return draw_boxes(picture, boxes.boxes[chosen], labels=texts if with_scores else names,
                       class_ids=boxes.class_id[chosen].tolist(), scale=factor)  # fmt: skip
-
-
-def at_once(dataset: Dataset, windows: int) -> tuple[int, int]:
-    """Recordings side by side, and windows of each in one call of a GPU.
-
-    Args:
-        dataset: its labelled recordings.
-        windows: in all; as many as a batch of training has fit into the memory.
-    """
-    lanes = max(1, min(64, len(dataset.labelled)))
-    return lanes, max(1, windows // lanes)
 
 
 def _shown(value: float | None) -> str:

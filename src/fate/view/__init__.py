@@ -1,5 +1,6 @@
 """Pictures of events and boxes, videos, report pages, and the 3-D viewer."""
 
+from fate.callable_package import make_callable
 from fate.view.drawing import PALETTES, Palette, draw_boxes, draw_events, enlarge, enlargement, side_by_side
 from fate.view.frames import DetectionFrame, Frame, frames_from_labels
 from fate.view.page import Page
@@ -29,3 +30,5 @@ __all__ = [
     "side_by_side",
     "write_report",
 ]
+
+make_callable(__name__)

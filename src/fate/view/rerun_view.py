@@ -1,6 +1,6 @@
 """A recording in the rerun viewer: the events as a cloud in x, y and time, their picture with boxes, and their rate.
 
-The viewer is an extra of 170 MB (``pip install "fate-events[rerun]"``) and is imported only when it is used. It sends
+The viewer is an extra of 170 MB (``pip install rerun-sdk``) and is imported only when it is used. It sends
 anonymous usage statistics to its makers from its second start on unless they are switched off once, for good, with
 ``rerun analytics disable``; see :data:`TELEMETRY`.
 """
@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.errors import FateError, MissingDependencyError
+from fate.errors import FateError
 from fate.events.events import Events
+from fate.optional_packages import PACKAGES, missing_packages
 from fate.view.drawing import Palette, class_colour, palette_of
 from fate.view.frames import DetectionFrame, EventSource, FrameLookup, class_name
 from fate.view.rendering import EventSurface
@@ -113,9 +114,7 @@ def _rerun() -> Any:
     try:
         return import_module("rerun")
     except ImportError:
-        raise MissingDependencyError(
-            'the viewer needs the package rerun-sdk, which is not installed; pip install "fate-events[rerun]"'
-        ) from None
+        raise missing_packages("the viewer", PACKAGES["rerun"]) from None
 
 
 def _draft_of(save: str | os.PathLike[str] | None) -> Draft | None:

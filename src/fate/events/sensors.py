@@ -1,0 +1,29 @@
+"""Sensor sizes on the market, for files and arrays that do not give theirs."""
+
+from __future__ import annotations
+
+from fate.errors import FormatError
+from fate.events.sensor import Sensor
+
+KNOWN_SENSORS: tuple[tuple[str, Sensor], ...] = (
+    ("iniVation DVS128", Sensor(128, 128)),
+    ("iniVation DAVIS240", Sensor(180, 240)),
+    ("Prophesee Gen1 (ATIS)", Sensor(240, 304)),
+    ("iniVation DVXplorer Lite", Sensor(240, 320)),
+    ("Prophesee GenX320", Sensor(320, 320)),
+    ("iniVation DAVIS346", Sensor(260, 346)),
+    ("Prophesee Gen3, iniVation DVXplorer", Sensor(480, 640)),
+    ("Prophesee Gen4, Sony IMX636", Sensor(720, 1280)),
+)
+
+
+def smallest_known_sensor(x_max: int, y_max: int, name: object) -> Sensor:
+    """The smallest known sensor with a pixel at ``(x_max, y_max)``, or an error that asks for the size."""
+    fitting = [sensor for _, sensor in KNOWN_SENSORS if x_max < sensor.width and y_max < sensor.height]
+    if not fitting:
+        largest = max((sensor for _, sensor in KNOWN_SENSORS), key=lambda s: s.height * s.width)
+        raise FormatError(
+            f"{name}: does not give its sensor size, and events reach x = {x_max}, y = {y_max}, beyond every"
+            f" known sensor (the largest is {largest}); pass sensor=(height, width)"
+        )
+    return min(fitting, key=lambda s: s.height * s.width)
