@@ -5,6 +5,7 @@ Nothing heavy is imported here: ``fate --help`` answers at once.
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from typing import Any
@@ -96,6 +97,8 @@ def main() -> None:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(130)
+    finally:
+        gc.freeze()  # otherwise Python visits every object of torch before it ends, which takes a minute under load
 
 
 if __name__ == "__main__":

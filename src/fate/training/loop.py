@@ -8,10 +8,9 @@ What is built: the dataset, batches of clips (``data.clips``), the detector (``m
 from __future__ import annotations
 
 import logging
-import signal
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +33,7 @@ from fate.events.transforms import Augmentation
 from fate.models.checkpoints import check_entries
 from fate.models.detector import Detector
 from fate.models.zoo import build_model
+from fate.processes import KILL_SIGNAL
 from fate.runtime.loading import load_trained
 from fate.training.config import ModelConfig, TrainConfig, read_config
 from fate.training.run_directory import RunDirectory
@@ -253,8 +253,7 @@ def train(
         if first:
             run.cut_metrics(step)  # also where a run was killed before its first checkpoint
             run.log(f"goes on from step {step}" if going_on else "begins")
-        batches = _Batches(parts, module)
-        with _all_or_none(engine):
+        with _all_or_none(engine), closing(_Batches(parts, module)) as batches:
             engine.fit(
                 module, train_dataloaders=batches, ckpt_path=run.checkpoint if going_on else None, weights_only=True
             )
@@ -313,20 +312,35 @@ def _all_or_none(engine: Any) -> Iterator[None]:
     except BaseException:
         kill = getattr(engine.strategy.launcher, "kill", None)
         if kill is not None:
-            kill(signal.SIGKILL)
+            kill(KILL_SIGNAL)
         raise
 
 
 class _Batches:
-    """Batches from where the run stands: asked for after a checkpoint was read, made by each process for itself."""
+    """Batches from where the run stands: asked for after a checkpoint was read, made by each process for itself.
+
+    Lightning keeps the iterators that it has taken. ``close`` ends them, and with them the processes that load: left
+    to the garbage collector, these processes could outlive the run.
+    """
 
     def __init__(self, parts: Parts, module: Any) -> None:
         self.parts, self.module = parts, module
+        self._taken: list[Generator[ClipBatch, None, None]] = []
 
     def __iter__(self) -> Iterator[ClipBatch]:
+        taken = self._load()
+        self._taken.append(taken)
+        return taken
+
+    def _load(self) -> Generator[ClipBatch, None, None]:
         """Nothing is read before the first is asked for: Lightning makes an iterator only to see whether it can."""
         trainer = self.module.trainer
         yield from self.parts.batches(self.module.batches, trainer.global_rank, trainer.world_size)
+
+    def close(self) -> None:
+        """End every iterator that was taken, and the processes that load for it."""
+        while self._taken:
+            self._taken.pop().close()
 
 
 def _first(dataset: Dataset, count: int) -> Dataset:

@@ -15,13 +15,13 @@ refused.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import platform
 import sys
 import time
+import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -34,7 +34,8 @@ import yaml
 import fate
 from fate.code_version import git_hash
 from fate.densify.store import SAME, open_dense_labels
-from fate.errors import FateError
+from fate.errors import FateError, FateWarning
+from fate.processes import lock_file
 from fate.training.config import TrainConfig, make_config
 from fate.whole_files import write_whole
 
@@ -141,12 +142,19 @@ class RunDirectory:
         except OSError as error:
             raise FateError(f"{self.folder}: cannot be written to ({error.strerror}); choose another --out") from None
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            lock_file(self._lock.fileno())
+        except BlockingIOError:
             self.close()
             raise FateError(
                 f"{self.folder}: another process trains here; wait for it, or choose another --out"
             ) from None
+        except OSError as error:
+            warnings.warn(
+                f"{self.folder}: this disk cannot lock the folder for one run ({error.strerror}); start no second run"
+                " in it",
+                FateWarning,
+                stacklevel=4,
+            )
 
     def _compare(self, settings: Path, config: TrainConfig) -> None:
         try:
