@@ -36,6 +36,14 @@ def worker_context(preload: str | None = None) -> Any:
     return context
 
 
+def own_rank() -> int:
+    """The number of this process among those that torchrun, SLURM or Lightning has started together; 0 alone."""
+    for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return 0
+
+
 def lock_file(handle: int) -> None:
     """Lock an open file for this process, until the file is closed or the process ends.
 

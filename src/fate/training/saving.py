@@ -15,13 +15,13 @@ from torch import distributed
 
 from fate.errors import FateError
 from fate.models.checkpoints import save_model
-from fate.processes import STOP_SIGNALS, existing_signals
+from fate.processes import STOP_SIGNALS, existing_signals, own_rank
 from fate.training.config import TrainConfig
 from fate.training.guard import Guard
 from fate.training.metrics import stepped
 from fate.training.module import TrainingModule
 from fate.training.run_directory import RunDirectory
-from fate.training.together import own_rank, processes
+from fate.training.together import processes
 
 
 class Checkpoints(Callback):
