@@ -14,14 +14,15 @@ from tests.training.conftest import small_config, write_drives
 pytest.importorskip("pytorch_lightning", reason="training needs pytorch-lightning")
 
 #: Hides what Windows lacks from fate. The libraries that it builds on have their own ways, and are loaded before.
-HIDING = '''
-import importlib, multiprocessing, os, pkgutil, signal, sys
+HIDING = """
+import importlib, multiprocessing.resource_tracker, os, pkgutil, signal, sys
 import pytorch_lightning, pytorch_lightning.strategies, torch
 import pytorch_lightning.trainer.connectors.signal_connector as lightning_signals
 import numba, scipy.optimize, matplotlib.pyplot, h5py
 
 def hide():
     lightning_signals._IS_WINDOWS = True
+    multiprocessing.resource_tracker._HAVE_SIGMASK = False
     for name in ("fcntl", "resource", "pwd", "grp", "termios"):
         sys.modules[name] = None
     for name in ("SIGUSR1", "SIGUSR2", "SIGKILL", "SIGHUP", "SIGQUIT", "SIGALRM", "pthread_sigmask", "alarm"):
@@ -58,7 +59,7 @@ if __name__ == "__main__":
     from fate.training.config import read_config
     print("\\n".join(plan(read_config(sys.argv[1])).lines()))
     fate.simulate(sys.argv[2] + "-drives", recordings=1, seconds=0.2, preview=False)
-'''
+"""
 
 
 def test_every_module_imports_and_two_steps_train_without_what_windows_lacks(tmp_path: Path) -> None:

@@ -61,9 +61,9 @@ app.add_typer(bench.app, name="bench")
 
 def _version(show: bool) -> None:
     if show:
-        from fate import __version__
+        from fate.code_version import full_version
 
-        print(f"fate {__version__}")
+        print(f"fate {full_version()}")
         raise typer.Exit
 
 

@@ -31,8 +31,7 @@ from typing import IO, Any
 import numpy as np
 import yaml
 
-import fate
-from fate.code_version import git_hash
+from fate.code_version import full_version, git_hash
 from fate.densify.store import SAME, open_dense_labels
 from fate.errors import FateError, FateWarning
 from fate.processes import lock_file
@@ -203,7 +202,7 @@ def environment(config: TrainConfig, device: str) -> dict[str, Any]:
     import torch  # noqa: PLC0415
 
     return {
-        "fate": fate.__version__,
+        "fate": full_version(),
         "git": git_hash(),
         "python": platform.python_version(),
         "torch": torch.__version__,
