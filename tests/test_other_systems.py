@@ -15,13 +15,13 @@ pytest.importorskip("pytorch_lightning", reason="training needs pytorch-lightnin
 
 #: Hides what Windows lacks from fate. The libraries that it builds on have their own ways, and are loaded before.
 HIDING = """
-import importlib, multiprocessing.resource_tracker, os, pkgutil, signal, sys
+import importlib, multiprocessing.resource_tracker, os, pkgutil, signal, sys, types
 import pytorch_lightning, pytorch_lightning.strategies, torch
 import pytorch_lightning.trainer.connectors.signal_connector as lightning_signals
 import numba, scipy.optimize, matplotlib.pyplot, h5py
 
 def hide():
-    lightning_signals._IS_WINDOWS = True
+    lightning_signals.signal = types.SimpleNamespace(**vars(signal))
     multiprocessing.resource_tracker._HAVE_SIGMASK = False
     for name in ("fcntl", "resource", "pwd", "grp", "termios"):
         sys.modules[name] = None
