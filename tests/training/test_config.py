@@ -60,7 +60,7 @@ def test_a_base_is_changed_key_by_key(tmp_path: Path) -> None:
         (["optimizer.lr=1"], "unknown key 'optimizer'.*did you mean 'optimiser'"),
         (["optimiser.learning_rate=1"], "unknown key 'optimiser.learning_rate'"),
         (["run.epohs=3"], "did you mean 'run.epochs'"),
-        (["strategy.name=fats"], "strategy.name = 'fats' was given; expected .*'fat'"),
+        (["strategy.name=fats"], "strategy.name = 'fats' was given; expected .*fat"),
         (["optimiser.lr=-1"], "optimiser.lr = -1 was given"),
         (["strategy.rates=[40, 20]"], "rising order"),
         (["strategy.name=fat"], "strategy.labels is missing"),
