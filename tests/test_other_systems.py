@@ -28,7 +28,7 @@ def hide():
     for name in ("SIGUSR1", "SIGUSR2", "SIGKILL", "SIGHUP", "SIGQUIT", "SIGALRM", "pthread_sigmask", "alarm"):
         vars(signal).pop(name, None)
     for name in ("setpgid", "killpg", "getuid", "geteuid", "mkfifo", "sched_getaffinity", "memfd_create", "O_CLOEXEC",
-                 "O_NONBLOCK", "O_NOFOLLOW", "O_DIRECTORY", "fchmod", "getpgid", "setsid", "statvfs", "uname"):
+                 "O_NONBLOCK", "O_NOFOLLOW", "O_DIRECTORY", "fchmod", "getpgid", "setsid"):
         vars(os).pop(name, None)
     context = multiprocessing.get_context
 

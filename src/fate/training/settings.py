@@ -155,5 +155,5 @@ def _value(values: BaseModel, key: str) -> Any:
 def _inline(value: Any) -> str:
     """A value as YAML in one line."""
     plain = list(value) if isinstance(value, tuple) else value
-    text = yaml.safe_dump(plain, default_flow_style=True, width=10_000).strip()
+    text = str(yaml.safe_dump(plain, default_flow_style=True, width=10_000)).strip()
     return text.removesuffix("...").strip()
