@@ -58,7 +58,6 @@ if __name__ == "__main__":
     from fate.training.plan import plan
     from fate.training.config import read_config
     print("\\n".join(plan(read_config(sys.argv[1])).lines()))
-    fate.simulate(sys.argv[2] + "-drives", recordings=1, seconds=0.2, preview=False)
 """
 
 
@@ -70,9 +69,8 @@ def test_every_module_imports_and_two_steps_train_without_what_windows_lacks(tmp
     script.write_text(HIDING)
     done = subprocess.run(
         [sys.executable, str(script), str(config), str(tmp_path / "run")],
-        capture_output=True, text=True, check=False, env=os.environ, timeout=600,
+        capture_output=True, text=True, check=False, env=os.environ, timeout=1800,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "modules" in done.stdout
     assert (tmp_path / "run" / "last.safetensors").exists()
-    assert (tmp_path / "run-drives").is_dir()

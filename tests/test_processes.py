@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import multiprocessing
+import os
 import sys
 import types
 from pathlib import Path
@@ -47,6 +48,18 @@ def test_the_locks_of_windows_are_used_where_there_are_no_others(tmp_path: Path,
         assert windows == [first.fileno()]
         with pytest.raises(BlockingIOError):
             processes.lock_file(second.fileno())
+
+
+def test_a_folder_is_owned_by_one_process_at_a_time(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    for system in ("this", "windows"):
+        if system == "windows":
+            request.getfixturevalue("windows")
+        first, second = processes.open_folder_lock(tmp_path), processes.open_folder_lock(tmp_path)
+        processes.lock_file(first)
+        with pytest.raises(BlockingIOError):
+            processes.lock_file(second)
+        os.close(first)
+        os.close(second)
 
 
 def test_a_system_without_locks_is_an_error_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

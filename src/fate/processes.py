@@ -75,7 +75,7 @@ def open_folder_lock(folder: Path) -> int:
     """
     if _module("fcntl") is not None:
         return os.open(folder, os.O_RDONLY)
-    return os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
+    return os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
 
 
 def peak_memory_mb() -> float | None:
