@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from fate.code_version import git_hash
+import fate
+from fate.code_version import full_version, git_hash
 
+ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed on this machine")
 
 
@@ -58,3 +62,50 @@ def test_a_package_installed_inside_another_projects_checkout_has_none(checkout:
 
 def test_outside_of_any_checkout_there_is_none(tmp_path: Path) -> None:
     assert git_hash(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("record", "commit", "version"),
+    [
+        ({"git": "8d94418" + "0" * 33, "dirty": False}, "8d94418" + "0" * 33, "+g8d94418"),
+        ({"git": "8d94418" + "0" * 33, "dirty": True}, "8d94418" + "0" * 33 + "-dirty", "+g8d94418.dirty"),
+        ({"git": None, "dirty": False}, None, ""),
+        ([], None, ""),
+    ],
+)
+def test_an_installed_package_tells_the_commit_that_it_was_built_from(
+    checkout: Path, record: object, commit: str | None, version: str
+) -> None:
+    installed = checkout / "venv" / "package"
+    installed.mkdir(parents=True)
+    (installed / "build.json").write_text(json.dumps(record))
+    assert git_hash(installed) == commit
+    assert full_version(installed) == fate.__version__ + version
+
+
+def test_a_wheel_and_a_source_archive_carry_the_commit(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="hatchling is not installed on this machine")
+    from hatchling.builders.sdist import SdistBuilder
+    from hatchling.builders.wheel import WheelBuilder
+
+    project = tmp_path / "project"
+    package = project / "src" / "fate"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text('__version__ = "0.1.0"\n')
+    (package / "configs").mkdir()
+    (package / "configs" / "one.yaml").write_text("data: {path: x}\n")
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, project)
+    git(project, "init", "--quiet")
+    git(project, "add", ".")
+    git(project, "commit", "--quiet", "--message", "first")
+    commit = git(project, "rev-parse", "HEAD")
+    (wheel,) = WheelBuilder(str(project)).build(directory=str(tmp_path / "wheel"))
+    (archive,) = SdistBuilder(str(project)).build(directory=str(tmp_path / "sdist"))
+    assert git(project, "status", "--porcelain") == ""
+    shutil.unpack_archive(archive, tmp_path / "unpacked")
+    (again,) = WheelBuilder(str(tmp_path / "unpacked" / "fate_events-0.1.0")).build(directory=str(tmp_path / "again"))
+    for built in (wheel, again):
+        with zipfile.ZipFile(built) as content:
+            assert json.loads(content.read("fate/build.json")) == {"version": "0.1.0", "git": commit, "dirty": False}
+            assert "fate/configs/one.yaml" in content.namelist()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import fate
 from fate.cli.main import app
 from fate.errors import FateError
 from fate.models.zoo import MODELS
@@ -17,7 +18,7 @@ from fate.training.studies import SIZES, STUDIES
 from fate.training.study_runner import SCALES, Runner
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
-CONFIGS = Path(__file__).parents[2] / "configs" / "sim"
+CONFIGS = Path(fate.__file__).parent / "configs" / "sim"
 
 
 def test_the_smallest_study_runs_on_a_cpu_and_what_is_done_is_not_done_again(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from typer.testing import CliRunner
 
 from fate.cli.main import app
 from fate.errors import FateError
+from fate.training.config import read_config
 from tests.training.conftest import small_config, write_drives
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
@@ -66,6 +70,7 @@ def test_mistakes_are_one_sentence(drives: Path, tmp_path: Path) -> None:
     file.write_text(small_config(drives).to_yaml())
     for number, (arguments, words) in enumerate((
         ([str(tmp_path / "none.yaml")], "no such configuration"),
+        ([str(file), "--device", "gpu"], "cuda:N"),
         ([str(file), "data.path=/nowhere"], "/nowhere"),
         ([str(file), "model.name=fate-x"], "did you mean"),
         ([str(file), "model.weights=none.safetensors"], "none.safetensors"),
@@ -83,3 +88,41 @@ def test_bench_train_measures_each_model(drives: Path) -> None:
     assert done.exit_code == 0
     assert "| fate-s-nano | 2 | 2 | eager | from disk | float32 |" in done.output
     assert CliRunner().invoke(app, [*words, "--clips", "a"]).exit_code == 2
+
+
+def test_configurations_and_settings_are_listed_without_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from fate.cli.main import app; app(sys.argv[1:], standalone_mode=False);"
+        " assert 'torch' not in sys.modules"
+    )
+    for words, facts in (
+        (["train", "--list"], ["sim/fate-s-nano-20hz", "gen1/fate-e", "1mpx/fate-e"]),
+        (["train", "--settings"], ["lr: 0.0002", "device: auto"]),
+        (["train", "fate-s-nano-20hz", "--settings", "--device", "cuda:1"], ["lr: 0.001", "device: cuda:1"]),
+    ):
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False,
+                              cwd=tmp_path, env=os.environ)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert all(fact in done.stdout for fact in facts)
+
+
+def test_a_missing_dataset_is_refused_before_torch_is_loaded_and_steps_are_announced(tmp_path: Path) -> None:
+    code = (
+        "import sys; from fate.cli.main import app; from fate.errors import FateError\n"
+        "try: app(['train', 'fate-s-nano-20hz', 'data.path=nowhere'], standalone_mode=False)\n"
+        "except FateError as error: print(error, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path,
+                          env=os.environ)  # fmt: skip
+    assert done.stdout.startswith("nowhere: ")
+    assert done.stdout.endswith("False\n")
+    assert "steps" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_device_of_the_command_line_is_used(drives: Path, tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(small_config(drives, run={"epochs": 1, "device": "auto"}).to_yaml())
+    words = ["train", str(file), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    assert read_config(tmp_path / "run" / "config.yaml").run.device == "cpu"

@@ -96,7 +96,7 @@ def test_the_file_says_what_it_holds(saved: tuple[Detector, Path]) -> None:
     card = read_card(file)
     assert card["model"] == json.loads(json.dumps(detector.description))
     assert card["canonical_hz"] == 20
-    assert card["version"] == fate.__version__
+    assert card["version"].split("+")[0] == fate.__version__
     assert card["protocol"] == "gen1"
     assert card["training"] == {"steps": 3}
     assert card["git_hash"] == git_hash()

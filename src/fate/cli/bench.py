@@ -329,9 +329,10 @@ def _table(result: DecodeBench) -> str:
     for m in result.measurements:
         quantiles = [f"{q:.3f}" if q is not None else "" for q in (m.p50_ms, m.p99_ms)]
         ratio = "" if m.reader == "fate" else f"{_speed(ours[m.file, m.mode]) / _speed(m):.2f} ×"
+        peak = "" if m.peak_mb is None else f"{m.peak_mb:.0f}"
         lines.append(
             f"| {m.file} | {m.format} | {m.reader} | {names.get(m.mode, m.mode)} | {m.mev_per_s:.1f} |"
-            f" {quantiles[0]} | {quantiles[1]} | {m.peak_mb:.0f} | {ratio} |"
+            f" {quantiles[0]} | {quantiles[1]} | {peak} | {ratio} |"
         )
     if result.missing:
         lines += ["", f"Not installed, so not measured: {', '.join(result.missing)}"]

@@ -5,6 +5,7 @@ Nothing heavy is imported here: ``fate --help`` answers at once.
 
 from __future__ import annotations
 
+import gc
 import sys
 import traceback
 import warnings
@@ -72,9 +73,9 @@ app.add_typer(bench.app, name="bench", short_help=bench.SHORT_HELP)
 
 def _version(show: bool) -> None:
     if show:
-        from fate import __version__
+        from fate.code_version import full_version
 
-        print(f"fate {__version__}")
+        print(f"fate {full_version()}")
         raise typer.Exit
 
 
@@ -128,6 +129,8 @@ def _run() -> tuple[int, str]:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130, ""
+    finally:
+        gc.freeze()  # otherwise Python visits every object of torch before it ends, which takes a minute under load
     return 0, ""
 
 

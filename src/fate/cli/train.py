@@ -10,31 +10,41 @@ from typing import Annotated
 import typer
 
 SHORT_HELP = "Train a detector, or continue a stopped training."
-HELP = """Train a detector from a configuration: supervised, or with Frequency-Aware Training and its ablations.
+HELP = """Train a detector, or continue a run that was stopped: supervised, or with Frequency-Aware Training and its
+ablations.
 
-CONFIG is a YAML file such as those in configs/. Settings after it, written key.sub=value, replace values of the
-file and defaults. A run has one folder: the same command continues a stopped run, and other settings for it are
-refused.
+CONFIG is the name of a configuration in the package (fate train --list) or a YAML file. Every setting can be changed
+behind it as KEY=VALUE (fate train --settings). A run has one folder: the same command continues where it stopped, and
+other settings are refused.
 
 Example:
 
-  fate train configs/sim/fate-s-nano.yaml data.path=drives
+  fate train fate-s-nano-20hz data.path=drives
 
-  fate train configs/gen1/fate-s.yaml data.path=gen1 strategy.labels=dense/gen1 --out runs/fate-s
+  fate train fate-s-nano-20hz data.path=drives --device cpu
 
-  fate train configs/gen1/fate-s.yaml data.path=gen1 --dry-run
+  fate train gen1/fate-s data.path=gen1 strategy.labels=dense/gen1 --out runs/fate-s
 
-  torchrun --nproc-per-node 4 -m fate.cli train configs/gen1/fate-s.yaml data.path=gen1 run.devices=4
+  fate train gen1/fate-s data.path=gen1 --dry-run   (check everything, try a step, print time and memory)
+
+  fate train --settings > mine.yaml   (all settings with their defaults, as a configuration of your own)
+
+  torchrun --nproc-per-node 4 -m fate.cli train gen1/fate-s data.path=gen1 run.devices=4
 """
 
 
 def train(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file with the configuration.")],
+    config: Annotated[
+        str | None, typer.Argument(metavar="CONFIG", help="Name of a configuration, or a YAML file.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that replace those of CONFIG.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; the default is runs/ and the name of CONFIG.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N; short for run.device=DEVICE.")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build everything, try one step, print what to expect, and stop.")
@@ -42,14 +52,41 @@ def train(
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Train although files or boxes of the dataset are missing.")
     ] = False,
+    list_all: Annotated[bool, typer.Option("--list", help="Print the names of all configurations and stop.")] = False,
+    show_settings: Annotated[
+        bool,
+        typer.Option("--settings", help="Print every setting as commented YAML (those of CONFIG if given) and stop."),
+    ] = False,
 ) -> None:
-    from fate.cli.arguments import step_bar
-    from fate.training.config import read_config
+    from fate.training.config import TrainConfig, read_config
 
-    wanted = read_config(config, settings or ())
-    if dry_run:
-        say = partial(print, file=sys.stderr, flush=True)
+    changes = [*(settings or ()), *([f"run.device={device}"] if device is not None else [])]
+    if list_all:
+        from fate.training.named_configs import list_configs
+
+        for each in list_configs():
+            print(f"{each.name:<32}{each.about}")
+        return
+    if show_settings:
+        from fate.training.settings import settings_yaml
+
+        print(settings_yaml(TrainConfig, read_config(config, changes) if config is not None else None), end="")
+        return
+    if config is None:
+        raise typer.BadParameter("give CONFIG: a name that fate train --list prints, or a YAML file")
+    wanted = read_config(config, changes)
+    say = partial(print, file=sys.stderr, flush=True)
+    from fate.errors import FateError
+    from fate.processes import own_rank
+
+    if not Path(wanted.data.path).exists():
+        raise FateError(
+            f"{wanted.data.path}: no such dataset; give data.path=DATASET, a folder or a YAML file (fate simulate DIR"
+            " makes one)"
+        )
+    if own_rank() == 0:
         say(f"building {wanted.model.name}, reading {wanted.data.path}")  # before torch, which takes seconds to load
+    if dry_run:
         from fate.training.plan import plan
 
         planned = plan(wanted, progress=say)
@@ -57,14 +94,17 @@ def train(
             print(line, flush=True)
         planned.faults.refuse(allow_missing)
         return
+    from fate.cli.arguments import step_bar
     from fate.training.loop import train as run
-    from fate.training.together import own_rank
 
-    folder = out or Path("runs") / config.stem
-    if own_rank() == 0:
-        print(f"{folder}: {wanted.steps} steps; log.txt and metrics.jsonl in it say how it goes", file=sys.stderr)
+    folder = out or Path("runs") / Path(config).stem
+
+    def begins(step: int) -> None:
+        done = f"continues at step {step} of" if step else "trains"
+        say(f"{folder}: {done} {wanted.steps} steps; metrics.jsonl and log.txt in it record the progress")
+
     with step_bar("training") as show:
-        done = run(wanted, folder, show=show, allow_missing=allow_missing)
+        done = run(wanted, folder, show=show, begins=begins, allow_missing=allow_missing)
     if own_rank() != 0:  # the first of several processes speaks for all
         return
     if not done.finished:

@@ -21,6 +21,7 @@ from fate.data.dataset import Dataset
 from fate.data.loading import ClipReader
 from fate.encoding.histograms import StackedHistogram
 from fate.errors import FateError
+from fate.processes import worker_start_method
 from fate.text import plural
 
 #: Recordings side by side, as a batch of training has.
@@ -180,7 +181,7 @@ class _Timed(IterableDataset[tuple[int, float]]):
 
 
 def _measured(reader: str, hz: float, workers: int, windows: Callable[[], Windows], seconds: float) -> DataMeasurement:
-    context = "forkserver" if workers else None
+    context = worker_start_method() if workers else None
     loader = DataLoader(_Timed(windows, seconds), batch_size=None, num_workers=workers, multiprocessing_context=context)
     total, memory, start, last = 0, 0.0, 0.0, 0.0
     for number, own in loader:

@@ -7,7 +7,6 @@ labels, and the batches it is ahead by; nothing else.
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +28,7 @@ from fate.events.events import Events
 from fate.events.labels import Labels
 from fate.events.transforms import Augmentation, Transform
 from fate.events.window import Window
+from fate.processes import worker_context
 
 #: Recordings a worker keeps open, and rows of labels that it keeps: 40 MB of them.
 OPEN, KEPT_ROWS = 16, 1_000_000
@@ -309,8 +309,6 @@ def load(
         workers: processes; 0 to load in this one.
         pin_memory: page-locked memory, for a GPU.
     """
-    if workers:  # the server that workers are forked from loads torch once for all of them
-        multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
     return DataLoader(
         _Batches(reader, plans),
         batch_size=None,
@@ -319,7 +317,7 @@ def load(
         pin_memory=pin_memory,
         prefetch_factor=2 if workers else None,
         persistent_workers=False,
-        multiprocessing_context="forkserver" if workers else None,
+        multiprocessing_context=worker_context(preload=__name__) if workers else None,
         worker_init_fn=_leave_stopping_to_the_first,
         generator=torch.Generator(),  # a loader draws a number when it begins: not one of those that training draws
     )

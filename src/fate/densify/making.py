@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -31,6 +30,7 @@ from fate.densify.tracklets import TrackletOptions, dense_labels
 from fate.errors import FateError
 from fate.events.labels import Labels, LabelSource
 from fate.models.detector import CANONICAL_US, Detector
+from fate.processes import worker_context
 
 #: The rates of the paper beside the canonical one.
 RATES = (40.0, 80.0, 100.0, 200.0)
@@ -150,7 +150,7 @@ class _Finishing:
 
     def __init__(self, finisher: _Finisher, done: Densified, workers: int) -> None:
         self._finisher, self._done = finisher, done
-        context = multiprocessing.get_context("forkserver")
+        context = worker_context()
         self._pool = ProcessPoolExecutor(min(workers, MOST_FINISHERS), context) if workers else None
         self._under_way: list[Future[dict[float, dict[str, int]]]] = []
 

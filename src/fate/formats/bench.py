@@ -34,7 +34,7 @@ class Measurement:
     events: int
     seconds: float
     calls: int
-    peak_mb: float
+    peak_mb: float | None  #: None where the system does not tell it
     p50_ms: float | None = None
     p99_ms: float | None = None
 

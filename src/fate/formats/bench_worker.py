@@ -10,30 +10,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fate.formats.bench_peers import PEERS
 from fate.formats.opening import open_recording
+from fate.processes import peak_memory_mb
 
 WINDOWS = 400  # at most so many windows are read in a row
 SEEKS = 100
 SECONDS = 5.0  # and no measurement goes on for much longer
-
-
-def peak_mb() -> float:
-    """Highest resident memory of this process so far, MB."""
-    status = Path("/proc/self/status")
-    if status.exists():  # Linux: getrusage would report the parent's peak where that was higher
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return float(line.split()[1]) * 1024 / 1e6
-    try:
-        import resource  # noqa: PLC0415
-    except ImportError:  # Windows
-        return float("nan")
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
 def measure(path: str, reader: str, mode: str, repeats: int) -> dict[str, Any]:
@@ -121,4 +108,4 @@ def _seek_reader(reader: str, path: str) -> Callable[[int, int], int]:
 
 if __name__ == "__main__":
     result = measure(**json.loads(sys.argv[1]))
-    print(json.dumps({**result, "peak_mb": peak_mb()}))
+    print(json.dumps({**result, "peak_mb": peak_memory_mb()}))

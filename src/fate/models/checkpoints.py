@@ -17,8 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-import fate
-from fate.code_version import git_hash
+from fate.code_version import full_version, git_hash
 from fate.errors import FateError
 from fate.files import MissingFileError, open_regular
 from fate.models.detector import CANONICAL_US, Detector
@@ -60,7 +59,7 @@ def save_model(
         "format": FORMAT,
         "model": detector.description,
         "canonical_hz": 1e6 / CANONICAL_US,
-        "version": fate.__version__,
+        "version": full_version(),
     }
     try:
         metadata = {"fate": json.dumps(card)}

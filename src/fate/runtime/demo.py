@@ -70,8 +70,7 @@ class Demo:
             "Try next:",
             f"  fate detect {self.recording} --hz 100 --track --save drive.mp4 --palette light",
             "  fate detect YOUR_FILE --hz 200 --report report.html      (.raw, .dat, .aedat4, .h5, .bag, .npz, …)",
-            "  fate simulate drives && fate train configs/sim/fate-s-nano-20hz.yaml data.path=drives",
-            "                                                          (configs are in the repository)",
+            "  fate simulate drives && fate train fate-s-nano-20hz data.path=drives",
         ]
 
 

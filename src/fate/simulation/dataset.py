@@ -10,7 +10,6 @@ again: what the manifest lists is kept, anything else is made anew, and on a CPU
 from __future__ import annotations
 
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fate.errors import FateError, warn
+from fate.processes import lock_file, open_folder_lock
 from fate.simulation.catalogue import SPLITS
 from fate.simulation.manifest import FILE_NAME, Manifest, load_manifest
 from fate.simulation.preview import make_preview, shown_in
@@ -281,19 +281,14 @@ def _make_folder(place: Path) -> None:
 
 @contextmanager
 def _claimed(home: Path) -> Iterator[None]:
-    """Only one run writes a dataset: two would remove each other's drafts. Windows has no lock for a folder."""
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl  # noqa: PLC0415  (not on Windows)
-
+    """Let only one process write a dataset: two would remove each other's drafts."""
     try:
-        handle = os.open(home, os.O_RDONLY)
+        handle = open_folder_lock(home)
     except OSError as error:
         raise FateError(f"{home}: cannot be opened ({error.strerror}); give another folder") from None
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(handle)
         except BlockingIOError:
             raise FateError(
                 f"{home}: another run is writing this dataset; wait for it, or give another folder"

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import pairwise
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from queue import Empty, Queue
 from threading import Thread
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
+from fate.processes import worker_context
 from fate.simulation import noise
 from fate.simulation.camera import CameraModel
 from fate.simulation.march_gpu import RECORDING_SHIFT, TIME_OFFSET, TIME_SHIFT, Batch, GpuMarch, PixelBatch
@@ -126,8 +126,7 @@ class _Workers:
     """
 
     def __init__(self, batches: list[Share], count: int) -> None:
-        context = get_context("forkserver")  # loads torch once, not once a process
-        context.set_forkserver_preload([__name__])
+        context = worker_context(preload=__name__)
         self._count = min(count, len(batches[0]))
         self._processes, self._received = [], []
         for worker in range(self._count):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -22,6 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fate.errors import FateError
 from fate.files import check_regular
+from fate.training.named_configs import find_config
+from fate.training.settings import Kind, field_at, keys_of, kind_of
 from fate.yaml_files import load_yaml, parse_yaml, plain_tree
 
 StrategyName = Literal["supervised", "multi_frequency", "consistency", "interpolation", "fat", "any_rate"]
@@ -38,84 +40,123 @@ Rate = Annotated[float, Field(ge=1, le=1000)]
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
 
 class ModelConfig(_Frozen):
     """Which detector."""
 
-    name: str = Field("fate-s", description="a name of fate models")
-    encoder: str | None = Field(None, description="another encoder than the model's own")
-    encoder_options: dict[str, Any] = Field({}, description="ablations of Pillar Encoding: moments, pooling, pillar, …")
-    stem: Literal["native", "upsample"] = Field("native", description="how a coarse image meets the backbone")
-    options: dict[str, Any] = Field({}, description="of the model's family: official_state, remember, …")
-    weights: str | None = Field(None, description="a .safetensors file to start from; none: fresh weights")
+    name: str = Field("fate-s", description="the detector; fate models lists the names")
+    encoder: str | None = Field(None, description="replaces the encoder of the model; null keeps it")
+    encoder_options: dict[str, Any] = Field(
+        {}, description="arguments of the encoder, such as moments, pooling, pillar and channels"
+    )
+    stem: Literal["native", "upsample"] = Field(
+        "native",
+        description="how an encoder with large pillars feeds the backbone: fewer strides, or the image enlarged",
+    )
+    options: dict[str, Any] = Field(
+        {}, description="arguments of the model family, such as dims, depth, layers and queries"
+    )
+    weights: str | None = Field(None, description="a .safetensors file to start from; null starts from random weights")
 
 
 class DataConfig(_Frozen):
     """Which windows are learned from."""
 
-    path: str = Field(description="a dataset: folder or YAML")
-    train: str = Field("train", description="split to learn from")
-    validate_on: str = Field("val", alias="validate", description="split that says when a model is best")
+    path: str = Field(description="the dataset: a folder or a YAML file")
+    train: str = Field("train", description="the split that is learned from")
+    validate_on: str = Field("val", alias="validate", description="the split that decides which weights are best")
     steps: Positive = Field(21, description="windows in a clip; the paper: 21 on Gen1, 10 on 1Mpx")
-    random: Count = Field(16, description="clips of a batch from anywhere, with fresh memory; half of the paper's 32")
-    streams: Count = Field(16, description="clips of a batch that go on where the last one ended, memory carried")
+    random: Count = Field(
+        16, description="clips of a batch that start anywhere, with fresh memory; half of the paper's 32"
+    )
+    streams: Count = Field(
+        16,
+        description="clips of a batch that continue the previous batch and keep their memory; the other half of the 32",
+    )
     rate_clips: Positive = Field(20, description="clips after which a stream draws a new rate")
-    augmentation: Literal["paper", "rvt", "none"] = Field("paper", description="fate.events.transforms")
-    workers: Count = Field(4, description="processes that load")
+    augmentation: Literal["paper", "rvt", "none"] = Field(
+        "paper", description="random changes of events and boxes: the paper's, RVT's or none"
+    )
+    workers: Count = Field(4, description="processes that load data; 0 loads in the training process")
     resident_gb: float = Field(
-        8.0, ge=0, description="a training set of at most so many GB is kept on the GPU (13 bytes an event); 0: none"
+        8.0,
+        ge=0,
+        description="GB; a training set up to this size is kept on the GPU (13 bytes per event); 0 never does",
     )
 
 
 class StrategyConfig(_Frozen):
     """What is learned from them: Frequency-Aware Training, or one of its ablations."""
 
-    name: StrategyName = "supervised"
-    rates: tuple[Rate, ...] = Field(RATES, description="F of the curriculum, in rising order; the first is canonical")
-    labels: str | None = Field(None, description="folder written by fate densify; fat needs it")
-    decay: float = Field(0.9999, ge=0, lt=1, description="γ of the mean teacher")
-    decay_warmup: Count = Field(0, description="steps over which γ rises from 0; the paper has none")
-    consistency_weight: float = Field(1.0, ge=0, description="of KL + L1 beside the detection loss")
-    consistency_score: float = Field(
-        0.3, ge=0, le=1, description="least score of a teacher's prediction to be followed"
+    name: StrategyName = Field("supervised", description="what is trained; docs/training.md compares them")
+    rates: tuple[Rate, ...] = Field(
+        RATES, description="rates in Hz, in rising order; the first is the canonical one; the paper's five"
     )
-    warmup_windows: Count = Field(4, description="canonical windows before the clip that warm the teacher's memory")
+    labels: str | None = Field(None, description="the folder that fate densify has written; the strategy fat needs it")
+    decay: float = Field(0.9999, ge=0, lt=1, description="γ of the mean teacher; the paper's")
+    decay_warmup: Count = Field(0, description="steps over which γ rises from 0; the paper has no warm-up")
+    consistency_weight: float = Field(1.0, ge=0, description="weight of KL + L1 beside the detection loss")
+    consistency_score: float = Field(
+        0.3, ge=0, le=1, description="the student follows predictions of the teacher with at least this score"
+    )
+    warmup_windows: Count = Field(4, description="canonical windows before a clip that fill the memory of the teacher")
 
 
 class OptimiserConfig(_Frozen):
     """How weights move."""
 
-    lr: float = Field(2e-4, gt=0, description="peak of OneCycle")
-    weight_decay: float = Field(1e-4, ge=0, description="AdamW; the paper (the public peers: 0)")
-    warmup: float = Field(0.005, gt=0, lt=1, description="share of the steps in which the rate rises")
-    start_divisor: float = Field(20.0, ge=1, description="the first rate is lr / this (RVT)")
-    end_divisor: float = Field(10_000.0, ge=1, description="the last rate is lr / this (RVT)")
-    clip_norm: float = Field(5.0, gt=0, description="largest norm of the gradient")
-    only: Literal["all", "memory"] = Field("all", description='"memory": EvRT-DETR\'s published second stage')
+    lr: float = Field(2e-4, gt=0, description="highest learning rate of the OneCycle schedule; the paper's")
+    weight_decay: float = Field(1e-4, ge=0, description="of AdamW; the paper's (the public peers use 0)")
+    warmup: float = Field(
+        0.005,
+        gt=0,
+        lt=1,
+        description="share of the steps in which the learning rate rises; the paper's",
+    )
+    start_divisor: float = Field(20.0, ge=1, description="the first learning rate is lr divided by this (RVT)")
+    end_divisor: float = Field(10_000.0, ge=1, description="the last learning rate is lr divided by this (RVT)")
+    clip_norm: float = Field(5.0, gt=0, description="the gradient is scaled down to at most this norm; the paper's")
+    only: Literal["all", "memory"] = Field(
+        "all", description="what is trained; memory is the second stage of EvRT-DETR as published"
+    )
 
 
 class RunConfig(_Frozen):
     """How long, how often, on what."""
 
-    epochs: Positive = Field(400, description="R of the curriculum; the paper: 400")
+    epochs: Positive = Field(400, description="length of the run, R of the curriculum; the paper's")
     epoch_steps: Positive = Field(1000, description="optimiser steps in an epoch (EvRT-DETR)")
-    accumulate: Positive = Field(1, description="batches to an optimiser step")
+    accumulate: Positive = Field(1, description="batches per optimiser step")
     precision: Literal["auto", "float32", "bf16"] = Field(
-        "auto", description="auto: bf16 on a GPU, which keeps encoder, S5 and losses in float32; float32 on a CPU"
+        "auto", description="auto is bf16 on a GPU (encoder, S5 and losses stay float32) and float32 on a CPU"
     )
-    compile: bool = Field(False, description="torch.compile for backbone and neck; pays on a GPU after minutes")
-    graphs: bool = Field(True, description="on one GPU, backbone and neck as CUDA graphs: the same, with less waiting")
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    devices: Positive = Field(1, description="GPUs (or CPU processes) of each machine")
-    nodes: Positive = Field(1, description="machines")
-    seed: Count = 0
-    validate_every: Positive = Field(10, description="epochs between validations")
-    validate_hz: tuple[Rate, ...] = Field((20.0, 200.0), description="rates validated at; best is their mean AP50:95")
-    validate_recordings: Count = Field(0, description="how many recordings at most; 0: all")
-    save_every: Positive = Field(500, description="steps between checkpoints")
-    log_every: Positive = Field(20, description="steps between lines of metrics.jsonl")
+    compile: bool = Field(
+        False,
+        description="torch.compile for backbone and neck; compiling takes minutes, then steps are faster on a GPU",
+    )
+    graphs: bool = Field(True, description="on one GPU, run backbone and neck as CUDA graphs: the same result, faster")
+    device: Annotated[str, Kind("auto, cpu, cuda or cuda:N, such as cuda:1")] = Field(
+        "auto", pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$", description="auto: a GPU if there is one, else the CPU"
+    )
+    devices: Positive = Field(1, description="GPUs (or CPU processes) on each machine")
+    nodes: Positive = Field(1, description="machines that train together")
+    seed: Count = Field(0, description="of all random numbers; another seed is another run")
+    validate_every: Positive = Field(10, description="epochs between two validations")
+    validate_hz: tuple[Rate, ...] = Field(
+        (20.0, 200.0),
+        description="rates in Hz to validate at; the best weights have the highest mean AP50:95 over them",
+    )
+    validate_recordings: Count = Field(0, description="validate on at most this many recordings; 0 takes all")
+    save_every: Positive = Field(500, description="steps between two checkpoints")
+    log_every: Positive = Field(20, description="steps between two lines of metrics.jsonl")
+
+    @property
+    def gpu(self) -> int | None:
+        """The number N of a GPU that was named as ``cuda:N``."""
+        _, colon, number = self.device.partition(":")
+        return int(number) if colon else None
 
 
 class TrainConfig(_Frozen):
@@ -157,22 +198,26 @@ class TrainConfig(_Frozen):
 
 
 def read_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
-    """A configuration from a YAML file, changed by ``key.sub=value`` texts; values are YAML too.
+    """A configuration, changed by ``key.sub=value`` texts; values are YAML too.
 
-    A file may name another one beside it, ``base: fate-e.yaml``, and give only what differs. Other relative paths are
-    meant from the working directory, as on the command line.
+    A file may name another one, ``base: fate-e.yaml``, and give only what differs: a file beside it, or a configuration
+    of the package by its name. Other relative paths are relative to the working directory, as on the command line.
+
+    Args:
+        path: a name from ``list_configs`` or a YAML file.
+        overrides: changes, such as ``"optimiser.lr=1e-4"``.
     """
-    return make_config(_read(Path(path), ()), overrides, str(path))
+    return make_config(_read(find_config(path), ()), overrides, str(path))
 
 
 def _read(source: Path, before: tuple[Path, ...]) -> dict[str, Any]:
     """The content of a file on top of that of its base; ``before`` are the files that led here."""
     if len(before) > MAX_BASES:
         raise FateError(f"{source}: is the base of {len(before)} files in a row; expected at most {MAX_BASES}")
-    check_regular(source, "a YAML file with the settings of a run, such as those in configs/")
+    check_regular(source, "a YAML file with the settings of a run, or a name that fate train --list prints")
     if source.resolve() in before:
         raise FateError(f"{source}: is its own base; expected another file")
-    content = load_yaml(source, "a YAML file with the settings of a run, such as those in configs/")
+    content = load_yaml(source, "a YAML file with the settings of a run, or a name that fate train --list prints")
     if content is not None and not isinstance(content, dict):
         raise FateError(f"{source}: holds a {type(content).__name__}; expected keys such as model, data and strategy")
     own = dict(content or {})
@@ -181,7 +226,12 @@ def _read(source: Path, before: tuple[Path, ...]) -> dict[str, Any]:
         return own
     if not isinstance(base, str):
         raise FateError(f"{source}: base = {str(base)[:80]!r} was given; expected the name of another YAML file")
-    return _merged(_read(source.parent / base, (*before, source.resolve())), own)
+    try:
+        beside = source.parent / base
+        below = beside if beside.exists() else find_config(base)
+    except ValueError:  # a zero byte in the name
+        raise FateError(f"{source}: base = {base[:80]!r} was given; expected the name of another YAML file") from None
+    return _merged(_read(below, (*before, source.resolve())), own)
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -234,29 +284,35 @@ def _is_number(text: str) -> bool:
 
 
 def _sentence(error: Any) -> str:
-    """One of pydantic's findings in our words."""
+    """One of pydantic's findings as a sentence: the key, what was given, what is expected, what to do."""
     place = [str(part) for part in error["loc"]]
-    key = ".".join(place)
+    names = next(place[:end] for end in range(len(place), -1, -1) if end == 0 or field_at(TrainConfig, place[:end]))
+    field, key = field_at(TrainConfig, names), ".".join(names)
     if error["type"] == "extra_forbidden":
-        known = sorted(_fields(place[:-1]))
+        known = sorted(keys_of(field) if field is not None else TrainConfig.model_fields)
         near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.4)
         hint = f"; did you mean {'.'.join([*place[:-1], near[0]])!r}?" if near else ""
-        return f"unknown key {key!r}; known are {', '.join(known)}{hint}"
-    if error["type"] == "missing":
-        return f"{key!r} is missing; give it in the file or as {key}=value"
-    said = error["msg"].removeprefix("Input should be ").removeprefix("Input ")
-    return f"{key} = {error['input']!r} was given; expected {said}"
+        return f"unknown key {'.'.join(place)!r}; known are {', '.join(known)}{hint}"
+    if error["type"] == "missing" or field is None:
+        needed = [f"{key}.{name}" for name in keys_of(field)[:1]] if field is not None else []
+        wanted = needed[0] if needed else ".".join(place)
+        return f"{wanted} is missing; give it in the file, or as {wanted}=VALUE behind the configuration"
+    given, keys = _shown(error["input"]), keys_of(field)
+    if keys:
+        leading = next((name for name in keys if name in ("name", "path")), keys[0])
+        value = error["input"] if isinstance(error["input"], str | int | float) else "VALUE"
+        return (
+            f"{key} = {given} was given, but {key} is a section with the keys {', '.join(keys)}; give one of them, such"
+            f" as {key}.{leading}={value}"
+        )
+    item = "".join(f"[{part}]" for part in place[len(names) :])
+    return f"{key}{item} = {given} was given; expected {kind_of(field)} (fate train --settings explains each setting)"
 
 
-def _fields(place: Iterable[str]) -> list[str]:
-    """The keys at some place of the tree."""
-    here: Any = TrainConfig
-    for name in place:
-        field = next((f for key, f in here.model_fields.items() if name in (key, f.alias)), None)
-        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
-            return []
-        here = field.annotation
-    return [field.alias or name for name, field in here.model_fields.items()]
+def _shown(value: Any) -> str:
+    """A value as it was given, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
 
 
 def _check(config: TrainConfig, source: str) -> None:
@@ -276,6 +332,11 @@ def _check(config: TrainConfig, source: str) -> None:
             raise FateError(
                 f"{source}: data.{name} = {lanes} clips cannot be dealt to {processes} processes; expected a multiple"
             )
+    if config.run.gpu is not None and processes > 1:
+        raise FateError(
+            f"{source}: run.device = {config.run.device} names one GPU and {processes} processes were asked for; give"
+            " run.device=cuda, and choose GPUs with CUDA_VISIBLE_DEVICES"
+        )
     if config.strategy.name in ("fat", "any_rate") and config.strategy.labels is None:
         raise FateError(
             f"{source}: strategy.labels is missing; {config.strategy.name} learns from dense labels: make them with"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +55,15 @@ class Guard(Callback):
         if bool(good):
             return
         path = self.run.folder / f"bad-batch-{step}.npz"
-        with suppress(OSError):
+        try:
             save_batch(path, batch)
+            kept = f"its batch was saved as {path.name}"
+        except OSError as error:
+            kept = f"its batch could not be saved ({error.strerror})"
+        older = f", and the last good state is {self.run.checkpoint.name}" if self.run.checkpoint.exists() else ""
         raise FateError(
-            f"{self.run.folder}: the loss of step {step} is not a number; its batch was saved as {path.name}, older"
-            " weights are in last.ckpt; try a smaller optimiser.lr, or run.precision=float32"
+            f"{self.run.folder}: the loss of step {step} is not a number; {kept}{older}; try a smaller optimiser.lr, or"
+            " run.precision=float32"
         )
 
 

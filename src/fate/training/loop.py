@@ -1,6 +1,6 @@
 """A training run from a configuration: build everything, then let Lightning turn the crank.
 
-    fate.train("configs/sim/fate-s-nano.yaml", "runs/nano", ["data.path=drives"])
+    fate.train("fate-s-nano-20hz", "runs/nano", ["data.path=drives"])
 
 What is built: the dataset, batches of clips (``data.clips``), the detector (``models.zoo``), the strategy, the engine.
 """
@@ -8,11 +8,10 @@ What is built: the dataset, batches of clips (``data.clips``), the detector (``m
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,11 +36,12 @@ from fate.models.checkpoints import check_entries
 from fate.models.detector import Detector
 from fate.models.zoo import build_model
 from fate.optional_packages import missing_packages
+from fate.processes import KILL_SIGNAL, own_rank
 from fate.runtime.loading import load_trained
 from fate.training.config import ModelConfig, TrainConfig, read_config
 from fate.training.run_directory import RunDirectory
 from fate.training.strategies import Supervised, strategy_of
-from fate.training.together import check_processes, own_rank
+from fate.training.together import check_processes
 
 AUGMENTATIONS = {
     "paper": (Augmentation.paper(), Augmentation.paper()),
@@ -106,6 +106,7 @@ class Trained:
 
 def build(config: TrainConfig) -> Parts:
     """Everything but the engine; each fault of the data or the settings is found here."""
+    device = _device(config)
     torch.manual_seed(config.run.seed)
     dataset = open_dataset(config.data.path, config.data.train).checked()
     validation = open_dataset(config.data.path, config.data.validate_on).checked()
@@ -124,7 +125,7 @@ def build(config: TrainConfig) -> Parts:
         dataset.labelled, labelled, config.data.steps, config.data.random, config.data.streams, strategy.timing(),
         config.run.seed, config.data.rate_clips,
     )  # fmt: skip
-    return Parts(config, dataset, validation, detector, strategy, plan, _device(config))
+    return Parts(config, dataset, validation, detector, strategy, plan, device)
 
 
 def _fresh(wanted: ModelConfig, dataset: Dataset) -> Detector:
@@ -219,15 +220,18 @@ def train(
     *,
     show: Any = None,
     allow_missing: bool = False,
+    begins: Callable[[int], None] | None = None,
 ) -> Trained:
     """Train, or go on with the run in ``out``.
 
     Args:
-        config: a configuration, or its YAML file.
+        config: a configuration, the name of one in the package (``fate train --list``), or a YAML file.
         out: the run's folder; see ``run_directory``.
         overrides: ``key.sub=value`` texts.
         show: is told (steps done, of all, a short line).
         allow_missing: train although files or boxes of the dataset are missing; see ``fate.data.completeness``.
+        begins: called once with the number of steps that are done already, after all settings, the data and the model
+            have been checked and before the first step; in one of several processes only.
     """
     need_lightning()
     from fate.training.guard import Guard  # noqa: PLC0415
@@ -259,8 +263,9 @@ def train(
         if first:
             run.cut_metrics(step)  # also where a run was killed before its first checkpoint
             run.log(f"goes on from step {step}" if going_on else "begins")
-        batches = _Batches(parts, module)
-        with _all_or_none(engine):
+            if begins is not None:
+                begins(step)
+        with _all_or_none(engine), closing(_Batches(parts, module)) as batches:
             engine.fit(
                 module, train_dataloaders=batches, ckpt_path=run.checkpoint if going_on else None, weights_only=True
             )
@@ -287,7 +292,7 @@ def _engine(config: TrainConfig, device: str, folder: Path, callbacks: Any) -> A
     try:
         return Trainer(
             accelerator="gpu" if device == "cuda" else "cpu",
-            devices=config.run.devices,
+            devices=config.run.devices if config.run.gpu is None else [config.run.gpu],
             num_nodes=config.run.nodes,
             strategy=DDPStrategy() if config.run.devices * config.run.nodes > 1 else "auto",
             precision="bf16-mixed" if config.halves(device) else "32-true",
@@ -319,20 +324,35 @@ def _all_or_none(engine: Any) -> Iterator[None]:
     except BaseException:
         kill = getattr(engine.strategy.launcher, "kill", None)
         if kill is not None:
-            kill(signal.SIGKILL)
+            kill(KILL_SIGNAL)
         raise
 
 
 class _Batches:
-    """Batches from where the run stands: asked for after a checkpoint was read, made by each process for itself."""
+    """Batches from where the run stands: asked for after a checkpoint was read, made by each process for itself.
+
+    Lightning keeps the iterators that it has taken. ``close`` ends them, and with them the processes that load: left
+    to the garbage collector, these processes could outlive the run.
+    """
 
     def __init__(self, parts: Parts, module: Any) -> None:
         self.parts, self.module = parts, module
+        self._taken: list[Generator[ClipBatch, None, None]] = []
 
     def __iter__(self) -> Iterator[ClipBatch]:
+        taken = self._load()
+        self._taken.append(taken)
+        return taken
+
+    def _load(self) -> Generator[ClipBatch, None, None]:
         """Nothing is read before the first is asked for: Lightning makes an iterator only to see whether it can."""
         trainer = self.module.trainer
         yield from self.parts.batches(self.module.batches, trainer.global_rank, trainer.world_size)
+
+    def close(self) -> None:
+        """End every iterator that was taken, and the processes that load for it."""
+        while self._taken:
+            self._taken.pop().close()
 
 
 def _first(dataset: Dataset, count: int) -> Dataset:
@@ -340,9 +360,17 @@ def _first(dataset: Dataset, count: int) -> Dataset:
 
 
 def _device(config: TrainConfig) -> str:
-    wanted = config.run.device
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise FateError("run.device = cuda was given, and no GPU was found; give run.device=cpu, or auto")
+    """``"cpu"`` or ``"cuda"``; a GPU that was named becomes the current one."""
+    wanted, gpu = config.run.device, config.run.gpu
+    if wanted.startswith("cuda") and not torch.cuda.is_available():
+        raise FateError(f"run.device = {wanted} was given, and no GPU was found; give --device cpu, or --device auto")
+    if gpu is not None:
+        if gpu >= torch.cuda.device_count():
+            last = torch.cuda.device_count() - 1
+            raise FateError(
+                f"run.device = {wanted} was given; expected cuda:0 to cuda:{last}, the GPUs of this machine"
+            )
+        torch.cuda.set_device(gpu)
     return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
 
 

@@ -29,7 +29,7 @@ class Metrics(Callback):
 
     def __init__(self, run: RunDirectory, config: TrainConfig, guard: Guard, show: Show | None = None) -> None:
         self.run, self.config, self.guard, self.show = run, config, guard, show
-        self.board = _board(run)
+        self.board = _Board(run)
         self._begin()
 
     def _begin(self) -> None:
@@ -62,6 +62,10 @@ class Metrics(Callback):
             self._write(trainer)
         self._last = time.perf_counter()
 
+    def teardown(self, trainer: Trainer, module: Any, stage: str) -> None:
+        """The last lines are kept, also where training failed."""
+        self.board.close()
+
     def _write(self, trainer: Trainer) -> None:
         now = time.perf_counter()
         shares = mean_of_processes(torch.stack([total.float() for total in self._sums.values()])) / self._count
@@ -79,7 +83,7 @@ class Metrics(Callback):
         }
         if trainer.is_global_zero:
             self.run.add_metrics(line)
-            self.board(trainer.global_step, line)
+            self.board.write(trainer.global_step, line)
             if self.show is not None:
                 text = (
                     f"loss {means['loss']:.3f} · {line['step_s']:.2f} s a step, {line['waiting_for_data']:.0%} for data"
@@ -93,26 +97,40 @@ def stepped(trainer: Trainer, batch_idx: int) -> bool:
     return (batch_idx + 1) % trainer.accumulate_grad_batches == 0
 
 
-def _board(run: RunDirectory) -> Callable[[int, dict[str, Any]], None]:
-    """Writes numbers for TensorBoard, where it is installed; where it fails, that is said once."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
-    except ImportError:
-        return lambda step, line: None
-    broken = False
-    writer: Any = None
+class _Board:
+    """Writes numbers for TensorBoard if it is installed. An error in it is reported once and never stops training."""
 
-    def write(step: int, line: dict[str, Any]) -> None:
-        nonlocal broken, writer
-        if broken:
+    def __init__(self, run: RunDirectory) -> None:
+        self._folder = run.folder / "tensorboard"
+        self._writer: Any = None
+        self._used = True
+
+    def write(self, step: int, line: dict[str, Any]) -> None:
+        """Write all floats of a line of metrics."""
+        if not self._used:
             return
         try:
-            writer = writer or SummaryWriter(str(run.folder / "tensorboard"))
+            if self._writer is None:
+                from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
+
+                self._writer = SummaryWriter(str(self._folder))  # type: ignore[no-untyped-call]
             for name, value in line.items():
                 if isinstance(value, float):
-                    writer.add_scalar(name, value, step)
+                    self._writer.add_scalar(name, value, step)
+        except ModuleNotFoundError:  # it is optional
+            self._used = False
         except Exception as error:
-            broken = True
-            print(f"TensorBoard failed ({error}); training goes on without it", flush=True)
+            self._failed(error)
 
-    return write
+    def close(self) -> None:
+        """Write what is still in memory; TensorBoard's own thread would lose it when Python ends."""
+        if self._writer is None or not self._used:
+            return
+        try:
+            self._writer.close()
+        except Exception as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self._used = False
+        print(f"TensorBoard failed ({error}); training goes on without it", flush=True)

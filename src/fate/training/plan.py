@@ -6,7 +6,6 @@ clips, and so does what memory grows by from one clip to the next.
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from fate.data.clips import Clip
 from fate.data.completeness import DataFaults, data_faults
 from fate.data.loading import ClipBatch
 from fate.data.teacher_windows import canonical_steps
+from fate.processes import peak_memory_mb
 from fate.training.config import TrainConfig
 from fate.training.curriculum import OneRate
 from fate.training.loop import Parts, build, need_lightning
@@ -46,7 +46,7 @@ class Plan:
     tried: int  #: clips that a step was tried with
     load_s: float  #: in one process
     step_s: float  #: as it would be with all clips, like memory
-    memory_gb: float
+    memory_gb: float | None  #: None where the system does not tell it
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -70,10 +70,15 @@ class Plan:
             f" {self.labelled_windows} labelled in the first batch",
             f"{self.step_s:.2f} s a step on {self.device}, {self.load_s:.2f} s to load a batch in one process"
             f" ({data.workers} load): about {hours:.1f} hours",
-            f"{self.memory_gb:.1f} GB of {'GPU' if self.device == 'cuda' else 'main'} memory",
+            *self._memory(),
             *self._scaled(),
             *(f"dataset: {fault}" for fault in self.faults.shown),
         ]
+
+    def _memory(self) -> list[str]:
+        if self.memory_gb is None:
+            return []
+        return [f"{self.memory_gb:.1f} GB of {'GPU' if self.device == 'cuda' else 'main'} memory"]
 
     def _scaled(self) -> list[str]:
         """Where not all clips were tried, that."""
@@ -158,17 +163,21 @@ def _pair(clips: Sequence[Clip]) -> list[Clip]:
 
 def _measure(
     module: Any, tries: Mapping[int, Sequence[ClipBatch]], device: str, say: Callable[[str], None]
-) -> tuple[float, float]:
-    """Seconds to a batch and GB, both as they would be with all clips."""
+) -> tuple[float, float | None]:
+    """Seconds to a batch and GB, both as they would be with all clips; None for GB that the system does not tell."""
     config: TrainConfig = module.config
     optimiser = module.configure_optimizers()["optimizer"]
-    spent, memory = 0.0, {}
+    spent, memory = 0.0, dict[int, float]()
     for clips, batches in tries.items():
         say(f"training on {clips} of {config.lanes} clips")
         module.memory = None  # that of other lanes
         spent = sum(_fastest(module, optimiser, batch, device) for batch in batches) / len(batches)
-        memory[clips] = _memory(device)
+        peak = _memory(device)
+        if peak is not None:
+            memory[clips] = peak
     least, most = min(tries), max(tries)
+    if not memory:
+        return spent * config.lanes / most, None
     growth = (memory[most] - memory[least]) / max(most - least, 1)
     return spent * config.lanes / most, memory[most] + growth * (config.lanes - most)
 
@@ -193,7 +202,9 @@ def _step(module: Any, optimiser: torch.optim.Optimizer, batch: ClipBatch, devic
     return time.perf_counter() - began
 
 
-def _memory(device: str) -> float:
+def _memory(device: str) -> float | None:
+    """Peak of the memory in use so far, in GB."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated() / 1e9
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6  # Linux counts kilobytes
+    peak = peak_memory_mb()
+    return None if peak is None else peak / 1000

@@ -15,7 +15,6 @@ refused.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -30,11 +29,11 @@ from typing import IO, Any
 
 import numpy as np
 
-import fate
-from fate.code_version import git_hash
+from fate.code_version import full_version, git_hash
 from fate.densify.store import SAME, open_dense_labels
-from fate.errors import FateError
+from fate.errors import FateError, warn
 from fate.json_files import read_object
+from fate.processes import lock_file
 from fate.training.config import TrainConfig, make_config
 from fate.whole_files import write_whole
 from fate.yaml_files import load_yaml
@@ -151,12 +150,17 @@ class RunDirectory:
         except OSError as error:
             raise FateError(f"{self.folder}: cannot be written to ({error.strerror}); choose another out=DIR") from None
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            lock_file(self._lock.fileno())
+        except BlockingIOError:
             self.close()
             raise FateError(
                 f"{self.folder}: another process trains here; wait for it, or choose another out=DIR"
             ) from None
+        except OSError as error:
+            warn(
+                f"{self.folder}: this disk cannot lock the folder for one run ({error.strerror}); start no second run"
+                " in it"
+            )
 
     def _compare(self, settings: Path, config: TrainConfig) -> None:
         try:
@@ -208,7 +212,7 @@ def environment(config: TrainConfig, device: str) -> dict[str, Any]:
     import torch  # noqa: PLC0415
 
     return {
-        "fate": fate.__version__,
+        "fate": full_version(),
         "git": git_hash(),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -15,12 +15,13 @@ from torch import distributed
 
 from fate.errors import FateError
 from fate.models.checkpoints import save_model
+from fate.processes import STOP_SIGNALS, existing_signals, own_rank
 from fate.training.config import TrainConfig
 from fate.training.guard import Guard
 from fate.training.metrics import stepped
 from fate.training.module import TrainingModule
 from fate.training.run_directory import RunDirectory
-from fate.training.together import own_rank, processes
+from fate.training.together import processes
 
 
 class Checkpoints(Callback):
@@ -38,7 +39,7 @@ class Checkpoints(Callback):
         The engine puts back what signals meant before when it is done.
         """
         with suppress(ValueError):  # signals can be listened to in the main thread alone
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            for number in STOP_SIGNALS:
                 signal.signal(number, self._asked)
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -109,12 +110,12 @@ class Checkpoints(Callback):
             if own_rank() == 0:  # written as it is: what was printed half must not be waited for in here
                 os.write(2, b"\nstops after this step, and saves; again Ctrl-C: at once\n")
         self.stop_asked = True
-        self.queue_again = number == signal.SIGUSR1
+        self.queue_again = number in existing_signals("SIGUSR1")
 
 
 def _to_disk(file: Path) -> None:
-    """Wait until it is there: a name that is moved to what is still on its way would be empty after a power cut."""
-    with file.open("rb") as written:
+    """Wait until the file is on the disk: otherwise its new name could lead to an empty file after a power cut."""
+    with file.open("r+b") as written:  # Windows refuses to sync a file that is open for reading only
         os.fsync(written.fileno())
 
 

@@ -23,6 +23,7 @@ import torch
 
 from fate.data.dataset import open_dataset
 from fate.errors import FateError
+from fate.processes import KILL_SIGNAL, STOP_SIGNALS
 from fate.training.studies import Recipe, study_named
 from fate.training.study_runner import SCALES, Runner, Say, StudyStoppedError
 
@@ -141,9 +142,12 @@ def _begin(do: Callable[..., None], order: Order, part: Part) -> tuple[BaseProce
     context = get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_led, args=(do, order, part, theirs), name=part.name)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # it inherits deafness to Ctrl-C
-    process.start()
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if hasattr(signal, "pthread_sigmask"):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the process inherits this
+        process.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    else:  # Windows
+        process.start()
     theirs.close()
     return process, ours
 
@@ -153,7 +157,10 @@ def _led(do: Callable[..., None], order: Order, part: Part, answer: Connection) 
 
     A terminal's Ctrl-C does not reach it: the study asks it, once. Where the study itself is gone, it stops too.
     """
-    os.setpgid(0, 0)
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)
+    else:  # Windows has no groups of processes: Ctrl-C reaches all of them, and only the study may react
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _interrupt)
     study = parent_process()
     if study is not None:
@@ -209,14 +216,14 @@ def _listening(asked: list[int], processes: Callable[[], list[BaseProcess]]) -> 
     def note(number: int, frame: Any) -> None:
         if not asked:
             os.write(2, b"\nstops when all have saved; again Ctrl-C: at once\n")
-        passed_on = signal.SIGKILL if asked else signal.SIGTERM
+        passed_on = KILL_SIGNAL if asked else signal.SIGTERM
         asked.append(number)
         for process in processes():
             _stop(process, passed_on)
 
     before = {}
     with suppress(ValueError):  # signals can be listened to in the main thread alone
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        for number in STOP_SIGNALS:
             before[number] = signal.signal(number, note)
     try:
         yield
@@ -228,9 +235,9 @@ def _listening(asked: list[int], processes: Callable[[], list[BaseProcess]]) -> 
 def _stop(process: BaseProcess, number: int) -> None:
     """Ask a process; at once means with all that load for it."""
     with suppress(ProcessLookupError):
-        if process.pid is not None and number == signal.SIGKILL:
+        if process.pid is None:
+            return
+        if number == KILL_SIGNAL and hasattr(os, "killpg"):
             with suppress(ProcessLookupError):  # it leads no group yet
                 os.killpg(process.pid, number)
-            os.kill(process.pid, number)
-        elif process.pid is not None:
-            os.kill(process.pid, number)
+        os.kill(process.pid, number)

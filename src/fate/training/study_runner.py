@@ -59,7 +59,7 @@ SCALES: Mapping[str, Scale] = {
             "run": {"epochs": 20, "epoch_steps": 200, "validate_every": 20, "validate_recordings": 12, "log_every": 50},
         },
         {"optimiser": {"lr": 5e-4}, "run": {"epochs": 6}},
-        lr_factor={"evrt": 0.4, "fate-e": 0.4},  # as configs/sim has it: transformers take smaller steps
+        lr_factor={"evrt": 0.4, "fate-e": 0.4},  # as in the configurations sim/*: transformers take smaller steps
     ),
     "smoke": Scale(
         "small",

@@ -26,14 +26,6 @@ def processes() -> int:
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
-def own_rank() -> int:
-    """The number of this process among those that torchrun, SLURM or Lightning has started together."""
-    for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"):
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    return 0
-
-
 def check_processes(devices: int, nodes: int) -> None:
     """Refuse settings that speak of other numbers than were started: each would train by itself, or wait for ever."""
     started = os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", ""))

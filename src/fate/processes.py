@@ -1,0 +1,111 @@
+"""What differs between operating systems: worker processes, file locks, signals and the peak of memory.
+
+POSIX systems have all of it. Windows lacks ``fcntl``, ``resource``, ``forkserver`` and most signals. Everything that
+needs one of them asks here, so no other module imports them.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import multiprocessing
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def worker_start_method() -> str:
+    """The way to start worker processes: ``"forkserver"`` where the system has it, else ``"spawn"``.
+
+    A fork server loads torch once for all workers. Plain ``fork`` is never used: it copies locks that threads hold.
+    """
+    return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
+def worker_context(preload: str | None = None) -> Any:
+    """A ``multiprocessing`` context that starts workers by :func:`worker_start_method`.
+
+    Args:
+        preload: name of a module that a fork server imports once, before it starts workers.
+    """
+    context = multiprocessing.get_context(worker_start_method())
+    if preload is not None and worker_start_method() == "forkserver":
+        context.set_forkserver_preload([preload])
+    return context
+
+
+def own_rank() -> int:
+    """The number of this process among those that torchrun, SLURM or Lightning has started together; 0 alone."""
+    for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return 0
+
+
+def lock_file(handle: int) -> None:
+    """Lock an open file for this process, until the file is closed or the process ends.
+
+    Args:
+        handle: descriptor of the open file.
+
+    Raises:
+        BlockingIOError: another process has locked the file.
+        OSError: the file system or the operating system has no locks.
+    """
+    fcntl, msvcrt = _module("fcntl"), _module("msvcrt")
+    if fcntl is not None:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    elif msvcrt is not None:
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # one byte; it may lie behind the end of the file
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EDEADLK):
+                raise BlockingIOError(errno.EWOULDBLOCK, "locked by another process") from None
+            raise
+    else:
+        raise OSError(errno.ENOTSUP, "this Python has no file locks")
+
+
+def open_folder_lock(folder: Path) -> int:
+    """Descriptor to give to :func:`lock_file` so that one process owns a folder.
+
+    POSIX systems lock the folder itself. Windows cannot open folders, so a file ``.lock`` in it is locked there.
+    """
+    if _module("fcntl") is not None:
+        return os.open(folder, os.O_RDONLY)
+    return os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+
+
+def peak_memory_mb() -> float | None:
+    """Highest resident memory of this process so far, in MB of 10⁶ bytes; None where the system does not tell."""
+    status = Path("/proc/self/status")
+    if status.exists():  # Linux; getrusage would report the parent's peak where that was higher
+        for line in status.read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM"):
+                return float(line.split()[1]) * 1024 / 1e6
+    resource = _module("resource")
+    if resource is None:
+        return None
+    peak = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6  # macOS counts bytes, others kilobytes
+
+
+def existing_signals(*names: str) -> tuple[int, ...]:
+    """Numbers of those named signals that this operating system has."""
+    return tuple(int(getattr(signal, name)) for name in names if hasattr(signal, name))
+
+
+#: Signals that ask a run to save and stop; SIGUSR1 is how SLURM announces the end of a job's time.
+STOP_SIGNALS = existing_signals("SIGINT", "SIGTERM", "SIGUSR1")
+#: Ends a process at once. Windows has only SIGTERM, which does the same there.
+KILL_SIGNAL = existing_signals("SIGKILL", "SIGTERM")[0]
+
+
+def _module(name: str) -> Any:
+    """A module of the standard library that not every system has, or None."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None

@@ -1,0 +1,74 @@
+"""The configurations in the package, by name: ``sim/fate-s-nano-20hz``, or ``fate-s-nano-20hz`` as it is unique.
+
+They lie in ``fate/configs``, one folder for each dataset, so that ``fate train NAME`` works from any folder.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import NamedTuple
+
+from fate.errors import FateError
+
+#: Where the configurations of the package lie.
+FOLDER = Path(__file__).parent.parent / "configs"
+
+
+class NamedConfig(NamedTuple):
+    """A configuration in the package."""
+
+    name: str  #: folder and stem, such as ``"gen1/fate-e"``
+    file: Path
+    about: str  #: the first comment of the file
+
+
+def list_configs() -> list[NamedConfig]:
+    """All configurations of the package, sorted by name."""
+    return [
+        NamedConfig(f"{file.parent.name}/{file.stem}", file, _about(file)) for file in sorted(FOLDER.glob("*/*.yaml"))
+    ]
+
+
+def find_config(given: str | Path) -> Path:
+    """The file of a configuration.
+
+    Args:
+        given: a name from :func:`list_configs`, its last part if only one configuration has it, or the path of a YAML
+            file. A name wins over a file that is called the same; write ``./NAME`` for the file.
+
+    Raises:
+        FateError: no file or configuration is called that, or several configurations are.
+    """
+    known = {config.name: config.file for config in list_configs()}
+    text = str(given)
+    if text in known:
+        return known[text]
+    same = [name for name in known if name.split("/")[1] == text]
+    if len(same) == 1:
+        return known[same[0]]
+    if same:
+        raise FateError(f"{text}: {len(same)} configurations have this name; give {' or '.join(same)}")
+    path = Path(given)
+    if path.exists() or path.is_symlink():
+        return path
+    wanted = text.removeprefix("configs/").removesuffix(".yaml")
+    if wanted in known:  # where the files lay before they became a part of the package
+        raise FateError(f"{text}: no such file; the configuration of the package is called {wanted}")
+    near = _nearest(wanted, list(known))
+    hint = f"; did you mean {near}?" if near else ""
+    raise FateError(
+        f"{text}: no such configuration; expected a name that fate train --list prints, or a YAML file{hint}"
+    )
+
+
+def _nearest(wanted: str, names: list[str]) -> str | None:
+    """The most similar name: compared as a whole, or by its last part if only that was given."""
+    short = {name if "/" in wanted else name.split("/")[1]: name for name in reversed(names)}
+    near = difflib.get_close_matches(wanted, short, n=1, cutoff=0.5)
+    return short[near[0]] if near else None
+
+
+def _about(file: Path) -> str:
+    first = file.read_text(encoding="utf-8").split("\n", 1)[0]
+    return first.removeprefix("#").strip() if first.startswith("#") else ""

@@ -1,0 +1,159 @@
+"""Every setting of a training run with its type, default and meaning, from the model that checks configurations."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+
+class Setting(NamedTuple):
+    """One key of a configuration."""
+
+    key: str  #: as on the command line, such as ``"optimiser.lr"``
+    kind: str  #: what is accepted, in words
+    default: Any
+    required: bool  #: there is no default
+    meaning: str  #: what it does, and where the default comes from
+
+
+def list_settings(model: type[BaseModel]) -> list[Setting]:
+    """All settings in the order of the model; sections within sections are flattened to ``section.key``."""
+    return list(_walk(model, ""))
+
+
+def settings_yaml(model: type[BaseModel], values: BaseModel | None = None) -> str:
+    """A complete configuration in YAML with a comment behind each key.
+
+    Args:
+        model: the model of the configuration.
+        values: a configuration whose values are shown in place of the defaults.
+    """
+    lines: list[str] = []
+    section = ""
+    for setting in list_settings(model):
+        head, _, name = setting.key.rpartition(".")
+        if head != section:
+            lines.append(f"{head}:")
+            section = head
+        shown = setting.default if values is None else _value(values, setting.key)
+        text = "" if setting.required and values is None else _inline(shown)
+        kind = f"required, {setting.kind}" if setting.required else setting.kind
+        lines.append(f"{f'  {name}: {text}'.rstrip():<34}  # ({kind}) {setting.meaning}")
+    return "\n".join(lines) + "\n"
+
+
+def settings_table(model: type[BaseModel]) -> str:
+    """A Markdown table of all settings, one section after the other."""
+    parts: list[str] = []
+    section = None
+    for setting in list_settings(model):
+        head = setting.key.rpartition(".")[0]
+        if head != section:
+            parts += ["", f"## `{head}`", "", "| key | default | accepts | meaning |", "|---|---|---|---|"]
+            section = head
+        default = "required" if setting.required else f"`{_inline(setting.default)}`"
+        cells = (f"`{setting.key}`", default, setting.kind, setting.meaning)
+        parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(parts[1:]) + "\n"
+
+
+def field_at(model: type[BaseModel], place: Sequence[str]) -> FieldInfo | None:
+    """The field at a place of the tree, such as ``("optimiser", "lr")``; None if there is none."""
+    here: Any = model
+    field = None
+    for name in place:
+        if not _is_section(here):
+            return None
+        field = next((one for key, one in here.model_fields.items() if name in (key, one.alias)), None)
+        if field is None:
+            return None
+        here = field.annotation
+    return field
+
+
+def keys_of(field: FieldInfo) -> list[str]:
+    """The keys of a section; none for a field that is a single value."""
+    section: Any = field.annotation
+    if not _is_section(section):
+        return []
+    return [one.alias or name for name, one in section.model_fields.items()]
+
+
+def kind_of(field: FieldInfo) -> str:
+    """What a field accepts, in words: ``"a number > 0"``, ``"auto, cpu or cuda"``."""
+    for entry in field.metadata:
+        if isinstance(words := getattr(entry, "kind", None), str):
+            return words
+    return _kind(field.annotation, field.metadata)
+
+
+class Kind(NamedTuple):
+    """Words for what a field accepts, where its type alone does not tell it."""
+
+    kind: str
+
+
+def _walk(model: type[BaseModel], before: str) -> Iterator[Setting]:
+    for name, field in model.model_fields.items():
+        key = f"{before}{field.alias or name}"
+        below: Any = field.annotation
+        if _is_section(below):
+            yield from _walk(below, f"{key}.")
+            continue
+        required = field.default is PydanticUndefined
+        default = None if required else field.default
+        yield Setting(key, kind_of(field), default, required, field.description or "")
+
+
+def _kind(annotation: Any, metadata: Sequence[Any]) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        limits = [entry for given in arguments[1:] for entry in getattr(given, "metadata", [given])]
+        return _kind(arguments[0], limits)
+    if origin is Literal:
+        return _one_of([str(each) for each in arguments])
+    if origin in (Union, types.UnionType):
+        return _one_of([_kind(each, metadata) for each in arguments if each is not type(None)] + ["null"])
+    if origin is tuple:
+        return f"a list, each {_kind(arguments[0], metadata)}"
+    if annotation is bool:
+        return "true or false"
+    if annotation in (int, float):
+        return _number("a whole number" if annotation is int else "a number", metadata)
+    if annotation is str:
+        return "a text"
+    return "keys with values" if origin is dict or annotation is dict else str(annotation)
+
+
+def _number(what: str, metadata: Sequence[Any]) -> str:
+    limits = {sign: value for entry in metadata for name, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
+              if (value := getattr(entry, name, None)) is not None}  # fmt: skip
+    return what + "".join(f"{' and' if number else ''} {sign} {limits[sign]:g}" for number, sign in enumerate(limits))
+
+
+def _one_of(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _value(values: BaseModel, key: str) -> Any:
+    here: Any = values.model_dump(mode="json", by_alias=True)
+    for name in key.split("."):
+        here = here[name]
+    return here
+
+
+def _inline(value: Any) -> str:
+    """A value as YAML in one line."""
+    plain = list(value) if isinstance(value, tuple) else value
+    text = str(yaml.safe_dump(plain, default_flow_style=True, width=10_000)).strip()
+    return text.removesuffix("...").strip()

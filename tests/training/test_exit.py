@@ -1,0 +1,90 @@
+"""A finished run ends by itself, and nothing that it started stays behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from fate.training.loop import train
+from tests.training.conftest import small_config
+
+pytest.importorskip("pytorch_lightning", reason="training needs pytorch-lightning")
+
+#: Enough for any run here on a busy machine; only a process that hangs takes longer.
+HANGS_S = 900.0
+#: So many runs are started, a few at a time: they also keep each other waiting, as on a busy machine.
+RUNS, AT_ONCE = 20, 4
+
+
+def members(session: int) -> list[str]:
+    """What the system lists of a session of processes, without those that have ended."""
+    listed = subprocess.run(["ps", "-eo", "sess=,stat=,args="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()]
+    return [" ".join(row) for row in rows if row[0] == str(session) and not row[1].startswith("Z")]
+
+
+def run_to_its_end(config: Path, out: Path) -> None:
+    """Start a run, wait until it has ended by itself, and check that no process of it is left."""
+    command = [sys.executable, "-m", "fate.cli", "train", str(config), "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        text = process.communicate(timeout=HANGS_S)[0].decode()
+        assert process.returncode == 0, text
+        assert "next: fate evaluate" in text
+        until = time.monotonic() + HANGS_S
+        while (left := members(process.pid)) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert left == []
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no groups of processes")
+def test_twenty_runs_with_loader_processes_end_by_themselves(drives: Path, tmp_path: Path) -> None:
+    config = tmp_path / "small.yaml"
+    workers = {"workers": 2, "steps": 2}
+    config.write_text(small_config(drives, data=workers, run={"epochs": 1, "save_every": 10}).to_yaml())
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        started = [pool.submit(run_to_its_end, config, tmp_path / f"run {number}") for number in range(RUNS)]
+    for each in started:
+        each.result()
+    assert len(list(tmp_path.glob("run */last.safetensors"))) == RUNS
+
+
+def test_processes_that_load_end_with_the_run_even_if_the_engine_lives_on(
+    drives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pytorch_lightning
+
+    kept = []
+    fit = pytorch_lightning.Trainer.fit
+
+    def fit_and_keep(trainer: pytorch_lightning.Trainer, *given: object, **options: object) -> None:
+        loader = options["train_dataloaders"]
+        loader_type = type(loader)
+        take = loader_type.__iter__
+
+        def take_and_keep(batches: object) -> object:
+            iterator = take(batches)
+            kept.append(iterator)  # as a user does who looks into the engine, or an uncollected cycle
+            return iterator
+
+        monkeypatch.setattr(loader_type, "__iter__", take_and_keep)
+        fit(trainer, *given, **options)
+
+    monkeypatch.setattr(pytorch_lightning.Trainer, "fit", fit_and_keep)
+    train(small_config(drives, data={"workers": 1}, run={"epochs": 1}), tmp_path / "run")
+    assert kept
+    assert multiprocessing.active_children() == []
