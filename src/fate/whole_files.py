@@ -258,7 +258,7 @@ def _mode(name: str) -> int | None:
     """The type of what a path leads to, over links; None where nothing is there."""
     try:
         return os.stat(name).st_mode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

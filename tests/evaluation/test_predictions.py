@@ -71,7 +71,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, tables: dict[str, La
     assert (tmp_path / "p.npz").read_bytes() == before
     with pytest.raises(FateError, match=r"\.npz"):
         write_predictions(tmp_path / "p.json", tables)
-    with pytest.raises(FateError, match="no such file or directory"):
+    with pytest.raises(FateError, match="does not exist; make it first"):
         write_predictions(tmp_path / "none" / "p.npz", tables)
 
 
