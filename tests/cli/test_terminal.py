@@ -15,6 +15,7 @@ from fate import write_events
 from fate.cli import arguments
 from fate.cli.main import app
 from fate.cli.terminal import VERBOSITY
+from fate.errors import MissingDependencyError
 from tests.conftest import make_events
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell and its devices")
@@ -214,6 +215,19 @@ def test_benchmarks_say_what_they_do(capsys: pytest.CaptureFixture[str]) -> None
     with arguments.status("starting") as say:
         say("measuring fate-s")
     assert capsys.readouterr().err.splitlines() == ["starting", "measuring fate-s"]
+
+
+def test_view_without_rerun_says_only_that(drive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rerun", None)
+    result = CliRunner().invoke(app, ["view", str(drive)])
+    assert isinstance(result.exception, MissingDependencyError)
+    assert "rerun" in str(result.exception)
+    assert result.output == ""
+
+
+def test_verbose_prints_log_lines(caplog: pytest.LogCaptureFixture) -> None:
+    CliRunner().invoke(app, ["-vv", "models"])
+    assert [record for record in caplog.records if record.name.startswith("fate")]
 
 
 @POSIX
