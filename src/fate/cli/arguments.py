@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -348,18 +347,6 @@ def status(first: str) -> Iterator[Callable[[str], None]]:
         yield shown.update
 
 
-def json_text(content: Any) -> str:
-    """Return JSON for standard output; what the encoding there does not have is escaped, so that it stays valid."""
-    import json
-
-    text = json.dumps(content, indent=2, ensure_ascii=False)
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return json.dumps(content, indent=2)
-    return text
-
-
 def write_json(file: str | None, content: Any) -> None:
     """What a command has printed, as a file too; nothing where none is wanted."""
     if file is None:
@@ -367,8 +354,7 @@ def write_json(file: str | None, content: Any) -> None:
     import json
 
     try:
-        text = json.dumps(content, indent=2, ensure_ascii=False)
-        Path(file).write_bytes(text.encode("utf-8", "backslashreplace"))  # a lone surrogate becomes its JSON escape
+        Path(file).write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
     except OSError as error:
         raise FateError(f"{file}: cannot be written ({error.strerror}); what it was to hold is printed above") from None
 

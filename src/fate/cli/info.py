@@ -36,12 +36,14 @@ def info(
     sort: args.Sort = False,
     no_cache: args.NoCache = False,
 ) -> None:
+    import json
+
     from fate.formats.summary import info as summarise
 
     options = args.open_options(sensor, format, columns, time_unit, strict, drop, sort, no_cache)
     with args.opened(file, options) as recording, args.progress_bar("counting") as update:
         found = summarise(recording, progress=update)
-    print(args.json_text(found.to_dict()) if as_json else _table(found))
+    print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False) if as_json else _table(found))
 
 
 def _table(found: Info) -> str:

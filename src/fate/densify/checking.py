@@ -124,8 +124,7 @@ class LabelCheck:
     def save(self, path: str | os.PathLike[str]) -> None:
         """The JSON file, and beside it a picture of precision and recall."""
         target = Path(path)
-        text = json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
-        write_whole(target, text.encode("utf-8", "backslashreplace"))
+        write_whole(target, json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False).encode())
         from fate.densify.pictures import draw_check  # noqa: PLC0415  (matplotlib takes a second to load)
 
         draw_check(self, target.with_suffix(".png"))

@@ -147,7 +147,7 @@ class Evaluation:
         """The JSON file, and beside it a picture of accuracy over rate."""
         target = Path(path)
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
-        write_whole(target, text.encode("utf-8", "backslashreplace"))
+        write_whole(target, text.encode())
         from fate.evaluation.pictures import draw_rates  # noqa: PLC0415  (matplotlib takes a second to load)
 
         draw_rates(self, target.with_suffix(".png"))

@@ -45,7 +45,7 @@ def encode(labels: Labels) -> bytes:
         "annotations": _annotations(labels),
         "categories": [{"id": index + 1, "name": name} for index, name in enumerate(names)],
     }
-    return json.dumps(document, allow_nan=False, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    return json.dumps(document, allow_nan=False, ensure_ascii=False).encode()
 
 
 def _annotations(labels: Labels) -> list[dict[str, Any]]:

@@ -89,7 +89,7 @@ class DetectionLog:
         head = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)[:-2]
         lines = ",\n  ".join(json.dumps(frame, allow_nan=False) for frame in frames)
         body = f"[\n  {lines}\n ]" if lines else "[]"
-        write_whole(Path(path), f'{head},\n "frames": {body}\n}}\n'.encode("utf-8", "backslashreplace"))
+        write_whole(Path(path), f'{head},\n "frames": {body}\n}}\n'.encode())
 
     def write_csv(self, path: str | os.PathLike[str]) -> None:
         """A row for each box; frames without boxes leave no trace."""
