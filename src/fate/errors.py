@@ -8,14 +8,14 @@ A bug in FATE itself is never wrapped: it stays a traceback.
 
 from __future__ import annotations
 
-from fate.text import one_line
-
 
 class FateError(ValueError):
     """Bad input. The message is one sentence a user can act on, on one line whatever a damaged file put into it."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(one_line(message))
+        if not message.isprintable():
+            message = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in message)
+        super().__init__(message)
 
 
 class FormatError(FateError):
