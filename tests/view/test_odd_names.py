@@ -1,4 +1,4 @@
-"""Names that are not UTF-8 do not keep a page, a report or a log from being written."""
+"""Names that are not UTF-8 do not keep a page or a report from being written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fate.runtime.detection_log import DetectionLog, read_detections
 from fate.view.page import Page
 from fate.view.rendering import VideoClock
 from fate.view.report import write_report
@@ -38,10 +37,3 @@ def test_a_report_finds_a_video_beside_it(tmp_path: Path) -> None:
     clock = VideoClock(first_us=5_000, step_us=40_000, fps=25, num_frames=1)
     write_report(tmp_path / "report.html", video, FRAMES, {}, title="x", classes=["car"], clock=clock, embed_limit=10)
     assert "bad%FF.dat.mp4" in (tmp_path / "report.html").read_text(encoding="utf-8")
-
-
-def test_a_log_keeps_the_name(tmp_path: Path) -> None:
-    log = DetectionLog(NAME, (48, 64), ("car",), 200.0, FRAMES)
-    log.write_json(tmp_path / "log.json")
-    (tmp_path / "log.json").read_text(encoding="utf-8")
-    assert read_detections(tmp_path / "log.json").recording == NAME

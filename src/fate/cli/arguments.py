@@ -397,18 +397,6 @@ def status(first: str) -> Iterator[Callable[[str], None]]:
         yield shown.update
 
 
-def json_text(content: Any) -> str:
-    """Return JSON for standard output; what the encoding there does not have is escaped, so that it stays valid."""
-    import json
-
-    text = json.dumps(content, indent=2, ensure_ascii=False)
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return json.dumps(content, indent=2)
-    return text
-
-
 def write_json(file: str, content: Any) -> None:
     """Write plain values as a JSON file; ``-`` is standard output."""
     import json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -223,10 +224,11 @@ def _tell(done: Any, given: dict[str, str | None], say: Callable[[str], None]) -
 
 def _load(model: str, device: str) -> Any:
     """Load the detector; say what bundled weights were trained on, since they are the first thing that a user tries."""
-    from fate.runtime.loading import bundled_weights, load_detector
+    from fate.runtime.loading import bundled_weights, find_weights, load_detector
 
     chosen = pick_device(device)
     detector = load_detector(model, chosen)
+    logging.getLogger("fate.cli").info("weights of %s: %s", model, find_weights(model))
     if model in bundled_weights():
         note(
             f"note: {model} was trained on simulated streets (304×240 pixels, cars and pedestrians) only; expect false"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -64,7 +65,9 @@ def pick_device(device: str, *, announce: bool = True) -> str:
             note(f"device: cuda:{number} ({torch.cuda.get_device_name(number)})")
         return "cuda"
     usual = torch.get_num_threads()
-    threads = _threads(usual, idle, time.perf_counter() - began)
+    took_s = time.perf_counter() - began
+    threads = _threads(usual, idle, took_s)
+    logging.getLogger("fate.cli").info("torch %s, loaded in %.1f s, %d threads", torch.__version__, took_s, threads)
     if threads < usual:
         torch.set_num_threads(threads)
     if announce:

@@ -36,6 +36,7 @@ def info(
     sort: args.Sort = False,
     no_cache: args.NoCache = False,
 ) -> None:
+
     from fate.formats.summary import info as summarise
 
     options = args.open_options(sensor, format, columns, time_unit, strict, drop, sort, no_cache)

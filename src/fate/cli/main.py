@@ -6,6 +6,7 @@ Nothing heavy is imported here: ``fate --help`` answers at once.
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import traceback
 import warnings
@@ -88,6 +89,7 @@ def _root(
     verbose: Verbose = 0,
 ) -> None:
     VERBOSITY.set(quiet=quiet, verbose=verbose)
+    logging.getLogger("fate.cli").debug("Python %s, command line %s", sys.version.split()[0], sys.argv)
 
 
 def main() -> None:

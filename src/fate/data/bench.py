@@ -22,7 +22,6 @@ from fate.data.loading import ClipReader
 from fate.encoding.histograms import StackedHistogram
 from fate.errors import FateError
 from fate.processes import worker_start_method
-from fate.text import plural
 
 #: Recordings side by side, as a batch of training has.
 LANES = 8
@@ -97,7 +96,7 @@ def data_table(result: DataBench) -> str:
     """The measurements as a Markdown table; ratios are against histograms with as many workers."""
     theirs = {m.workers: m.windows_per_s for m in result.measurements if m.reader == "histograms"}
     lines = [
-        f"{result.dataset}: {plural(result.recordings, 'recording')}, {result.events_per_s / 1e6:.2f} Mev/s",
+        f"{result.dataset}: {result.recordings} recordings, {result.events_per_s / 1e6:.2f} Mev/s",
         "",
         "| reader | Hz | workers | windows/s | of histograms | MB a worker |",
         "|---|---|---|---|---|---|",

@@ -8,7 +8,6 @@ is there.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fate.events.events import Events, Sensor
+from fate.processors import allowed_processors
 from fate.simulation import noise
 from fate.simulation.camera import CameraModel, pixel_maps
 from fate.simulation.march import Circuit, Pixels, march_tiles
@@ -111,7 +111,7 @@ def record(
         threads: that share the work; all cores by default. The events do not depend on it.
         number: that the pieces carry.
     """
-    threads = threads or os.cpu_count() or 1
+    threads = threads or allowed_processors()
     times_us = np.zeros(0, np.int64) if times_us is None else times_us
     camera, sensor = scene.camera, scene.sensor
     circuit = circuit_of(camera)
