@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
+from io import BufferedReader
 from os import PathLike
-from typing import BinaryIO
 
 from fate.errors import FateError
 
@@ -47,7 +47,7 @@ def check_regular(path: str | PathLike[str], expected: str = "a file") -> os.sta
     return state
 
 
-def open_regular(path: str | PathLike[str], expected: str = "a file") -> BinaryIO:
+def open_regular(path: str | PathLike[str], expected: str = "a file") -> BufferedReader:
     """Open a regular file for reading; a FateError for everything else, and where it cannot be read."""
     check_regular(path, expected)
     try:

@@ -197,7 +197,7 @@ def _survey(source: Path, program: IO[bytes]) -> dict[str, type]:
         elif code.name in ("BINGET", "LONG_BINGET"):
             stack.append(memo[argument])
         elif code.name == "GLOBAL":
-            stack.append(_Value(name=_modern_name(argument)))
+            stack.append(_Value(name=_modern_name(str(argument))))
             names.setdefault(stack[-1].name, _Shell)
             if len(names) > MOST_NAMES:
                 raise FateError(f"{source}: names more than {MOST_NAMES} classes and functions; expected a checkpoint")
