@@ -65,7 +65,7 @@ def some_rows(n: int, start: int = 0, seed: int = 0) -> list[Row]:
     rng = np.random.default_rng(seed)
     t = (start + np.cumsum(rng.integers(0, 20, n))).tolist()
     x, y, p, ok = (rng.integers(0, limit, n).tolist() for limit in (240, 180, 2, 8))
-    return [(*row, int(valid > 0)) for *row, valid in zip(t, x, y, p, ok, strict=True)]  # type: ignore[misc]
+    return [(*row, int(valid > 0)) for *row, valid in zip(t, x, y, p, ok, strict=True)]
 
 
 FRAME = packet(2, 1, 0, [bytes(100)])
