@@ -66,8 +66,8 @@ def import_checkpoint(
     chosen = args.choice("--model", model, MODELS)
     if not target.endswith(".safetensors"):
         raise typer.BadParameter(f"OUT {target}: expected a name that ends in .safetensors")
-    args.check_inputs(source)
     args.check_outputs({"OUT": target}, source, binary=("OUT",))
+    args.check_inputs(source)
 
     from fate.models.official import import_checkpoint as read
 
