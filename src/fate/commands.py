@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from fate.formats.index import Progress
     from fate.formats.recording import Recording
     from fate.formats.summary import Info
-    from fate.models.catalogue import Entry
     from fate.models.nms import Score
+    from fate.models.table import Entry
     from fate.runtime.loading import Model
     from fate.training.config import TrainConfig
     from fate.training.loop import Trained

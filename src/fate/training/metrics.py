@@ -113,7 +113,7 @@ class _Board:
             if self._writer is None:
                 from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
 
-                self._writer = SummaryWriter(str(self._folder))  # type: ignore[no-untyped-call]
+                self._writer = SummaryWriter(str(self._folder))
             for name, value in line.items():
                 if isinstance(value, float):
                     self._writer.add_scalar(name, value, step)
