@@ -14,12 +14,14 @@ import fate
 from fate.data.dataset import open_dataset
 from fate.data.manifests import find_manifest
 from fate.data.rvt_layout import RvtSequence
+from fate.densify.store import open_dense_labels
 from fate.errors import FateError
 from fate.evaluation.predictions import read_predictions
 from fate.events.label_files import read_labels, write_labels
 from fate.events.labels import Labels
 from fate.models.checkpoints import is_own, load_model, read_card
 from fate.models.public_files import read_tensors
+from fate.runtime.detection_log import read_frames
 from fate.simulation.manifest import load_manifest
 from fate.training.config import read_config
 
@@ -56,6 +58,8 @@ def pipe(path: Path) -> Path:
         ("a.json", read_labels),
         ("a.npy", read_labels),
         ("a.npz", read_labels),
+        ("a.json", read_frames),
+        ("a.jsonl", read_frames),
         ("a.json", read_predictions),
         ("a.npz", read_predictions),
         ("a.safetensors", load_model),
@@ -64,6 +68,7 @@ def pipe(path: Path) -> Path:
         ("a.raw", fate.open_recording),
         ("net_a.pth", lambda path: read_tensors(path.parent)),
         ("model.safetensors", lambda path: read_tensors(path.parent)),
+        ("manifest.json", lambda path: open_dense_labels(path.parent)),
         ("manifest.json", lambda path: find_manifest(path.parent)),
         ("manifest.json", lambda path: load_manifest(path.parent)),
         ("a.npy", lambda path: open_dataset(path.parent)),

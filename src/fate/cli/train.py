@@ -44,7 +44,10 @@ def train(
         Path | None, typer.Option(help="Folder of the run; the default is runs/ and the name of CONFIG.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N; short for run.device=DEVICE.")
+        str | None,
+        typer.Option(
+            metavar="DEVICE", help="Device to train on: auto, cpu, cuda or cuda:N; short for run.device=DEVICE."
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build everything, try one step, print what to expect, and stop.")
