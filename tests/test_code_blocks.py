@@ -65,6 +65,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = np.load(place / "test/drive_3_bbox.npy")
     np.savez(place / "boxes.npz", **{"drive_3|gt": table, "drive_3|dt": table})
     write_sequence(place / "rvt/gen1/val/sequence")
+    (place / "dataset.yaml").write_text("classes: [car, pedestrian]\nrecordings: {test: gen1/train}\n")
     torch.manual_seed(0)
     model = fate.build_model("fate-s-nano", CLASSES, SENSOR, dims=(8, 16, 32, 64), head_dim=8)
     save_model(model, place / "fate-s.safetensors")

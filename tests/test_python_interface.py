@@ -65,9 +65,9 @@ def test_help_lists_every_function_and_never_loads_lightning(hidden: str) -> Non
 
 @pytest.mark.parametrize("arguments", [["study", "smoke", "--out", "OUT"], ["train", "CONFIG", "--out", "OUT"]])
 def test_a_command_that_lacks_lightning_says_what_to_install(arguments: list[str], tmp_path: Path) -> None:
-    places = {"OUT": str(tmp_path / "out"), "CONFIG": str(ROOT / "configs" / "sim" / "fate-s-nano-20hz.yaml")}
+    places = {"OUT": str(tmp_path / "out"), "CONFIG": "fate-s-nano-20hz"}
     words = [places.get(word, word) for word in arguments]
-    words += ["data.path=none"] if words[0] == "train" else []
+    words += [f"data.path={tmp_path}"] if words[0] == "train" else []
     done = python(f"{WITHOUT_LIGHTNING}from fate.cli.main import main; sys.argv = ['fate', *{words!r}]; main()")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
@@ -193,7 +193,7 @@ def test_a_dataset_leads_back_to_its_path_unless_it_is_a_selection(dataset: Path
 
 
 def test_train_opens_the_dataset_that_is_given(dataset: Path, tmp_path: Path) -> None:
-    config = ROOT / "configs" / "sim" / "fate-s-nano-20hz.yaml"
+    config = "fate-s-nano-20hz"
     with pytest.raises(fate.FateError, match="no-such-set"):
         fate.train(config, tmp_path / "run", dataset="no-such-set")
     with pytest.raises(fate.FateError, match="mine.yaml"):

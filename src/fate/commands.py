@@ -167,19 +167,21 @@ def train(
     overrides: Sequence[str] = (),
     *,
     dataset: str | os.PathLike[str] | Dataset | None = None,
+    allow_missing: bool = False,
     show: Callable[[int, int, str], None] | None = None,
 ) -> Trained:
     """Train a detector, or continue the run that is in ``out``.
 
     Args:
-        config: a configuration, or its YAML file.
+        config: a configuration, its YAML file, or the name of one that is in the package (``fate train --list``).
         out: folder of the run; ``runs/NAME`` for a file NAME.yaml unless given.
         overrides: changes to the file, as ``"key.sub=value"``.
         dataset: folder, YAML file or open dataset to train on, in place of ``data.path`` of the file.
+        allow_missing: train although files or boxes of the dataset are missing.
         show: called with (steps done, steps in all, a short line).
 
     Example:
-        >>> fate.train("fate-s-nano.yaml", "runs/nano", ["run.epochs=2"], dataset="drives")   # doctest: +SKIP
+        >>> fate.train("fate-s-nano-20hz", "runs/nano", ["run.epochs=2"], dataset="drives")   # doctest: +SKIP
     """
     from fate.data.dataset import path_of
     from fate.errors import FateError
@@ -191,13 +193,14 @@ def train(
             raise FateError("a configuration without a file was given; expected a folder for the run too: out=DIR")
         if overrides or dataset is not None:
             raise FateError("overrides or a dataset were given with a configuration object; change the object instead")
-        return run(config, Path(out), show=show)
+        return run(config, Path(out), show=show, allow_missing=allow_missing)
     if dataset is not None:
         place, split = path_of(dataset)
         if split is not None:
             raise FateError(f"{place}: only the split {split} was given; training needs the whole dataset")
         overrides = [*overrides, f"data.path={place}"]
-    return run(Path(config), Path("runs") / Path(config).stem if out is None else Path(out), overrides, show=show)
+    folder = Path("runs") / Path(config).stem if out is None else Path(out)
+    return run(config, folder, overrides, show=show, allow_missing=allow_missing)
 
 
 def densify(
@@ -234,12 +237,14 @@ def densify(
     """
     from fate.data.dataset import as_dataset
     from fate.densify.making import densify as run
+    from fate.densify.making import with_classes
     from fate.errors import warn
     from fate.runtime.adapting import fit_dataset
     from fate.runtime.loading import as_detector
 
-    opened = as_dataset(dataset, split, kind=kind, usual="train")
-    detector, note = fit_dataset(as_detector(model), opened.sensor, opened.name)
+    given = as_detector(model)
+    opened = with_classes(as_dataset(dataset, split, kind=kind, usual="train"), given.classes)
+    detector, note = fit_dataset(given, opened.sensor, opened.name)
     if note:
         warn(note)
     return run(

@@ -70,6 +70,8 @@ clips_strategy = st.lists(
             st.integers(1, 5),
             st.booleans(),
             st.integers(0, 1000),
+            st.booleans(),
+            st.sampled_from([None, 5_000, 37_000, 50_000]),  # window length; None: the hop
         ),
     ),
     min_size=1,

@@ -36,7 +36,7 @@ class DataFaults:
             others = f" and {len(self.missing) - 1} more" if len(self.missing) > 1 else ""
             raise FateError(
                 f"{self.path}: the data is incomplete: {self.missing[0]}{others}; mend the data, or accept it as it is"
-                " with --allow-missing (allow_missing=True in Python)"
+                " with allow_missing=True"
             )
 
     def to_dict(self) -> dict[str, object]:

@@ -106,7 +106,7 @@ class Evaluation:
             if few:
                 lines.append(
                     f"Delays and misses are not shown: {counted(len(few[0]), 'object')} came into view,"
-                    f" and fewer than {FEWEST_OBJECTS} say nothing; --json has the figures."
+                    f" and fewer than {FEWEST_OBJECTS} say nothing; the JSON file has the figures."
                 )
         lines += [f"{rate.hz:g} Hz: {rate.scores.counts()}" for rate in self.rates]
         said = [f"{rate.hz:g} Hz: {note}" for rate in self.rates for note in rate.scores.notes]

@@ -66,10 +66,7 @@ def decode(
     if sensor is None:
         if not times:
             raise FormatError("has no <t_us>.txt file; YOLO labels are one per labelled time; add them")
-        raise FormatError(
-            f"has no {META_FILE}; YOLO divides by the sensor size; pass sensor=(height, width), on the command line"
-            " --sensor WIDTHxHEIGHT"
-        )
+        raise FormatError(f"has no {META_FILE}; YOLO divides by the sensor size; pass sensor=(height, width)")
     if CLASSES_FILE in files:
         names = [name.strip() for name in files[CLASSES_FILE].rstrip().splitlines()]
         if classes is not None and list(classes) != names:

@@ -227,7 +227,7 @@ def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:
     if pixels is None:
         raise FormatError(
             f"{path}: the size of the chip {header.fields['aechip']!r} is not known, so its picture cannot be turned"
-            " upright; pass --sensor WIDTHxHEIGHT (sensor=(height, width))"
+            " upright; pass sensor=(height, width)"
         )
     notes = {
         **header.fields,

@@ -152,7 +152,7 @@ def recognise(path: Path) -> str:
             return "bin"
         raise FormatError(
             f"{path}: is not a .bin recording of N-MNIST or N-Caltech101 ({reason}), and no other format has this"
-            " suffix; give the recording itself, or pass --format if you know which it is"
+            ' suffix; give the recording itself, or pass format="evt3", say, if you know which it is'
         )
     if suffix in (".raw", ".dat"):
         raise FormatError(

@@ -363,7 +363,7 @@ def _device(config: TrainConfig) -> str:
     """``"cpu"`` or ``"cuda"``; a GPU that was named becomes the current one."""
     wanted, gpu = config.run.device, config.run.gpu
     if wanted.startswith("cuda") and not torch.cuda.is_available():
-        raise FateError(f"run.device = {wanted} was given, and no GPU was found; give --device cpu, or --device auto")
+        raise FateError(f"run.device = {wanted} was given, and no GPU was found; give run.device=cpu, or auto")
     if gpu is not None:
         if gpu >= torch.cuda.device_count():
             last = torch.cuda.device_count() - 1
