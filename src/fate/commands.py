@@ -213,7 +213,8 @@ def densify(
     kind: str | None = None,
     options: TrackletOptions | None = None,
     shard: tuple[int, int] = (1, 1),
-    device: str = "cpu",
+    sensor: Sequence[int] | None = None,
+    device: str = "auto",
     lanes: int = 64,
     workers: int = 0,
     progress: Callable[[float], None] | None = None,
@@ -230,7 +231,8 @@ def densify(
         kind: see ``fate.open_dataset``; for a path only.
         options: how detections become labels.
         shard: (i, n): only every n-th recording, from the i-th on. Shards may run at the same time.
-        device: where the detector runs, ``"cpu"`` or ``"cuda"``.
+        sensor: (height, width) of the camera, for files that do not say it; for a path only.
+        device: where the detector runs: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
         lanes: about how many windows run side by side.
         workers: processes that load events.
         progress: called with the share that is done, 0 to 1.
@@ -240,16 +242,16 @@ def densify(
     from fate.densify.making import with_classes
     from fate.errors import warn
     from fate.runtime.adapting import fit_dataset
-    from fate.runtime.loading import as_detector
+    from fate.runtime.loading import as_detector, choose_device
 
     given = as_detector(model)
-    opened = with_classes(as_dataset(dataset, split, kind=kind, usual="train"), given.classes)
+    opened = with_classes(as_dataset(dataset, split, kind=kind, usual="train", sensor=sensor), given.classes)
     detector, note = fit_dataset(given, opened.sensor, opened.name)
     if note:
         warn(note)
     return run(
-        detector, opened, out, hz, options=options, shard=shard, device=device, lanes=lanes, workers=workers,
-        progress=progress,
+        detector, opened, out, hz, options=options, shard=shard, device=choose_device(device), lanes=lanes,
+        workers=workers, progress=progress,
     )  # fmt: skip
 
 
@@ -287,7 +289,8 @@ def evaluate(
     kind: str | None = None,
     protocol: str | Protocol | None = None,
     score: Score = "product",
-    device: str = "cpu",
+    max_overlap: float | None = None,
+    device: str = "auto",
     lanes: int = 8,
     workers: int = 0,
     shard: tuple[int, int] = (1, 1),
@@ -309,7 +312,9 @@ def evaluate(
         kind: see ``fate.open_dataset``; for a path only.
         protocol: ``"gen1"``, ``"1mpx"``, ``"sim"``, ``"custom"`` or a protocol; the dataset's own unless given.
         score: what ranks boxes: ``"product"`` is objectness · class, ``"class"`` the class alone.
-        device: where the detector runs, ``"cpu"`` or ``"cuda"``.
+        max_overlap: IoU above which the weaker of two boxes of a class is dropped; unless given, 0.45 for YOLOX heads
+            and none for DETR heads, as published. For a detector only.
+        device: where the detector runs: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
         lanes: recordings that run side by side (``--streams``).
         workers: processes that load events.
         shard: (i, n): only every n-th recording, from the i-th on.
@@ -324,7 +329,7 @@ def evaluate(
     from fate.evaluation.evaluate import evaluate as run
     from fate.evaluation.protocols import named_protocol
     from fate.runtime.adapting import fit_dataset
-    from fate.runtime.loading import as_detector, means_a_model
+    from fate.runtime.loading import as_detector, choose_device, means_a_model
 
     opened = as_dataset(dataset, split, kind=kind, usual="test")
     rules = named_protocol(protocol, opened.sensor) if isinstance(protocol, str) else protocol
@@ -332,7 +337,8 @@ def evaluate(
     given, note = fit_dataset(as_detector(what), opened.sensor, opened.name) if means_a_model(what) else (what, "")
     done = run(
         given, opened, hz, protocol=rules, window_us=window_us, images=images, shard=shard,
-        predictions_to=predictions_to, progress=progress, device=device, lanes=lanes, workers=workers, score=score,
+        predictions_to=predictions_to, progress=progress, device=choose_device(device), lanes=lanes, workers=workers,
+        score=score, max_overlap=max_overlap,
     )  # fmt: skip
     return replace(done, notes=(note, *done.notes)) if note else done
 

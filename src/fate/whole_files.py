@@ -82,7 +82,7 @@ def find_target(path: str | os.PathLike[str], *, text: bool = False, seeks: bool
     if isinstance(path, str) and path == STANDARD_OUTPUT:
         if not text:
             raise FateError("-: this output is binary and does not go to standard output; give the name of a file")
-        return Target(name, Path(name), "standard output")
+        return Target("standard output", Path(name), "standard output")
     try:
         descriptor = _descriptor(name)
         mode = _mode(name)

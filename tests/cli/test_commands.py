@@ -154,10 +154,12 @@ def test_the_choices_offered_are_those_the_library_has() -> None:
 
 
 def test_times_are_written_in_units_and_stay_whole_microseconds() -> None:
-    given = ("7", "7us", "1.5ms", "2s", "+2s", "-3")
+    given = ("0", "7us", "1.5ms", "2s", "+2s", "-3us")
     assert [arguments.parse_time(text, "--start").at(100) for text in given] == [
-        7, 7, 1500, 2_000_000, 2_000_100, -3,
+        0, 7, 1500, 2_000_000, 2_000_100, -3,
     ]  # fmt: skip
+    with pytest.raises(typer.BadParameter, match="2s"):
+        arguments.parse_time("+2", "--start")  # seconds or microseconds?
     with pytest.raises(typer.BadParameter, match="not a whole number"):
         arguments.parse_time("0.5us", "--start")
 

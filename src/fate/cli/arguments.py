@@ -172,8 +172,8 @@ def check_outputs(
         place = "standard output" if target.is_standard_output else str(target.path)
         same = next((other for other in places if places[other] == place), None)
         if same:
-            what = place if target.is_standard_output else f"the same file {file}"
-            raise typer.BadParameter(f"{same} and {option} name {what}; give two")
+            what = place if target.is_standard_output else f"the file {file}"
+            raise typer.BadParameter(f"{same} and {option} both name {what}; give one of them another file")
         places[option] = place
 
 
@@ -215,9 +215,9 @@ class Time(NamedTuple):
 
 
 def parse_time(text: str, option: str) -> Time:
-    """``1500``, ``1500us``, ``1.5ms``, ``2s``; with ``+`` in front, from the first event."""
+    """``1500us``, ``1.5ms``, ``2s`` or ``0``; with ``+`` in front, from the first event."""
     match = re.fullmatch(r"(\+?)(-?\d{1,18}(?:\.\d{1,9})?)\s*(us|µs|ms|s)?", text.strip())
-    if not match:
+    if not match or (match[3] is None and float(match[2]) != 0):  # 2 could mean 2 s or 2 µs
         raise typer.BadParameter(
             f"{option} {text}: expected a time such as 1500us, 1.5ms, 2s, or +2s from the first event"
         )

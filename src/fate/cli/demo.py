@@ -9,6 +9,7 @@ import typer
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, check_device, pick_device
+from fate.cli.terminal import note
 
 SHORT_HELP = "Simulate a drive and detect objects at 20 and 200 Hz."
 HELP = """Simulate a short drive, detect objects in it at 20 Hz and at 200 Hz, and write a video of both side by
@@ -47,6 +48,7 @@ def demo(
 
     from fate.runtime.demo import demo as run
 
+    note("simulating a drive; the first time on a machine, compiling takes a minute or two")
     with args.task_bar() as show:
         done = run(out, seed=seed, seconds=seconds, model=model, device=chosen, show=show)
     print(with_options("\n".join(done.lines())))

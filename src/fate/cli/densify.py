@@ -97,6 +97,7 @@ def densify(
     kind: Annotated[
         str | None, typer.Option(help="Kind of the dataset, if its layout does not show it: gen1, 1mpx, sim or own.")
     ] = None,
+    sensor: args.Sensor = None,
 ) -> None:
     from fate.errors import FateError
 
@@ -116,12 +117,14 @@ def densify(
         args.check_count("--workers", workers, 0)
         check_device(device)
     tracking = (track_score, sure, not without_truth, as_detected)
-    _make(model or "", dataset or "", out or "", hz, split, kind, shard, tracking, device, lanes, workers)
+    size = None if sensor is None else args.parse_sensor(sensor)
+    _make(model or "", dataset or "", out or "", hz, split, kind, size, shard, tracking, device, lanes, workers)
 
 
 def _make(
-    model: str, dataset: str, out: str, hz: list[str] | None, split: str | None, kind: str | None, shard: str,
-    tracking: tuple[float, list[str] | None, bool, bool], device: str, lanes: int, workers: int,
+    model: str, dataset: str, out: str, hz: list[str] | None, split: str | None, kind: str | None,
+    size: tuple[int, int] | None, shard: str, tracking: tuple[float, list[str] | None, bool, bool], device: str,
+    lanes: int, workers: int,
 ) -> None:  # fmt: skip
     from dataclasses import replace
 
@@ -139,7 +142,7 @@ def _make(
     from fate.runtime.loading import find_weights, load_trained
 
     find_weights(model)
-    opened = _opened(dataset, split, kind)
+    opened = _opened(dataset, split, kind, size)
     chosen = pick_device(device)
 
     from fate.densify.making import densify as run
@@ -180,12 +183,12 @@ def _check(
     args.write_and_print(done.table(), json_file, done.save)
 
 
-def _opened(path: str, split: str | None, kind: str | None) -> Dataset:
+def _opened(path: str, split: str | None, kind: str | None, sensor: tuple[int, int] | None = None) -> Dataset:
     """The part that training draws on, unless another was asked for."""
     from fate.data.dataset import as_dataset
 
     args.check_inputs(path)
-    return as_dataset(path, split, kind=kind, usual="train")
+    return as_dataset(path, split, kind=kind, usual="train", sensor=sensor)
 
 
 def _summary(out: str, done: Densified) -> str:

@@ -68,11 +68,16 @@ def detect(
     ] = None,
     jsonl_file: Annotated[
         str | None,
-        typer.Option("--jsonl", metavar="FILE", help="Write one JSON line per window, as soon as it is detected."),
+        typer.Option("--jsonl", metavar="FILE", help="Write one JSON line per window at once; - is standard output."),
     ] = None,
-    csv_file: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="Write one row per box as CSV.")] = None,
+    csv_file: Annotated[
+        str | None, typer.Option("--csv", metavar="FILE", help="Write one row per box as CSV; - is standard output.")
+    ] = None,
     coco_file: Annotated[
-        str | None, typer.Option("--coco", metavar="FILE", help="Write COCO JSON with the time of each frame.")
+        str | None,
+        typer.Option(
+            "--coco", metavar="FILE", help="Write COCO JSON with the time of each frame; - is standard output."
+        ),
     ] = None,
     realtime: Annotated[
         bool, typer.Option("--realtime", help="Play a file at its own speed, like a live source.")
@@ -196,7 +201,8 @@ def _live(
     with ExitStack() as closing, args.task_bar() as show:
         if show_live:
             source = open_source(file, options["sensor"], options["format"])
-            note(f"waiting for events from {file}; Ctrl-C stops, and the results so far are kept")
+            shown = "standard input" if file == "-" else file
+            note(f"waiting for events from {shown}; Ctrl-C stops, and the results so far are kept")
         else:
             recording = closing.enter_context(args.opened(file, options))
             asked = (None if time is None else time.at(recording.start_us) for time in part)

@@ -9,6 +9,9 @@ from typing import Annotated
 
 import typer
 
+from fate.cli import arguments as args
+from fate.cli.device import check_device
+
 SHORT_HELP = "Train a detector, or continue a stopped training."
 HELP = """Train a detector, or continue a run that was stopped: supervised, or with Frequency-Aware Training and its
 ablations.
@@ -67,14 +70,19 @@ def train(
     if list_all:
         from fate.training.named_configs import list_configs
 
-        for each in list_configs():
-            print(f"{each.name:<32}{each.about}")
+        every = list_configs()
+        width = max(len(each.name) for each in every) + 2
+        for each in every:
+            print(f"{each.name:<{width}}{each.about}")
         return
     if show_settings:
         from fate.training.settings import settings_yaml
 
         print(settings_yaml(TrainConfig, read_config(config, changes) if config is not None else None), end="")
         return
+    if device is not None:
+        with args.bad_usage():
+            check_device(device)
     if config is None:
         raise typer.BadParameter("give CONFIG: a name that fate train --list prints, or a YAML file")
     wanted = read_config(config, changes)
@@ -97,7 +105,6 @@ def train(
             print(line, flush=True)
         planned.faults.refuse(allow_missing)
         return
-    from fate.cli.arguments import step_bar
     from fate.training.loop import train as run
 
     folder = out or Path("runs") / Path(config).stem
@@ -106,7 +113,7 @@ def train(
         done = f"continues at step {step} of" if step else "trains"
         say(f"{folder}: {done} {wanted.steps} steps; metrics.jsonl and log.txt in it record the progress")
 
-    with step_bar("training") as show:
+    with args.step_bar("training") as show:
         done = run(wanted, folder, show=show, begins=begins, allow_missing=allow_missing)
     if own_rank() != 0:  # the first of several processes speaks for all
         return

@@ -179,6 +179,7 @@ def as_dataset(
     *,
     kind: str | None = None,
     usual: str | None = None,
+    sensor: Sequence[int] | None = None,
 ) -> Dataset:
     """The dataset that is meant.
 
@@ -187,13 +188,14 @@ def as_dataset(
         split: ``"train"``, ``"val"`` or ``"test"`` for this part only, ``"all"`` for everything.
         kind: see ``open_dataset``; for a path only.
         usual: the split to take where the dataset is given by its path, has this split, and ``split`` is None.
+        sensor: (height, width) of the camera, for files that do not say; for a path only.
     """
     wanted = None if split == "all" else split
     if isinstance(dataset, Dataset):
         if kind not in (None, dataset.kind):
             raise FateError(f"{dataset.root}: is open as {dataset.kind}, and kind={kind!r} was given; leave it out")
         return dataset if wanted is None else dataset.split(wanted)
-    opened = open_dataset(dataset, wanted, kind=kind)
+    opened = open_dataset(dataset, wanted, kind=kind, sensor=sensor)
     return opened.split(usual) if split is None and usual is not None and usual in opened.splits else opened
 
 

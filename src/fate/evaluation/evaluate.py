@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.data.class_maps import plain
 from fate.data.clips import CANONICAL_HZ, Grid
 from fate.data.dataset import Dataset, sharded
 from fate.data.label_statistics import label_rate_hz
 from fate.data.labelled_recording import LabelledRecording
-from fate.errors import FateError
+from fate.errors import FateError, list_names
 from fate.evaluation.predictions import Predictions, fit_predictions, merge_predictions, read_predictions
 from fate.evaluation.predictions import write_predictions as write_npz
 from fate.evaluation.protocols import Protocol, named_protocol
@@ -219,6 +220,8 @@ def evaluate(
     max_overlap = running.get("max_overlap")
     if max_overlap is not None and not isinstance(what, Detector):
         raise FateError(f"max_overlap={max_overlap} was given with predictions; it is for a detector")
+    if isinstance(what, Detector):
+        _check_classes(what, dataset)
     given = None if isinstance(what, Detector) else _given(what, recordings, dataset, hz, images)
     rates = tuple(given) if given is not None else _rates(dataset, recordings, hz)
     found: list[AtRate] = []
@@ -241,6 +244,16 @@ def evaluate(
     rules = replace(rules, time_rule="nearest", tolerance_us=None)
     label_hz = {name: rate for name, labels in truth.items() if (rate := label_rate_hz(labels))}
     return Evaluation(shown, dataset.name, rules, tuple(found), tuple(dict.fromkeys(notes)), label_hz)
+
+
+def _check_classes(detector: Detector, dataset: Dataset) -> None:
+    """Refuse a detector that knows none of the dataset's classes, before it detects anything."""
+    known = {plain(name) for name in detector.classes}
+    if not any(plain(name) in known for name in dataset.classes):
+        raise FateError(
+            f"{dataset.name}: has the classes {list_names(dataset.classes)}, and the detector knows"
+            f" {list_names(detector.classes)}; give a detector that was trained on these classes (fate train)"
+        )
 
 
 def _at_rate(recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels], predictions: Mapping[str, Labels],

@@ -37,6 +37,15 @@ FASTEST_ON_A_CPU = "fate-s-nano"
 WEIGHT_FILES = (".safetensors", ".ckpt", ".pth", ".pt")
 
 
+def choose_device(device: str) -> str:
+    """The device that a name means: ``"auto"`` is ``"cuda"`` if torch sees a GPU, otherwise ``"cpu"``."""
+    if device != "auto":
+        return device
+    import torch  # noqa: PLC0415  (it takes seconds to load)
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def as_detector(model: Model) -> Detector:
     """The detector that is meant.
 

@@ -8,6 +8,7 @@ What is built: the dataset, batches of clips (``data.clips``), the detector (``m
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -214,8 +215,8 @@ def need_lightning() -> None:
 
 
 def train(
-    config: TrainConfig | str | Path,
-    out: str | Path,
+    config: TrainConfig | str | os.PathLike[str],
+    out: str | os.PathLike[str],
     overrides: Sequence[str] = (),
     *,
     show: Any = None,

@@ -17,6 +17,8 @@ from fate.training.guard import Guard
 from fate.training.run_directory import RunDirectory
 from fate.training.together import mean_of_processes, processes
 
+#: On a slow machine, progress is shown at least so often, seconds.
+SHOW_EVERY_S = 10.0
 #: Tells (steps done, of all, a short line) to whoever shows it.
 Show = Callable[[int, int, str], None]
 
@@ -30,6 +32,7 @@ class Metrics(Callback):
     def __init__(self, run: RunDirectory, config: TrainConfig, guard: Guard, show: Show | None = None) -> None:
         self.run, self.config, self.guard, self.show = run, config, guard, show
         self.board = _Board(run)
+        self._shown = time.perf_counter()
         self._begin()
 
     def _begin(self) -> None:
@@ -60,6 +63,9 @@ class Metrics(Callback):
         self._step_s += self.guard.ended - self._last
         if trainer.global_step % self.config.run.log_every == 0 and stepped(trainer, batch_idx):
             self._write(trainer)
+        elif self.show is not None and time.perf_counter() - self._shown >= SHOW_EVERY_S and self._count:
+            step_s = (self._data_s + self._step_s) / self._count * self.config.run.accumulate
+            self._tell(trainer, f"{step_s:.2f} s a step")
         self._last = time.perf_counter()
 
     def teardown(self, trainer: Trainer, module: Any, stage: str) -> None:
@@ -88,8 +94,14 @@ class Metrics(Callback):
                 text = (
                     f"loss {means['loss']:.3f} · {line['step_s']:.2f} s a step, {line['waiting_for_data']:.0%} for data"
                 )
-                self.show(trainer.global_step, self.config.steps, text)
+                self._tell(trainer, text)
         self._begin()
+
+    def _tell(self, trainer: Trainer, text: str) -> None:
+        """Show how far training is; on a slow machine also between two lines of metrics."""
+        self._shown = time.perf_counter()
+        if trainer.is_global_zero and self.show is not None:
+            self.show(trainer.global_step, self.config.steps, text)
 
 
 def stepped(trainer: Trainer, batch_idx: int) -> bool:

@@ -18,6 +18,7 @@ from fate.data.completeness import DataFaults, data_faults
 from fate.data.loading import ClipBatch
 from fate.data.teacher_windows import canonical_steps
 from fate.processes import peak_memory_mb
+from fate.text import duration, plural
 from fate.training.config import TrainConfig
 from fate.training.curriculum import OneRate
 from fate.training.loop import Parts, build, need_lightning
@@ -58,18 +59,19 @@ class Plan:
         """For people."""
         run, data = self.config.run, self.config.data
         waiting = self.load_s * run.accumulate / max(data.workers, 1)
-        hours = self.config.steps * max(self.step_s, waiting) / 3600
+        whole = duration(self.config.steps * max(self.step_s, waiting))
         return [
             f"{self.config.model.name}: {self.parameters / 1e6:.2f} M parameters,"
             f" {self.trained_parameters / 1e6:.2f} M of them trained",
             f"{self.recordings} recordings to learn from ({self.labelled_times} labelled times, {self.boxes} boxes),"
             f" {self.validation_recordings} to validate on",
             f"strategy {self.config.strategy.name} at {', '.join(f'{hz:g}' for hz in self.rates)} Hz",
-            f"{run.epochs} epochs of {run.epoch_steps} steps; a step sees {self.windows} windows"
-            f" ({data.random} random clips and {data.streams} streams of {data.steps}, {run.accumulate} batches),"
+            f"{plural(run.epochs, 'epoch')} of {plural(run.epoch_steps, 'step')}; a step sees {self.windows} windows"
+            f" ({data.random} random clips and {data.streams} streams of {data.steps},"
+            f" {plural(run.accumulate, 'batch', 'batches')}),"
             f" {self.labelled_windows} labelled in the first batch",
             f"{self.step_s:.2f} s a step on {self.device}, {self.load_s:.2f} s to load a batch in one process"
-            f" ({data.workers} load): about {hours:.1f} hours",
+            f" ({data.workers} load): about {whole} in all",
             *self._memory(),
             *self._scaled(),
             *(f"dataset: {fault}" for fault in self.faults.shown),
