@@ -14,6 +14,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -197,7 +198,7 @@ class TrainConfig(_Frozen):
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def read_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
+def read_config(path: str | PathLike[str], overrides: Sequence[str] = ()) -> TrainConfig:
     """A configuration, changed by ``key.sub=value`` texts; values are YAML too.
 
     A file may name another one, ``base: fate-e.yaml``, and give only what differs: a file beside it, or a configuration

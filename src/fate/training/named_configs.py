@@ -6,6 +6,7 @@ They lie in ``fate/configs``, one folder for each dataset, so that ``fate train 
 from __future__ import annotations
 
 import difflib
+from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ def list_configs() -> list[NamedConfig]:
     ]
 
 
-def find_config(given: str | Path) -> Path:
+def find_config(given: str | PathLike[str]) -> Path:
     """The file of a configuration.
 
     Args:

@@ -42,7 +42,7 @@ from fate.yaml_files import load_yaml
 class RunDirectory:
     """A run's folder, open for one process at a time."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self._lock: IO[str] | None = None
         self.metrics_failed = False
