@@ -41,6 +41,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def interrupts() -> Iterator[None]:
+    """Ctrl-C means something, also where the tests run in the background, whose processes start with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def running(place: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """``fate detect -`` whose sender has sent a recording and sends no more; half of its windows are detected."""

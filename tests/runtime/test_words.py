@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from fate.events.window import Window
-from fate.runtime.detecting import Detected, summarise
+from fate.runtime.detecting import Detected
 from fate.runtime.detection_log import DetectionLog
 from fate.runtime.frames import StreamFrame
+from fate.runtime.summary import RunningSummary
 
 
 def lines_of(summary: dict[str, Any]) -> list[str]:
@@ -20,7 +21,7 @@ def lines_of(summary: dict[str, Any]) -> list[str]:
 
 def summary(windows: int, took_s: float, hz: float = 200.0, **more: Any) -> dict[str, Any]:
     """The figures of a run without boxes."""
-    made = summarise([], hz, took_s, 0.4, ("car",), {}, [])
+    made = RunningSummary(("car",), hz, 0.4).result(took_s, {}, [])
     speed = {"windows_per_s": windows / took_s, "times_real_time": windows / hz / took_s}
     spent = {"latency_ms": {"total": (1.0, 2.0)}}
     return {**made, "windows": windows, "seconds": windows / hz, "adaptation": "", **speed, **spent, **more}
@@ -50,6 +51,9 @@ def test_one_is_singular(count: int, words: str) -> None:
 def test_the_figures_of_a_slow_run_are_kept() -> None:
     nothing = np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64), None
     frames = [StreamFrame(5000 * n, *nothing, Window(5000 * n - 5000, 5000 * n), 0, {"model": 1.0}) for n in (1, 2, 3)]
-    made = summarise(frames, 200.0, 3600.0, 0.4, ("car",), {}, [])
+    running = RunningSummary(("car",), 200.0, 0.4)
+    for frame in frames:
+        running.add(frame)
+    made = running.result(3600.0, {}, [])
     assert made["windows_per_s"] == pytest.approx(3 / 3600, rel=1e-3)
     assert made["times_real_time"] == pytest.approx(3 / 200 / 3600, rel=1e-3)
