@@ -54,7 +54,7 @@ def _read(path: Path) -> Found | None:
     known = next((name for name in SCHEMAS if name.encode() in data), None)
     if known is None:  # others call their files so too
         return None
-    document = parse_json(data, str(path), "the manifest of a dataset that FATE made; make it again")
+    document = parse_json(data, f"{path}: is damaged", "the manifest of a dataset that FATE made; make it again")
     if not isinstance(document, dict) or document.get("format") != known:
         return None
     schema = document.get("schema")
