@@ -186,6 +186,33 @@ def test_manifest_of_a_simulated_dataset(tmp_path: Path) -> None:
     survive(json.loads(path.read_text()), path.write_text, read, 300, 0)
 
 
+def test_simulating_goes_on_from_a_damaged_manifest_or_refuses_it(tmp_path: Path) -> None:
+    folder = tmp_path / "drives"
+    fate.simulate(folder, recordings=2, seconds=0.02, shares=(1, 0, 0), preview=False)
+    path = folder / "manifest.json"
+    document = json.loads(path.read_text())
+
+    def read() -> None:
+        manifest = load_manifest(folder)
+        assert manifest is not None
+        manifest.still_there(folder).with_recording(manifest.recordings[0]).save(folder)
+
+    document["recordings"][1]["boxes"] = {"car": 3}
+    huge = "1" + "0" * 400
+    for seed in range(3):
+        survive(document, path.write_text, read, 500, seed)
+    for name, value in (("seconds", huge), ("at_rest", huge), ("shares", f"[{huge}, 1, 1]"), ("seed", "1e400")):
+        changed = {**document, "arguments": {**document["arguments"], name: "HERE"}}
+        path.write_text(json.dumps(changed).replace('"HERE"', value))
+        with pytest.raises(FateError, match=r"manifest\.json"):
+            load_manifest(folder)
+    document["recordings"][0]["boxes"] = {"car": "many"}
+    path.write_text(json.dumps(document))
+    with pytest.raises(FateError, match=r"manifest\.json.*recordings\[0\].*boxes.*car.*many"):
+        fate.simulate(folder, recordings=2, seconds=0.02, shares=(1, 0, 0), preview=False)
+    assert json.loads(path.read_text()) == document  # a refused manifest stays for whoever repairs it
+
+
 def test_manifest_of_a_prepared_dataset(tmp_path: Path) -> None:
     source = tmp_path / "gen1" / "train"
     source.mkdir(parents=True)
@@ -202,7 +229,12 @@ def test_manifest_of_a_prepared_dataset(tmp_path: Path) -> None:
         finally:
             fate.prepare("gen1", source.parent, target, hashed=False)  # a second run reads what the first wrote
 
-    survive(json.loads(path.read_text()), path.write_text, read, 150, 0)
+    document = json.loads(path.read_text())
+    survive(document, path.write_text, read, 150, 0)
+    document["recordings"][0]["note"] = "HERE"
+    path.write_text(json.dumps(document).replace('"HERE"', "1e400"))
+    with pytest.raises(FateError, match=r"manifest\.json.*1e400"):
+        fate.prepare("gen1", source.parent, target)
 
 
 def test_description_in_a_file_of_weights(tmp_path: Path) -> None:
@@ -243,5 +275,9 @@ def test_deep_and_special_files_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(nested(MAX_DEPTH + 1)))
     with pytest.raises(FateError, match=r"a\.json.*nested.*expected lists"):
         read_json(path, "lists")
+    for text in ("1e400", "[-1e400]", "NaN", "-Infinity"):
+        path.write_text(text)
+        with pytest.raises(FateError, match=r"a\.json.*expected lists"):
+            read_json(path, "lists")
     with pytest.raises(FateError, match="/dev/zero: is a device"):
         read_json(Path("/dev/zero"), "lists")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def parse_json(data: bytes | str, where: str, what: str) -> Any:
     """
     try:
         text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
-        content = json.loads(text, parse_constant=_refuse_constant)
+        content = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError, MemoryError) as error:
         raise FormatError(f"{where}: is not whole JSON ({error}); expected {what}") from None
     if _depth_exceeds(content, MAX_DEPTH):
@@ -87,6 +88,14 @@ def object_of(value: object, name: str) -> dict[str, Any]:
 
 def _refuse_constant(text: str) -> float:
     raise ValueError(f"it holds {text}, and numbers in JSON are finite")
+
+
+def _finite(text: str) -> float:
+    """Parse a number with a point or an exponent; 1e400 would become infinite and is refused."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"it holds {text:.40}, which is larger than any number of 64 bits")
+    return value
 
 
 def _depth_exceeds(content: Any, limit: int) -> bool:

@@ -12,8 +12,13 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from fate.errors import FateError
 
 
 def worker_start_method() -> str:
@@ -76,6 +81,48 @@ def open_folder_lock(folder: Path) -> int:
     if _module("fcntl") is not None:
         return os.open(folder, os.O_RDONLY)
     return os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+
+
+@contextmanager
+def short_folder_lock(folder: Path, wait_s: float = 60.0) -> Iterator[bool]:
+    """Let one process at a time read and then change files of a folder; others wait.
+
+    Args:
+        folder: it exists.
+        wait_s: how long to wait for another process, in seconds.
+
+    Yields:
+        Whether the folder is locked; False where the disk has no locks.
+
+    Raises:
+        FateError: another process held the folder for all this time, or the folder cannot be opened.
+    """
+    try:
+        handle = open_folder_lock(folder)
+    except OSError as error:
+        raise FateError(f"{folder}: cannot be opened ({error.strerror}); give another folder") from None
+    try:
+        yield _wait_for_lock(handle, folder, wait_s)
+    finally:
+        os.close(handle)  # ends the lock
+
+
+def _wait_for_lock(handle: int, folder: Path, wait_s: float) -> bool:
+    end = time.monotonic() + wait_s
+    while True:
+        try:
+            lock_file(handle)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise FateError(
+                    f"{folder}: another process has locked this folder for more than {wait_s:g} s; wait for it or end"
+                    " it, then run this again"
+                ) from None
+            time.sleep(0.01)
+        except OSError:
+            return False
+        else:
+            return True
 
 
 def peak_memory_mb() -> float | None:

@@ -89,6 +89,22 @@ def test_shards_give_what_one_run_gives(dataset: Dataset, detector: Detector, wh
     assert same(whole, tmp_path / "parts", dataset)
 
 
+def test_a_run_that_another_one_overtakes_gives_the_same(
+    dataset: Dataset, detector: Detector, whole: Path, tmp_path: Path
+) -> None:
+    made = partial(densify, detector, dataset, tmp_path / "both", (40, 80), options=LENIENT)
+    overtaken: list[float] = []
+
+    def overtake(share: float) -> None:
+        if not overtaken:
+            overtaken.append(share)
+            made()
+
+    made(progress=overtake)
+    assert overtaken
+    assert same(whole, tmp_path / "both", dataset)
+
+
 def test_several_processes_give_what_one_gives_and_count_the_same(
     dataset: Dataset, detector: Detector, whole: Path, tmp_path: Path
 ) -> None:

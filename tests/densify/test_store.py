@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,50 @@ def test_rates_add_up_and_the_first_version_stays(tmp_path: Path) -> None:
     begin_dense_labels(tmp_path, FACTS, (80,))
     assert begin_dense_labels(tmp_path, {**FACTS, "fate": "2"}, (200, 40)).rates == (40, 80, 200)
     assert json.loads((tmp_path / "manifest.json").read_text())["fate"] == "1"
+
+
+def _begin_at_once(folder: Path, thresholds: tuple[float, float], rates: tuple[float, float]) -> list[str]:
+    """Two processes begin one folder at the same moment; the errors of those that were refused."""
+    context = multiprocessing.get_context("fork")
+    barrier, refused = context.Barrier(2), context.SimpleQueue()
+
+    def begin(threshold: float, hz: float) -> None:
+        barrier.wait()
+        try:
+            begin_dense_labels(folder, {**FACTS, "options": {"track_score": threshold}}, (hz,))
+            refused.put("")
+        except FateError as error:
+            refused.put(str(error))
+
+    both = [context.Process(target=begin, args=each) for each in zip(thresholds, rates, strict=True)]
+    for each in both:
+        each.start()
+    answers = [refused.get() for _ in both]
+    for each in both:
+        each.join()
+    return [answer for answer in answers if answer]
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs processes that fork")
+def test_two_runs_that_begin_at_once_keep_all_rates_and_one_set_of_options(tmp_path: Path) -> None:
+    for number in range(15):
+        folder = tmp_path / f"rates{number}"
+        assert _begin_at_once(folder, (0.3, 0.3), (40, 80)) == []
+        assert open_dense_labels(folder).rates == (40, 80)
+        (error,) = _begin_at_once(tmp_path / f"options{number}", (0.3, 0.4), (40, 80))
+        assert f"options{number}: was begun with other settings" in error
+        assert len(open_dense_labels(tmp_path / f"options{number}").rates) == 1
+
+
+def test_predictions_of_the_same_times_are_replaced_and_others_kept(tmp_path: Path) -> None:
+    store = begin_dense_labels(tmp_path / "dense", FACTS, (80,))
+    labels = straight_truth()
+    middle, end = int(labels.labelled_us[len(labels.labelled_us) // 2]), int(labels.labelled_us[-1]) + 1
+    early, late = labels.between(0, middle), labels.between(middle, end)
+    assert store.add_predictions("drive", 50_000, early) == early
+    assert store.add_predictions("drive", 50_000, late) == labels
+    assert store.add_predictions("drive", 50_000, early) == labels
+    assert store.predictions("drive", 50_000) == labels
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:

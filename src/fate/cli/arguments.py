@@ -6,15 +6,17 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from fate.cli.terminal import VERBOSITY, note, on_terminal
 from fate.cli.wording import with_options
-from fate.errors import FateError
+from fate.errors import FateError, FateWarning
 from fate.text import duration
 from fate.whole_files import find_target, is_standard_output, write_whole
 
@@ -147,13 +149,18 @@ def bad_usage() -> Iterator[None]:
 
 
 def check_outputs(
-    outputs: dict[str, str | None], source: str, *, binary: Container[str] = (), seeks: Container[str] = ()
+    outputs: dict[str, str | None],
+    *sources: str | None,
+    datasets: Iterable[str | None] = (),
+    binary: Container[str] = (),
+    seeks: Container[str] = (),
 ) -> None:
     """Refuse files that cannot be written, before minutes of work and not after.
 
     Args:
         outputs: the file of each option, or None where it was not given; ``-`` is standard output.
-        source: what is read, which no output may replace.
+        sources: files that are read, and folders whose files are all read; no output may replace them.
+        datasets: datasets that are read; no output may replace their files, but earlier reports beside these.
         binary: options whose files are not text, and cannot go to standard output.
         seeks: of those, options whose files cannot be written into a device or a pipe.
     """
@@ -165,8 +172,11 @@ def check_outputs(
             target = find_target(file, text=option not in binary, seeks=option in seeks)
         except FateError as error:
             raise FateError(f"{option} {error}") from None
-        if target.kind == "file" and str(target.path) == os.path.realpath(source):
-            raise typer.BadParameter(f"{option} {file}: would replace what is read; give another file")
+        if target.kind == "file":
+            if any(_is_within(target.path, source) for source in sources if source):
+                raise typer.BadParameter(f"{option} {file}: would replace what is read; give another file")
+            for dataset in datasets:
+                refuse_file_of_dataset(option, target.path, dataset)
         if target.kind == "device" and not target.is_standard_output:
             continue  # such as /dev/null, which may take several
         place = "standard output" if target.is_standard_output else str(target.path)
@@ -175,6 +185,46 @@ def check_outputs(
             what = place if target.is_standard_output else f"the file {file}"
             raise typer.BadParameter(f"{same} and {option} both name {what}; give one of them another file")
         places[option] = place
+
+
+def refuse_file_of_dataset(
+    option: str, file: Path, dataset: str | None, written: tuple[str, ...] = (".json", ".html", ".htm")
+) -> None:
+    """Refuse an output that would replace a file of a dataset that is read.
+
+    A new file is allowed anywhere. An existing file in the folder of the dataset may be replaced only if it can be an
+    earlier output: it has one of the usual suffixes, and is neither the manifest nor a recording nor labels.
+
+    Args:
+        option: that names the output.
+        file: the output.
+        dataset: a folder, a YAML file or one recording; None where none is read.
+        written: the usual suffixes of this output.
+    """
+    place = Path(os.path.realpath(file))
+    if not dataset or not place.is_file():
+        return
+    inside = _is_within(place, dataset)
+    held = inside and place.suffix.lower() not in written
+    if not held:
+        from fate.data.subjects import holds_file
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FateWarning)  # the command itself opens the dataset and warns
+                held = holds_file(dataset, place)
+        except FateError:
+            held = inside  # what cannot be listed is not replaced
+    if held:
+        raise typer.BadParameter(
+            f"{option} {file}: would replace what is read, a file of the dataset {dataset}; give another file"
+        )
+
+
+def _is_within(file: Path, source: str) -> bool:
+    """Whether a file is the source or, if it exists, lies in it."""
+    place = os.path.realpath(source)
+    return str(file) == place or (file.is_file() and file.is_relative_to(place))
 
 
 def printer(*files: str | None) -> Callable[[str], None]:

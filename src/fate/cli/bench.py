@@ -59,7 +59,7 @@ def decode(
         args.check_count("--events", events, 1)
         args.check_count("--repeats", repeats, 1)
     args.check_inputs(*(files or ()))
-    args.check_outputs({"--json": json_file}, "")
+    args.check_outputs({"--json": json_file}, *(files or ()))
 
     from fate.formats.bench import bench_decode
 
@@ -166,7 +166,7 @@ def encode(
         unknown = [name for name in names if name not in PEERS]
         if unknown:
             raise FateError(f"--against {unknown[0]!r} was given; choose among {', '.join(PEERS)}")
-    args.check_outputs({"--json": json_file}, file or "")
+    args.check_outputs({"--json": json_file}, file)
     args.check_inputs(file)
     chosen = pick_device(device)
 
@@ -220,7 +220,7 @@ def data(
             raise FateError(f"--workers {workers!r} was given; expected whole numbers, comma-separated")
         if not 0.1 <= seconds <= 3600:
             raise FateError(f"--seconds {seconds:g} was given; expected 0.1 to 3600")
-    args.check_outputs({"--json": json_file}, dataset or "")
+    args.check_outputs({"--json": json_file}, datasets=(dataset,))
     args.check_inputs(dataset)
 
     from fate.data.bench import bench_data, data_table
@@ -282,7 +282,7 @@ def detect(
         check_number("the seed", seed, 0)
         for name in models or ():
             args.check_name(name)
-    args.check_outputs({"--json": json_file}, "")
+    args.check_outputs({"--json": json_file})
     chosen = pick_device(device)
 
     from fate.runtime.bench import DEFAULT_MODELS, bench_detect, check_request, detect_table
@@ -396,7 +396,7 @@ def train(
         for name in models or ():
             args.check_name(name)
     args.check_inputs(dataset)
-    args.check_outputs({"--json": json_file}, dataset)
+    args.check_outputs({"--json": json_file}, datasets=(dataset,))
     chosen = pick_device(device)
 
     from fate.training.bench import bench_train

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -105,7 +106,8 @@ def densify(
         with args.bad_usage():
             if model is not None or labels is None or out is not None:
                 raise FateError("--check TRUTH goes with --labels DIR and without MODEL, DATASET and --out")
-        args.check_outputs({"--json": json_file}, labels or "")
+        read = [os.path.join(labels or "", part) for part in ("manifest.json", "labels", "predictions")]
+        args.check_outputs({"--json": json_file}, *read, datasets=(check,))
         _check(check, labels or "", hz, split, kind, json_file)
         return
     with args.bad_usage():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -126,7 +127,9 @@ def evaluate(
             raise FateError(f"--score {score} was given; expected product or class")
         if max_overlap is not None and not 0 <= max_overlap <= 1:
             raise FateError(f"--max-overlap {max_overlap:g} was given; expected an IoU from 0 to 1")
-    args.check_outputs({"--json": json_file}, what)
+    args.check_outputs({"--json": json_file}, what, images, datasets=(dataset,))
+    for file in Path(predictions).glob("*hz*.npz") if predictions is not None else ():
+        args.refuse_file_of_dataset("--predictions", file, dataset, (".npz",))
     is_model = means_a_model(what)
     if is_model:
         find_weights(what)

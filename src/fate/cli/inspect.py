@@ -45,7 +45,7 @@ def inspect(
     chosen = args.choice("--split", split, ("train", "val", "test"))
     options = args.open_options(sensor, None, None, None, False, drop, sort, no_cache)
     args.check_inputs(dataset)
-    args.check_outputs({"--report": report, "--json": json_file}, dataset)
+    args.check_outputs({"--report": report, "--json": json_file}, datasets=(dataset,))
 
     from fate.data.inspection import inspect as look
 

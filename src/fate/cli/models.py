@@ -33,7 +33,7 @@ def models(
 ) -> None:
     size = args.parse_sensor(sensor)
     names = args.parse_classes(classes)
-    args.check_outputs({"--json": json_file}, "")
+    args.check_outputs({"--json": json_file})
 
     from fate.runtime.loading import DEFAULT_DETECTOR, bundled_weights
 

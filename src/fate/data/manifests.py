@@ -10,6 +10,7 @@ from fate.data.layout import SPLITS
 from fate.data.listing import FORMAT, MANIFEST, SCHEMA
 from fate.errors import FormatError
 from fate.files import MissingFileError, read_bytes
+from fate.json_files import parse_json
 from fate.whole_files import write_whole
 
 SIMULATED = FORMAT
@@ -53,13 +54,10 @@ def _read(path: Path) -> Found | None:
     known = next((name for name in SCHEMAS if name.encode() in data), None)
     if known is None:  # others call their files so too
         return None
-    try:
-        document = json.loads(data)
-        if not isinstance(document, dict) or document.get("format") != known:
-            return None
-        schema = document["schema"]
-    except (ValueError, LookupError, RecursionError) as error:
-        raise _damaged(path, error) from error
+    document = parse_json(data, f"{path}: is damaged", "the manifest of a dataset that FATE made; make it again")
+    if not isinstance(document, dict) or document.get("format") != known:
+        return None
+    schema = document.get("schema")
     if schema != SCHEMAS[known]:
         raise FormatError(
             f"{path}: has schema {schema!r}, and {SCHEMAS[known]} is known; update FATE, or make it again"

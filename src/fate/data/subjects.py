@@ -104,6 +104,22 @@ def find_subjects(
     return tuple(Subject(files, mapped, options, draft.sensor) for files in draft.files)
 
 
+def holds_file(dataset: str | os.PathLike[str], file: Path) -> bool:
+    """Whether a file is the manifest, a recording, or labels of a dataset, so that no output may replace it.
+
+    Args:
+        dataset: as of :func:`find_subjects`.
+        file: its real path, without links.
+    """
+    place = Path(os.path.realpath(dataset))
+    folder = place if place.is_dir() else place.parent
+    if file in (place, folder / MANIFEST):
+        return True
+    entries = [subject.entry for subject in find_subjects(dataset, None, {})]
+    listed = {os.path.realpath(each) for entry in entries for each in (entry.events, entry.labels, entry.truth) if each}
+    return any(str(each) in listed for each in (file, *file.parents))  # labels may be a folder of text files
+
+
 def _draft(place: Path, split: str | None) -> Draft:
     described = own.yaml_of(place)
     if described is not None:

@@ -200,10 +200,14 @@ class _Finisher:
             rates: that labels are made for.
             new: what was seen now, beside what was kept before.
         """
-        seen = self.store.predictions(recording.name, step_us)
-        predictions = Labels.concatenate([part for part in (seen, new) if part is not None])
-        if new is not None:
-            write_in_folder(prediction_file(self.store.root, recording.name, step_us), predictions)
+        predictions = (
+            self.store.predictions(recording.name, step_us)
+            if new is None
+            else self.store.add_predictions(recording.name, step_us, new)
+        )
+        if predictions is None:
+            file = prediction_file(self.store.root, recording.name, step_us)
+            raise FateError(f"{file}: is gone since this run began; run fate densify again")
         written = {}
         for hz in rates:
             labels = self._labels(recording, predictions, hz)

@@ -19,10 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fate.errors import FateError, FormatError
+import numpy as np
+
+from fate.errors import FateError, FormatError, warn
 from fate.events.label_files import read_labels, write_labels
-from fate.events.labels import Labels
+from fate.events.labels import COLUMNS, Labels
 from fate.json_files import finite_number, list_of, names_of, object_of, read_json, whole_number
+from fate.processes import short_folder_lock
 from fate.whole_files import write_whole
 
 FORMAT, VERSION = "fate-dense-labels", 1
@@ -87,6 +90,29 @@ class DenseLabels:
         file = prediction_file(self.root, recording, step_us)
         return read_labels(file) if file.is_file() else None
 
+    def add_predictions(self, recording: str, step_us: int, new: Labels) -> Labels:
+        """Keep what the detector saw now beside what was kept before, and return both.
+
+        Another process may have kept predictions at the same times meanwhile; the new ones replace these.
+
+        Args:
+            recording: its name in the dataset.
+            step_us: of the streams, in µs.
+            new: predictions at the times of some of these streams.
+        """
+        with short_folder_lock(self.root):  # without locks a second process may lose predictions, which are made again
+            seen = self.predictions(recording, step_us)
+            both = new if seen is None else Labels.concatenate([_without(seen, new), new])
+            write_in_folder(prediction_file(self.root, recording, step_us), both)
+        return both
+
+
+def _without(seen: Labels, new: Labels) -> Labels:
+    """Labels at the times that other labels do not have."""
+    kept = ~np.isin(seen.labelled_us, new.labelled_us)
+    columns = {name: getattr(seen, name)[~np.isin(seen.t_us, new.labelled_us)] for name in COLUMNS}
+    return Labels.from_unsorted(columns, labelled_us=seen.labelled_us[kept], classes=seen.classes, sensor=seen.sensor)
+
 
 def open_dense_labels(path: str | os.PathLike[str]) -> DenseLabels:
     """Open a folder that ``fate densify`` has written."""
@@ -107,8 +133,20 @@ def begin_dense_labels(path: str | os.PathLike[str], facts: Mapping[str, Any], r
     """
     root = Path(path)
     given = json.loads(json.dumps(facts))  # as it will be read back: lists for tuples
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FateError(f"{root}: cannot be made ({error.strerror}); give a folder for dense labels") from None
+    with short_folder_lock(root) as locked:
+        if not locked:
+            warn(f"{root}: this disk cannot be locked; start one run at a time on it")
+        return DenseLabels(root, _join_manifest(root, given, rates))
+
+
+def _join_manifest(root: Path, given: Mapping[str, Any], rates: Iterable[float]) -> dict[str, Any]:
+    """Compare the manifest with what is given, add the rates, and write it if it changed."""
     there = _read_manifest(root / "manifest.json")
-    if there is None and root.is_dir() and any(root.iterdir()):
+    if there is None and any(each.name != ".lock" for each in root.iterdir()):
         raise FateError(f"{root}: holds files and no manifest.json; give a new or empty folder for dense labels")
     for part in SAME:
         differs = None if there is None else difference(there[part], given[part], part)
@@ -116,14 +154,10 @@ def begin_dense_labels(path: str | os.PathLike[str], facts: Mapping[str, Any], r
             raise FateError(f"{root}: was begun with other settings: {differs}; give another folder, or the same ones")
     all_rates = sorted({float(hz) for hz in [*(there or {}).get("rates", ()), *rates]})
     manifest = {"format": FORMAT, "version": VERSION, **given, **(there or {}), "rates": all_rates}
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FateError(f"{root}: cannot be made ({error.strerror}); give a folder for dense labels") from None
     if manifest != there:
         text = json.dumps(manifest, indent=1, ensure_ascii=False)
         write_whole(root / "manifest.json", text.encode("utf-8", "backslashreplace"))
-    return DenseLabels(root, manifest)
+    return manifest
 
 
 def difference(there: Any, here: Any, name: str) -> str | None:

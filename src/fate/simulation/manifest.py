@@ -11,15 +11,16 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fate import __version__
-from fate.errors import FormatError
+from fate.errors import FateError, FormatError
 from fate.files import MissingFileError, read_bytes
+from fate.json_files import finite_number, list_of, names_of, object_of, parse_json, whole_number
 from fate.simulation.catalogue import SPLITS, Split
-from fate.simulation.request import Request
+from fate.simulation.request import Request, check_seconds
 from fate.whole_files import write_whole
 
 FILE_NAME = "manifest.json"
@@ -151,38 +152,120 @@ def load_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
         data = read_bytes(path, "the manifest of a simulated dataset")
     except MissingFileError:
         return None
+    document = parse_json(data, str(path), "the manifest of a simulated dataset; get it again, or give another folder")
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise FormatError(f"{path}: is not the manifest of a simulated dataset; give another folder")
+    schema = document.get("schema")
+    if schema != SCHEMA:
+        raise FormatError(f"{path}: has schema {schema!r:.40}; this FATE knows {SCHEMA}; update FATE")
     try:
-        document = json.loads(data)
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise FormatError(f"{path}: is not the manifest of a simulated dataset; give another folder")
-        if document["schema"] != SCHEMA:
-            raise FormatError(f"{path}: has schema {document['schema']}; this FATE knows {SCHEMA}; update FATE")
         return _from_dict(document)
-    except FormatError:
-        raise
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise FormatError(
-            f"{path}: is damaged ({type(error).__name__}: {error}); get it again, or give another folder"
-        ) from error
+    except FateError as error:
+        raise FormatError(f"{path}: is damaged: {error}; get it again, or give another folder") from None
 
 
 def _from_dict(document: dict[str, Any]) -> Manifest:
-    arguments = document["arguments"]
-    size = document["sensor"]
+    """Check every value that is used later, so that a damaged manifest is refused here and nowhere else."""
+    arguments = _values(Request, document.get("arguments"), "arguments")
+    shares = tuple(list_of(arguments.get("shares"), "arguments.shares"))
+    classes = names_of(document.get("classes"), "classes")
+    recordings = [
+        _recording(entry, f"recordings[{number}]")
+        for number, entry in enumerate(list_of(document.get("recordings"), "recordings"))
+    ]
+    if len({entry.index for entry in recordings}) < len(recordings):
+        raise FormatError("recordings has two entries of one index; expected each once")
+    previews = object_of(document.get("previews"), "previews").items()
     return Manifest(
-        Request(**{**arguments, "shares": tuple(arguments["shares"])}),
-        tuple(document["classes"]),
-        None if size is None else (int(size["height"]), int(size["width"])),
-        document["camera"],
-        tuple(
-            RecordingEntry(**{**entry, "files": {name: FileEntry(**file) for name, file in entry["files"].items()}})
-            for entry in document["recordings"]
-        ),
-        {
-            split: PreviewEntry(FileEntry(**preview["file"]), tuple(preview["of"]))
-            for split, preview in document["previews"].items()
-        },
+        Request(**{**arguments, "shares": shares}),
+        classes,
+        _sensor(document.get("sensor")),
+        object_of(document.get("camera"), "camera"),
+        tuple(recordings),
+        {_split(split, "a preview"): _preview(preview, f"previews.{split:.40}") for split, preview in previews},
     )
+
+
+def _recording(value: object, where: str) -> RecordingEntry:
+    entry = _values(RecordingEntry, value, where)
+
+    def whole(name: str, low: int = 0) -> int:
+        return whole_number(entry.get(name), f"{where}.{name}", low, 2**63 - 1)
+
+    at_rest = entry.get("at_rest", False)
+    if not isinstance(at_rest, bool):
+        raise FormatError(f"{where}.at_rest is {at_rest!r:.40}; expected true or false")
+    files = object_of(entry.get("files"), f"{where}.files").items()
+    return RecordingEntry(
+        whole("index"),
+        _text(entry.get("name"), f"{where}.name"),
+        _split(entry.get("split"), where),
+        whole("seed"),
+        check_seconds(finite_number(entry.get("seconds"), f"{where}.seconds")),
+        _text(entry.get("device"), f"{where}.device"),
+        _text(entry.get("fate"), f"{where}.fate"),
+        whole("label_hz", 1),
+        whole("events"),
+        whole("on_events"),
+        _counts(entry.get("boxes"), f"{where}.boxes"),
+        _counts(entry.get("truth_boxes"), f"{where}.truth_boxes"),
+        object_of(entry.get("camera"), f"{where}.camera"),
+        {_inside(name, where): _file(file, f"{where}.files") for name, file in files},
+        at_rest,
+    )
+
+
+def _preview(value: object, where: str) -> PreviewEntry:
+    preview = _values(PreviewEntry, value, where)
+    return PreviewEntry(_file(preview.get("file"), f"{where}.file"), names_of(preview.get("of"), f"{where}.of"))
+
+
+def _file(value: object, where: str) -> FileEntry:
+    file = _values(FileEntry, value, where)
+    size = whole_number(file.get("bytes"), f"{where}: bytes", 0, 2**63 - 1)
+    return FileEntry(size, _text(file.get("sha256"), f"{where}: sha256"))
+
+
+def _values(kind: type, value: object, where: str) -> dict[str, Any]:
+    """An object whose names are fields of a dataclass; other names are refused."""
+    found, known = object_of(value, where), {each.name for each in fields(kind)}
+    unknown = next((name for name in found if name not in known), None)
+    if unknown is not None:
+        raise FormatError(f"{where} has {unknown!r:.40}; expected only {', '.join(sorted(known))}")
+    return found
+
+
+def _counts(value: object, where: str) -> dict[str, int]:
+    counts = object_of(value, where).items()
+    return {name: whole_number(count, f"{where}: {name:.40}", 0, 2**63 - 1) for name, count in counts}
+
+
+def _sensor(value: object) -> tuple[int, int] | None:
+    if value is None:  # no recording is finished
+        return None
+    size = object_of(value, "sensor")
+    height, width = (whole_number(size.get(side), f"sensor.{side}", 1, 65_536) for side in ("height", "width"))
+    return height, width
+
+
+def _split(value: object, where: str) -> Split:
+    split = next((each for each in SPLITS if each == value), None)
+    if split is None:
+        raise FormatError(f"{where} is of the split {value!r:.40}; expected one of {', '.join(SPLITS)}")
+    return split
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        raise FormatError(f"{where} is {value!r:.40}; expected a text")
+    return value
+
+
+def _inside(name: str, where: str) -> str:
+    path = PurePosixPath(name)
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise FormatError(f"{where} lists the file {name!r:.40}; expected a path inside the dataset")
+    return name
 
 
 def _summed(classes: tuple[str, ...], counts: Iterable[dict[str, int]]) -> dict[str, int]:
