@@ -20,6 +20,7 @@ from fate.evaluation.predictions import (
 )
 from fate.events.label_prophesee import encode
 from fate.events.labels import Labels
+from tests.damage import replace_member
 
 CLASSES = ("car", "pedestrian")
 
@@ -93,6 +94,28 @@ def test_a_damaged_file_is_refused_in_one_sentence(tmp_path: Path, tables: dict[
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("member", ["format", "facts", "recordings", "rows", "x1", "labelled_us", "classes", "sensor"])
+def test_a_member_that_is_no_array_is_refused_with_its_name(
+    tmp_path: Path, tables: dict[str, Labels], member: str
+) -> None:
+    path = tmp_path / "p.npz"
+    write_predictions(path, tables)
+    replace_member(path, f"{member}.npy", b"xx")
+    with pytest.raises(FateError, match=member) as error:
+        read_predictions(path)
+    assert str(error.value).startswith(str(path))
+
+
+@pytest.mark.parametrize("member", ["classes", "sensor"])
+def test_a_single_value_in_place_of_a_list_is_refused(tmp_path: Path, tables: dict[str, Labels], member: str) -> None:
+    path = tmp_path / "p.npz"
+    write_predictions(path, tables)
+    arrays = dict(np.load(path))
+    np.savez(path, **{**arrays, member: np.array(3)})
+    with pytest.raises(FateError, match=member):
+        read_predictions(path)
+
+
 def test_any_changed_byte_is_refused_or_harmless(tmp_path: Path, tables: dict[str, Labels]) -> None:
     path = tmp_path / "p.npz"
     write_predictions(path, tables)
@@ -146,6 +169,10 @@ def test_an_archive_of_prophesee_arrays_is_read_as_labels_or_as_it_is(tmp_path: 
     assert truth["one"].dtype.names[0] == "t"
     with pytest.raises(FateError, match="no such file"):
         read_box_archive(tmp_path / "b.npz")
+    whole = (tmp_path / "a.npz").read_bytes()
+    replace_member(tmp_path / "a.npz", "one|gt.npy", whole)
+    with pytest.raises(FateError, match=r"one\|gt"):
+        read_box_archive(tmp_path / "a.npz")
     np.savez(tmp_path / "c.npz", x=np.zeros(3))
     with pytest.raises(FateError, match=r"\|gt"):
         read_box_archive(tmp_path / "c.npz")
