@@ -25,6 +25,7 @@ from fate.formats import index as index_module
 from fate.formats import source as source_module
 from fate.formats.saving import BY_SUFFIX, WRITERS
 from tests.conftest import event_lists, make_events
+from tests.damage import replace_member
 
 SUFFIX = {name: suffix for suffix, name in reversed(BY_SUFFIX.items())} | {"evt2": ".raw", "evt21": ".raw"}
 FORMATS = sorted(WRITERS)
@@ -412,6 +413,35 @@ def test_an_index_of_other_types_is_built_again(tmp_path: Path) -> None:
     changed["first"] = changed["first"].astype(np.float32)
     np.savez(stored, **changed)
     assert open_recording(path).read() == events
+
+
+@pytest.mark.parametrize("member", ["positions", "states", "first", "t_min", "t_max", "meta"])
+def test_an_index_with_a_member_that_is_no_array_is_built_again(tmp_path: Path, member: str) -> None:
+    path, events = big(tmp_path)
+    open_recording(path).index()
+    (stored,) = index_module.cache_folder().iterdir()
+    replace_member(stored, f"{member}.npy", b"xx")
+    assert open_recording(path).read() == events
+
+
+@pytest.mark.parametrize("member", ["positions", "first", "t_min", "t_max", "meta"])
+def test_an_index_with_edited_values_is_built_again(tmp_path: Path, member: str) -> None:
+    path, events = big(tmp_path)
+    whole = open_recording(path).index()
+    (stored,) = index_module.cache_folder().iterdir()
+    with np.load(stored) as arrays:
+        changed = {name: arrays[name] for name in arrays}
+    if member == "meta":
+        changed["meta"] = np.array(str(changed["meta"]).replace('"bytes_consumed": ', '"bytes_consumed": 1'))
+    else:
+        changed[member] = changed[member] + 7
+    np.savez(stored, **changed)
+    with open_recording(path) as recording:
+        again = recording.index()
+        assert recording.read(1000, 900_000) == events.between(1000, 900_000)
+    assert again.bytes_consumed == whole.bytes_consumed
+    np.testing.assert_array_equal(again.t_min, whole.t_min)
+    np.testing.assert_array_equal(again.first, whole.first)
 
 
 def test_a_file_replaced_by_one_of_the_same_size_and_time_is_indexed_again(tmp_path: Path) -> None:
