@@ -23,6 +23,7 @@ from fate.formats import arrays as arrays_module
 from fate.formats import hdf5_layout
 from fate.formats import index as index_module
 from fate.formats import source as source_module
+from fate.formats.converting import convert
 from fate.formats.saving import BY_SUFFIX, WRITERS
 from tests.conftest import event_lists, make_events
 from tests.damage import replace_member
@@ -558,3 +559,9 @@ def test_recordings_can_be_sent_to_other_processes(tmp_path: Path) -> None:
     events = make_events(100)
     recording = open_recording(saved(tmp_path, events, "evt3"), sensor=(100, 100))
     assert pickle.loads(pickle.dumps(recording)).read() == recording.read()
+
+
+def test_a_copy_without_a_name_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path, make_events(10), "evt3")
+    with pytest.raises(FateError, match="empty"):
+        convert(path, "", output_format="csv")
