@@ -122,6 +122,7 @@ def _run() -> tuple[int, str]:
         if VERBOSITY.verbose:
             traceback.print_exc()
         print(f"error: {with_options(str(error))}", file=sys.stderr)
+        finish_output()  # if standard output is full, this error says so already or comes first
         return 1, ""
     except OSError as error:
         failure = output_failure(error)
