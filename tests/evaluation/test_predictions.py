@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from fate import FateError, write_labels
+from fate.evaluation import predictions as predictions_module
 from fate.evaluation.predictions import (
     Predictions,
     fit_predictions,
@@ -313,3 +315,19 @@ def test_predictions_that_do_not_fit_at_all_are_refused() -> None:
         fit_predictions({"a": some_labels(1)}, {"a": (10**12, 2 * 10**12)})
     with pytest.raises(FateError, match="twice"):
         fit_predictions({"x/a": some_labels(1), "y/a": some_labels(2)}, {"z/a": None})
+
+
+def test_a_folder_that_cannot_be_listed_is_refused(
+    tmp_path: Path, lock_folder: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write_labels(tmp_path / name / "drive.npz", some_labels(1))
+    assert sorted(read_predictions(tmp_path)) == ["a/drive", "b/drive"]
+    monkeypatch.setattr(predictions_module, "MAX_ENTRIES", 3)
+    with pytest.raises(FateError, match="more than 3 files"):
+        read_predictions(tmp_path)
+    monkeypatch.setattr(predictions_module, "MAX_ENTRIES", 4)
+    lock_folder(tmp_path / "b")
+    with pytest.raises(FateError, match="b: .*[Pp]ermission denied"):
+        read_predictions(tmp_path)
