@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +81,24 @@ def event_lists(
             y.append(row)
             p.append(polarity)
     return Events(t, x, y, p, Sensor(height, width))
+
+
+@pytest.fixture
+def lock_folder(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Make a folder one that may not be read, also for a user who may read everything."""
+
+    def lock(folder: Path) -> None:
+        for name in ("scandir", "listdir", "stat"):
+            monkeypatch.setattr(os, name, _refusing(getattr(os, name), folder, itself=name != "stat"))
+
+    return lock
+
+
+def _refusing(function: Callable[..., Any], folder: Path, itself: bool) -> Callable[..., Any]:
+    def refuse(path: Any = ".", *rest: Any, **more: Any) -> Any:
+        given = os.fspath(path) if isinstance(path, str | Path) else ""
+        if given.startswith(f"{folder}{os.sep}") or (itself and given == str(folder)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), given)
+        return function(path, *rest, **more)
+
+    return refuse

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,16 @@ POOL: tuple[Any, ...] = (
     "car", "../..", "/etc/passwd", "\ud800", "a\x00b", "1", [], {}, [None], [[]], {"a": 1}, [1, 2, 3, 4], [[1, 2], [3]],
     {"0": []},
 )  # fmt: skip
+
+
+def replace_member(archive: Path, member: str, data: bytes) -> None:
+    """Put other bytes into a member of a zip archive, with the right checksum."""
+    with zipfile.ZipFile(archive) as old:
+        members = {name: old.read(name) for name in old.namelist()}
+    assert member in members
+    with zipfile.ZipFile(archive, "w") as new:
+        for name, content in {**members, member: data}.items():
+            new.writestr(name, content)
 
 
 def nested(depth: int) -> Any:

@@ -214,3 +214,9 @@ def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "replace", renamed)
     write_whole(tmp_path / "out", b"12345")
     assert steps == ["file of 5", "rename", "folder"]
+
+
+def test_an_empty_name_is_refused() -> None:
+    for text in (True, False):
+        with pytest.raises(FateError, match="empty"):
+            find_target("", text=text)

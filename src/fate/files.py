@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from os import PathLike
 
@@ -76,6 +78,54 @@ def read_text(path: str | PathLike[str], expected: str = "a text file", limit: i
         raise FateError(
             f"{os.fspath(path)}: is not UTF-8 at byte {error.start}; expected {expected}; save it as UTF-8"
         ) from None
+
+
+@contextmanager
+def readable_folders(expected: str) -> Iterator[None]:
+    """Turn a folder that may not be read into one sentence that names it; also used as a decorator.
+
+    Args:
+        expected: what is looked for in the folders, for the error, such as "recordings".
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise _unreadable(os.fsdecode(error.filename), error, expected) from None
+
+
+def walk_folders(
+    root: str | PathLike[str], expected: str, *, limit: int, follow_links: bool = False
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """List a folder and all folders below it like ``os.walk``, but leave out nothing silently.
+
+    A folder that may not be read is refused, and so are more than ``limit`` files and folders: a folder such as ``/``
+    was then given by mistake, and listing it takes minutes.
+
+    Args:
+        root: the folder.
+        expected: what is looked for, for the errors, such as "recordings".
+        limit: the largest number of files and folders together.
+        follow_links: whether links to folders are followed.
+
+    Yields:
+        A folder, the names of its folders (remove those that should not be listed), and the names of its files.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    count = 0
+    with readable_folders(expected):
+        for folder, folders, files in os.walk(root, onerror=refuse, followlinks=follow_links):
+            count += len(folders) + len(files)
+            if count > limit:
+                raise FateError(
+                    f"{os.fspath(root)}: has more than {limit} files and folders; expected a folder of {expected}; give"
+                    " a folder with fewer of them"
+                )
+            yield folder, folders, files
 
 
 def _unreadable(path: str | PathLike[str], error: Exception, expected: str) -> FateError:

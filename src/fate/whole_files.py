@@ -79,6 +79,8 @@ def find_target(path: str | os.PathLike[str], *, text: bool = False, seeks: bool
         seeks: whether the writer goes back in the file, which devices and pipes do not allow.
     """
     name = os.fspath(path)
+    if not name:
+        raise FateError("'': the name of the output is empty; give the name of a file")
     if isinstance(path, str) and path == STANDARD_OUTPUT:
         if not text:
             raise FateError("-: this output is binary and does not go to standard output; give the name of a file")

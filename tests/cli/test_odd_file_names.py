@@ -30,3 +30,13 @@ def test_report_and_boxes_are_written(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "j.json").read_bytes())["recording"] == "bad\\xff.npz"
     assert "bad\\xff.npz" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(os.name != "posix" or sys.platform == "darwin", reason="names of any bytes are there on Linux")
+def test_a_dataset_is_inspected_with_a_page(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    write_events(tmp_path / "data" / os.fsdecode(b"bad\xff.npz"), drive(0)[0])
+    words = ["inspect", str(tmp_path / "data"), "--windows", "2", "--report", str(tmp_path / "r.html")]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "bad\\xff" in (tmp_path / "r.html").read_text(encoding="utf-8")

@@ -114,3 +114,20 @@ def test_files_are_written_before_words_that_cannot_be_printed(place: Path, tmp_
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode != 0
     assert json.loads((tmp_path / "a.json").read_text())["frames"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_full_standard_output_is_one_error(place: Path) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "fate.cli", "info", str(place / "drive.npz"), "--json", "-"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("error")]
+    assert "standard output" in error
+
+
+def test_a_reader_of_standard_input_says_that_it_waits_before_bytes_come(place: Path) -> None:
+    words = ["detect", "-", "--sensor", "64x48", "--model", str(place / "nano.safetensors"), "--jsonl", "-"]
+    done = CliRunner().invoke(app, words, input=b"")
+    assert isinstance(done.exception, FateError)
+    assert "waiting for events from standard input" in done.stderr

@@ -227,3 +227,16 @@ def test_shell_completion_knows_the_names_of_detectors_without_torch() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, **completing}
     )
     assert done.stdout.split() == ["fate-s-nano", "fate-s-tiny"], done.stderr
+
+
+def test_a_place_that_may_not_be_used_is_one_sentence(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\nfrom fate.cli.main import main\n"
+        "def refuse(*_): raise PermissionError(13, 'Permission denied', 'locked/drive.raw')\n"
+        "os.path.lexists = refuse\nsys.argv = ['fate', 'inspect', 'locked']\nmain()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 1
+    (error,) = done.stderr.splitlines()
+    assert error.startswith("error: locked/drive.raw")
+    assert "Permission denied" in error

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fate import FateError, Labels, open_recording, read_labels, write_events, write_labels
+from fate.data import layout as layout_module
 from fate.data.layout import find_recordings
+from fate.data.rvt_sequences import find_sequences
 from tests.conftest import make_events
 
 EVENTS = make_events(50)
@@ -118,4 +121,40 @@ def test_nothing_to_find_gets_a_sentence(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "train")
     put(tmp_path / "x" / "event_representations_v2" / "histogram" / "event_representations.h5")
     with pytest.raises(FateError, match="preprocessed histograms and no events"):
+        find_recordings(tmp_path)
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, lock_folder: Callable[[Path], None]) -> None:
+    put(tmp_path / "open" / "drive_1_td.dat")
+    put(tmp_path / "locked" / "drive_2_td.dat")
+    put(tmp_path / ".hidden" / "drive_3_td.dat")
+    lock_folder(tmp_path / ".hidden")
+    assert [entry.name for entry in find_recordings(tmp_path).entries] == ["locked/drive_2", "open/drive_1"]
+    lock_folder(tmp_path / "locked")
+    with pytest.raises(FateError, match="locked.*[Pp]ermission denied"):
+        find_recordings(tmp_path)
+
+
+def test_labels_that_may_not_be_looked_for_are_named(tmp_path: Path, lock_folder: Callable[[Path], None]) -> None:
+    put(tmp_path / "train" / "drive_1_td.dat")
+    (tmp_path / "labels").mkdir()
+    lock_folder(tmp_path / "labels")
+    with pytest.raises(FateError, match="labels.*[Pp]ermission denied"):
+        find_recordings(tmp_path / "train")
+
+
+def test_sequences_that_may_not_be_read_are_named(tmp_path: Path, lock_folder: Callable[[Path], None]) -> None:
+    (tmp_path / "train" / "drive_1").mkdir(parents=True)
+    lock_folder(tmp_path / "train")
+    with pytest.raises(FateError, match="train.*[Pp]ermission denied"):
+        find_sequences(tmp_path, None, None)
+
+
+def test_a_folder_with_very_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        put(tmp_path / f"part_{number}" / "drive_td.dat")
+    monkeypatch.setattr(layout_module, "MAX_ENTRIES", 12)
+    assert len(find_recordings(tmp_path).entries) == 6
+    monkeypatch.setattr(layout_module, "MAX_ENTRIES", 11)
+    with pytest.raises(FateError, match="more than 11 files"):
         find_recordings(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from fate import FateError, write_labels
+from fate.evaluation import predictions as predictions_module
 from fate.evaluation.predictions import (
     Predictions,
     fit_predictions,
@@ -20,6 +22,7 @@ from fate.evaluation.predictions import (
 )
 from fate.events.label_prophesee import encode
 from fate.events.labels import Labels
+from tests.damage import replace_member
 
 CLASSES = ("car", "pedestrian")
 
@@ -93,6 +96,28 @@ def test_a_damaged_file_is_refused_in_one_sentence(tmp_path: Path, tables: dict[
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("member", ["format", "facts", "recordings", "rows", "x1", "labelled_us", "classes", "sensor"])
+def test_a_member_that_is_no_array_is_refused_with_its_name(
+    tmp_path: Path, tables: dict[str, Labels], member: str
+) -> None:
+    path = tmp_path / "p.npz"
+    write_predictions(path, tables)
+    replace_member(path, f"{member}.npy", b"xx")
+    with pytest.raises(FateError, match=member) as error:
+        read_predictions(path)
+    assert str(error.value).startswith(str(path))
+
+
+@pytest.mark.parametrize("member", ["classes", "sensor"])
+def test_a_single_value_in_place_of_a_list_is_refused(tmp_path: Path, tables: dict[str, Labels], member: str) -> None:
+    path = tmp_path / "p.npz"
+    write_predictions(path, tables)
+    arrays = dict(np.load(path))
+    np.savez(path, **{**arrays, member: np.array(3)})
+    with pytest.raises(FateError, match=member):
+        read_predictions(path)
+
+
 def test_any_changed_byte_is_refused_or_harmless(tmp_path: Path, tables: dict[str, Labels]) -> None:
     path = tmp_path / "p.npz"
     write_predictions(path, tables)
@@ -146,6 +171,10 @@ def test_an_archive_of_prophesee_arrays_is_read_as_labels_or_as_it_is(tmp_path: 
     assert truth["one"].dtype.names[0] == "t"
     with pytest.raises(FateError, match="no such file"):
         read_box_archive(tmp_path / "b.npz")
+    whole = (tmp_path / "a.npz").read_bytes()
+    replace_member(tmp_path / "a.npz", "one|gt.npy", whole)
+    with pytest.raises(FateError, match=r"one\|gt"):
+        read_box_archive(tmp_path / "a.npz")
     np.savez(tmp_path / "c.npz", x=np.zeros(3))
     with pytest.raises(FateError, match=r"\|gt"):
         read_box_archive(tmp_path / "c.npz")
@@ -286,3 +315,19 @@ def test_predictions_that_do_not_fit_at_all_are_refused() -> None:
         fit_predictions({"a": some_labels(1)}, {"a": (10**12, 2 * 10**12)})
     with pytest.raises(FateError, match="twice"):
         fit_predictions({"x/a": some_labels(1), "y/a": some_labels(2)}, {"z/a": None})
+
+
+def test_a_folder_that_cannot_be_listed_is_refused(
+    tmp_path: Path, lock_folder: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write_labels(tmp_path / name / "drive.npz", some_labels(1))
+    assert sorted(read_predictions(tmp_path)) == ["a/drive", "b/drive"]
+    monkeypatch.setattr(predictions_module, "MAX_ENTRIES", 3)
+    with pytest.raises(FateError, match="more than 3 files"):
+        read_predictions(tmp_path)
+    monkeypatch.setattr(predictions_module, "MAX_ENTRIES", 4)
+    lock_folder(tmp_path / "b")
+    with pytest.raises(FateError, match="b: .*[Pp]ermission denied"):
+        read_predictions(tmp_path)

@@ -20,6 +20,7 @@ from fate.evaluation.time_to_detection import (
 )
 from fate.events.labels import Labels
 from fate.simulation.recording_files import truth_bytes
+from tests.damage import replace_member
 
 CLASSES = ("car", "pedestrian")
 STEP = 5000
@@ -208,3 +209,7 @@ def test_the_truth_of_simulated_recordings_is_read_with_visible_shares(tmp_path:
     (tmp_path / "bad.npz").write_bytes(truth_bytes(truth.labels, truth.visible[:3]))
     with pytest.raises(FateError, match="visible shares"):
         read_dense_truth(tmp_path / "bad.npz")
+    (tmp_path / "nested.npz").write_bytes((tmp_path / "sim_truth.npz").read_bytes())
+    replace_member(tmp_path / "nested.npz", "visible.npy", (tmp_path / "plain.npz").read_bytes())
+    with pytest.raises(FateError, match="visible"):
+        read_dense_truth(tmp_path / "nested.npz")

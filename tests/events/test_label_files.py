@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from fate.errors import FateError, FateWarning, FormatError
 from fate.events.label_files import read_labels, write_labels
 from fate.events.labels import Labels
+from tests.damage import replace_member
 
 REAL = Path(__file__).parents[3] / "shared" / "realdata"
 NAMES = {"prophesee": "drive_bbox.npy", "coco": "drive.json", "yolo": "drive", "npz": "drive.npz"}
@@ -396,3 +397,14 @@ def test_real_1mpx_boxes_and_detections_are_written_back_as_the_same_bytes(tmp_p
         again = np.load(io.BytesIO((tmp_path / "b_bbox.npy").read_bytes()))
         assert again.dtype == table.dtype
         assert read_labels(tmp_path / "b_bbox.npy") == labels
+
+
+@pytest.mark.parametrize("member", ["x1", "classes", "sensor"])
+def test_a_label_file_with_a_member_that_is_no_array_is_refused_with_its_name(tmp_path: Path, member: str) -> None:
+    path = tmp_path / "drive.npz"
+    labels = Labels([1000], [1], [2], [8], [9], [0], classes=("car",), sensor=(240, 304))
+    write_labels(path, labels)
+    replace_member(path, f"{member}.npy", b"xx")
+    with pytest.raises(FateError, match=member) as error:
+        read_labels(path)
+    assert str(error.value).startswith(str(path))

@@ -23,8 +23,10 @@ from fate.formats import arrays as arrays_module
 from fate.formats import hdf5_layout
 from fate.formats import index as index_module
 from fate.formats import source as source_module
+from fate.formats.converting import convert
 from fate.formats.saving import BY_SUFFIX, WRITERS
 from tests.conftest import event_lists, make_events
+from tests.damage import replace_member
 
 SUFFIX = {name: suffix for suffix, name in reversed(BY_SUFFIX.items())} | {"evt2": ".raw", "evt21": ".raw"}
 FORMATS = sorted(WRITERS)
@@ -414,6 +416,35 @@ def test_an_index_of_other_types_is_built_again(tmp_path: Path) -> None:
     assert open_recording(path).read() == events
 
 
+@pytest.mark.parametrize("member", ["positions", "states", "first", "t_min", "t_max", "meta"])
+def test_an_index_with_a_member_that_is_no_array_is_built_again(tmp_path: Path, member: str) -> None:
+    path, events = big(tmp_path)
+    open_recording(path).index()
+    (stored,) = index_module.cache_folder().iterdir()
+    replace_member(stored, f"{member}.npy", b"xx")
+    assert open_recording(path).read() == events
+
+
+@pytest.mark.parametrize("member", ["positions", "first", "t_min", "t_max", "meta"])
+def test_an_index_with_edited_values_is_built_again(tmp_path: Path, member: str) -> None:
+    path, events = big(tmp_path)
+    whole = open_recording(path).index()
+    (stored,) = index_module.cache_folder().iterdir()
+    with np.load(stored) as arrays:
+        changed = {name: arrays[name] for name in arrays}
+    if member == "meta":
+        changed["meta"] = np.array(str(changed["meta"]).replace('"bytes_consumed": ', '"bytes_consumed": 1'))
+    else:
+        changed[member] = changed[member] + 7
+    np.savez(stored, **changed)
+    with open_recording(path) as recording:
+        again = recording.index()
+        assert recording.read(1000, 900_000) == events.between(1000, 900_000)
+    assert again.bytes_consumed == whole.bytes_consumed
+    np.testing.assert_array_equal(again.t_min, whole.t_min)
+    np.testing.assert_array_equal(again.first, whole.first)
+
+
 def test_a_file_replaced_by_one_of_the_same_size_and_time_is_indexed_again(tmp_path: Path) -> None:
     path, events = big(tmp_path)
     open_recording(path).index()
@@ -528,3 +559,9 @@ def test_recordings_can_be_sent_to_other_processes(tmp_path: Path) -> None:
     events = make_events(100)
     recording = open_recording(saved(tmp_path, events, "evt3"), sensor=(100, 100))
     assert pickle.loads(pickle.dumps(recording)).read() == recording.read()
+
+
+def test_a_copy_without_a_name_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path, make_events(10), "evt3")
+    with pytest.raises(FateError, match="empty"):
+        convert(path, "", output_format="csv")

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from fate import FateError
-from fate.view.page import Cell, Page, log_axis, plot
+from fate.view.page import Cell, Page, log_axis, plot, write_figure
 
 VOID = {"meta", "img", "br"}
 
@@ -95,3 +95,17 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_captions_must_match() -> None:
     with pytest.raises(FateError, match="1 captions were given for 0 pictures"):
         Page("x").pictures([], ["a"])
+
+
+def test_names_in_plots_that_are_not_utf8_are_drawn_with_escapes(tmp_path: Path) -> None:
+    figure, axes = plot()
+    axes.plot([1, 2], [1, 2], label="bad\udcff")
+    axes.set_title("bad\udcff")
+    figure.suptitle("bad\udcff")
+    axes.legend()
+    page = Page("plots")
+    page.plots([figure], ["bad\udcff"])
+    assert axes.get_title() == "bad\\xff"
+    write_figure(figure, tmp_path / "plot.png", 80)
+    with Image.open(tmp_path / "plot.png") as image:
+        assert image.width > 100

@@ -297,7 +297,7 @@ def check_inputs(*files: str | os.PathLike[str] | None) -> None:
     """Refuse files and folders that are not there, before torch is loaded and before any work."""
     for file in files:
         if file is not None and not os.path.lexists(file):
-            raise FateError(f"{os.fspath(file)}: no such file or folder; check the name")
+            raise FateError(f"{os.fspath(file) or '(empty name)'}: no such file or folder; check the name")
 
 
 def check_name(name: str) -> None:

@@ -200,9 +200,13 @@ def _live(
 
     with ExitStack() as closing, args.task_bar() as show:
         if show_live:
-            source = open_source(file, options["sensor"], options["format"])
             shown = "standard input" if file == "-" else file
-            note(f"waiting for events from {shown}; Ctrl-C stops, and the results so far are kept")
+            waiting = f"waiting for events from {shown}; Ctrl-C stops, and the results so far are kept"
+            if file == "-":  # opening it waits for the first bytes
+                note(waiting)
+            source = open_source(file, options["sensor"], options["format"])
+            if file != "-":
+                note(waiting)
         else:
             recording = closing.enter_context(args.opened(file, options))
             asked = (None if time is None else time.at(recording.start_us) for time in part)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
 import traceback
 import warnings
@@ -37,6 +38,7 @@ from fate.cli.rates import SeveralRates
 from fate.cli.terminal import VERBOSITY, finish_output, output_failure, prepare_streams
 from fate.cli.wording import with_options
 from fate.errors import FateError, FateWarning
+from fate.text import encodable
 
 app = typer.Typer(
     name="fate",
@@ -122,9 +124,14 @@ def _run() -> tuple[int, str]:
         if VERBOSITY.verbose:
             traceback.print_exc()
         print(f"error: {with_options(str(error))}", file=sys.stderr)
+        finish_output()  # if standard output is full, this error says so already or comes first
         return 1, ""
     except OSError as error:
         failure = output_failure(error)
+        if failure is None and isinstance(error, PermissionError) and error.filename is not None:
+            name = os.fsdecode(error.filename)
+            print(f"error: {encodable(name)}: cannot be used ({error.strerror}); check its rights", file=sys.stderr)
+            return 1, ""
         if failure is None:
             raise
         return 1, failure

@@ -26,6 +26,7 @@ import numpy as np
 
 from fate.errors import FateError
 from fate.events.label_npz import DAMAGE
+from fate.files import readable_folders, walk_folders
 
 SPLITS = {
     "train": "train",
@@ -41,6 +42,9 @@ SPLITS = {
 EVENT_SUFFIXES = (".dat", ".raw", ".hdf5", ".h5", ".aedat", ".aedat2", ".aedat4", ".es", ".bag", ".mcap", ".db3")
 #: Suffixes of files that may hold events or labels.
 TABLE_SUFFIXES = (".npy", ".npz", ".csv", ".txt")
+
+#: Files and folders of the largest dataset; labels as YOLO text have a file for each image.
+MAX_ENTRIES = 1_000_000
 
 _EVENT_ENDINGS = ("_td", "_cd", "_events")
 #: How label files are named after their recording, best first: hand-made or public labels before anything derived.
@@ -87,6 +91,7 @@ class Layout:
         return tuple(split for split in ("train", "val", "test") if split in found)
 
 
+@readable_folders("recordings")
 def find_recordings(path: str | os.PathLike[str], split: str | None = None) -> Layout:
     """The recordings under ``path``: a dataset folder, or a single recording.
 
@@ -118,16 +123,17 @@ def find_recordings(path: str | os.PathLike[str], split: str | None = None) -> L
 def _event_files(root: Path) -> Iterator[Path]:
     """Files that hold events, sorted; links to folders are followed, each folder once."""
     seen: set[str] = set()
-    for folder, folders, files in os.walk(root, followlinks=True):
+    for folder, folders, files in walk_folders(root, "recordings", limit=MAX_ENTRIES, follow_links=True):
         here = Path(folder)
         real = os.path.realpath(folder)
         if real in seen:
             folders.clear()
             continue
         seen.add(real)
-        bags = [name for name in folders if _is_bag(here / name)]
+        shown = sorted(name for name in folders if not name.startswith("."))
+        bags = [name for name in shown if _is_bag(here / name)]
         yield from (here / name for name in bags)
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in bags)
+        folders[:] = [name for name in shown if name not in bags]
         for name in sorted(files):
             if not name.startswith(".") and _holds_events(here / name):
                 yield here / name

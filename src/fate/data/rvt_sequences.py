@@ -21,6 +21,7 @@ from fate.data.layout import SPLITS
 from fate.data.rvt_layout import RvtSequence, image_table
 from fate.errors import FateError, FormatError, MissingDependencyError
 from fate.events.events import Sensor
+from fate.files import readable_folders
 from fate.formats.hdf5_layout import damage_is_a_format_error
 
 REPRESENTATIONS = "event_representations_v2"
@@ -47,6 +48,7 @@ class SequenceFiles(NamedTuple):
         return 2 if self.images.name == HALF else 1
 
 
+@readable_folders("sequences")
 def holds_histograms(root: Path) -> bool:
     """Whether a folder is, or holds splits or sequences of, RVT's layout; looks into a few folders only."""
     if not root.is_dir():
@@ -61,6 +63,7 @@ def holds_histograms(root: Path) -> bool:
     return False
 
 
+@readable_folders("sequences")
 def find_sequences(root: Path, split: str | None, downscale: int | None) -> tuple[list[SequenceFiles], list[Finding]]:
     """All sequences in order of name, and a fault for each folder that is none.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.errors import FateError, FormatError
-from fate.events.label_npz import DAMAGE, MAX_RATIO, MAX_SMALL
+from fate.events.label_npz import listed, load_arrays, scalar
 from fate.events.labels import COLUMNS, Labels
 from fate.json_files import parse_json
 
@@ -71,8 +70,9 @@ def _offsets(counts: list[int]) -> NDArray[np.int64]:
 
 def read(path: Path) -> tuple[dict[str, Labels], dict[str, Any]]:
     """Labels by recording, and the facts."""
-    arrays = _load(path)
-    kind, version = (_scalar(arrays, name) for name in ("format", "version"))
+    with path.open("rb") as file:
+        arrays = load_arrays(file, path.stat().st_size)
+    kind, version = (scalar(arrays, name) for name in ("format", "version"))
     if kind != FORMAT:
         raise FormatError(f"is an npz of format {kind!r}; predictions have {FORMAT!r}; use write_predictions")
     if version != VERSION:
@@ -83,8 +83,8 @@ def read(path: Path) -> tuple[dict[str, Labels], dict[str, Any]]:
     names = arrays["recordings"].tolist()
     rows, times = (_checked_offsets(arrays, name, counted, len(names)) for name, counted in
                    (("rows", "t_us"), ("times", "labelled_us")))  # fmt: skip
-    classes = tuple(arrays["classes"].tolist()) if "classes" in arrays else None
-    sensor = tuple(arrays["sensor"].tolist()) if "sensor" in arrays else None
+    classes = listed(arrays, "classes", "U")
+    sensor = listed(arrays, "sensor", "i")
     tables = {}
     for place, name in enumerate(names):
         mine, looked = slice(rows[place], rows[place + 1]), slice(times[place], times[place + 1])
@@ -111,25 +111,6 @@ def _checked_offsets(arrays: dict[str, NDArray[Any]], name: str, counted: str, n
 
 
 def _facts(arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    text = _scalar(arrays, "facts")
+    text = scalar(arrays, "facts")
     facts = parse_json(text, "facts", "what write_predictions wrote") if isinstance(text, str) else {}
     return facts if isinstance(facts, dict) else {}
-
-
-def _scalar(arrays: dict[str, NDArray[Any]], name: str) -> Any:
-    array = arrays.get(name)
-    return array.item() if array is not None and array.ndim == 0 else None
-
-
-def _load(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            claimed = sum(member.file_size for member in archive.infolist())
-        if claimed > MAX_RATIO * path.stat().st_size + MAX_SMALL:
-            raise FormatError(f"claims to unpack to {claimed} bytes; it is damaged; get it again")
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except FateError:
-        raise
-    except DAMAGE as error:
-        raise FormatError(f"cannot be read as npz ({error}); it is damaged; get it again") from error

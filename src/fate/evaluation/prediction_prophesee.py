@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,9 +24,9 @@ def read_archive(path: Path, kind: Kind) -> dict[str, NDArray[np.void]]:
     arrays = {}
     for name, data in _members(path, kind).items():
         try:
-            arrays[name] = np.load(io.BytesIO(data), allow_pickle=False)
-        except DAMAGE as error:
-            raise FormatError(f"{name}|{kind} cannot be read ({error}); it is damaged; get it again") from error
+            arrays[name] = label_prophesee.load_array(data)
+        except FateError as error:
+            raise type(error)(f"{name}|{kind} {error}") from error
     return arrays
 
 

@@ -33,9 +33,11 @@ from fate.evaluation import prediction_coco, prediction_npz, prediction_prophese
 from fate.events.label_files import read_labels
 from fate.events.label_npz import DAMAGE
 from fate.events.labels import Labels
-from fate.files import check_regular
+from fate.files import check_regular, walk_folders
 from fate.whole_files import write_whole
 
+#: Files and folders of the largest folder of predictions.
+MAX_ENTRIES = 100_000
 SUFFIXES = (".npz", ".npy", ".json")
 _ENDINGS = ("_bbox", "_labels", "_predictions", "_detections", "_td")
 _NAMED = 3  # recordings that a note names
@@ -80,7 +82,9 @@ def read_predictions(
         raise FateError(f"{source}: no such file or folder; give predictions as npz, json, npy or a folder of them")
     if not source.is_dir():
         return _read_file(source, _name_of(source.name), images, classes)
-    files = [file for file in sorted(source.rglob("*")) if _is_predictions(file)]
+    listed = walk_folders(source, "predictions", limit=MAX_ENTRIES)
+    files = sorted(Path(folder, name) for folder, _, names in listed for name in names)
+    files = [file for file in files if _is_predictions(file)]
     if not files:
         raise FateError(f"{source}: the folder holds no .npz, .npy or .json; give a folder of predictions")
     parts = [_read_file(file, _name_of(file.relative_to(source).as_posix()), images, classes) for file in files]

@@ -19,7 +19,6 @@ found is *missed*; medians are of those found, so they mean something only besid
 
 from __future__ import annotations
 
-import io
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -36,6 +35,7 @@ from fate.evaluation.matching import expanded, overlap
 from fate.evaluation.protocols import Protocol
 from fate.events.label_files import read_labels
 from fate.events.label_npz import DAMAGE
+from fate.events.label_prophesee import load_array
 from fate.events.labels import Labels
 
 NEVER = np.iinfo(np.int64).max  # a time that does not come
@@ -62,9 +62,11 @@ def read_dense_truth(path: str | os.PathLike[str]) -> DenseTruth:
     try:
         with zipfile.ZipFile(Path(path)) as archive:
             member = archive.read("visible.npy") if "visible.npy" in archive.namelist() else None
-        visible = None if member is None else np.load(io.BytesIO(member), allow_pickle=False)
+        visible = None if member is None else load_array(member)
     except zipfile.BadZipFile:  # another kind of label file, which read_labels knows
         visible = None
+    except FateError as error:
+        raise FormatError(f"{path}: visible shares: {error}") from error
     except DAMAGE as error:
         raise FormatError(f"{path}: visible shares cannot be read ({error}); it is damaged; get it again") from error
     if visible is None:

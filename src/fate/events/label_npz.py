@@ -10,12 +10,12 @@ import io
 import tokenize
 import zipfile
 import zlib
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.errors import FormatError, list_names
+from fate.errors import FateError, FormatError, list_names
 from fate.events.labels import COLUMNS, Labels
 
 FORMAT = "fate-labels"
@@ -57,13 +57,13 @@ def encode(labels: Labels) -> bytes:
 
 def decode(data: bytes) -> Labels:
     """Labels from the bytes of :func:`encode`."""
-    arrays = _load(data)
-    if _scalar(arrays, "format") != FORMAT:
+    arrays = load_arrays(io.BytesIO(data), len(data))
+    if scalar(arrays, "format") != FORMAT:
         raise FormatError(
             f"is an npz with the keys {list_names(sorted(arrays)) or '(none)'}; a label file has format "
             f"{FORMAT!r}; give a file made by write_labels"
         )
-    version = _scalar(arrays, "version")
+    version = scalar(arrays, "version")
     if version != VERSION:
         raise FormatError(f"has version {version}; this FATE reads version {VERSION}; update FATE")
     for name in (*COLUMNS, "labelled_us"):
@@ -72,31 +72,52 @@ def decode(data: bytes) -> Labels:
     return Labels(
         **{name: arrays[name] for name in COLUMNS},
         labelled_us=arrays["labelled_us"],
-        classes=_listed(arrays, "classes", "U"),
-        sensor=_listed(arrays, "sensor", "i"),
+        classes=listed(arrays, "classes", "U"),
+        sensor=listed(arrays, "sensor", "i"),
     )
 
 
-def _load(data: bytes) -> dict[str, NDArray[Any]]:
+def load_arrays(file: BinaryIO, size: int) -> dict[str, NDArray[Any]]:
+    """Read all arrays of an npz; a member that is no array is refused, since numpy would give its bare bytes.
+
+    Args:
+        file: the archive, open for reading.
+        size: of the archive in bytes; one that claims to unpack to far more is refused.
+    """
+    arrays = {}
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive_:
-            claimed = sum(member.file_size for member in archive_.infolist())
-        if claimed > MAX_RATIO * len(data) + MAX_SMALL:
-            raise FormatError(f"claims to unpack {len(data)} bytes to {claimed}; it is damaged; get it again")
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files if isinstance(archive[name], np.ndarray)}
+        with zipfile.ZipFile(file) as archive:
+            claimed = sum(member.file_size for member in archive.infolist())
+        if claimed > MAX_RATIO * size + MAX_SMALL:
+            raise FormatError(f"claims to unpack {size} bytes to {claimed}; it is damaged; get it again")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as stored:
+            for name in stored.files:
+                array = stored[name]
+                if not isinstance(array, np.ndarray):
+                    raise FormatError(f"member {name!r} is no array; it is damaged; get it again")
+                arrays[name] = array
+    except FateError:
+        raise
     except DAMAGE as error:
         raise FormatError(f"cannot be read as npz ({error}); it is damaged; get it again") from error
+    return arrays
 
 
-def _scalar(arrays: dict[str, NDArray[Any]], name: str) -> Any:
-    """The value of a zero-dimensional array, None where there is none."""
+def scalar(arrays: dict[str, NDArray[Any]], name: str) -> Any:
+    """Return the value of a zero-dimensional array, or None if there is no such array."""
     array = arrays.get(name)
     return array.item() if array is not None and array.ndim == 0 else None
 
 
-def _listed(arrays: dict[str, NDArray[Any]], name: str, kind: str) -> Any:
-    """An optional one-dimensional array as a tuple of plain values; Labels checks them."""
+def listed(arrays: dict[str, NDArray[Any]], name: str, kind: str) -> Any:
+    """Return an optional one-dimensional array as a tuple of plain values; Labels checks them.
+
+    Args:
+        arrays: of the archive, by name.
+        name: of the array.
+        kind: numpy's letter for the kind of its values, such as ``"U"`` for text.
+    """
     array = arrays.get(name)
     if array is None:
         return None

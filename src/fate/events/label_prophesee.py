@@ -32,7 +32,7 @@ def decode(data: bytes, times: bytes | None = None, name: str = "boxes") -> Labe
     ``times`` are the bytes of the sidecar, if there is one; ``name`` is what a warning calls the file. The
     format knows neither classes nor sensor.
     """
-    table = _load(data)
+    table = load_array(data)
     names = table.dtype.names
     if names is None:
         raise FormatError(
@@ -87,7 +87,7 @@ def decode(data: bytes, times: bytes | None = None, name: str = "boxes") -> Labe
 
 def decode_times(data: bytes) -> NDArray[np.int64]:
     """(L,) int64 labelled times in microseconds from the bytes of a sidecar."""
-    times = _load(data)
+    times = load_array(data)
     if times.dtype != np.int64 or times.ndim != 1 or (times[1:] <= times[:-1]).any():
         raise FormatError(
             f"the _times.npy sidecar holds an array of shape {times.shape} and dtype {times.dtype}; expected "
@@ -179,8 +179,8 @@ def _save(array: NDArray[Any]) -> bytes:
     return buffer.getvalue()
 
 
-def _load(data: bytes) -> NDArray[Any]:
-    """The array of an npy file, never unpickled."""
+def load_array(data: bytes) -> NDArray[Any]:
+    """Read the array of an npy file, never unpickled; an archive in its place is refused."""
     try:
         array = np.load(io.BytesIO(data), allow_pickle=False)
     except DAMAGE as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from fate.errors import FateError, warn
@@ -59,7 +58,7 @@ def convert(
                 progress=progress,
             )
     recording = source
-    if Path(target).exists() and os.path.samefile(recording.path, target):
+    if os.path.exists(target) and os.path.samefile(recording.path, target):
         raise FateError(f"{target}: is the recording to convert; give another name for the copy")
     _check_span(recording, start_us, end_us)
     if roi is not None:

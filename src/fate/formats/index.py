@@ -25,8 +25,9 @@ from fate.events.label_npz import DAMAGE
 from fate.formats.columns import Columns, Tally, check
 from fate.formats.source import Bookmark, EvenBlocks, Source, Tail
 
-VERSION = 3  # raise it when the meaning of anything stored changes: old cache files are then ignored
+VERSION = 4  # raise it when the meaning of anything stored changes: old cache files are then ignored
 THREADS = 2
+ARRAYS = ("positions", "states", "first", "t_min", "t_max")
 MAX_STORED = 10_000  # indexes kept in the cache folder
 RUN_BLOCKS = 16  # decoded at a time by one thread
 Progress = Callable[[int, int], None]  # bytes or rows done, of how many
@@ -202,7 +203,10 @@ def load_index(file: Path) -> Index | None:
     """A stored index, or None where there is none or it cannot be trusted (it is then built again)."""
     try:
         with np.load(file, allow_pickle=False) as stored:
-            meta = json.loads(str(stored["meta"]))
+            text = str(stored["meta"])
+            if str(stored["digest"]) != _digest(text, {name: stored[name] for name in ARRAYS}):
+                return None
+            meta = json.loads(text)
             tally: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in meta["tally"].items()}
             index = Index(
                 positions=stored["positions"],
@@ -215,9 +219,19 @@ def load_index(file: Path) -> Index | None:
                 tail=Tail(*meta["tail"]),
                 bytes_consumed=meta["bytes_consumed"],
             )
+            return index if _is_whole(index) else None
     except DAMAGE:  # whatever numpy and zipfile make of a damaged file
         return None
-    return index if _is_whole(index) else None
+
+
+def _digest(meta: str, arrays: dict[str, NDArray[np.int64]]) -> str:
+    """A checksum of all that is stored, so that edited values are not taken for times of the recording."""
+    checksum = hashlib.sha256(meta.encode())
+    for name in ARRAYS:
+        array = arrays[name]
+        checksum.update(f"{name} {array.dtype} {array.shape}".encode())
+        checksum.update(np.ascontiguousarray(array).data)
+    return checksum.hexdigest()
 
 
 def _is_whole(index: Index) -> bool:
@@ -240,18 +254,20 @@ def _make_room(folder: Path) -> None:
 
 def store_index(file: Path, index: Index) -> None:
     """Keep an index; when that fails (no room, no rights) say so once and go on without."""
-    meta = {
-        "tally": asdict(index.tally),
-        "skipped": index.skipped,
-        "tail": list(index.tail),
-        "bytes_consumed": index.bytes_consumed,
-    }
-    arrays = {name: getattr(index, name) for name in ("positions", "states", "first", "t_min", "t_max")}
+    meta = json.dumps(
+        {
+            "tally": asdict(index.tally),
+            "skipped": index.skipped,
+            "tail": list(index.tail),
+            "bytes_consumed": index.bytes_consumed,
+        }
+    )
+    arrays = {name: getattr(index, name) for name in ARRAYS}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".tmp", delete=False) as temporary:
             try:
-                np.savez(temporary, meta=json.dumps(meta), **arrays)
+                np.savez(temporary, meta=meta, digest=_digest(meta, arrays), **arrays)
                 temporary.close()
                 os.replace(temporary.name, file)
                 _make_room(file.parent)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from fate.errors import FateError
 
-PORT = re.compile(r"tcp:(\d{1,5})")
+PORT = re.compile(r"tcp:([0-9]{1,5})")
 
 
 def is_live(name: str) -> bool:

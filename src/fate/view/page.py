@@ -115,7 +115,8 @@ class Page:
         if len(figures) != len(captions):
             raise FateError(f"{len(captions)} captions were given for {len(figures)} plots; give one for each")
         inside = "".join(
-            _figure(_png_of_plot(figure), caption, "plot") for figure, caption in zip(figures, captions, strict=True)
+            _figure(_png_of_plot(figure, transparent=True), caption, "plot")
+            for figure, caption in zip(figures, captions, strict=True)
         )
         self._parts.append(f'<div class="row">{inside}</div>')
 
@@ -167,9 +168,7 @@ def plot(width: float = 4.6, height: float = 2.9) -> tuple[Figure, Any]:
 
 def write_figure(figure: Figure, path: str | os.PathLike[str], dpi: int) -> None:
     """Write a matplotlib figure as a PNG file, at once or not at all."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
-    write_whole(path, buffer.getvalue())
+    write_whole(path, _png_of_plot(figure, dpi=dpi))
 
 
 def log_axis(axis: Any, subs: tuple[int, ...] = (1, 2, 5)) -> None:
@@ -207,7 +206,13 @@ def _png_of_array(image: NDArray[np.uint8]) -> bytes:
     return buffer.getvalue()
 
 
-def _png_of_plot(figure: Figure) -> bytes:
+def _png_of_plot(figure: Figure, dpi: int = 160, transparent: bool = False) -> bytes:
+    """Draw a figure; names in it that are not UTF-8, which matplotlib refuses, are shown with their bytes escaped."""
+    from matplotlib.text import Text  # noqa: PLC0415
+
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and (shown := encodable(text.get_text())) != text.get_text():
+            text.set_text(shown)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=160, transparent=True)
+    figure.savefig(buffer, format="png", dpi=dpi, transparent=transparent)
     return buffer.getvalue()
