@@ -322,8 +322,8 @@ def test_outputs_that_cannot_be_are_refused_before_any_work(tmp_path: Path, monk
         (None, "folder/in/file", FateError, "the folder folder/in does not exist"),
         ("a.npz/page.html", None, FateError, "does not exist"),
         ("x" * 300, None, FateError, "too long"),
-        ("page.html", "folder/../page.html", typer.BadParameter, "--report and --json name the same file"),
-        ("page.html", "link.html", typer.BadParameter, "name the same file"),
+        ("page.html", "folder/../page.html", typer.BadParameter, "--report and --json both name the file"),
+        ("page.html", "link.html", typer.BadParameter, "both name the file"),
         ("a.npz", None, typer.BadParameter, "would replace what is read"),
     ):
         with pytest.raises(error, match=words):
@@ -418,7 +418,7 @@ def test_yolo_labels_of_a_plain_folder_use_the_size_of_the_recording_and_names_o
         }
         (remark,) = found.remarks
         assert "id 7 (1)" in remark
-    with pytest.raises(FateError, match="--sensor WIDTHxHEIGHT"):
+    with pytest.raises(FateError, match=r"sensor=\(height, width\)"):
         read_labels(tmp_path / "known" / "a")
 
 

@@ -281,10 +281,11 @@ def parse_time(text: str, option: str) -> Time:
 
 def parse_duration(text: str, option: str) -> int:
     """µs of ``50ms``, ``0.05s`` or ``50000us``; without a unit, 50 would be 50 µs and hardly meant."""
-    time = parse_time(text, option)
-    if time.us < 1 or time.from_start or not text.strip().endswith("s"):
-        raise FateError(f"{option} {text} was given; expected a time with its unit, such as 50ms")
-    return time.us
+    if text.strip().endswith("s"):
+        time = parse_time(text, option)
+        if time.us >= 1 and not time.from_start:
+            return time.us
+    raise FateError(f"{option} {text} was given; expected a time with its unit, such as 50ms")
 
 
 def check_order(start: Time | None, end: Time | None) -> None:
