@@ -109,7 +109,7 @@ def test_training_names_faults_on_screen_in_the_log_and_in_data_json_and_stops(f
     file.write_text(small_config(faulty, run={"epochs": 1}).to_yaml())
     out = tmp_path / "run"
     words = ("id 9 (1)", "broken: left out")
-    with pytest.raises(FateError, match="incomplete.*--allow-missing"):
+    with pytest.raises(FateError, match="incomplete.*allow_missing=True"):
         CliRunner().invoke(app, ["train", str(file), "--out", str(out)], catch_exceptions=False)
     assert not (out / "last.ckpt").exists()
     for place in ("log.txt", "data.json"):
