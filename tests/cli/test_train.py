@@ -42,7 +42,7 @@ def test_a_run_a_second_look_at_it_and_a_dry_run(drives: Path, tmp_path: Path) -
         "2 recordings to learn from",
         "50 epochs of 2 steps",
         "s a step on cpu",
-        "hours",
+        " in all",
         "GB",
     ):
         assert words in plan.output
@@ -70,7 +70,7 @@ def test_mistakes_are_one_sentence(drives: Path, tmp_path: Path) -> None:
     file.write_text(small_config(drives).to_yaml())
     for number, (arguments, words) in enumerate((
         ([str(tmp_path / "none.yaml")], "no such configuration"),
-        ([str(file), "--device", "gpu"], "cuda:N"),
+        ([str(file), "run.device=gpu"], "cuda:N"),
         ([str(file), "data.path=/nowhere"], "/nowhere"),
         ([str(file), "model.name=fate-x"], "did you mean"),
         ([str(file), "model.weights=none.safetensors"], "none.safetensors"),
@@ -79,6 +79,9 @@ def test_mistakes_are_one_sentence(drives: Path, tmp_path: Path) -> None:
         out = ["--out", str(tmp_path / f"run {number}")]
         with pytest.raises(FateError, match=words):
             CliRunner().invoke(app, ["train", *arguments, *out], catch_exceptions=False)
+    wrong = CliRunner().invoke(app, ["train", str(file), "--device", "gpu"])
+    assert wrong.exit_code == 2
+    assert "cuda:1" in wrong.output
 
 
 def test_bench_train_measures_each_model(drives: Path) -> None:
