@@ -194,3 +194,66 @@ def test_maps_and_state_with_channels_last_stay_so() -> None:
 def test_an_even_kernel_is_refused() -> None:
     with pytest.raises(FateError, match="kernel of side 4"):
         LatentMemory((4,), kernel=4)
+
+
+def timed(recurrence: str = "time") -> LatentMemory:
+    """The small memory with another recurrence and the same parameters."""
+    memory = LatentMemory(CHANNELS, 5, recurrence=recurrence).double()  # type: ignore[arg-type]
+    memory.load_state_dict(small().state_dict())
+    return memory
+
+
+@pytest.mark.parametrize("scale", [1.0, torch.ones(6, dtype=torch.float64)])
+def test_steps_of_50_ms_equal_the_published_cell(scale: float | Tensor) -> None:
+    expected, expected_state = small()(clip(3), None, 3)
+    outputs, state = timed()(clip(3), None, 3, scale)
+    given = [*outputs, *states.tensors(state)]
+    for ours, published in zip(given, [*expected, *states.tensors(expected_state)], strict=True):
+        assert torch.allclose(ours, published, rtol=1e-12, atol=1e-12)
+
+
+def test_ten_steps_of_5_ms_equal_one_of_50_ms_while_the_gates_are_constant() -> None:
+    memory = timed()
+    with torch.no_grad():
+        for cell in memory.cells:
+            for gate in (cell.input_gate, cell.forget_gate, cell.output_gate, cell.candidate):
+                gate.from_hidden.weight.zero_()
+                if hasattr(gate, "peephole"):
+                    gate.peephole.zero_()
+    before = memory(clip(4), None, 4)[1]
+    window = clip(1)
+    once, _ = memory(window, before)
+    repeated, _ = memory([level.repeat(10, 1, 1, 1) for level in window], before, 10, 0.1)
+    for given, wanted in zip(repeated, once, strict=True):
+        assert torch.allclose(given[-2:], wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_streams_of_one_batch_may_have_steps_of_different_lengths() -> None:
+    memory, maps = timed(), clip(3)
+    outputs, _ = memory(maps, None, 3, torch.tensor([0.1, 1.0] * 3, dtype=torch.float64))
+    for stream, scale in enumerate((0.1, 1.0)):
+        alone, _ = memory([level[stream::2] for level in maps], None, 3, scale)
+        for given, wanted in zip(outputs, alone, strict=True):
+            assert torch.allclose(given[stream::2], wanted, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.5])
+def test_short_steps_have_finite_gradients_for_extreme_gates(scale: float) -> None:
+    memory = timed().float()
+    with torch.no_grad():
+        for cell in memory.cells:
+            cell.forget_gate.from_input.bias.fill_(200.0)
+    maps = [level.float().requires_grad_() for level in clip(3)]
+    outputs, _ = memory(maps, None, 3, scale)
+    sum(level.square().sum() for level in outputs).backward()
+    assert all(level.grad is not None and level.grad.isfinite().all() for level in maps)
+
+
+def test_the_published_cell_ignores_elapsed_time() -> None:
+    for given, wanted in zip(small()(clip(3), None, 3, 0.1)[0], small()(clip(3), None, 3)[0], strict=True):
+        assert torch.equal(given, wanted)
+
+
+def test_an_unknown_recurrence_is_refused() -> None:
+    with pytest.raises(FateError, match="'hours'.*'steps'.*'time'"):
+        timed("hours")

@@ -178,7 +178,7 @@ class Detector(nn.Module):
         features, of_backbone = self.backbone(self.frame.padded_image(images), of_backbone, steps, step_scale)
         features = self.neck(features)
         if self.memory is not None:
-            features, of_memory = self.memory(features, of_memory, steps)
+            features, of_memory = self.memory(features, of_memory, steps, step_scale)
         return features, (of_backbone, of_memory)
 
     def loss(self, outputs: Outputs, targets: Sequence[Targets | None]) -> dict[str, Tensor]:

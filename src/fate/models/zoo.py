@@ -28,7 +28,7 @@ from fate.models.heads.rtdetr import RtDetrHead
 from fate.models.heads.yolox import YOLOXHead
 from fate.models.layers.conv import Activation
 from fate.models.necks.hybrid_encoder import HybridEncoder
-from fate.models.necks.latent_memory import LatentMemory
+from fate.models.necks.latent_memory import LatentMemory, Recurrence
 from fate.models.necks.pafpn import PAFPN
 from fate.models.table import nearest
 
@@ -137,6 +137,7 @@ def evrt_detr(
     layers: int = 6,
     queries: int = 300,
     remember: bool = True,
+    recurrence: Recurrence = "steps",
 ) -> Family:
     """EvRT-DETR: RT-DETR with a memory between encoder and decoder.
 
@@ -147,6 +148,7 @@ def evrt_detr(
         expansion: of the CSP layers.
         layers, queries: of the decoder.
         remember: False for the detector of single windows, which the first stage of its two-stage training trains.
+        recurrence: what the recurrent cell counts: ``"steps"``, as published, or ``"time"``.
     """
     frame = parts.frame(2)
     backbone = PResNet(parts.channels, depth, frame.stem_stride, widths)
@@ -154,7 +156,7 @@ def evrt_detr(
     head = RtDetrHead(
         neck.channels, parts.classes, hidden=hidden, queries=queries, layers=layers, feedforward=feedforward
     )
-    return Family(frame, backbone, neck, head, LatentMemory(neck.channels) if remember else None)
+    return Family(frame, backbone, neck, head, LatentMemory(neck.channels, recurrence=recurrence) if remember else None)
 
 
 _SMALL = (48, 96, 192, 384)
