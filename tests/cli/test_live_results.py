@@ -96,6 +96,28 @@ def test_a_signal_ends_a_live_run_with_every_file_complete(
     assert not list(tmp_path.glob(".*.part"))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent in another way there")
+def test_boxes_are_in_their_file_before_the_source_ends_and_a_termination_keeps_them(
+    place: Path, tmp_path: Path
+) -> None:
+    boxes, frames = tmp_path / "a.csv", tmp_path / "a.json"
+    words = ["detect", "-", "--hz", "20", "--threshold", "0.0001", "--model", str(place / "nano.safetensors")]
+    words += ["--csv", str(boxes), "--json", str(frames)]
+    with subprocess.Popen([sys.executable, "-m", "fate.cli", *words], stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write((place / "drive.raw").read_bytes())
+        process.stdin.flush()
+        ends = time.monotonic() + 90
+        while time.monotonic() < ends and not (boxes.exists() and boxes.read_bytes().count(b"\n") > 1):
+            time.sleep(0.05)
+        early = boxes.exists()
+        process.terminate()
+        code = process.wait(timeout=240)
+    assert code == 0
+    assert early
+    assert len(read_detections(frames).frames) > 0
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system kills in another way")
 def test_a_killed_live_run_leaves_the_lines_it_has_written(running: subprocess.Popen[bytes], tmp_path: Path) -> None:
     before = (tmp_path / "jsonl.jsonl").read_bytes().count(b"\n") - 1

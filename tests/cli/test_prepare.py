@@ -48,6 +48,12 @@ def test_a_dataset_is_checked_and_what_is_broken_does_not_stop_it(source: Path, 
     assert any(sentence.startswith("train/b: left out: ") for sentence in document["missing"])
 
 
+def test_an_incomplete_dataset_exits_with_1_and_its_manifest_says_so(source: Path, tmp_path: Path) -> None:
+    done = fate("prepare", "gen1", source, tmp_path / "p")  # 2 of the 1459 recordings of its first split
+    assert done.returncode == 1
+    assert json.loads((tmp_path / "p" / "manifest.json").read_text())["complete"] is False
+
+
 def test_a_whole_dataset_exits_with_0(tmp_path: Path) -> None:
     write_sequence(tmp_path / "rvt" / "val" / "s")  # the number of sequences of RVT's layout is nowhere published
     done = fate("prepare", "rvt", tmp_path / "rvt", tmp_path / "p")

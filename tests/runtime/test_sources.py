@@ -320,7 +320,7 @@ def test_many_silent_clients_do_not_keep_the_camera_out(raw: tuple[Events, bytes
     assert source.counts["clients"] == 1
 
 
-@pytest.mark.parametrize("name", ["tcp:0", "tcp:99999", "tcp:", "http:80", "tcp:\uff11"])
+@pytest.mark.parametrize("name", ["tcp:0", "tcp:99999", "tcp:", "http:80", "udp:39471", "tcp:\uff11"])
 def test_names_that_are_no_source_are_refused(name: str) -> None:
     with pytest.raises(FateError, match="tcp"):
         open_source(name, SENSOR)
