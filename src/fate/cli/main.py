@@ -139,7 +139,7 @@ def _run() -> tuple[int, str]:
         print("stopped", file=sys.stderr)
         return 130, ""
     finally:
-        gc.freeze()  # otherwise Python visits every object of torch before it ends, which takes a minute under load
+        gc.freeze()  # otherwise Python visits every object of torch before it ends, which takes half a minute under load
     return 0, ""
 
 
