@@ -178,12 +178,15 @@ def test_manifest_of_a_simulated_dataset(tmp_path: Path) -> None:
     fate.simulate(folder, recordings=1, seconds=0.2, shares=(1, 0, 0))
     path = folder / "manifest.json"
 
-    def read() -> None:
-        find_listing(folder)
-        load_manifest(folder)
-        open_dataset(folder, kind="sim")
-
-    survive(json.loads(path.read_text()), path.write_text, read, 300, 0)
+    document = json.loads(path.read_text())
+    # each reader alone: one that refuses a manifest hides what the next would do
+    reads = (lambda: (find_listing(folder), load_manifest(folder)), lambda: open_dataset(folder, kind="sim"))
+    for read in reads:
+        survive(document, path.write_text, read, 300, 0)
+    for profile in ([], {}, ["gen1"]):
+        path.write_text(json.dumps({**document, "arguments": {**document["arguments"], "profile": profile}}))
+        with pytest.raises(FateError, match=r"manifest\.json"):
+            open_dataset(folder)
 
 
 def test_simulating_goes_on_from_a_damaged_manifest_or_refuses_it(tmp_path: Path) -> None:

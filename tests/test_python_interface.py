@@ -324,3 +324,9 @@ def test_the_command_line_knows_every_argument_that_messages_name() -> None:
 )
 def test_arguments_become_options(python_words: str, option_words: str) -> None:
     assert with_options(python_words) == option_words
+
+
+def test_dir_names_everything_once() -> None:
+    names = dir(fate)
+    assert len(names) == len(set(names))
+    assert set(fate.__all__) <= set(names)

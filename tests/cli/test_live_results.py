@@ -118,6 +118,27 @@ def test_boxes_are_in_their_file_before_the_source_ends_and_a_termination_keeps_
     assert len(read_detections(frames).frames) > 0
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent in another way there")
+def test_ctrl_c_in_a_file_says_which_files_have_boxes(place: Path, tmp_path: Path) -> None:
+    grows, whole = tmp_path / "grows.csv", tmp_path / "whole.json"
+    words = ["detect", str(place / "drive.raw"), "--hz", "1000", "--model", str(place / "nano.safetensors")]
+    words += ["--threshold", "0.0001", "--csv", str(grows), "--json", str(whole)]
+    with subprocess.Popen([sys.executable, "-m", "fate.cli", *words], stderr=subprocess.PIPE, text=True) as process:
+        ends = time.monotonic() + 240
+        while not (grows.exists() and grows.read_bytes().count(b"\n") > 2):
+            assert process.poll() is None
+            assert time.monotonic() < ends
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=240) == 130
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert f"boxes so far are in {grows}" in said
+    assert f"not written: {whole}" in said
+    assert "stopped (Ctrl-C)" in said
+    assert not whole.exists()
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system kills in another way")
 def test_a_killed_live_run_leaves_the_lines_it_has_written(running: subprocess.Popen[bytes], tmp_path: Path) -> None:
     before = (tmp_path / "jsonl.jsonl").read_bytes().count(b"\n") - 1

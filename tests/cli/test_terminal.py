@@ -177,6 +177,21 @@ def test_a_new_part_of_the_work_has_a_line(capsys: pytest.CaptureFixture[str]) -
     assert "drawing" in second
 
 
+def test_the_same_part_that_begins_again_has_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    progress = arguments.ProgressLines(clock)
+    for step in range(100):
+        clock.now = 0.3 * step
+        progress.show("detecting", step, 100)
+    capsys.readouterr()
+    for step in range(50):
+        clock.now = 30 + step
+        progress.show("detecting", step, 100)
+    printed = capsys.readouterr().err.splitlines()
+    assert len(printed) >= 4
+    assert "0 %" in printed[0]
+
+
 def test_work_without_a_known_end_prints_what_it_is_at(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     progress = arguments.ProgressLines(clock)
@@ -240,3 +255,15 @@ def test_a_place_that_may_not_be_used_is_one_sentence(tmp_path: Path) -> None:
     (error,) = done.stderr.splitlines()
     assert error.startswith("error: locked/drive.raw")
     assert "Permission denied" in error
+
+
+def test_tables_are_plain_where_the_output_is_ascii(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("t,x,y,p\n0,1,1,0\n1000,2,2,1\n")
+    command = [sys.executable, "-m", "fate.cli", "inspect", str(tmp_path / "a.csv"), "--sensor", "304x240"]
+    done = subprocess.run(
+        command, capture_output=True, check=False, env=os.environ | {"PYTHONIOENCODING": "ascii"}, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"-----" in done.stdout
+    assert b"\\u" not in done.stdout
+    assert b"\\x" not in done.stdout

@@ -92,6 +92,18 @@ def test_gen1_sensors_are_judged_and_others_are_not(dataset: Path, tmp_path: Pat
     assert "accepted" not in other.text()
 
 
+def test_the_text_about_other_sensors_has_only_figures_of_the_dataset(dataset: Path, tmp_path: Path) -> None:
+    assert "real 1Mpx" in inspect(dataset, windows=3).text()
+    write_events(tmp_path / "other.raw", make_events(2000))
+    other = inspect(tmp_path, windows=3)
+    text = other.text()
+    assert "event rate" in text
+    assert "real" not in text
+    assert len(text.splitlines()) < 20
+    other.page(tmp_path / "page.html")
+    assert "real 1Mpx" in (tmp_path / "page.html").read_text("utf-8")
+
+
 def test_every_row_shows_a_figure_where_there_are_labels(dataset: Path) -> None:
     found = inspect(dataset, split="train", windows=5)
     for row, cells in zip(ROWS, found.rows(), strict=True):

@@ -189,6 +189,18 @@ def test_what_only_its_own_code_could_read_is_refused_with_what_to_do(
     assert "weights_only" not in str(caught.value)
 
 
+def test_the_refusal_of_a_hostile_file_does_not_advise_to_trust_it(tmp_path: Path) -> None:
+    class Hostile:
+        def __reduce__(self) -> Any:
+            return os.system, ("exit 1",)
+
+    torch.save({"state_dict": Hostile()}, tmp_path / "file.pt")
+    with pytest.raises(FateError) as caught:
+        read_tensors(tmp_path / "file.pt")
+    assert "system" in str(caught.value)
+    assert "weights_only" not in str(caught.value)
+
+
 class Evil:
     """Makes a file when it is unpickled."""
 

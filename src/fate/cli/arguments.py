@@ -374,7 +374,7 @@ class ProgressLines:
     def _is_due(self, now_s: float, what: str, share: float) -> bool:
         if now_s < self.FIRST_S or share >= 1:  # the result says that it is done
             return False
-        if self._last_s is None or what != self._what:
+        if self._last_s is None or what != self._what or share < self._last_share:  # it began again: another part
             return True
         since = now_s - self._last_s
         return since >= self.LONGEST_GAP_S or (since >= self.GAP_S and share - self._last_share >= self.SHARE)

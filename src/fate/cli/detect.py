@@ -44,9 +44,6 @@ fate-s-nano is the fastest detector. Ctrl-C or SIGTERM stops: all files are comp
   fate detect camera
 """
 
-#: Where the documents say what the bundled weights can do.
-RESULTS_PAGE = "docs/results.md"
-
 
 def detect(
     files: Annotated[
@@ -175,6 +172,9 @@ def _files(
                         recording, detector, show=show, start_us=first, end_us=last, save=given["--save"],
                         report=given["--report"], look=Look(**shown), **_results(given), **asked,
                     )  # fmt: skip
+        except KeyboardInterrupt:
+            _tell_stopped(file, given)
+            raise
         except FateError as error:
             if len(files) == 1:
                 raise
@@ -232,6 +232,16 @@ def _tell(done: Any, given: dict[str, str | None], say: Callable[[str], None]) -
     say("\n".join([*done.lines(), *([f"written: {', '.join(map(str, written))}"] if written else [])]))
 
 
+def _tell_stopped(file: str, given: dict[str, str | None]) -> None:
+    """Say after Ctrl-C which files hold the boxes so far, and which do not exist."""
+    growing = [path for option, path in given.items() if path not in (None, "-") and option in ("--jsonl", "--csv")]
+    whole = [path for option, path in given.items() if path is not None and option not in ("--jsonl", "--csv")]
+    parts = [f"{file}: was not detected to its end"]
+    parts += [f"boxes so far are in {', '.join(map(str, growing))}"] if growing else []
+    parts += [f"not written: {', '.join(map(str, whole))}"] if whole else []
+    print("; ".join(parts), file=sys.stderr)
+
+
 def _load(model: str, device: str) -> Any:
     """Load the detector; say what bundled weights were trained on, since they are the first thing that a user tries."""
     from fate.runtime.loading import bundled_weights, find_weights, load_detector
@@ -242,7 +252,7 @@ def _load(model: str, device: str) -> Any:
     if model in bundled_weights():
         note(
             f"note: {model} was trained on simulated streets (304×240 pixels, cars and pedestrians) only; expect false"
-            f" boxes on other scenes, see {RESULTS_PAGE}"
+            " boxes on other scenes (fate train trains a detector on your own recordings)"
         )
     return detector
 

@@ -9,8 +9,9 @@ import typer
 from fate.cli import arguments as args
 
 SHORT_HELP = "Measure the events and labels of a dataset."
-HELP = """Measure the events and labels of a dataset and compare them with the real Gen1 and 1Mpx datasets: event
-rates, polarity, pillars in windows of 5, 10 and 50 ms, box sizes and speeds, and boxes that look wrong. DATASET is
+HELP = """Measure the events and labels of a dataset: event rates, polarity, pillars in windows of 5, 10 and 50 ms, box
+sizes and speeds, and boxes that look wrong. Recordings with the sensor of Gen1 or 1Mpx are compared with these real
+datasets; for other sensors, only the page (--report) has the comparison. DATASET is
 a folder of recordings with labels in any known layout, a YAML file that describes one, or one recording. The files of
 a simulated dataset are compared with its manifest; its box speeds and wrong boxes are measured on the exact boxes at
 200 Hz.

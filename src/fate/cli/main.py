@@ -40,6 +40,8 @@ from fate.cli.wording import with_options
 from fate.errors import FateError, FateWarning
 from fate.text import encodable
 
+INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
+
 app = typer.Typer(
     name="fate",
     help="Object detection with event cameras at any rate from 20 to 200 Hz.",
@@ -119,6 +121,8 @@ def _run() -> tuple[int, str]:
     try:
         app()
     except SystemExit as end:  # how typer ends every command
+        if end.code == INTERRUPTED:  # typer itself says nothing
+            print("stopped (Ctrl-C)", file=sys.stderr)
         return (end.code if isinstance(end.code, int) else int(end.code is not None)), ""
     except FateError as error:
         if VERBOSITY.verbose:
@@ -136,8 +140,8 @@ def _run() -> tuple[int, str]:
             raise
         return 1, failure
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130, ""
+        print("stopped (Ctrl-C)", file=sys.stderr)
+        return INTERRUPTED, ""
     finally:
         gc.freeze()  # otherwise Python visits every object of torch before it ends, which takes half a minute under load
     return 0, ""

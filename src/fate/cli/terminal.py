@@ -17,7 +17,8 @@ from typing import Any, TextIO, cast
 from fate.text import encodable
 
 #: What stands for a character that the encoding of a terminal or pipe does not have.
-PLAIN = {"≥": ">=", "≤": "<=", "×": "x", "µ": "u", "–": "-", "—": "-", "…": "...", "→": "->", "·": "*", "²": "2"}
+PLAIN = {"≥": ">=", "≤": "<=", "×": "x", "µ": "u", "–": "-", "—": "-", "…": "...", "→": "->", "·": "*", "²": "2",
+         "─": "-", "½": "1/2", "−": "-", "±": "+-", "°": " degrees"}  # fmt: skip
 _ERRORS = "fate-plain"
 
 

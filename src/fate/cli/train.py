@@ -17,7 +17,7 @@ HELP = """Train a detector, or continue a run that was stopped: supervised, or w
 ablations.
 
 CONFIG is the name of a configuration in the package (fate train --list) or a YAML file. Every setting can be changed
-behind it as KEY=VALUE (fate train --settings). A run has one folder: the same command continues where it stopped, and
+after it as KEY=VALUE (fate train --settings). A run has one folder: the same command continues where it stopped, and
 other settings are refused.
 
 Example:

@@ -33,6 +33,14 @@ SHOWN_FLAGS = 20  # in the text
 
 HEADER = ("", "this dataset", "real Gen1", "real 1Mpx")
 
+#: Sensors of the public datasets, 1Mpx also at the half resolution of RVT.
+COMPARED_SENSORS = (references.GEN1_SENSOR, references.MPX_SENSOR, (360, 640))
+#: What the text says of a dataset with another sensor, whose figures cannot be held against the public ones.
+OWN_ROWS = (
+    references.RATE, references.BUSIEST, references.ON, references.SILENT, references.REPEATS, references.ACTIVE,
+    references.LABEL_RATE, references.PER_FRAME, references.LIFE,
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Inspection:
@@ -136,15 +144,29 @@ class Inspection:
         """Sentences about recordings that cannot be read, and labels that do not fit."""
         return [*self.unreadable, *(note for report in self.reports for note in report.notes)]
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether the text has the figures of the public datasets too: for their sensors, and for simulated drives."""
+        return self.comparison is not None or all(report.sensor in COMPARED_SENSORS for report in self.reports)
+
+    def _own_rows(self) -> list[tuple[str, ...]]:
+        """The figures of :data:`OWN_ROWS` that were measured, without those of other datasets."""
+        found = self.figures
+        shown = ((row.title, row.show(found)) for row in OWN_ROWS)
+        return [cells for cells in shown if cells[1] != references.UNKNOWN]
+
     def text(self) -> str:
-        """Everything as plain text."""
-        parts = [f"{self.dataset}: {self.lead}", "", _table(self.header, self.rows())]
+        """Everything as plain text; a few figures only where no public dataset has this sensor."""
+        compared = self.is_compared
+        table = _table(self.header, self.rows()) if compared else _table(HEADER[:2], self._own_rows())
+        parts = [f"{self.dataset}: {self.lead}", "", table]
         if self.verdict:
             parts += ["", self.verdict]
         classes = self.classes
         if classes:
             cells = [each.cells() for each in classes]
-            parts += ["", _table(references.BOX_COLUMNS, [*cells, *references.REAL_BOXES])]
+            real = references.REAL_BOXES if compared else ()
+            parts += ["", _table(references.BOX_COLUMNS, [*cells, *real])]
             if self.motion_source:
                 parts += ["", self.motion_source]
             faults = [(each.kind, each.text(), each.worst_text()) for each in self.faults]
@@ -155,6 +177,8 @@ class Inspection:
             if len(self.flags) > SHOWN_FLAGS:
                 parts.append(f"and {len(self.flags) - SHOWN_FLAGS} more flags; the page and the JSON have all")
         parts += [f"note: {remark}" for remark in self.remarks]
+        if not compared:
+            parts += ["", "The page has more figures, beside those of Gen1 and 1Mpx, and pictures of the boxes."]
         return "\n".join(parts)
 
     def page(self, path: str | os.PathLike[str]) -> None:

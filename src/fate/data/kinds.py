@@ -96,9 +96,9 @@ def _simulated(found: Found, path: Path, split: str | None, classes: Classes | N
         names = tuple(found.document["classes"])
         size, profile = found.document["sensor"], found.document["arguments"]["profile"]
         sensor = None if size is None else Sensor.of((size["height"], size["width"]))
+        downscale = PUBLIC_SETS[profile].downscale if profile in PUBLIC_SETS else 1
     except (LookupError, TypeError, AttributeError) as error:
         raise found.damaged(error) from error
-    downscale = PUBLIC_SETS[profile].downscale if profile in PUBLIC_SETS else 1
     files = tuple(Files(entry) for entry in layout.entries)
     name = path.resolve().name
     missing = tuple(_missing_files(path, split))

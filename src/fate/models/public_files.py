@@ -269,4 +269,5 @@ def _named_tensors(source: Path, content: Any) -> dict[str, Tensor]:
 def _line(error: BaseException) -> str:
     """The first line of an error; of torch's reader the reason, without its advice to trust the file."""
     lines = str(error).rpartition("WeightsUnpickler error: ")[2].strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
+    reasons = [line.strip() for line in lines if line.strip() and "weights_only" not in line]
+    return reasons[0][:200] if reasons else type(error).__name__
