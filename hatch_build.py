@@ -1,7 +1,7 @@
 """Writes into every wheel and source archive which commit it was built from.
 
 The record is ``fate/build.json``: {"version": "0.1.0", "git": 40 digits or null, "dirty": whether files differed from
-that commit}. ``fate.code_version`` reads it. A wheel that is built from a source archive, where there is no git, keeps
+that commit}. ``fate.version`` reads it. A wheel that is built from a source archive, where there is no git, keeps
 the record of the archive. Nothing is written into the source tree.
 """
 

@@ -166,8 +166,8 @@ def ros_codecs(_: Path) -> list[bytes]:
 def try_ros_codecs(data: bytes) -> str:
     """Every decoder takes any bytes: no content of a message may make it fail."""
     from fate.formats.columns import Tally, check
-    from fate.formats.ros import DECODERS
-    from fate.formats.ros_codecs import BasedDecoder
+    from fate.formats.ros.bags import DECODERS
+    from fate.formats.ros.codecs import BasedDecoder
 
     for cls, _ in DECODERS.values():
         decoder = cls()
@@ -179,7 +179,7 @@ def try_ros_codecs(data: bytes) -> str:
 
 
 def try_ecf(data: bytes) -> str:
-    from fate.formats.ecf import decode_chunk
+    from fate.formats.prophesee.ecf import decode_chunk
 
     try:
         decode_chunk(data)
@@ -189,7 +189,7 @@ def try_ecf(data: bytes) -> str:
 
 
 def try_ros_message(data: bytes) -> str:
-    from fate.formats.ros_messages import read_array, read_packet
+    from fate.formats.ros.messages import read_array, read_packet
 
     outcome = "refused"
     for read in (read_array, read_packet):

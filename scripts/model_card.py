@@ -23,7 +23,7 @@ from fate.errors import FateError
 from fate.models.catalogue import flops_per_window
 from fate.models.checkpoints import load_model, read_card
 from fate.models.zoo import MODELS
-from fate.simulation.manifest import FILE_NAME, Manifest, load_manifest
+from fate.simulation.writing.manifest import FILE_NAME, Manifest, load_manifest
 from fate.whole_files import write_whole
 
 UNKNOWN = "not recorded"

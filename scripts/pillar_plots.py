@@ -26,8 +26,8 @@ from fate.encoding.kernels.reference import legendre, trapezoid_weights
 from fate.encoding.pillars import PillarEncoder
 from fate.events.events import Events
 from fate.events.window import Window
-from fate.simulation.recorder import record
-from fate.simulation.scene import Scene
+from fate.simulation.camera.recorder import record
+from fate.simulation.render.scene import Scene
 from fate.view.drawing import draw_events
 
 Array = NDArray[Any]

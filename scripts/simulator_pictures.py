@@ -15,8 +15,8 @@ from PIL import Image
 
 import fate
 from fate.events.events import Events
-from fate.simulation.recorder import record
-from fate.simulation.scene import Scene
+from fate.simulation.camera.recorder import record
+from fate.simulation.render.scene import Scene
 from fate.view.drawing import draw_boxes, draw_events, enlarge, side_by_side
 
 #: (seed, time in µs): drives by day and by night, and moments when the car stands and others move.

@@ -18,16 +18,16 @@ from safetensors.torch import save
 
 import fate
 from fate import FateError, Labels, open_dataset, read_labels, write_events, write_labels
+from fate.boxes.dense_labels import begin_dense_labels, open_dense_labels
+from fate.boxes.detection_log import DetectionLog, read_detections, read_frames
+from fate.boxes.frames import Frame
+from fate.boxes.predictions import read_predictions, write_predictions
 from fate.data.listing import find_listing
-from fate.densify.store import begin_dense_labels, open_dense_labels
 from fate.evaluation.evaluate import evaluate
-from fate.evaluation.predictions import read_predictions, write_predictions
+from fate.inference.loading import bundled_weights
 from fate.json_files import MAX_DEPTH, read_json
 from fate.models.checkpoints import load_model, read_card
-from fate.runtime.detection_log import DetectionLog, read_detections, read_frames
-from fate.runtime.loading import bundled_weights
-from fate.simulation.manifest import load_manifest
-from fate.view.frames import Frame
+from fate.simulation.writing.manifest import load_manifest
 from tests.conftest import make_events
 from tests.damage import damaged, nested
 

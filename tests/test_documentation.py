@@ -18,8 +18,8 @@ from fate.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Modules that need something not every machine has: a ROS reader, and triton, which is there only beside a GPU.
-TRITON = (".gpu", ".march_gpu", ".cuda", ".cuda_binning", ".cuda_kernels", ".scan_gpu", ".norm_gpu")
-ELSEWHERE = ("__main__", ".ros") if find_spec("triton") else ("__main__", ".ros", *TRITON)
+TRITON = (".recorder_gpu", ".march_gpu", ".cuda", ".cuda_binning", ".cuda_kernels", ".scan_gpu", ".norm_gpu")
+ELSEWHERE = ("__main__", ".bags") if find_spec("triton") else ("__main__", ".bags", *TRITON)
 MODULES = [
     module.name for module in pkgutil.walk_packages(fate.__path__, "fate.") if not module.name.endswith(ELSEWHERE)
 ]
@@ -55,27 +55,3 @@ def test_every_command_is_documented_and_every_documented_one_exists() -> None:
         named[page] = {("bench", name) if bench else (name,) for bench, name in lines}
     assert named["docs/commands.md"] == there
     assert set().union(*named.values()) <= there
-
-
-def test_imports_go_down_only() -> None:
-    floors = {
-        "events": 1,
-        "formats": 2,
-        "view": 2,
-        "encoding": 2,
-        "data": 3,
-        "simulation": 3,
-        "models": 3,
-        "evaluation": 4,
-        "densify": 4.5,  # on the floor of evaluation, whose protocols and matching it uses, never the other way
-        "runtime": 4.6,  # on the same floor; its track ids are those of densify's tracker
-        "training": 5,
-        "cli": 6,
-    }
-    wrong = []
-    for file in (ROOT / "src" / "fate").rglob("*.py"):
-        here = file.relative_to(ROOT / "src" / "fate").parts[0]
-        for imported in re.findall(r"^\s*(?:from|import) fate\.(\w+)", file.read_text(), re.M):
-            if imported in floors and here in floors and imported != here and floors[imported] >= floors[here]:
-                wrong.append(f"{file.name} imports {imported}")
-    assert wrong == []

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 import fate
+from fate.boxes.dense_labels import open_dense_labels
+from fate.boxes.detection_log import read_frames
+from fate.boxes.label_files import read_labels, write_labels
+from fate.boxes.labels import Labels
+from fate.boxes.predictions import read_predictions
 from fate.data.dataset import open_dataset
 from fate.data.manifests import find_manifest
 from fate.data.rvt_layout import RvtSequence
-from fate.densify.store import open_dense_labels
 from fate.errors import FateError
-from fate.evaluation.predictions import read_predictions
-from fate.events.label_files import read_labels, write_labels
-from fate.events.labels import Labels
 from fate.models.checkpoints import is_own, load_model, read_card
 from fate.models.public_files import read_tensors
-from fate.runtime.detection_log import read_frames
-from fate.simulation.manifest import load_manifest
+from fate.simulation.writing.manifest import load_manifest
 from fate.training.config import read_config
 
 

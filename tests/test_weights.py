@@ -16,12 +16,12 @@ import torch
 from fate.cli.demo import demo as demo_command
 from fate.cli.detect import detect as detect_command
 from fate.errors import FateError
+from fate.inference.loading import DEFAULT_DETECTOR, FASTEST_ON_A_CPU, WEIGHTS, bundled_weights
 from fate.models.checkpoints import load_model, read_card, save_model
 from fate.models.zoo import build_model
-from fate.runtime.demo import demo
-from fate.runtime.detecting import detect
-from fate.runtime.loading import DEFAULT_DETECTOR, FASTEST_ON_A_CPU, WEIGHTS, bundled_weights
-from fate.simulation.dataset import simulate
+from fate.simulation.writing.dataset import simulate
+from fate.workflows.demo import demo
+from fate.workflows.detect import detect
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "model_card.py"

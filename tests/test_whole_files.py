@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from fate.boxes.detection_log import DetectionLog
+from fate.boxes.label_files import write_labels
+from fate.boxes.labels import Labels
 from fate.errors import FateError
-from fate.events.label_files import write_labels
-from fate.events.labels import Labels
-from fate.runtime.detection_log import DetectionLog
 from fate.view.page import Page
 from fate.view.report import write_report
 from fate.view.video import VideoWriter

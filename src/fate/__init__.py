@@ -9,10 +9,39 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from fate.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fate.commands import (
+    from fate.bench.decode import bench_decode
+    from fate.bench.detect import bench_detect
+    from fate.bench.encode import bench_encode
+    from fate.bench.simulate import bench_simulate
+    from fate.bench.train import bench_train
+    from fate.boxes.label_files import read_labels, write_labels
+    from fate.boxes.labels import Labels, LabelSource
+    from fate.data.dataset import open_dataset
+    from fate.encoding.batch import EventBatch
+    from fate.encoding.grids import build_grid
+    from fate.encoding.pillars import PillarEncoder
+    from fate.errors import FateError, FateWarning, FormatError, MissingDependencyError
+    from fate.events.events import Events, Sensor
+    from fate.events.window import Window
+    from fate.formats.opening import open_recording
+    from fate.formats.prophesee.decoders import decoder_for
+    from fate.formats.recording import Recording
+    from fate.formats.saving import open_writer, write_events
+    from fate.inference.export import export
+    from fate.inference.loading import load_detector
+    from fate.inference.streaming_step import compile_for_streaming
+    from fate.inspection.prepare import prepare
+    from fate.models.catalogue import list_models
+    from fate.models.checkpoints import load_model, save_model
+    from fate.models.official import import_checkpoint
+    from fate.models.zoo import build_model
+    from fate.simulation.camera.pixel import CameraModel, EventCamera, camera_preset
+    from fate.simulation.render.scene import Scene
+    from fate.simulation.writing.dataset import simulate
+    from fate.workflows.commands import (
         bench_data,
         check_labels,
         convert,
@@ -25,51 +54,23 @@ if TYPE_CHECKING:
         train,
         view,
     )
-    from fate.data.dataset import open_dataset
-    from fate.data.prepare import prepare
-    from fate.encoding.batch import EventBatch
-    from fate.encoding.bench import bench_encode
-    from fate.encoding.grids import build_grid
-    from fate.encoding.pillars import PillarEncoder
-    from fate.errors import FateError, FateWarning, FormatError, MissingDependencyError
-    from fate.events.events import Events, Sensor
-    from fate.events.label_files import read_labels, write_labels
-    from fate.events.labels import Labels, LabelSource
-    from fate.events.window import Window
-    from fate.formats.bench import bench_decode
-    from fate.formats.decoders import decoder_for
-    from fate.formats.opening import open_recording
-    from fate.formats.recording import Recording
-    from fate.formats.saving import open_writer, write_events
-    from fate.models.catalogue import list_models
-    from fate.models.checkpoints import load_model, save_model
-    from fate.models.official import import_checkpoint
-    from fate.models.zoo import build_model
-    from fate.runtime.bench import bench_detect
-    from fate.runtime.demo import demo
-    from fate.runtime.detecting import detect
-    from fate.runtime.export import export
-    from fate.runtime.loading import load_detector
-    from fate.simulation.bench import bench_simulate
-    from fate.simulation.camera import CameraModel, EventCamera, camera_preset
-    from fate.simulation.dataset import simulate
-    from fate.simulation.scene import Scene
-    from fate.training.bench import bench_train
+    from fate.workflows.demo import demo
+    from fate.workflows.detect import detect
 
 _HOME = {
-    "bench_data": "fate.commands",
-    "check_labels": "fate.commands",
-    "convert": "fate.commands",
-    "evaluate": "fate.commands",
-    "info": "fate.commands",
-    "inspect": "fate.commands",
-    "study": "fate.commands",
-    "train": "fate.commands",
+    "bench_data": "fate.workflows.commands",
+    "check_labels": "fate.workflows.commands",
+    "convert": "fate.workflows.commands",
+    "evaluate": "fate.workflows.commands",
+    "info": "fate.workflows.commands",
+    "inspect": "fate.workflows.commands",
+    "study": "fate.workflows.commands",
+    "train": "fate.workflows.commands",
     "open_dataset": "fate.data.dataset",
-    "prepare": "fate.data.prepare",
+    "prepare": "fate.inspection.prepare",
     "densify": "fate.densify",
     "EventBatch": "fate.encoding.batch",
-    "bench_encode": "fate.encoding.bench",
+    "bench_encode": "fate.bench.encode",
     "build_grid": "fate.encoding.grids",
     "PillarEncoder": "fate.encoding.pillars",
     "FateError": "fate.errors",
@@ -78,13 +79,13 @@ _HOME = {
     "MissingDependencyError": "fate.errors",
     "Events": "fate.events.events",
     "Sensor": "fate.events.events",
-    "read_labels": "fate.events.label_files",
-    "write_labels": "fate.events.label_files",
-    "LabelSource": "fate.events.labels",
-    "Labels": "fate.events.labels",
+    "read_labels": "fate.boxes.label_files",
+    "write_labels": "fate.boxes.label_files",
+    "LabelSource": "fate.boxes.labels",
+    "Labels": "fate.boxes.labels",
     "Window": "fate.events.window",
-    "bench_decode": "fate.formats.bench",
-    "decoder_for": "fate.formats.decoders",
+    "bench_decode": "fate.bench.decode",
+    "decoder_for": "fate.formats.prophesee.decoders",
     "open_recording": "fate.formats.opening",
     "Recording": "fate.formats.recording",
     "open_writer": "fate.formats.saving",
@@ -95,18 +96,19 @@ _HOME = {
     "save_model": "fate.models.checkpoints",
     "import_checkpoint": "fate.models.official",
     "build_model": "fate.models.zoo",
-    "bench_detect": "fate.runtime.bench",
-    "demo": "fate.runtime.demo",
-    "detect": "fate.runtime.detecting",
-    "export": "fate.runtime.export",
-    "load_detector": "fate.runtime.loading",
-    "bench_simulate": "fate.simulation.bench",
-    "CameraModel": "fate.simulation.camera",
-    "EventCamera": "fate.simulation.camera",
-    "camera_preset": "fate.simulation.camera",
-    "simulate": "fate.simulation.dataset",
-    "Scene": "fate.simulation.scene",
-    "bench_train": "fate.training.bench",
+    "bench_detect": "fate.bench.detect",
+    "demo": "fate.workflows.demo",
+    "detect": "fate.workflows.detect",
+    "export": "fate.inference.export",
+    "load_detector": "fate.inference.loading",
+    "compile_for_streaming": "fate.inference.streaming_step",
+    "bench_simulate": "fate.bench.simulate",
+    "CameraModel": "fate.simulation.camera.pixel",
+    "EventCamera": "fate.simulation.camera.pixel",
+    "camera_preset": "fate.simulation.camera.pixel",
+    "simulate": "fate.simulation.writing.dataset",
+    "Scene": "fate.simulation.render.scene",
+    "bench_train": "fate.bench.train",
     "view": "fate.view",
 }
 
@@ -136,6 +138,7 @@ __all__ = [
     "build_model",
     "camera_preset",
     "check_labels",
+    "compile_for_streaming",
     "convert",
     "decoder_for",
     "demo",

@@ -2,7 +2,7 @@
 
 ``fate.densify``, ``fate.models`` and ``fate.view`` are packages, and they are commands too. Python binds the name to
 the package as soon as anything imports from it, so a function of the same name in ``fate`` would disappear. The package
-itself is therefore callable, with the signature and the documentation of the function in ``fate.commands``.
+itself is therefore callable, with the signature and the documentation of the function in ``fate.workflows.commands``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 
 class CallablePackage(ModuleType):
-    """A package with the call, the signature and the documentation of a function in ``fate.commands``."""
+    """A package with the call, the signature and the documentation of a function in ``fate.workflows.commands``."""
 
     def _command(self) -> Callable[..., Any]:
         command: Callable[..., Any] = getattr(
-            importlib.import_module("fate.commands"), self.__name__.rpartition(".")[2]
+            importlib.import_module("fate.workflows.commands"), self.__name__.rpartition(".")[2]
         )
         return command
 

@@ -14,8 +14,8 @@ import pytest
 import typer
 
 from fate import Events, open_recording, write_events
+from fate.bench import decode as bench
 from fate.cli import arguments
-from fate.formats import bench
 from fate.formats.opening import OPENERS
 from fate.formats.saving import WRITERS
 from fate.formats.summary import count_duplicates

@@ -8,10 +8,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from fate.boxes.detection_log import read_detections
 from fate.cli.main import app
 from fate.models.checkpoints import save_model
 from fate.models.zoo import build_model
-from fate.runtime.detection_log import read_detections
 
 
 def test_a_drive_is_seen_at_two_rates_and_shown(tmp_path: Path) -> None:

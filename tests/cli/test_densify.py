@@ -12,13 +12,13 @@ import typer
 from typer.testing import CliRunner
 
 import fate
+from fate.boxes.dense_labels import open_dense_labels
 from fate.cli.densify import HELP, densify
 from fate.cli.rates import SeveralRates, parse_rates, spread
 from fate.cli.wording import with_options
-from fate.densify.store import open_dense_labels
 from fate.errors import FateError
+from fate.inference import loading
 from fate.models.checkpoints import save_model
-from fate.runtime import loading
 from tests.densify.squares import CLASSES, SENSOR, seeing_detector, squares
 
 app = typer.Typer(rich_markup_mode=None)

@@ -14,17 +14,17 @@ from imageio_ffmpeg import read_frames
 from typer.testing import CliRunner
 
 import fate
+from fate.boxes.detection_log import read_detections
+from fate.boxes.label_files import read_labels
 from fate.cli.main import app
 from fate.errors import FateError
-from fate.events.label_files import read_labels
 from fate.formats.saving import write_events
+from fate.inference.stream_frames import StreamFrame
 from fate.models.checkpoints import save_model
 from fate.models.zoo import build_model
-from fate.runtime.detecting import detect
-from fate.runtime.detecting_live import detect_live, play
-from fate.runtime.detection_log import read_detections
-from fate.runtime.frames import StreamFrame
 from fate.view.drawing import class_colour
+from fate.workflows.detect import detect
+from fate.workflows.detect_live import detect_live, play
 from tests.training.conftest import SENSOR, drive
 
 

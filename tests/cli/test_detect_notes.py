@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from fate.cli.main import app
 from fate.formats.saving import write_events
+from fate.inference import loading
 from fate.models.checkpoints import save_model
 from fate.models.zoo import build_model
-from fate.runtime import loading
 from tests.training.conftest import SENSOR, drive
 
 

@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 import fate
+from fate.boxes.predictions import read_predictions, write_predictions
 from fate.cli.main import app
 from fate.cli.wording import with_options
 from fate.errors import FateError
-from fate.evaluation.predictions import read_predictions, write_predictions
+from fate.inference import loading
 from fate.models.checkpoints import save_model
-from fate.runtime import loading
 from tests.conftest import make_events
 from tests.models.small_detectors import small_detector
 

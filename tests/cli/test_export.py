@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from fate import FateError
 from fate.cli.main import app
-from fate.runtime import export as exporting
-from fate.runtime.export import Exported
-from fate.runtime.export_check import Differences
+from fate.inference import export as exporting
+from fate.inference.export import Exported
+from fate.inference.export_check import Differences
 from tests.cli.test_commands import fate
 
 

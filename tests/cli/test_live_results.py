@@ -16,15 +16,15 @@ import pytest
 import torch
 
 import fate
-from fate.events.label_files import read_labels
+from fate.boxes.detection_log import read_detections, read_frames
+from fate.boxes.label_files import read_labels
 from fate.formats.saving import write_events
+from fate.inference.stopping import stopping_gracefully
+from fate.inference.stream_frames import StreamFrame
 from fate.models.checkpoints import save_model
 from fate.models.zoo import build_model
-from fate.runtime.detecting_live import detect_live, play
-from fate.runtime.detection_log import read_detections, read_frames
-from fate.runtime.frames import StreamFrame
-from fate.runtime.stopping import stopping_gracefully
-from fate.runtime.summary import RunningQuantiles
+from fate.workflows.detect_live import detect_live, play
+from fate.workflows.summary import RunningQuantiles
 from tests.training.conftest import SENSOR, drive
 
 pytestmark = pytest.mark.filterwarnings("ignore::fate.FateWarning")

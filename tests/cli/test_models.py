@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 import fate
 from fate.cli.main import app
 from fate.errors import FateError
+from fate.inference import loading
 from fate.models import catalogue
 from fate.models.zoo import MODELS, build_model
-from fate.runtime import loading
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 import fate
+from fate.boxes.predictions import write_predictions
 from fate.cli.main import app
-from fate.evaluation.predictions import write_predictions
 from tests.conftest import make_events
 
 SENSOR = (48, 64)

@@ -8,9 +8,9 @@ import pytest
 import typer
 
 from fate.cli import simulate
-from fate.simulation import request
-from fate.simulation.manifest import load_manifest
-from fate.simulation.request import DEVICES, PROFILES
+from fate.simulation.writing import request
+from fate.simulation.writing.manifest import load_manifest
+from fate.simulation.writing.request import DEVICES, PROFILES
 from tests.cli.test_commands import fate
 
 

@@ -14,8 +14,8 @@ from fate.cli.main import app
 from fate.errors import FateError
 from fate.models.zoo import MODELS
 from fate.training.config import read_config
-from fate.training.studies import SIZES, STUDIES
-from fate.training.study_runner import SCALES, Runner
+from fate.workflows.studies.runner import SCALES, Runner
+from fate.workflows.studies.tables import SIZES, STUDIES
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 CONFIGS = Path(fate.__file__).parent / "configs" / "sim"

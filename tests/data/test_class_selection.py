@@ -206,13 +206,13 @@ def test_ids_of_a_mapping_are_the_category_ids_of_a_coco_file(tmp_path: Path) ->
 def test_predictions_and_exact_boxes_are_matched_by_name_under_any_selection(tmp_path: Path) -> None:
     path = simulated(tmp_path / "set")
     found = {"a": sized([0, 1], GEN1, classes=("car", "pedestrian"))}
-    fate.evaluation.predictions.write_predictions(tmp_path / "p.npz", found, {"hz": 20})
+    fate.boxes.predictions.write_predictions(tmp_path / "p.npz", found, {"hz": 20})
     for wanted in (("car", "pedestrian"), ("pedestrian", "car"), ("pedestrian",), {"walker": 1}, {"any": (0, 1)}):
         dataset = open_dataset(path, classes=wanted)  # type: ignore[arg-type]
         if isinstance(wanted, dict):
             renamed = sized([0, 1], GEN1, classes=("walker", "any"))
             renamed = replace(renamed, class_id=[0 if "walker" in wanted else 1] * 2)
-            fate.evaluation.predictions.write_predictions(tmp_path / "p.npz", {"a": renamed}, {"hz": 20})
+            fate.boxes.predictions.write_predictions(tmp_path / "p.npz", {"a": renamed}, {"hz": 20})
         done = evaluate(tmp_path / "p.npz", dataset, (20,))
         scores = done.rates[0].scores
         assert scores["AP50"] == pytest.approx(1.0)

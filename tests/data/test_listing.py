@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from fate import Events, write_events
-from fate.data import inspect, listing
+from fate.data import listing
 from fate.data.listing import Comparison, find_listing
-from fate.simulation import manifest
-from fate.simulation.manifest import FileEntry, Manifest, PreviewEntry, RecordingEntry
-from fate.simulation.request import Request
+from fate.inspection.inspect import inspect
+from fate.simulation.writing import manifest
+from fate.simulation.writing.manifest import FileEntry, Manifest, PreviewEntry, RecordingEntry
+from fate.simulation.writing.request import Request
 
 NAMES = {"train": ("a", "b"), "test": ("c",)}
 

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 import torch
 
+from fate.boxes.labels import Labels
 from fate.data import loading
+from fate.data.batches import ClipBatch
 from fate.data.clips import Clip, DrawTiming, Grid, Timing, TrainingPlan, evaluation_batches
-from fate.data.loading import ClipBatch, ClipReader, load
+from fate.data.loading import ClipReader, load
+from fate.data.transforms import Augmentation
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.events.events import Events
-from fate.events.labels import Labels
-from fate.events.transforms import Augmentation
 
 SENSOR = (24, 32)
 

@@ -16,13 +16,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fate.boxes.labels import Labels
+from fate.data.batches import ClipBatch, SoughtWindows
 from fate.data.clips import NOTHING, Clip
-from fate.data.loading import ClipBatch, ClipReader, load
-from fate.data.resident import ResidentEvents, SoughtWindows, completed
+from fate.data.loading import ClipReader, load
+from fate.data.resident import ResidentEvents, completed
+from fate.data.transforms import Augmentation
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
-from fate.events.labels import Labels
-from fate.events.transforms import Augmentation
 from tests.data.test_loading import SENSOR, SOURCES, Reader, Source, training_plan
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]

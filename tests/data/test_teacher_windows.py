@@ -11,14 +11,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fate.boxes.labels import Labels
+from fate.data.batches import ClipBatch, TeacherPart
 from fate.data.clips import NOTHING, Clip, Grid
-from fate.data.loading import ClipBatch, ClipReader, load
-from fate.data.teacher_windows import TeacherPart, canonical_numbers, canonical_steps
+from fate.data.loading import ClipReader, load
+from fate.data.teacher_windows import canonical_numbers, canonical_steps
+from fate.data.transforms import Augmentation
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.events.events import Events
-from fate.events.labels import Labels
-from fate.events.transforms import Augmentation
 
 SENSOR = (24, 32)
 RATES = [10.0, 30.0, 40.0, 80.0, 100.0, 200.0, 333.0]

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 import fate
+from fate.boxes.labels import Labels
 from fate.data.dataset import Dataset, open_dataset
-from fate.events.labels import Labels
 from fate.models.detector import Detector
 from tests.models.small_detectors import small_detector
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.boxes.labels import Labels, LabelSource
 from fate.densify.interpolation import interpolate
-from fate.events.labels import Labels, LabelSource
 
 CLASSES, SENSOR = ("car", "pedestrian"), (240, 304)
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fate.boxes.labels import Labels
 from fate.densify.bending import CHUNK, bent, smoothed
 from fate.densify.tracklets import TrackletOptions
 from fate.errors import FateError
-from fate.events.labels import Labels
 
 STEP_US = 5_000
 SMOOTH_US = 100_000

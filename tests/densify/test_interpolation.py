@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fate.boxes.labels import Labels, LabelSource
 from fate.densify.interpolation import interpolate
 from fate.errors import FateError
-from fate.events.labels import Labels, LabelSource
 
 CLASSES = ("car", "pedestrian")
 

@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fate
+from fate.boxes.dense_labels import open_dense_labels
+from fate.boxes.labels import LabelSource
 from fate.data.clips import Grid
 from fate.data.dataset import Dataset
-from fate.densify.checking import BESIDE, METHODS, SPANS, _moved, check_labels
 from fate.densify.making import densify, truth_of, weights_hash
-from fate.densify.store import open_dense_labels
 from fate.densify.tracklets import TrackletOptions
 from fate.errors import FateError
-from fate.events.labels import LabelSource
 from fate.models.detector import Detector
+from fate.workflows.check_labels import BESIDE, METHODS, SPANS, _moved, check_labels
 from tests.densify.squares import CLASSES, LENGTHS_US, SENSOR, seeing_detector, squares
 
 #: An untrained detector is sure of little.

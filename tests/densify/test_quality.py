@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fate.boxes.labels import Labels
 from fate.densify.quality import Quality, SizeLimits
-from fate.events.labels import Labels
 from tests.densify.standin import CLASSES, SENSOR, seen, straight_truth
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from fate.boxes.labels import Labels
 from fate.data.clips import Grid
 from fate.data.dataset import Dataset
 from fate.densify.sweep import Streams, phases_in, streams_of, sweep
 from fate.encoding.batch import EventBatch
-from fate.events.labels import Labels
 from fate.events.window import Window
 from fate.models.detector import Detector
 from tests.densify.squares import CLASSES, seeing_detector, squares

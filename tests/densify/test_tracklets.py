@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fate.boxes.labels import Labels, LabelSource
 from fate.data.clips import Grid
 from fate.densify.interpolation import interpolate
 from fate.densify.quality import Quality
 from fate.densify.tracklets import TrackletOptions, dense_labels
 from fate.errors import FateError
-from fate.events.labels import Labels, LabelSource
 from tests.densify.standin import CLASSES, SENSOR, seen, sparse, straight_truth
 
 HZ = 40

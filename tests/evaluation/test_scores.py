@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fate import FateError
+from fate.boxes.labels import Labels
 from fate.evaluation.protocols import Protocol, named_protocol
 from fate.evaluation.scores import evaluate_boxes
-from fate.events.labels import Labels
 
 from .oracle import BOX
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fate import FateError, write_labels
+from fate.boxes.labels import Labels
 from fate.evaluation.protocols import Protocol
 from fate.evaluation.time_to_detection import (
     DenseTruth,
@@ -18,8 +19,7 @@ from fate.evaluation.time_to_detection import (
     read_dense_truth,
     time_to_detection,
 )
-from fate.events.labels import Labels
-from fate.simulation.recording_files import truth_bytes
+from fate.simulation.writing.recording_files import truth_bytes
 from tests.damage import replace_member
 
 CLASSES = ("car", "pedestrian")

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fate.evaluation.predictions import read_box_archive, read_predictions
+from fate.boxes.labels import Labels
+from fate.boxes.predictions import read_box_archive, read_predictions
 from fate.evaluation.protocols import Protocol, named_protocol
 from fate.evaluation.scores import Scores, evaluate_boxes
-from fate.events.labels import Labels
 
 from ..conftest import REAL
 from .oracle import BOX, boxes, coco_evaluation, coco_figures, moved, toolbox_frames

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fate.errors import FateError, FateWarning, FormatError
 from fate.events.events import Events
-from fate.formats.aedat2 import Aedat2Decoder, parse_aedat2_header
+from fate.formats.inivation.aedat2 import Aedat2Decoder, parse_aedat2_header
 from fate.formats.opening import open_recording
 
 REAL = Path(__file__).resolve().parents[2] / ".." / "shared" / "realdata"

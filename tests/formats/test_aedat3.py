@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fate.errors import FateError, FateWarning, FormatError
 from fate.events.events import Events
-from fate.formats.aedat3 import Aedat3Decoder
+from fate.formats.inivation.aedat3 import Aedat3Decoder
 from fate.formats.opening import open_recording
 
 HEADER = (

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fate.errors import FateError, FateWarning, FormatError
 from fate.events.events import Events
 from fate.formats.opening import open_recording
-from fate.formats.table_writers import NpyWriter, NpzWriter
+from fate.formats.tables.writers import NpyWriter, NpzWriter
 from tests.conftest import REAL, event_lists, make_events
 
 relaxed = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

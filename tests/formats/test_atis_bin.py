@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from fate.errors import FateError, FateWarning, FormatError
 from fate.events.events import Events
-from fate.formats.atis_bin import AtisBinDecoder
 from fate.formats.opening import open_recording
+from fate.formats.others.atis_bin import AtisBinDecoder
 
 relaxed = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

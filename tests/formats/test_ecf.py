@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from fate.errors import FateError, FormatError
 from fate.events.events import Events
-from fate.formats.ecf import FILTER_ID, decode_chunk
 from fate.formats.opening import open_recording
+from fate.formats.prophesee.ecf import FILTER_ID, decode_chunk
 
 REFERENCE = Path(__file__).parents[1] / "data" / "ecf_reference.npz"
 RECORD = np.dtype([("x", "<u2"), ("y", "<u2"), ("p", "<i2"), ("t", "<i8")], align=True)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from fate.errors import FateError, FateWarning, FormatError
 from fate.events.events import Events
-from fate.formats.event_stream import EventStreamDecoder
 from fate.formats.opening import open_recording
+from fate.formats.others.event_stream import EventStreamDecoder
 
 REAL = Path(__file__).resolve().parents[2] / ".." / "shared" / "realdata"
 relaxed = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from fate.errors import FateError, FateWarning, FormatError, MissingDependencyError
 from fate.events.events import Events
-from fate.formats import hdf5_writers
-from fate.formats.hdf5_text import root_text_attributes
-from fate.formats.hdf5_writers import PropheseeHdf5Writer, RvtHdf5Writer
+from fate.formats.hdf5 import writers as hdf5_writers
+from fate.formats.hdf5.text import root_text_attributes
+from fate.formats.hdf5.writers import PropheseeHdf5Writer, RvtHdf5Writer
 from fate.formats.opening import open_recording
 from fate.formats.source import ByteFile
 from tests.conftest import REAL, event_lists, make_events

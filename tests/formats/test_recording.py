@@ -19,12 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fate import Events, FateError, FateWarning, FormatError, open_recording, open_writer, write_events
-from fate.formats import arrays as arrays_module
-from fate.formats import hdf5_layout
 from fate.formats import index as index_module
 from fate.formats import source as source_module
 from fate.formats.converting import convert
+from fate.formats.hdf5 import layout as hdf5_layout
 from fate.formats.saving import BY_SUFFIX, WRITERS
+from fate.formats.tables import arrays as arrays_module
 from tests.conftest import event_lists, make_events
 from tests.damage import replace_member
 

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from fate.errors import FateError, FormatError, MissingDependencyError
 from fate.events.events import Events
-from fate.formats.evt3 import Evt3Decoder
-from fate.formats.evt_writers import Evt3Writer
-from fate.formats.header import parse_header
 from fate.formats.opening import open_recording
-from fate.formats.ros import DECODERS
-from fate.formats.ros_codecs import BasedDecoder
-from fate.formats.ros_messages import read_array
+from fate.formats.prophesee.evt3 import Evt3Decoder
+from fate.formats.prophesee.evt_writers import Evt3Writer
+from fate.formats.prophesee.header import parse_header
+from fate.formats.ros.bags import DECODERS
+from fate.formats.ros.codecs import BasedDecoder
+from fate.formats.ros.messages import read_array
 
 rosbag1 = pytest.importorskip("rosbags.rosbag1", reason="reading bags is an extra")
 rosbag2 = pytest.importorskip("rosbags.rosbag2")

@@ -12,6 +12,7 @@ from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.events.events import Events
 from fate.events.window import Window
+from fate.inference.streaming_step import compile_for_streaming
 from fate.models import state as states
 from fate.models.detector import CANONICAL_US, Detector
 from fate.models.outputs import Outputs
@@ -259,4 +260,4 @@ def test_devices_on_which_no_detector_streams_are_refused(
     detectors: dict[str, Detector], device: str | torch.device
 ) -> None:
     with pytest.raises(FateError, match=f"device '{device}' was asked for; expected cpu or cuda"):
-        detectors["s5"].compile_for_streaming(device)
+        compile_for_streaming(detectors["s5"], device)

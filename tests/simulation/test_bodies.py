@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fate.errors import FateError
-from fate.simulation import street
-from fate.simulation.bodies import (
+from fate.simulation.art import street
+from fate.simulation.art.bodies import (
     CAR_BODIES,
     TWO_WHEELER_BODIES,
     bodies_for,
@@ -21,11 +21,11 @@ from fate.simulation.bodies import (
     make_two_wheeler,
     shadow,
 )
-from fate.simulation.catalogue import SPLITS, Catalogue
-from fate.simulation.drawing import Canvas
-from fate.simulation.people import LEG_SWING, PEDESTRIAN_STYLES, PEDESTRIANS, choose_style, make_pedestrian
-from fate.simulation.street import FACADE_STYLES, make_boundary, make_facade, make_pole, make_tree
-from fate.simulation.textures import MAX_TEXELS, SUM_SCALE, Body, Panel, Swing, Texture, outline, summed_area
+from fate.simulation.art.catalogue import SPLITS, Catalogue
+from fate.simulation.art.drawing import Canvas
+from fate.simulation.art.people import LEG_SWING, PEDESTRIAN_STYLES, PEDESTRIANS, choose_style, make_pedestrian
+from fate.simulation.art.street import FACADE_STYLES, make_boundary, make_facade, make_pole, make_tree
+from fate.simulation.art.textures import MAX_TEXELS, SUM_SCALE, Body, Panel, Swing, Texture, outline, summed_area
 
 Maker = Callable[[np.random.Generator], Body]
 

@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
-from fate.simulation.camera import AWAKE, PRESETS, CameraModel, EventCamera, PixelEvents, camera_preset, pixel_maps
+from fate.simulation.camera.pixel import (
+    AWAKE,
+    PRESETS,
+    CameraModel,
+    EventCamera,
+    PixelEvents,
+    camera_preset,
+    pixel_maps,
+)
 
 DARK = 0.02
 

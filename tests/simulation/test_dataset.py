@@ -22,16 +22,16 @@ import pytest
 from fate import Events, FateError, FateWarning, open_recording, read_labels
 from fate.data.layout import find_recordings
 from fate.events.events import Sensor
-from fate.formats.dat import DatWriter
-from fate.simulation import dataset, preview, recording_files
-from fate.simulation.camera import camera_preset
-from fate.simulation.catalogue import SPLITS
-from fate.simulation.dataset import simulate
-from fate.simulation.manifest import load_manifest
-from fate.simulation.recorder import Piece
-from fate.simulation.recording_files import Setting
-from fate.simulation.request import Job, Request
-from fate.simulation.scene import Boxes, Scene
+from fate.formats.prophesee.dat import DatWriter
+from fate.simulation.art.catalogue import SPLITS
+from fate.simulation.camera.pixel import camera_preset
+from fate.simulation.camera.recorder import Piece
+from fate.simulation.render.scene import Boxes, Scene
+from fate.simulation.writing import dataset, preview, recording_files
+from fate.simulation.writing.dataset import simulate
+from fate.simulation.writing.manifest import load_manifest
+from fate.simulation.writing.recording_files import Setting
+from fate.simulation.writing.request import Job, Request
 
 STRETCH_US = 100_000
 #: Twelve recordings are spread like this.

@@ -13,16 +13,16 @@ import torch
 from numpy.typing import NDArray
 
 from fate.events.events import Events, Sensor
-from fate.simulation.camera import CameraModel, camera_preset
-from fate.simulation.march import march_tiles
-from fate.simulation.plan import make_plan
-from fate.simulation.recorder import circuit_of, first_pixels, record
-from fate.simulation.scene import STRETCH_US, Scene
+from fate.simulation.art.plan import make_plan
+from fate.simulation.camera.pixel import CameraModel, camera_preset
+from fate.simulation.camera.recorder import circuit_of, first_pixels, record
+from fate.simulation.render.march import march_tiles
+from fate.simulation.render.scene import STRETCH_US, Scene
 
 pytest.importorskip("triton", reason="the GPU march is written in Triton, which is not installed here")
 
-from fate.simulation import gpu
-from fate.simulation.march_gpu import RECORDING_SHIFT, TIME_OFFSET, TIME_SHIFT
+from fate.simulation.camera import recorder_gpu as gpu
+from fate.simulation.render.march_gpu import RECORDING_SHIFT, TIME_OFFSET, TIME_SHIFT
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU on this machine")
 CPU = torch.device("cpu")

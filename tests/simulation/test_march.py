@@ -12,15 +12,15 @@ import torch
 from numpy.typing import NDArray
 
 from fate.events.events import Sensor
-from fate.simulation import march
-from fate.simulation.camera import CameraModel, EventCamera, camera_preset
-from fate.simulation.march import Circuit, Pixels, compare, event_key, low_pass, march_tile, march_tiles
-from fate.simulation.plan import MIN_STEP_US, TILE, Plan, make_plan
-from fate.simulation.recorder import circuit_of, first_pixels
-from fate.simulation.scene import STRETCH_US, Scene
-from fate.simulation.shading import maps_at, render
-from fate.simulation.surfaces import KNOT_US, Atlas, Surfaces
-from fate.simulation.textures import Texture
+from fate.simulation.art.plan import MIN_STEP_US, TILE, Plan, make_plan
+from fate.simulation.art.surfaces import KNOT_US, Atlas, Surfaces
+from fate.simulation.art.textures import Texture
+from fate.simulation.camera.pixel import CameraModel, EventCamera, camera_preset
+from fate.simulation.camera.recorder import circuit_of, first_pixels
+from fate.simulation.render import march
+from fate.simulation.render.march import Circuit, Pixels, compare, event_key, low_pass, march_tile, march_tiles
+from fate.simulation.render.scene import STRETCH_US, Scene
+from fate.simulation.render.shading import maps_at, render
 
 Keys = NDArray[np.int64]
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fate.simulation.plan import FLICKER_STEP_US, MAX_MOTION, MAX_STEP_US, MIN_STEP_US, TILE, Plan, make_plan
-from fate.simulation.scene import STRETCH_US, Scene
-from fate.simulation.surfaces import BLUR_WIDTH, KNOT_US, Atlas, Surfaces
-from fate.simulation.textures import Texture
+from fate.simulation.art.plan import FLICKER_STEP_US, MAX_MOTION, MAX_STEP_US, MIN_STEP_US, TILE, Plan, make_plan
+from fate.simulation.art.surfaces import BLUR_WIDTH, KNOT_US, Atlas, Surfaces
+from fate.simulation.art.textures import Texture
+from fate.simulation.render.scene import STRETCH_US, Scene
 
 Floats = NDArray[np.float64]
 

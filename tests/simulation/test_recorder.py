@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from fate.events.events import Events
-from fate.simulation import noise
-from fate.simulation.camera import CameraModel, camera_preset
-from fate.simulation.march import event_key
-from fate.simulation.noise import EventColumns
-from fate.simulation.recorder import Finisher, Piece, circuit_of, first_pixels, record, record_many, unpacked
-from fate.simulation.scene import STRETCH_US, Scene
+from fate.simulation.camera import noise
+from fate.simulation.camera.noise import EventColumns
+from fate.simulation.camera.pixel import CameraModel, camera_preset
+from fate.simulation.camera.recorder import Finisher, Piece, circuit_of, first_pixels, record, unpacked
+from fate.simulation.camera.recording import record_many
+from fate.simulation.render.march import event_key
+from fate.simulation.render.scene import STRETCH_US, Scene
 
 SECONDS = 0.25
 TIMES = np.array([0, 5_000, 99_999, 100_000, 180_001, 250_000], np.int64)

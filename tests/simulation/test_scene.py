@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from fate.errors import FateError
 from fate.events.events import Events
-from fate.simulation.motion import Ego
-from fate.simulation.recorder import record
-from fate.simulation.scene import MIN_VISIBLE, STRETCH_US, Boxes, Scene, draw_camera
-from fate.simulation.stage import Actor, Layer, Stage
-from fate.simulation.surfaces import KNOT_US
-from fate.simulation.truth import Outlines
+from fate.simulation.art.motion import Ego
+from fate.simulation.art.surfaces import KNOT_US
+from fate.simulation.camera.recorder import record
+from fate.simulation.render.scene import MIN_VISIBLE, STRETCH_US, Boxes, Scene, draw_camera
+from fate.simulation.render.stage import Actor, Layer, Stage
+from fate.simulation.render.truth import Outlines
 
 SECONDS = 2.0
 TIMES = np.random.default_rng(5).integers(0, int(SECONDS * 1e6), 4).tolist()

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fate.simulation.plan import TILE, Plan, make_plan
-from fate.simulation.scene import Scene
-from fate.simulation.shading import keep_seen, maps_at, places_of, render, shade, sky_rows
-from fate.simulation.surfaces import BLUR_WIDTH, KNOT_US, Atlas, Pinhole, Surfaces, matrices, projected_bounds
-from fate.simulation.textures import Texture
+from fate.simulation.art.plan import TILE, Plan, make_plan
+from fate.simulation.art.surfaces import BLUR_WIDTH, KNOT_US, Atlas, Pinhole, Surfaces, matrices, projected_bounds
+from fate.simulation.art.textures import Texture
+from fate.simulation.render.scene import Scene
+from fate.simulation.render.shading import keep_seen, maps_at, places_of, render, shade, sky_rows
 
 Floats = NDArray[np.float64]
 Image = NDArray[np.float32]

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fate.simulation.bodies import TWO_WHEELER_BODIES
-from fate.simulation.car_shapes import CARS
-from fate.simulation.catalogue import Split
-from fate.simulation.facades import BOUNDARIES, FACADES
-from fate.simulation.motion import STEP_S, Ego, Following, Straight, drive, ornstein_uhlenbeck, smooth
-from fate.simulation.people import PEDESTRIANS
-from fate.simulation.scene import Scene
-from fate.simulation.stage import Actor, Layer, Lighting, Stage
-from fate.simulation.surfaces import KNOT_US, Pinhole, Surfaces
-from fate.simulation.textures import Body, Panel, Swing, Texture
-from fate.simulation.two_wheelers import TWO_WHEELERS
-from fate.simulation.world import make_world
+from fate.simulation.art.bodies import TWO_WHEELER_BODIES
+from fate.simulation.art.car_shapes import CARS
+from fate.simulation.art.catalogue import Split
+from fate.simulation.art.facades import BOUNDARIES, FACADES
+from fate.simulation.art.motion import STEP_S, Ego, Following, Straight, drive, ornstein_uhlenbeck, smooth
+from fate.simulation.art.people import PEDESTRIANS
+from fate.simulation.art.surfaces import KNOT_US, Pinhole, Surfaces
+from fate.simulation.art.textures import Body, Panel, Swing, Texture
+from fate.simulation.art.two_wheelers import TWO_WHEELERS
+from fate.simulation.art.world import make_world
+from fate.simulation.render.scene import Scene
+from fate.simulation.render.stage import Actor, Layer, Lighting, Stage
 
 Floats = NDArray[np.float64]
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import yaml
 
+from fate.boxes.label_files import write_labels
+from fate.boxes.labels import Labels
 from fate.events.events import Events
-from fate.events.label_files import write_labels
-from fate.events.labels import Labels
 from fate.formats.saving import write_events
 from fate.training.config import TrainConfig, make_config
 

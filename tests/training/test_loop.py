@@ -117,7 +117,7 @@ def test_fat_with_one_rate_and_no_generated_labels_is_supervised_training_step_f
 
 def write_no_labels(config: TrainConfig, folder: Path) -> None:
     """A folder of dense labels that has no rate at all."""
-    from fate.densify.store import begin_dense_labels
+    from fate.boxes.dense_labels import begin_dense_labels
 
     begin_dense_labels(folder, {"model": {}, "dataset": {"classes": ["square"]}, "options": {}}, [])
 

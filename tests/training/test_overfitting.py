@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fate.simulation.dataset import simulate
+from fate.simulation.writing.dataset import simulate
 from fate.training.config import make_config
 from fate.training.loop import train
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fate.data.loading import ClipBatch
+from fate.data.batches import ClipBatch
 from fate.training import plan as planning
 from fate.training.loop import build
 from fate.training.plan import plan

@@ -11,10 +11,10 @@ import torch
 from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR
 
+from fate.boxes.dense_labels import begin_dense_labels, label_file, write_in_folder
+from fate.boxes.labels import Labels, LabelSource
 from fate.data.dataset import open_dataset
-from fate.densify.store import begin_dense_labels, label_file, write_in_folder
 from fate.errors import FateError
-from fate.events.labels import Labels, LabelSource
 from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.loop import build, own_labels, train
 from fate.training.run_directory import data_facts

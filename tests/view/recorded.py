@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fate.boxes.frames import Frame
 from fate.events.events import Events
-from fate.view.frames import Frame
 
 
 @dataclass(frozen=True)

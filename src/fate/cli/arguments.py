@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def complete_bundled(incomplete: str) -> list[str]:
     """Return the names with bundled weights that begin like this, for shell completion."""
-    from fate.runtime.loading import bundled_weights
+    from fate.inference.loading import bundled_weights
 
     return [name for name in bundled_weights() if name.startswith(incomplete)]
 
@@ -207,7 +207,7 @@ def refuse_file_of_dataset(
     inside = _is_within(place, dataset)
     held = inside and place.suffix.lower() not in written
     if not held:
-        from fate.data.subjects import holds_file
+        from fate.inspection.subjects import holds_file
 
         try:
             with warnings.catch_warnings():

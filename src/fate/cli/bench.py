@@ -12,7 +12,7 @@ from fate.cli.device import Device, check_device, pick_device
 from fate.text import plural
 
 if TYPE_CHECKING:
-    from fate.formats.bench import DecodeBench, Measurement
+    from fate.bench.decode import DecodeBench, Measurement
 
 SHORT_HELP = "Measure speed and memory, compared with other programs."
 app = typer.Typer(
@@ -61,7 +61,7 @@ def decode(
     args.check_inputs(*(files or ()))
     args.check_outputs({"--json": json_file}, *(files or ()))
 
-    from fate.formats.bench import bench_decode
+    from fate.bench.decode import bench_decode
 
     peers = [name for name in against.split(",") if name]
     with args.status("starting") as show:
@@ -92,7 +92,7 @@ def simulate(
         int | None, typer.Option(help="Number of CPU threads or processes; the default is all processors.")
     ] = None,
 ) -> None:
-    from fate.simulation.request import Request, check_number
+    from fate.simulation.writing.request import Request, check_number
 
     with args.bad_usage():  # before torch is loaded, which takes seconds
         Request(profile, 0, seconds, recordings)
@@ -101,7 +101,7 @@ def simulate(
             check_number("the number of threads", threads, 1)
     chosen = pick_device(device)
 
-    from fate.simulation.bench import bench_simulate
+    from fate.bench.simulate import bench_simulate
 
     with args.progress_bar("simulating") as update:
         result = bench_simulate(recordings, seconds, profile, chosen, threads, update)
@@ -149,7 +149,7 @@ def encode(
     json_file: args.JsonFile = None,
 ) -> None:
     from fate.errors import FateError
-    from fate.simulation.request import PROFILES, check_number
+    from fate.simulation.writing.request import PROFILES, check_number
 
     with args.bad_usage():
         check_device(device)
@@ -170,11 +170,11 @@ def encode(
     args.check_inputs(file)
     chosen = pick_device(device)
 
-    from fate.encoding.bench import bench_encode, encode_table
+    from fate.bench.encode import bench_encode, encode_table
 
     with args.status("starting") as show:
         if file is None:
-            from fate.simulation.bench import drive_events
+            from fate.bench.simulate import drive_events
 
             show(f"simulating a {profile} drive")
             events = drive_events(profile, drive_s, seed)
@@ -223,12 +223,12 @@ def data(
     args.check_outputs({"--json": json_file}, datasets=(dataset,))
     args.check_inputs(dataset)
 
-    from fate.data.bench import bench_data, data_table
+    from fate.bench.data_loading import bench_data, data_table
     from fate.data.dataset import open_dataset
 
     with tempfile.TemporaryDirectory() as folder, args.status("starting") as show:
         if dataset is None:
-            from fate.simulation.dataset import simulate as simulated
+            from fate.simulation.writing.dataset import simulate as simulated
 
             show("simulating drives")
             dataset = f"{folder}/drives"
@@ -272,7 +272,7 @@ def detect(
     json_file: args.JsonFile = None,
 ) -> None:
     from fate.errors import FateError
-    from fate.simulation.request import PROFILES, check_number
+    from fate.simulation.writing.request import PROFILES, check_number
 
     with args.bad_usage():
         check_device(device)
@@ -285,13 +285,13 @@ def detect(
     args.check_outputs({"--json": json_file})
     chosen = pick_device(device)
 
-    from fate.runtime.bench import DEFAULT_MODELS, bench_detect, check_request, detect_table
+    from fate.bench.detect import DEFAULT_MODELS, bench_detect, check_request, detect_table
 
     ways = [way.strip() for way in run.split(",") if way.strip()]
     with args.bad_usage():
         check_request(models or DEFAULT_MODELS, chosen, ways, precision)
     with args.status(f"simulating a {profile} drive") as show:
-        from fate.simulation.bench import drive_events
+        from fate.bench.simulate import drive_events
 
         events = drive_events(profile, 1.6 if profile == "gen1" else 0.4, seed)
         result = bench_detect(events, models or DEFAULT_MODELS, chosen, rates, ways, precision, show)
@@ -399,7 +399,7 @@ def train(
     args.check_outputs({"--json": json_file}, datasets=(dataset,))
     chosen = pick_device(device)
 
-    from fate.training.bench import bench_train
+    from fate.bench.train import bench_train
 
     with args.status("starting") as show:
         result = bench_train(

@@ -34,8 +34,8 @@ def demo(
 ) -> None:
     from fate.cli.wording import with_options
     from fate.errors import FateError
-    from fate.runtime.loading import find_weights
-    from fate.simulation.request import check_number, check_place
+    from fate.inference.loading import find_weights
+    from fate.simulation.writing.request import check_number, check_place
 
     with args.bad_usage():
         if not 1 <= seconds <= 60:
@@ -46,7 +46,7 @@ def demo(
     find_weights(model)
     chosen = pick_device(device)
 
-    from fate.runtime.demo import demo as run
+    from fate.workflows.demo import demo as run
 
     note("simulating a drive; the first time on a machine, compiling takes a minute or two")
     with args.task_bar() as show:

@@ -141,7 +141,7 @@ def _make(
         usual = TrackletOptions(score, {**THRESHOLDS, **_thresholds(sure)}, with_truth=with_truth)
         options = replace(usual, smooth_us=0, bend=False) if as_detected else usual
 
-    from fate.runtime.loading import find_weights, load_trained
+    from fate.inference.loading import find_weights, load_trained
 
     find_weights(model)
     opened = _opened(dataset, split, kind, size)
@@ -149,7 +149,7 @@ def _make(
 
     from fate.densify.making import densify as run
     from fate.densify.making import with_classes
-    from fate.runtime.adapting import fit_dataset
+    from fate.inference.adapting import fit_dataset
 
     trained = load_trained(model)
     opened = with_classes(opened, trained.classes)
@@ -177,7 +177,7 @@ def _check(
         rates = parse_rates(hz, ())
     args.check_inputs(truth, labels)
 
-    from fate.densify.checking import check_labels
+    from fate.workflows.check_labels import check_labels
 
     with args.progress_bar("checking") as update:
         told = None if update is None else lambda share: update(share, 1.0)

@@ -112,8 +112,8 @@ def detect(
     stop = args.parse_time(end, "--end") if end is not None else None
     args.check_order(begin, stop)
     from fate.errors import FateError
-    from fate.runtime.loading import find_weights
-    from fate.runtime.source_names import is_live
+    from fate.inference.loading import find_weights
+    from fate.inference.source_names import is_live
 
     with args.bad_usage():
         shown = _look(acc, fps, slow, palette)
@@ -164,8 +164,8 @@ def _files(
             with args.opened(file, options) as recording:
                 first, last = (None if at is None else at.at(recording.start_us) for at in part)
                 detector = detector or _load(*model)
-                from fate.runtime.detecting import Look
-                from fate.runtime.detecting import detect as run
+                from fate.workflows.detect import Look
+                from fate.workflows.detect import detect as run
 
                 with args.task_bar() as show:
                     done = run(
@@ -194,9 +194,9 @@ def _live(
     options: dict[str, Any], part: tuple[Any, Any], show_live: bool,
 ) -> None:  # fmt: skip
     detector = _load(model, device)
-    from fate.runtime.detecting import part_of
-    from fate.runtime.detecting_live import detect_live, open_source, play
     from fate.text import plural
+    from fate.workflows.detect import part_of
+    from fate.workflows.detect_live import detect_live, open_source, play
 
     with ExitStack() as closing, args.task_bar() as show:
         if show_live:
@@ -244,7 +244,7 @@ def _tell_stopped(file: str, given: dict[str, str | None]) -> None:
 
 def _load(model: str, device: str) -> Any:
     """Load the detector; say what bundled weights were trained on, since they are the first thing that a user tries."""
-    from fate.runtime.loading import bundled_weights, find_weights, load_detector
+    from fate.inference.loading import bundled_weights, find_weights, load_detector
 
     chosen = pick_device(device)
     detector = load_detector(model, chosen)
@@ -284,7 +284,7 @@ def _check_names(files: list[str], outputs: dict[str, str | None]) -> None:
 
 def _refuse_for_live(source: str, unused: dict[str, Any], sensor: Any) -> None:
     from fate.errors import FateError
-    from fate.runtime.source_names import check_source
+    from fate.inference.source_names import check_source
 
     with args.bad_usage():
         given = [option for option, value in unused.items() if value is not None]

@@ -112,7 +112,7 @@ def evaluate(
     from fate.cli.rates import parse_rates
     from fate.errors import FateError, FateWarning
     from fate.evaluation.protocols import named_protocol
-    from fate.runtime.loading import find_weights, means_a_model
+    from fate.inference.loading import find_weights, means_a_model
 
     with args.bad_usage():
         part = args.parse_shard(shard)
@@ -146,8 +146,9 @@ def evaluate(
     chosen = pick_device(device)
 
     from fate.evaluation.evaluate import evaluate as run
-    from fate.runtime.adapting import fit_dataset
-    from fate.runtime.loading import load_trained
+    from fate.inference.adapting import fit_dataset
+    from fate.inference.loading import load_trained
+    from fate.view.rate_pictures import save_with_picture
 
     model, note = fit_dataset(load_trained(what), opened.sensor, opened.name) if is_model else (what, "")
     with args.progress_bar("evaluating") as update:
@@ -157,4 +158,4 @@ def evaluate(
             device=chosen, lanes=streams, workers=workers, score=score, max_overlap=max_overlap,
         )  # fmt: skip
     done = replace(done, notes=(note, *done.notes)) if note else done
-    args.write_and_print(done.table(), json_file, done.save)
+    args.write_and_print(done.table(), json_file, lambda path: save_with_picture(done, path))

@@ -9,7 +9,7 @@ import typer
 from fate.cli import arguments as args
 
 if TYPE_CHECKING:
-    from fate.runtime.export import Exported
+    from fate.inference.export import Exported
 
 SHORT_HELP = "Write a detector as an ONNX file."
 HELP = """Write one step of a detector as an ONNX file: its inputs are one window of each stream and the state, its
@@ -64,8 +64,8 @@ def export(
         bool, typer.Option("--fresh", help="Use fresh weights although the name has bundled ones.")
     ] = False,
 ) -> None:
+    from fate.inference.loading import find_weights
     from fate.models.table import NAMES
-    from fate.runtime.loading import find_weights
 
     size = args.parse_sensor(sensor) if sensor is not None else None
     names = args.parse_classes(classes) if classes is not None else None
@@ -79,7 +79,7 @@ def export(
     for source in (model, *([recording] if recording else [])):
         args.check_outputs({"OUT": out}, source, binary=("OUT",), seeks=("OUT",))
 
-    from fate.runtime.export import export as write
+    from fate.inference.export import export as write
 
     with args.progress_bar("comparing") as update:
         done = write(
@@ -100,7 +100,7 @@ def export(
 
 
 def _summary(done: Exported, clip: str) -> str:
-    from fate.runtime.export_check import TOLERANCES
+    from fate.inference.export_check import TOLERANCES
 
     lines = [f"{done.path}: {done.path.stat().st_size / 1e6:.1f} MB, opset {done.opset}", f"weights: {done.weights}"]
     for title, values in (("in ", done.inputs), ("out", done.outputs)):

@@ -48,7 +48,7 @@ def inspect(
     args.check_inputs(dataset)
     args.check_outputs({"--report": report, "--json": json_file}, datasets=(dataset,))
 
-    from fate.data.inspection import inspect as look
+    from fate.inspection.inspect import inspect as look
 
     with args.progress_bar("inspecting") as update:
         found = look(dataset, split=chosen, windows=windows, progress=update, **options)

@@ -78,7 +78,7 @@ app.add_typer(bench.app, name="bench", short_help=bench.SHORT_HELP)
 
 def _version(show: bool) -> None:
     if show:
-        from fate.code_version import full_version
+        from fate.version import full_version
 
         print(f"fate {full_version()}")
         raise typer.Exit
@@ -143,7 +143,7 @@ def _run() -> tuple[int, str]:
         print("stopped (Ctrl-C)", file=sys.stderr)
         return INTERRUPTED, ""
     finally:
-        gc.freeze()  # otherwise Python visits every object of torch before it ends, which takes half a minute under load
+        gc.freeze()  # else Python visits every object of torch before it ends: half a minute under load
     return 0, ""
 
 

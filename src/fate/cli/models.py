@@ -35,7 +35,7 @@ def models(
     names = args.parse_classes(classes)
     args.check_outputs({"--json": json_file})
 
-    from fate.runtime.loading import DEFAULT_DETECTOR, bundled_weights
+    from fate.inference.loading import DEFAULT_DETECTOR, bundled_weights
 
     bundled = bundled_weights()
     entries = _entries(names, size)

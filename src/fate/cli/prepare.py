@@ -44,8 +44,8 @@ def prepare(
 ) -> None:
     args.choice("KIND", kind, KINDS)
 
-    from fate.data.prepare import prepare as go_through
     from fate.errors import FateError
+    from fate.inspection.prepare import prepare as go_through
 
     with args.progress_bar("preparing") as update:
         done = go_through(kind, source, target, workers=workers, hashed=not no_hash, progress=update)

@@ -11,7 +11,7 @@ from fate.cli.device import Device, check_device, pick_device
 from fate.text import grouped
 
 if TYPE_CHECKING:
-    from fate.simulation.manifest import Manifest
+    from fate.simulation.writing.manifest import Manifest
 
 SHORT_HELP = "Make a labelled dataset of simulated drives."
 HELP = """Make a dataset of simulated drives in the layout of the public datasets: events in DIR/train, val and
@@ -47,7 +47,7 @@ def simulate(
     threads: Annotated[int | None, typer.Option(help="Number of CPU threads; the default is all processors.")] = None,
     no_preview: Annotated[bool, typer.Option("--no-preview", help="Do not write preview videos.")] = False,
 ) -> None:
-    from fate.simulation.request import Request, check_number, check_place
+    from fate.simulation.writing.request import Request, check_number, check_place
 
     with args.bad_usage():
         Request(profile, seed, seconds, recordings, at_rest=at_rest)
@@ -57,7 +57,7 @@ def simulate(
     check_place(folder)
     chosen = _device(device, folder)
 
-    from fate.simulation.dataset import simulate as make
+    from fate.simulation.writing.dataset import simulate as make
 
     with args.progress_bar("simulating") as update:
         done = make(
@@ -83,7 +83,7 @@ def _device(device: str, folder: str) -> str:
     """
     from importlib.util import find_spec
 
-    from fate.simulation.manifest import load_manifest
+    from fate.simulation.writing.manifest import load_manifest
 
     begun = load_manifest(folder) if device == "auto" else None
     begun_on_cpu = begun is not None and any(entry.device == "cpu" for entry in begun.recordings)

@@ -60,7 +60,7 @@ def study(
     ] = None,
 ) -> None:
     from fate.errors import FateError
-    from fate.training.studies import study_named
+    from fate.workflows.studies.tables import study_named
 
     with args.bad_usage():
         study_named(name)
@@ -73,8 +73,8 @@ def study(
         if dataset is None and name != "smoke":
             raise FateError(f"{name} needs --dataset: a folder, or sim for simulated drives")
     args.check_inputs(None if dataset in ("sim", "smoke") else dataset)
-    from fate.commands import study as run
-    from fate.training.study import check_request
+    from fate.workflows.commands import study as run
+    from fate.workflows.studies.study import check_request
 
     with args.bad_usage():
         check_request(name, scale, seeds, seed or (), row or (), jobs)

@@ -106,6 +106,7 @@ def train(
         planned.faults.refuse(allow_missing)
         return
     from fate.training.loop import train as run
+    from fate.view.samples import draw_samples
 
     folder = out or Path("runs") / Path(config).stem
 
@@ -114,7 +115,7 @@ def train(
         say(f"{folder}: {done} {wanted.steps} steps; metrics.jsonl and log.txt in it record the progress")
 
     with args.step_bar("training") as show:
-        done = run(wanted, folder, show=show, begins=begins, allow_missing=allow_missing)
+        done = run(wanted, folder, show=show, begins=begins, allow_missing=allow_missing, draw_samples=draw_samples)
     if own_rank() != 0:  # the first of several processes speaks for all
         return
     if not done.finished:

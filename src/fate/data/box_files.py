@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.boxes.label_coco import category_ids
+from fate.boxes.label_files import read_labels
+from fate.boxes.label_npz import DAMAGE
+from fate.boxes.label_yolo import META_FILE
+from fate.boxes.labels import Labels
 from fate.data.class_maps import ClassMap
-from fate.data.label_statistics import MARGIN_PX
 from fate.errors import FateError, FormatError
 from fate.events.events import Sensor
-from fate.events.label_coco import category_ids
-from fate.events.label_files import read_labels
-from fate.events.label_npz import DAMAGE
-from fate.events.label_yolo import META_FILE
-from fate.events.labels import Labels
 from fate.events.window import MAX_TIME_US
 
+MARGIN_PX = 1.0  # a box may reach this far out of the frame before it counts as a fault
 MAX_HEAD_BYTES = 4096  # of an array of boxes; theirs have 300
 
 #: Microseconds in a unit of time that label files may use, as a fraction.

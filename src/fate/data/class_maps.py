@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.boxes.labels import Labels
 from fate.errors import FateError
-from fate.events.labels import Labels
 
 #: Class ids of the public label files.
 GEN1: Mapping[str, int] = MappingProxyType({"car": 0, "pedestrian": 1})

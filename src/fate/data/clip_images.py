@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fate.data.clips import Clip
+from fate.data.transforms import Transform
 from fate.errors import FateError
-from fate.events.transforms import Transform
 
 #: Channels of RVT's images, for a batch that has none to ask.
 CHANNELS = 20

@@ -10,13 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fate.boxes.labels import Labels
 from fate.data.box_files import Boxes
-from fate.data.label_statistics import LOOK_BACK_US
 from fate.data.labelled_recording import LabelledRecording
-from fate.data.misfits import CUT_SHORT_US
 from fate.errors import FateError
-from fate.events.labels import Labels
 
+#: Events this long before a label show whether something is in its box; labels may lie this far outside a recording.
+LOOK_BACK_US = 50_000
+#: Recordings are rarely longer: labels that start later use another clock.
+CUT_SHORT_US = 3_600_000_000
 #: Sentences of one kind of fault that are listed; what is left is counted in one more.
 LISTED = 20
 #: Files looked at side by side: network disks answer slowly and many at once.

@@ -23,9 +23,9 @@ from fate.data.findings import Finding
 from fate.data.layout import SPLITS, Entry, find_recordings
 from fate.data.listing import MANIFEST, find_listing
 from fate.data.manifests import SIMULATED, Found, find_manifest
-from fate.data.references import GEN1_SENSOR, MPX_SENSOR
 from fate.errors import FateError
 from fate.events.events import Sensor
+from fate.events.sensors import GEN1_SENSOR, MPX_SENSOR
 
 KINDS = ("gen1", "1mpx", "sim", "rvt", "own")
 CLASSES_FILE = "classes.txt"
@@ -44,8 +44,8 @@ class Public(NamedTuple):
 
 PUBLIC_SETS: Mapping[str, Public] = MappingProxyType(
     {
-        "gen1": Public(Sensor(*GEN1_SENSOR), 1, frozenset(GEN1.values())),
-        "1mpx": Public(Sensor(*MPX_SENSOR), 2, frozenset(MPX.values())),
+        "gen1": Public(GEN1_SENSOR, 1, frozenset(GEN1.values())),
+        "1mpx": Public(MPX_SENSOR, 2, frozenset(MPX.values())),
     }
 )
 

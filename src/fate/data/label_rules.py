@@ -13,9 +13,9 @@ from types import MappingProxyType
 
 import numpy as np
 
+from fate.boxes.labels import Labels
 from fate.data.labelled_recording import LabelledRecording
 from fate.errors import FateError
-from fate.events.labels import Labels
 
 
 @dataclass(frozen=True)

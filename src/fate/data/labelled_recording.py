@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from fate.boxes.labels import Labels
 from fate.data.box_files import Boxes, Clock, load_boxes, read_box_file, small_sensor
 from fate.data.class_maps import ClassMap
 from fate.data.event_files import EventOptions, EventReader, Span, look_at
 from fate.errors import FateError
 from fate.events.events import Sensor
-from fate.events.labels import Labels
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fate.boxes.label_npz import DAMAGE
 from fate.errors import FateError
-from fate.events.label_npz import DAMAGE
 from fate.files import readable_folders, walk_folders
 
 SPLITS = {

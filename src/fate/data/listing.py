@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fate.data.layout import SPLITS
-from fate.data.statistics import Fraction
+from fate.progress import Fraction
 
 MANIFEST = "manifest.json"
 FORMAT = "fate-simulated-dataset"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,72 +18,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from fate.boxes.labels import Labels
+from fate.data.batches import ClipBatch, LabelsOf, Reader, Sought, SoughtWindows, Source, TeacherPart
 from fate.data.clip_images import Images, all_images, clip_images, stacked
-from fate.data.clips import CANONICAL_HZ, Clip, Grid, Span
-from fate.data.resident import Sought, SoughtWindows
-from fate.data.teacher_windows import TeacherPart, canonical_numbers, canonical_steps, shared_rows
+from fate.data.clips import CANONICAL_HZ, Clip, Grid
+from fate.data.teacher_windows import canonical_numbers, canonical_steps, shared_rows
+from fate.data.transforms import Augmentation, Transform
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.events.events import Events
-from fate.events.labels import Labels
-from fate.events.transforms import Augmentation, Transform
 from fate.events.window import Window
 from fate.processes import worker_context
 
 #: Recordings a worker keeps open, and rows of labels that it keeps: 40 MB of them.
 OPEN, KEPT_ROWS = 16, 1_000_000
-
-
-class Reader(Protocol):
-    """An open recording."""
-
-    def read(self, start_us: int, end_us: int) -> Events:
-        """Its events from ``start_us`` to before ``end_us``."""
-
-    def close(self) -> None:
-        """Let go of the file."""
-
-
-class Source(Span, Protocol):
-    """A recording as clips are loaded from it; those of ``data.dataset`` are."""
-
-    @property
-    def labels(self) -> Labels:
-        """All its labels."""
-
-    def open(self) -> Reader:
-        """Open it for reading."""
-
-
-#: From the number of a recording and a rate to labels; None where it has none at that rate.
-LabelsOf = Callable[[int, float], Labels | None]
-
-
-class ClipBatch(NamedTuple):
-    """T · B windows of B lanes, time-major: first the first window of every lane."""
-
-    #: or, of a dataset of histograms, images [T · B, 20, H, W] uint8; or where to find the events (``resident.py``)
-    events: EventBatch | Tensor | SoughtWindows
-    labels: list[Labels | None]  #: of each window; None where nobody has labelled it
-    steps: int  #: T
-    clips: list[Clip]  #: of the B lanes
-    begins: Tensor  #: [B] bool, whose memory begins anew
-    ends_us: NDArray[np.int64]  #: [T, B] when each window ends; -1 where a lane has none
-    teacher: TeacherPart | None = None  #: canonical windows over the same time, where they were asked for
-
-    def pin_memory(self) -> ClipBatch:
-        """The events in page-locked memory; called by the loader."""
-        if isinstance(self.events, SoughtWindows):
-            return self
-        teacher = None if self.teacher is None else self.teacher.pin_memory()
-        return self._replace(events=self.events.pin_memory(), teacher=teacher)
-
-    def inputs(self, device: str | torch.device) -> EventBatch | Tensor:
-        """What a detector takes, on its device: events, or images as float32."""
-        if isinstance(self.events, SoughtWindows):
-            raise FateError("a batch without its events was given; ResidentEvents.complete finds them")
-        moved = self.events.to(device, non_blocking=True)
-        return moved.float() if isinstance(moved, Tensor) else moved
 
 
 class ClipReader:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from types import NoneType
 from typing import Any
 
 from fate.data.class_maps import Classes, ClassMap, class_map
 from fate.data.event_files import EventOptions, Span
-from fate.data.examination import is_finding, is_sound
-from fate.data.findings import Finding
+from fate.data.findings import KINDS, Finding
 from fate.data.kinds import PUBLIC_SETS, public_kind
 from fate.data.labelled_recording import LabelledRecording
 from fate.data.manifests import Found
@@ -137,3 +137,62 @@ def inside(root: Path, name: str) -> Path:
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise ValueError(f"it lists {name!r}, which is no path inside the dataset")
     return root / path
+
+
+def is_sound(entry: object) -> bool:
+    """Whether an entry of a manifest has all its parts, each of its type: a damaged one is examined again."""
+    if not isinstance(entry, dict) or not all(
+        key in entry and isinstance(entry[key], kinds) and (bool in kinds or not isinstance(entry[key], bool))
+        for key, kinds in _PARTS.items()
+    ):
+        return False
+    size, counts = entry["sensor"], (entry["downscale"], entry["num_events"], entry["labelled_times"])
+    return (
+        entry["split"] in (None, "train", "val", "test")
+        and (size is None or (size.keys() == {"height", "width"} and all(type(side) is int for side in size.values())))
+        and not (entry["readable"] and size is None)
+        and all(count >= 0 for count in counts)
+        and all(isinstance(number, int) for number in entry["boxes"].values())
+        and all(isinstance(fault, dict) and is_finding(fault) for fault in entry["faults"])
+        and all(isinstance(state, dict) and _is_state(state) for state in entry["files"].values())
+    )
+
+
+_PARTS: dict[str, tuple[type, ...]] = {
+    "name": (str,),
+    "split": (str, NoneType),
+    "events": (str,),
+    "labels": (str, NoneType),
+    "truth": (str, NoneType),
+    "readable": (bool,),
+    "labelled": (bool,),
+    "sensor": (dict, NoneType),
+    "says_sensor": (bool,),
+    "downscale": (int,),
+    "start_us": (int,),
+    "end_us": (int,),
+    "num_events": (int,),
+    "labelled_times": (int,),
+    "boxes": (dict,),
+    "faults": (list,),
+    "files": (dict,),
+}
+
+
+def is_finding(fault: dict[str, Any]) -> bool:
+    """Whether plain values are those of a :class:`Finding`."""
+    texts = isinstance(fault.get("kind"), str) and isinstance(fault.get("sentence"), str)
+    return (
+        texts
+        and fault.keys() == {"kind", "sentence", "split"}
+        and fault["kind"] in KINDS
+        and fault["split"] in (None, "train", "val", "test")
+    )
+
+
+def _is_state(state: dict[str, Any]) -> bool:
+    return (
+        state.keys() == {"bytes", "mtime_ns", "sha256"}
+        and all(type(state[key]) is int for key in ("bytes", "mtime_ns"))
+        and isinstance(state["sha256"], str | None)
+    )

@@ -15,68 +15,23 @@ from contextlib import nullcontext
 from itertools import repeat
 from queue import Empty, Full, Queue
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fate.data import affine
+from fate.data.batches import ClipBatch, SoughtWindows, Source
 from fate.encoding.batch import MAX_SIDE, EventBatch
 from fate.errors import FateError
-from fate.events import affine
 from fate.events.events import Sensor
-from fate.events.transforms import Transform
 from fate.events.window import MAX_TIME_US, Window
-
-if TYPE_CHECKING:
-    from fate.data.loading import ClipBatch, Source
 
 #: Recordings read at a time, and batches made ahead.
 READERS, AHEAD = 4, 2
 #: Bytes that an event takes on the device: time 8, pixel 4, polarity 1.
 BYTES = 13
-NO_HOLE = (0, 0, 0, 0)
-
-
-class Sought(NamedTuple):
-    """Where the events of a window come from."""
-
-    recording: int
-    change: Transform | None  #: of the frame
-    number: int  #: of the window in its clip, for what is erased
-
-
-class SoughtWindows(NamedTuple):
-    """W windows whose events are to be found; small, and plain to send."""
-
-    windows: NDArray[np.int64]  #: [W, 2] start and end, µs on the recording's clock
-    recording: NDArray[np.int64]  #: [W] number; -1 for a window without events
-    map: NDArray[np.int64]  #: [W] row of ``maps``; -1 where the frame stays as it is
-    maps: NDArray[np.float64]  #: [M, 2, 3] of the frame
-    holes: NDArray[np.int64]  #: [W, 4] x1 y1 x2 y2 of the pixels that are erased
-
-    @classmethod
-    def of(cls, pairs: Iterable[tuple[Window, Sought | None]]) -> SoughtWindows:
-        """Of windows in their order; None for one in which nothing happens."""
-        windows, recording, chosen, holes = [], [], [], []
-        maps: dict[Any, int] = {}
-        for window, sought in pairs:
-            windows.append((window.start_us, window.end_us))
-            recording.append(-1 if sought is None else sought.recording)
-            change = None if sought is None else sought.change
-            hole = None
-            if sought is not None and change is not None and change.erasing is not None:
-                hole = change.erasing.rectangle(change.sensor, sought.number)
-            holes.append(hole or NO_HOLE)
-            if change is None or change.is_identity:
-                chosen.append(-1)
-            elif change.pixels != "resample":
-                raise FateError('pixels="move" was given; events on the device can only be resampled')
-            else:
-                chosen.append(maps.setdefault(change.matrix, len(maps)))
-        whole = [np.array(rows, np.int64) for rows in (windows, recording, chosen, holes)]
-        return cls(whole[0], whole[1], whole[2], np.array(list(maps), np.float64).reshape(-1, 2, 3), whole[3])
 
 
 class ResidentEvents:

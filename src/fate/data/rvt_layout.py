@@ -27,14 +27,14 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.boxes import label_prophesee
+from fate.boxes.label_npz import DAMAGE
+from fate.boxes.labels import Labels
 from fate.data.event_files import EventReader, Span
 from fate.data.labelled_recording import LabelledRecording
 from fate.errors import FateError, FormatError
-from fate.events import label_prophesee
-from fate.events.label_npz import DAMAGE
-from fate.events.labels import Labels
 from fate.files import MissingFileError, check_regular
-from fate.formats.hdf5_layout import damage_is_a_format_error, refuse_other_files
+from fate.formats.hdf5.layout import damage_is_a_format_error, refuse_other_files
 from fate.optional_packages import missing_packages
 
 WINDOW_US = 50_000  # where the folder's name does not say

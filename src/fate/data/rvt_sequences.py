@@ -22,7 +22,7 @@ from fate.data.rvt_layout import RvtSequence, image_table
 from fate.errors import FateError, FormatError, MissingDependencyError
 from fate.events.events import Sensor
 from fate.files import readable_folders
-from fate.formats.hdf5_layout import damage_is_a_format_error
+from fate.formats.hdf5.layout import damage_is_a_format_error
 
 REPRESENTATIONS = "event_representations_v2"
 LABELS = "labels_v2"

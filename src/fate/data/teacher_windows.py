@@ -12,39 +12,14 @@ memory too. Before a recording's start there is nothing, which is what a detecto
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fate.data.clips import CANONICAL_HZ, Clip
-from fate.data.resident import SoughtWindows
-from fate.encoding.batch import EventBatch
-from fate.errors import FateError
 from fate.events.window import window_us
 
 CANONICAL_US = window_us(CANONICAL_HZ)
-
-
-class TeacherPart(NamedTuple):
-    """T' · B canonical windows of the B lanes of a batch, time-major; at the first the teacher remembers nothing."""
-
-    events: EventBatch | SoughtWindows
-    steps: int  #: T', the same for all lanes
-    ends_us: NDArray[np.int64]  #: [T', B] when each window ends; -1 in a lane that shows nothing
-    shared: NDArray[np.int64]  #: [M, 2] rows t · B + b of the student and t' · B + b of the teacher that end together
-
-    def inputs(self, device: str | torch.device) -> EventBatch:
-        """What a detector takes, on its device."""
-        if isinstance(self.events, SoughtWindows):
-            raise FateError("a batch without its events was given; ResidentEvents.complete finds them")
-        return self.events.to(device, non_blocking=True)
-
-    def pin_memory(self) -> TeacherPart:
-        """The events in page-locked memory."""
-        events = self.events
-        return self if isinstance(events, SoughtWindows) else self._replace(events=events.pin_memory())
 
 
 def canonical_numbers(clip: Clip, steps: int) -> range:

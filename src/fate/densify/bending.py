@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.events.labels import Labels
+from fate.boxes.labels import Labels
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

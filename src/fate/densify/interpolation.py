@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 
+from fate.boxes.labels import Labels, LabelSource
+from fate.boxes.matching import expanded
 from fate.errors import FateError
-from fate.evaluation.matching import expanded
-from fate.events.labels import Labels, LabelSource
 
 Ints = NDArray[np.int64]
 

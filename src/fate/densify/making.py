@@ -12,25 +12,25 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-import fate
-from fate.data.class_maps import class_map
-from fate.data.clips import Grid
-from fate.data.dataset import Dataset, sharded
-from fate.data.label_rules import LabelRules, label_rules
-from fate.data.labelled_recording import LabelledRecording
-from fate.densify.store import (
+from fate.boxes.dense_labels import (
     DenseLabels,
     begin_dense_labels,
     label_file,
     prediction_file,
     write_in_folder,
 )
+from fate.boxes.labels import Labels, LabelSource
+from fate.data.class_maps import class_map
+from fate.data.clips import Grid
+from fate.data.dataset import Dataset, sharded
+from fate.data.label_rules import LabelRules, label_rules
+from fate.data.labelled_recording import LabelledRecording
 from fate.densify.sweep import FLOOR, Streams, phases_in, streams_of, sweep
 from fate.densify.tracklets import TrackletOptions, dense_labels
 from fate.errors import FateError
-from fate.events.labels import Labels, LabelSource
 from fate.models.detector import CANONICAL_US, Detector
 from fate.processes import worker_context
+from fate.version import __version__
 
 #: The rates of the paper beside the canonical one.
 RATES = (40.0, 80.0, 100.0, 200.0)
@@ -277,7 +277,7 @@ def _facts(detector: Detector, dataset: Dataset, options: TrackletOptions) -> di
             "downscale": dataset.downscale,
         },
         "options": {**options.to_dict(), "floor": FLOOR, "window_us": CANONICAL_US},
-        "fate": fate.__version__,
+        "fate": __version__,
     }
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.boxes.labels import Labels
+from fate.boxes.matching import found_truth, overlap, pairs_of_groups
 from fate.densify.interpolation import interpolate
-from fate.evaluation.matching import found_truth, overlap, pairs_of_groups
-from fate.events.labels import Labels
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

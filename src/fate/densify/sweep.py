@@ -25,15 +25,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fate.boxes.labels import Labels, LabelSource
 from fate.data.clips import Clip, Grid, evaluation_batches
 from fate.data.loading import load
 from fate.encoding.batch import EventBatch
 from fate.events.events import Events
-from fate.events.labels import Labels, LabelSource
 from fate.events.window import Window, window_us
+from fate.inference.fusing import fused
 from fate.models import state as states
 from fate.models.detector import CANONICAL_US, Detector
-from fate.models.fusing import fused
 from fate.models.nms import Detections
 from fate.models.state import State
 

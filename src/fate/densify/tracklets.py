@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.boxes.labels import Labels, LabelSource
+from fate.boxes.tracker import MAX_AGE_US, MIN_OVERLAP, Tracker
 from fate.data.clips import Grid
 from fate.densify.bending import bent
 from fate.densify.interpolation import boxes_between, times_between
-from fate.densify.tracker import MAX_AGE_US, MIN_OVERLAP, Tracker
 from fate.errors import FateError
-from fate.events.labels import Labels, LabelSource
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

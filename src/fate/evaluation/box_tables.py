@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.boxes.labels import Labels
 from fate.data.class_maps import plain
 from fate.errors import FateError, list_names
 from fate.evaluation.protocols import Protocol
-from fate.events.labels import Labels
 
 #: The boxes of one recording: a table of ours, or a structured array with the fields of a ``_bbox.npy``.
 BoxesLike: TypeAlias = Labels | NDArray[Any]

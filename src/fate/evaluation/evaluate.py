@@ -12,23 +12,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.boxes.labels import Labels, label_rate_hz
+from fate.boxes.predictions import Predictions, fit_predictions, merge_predictions, read_predictions
+from fate.boxes.predictions import write_predictions as write_npz
 from fate.data.class_maps import plain
 from fate.data.clips import CANONICAL_HZ, Grid
 from fate.data.dataset import Dataset, sharded
-from fate.data.label_statistics import label_rate_hz
 from fate.data.labelled_recording import LabelledRecording
 from fate.errors import FateError, list_names
-from fate.evaluation.predictions import Predictions, fit_predictions, merge_predictions, read_predictions
-from fate.evaluation.predictions import write_predictions as write_npz
 from fate.evaluation.protocols import Protocol, named_protocol
-from fate.evaluation.running import Run, predict
 from fate.evaluation.scores import Scores, evaluate_boxes
 from fate.evaluation.time_to_detection import DenseTruth, DetectionDelays, read_dense_truth, time_to_detection
-from fate.events.labels import Labels
 from fate.formats.decoder import counted
+from fate.inference.running import Run, predict
 from fate.json_files import finite_number
 from fate.models.detector import Detector
-from fate.whole_files import find_target, write_whole
+from fate.whole_files import write_whole
 
 #: Kinds of datasets that are evaluated as Prophesee's toolbox does it.
 PUBLIC = ("gen1", "1mpx", "rvt")
@@ -167,17 +166,9 @@ class Evaluation:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON file, and beside it a picture of accuracy over rate.
-
-        ``"-"`` is standard output; there and beside a device no picture is written.
-        """
+        """Write all figures as JSON; ``"-"`` is standard output. ``view.rate_pictures.draw_rates`` draws them."""
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
         write_whole(path, f"{text}\n".encode("utf-8", "backslashreplace"), text=True)
-        if find_target(path, text=True).kind != "file":
-            return
-        from fate.evaluation.pictures import draw_rates  # noqa: PLC0415  (matplotlib takes a second to load)
-
-        draw_rates(self, Path(path).with_suffix(".png"))
 
 
 def evaluate(

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.boxes.matching import found_truth
 from fate.evaluation.box_tables import BoxTable
 from fate.evaluation.frames import Frames
-from fate.evaluation.matching import found_truth
 from fate.evaluation.protocols import Protocol
 
 #: Labels further apart say nothing about the time between them; the public ones come once a second at least.

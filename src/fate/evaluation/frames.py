@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.boxes.matching import expanded, nearest_times, rows_at, rows_within
 from fate.errors import FateError
 from fate.evaluation.box_tables import REASONS, BoxTable
-from fate.evaluation.matching import expanded, nearest_times, rows_at, rows_within
 from fate.evaluation.protocols import Protocol
 
 

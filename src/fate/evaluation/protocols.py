@@ -23,13 +23,12 @@ from typing import Any, Literal, get_args
 
 from fate.errors import FateError
 from fate.events.events import Sensor
+from fate.events.sensors import GEN1_SENSOR, MPX_SENSOR
 from fate.events.window import window_us
 
 #: "window": all predictions within the tolerance of a label; "nearest": those of one time, the nearest within it.
 TimeRule = Literal["window", "nearest"]
 
-GEN1_SENSOR = Sensor(240, 304)
-MPX_SENSOR = Sensor(720, 1280)
 MPX_HALF_SENSOR = Sensor(360, 640)
 
 

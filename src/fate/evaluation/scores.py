@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fate.boxes.labels import Labels
 from fate.errors import FateError
 from fate.evaluation.average_precision import AveragePrecision, average_precision
 from fate.evaluation.box_tables import REASONS, BoxesLike, box_table
@@ -16,7 +17,6 @@ from fate.evaluation.false_positives import FalsePositives, RestCounter, false_p
 from fate.evaluation.frames import FrameCollector, Frames
 from fate.evaluation.protocols import Protocol
 from fate.events.events import Sensor
-from fate.events.labels import Labels
 from fate.text import plural
 
 _NAMED = 3  # recordings that a note names

@@ -29,14 +29,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.boxes.label_files import read_labels
+from fate.boxes.label_npz import DAMAGE
+from fate.boxes.label_prophesee import load_array
+from fate.boxes.labels import Labels
+from fate.boxes.matching import expanded, overlap
 from fate.errors import FateError, FormatError
 from fate.evaluation.box_tables import box_table
-from fate.evaluation.matching import expanded, overlap
 from fate.evaluation.protocols import Protocol
-from fate.events.label_files import read_labels
-from fate.events.label_npz import DAMAGE
-from fate.events.label_prophesee import load_array
-from fate.events.labels import Labels
 
 NEVER = np.iinfo(np.int64).max  # a time that does not come
 _GAP = 1.5  # median steps of the truth: further apart an object was hidden in between

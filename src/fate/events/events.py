@@ -135,11 +135,14 @@ class Events:
             columns: ``"metavision"`` for x, y, p, t; ``"tonic"`` for x, y, t, p; ``"dv"`` for timestamp, x, y,
                 polarity (dv-processing).
         """
-        return structured(self, columns)
+        return structured(self._columns(), columns)
 
     def to_pandas(self) -> Any:
         """A ``pandas.DataFrame`` with the columns t_us, x, y and p. Needs ``pip install pandas``."""
-        return data_frame(self)
+        return data_frame(self._columns())
+
+    def _columns(self) -> dict[str, NDArray[Any]]:
+        return {name: getattr(self, name) for name in ("t_us", "x", "y", "p")}
 
     def __len__(self) -> int:
         return len(self.t_us)

@@ -5,15 +5,19 @@ from __future__ import annotations
 from fate.errors import FormatError
 from fate.events.sensor import Sensor
 
+#: The sensors of the two public driving datasets.
+GEN1_SENSOR = Sensor(240, 304)
+MPX_SENSOR = Sensor(720, 1280)
+
 KNOWN_SENSORS: tuple[tuple[str, Sensor], ...] = (
     ("iniVation DVS128", Sensor(128, 128)),
     ("iniVation DAVIS240", Sensor(180, 240)),
-    ("Prophesee Gen1 (ATIS)", Sensor(240, 304)),
+    ("Prophesee Gen1 (ATIS)", GEN1_SENSOR),
     ("iniVation DVXplorer Lite", Sensor(240, 320)),
     ("Prophesee GenX320", Sensor(320, 320)),
     ("iniVation DAVIS346", Sensor(260, 346)),
     ("Prophesee Gen3, iniVation DVXplorer", Sensor(480, 640)),
-    ("Prophesee Gen4, Sony IMX636", Sensor(720, 1280)),
+    ("Prophesee Gen4, Sony IMX636", MPX_SENSOR),
 )
 
 

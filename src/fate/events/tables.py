@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 from fate.errors import FateError, warn
 from fate.events.sensors import smallest_known_sensor
 from fate.optional_packages import missing_packages
-
-if TYPE_CHECKING:
-    from fate.events.events import Events
 
 #: Names that libraries and files give to the columns.
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -76,24 +73,29 @@ def columns_of(
     return t, x, y, p, sensor
 
 
-def structured(events: Events, columns: Layout) -> NDArray[Any]:
-    """A structured array as another library has it; see :meth:`Events.to_structured`."""
+def structured(events: Mapping[str, NDArray[Any]], columns: Layout) -> NDArray[Any]:
+    """A structured array as another library has it; see :meth:`Events.to_structured`.
+
+    Args:
+        events: the columns t_us, x, y and p, [E] each.
+        columns: the library.
+    """
     if columns not in LAYOUTS:
         raise FateError(f"columns={columns!r} was given; expected one of {', '.join(LAYOUTS)}")
     layout = LAYOUTS[columns]
-    table = np.empty(len(events), [(field, kind) for field, kind, _ in layout])
+    table = np.empty(len(events["t_us"]), [(field, kind) for field, kind, _ in layout])
     for field, kind, name in layout:
-        values = getattr(events, name)
+        values = events[name]
         if kind == "<i2" and len(values) and values.max() > np.iinfo(np.int16).max:
             raise FateError(f"{name} = {values.max()} does not fit into the 16-bit signed {name} of {columns}")
         table[field] = values
     return table
 
 
-def data_frame(events: Events) -> Any:
+def data_frame(events: Mapping[str, NDArray[Any]]) -> Any:
     """A pandas DataFrame; see :meth:`Events.to_pandas`."""
     try:
         pandas = importlib.import_module("pandas")  # optional, and it takes a second to load
     except ImportError:
         raise missing_packages("Events.to_pandas", ("pandas",)) from None
-    return pandas.DataFrame({name: getattr(events, name) for name in ("t_us", "x", "y", "p")})
+    return pandas.DataFrame(dict(events))

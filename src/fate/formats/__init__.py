@@ -5,8 +5,8 @@ what is particular to it.
 """
 
 from fate.formats.converting import convert
-from fate.formats.decoders import decoder_for
 from fate.formats.opening import open_recording
+from fate.formats.prophesee.decoders import decoder_for
 from fate.formats.recording import Recording
 from fate.formats.saving import open_writer, write_events
 from fate.formats.summary import info

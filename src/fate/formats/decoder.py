@@ -1,7 +1,7 @@
 """One decoder for files and for byte streams: feed it bytes in any pieces, get the events that are complete.
 
 >>> import numpy as np
->>> from fate.formats.dat import DatDecoder
+>>> from fate.formats.prophesee.dat import DatDecoder
 >>> decoder = DatDecoder(sensor=(240, 304))
 >>> record = np.array([[1000, (1 << 28) | (7 << 14) | 5]], "<u4").tobytes()  # t = 1000, x = 5, y = 7, ON
 >>> len(decoder.feed(record[:3])), decoder.feed(record[3:]).x.tolist()

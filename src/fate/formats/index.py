@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.boxes.label_npz import DAMAGE
 from fate.errors import warn
 from fate.events.events import Sensor
-from fate.events.label_npz import DAMAGE
 from fate.formats.columns import Columns, Tally, check
 from fate.formats.source import Bookmark, EvenBlocks, Source, Tail
 

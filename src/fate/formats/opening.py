@@ -12,7 +12,7 @@ from typing import Literal
 from fate.errors import FateError, FormatError
 from fate.events.events import Sensor
 from fate.formats.decoder import OutOfBounds
-from fate.formats.header import parse_header
+from fate.formats.prophesee.header import parse_header
 from fate.formats.recording import Options, Recording
 from fate.formats.source import Hints, Source
 
@@ -20,20 +20,20 @@ HEAD_BYTES = 64 * 1024
 
 # format → the function that opens it. Modules are imported when needed: most users have one kind of file.
 OPENERS: dict[str, str] = {
-    "dat": "fate.formats.dat:open_dat",
-    "evt2": "fate.formats.raw:open_raw",
-    "evt21": "fate.formats.raw:open_raw",
-    "evt3": "fate.formats.raw:open_raw",
-    "hdf5": "fate.formats.hdf5:open_hdf5",
-    "aedat2": "fate.formats.aedat2:open_aedat2",
-    "aedat3": "fate.formats.aedat3:open_aedat3",
-    "aedat4": "fate.formats.aedat4:open_aedat4",
-    "es": "fate.formats.event_stream:open_event_stream",
-    "bin": "fate.formats.atis_bin:open_atis_bin",
-    "npy": "fate.formats.arrays:open_npy",
-    "npz": "fate.formats.arrays:open_npz",
-    "csv": "fate.formats.text:open_text",
-    "ros": "fate.formats.ros:open_ros",
+    "dat": "fate.formats.prophesee.dat:open_dat",
+    "evt2": "fate.formats.prophesee.raw:open_raw",
+    "evt21": "fate.formats.prophesee.raw:open_raw",
+    "evt3": "fate.formats.prophesee.raw:open_raw",
+    "hdf5": "fate.formats.hdf5.events:open_hdf5",
+    "aedat2": "fate.formats.inivation.aedat2:open_aedat2",
+    "aedat3": "fate.formats.inivation.aedat3:open_aedat3",
+    "aedat4": "fate.formats.inivation.aedat4:open_aedat4",
+    "es": "fate.formats.others.event_stream:open_event_stream",
+    "bin": "fate.formats.others.atis_bin:open_atis_bin",
+    "npy": "fate.formats.tables.arrays:open_npy",
+    "npz": "fate.formats.tables.arrays:open_npz",
+    "csv": "fate.formats.tables.text:open_text",
+    "ros": "fate.formats.ros.bags:open_ros",
 }
 
 TABLES = ("csv", "npy", "npz")  # whose columns may be in any order
@@ -145,7 +145,7 @@ def recognise(path: Path) -> str:
     if suffix == ".dat" and head[0] in (0, 12) and head[1:2] == b"\x08":
         return "dat"
     if suffix == ".bin":
-        from fate.formats.atis_bin import why_not_atis_bin  # noqa: PLC0415  (most users have no such file)
+        from fate.formats.others.atis_bin import why_not_atis_bin  # noqa: PLC0415  (most users have no such file)
 
         reason = why_not_atis_bin(head)
         if not reason:

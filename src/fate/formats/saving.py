@@ -13,15 +13,15 @@ from fate.formats.writing import EventWriter
 
 # name → writer
 WRITERS: dict[str, str] = {
-    "dat": "fate.formats.dat:DatWriter",
-    "evt2": "fate.formats.evt_writers:Evt2Writer",
-    "evt21": "fate.formats.evt_writers:Evt21Writer",
-    "evt3": "fate.formats.evt_writers:Evt3Writer",
-    "prophesee-hdf5": "fate.formats.hdf5_writers:PropheseeHdf5Writer",
-    "rvt-hdf5": "fate.formats.hdf5_writers:RvtHdf5Writer",
-    "npz": "fate.formats.table_writers:NpzWriter",
-    "npy": "fate.formats.table_writers:NpyWriter",
-    "csv": "fate.formats.table_writers:CsvWriter",
+    "dat": "fate.formats.prophesee.dat:DatWriter",
+    "evt2": "fate.formats.prophesee.evt_writers:Evt2Writer",
+    "evt21": "fate.formats.prophesee.evt_writers:Evt21Writer",
+    "evt3": "fate.formats.prophesee.evt_writers:Evt3Writer",
+    "prophesee-hdf5": "fate.formats.hdf5.writers:PropheseeHdf5Writer",
+    "rvt-hdf5": "fate.formats.hdf5.writers:RvtHdf5Writer",
+    "npz": "fate.formats.tables.writers:NpzWriter",
+    "npy": "fate.formats.tables.writers:NpyWriter",
+    "csv": "fate.formats.tables.writers:CsvWriter",
 }
 
 BY_SUFFIX: dict[str, str] = {

@@ -17,12 +17,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fate.code_version import full_version, git_hash
 from fate.errors import FateError
 from fate.files import MissingFileError, open_regular
 from fate.models.detector import CANONICAL_US, Detector
 from fate.models.table import nearest
 from fate.models.zoo import MODELS, rebuild
+from fate.version import full_version, git_hash
 from fate.whole_files import write_whole
 
 FORMAT = 1

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +28,6 @@ from fate.models.heads.targets import check_class_ids, sent
 from fate.models.nms import Detections
 from fate.models.outputs import Outputs, Targets
 from fate.models.state import State
-
-if TYPE_CHECKING:
-    from fate.models.streaming import StreamingStep
 
 #: The window of 20 Hz, at which detectors are trained and S5's step is 1.
 CANONICAL_US = 50_000
@@ -189,14 +186,6 @@ class Detector(nn.Module):
     def detections(self, outputs: Outputs, **options: Any) -> list[Detections]:
         """The objects of each window, boxes in pixels of the sensor; options as in ``nms.detections``."""
         return nms.detections(outputs, self.sensor, **options)
-
-    def compile_for_streaming(self, device: str | torch.device = "cpu", **options: Any) -> StreamingStep:
-        """A copy that is called with one window after another, as fast as the device allows; see ``streaming``."""
-        if str(device).partition(":")[0] not in ("cpu", "cuda"):
-            raise FateError(f"device {str(device)!r} was asked for; expected cpu or cuda")
-        from fate.models.streaming import compile_for_streaming  # noqa: PLC0415  (it is made of detectors)
-
-        return compile_for_streaming(self, device, **options)
 
     def reset(self, memory: State, mask: Tensor) -> State:
         """Streams where ``mask`` [B] is true begin anew."""

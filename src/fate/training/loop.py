@@ -16,33 +16,37 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fate.boxes.labels import Labels
+from fate.data.batches import ClipBatch, LabelsOf
 from fate.data.clips import Grid, TrainingPlan
 from fate.data.completeness import data_faults
 from fate.data.dataset import Dataset, open_dataset
 from fate.data.label_rules import PLAIN_RULES, LabelRules, RuledLabels, label_rules
 from fate.data.labelled_recording import LabelledRecording
-from fate.data.loading import ClipBatch, ClipReader, LabelsOf, load
+from fate.data.loading import ClipReader, load
 from fate.data.resident import BYTES, ResidentEvents, completed
+from fate.data.transforms import Augmentation
 from fate.errors import FateError
-from fate.evaluation.running import check_histograms
-from fate.events.labels import Labels
-from fate.events.transforms import Augmentation
+from fate.inference.loading import load_trained
+from fate.inference.running import check_histograms
 from fate.models.checkpoints import check_entries
 from fate.models.detector import Detector
 from fate.models.zoo import build_model
 from fate.optional_packages import missing_packages
 from fate.processes import KILL_SIGNAL, own_rank
-from fate.runtime.loading import load_trained
 from fate.training.config import ModelConfig, TrainConfig, read_config
 from fate.training.run_directory import RunDirectory
 from fate.training.strategies import Supervised, strategy_of
 from fate.training.together import check_processes
+
+if TYPE_CHECKING:
+    from fate.training.validation import DrawSamples
 
 AUGMENTATIONS = {
     "paper": (Augmentation.paper(), Augmentation.paper()),
@@ -222,6 +226,7 @@ def train(
     show: Any = None,
     allow_missing: bool = False,
     begins: Callable[[int], None] | None = None,
+    draw_samples: DrawSamples | None = None,
 ) -> Trained:
     """Train, or go on with the run in ``out``.
 
@@ -233,6 +238,7 @@ def train(
         allow_missing: train although files or boxes of the dataset are missing; see ``fate.data.completeness``.
         begins: called once with the number of steps that are done already, after all settings, the data and the model
             have been checked and before the first step; in one of several processes only.
+        draw_samples: draws labels and predictions after each validation; see ``validation.DrawSamples``.
     """
     need_lightning()
     from fate.training.guard import Guard  # noqa: PLC0415
@@ -255,7 +261,7 @@ def train(
         module = TrainingModule(parts.detector, parts.strategy, wanted)
         guard = Guard(run)
         checkpoints = Checkpoints(run, wanted, guard)
-        validation = Validation(run, wanted, parts.validation)
+        validation = Validation(run, wanted, parts.validation, draw_samples)
         metrics = Metrics(run, wanted, guard, show)
         engine = _engine(wanted, parts.device, run.folder, [guard, validation, checkpoints, metrics])
         step = run.saved_step() if going_on else 0

@@ -11,7 +11,7 @@ import torch
 from pytorch_lightning import Callback, Trainer
 from torch import Tensor
 
-from fate.data.loading import ClipBatch
+from fate.data.batches import ClipBatch
 from fate.training.config import TrainConfig
 from fate.training.guard import Guard
 from fate.training.run_directory import RunDirectory

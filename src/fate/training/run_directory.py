@@ -29,12 +29,12 @@ from typing import IO, Any
 
 import numpy as np
 
-from fate.code_version import full_version, git_hash
-from fate.densify.store import SAME, open_dense_labels
+from fate.boxes.dense_labels import SAME, open_dense_labels
 from fate.errors import FateError, warn
 from fate.json_files import read_object
 from fate.processes import lock_file
 from fate.training.config import TrainConfig, make_config
+from fate.version import full_version, git_hash
 from fate.whole_files import write_whole
 from fate.yaml_files import load_yaml
 

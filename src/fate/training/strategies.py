@@ -22,13 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fate.boxes.dense_labels import DenseLabels, open_dense_labels
+from fate.boxes.labels import Labels, LabelSource
+from fate.data.batches import LabelsOf
 from fate.data.clips import DrawTiming, Grid
 from fate.data.dataset import Dataset
-from fate.data.loading import LabelsOf
 from fate.densify.interpolation import interpolate
-from fate.densify.store import DenseLabels, open_dense_labels
 from fate.errors import FateError
-from fate.events.labels import Labels, LabelSource
 from fate.models.detector import Detector
 from fate.models.heads.targets import mean_over_processes
 from fate.models.outputs import Outputs, Targets

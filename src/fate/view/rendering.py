@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from fate.boxes.frames import DetectionFrame, EventSource, FrameLookup, class_name
 from fate.errors import FateError
 from fate.events.events import Events
 from fate.view.drawing import (
@@ -35,7 +36,6 @@ from fate.view.drawing import (
     side_by_side,
     track_colour,
 )
-from fate.view.frames import DetectionFrame, EventSource, FrameLookup, class_name
 from fate.view.video import VideoWriter
 
 Progress = Callable[[int, int], None]  # pictures done, of how many

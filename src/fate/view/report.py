@@ -20,9 +20,9 @@ from urllib.parse import quote
 
 from numpy.typing import ArrayLike
 
+from fate.boxes.frames import DetectionFrame
 from fate.errors import FateError
 from fate.text import encodable, significant
-from fate.view.frames import DetectionFrame
 from fate.view.rendering import VideoClock
 from fate.view.report_data import measure_event_rate, report_data
 from fate.whole_files import find_target, write_whole

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fate.boxes.frames import DetectionFrame, EventSource, FrameLookup, class_name
 from fate.errors import FateError
-from fate.view.frames import DetectionFrame, EventSource, FrameLookup, class_name
 from fate.view.rendering import VideoClock
 
 TIME_BINS = 400  # of a course over time; about one for two pixels of a wide screen

@@ -1,0 +1,226 @@
+"""A folder of dense labels: what made them, and a label file for each rate and recording.
+
+::
+
+    OUT/manifest.json                       model and hash of its weights, dataset, options, rates, version
+    OUT/labels/200hz/train/drive_3.npz      labels in FATE's own format, as ``fate.read_labels`` reads it
+    OUT/predictions/50000us/train/drive_3.npz   what the detector saw, by time; serves further rates and curves
+
+Every file is there whole or not at all, and a recording that is done is not done again. Several processes may write to
+one folder, each its own recordings. Another model, dataset or option is refused: labels of two makings do not mix.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from fate.boxes.label_files import read_labels, write_labels
+from fate.boxes.labels import COLUMNS, Labels
+from fate.errors import FateError, FormatError, warn
+from fate.json_files import finite_number, list_of, names_of, object_of, read_json, whole_number
+from fate.processes import short_folder_lock
+from fate.whole_files import write_whole
+
+FORMAT, VERSION = "fate-dense-labels", 1
+#: What labels of one folder have in common.
+SAME = ("model", "dataset", "options")
+
+
+@dataclass(frozen=True)
+class DenseLabels:
+    """Dense labels on disk, to be read.
+
+    Attributes:
+        root: the folder.
+        manifest: what made them.
+    """
+
+    root: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """In Hz, from the lowest."""
+        return tuple(sorted(float(hz) for hz in self.manifest["rates"]))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, by id."""
+        return tuple(self.manifest["dataset"]["classes"])
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """The score from which on a detection was sure, by class."""
+        options = self.manifest["options"]
+        try:
+            known, other = object_of(options.get("thresholds"), "thresholds"), options.get("other_threshold")
+            return {name: finite_number(known.get(name, other), f"threshold of {name}") for name in self.classes}
+        except FormatError as error:
+            raise FormatError(f"{self.root / 'manifest.json'}: is damaged: {error}; make the labels again") from None
+
+    def has(self, recording: str, hz: float) -> bool:
+        """Whether the labels of a recording at a rate are there."""
+        return label_file(self.root, recording, hz).is_file()
+
+    def labels(self, recording: str, hz: float) -> Labels:
+        """Those of a recording, by its name in the dataset, at a rate."""
+        if float(hz) not in self.rates:
+            there = ", ".join(f"{rate:g}" for rate in self.rates)
+            raise FateError(
+                f"{self.root}: has labels at {there} Hz; {hz:g} Hz was asked for; make them with fate densify --hz"
+                f" {hz:g}"
+            )
+        file = label_file(self.root, recording, hz)
+        if not file.is_file():
+            raise FateError(
+                f"{self.root}: has no labels of {recording} at {hz:g} Hz; run fate densify again, with all its shards:"
+                " it goes on where it stopped"
+            )
+        return read_labels(file)
+
+    def predictions(self, recording: str, step_us: int) -> Labels | None:
+        """What the detector saw in streams of that step; None where it was not kept."""
+        file = prediction_file(self.root, recording, step_us)
+        return read_labels(file) if file.is_file() else None
+
+    def add_predictions(self, recording: str, step_us: int, new: Labels) -> Labels:
+        """Keep what the detector saw now beside what was kept before, and return both.
+
+        Another process may have kept predictions at the same times meanwhile; the new ones replace these.
+
+        Args:
+            recording: its name in the dataset.
+            step_us: of the streams, in µs.
+            new: predictions at the times of some of these streams.
+        """
+        with short_folder_lock(self.root):  # without locks a second process may lose predictions, which are made again
+            seen = self.predictions(recording, step_us)
+            both = new if seen is None else Labels.concatenate([_without(seen, new), new])
+            write_in_folder(prediction_file(self.root, recording, step_us), both)
+        return both
+
+
+def _without(seen: Labels, new: Labels) -> Labels:
+    """Labels at the times that other labels do not have."""
+    kept = ~np.isin(seen.labelled_us, new.labelled_us)
+    columns = {name: getattr(seen, name)[~np.isin(seen.t_us, new.labelled_us)] for name in COLUMNS}
+    return Labels.from_unsorted(columns, labelled_us=seen.labelled_us[kept], classes=seen.classes, sensor=seen.sensor)
+
+
+def open_dense_labels(path: str | os.PathLike[str]) -> DenseLabels:
+    """Open a folder that ``fate densify`` has written."""
+    root = Path(path)
+    manifest = _read_manifest(root / "manifest.json")
+    if manifest is None:
+        raise FateError(f"{root}: has no manifest.json; expected a folder that fate densify has written")
+    return DenseLabels(root, manifest)
+
+
+def begin_dense_labels(path: str | os.PathLike[str], facts: Mapping[str, Any], rates: Iterable[float]) -> DenseLabels:
+    """Open a folder to write to, new or begun by the same model with the same options.
+
+    Args:
+        path: the folder.
+        facts: ``model``, ``dataset`` and ``options``, as JSON can hold them; more may be said.
+        rates: in Hz; they are added to those that the folder has.
+    """
+    root = Path(path)
+    given = json.loads(json.dumps(facts))  # as it will be read back: lists for tuples
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FateError(f"{root}: cannot be made ({error.strerror}); give a folder for dense labels") from None
+    with short_folder_lock(root) as locked:
+        if not locked:
+            warn(f"{root}: this disk cannot be locked; start one run at a time on it")
+        return DenseLabels(root, _join_manifest(root, given, rates))
+
+
+def _join_manifest(root: Path, given: Mapping[str, Any], rates: Iterable[float]) -> dict[str, Any]:
+    """Compare the manifest with what is given, add the rates, and write it if it changed."""
+    there = _read_manifest(root / "manifest.json")
+    if there is None and any(each.name != ".lock" for each in root.iterdir()):
+        raise FateError(f"{root}: holds files and no manifest.json; give a new or empty folder for dense labels")
+    for part in SAME:
+        differs = None if there is None else difference(there[part], given[part], part)
+        if differs:
+            raise FateError(f"{root}: was begun with other settings: {differs}; give another folder, or the same ones")
+    all_rates = sorted({float(hz) for hz in [*(there or {}).get("rates", ()), *rates]})
+    manifest = {"format": FORMAT, "version": VERSION, **given, **(there or {}), "rates": all_rates}
+    if manifest != there:
+        text = json.dumps(manifest, indent=1, ensure_ascii=False)
+        write_whole(root / "manifest.json", text.encode("utf-8", "backslashreplace"))
+    return manifest
+
+
+def difference(there: Any, here: Any, name: str) -> str | None:
+    """The first thing in which two trees of plain values differ, in words."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        for key in sorted(there.keys() | here.keys()):
+            found = difference(there.get(key), here.get(key), f"{name}.{key}")
+            if found:
+                return found
+        return None
+    return None if there == here else f"{name} was {_short(there)} and is {_short(here)}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def label_file(root: Path, recording: str, hz: float) -> Path:
+    """Where labels of a recording at a rate lie."""
+    return _inside(root / "labels" / f"{hz:g}hz", recording)
+
+
+def prediction_file(root: Path, recording: str, step_us: int) -> Path:
+    """Where predictions of streams of that step lie."""
+    return _inside(root / "predictions" / f"{step_us}us", recording)
+
+
+def write_in_folder(file: Path, labels: Labels) -> None:
+    """A label file, and the folder it lies in."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FateError(
+            f"{file.parent}: cannot be made ({error.strerror}); make room or choose another place"
+        ) from None
+    write_labels(file, labels, format="npz")
+
+
+def _inside(folder: Path, recording: str) -> Path:
+    name = PurePosixPath(recording)
+    if not name.name or name.is_absolute() or ".." in name.parts:
+        raise FateError(f"a recording called {recording!r} was given; expected a name inside the dataset")
+    return folder / name.parent / f"{name.name}.npz"
+
+
+def _read_manifest(file: Path) -> dict[str, Any] | None:
+    """The manifest, every part of it that is used later checked; None where there is no file."""
+    if not file.exists():
+        return None
+    what = "the manifest of fate densify"
+    manifest = read_json(file, what)
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise FormatError(f"{file}: is no manifest of dense labels; expected a folder that fate densify has written")
+    try:
+        if whole_number(manifest.get("version"), "version", 0, 2**31) > VERSION:
+            raise FormatError("is of a newer FATE")
+        for part in SAME:
+            object_of(manifest.get(part), part)
+        for hz in list_of(manifest.get("rates"), "rates"):
+            if not 0 < finite_number(hz, "a rate") <= 1e6:
+                raise FormatError(f"a rate is {hz} Hz; expected more than 0")
+        Labels.empty(classes=names_of(manifest["dataset"].get("classes"), "dataset.classes"))
+    except FateError as error:
+        raise FormatError(f"{file}: is damaged, or of a newer FATE: {error}; make the labels again") from None
+    return manifest

@@ -1,0 +1,190 @@
+"""Prophesee ``_bbox.npy`` boxes to and from bytes: one structured array, 40 bytes per row.
+
+The array cannot say "labelled, empty", and tools count rows by file size, so times without boxes travel in a
+second file beside it (see :mod:`fate.boxes.label_files`): an int64 array of all labelled times.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.boxes.label_npz import DAMAGE
+from fate.boxes.labels import Labels, LabelSource
+from fate.errors import FateError, FormatError, list_names, warn
+
+#: The names of each dialect in the order of its published files: 1 Mpx ("t") and Gen1 ("ts").
+DIALECTS = {
+    "t": ("t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence"),
+    "ts": ("ts", "x", "y", "w", "h", "class_id", "confidence", "track_id"),
+}
+
+#: What the unsigned ``track_id`` of this format holds for "no track" (-1 in :class:`Labels`).
+NO_TRACK = 0xFFFFFFFF
+
+
+def decode(data: bytes, times: bytes | None = None, name: str = "boxes") -> Labels:
+    """Boxes from the bytes of a ``_bbox.npy`` in either dialect, fields read by name.
+
+    ``times`` are the bytes of the sidecar, if there is one; ``name`` is what a warning calls the file. The
+    format knows neither classes nor sensor.
+    """
+    table = load_array(data)
+    names = table.dtype.names
+    if names is None:
+        raise FormatError(
+            f"holds a plain array of dtype {table.dtype}; Prophesee boxes are a structured array with fields "
+            f"{', '.join(DIALECTS['t'])}; give the _bbox.npy file"
+        )
+    if table.ndim != 1:
+        raise FormatError(f"holds an array of shape {table.shape}; boxes are one-dimensional; flatten it")
+    time = _first_of(names, "t", "ts")
+    confidence = _first_of(names, "class_confidence", "confidence")
+    for field in (time or "t", "x", "y", "w", "h", "class_id"):
+        if field not in names:
+            raise FormatError(f"has fields {list_names(names)}; field {field} is missing; add it")
+    used = {time, "x", "y", "w", "h", "class_id", "track_id", confidence, "source"}
+    ignored = [field for field in names if field not in used]
+    if ignored:
+        warn(f"{name}: ignored the unknown fields {list_names(ignored)}")
+
+    left, top, width, height = (_pixels(table, field) for field in ("x", "y", "w", "h"))
+    for field, size in (("w", width), ("h", height)):
+        bad = ~(size >= 0)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise FormatError(f"row {row} has {field} {size[row]}; sizes are 0 or larger; fix or drop it")
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is named by the check of Labels
+        right, bottom = left + width, top + height
+    columns = {
+        "t_us": table[time],
+        "x1": left,
+        "y1": top,
+        "x2": right,
+        "y2": bottom,
+        "class_id": table["class_id"],
+        "track_id": _tracks(table["track_id"]) if "track_id" in names else None,
+        "score": table[confidence] if confidence else None,
+        "source": table["source"] if "source" in names else None,
+    }
+    labels = Labels.from_unsorted(columns)
+    if (table[time][1:] < table[time][:-1]).any():
+        warn(f"{name}: sorted {len(table)} boxes by time, they were not")
+    if times is None:
+        return labels
+    labelled_us = decode_times(times)
+    missing = np.setdiff1d(labels.t_us, labelled_us)
+    if len(missing):
+        raise FormatError(
+            f"has boxes at {missing[0]} us, a time its _times.npy sidecar does not list; "
+            "the sidecar lists every labelled time; write both again or delete the sidecar"
+        )
+    return Labels.from_unsorted(columns, labelled_us=labelled_us)
+
+
+def decode_times(data: bytes) -> NDArray[np.int64]:
+    """(L,) int64 labelled times in microseconds from the bytes of a sidecar."""
+    times = load_array(data)
+    if times.dtype != np.int64 or times.ndim != 1 or (times[1:] <= times[:-1]).any():
+        raise FormatError(
+            f"the _times.npy sidecar holds an array of shape {times.shape} and dtype {times.dtype}; expected "
+            "strictly increasing int64 times in microseconds; move that file away"
+        )
+    return times
+
+
+def encode(labels: Labels, dialect: str = "t") -> bytes:
+    """The bytes of a ``_bbox.npy``; ``dialect`` is "t" (newer) or "ts" (older names)."""
+    if dialect not in DIALECTS:
+        raise FateError(f"got dialect {dialect!r}; it is 't' (newer files) or 'ts' (older files); choose one")
+    tracks = labels.track_id
+    if (tracks >= NO_TRACK).any():
+        row = int(np.argmax(tracks >= NO_TRACK))
+        raise FateError(
+            f"row {row} has track_id {tracks[row]}; npy boxes hold 0 to {NO_TRACK - 1}; renumber the tracks"
+        )
+    # a file of plain ground truth stays byte for byte what Prophesee tools write
+    with_source = bool((labels.source != LabelSource.GROUND_TRUTH).any())
+    table = np.zeros(len(labels), _dtype(dialect, with_source))
+    table[dialect] = labels.t_us
+    table["x"], table["y"] = labels.x1, labels.y1
+    table["w"] = _size("x", labels.x1, labels.x2)
+    table["h"] = _size("y", labels.y1, labels.y2)
+    table["class_id"] = labels.class_id
+    table["track_id"] = np.where(tracks < 0, NO_TRACK, tracks)
+    table["class_confidence" if dialect == "t" else "confidence"] = labels.score
+    if with_source:
+        table["source"] = labels.source
+    return _save(table)
+
+
+def encode_times(labels: Labels) -> bytes | None:
+    """The bytes of the sidecar, or None where the boxes alone tell every labelled time."""
+    if np.array_equal(np.unique(labels.t_us), labels.labelled_us):
+        return None
+    return _save(labels.labelled_us)
+
+
+def _dtype(dialect: str, with_source: bool) -> np.dtype[np.void]:
+    names = list(DIALECTS[dialect])
+    kinds = {"t": "<i8", "ts": "<i8", "class_id": "<u4", "track_id": "<u4"}
+    formats = [kinds.get(name, "<f4") for name in names]
+    offsets = [0, 8, 12, 16, 20, 24, 28, 32]
+    if with_source:  # in the padding, so that a row keeps its 40 bytes
+        names, formats, offsets = [*names, "source"], [*formats, "u1"], [*offsets, 36]
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": 40})
+
+
+def _size(axis: str, low: NDArray[np.float32], high: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(N,) sizes with ``low + size == high`` in float32 wherever a float32 does it, else the nearest size."""
+    with np.errstate(over="ignore"):
+        size = high - low
+    if not np.isfinite(size).all():
+        row = int(np.argmin(np.isfinite(size)))
+        span = f"{axis}1 {low[row]} to {axis}2 {high[row]}"
+        raise FateError(f"row {row} spans {span}; sizes fit float32; fix or drop it")
+    best = size.copy()
+    for neighbour in (np.nextafter(size, np.float32(np.inf)), np.nextafter(size, np.float32(0))):
+        better = (low + best != high) & (low + neighbour == high)
+        best[better] = neighbour[better]
+    return best
+
+
+def _pixels(table: NDArray[Any], name: str) -> NDArray[np.float32]:
+    """(N,) float32: the format adds x and w in float32, whatever the file stores them in."""
+    values = table[name]
+    if values.ndim != 1 or values.dtype.kind not in "iuf":
+        raise FormatError(f"field {name} has dtype {table.dtype[name]}; expected one number per row; fix it")
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)
+
+
+def _tracks(values: NDArray[Any]) -> NDArray[Any]:
+    """The track field with NO_TRACK as -1; what does not fit int64 is left for the check of Labels."""
+    if values.dtype.kind not in "iu" or values.dtype.itemsize < 4 or (values > np.iinfo(np.int64).max).any():
+        return values
+    return np.where(values == NO_TRACK, -1, values.astype(np.int64))
+
+
+def _first_of(names: tuple[str, ...], *choices: str) -> str | None:
+    return next((name for name in choices if name in names), None)
+
+
+def _save(array: NDArray[Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def load_array(data: bytes) -> NDArray[Any]:
+    """Read the array of an npy file, never unpickled; an archive in its place is refused."""
+    try:
+        array = np.load(io.BytesIO(data), allow_pickle=False)
+    except DAMAGE as error:
+        raise FormatError(f"cannot be read as npy ({error}); it is damaged; get it again") from error
+    if not isinstance(array, np.ndarray):
+        raise FormatError("is a zip archive of arrays; expected one npy array; give the .npy file")
+    return array

@@ -1,0 +1,193 @@
+"""YOLO text labels to and from the files of one folder: ``<t_us>.txt`` for each labelled time.
+
+A line is ``class cx cy w h [score [track_id [source]]]``, with centre and size divided by the width and
+height of the sensor. An empty file is a labelled time without boxes. ``classes.txt`` holds one name per line,
+and ``fate.json`` the sensor. Numbers are added and multiplied as decimals, so that boxes come back exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Context, Decimal, DecimalException
+from typing import Any
+
+import numpy as np
+
+from fate.boxes.labels import COLUMNS, Labels, LabelSource
+from fate.errors import FateError, FormatError
+
+FORMAT = "fate-labels-yolo"
+CLASSES_FILE = "classes.txt"
+META_FILE = "fate.json"
+
+_TIME_NAME = re.compile(r"-?[0-9]+\.txt")
+_OUR_TIME_NAME = re.compile(r"(-[0-9]{15,19}|[0-9]{16,19})\.txt")
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
+_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
+
+# the widest pair of float32 corners, 1e38 and 1e-45, needs 83 digits and a margin
+_DECIMAL = Context(prec=120)
+
+
+def encode(labels: Labels) -> dict[str, str]:
+    """File name to text; needs ``labels.sensor``."""
+    if labels.sensor is None:
+        raise FateError(
+            "the labels have no sensor; YOLO divides by its size; pass sensor=(height, width) to write_labels"
+        )
+    meta = {"format": FORMAT, "version": 1, "sensor": labels.sensor}
+    files = {META_FILE: json.dumps(meta) + "\n"}
+    if labels.classes is not None:
+        files[CLASSES_FILE] = "".join(f"{name}\n" for name in labels.classes)
+    for time in labels.labelled_us.tolist():
+        files[f"{time:016d}.txt"] = ""
+    lines: dict[str, list[str]] = {}
+    height, width = labels.sensor
+    for row, time in enumerate(labels.t_us.tolist()):
+        cx, w = _normalise(float(labels.x1[row]), float(labels.x2[row]), width)
+        cy, h = _normalise(float(labels.y1[row]), float(labels.y2[row]), height)
+        words = [str(labels.class_id[row]), cx, cy, w, h, *_extras(labels, row)]
+        lines.setdefault(f"{time:016d}.txt", []).append(" ".join(words) + "\n")
+    return files | {name: "".join(text) for name, text in lines.items()}
+
+
+def decode(
+    files: Mapping[str, str], sensor: tuple[int, int] | None = None, classes: Sequence[str] | None = None
+) -> Labels:
+    """Labels from ``.txt`` files and ``fate.json``, name to text; the arguments fill in what is missing."""
+    if META_FILE in files:
+        known = _read_meta(files[META_FILE])
+        if sensor is not None and tuple(sensor) != tuple(known):
+            raise FormatError(f"{META_FILE} has sensor {known}; {sensor} was given; leave the argument out")
+        sensor = known
+    times = _read_times([name for name in files if name not in (META_FILE, CLASSES_FILE)])
+    if sensor is None:
+        if not times:
+            raise FormatError("has no <t_us>.txt file; YOLO labels are one per labelled time; add them")
+        raise FormatError(f"has no {META_FILE}; YOLO divides by the sensor size; pass sensor=(height, width)")
+    if CLASSES_FILE in files:
+        names = [name.strip() for name in files[CLASSES_FILE].rstrip().splitlines()]
+        if classes is not None and list(classes) != names:
+            raise FormatError(f"{CLASSES_FILE} has {names}; {classes} was given; leave the argument out")
+        classes = names
+    # checks the names and the size first, so that what follows can trust them
+    frame = Labels.empty(sorted(times.values()), classes=classes, sensor=sensor)
+    rows: list[tuple[Any, ...]] = []
+    for name, time in times.items():
+        for number, line in enumerate(files[name].splitlines(), start=1):
+            if line.strip():
+                try:
+                    rows.append((time, *_read_line(line, sensor, frame.classes)))
+                except FormatError as error:
+                    raise FormatError(f"{name} line {number} {error}") from error
+    columns = {name: [row[index] for row in rows] for index, name in enumerate(COLUMNS)}
+    return Labels.from_unsorted(columns, labelled_us=frame.labelled_us, classes=frame.classes, sensor=sensor)
+
+
+def foreign_files(names: Sequence[str], meta: str) -> list[str]:
+    """The files of a folder that :func:`encode` did not make: all of them where ``fate.json`` is not ours.
+
+    ``meta`` is the text of ``fate.json``, empty where there is none.
+    """
+    try:
+        _read_meta(meta)
+    except FormatError:
+        return sorted(names)
+    ours = (META_FILE, CLASSES_FILE)
+    return sorted(name for name in names if name not in ours and not _OUR_TIME_NAME.fullmatch(name))
+
+
+def _normalise(low: float, high: float, side: int) -> tuple[str, str]:
+    """Centre and size over ``side`` in as few digits as give back both float32 edges."""
+    centre, size = repr((low + high) / 2 / side), repr((high - low) / side)
+    wanted = (np.float32(low), np.float32(high))
+    if _edges(centre, size, side) == wanted:
+        return centre, size
+    # a small edge next to a large one: 17 digits are too few
+    for digits in (30, 60, 120):
+        context = Context(prec=digits)
+        total = context.add(Decimal(low), Decimal(high))
+        centre = str(context.divide(total, Decimal(2 * side)))
+        size = str(context.divide(context.subtract(Decimal(high), Decimal(low)), Decimal(side)))
+        if _edges(centre, size, side) == wanted:
+            break
+    return centre, size
+
+
+def _edges(centre: str, size: str, side: int) -> tuple[np.float32, np.float32]:
+    """Low and high edge in pixels: (centre -+ size / 2) * side, as decimals, rounded once at the end."""
+    middle, half = Decimal(centre), _DECIMAL.divide(Decimal(size), Decimal(2))
+    low = _DECIMAL.multiply(_DECIMAL.subtract(middle, half), Decimal(side))
+    high = _DECIMAL.multiply(_DECIMAL.add(middle, half), Decimal(side))
+    with np.errstate(over="ignore"):
+        return np.float32(float(low)), np.float32(float(high))
+
+
+def _extras(labels: Labels, row: int) -> list[str]:
+    """Score, track, source, up to the last that is not the default: ground truth stays plain YOLO."""
+    score, track, source = labels.score[row], labels.track_id[row], labels.source[row]
+    words = [repr(float(score)), str(track), str(source)]
+    is_default = [score == 1, track == -1, source == LabelSource.GROUND_TRUTH]
+    while is_default and is_default[-1]:
+        is_default.pop()
+    return words[: len(is_default)]
+
+
+def _read_line(line: str, size: tuple[int, int], classes: tuple[str, ...] | None) -> tuple[Any, ...]:
+    """The columns of one box after its time."""
+    words = line.split()
+    if not 5 <= len(words) <= 8:
+        raise FormatError(f"has {len(words)} words; a box is class cx cy w h [score [track [source]]]; fix")
+    last_class = 2**31 - 1 if classes is None else len(classes) - 1
+    class_id = _whole("class", words[0], 0, last_class)
+    for name, word in zip(("cx", "cy", "w", "h", "score"), words[1:6], strict=False):
+        if not _NUMBER.fullmatch(word):
+            raise FormatError(f"has {name} {word[:40]!r}; expected a number; fix it")
+    try:
+        x1, x2 = _edges(words[1], words[3], size[1])
+        y1, y2 = _edges(words[2], words[4], size[0])
+    except DecimalException as error:
+        raise FormatError(f"has numbers out of range ({line[:80]!r}); expected 0 to 1; fix it") from error
+    if not np.isfinite([x1, y1, x2, y2]).all() or x2 < x1 or y2 < y1:
+        raise FormatError(f"has box {' '.join(words[1:5])[:80]!r}; w and h are 0 or larger; fix it")
+    score = float(words[5]) if len(words) > 5 else 1.0
+    if not 0 <= score <= 1:
+        raise FormatError(f"has score {words[5][:40]}; scores lie in 0 to 1; fix it")
+    track = _whole("track_id", words[6], -1, 2**63 - 1) if len(words) > 6 else -1
+    source = _whole("source", words[7], 0, max(LabelSource)) if len(words) > 7 else int(LabelSource.GROUND_TRUTH)
+    return x1, y1, x2, y2, class_id, track, score, source
+
+
+def _whole(name: str, word: str, low: int, high: int) -> int:
+    if not _WHOLE.fullmatch(word) or not low <= int(word) <= high:
+        raise FormatError(f"has {name} {word[:40]!r}; expected a whole number from {low} to {high}; fix it")
+    return int(word)
+
+
+def _read_times(names: Sequence[str]) -> dict[str, int]:
+    """Microseconds by file name, in order of time."""
+    times: dict[str, int] = {}
+    seen: dict[int, str] = {}
+    for name in sorted(names):
+        if not _TIME_NAME.fullmatch(name) or len(name) > 40 or not -(2**63) <= int(name[:-4]) < 2**63:
+            raise FormatError(f"holds {name!r}; labels are named <t_us>.txt in microseconds; move it away")
+        time = int(name[:-4])
+        if time in seen:
+            raise FormatError(f"holds {seen[time]} and {name}; each time has one file; merge them")
+        seen[time] = name
+        times[name] = time
+    return dict(sorted(times.items(), key=lambda item: item[1]))
+
+
+def _read_meta(text: str) -> tuple[int, int]:
+    """(height, width) from ``fate.json``."""
+    try:
+        meta = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{META_FILE} is no JSON ({error}); pass sensor= instead of it") from error
+    sensor = meta.get("sensor") if isinstance(meta, dict) and meta.get("format") == FORMAT else None
+    if not isinstance(sensor, list) or len(sensor) != 2 or not all(type(side) is int for side in sensor):
+        raise FormatError(f"{META_FILE} tells no sensor of {FORMAT}; pass sensor= instead of it")
+    return sensor[0], sensor[1]

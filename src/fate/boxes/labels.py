@@ -1,0 +1,395 @@
+"""The boxes of one recording: :class:`Labels`, an immutable table of rows and labelled times.
+
+Time is whole microseconds. A box is xyxy in pixels of the original sensor: x to the right, y down,
+origin at the top left. *Not labelled* and *labelled, empty* are different: a time in ``labelled_us``
+without rows was looked at and holds nothing; a time outside ``labelled_us`` says nothing at all.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from fate.errors import FateError
+
+
+class LabelSource(IntEnum):
+    """Where a row comes from."""
+
+    GROUND_TRUTH = 0
+    TRACKED = 1
+    INTERPOLATED = 2
+
+
+#: The columns of the table and how they are stored.
+COLUMNS: dict[str, DTypeLike] = {
+    "t_us": np.int64,
+    "x1": np.float32,
+    "y1": np.float32,
+    "x2": np.float32,
+    "y2": np.float32,
+    "class_id": np.int32,
+    "track_id": np.int64,
+    "score": np.float32,
+    "source": np.uint8,
+}
+
+# what an error says was expected
+_EXPECTED = {
+    **dict.fromkeys(("t_us", "labelled_us"), "times are whole microseconds of an integer dtype"),
+    **dict.fromkeys(("x1", "y1", "x2", "y2"), "coordinates are finite numbers in pixels"),
+    "class_id": "class ids are 0 or larger (int32)",
+    "track_id": "track ids are 0 or larger, or -1 for none (int64)",
+    "score": "scores lie in 0 to 1",
+    "source": "sources are 0 (ground truth), 1 (tracked) or 2 (interpolated)",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
+class Labels:
+    """All boxes of one recording, sorted by time; N rows at some of L labelled times.
+
+    Everything is checked here, once; the arrays are read-only copies. ``Labels(t_us, *boxes.T, class_id)``
+    takes (N, 4) boxes. Compare with ``==`` (by value); change with ``dataclasses.replace``.
+    """
+
+    t_us: NDArray[np.int64]  #: (N,) microseconds, sorted, each one in ``labelled_us``
+    x1: NDArray[np.float32]  #: (N,) pixels, left edge
+    y1: NDArray[np.float32]  #: (N,) pixels, top edge
+    x2: NDArray[np.float32]  #: (N,) pixels, right edge, >= x1
+    y2: NDArray[np.float32]  #: (N,) pixels, bottom edge, >= y1
+    class_id: NDArray[np.int32]  #: (N,) >= 0, and below ``len(classes)`` where classes are known
+    track_id: NDArray[np.int64]  #: (N,) >= 0, or -1 for none
+    score: NDArray[np.float32]  #: (N,) in [0, 1]; 1 for ground truth
+    source: NDArray[np.uint8]  #: (N,) a :class:`LabelSource`
+    labelled_us: NDArray[np.int64]  #: (L,) microseconds, strictly increasing
+    classes: tuple[str, ...] | None  #: the name of each class id
+    sensor: tuple[int, int] | None  #: (height, width) in pixels
+
+    def __init__(
+        self,
+        t_us: ArrayLike,
+        x1: ArrayLike,
+        y1: ArrayLike,
+        x2: ArrayLike,
+        y2: ArrayLike,
+        class_id: ArrayLike,
+        track_id: ArrayLike | None = None,
+        score: ArrayLike | None = None,
+        source: ArrayLike | None = None,
+        *,
+        labelled_us: ArrayLike | None = None,
+        classes: Sequence[str] | None = None,
+        sensor: tuple[int, int] | None = None,
+    ) -> None:
+        """Columns (N,); by default no tracks, score 1, ground truth, labelled at the times of the rows."""
+        given = (t_us, x1, y1, x2, y2, class_id, track_id, score, source)
+        columns = _columns(dict(zip(COLUMNS, given, strict=True)))
+        names = _class_names(classes)
+        _check_rows(columns, names)
+        times = columns["t_us"]
+        backwards = times[1:] < times[:-1]
+        if backwards.any():
+            row = int(np.argmax(backwards)) + 1
+            jump = f"{times[row]} after {times[row - 1]}"
+            raise FateError(f"row {row} has t_us {jump}; rows are sorted by time; use Labels.from_unsorted")
+        labelled = np.unique(times) if labelled_us is None else _column("labelled_us", labelled_us, np.int64)
+        _check_labelled(labelled, times)
+        self._set(columns, labelled, names, _sensor_size(sensor))
+
+    def _set(
+        self,
+        columns: Mapping[str, NDArray[Any]],
+        labelled_us: NDArray[np.int64],
+        classes: tuple[str, ...] | None,
+        sensor: tuple[int, int] | None,
+    ) -> None:
+        for name, values in (*columns.items(), ("labelled_us", labelled_us)):
+            values.flags.writeable = False
+            object.__setattr__(self, name, values)
+        object.__setattr__(self, "classes", classes)
+        object.__setattr__(self, "sensor", sensor)
+
+    def _part(self, rows: slice | NDArray[np.bool_], times: slice) -> Labels:
+        """A part of a checked table needs no second check, so taking one stays O(log n) plus the views."""
+        part = object.__new__(Labels)
+        columns = {name: getattr(self, name)[rows] for name in COLUMNS}
+        part._set(columns, self.labelled_us[times], self.classes, self.sensor)
+        return part
+
+    @classmethod
+    def empty(
+        cls,
+        labelled_us: ArrayLike = (),
+        *,
+        classes: Sequence[str] | None = None,
+        sensor: tuple[int, int] | None = None,
+    ) -> Labels:
+        """No boxes at all; each time in ``labelled_us`` (L,) is labelled and empty."""
+        return cls((), (), (), (), (), (), labelled_us=labelled_us, classes=classes, sensor=sensor)
+
+    @classmethod
+    def from_unsorted(
+        cls,
+        columns: Mapping[str, ArrayLike | None],
+        *,
+        labelled_us: ArrayLike | None = None,
+        classes: Sequence[str] | None = None,
+        sensor: tuple[int, int] | None = None,
+    ) -> Labels:
+        """From columns by name, rows and labelled times in any order: both get sorted, rows stably."""
+        checked = _columns(columns)
+        _check_rows(checked, _class_names(classes))  # unsorted: an error names the row as given
+        order = np.argsort(checked["t_us"], kind="stable")
+        labelled = None if labelled_us is None else np.sort(_column("labelled_us", labelled_us, np.int64))
+        rows = {name: values[order] for name, values in checked.items()}
+        return cls(**rows, labelled_us=labelled, classes=classes, sensor=sensor)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Labels]) -> Labels:
+        """Merge tables that share classes and sensor and no labelled time."""
+        if not parts:
+            raise FateError("got no labels to concatenate; at least one is needed; use Labels.empty()")
+        first = parts[0]
+        for index, part in enumerate(parts):
+            for name in ("classes", "sensor"):
+                given, expected = getattr(part, name), getattr(first, name)
+                if given != expected:
+                    raise FateError(f"part {index} has {name} {given}; part 0 {expected}; make them agree")
+        times, counts = np.unique(np.concatenate([part.labelled_us for part in parts]), return_counts=True)
+        if (counts > 1).any():
+            shared = times[np.argmax(counts > 1)]
+            raise FateError(
+                f"time {shared} us is labelled in two parts; a time is labelled once; cut one with between()"
+            )
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
+        return cls.from_unsorted(columns, labelled_us=times, classes=first.classes, sensor=first.sensor)
+
+    def __len__(self) -> int:
+        """The number of boxes, N."""
+        return len(self.t_us)
+
+    @property
+    def boxes(self) -> NDArray[np.float32]:
+        """(N, 4) float32 xyxy in pixels, a read-only copy."""
+        boxes = np.stack([self.x1, self.y1, self.x2, self.y2], axis=1)
+        boxes.flags.writeable = False
+        return boxes
+
+    def is_labelled(self, t_us: SupportsIndex) -> bool:
+        """Whether someone looked at exactly this time, even if nothing was there."""
+        time = _time(t_us)
+        index = int(np.searchsorted(self.labelled_us, time))
+        return index < len(self.labelled_us) and int(self.labelled_us[index]) == time
+
+    def at(self, t_us: SupportsIndex) -> Labels:
+        """The rows at exactly this labelled time, possibly none; a time that is not labelled is an error."""
+        time = _time(t_us)
+        if not self.is_labelled(time):
+            if len(self.labelled_us):
+                # in floats: a difference of two int64 times can pass the int64 range
+                distance = np.abs(self.labelled_us.astype(np.float64) - float(time))
+                known = f"the nearest labelled time is {self.labelled_us[np.argmin(distance)]} us"
+            else:
+                known = "no time is labelled"
+            raise FateError(f"time {time} us is not labelled; {known}; ask is_labelled() or use between()")
+        first = int(np.searchsorted(self.t_us, time, "left"))
+        last = int(np.searchsorted(self.t_us, time, "right"))
+        index = int(np.searchsorted(self.labelled_us, time))
+        return self._part(slice(first, last), slice(index, index + 1))
+
+    def between(self, start_us: SupportsIndex, end_us: SupportsIndex) -> Labels:
+        """Rows and labelled times in [start_us, end_us): views, found in O(log n)."""
+        start, end = _time(start_us), _time(end_us)
+        if end < start:
+            raise FateError(f"got start_us {start} after end_us {end}; a span starts first; swap them")
+        bounds = np.array([start, end], np.int64)
+        return self._part(
+            slice(*np.searchsorted(self.t_us, bounds).tolist()),
+            slice(*np.searchsorted(self.labelled_us, bounds).tolist()),
+        )
+
+    def select(self, mask: ArrayLike) -> Labels:
+        """The rows where ``mask`` (N,) bool is true; every labelled time is kept."""
+        keep = np.asarray(mask)
+        if keep.shape != self.t_us.shape or keep.dtype != np.bool_:
+            raise FateError(
+                f"got a mask of shape {keep.shape} and dtype {keep.dtype}; select() takes one bool for each "
+                f"of {len(self)} rows; compare a column, e.g. labels.score > 0.5"
+            )
+        return self._part(keep, slice(None))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Labels):
+            return NotImplemented
+        same_facts = self.classes == other.classes and self.sensor == other.sensor
+        return same_facts and all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in (*COLUMNS, "labelled_us")
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # equal by value of large arrays: hashing would be slow
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        return _restore, (columns, self.labelled_us, self.classes, self.sensor)
+
+    def __repr__(self) -> str:
+        parts = [f"{len(self)} {'box' if len(self) == 1 else 'boxes'}"]
+        if len(self.labelled_us):
+            parts[0] += f" at {len(np.unique(self.t_us))} of {len(self.labelled_us)} labelled times"
+            parts.append(f"{self.labelled_us[0] / 1e6:.3f}-{self.labelled_us[-1] / 1e6:.3f} s")
+        else:
+            parts.append("no labelled times")
+        tracks = len(np.unique(self.track_id[self.track_id >= 0]))
+        if tracks:
+            parts.append(f"{tracks} {'track' if tracks == 1 else 'tracks'}")
+        if self.classes:
+            parts.append("classes " + "/".join(self.classes))
+        return f"Labels({', '.join(parts)})"
+
+
+def _restore(
+    columns: Mapping[str, NDArray[Any]],
+    labelled_us: NDArray[np.int64],
+    classes: tuple[str, ...] | None,
+    sensor: tuple[int, int] | None,
+) -> Labels:
+    """What pickle calls: the same table, read-only again."""
+    labels = object.__new__(Labels)
+    labels._set(columns, labelled_us, classes, sensor)
+    return labels
+
+
+def _columns(given: Mapping[str, ArrayLike | None]) -> dict[str, NDArray[Any]]:
+    """The nine columns in their dtypes and of one length; a missing (None) column gets its default."""
+    unknown = [name for name in given if name not in COLUMNS]
+    if unknown:
+        raise FateError(f"got a column {unknown[0]!r}; columns are {', '.join(COLUMNS)}; rename or drop it")
+    defaults = {"track_id": -1, "score": 1, "source": LabelSource.GROUND_TRUTH}
+    columns: dict[str, NDArray[Any]] = {}
+    rows = 0
+    for name, dtype in COLUMNS.items():
+        values = given.get(name)
+        if values is None and name not in defaults:
+            raise FateError(f"column {name} is missing; only {', '.join(defaults)} may be left out; add it")
+        column = np.full(rows, defaults[name], dtype) if values is None else _column(name, values, dtype)
+        rows = len(columns.get("t_us", column))
+        if len(column) != rows:
+            raise FateError(
+                f"column {name} has {len(column)} rows and t_us has {rows}; "
+                "all columns have the same length; give one value per box"
+            )
+        columns[name] = column
+    return columns
+
+
+def _column(name: str, values: Any, dtype: DTypeLike) -> NDArray[Any]:
+    """A (n,) copy in ``dtype``; refuses what it cannot hold, but rounds to float32."""
+    try:
+        given = np.asarray(values)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise FateError(f"column {name} is no array ({error}); {_EXPECTED[name]}; give a list") from error
+    if given.ndim != 1:
+        raise FateError(f"column {name} has shape {given.shape}; columns are one-dimensional; flatten it")
+    target = np.dtype(dtype)
+    # an empty list has no dtype to judge: numpy calls it float64
+    if given.size and given.dtype.kind not in ("iu" if target.kind in "iu" else "iuf"):
+        raise FateError(f"column {name} has dtype {given.dtype}; {_EXPECTED[name]}; convert it first")
+    if given.size and target.kind in "iu":
+        limits = np.iinfo(target)
+        beyond = (given < limits.min) | (given > limits.max)
+        _refuse(beyond, name, given, _EXPECTED[name], "fix the row or drop it")
+    with np.errstate(over="ignore"):  # too large for float32 becomes inf, which the row check names
+        return given.astype(target)
+
+
+def _check_rows(columns: Mapping[str, NDArray[Any]], classes: tuple[str, ...] | None) -> None:
+    """Every rule about one row on its own; the first bad row of the first broken rule is named."""
+    fix = "fix the row or drop it"
+    for name in ("x1", "y1", "x2", "y2"):
+        _refuse(~np.isfinite(columns[name]), name, columns[name], _EXPECTED[name], fix)
+    for low, high in (("x1", "x2"), ("y1", "y2")):
+        reversed_ = columns[high] < columns[low]
+        if reversed_.any():
+            row = int(np.argmax(reversed_))
+            values = f"{low} {columns[low][row]} and {high} {columns[high][row]}"
+            raise FateError(f"row {row} has {values}; {high} is at least {low}; swap them or drop the row")
+    ids, scores = columns["class_id"], columns["score"]
+    _refuse(ids < 0, "class_id", ids, "class ids are 0 or larger", fix)
+    if classes is not None:
+        known = f"there are {len(classes)} classes, counted from 0"
+        _refuse(ids >= len(classes), "class_id", ids, known, "name more classes or fix the row")
+    _refuse(columns["track_id"] < -1, "track_id", columns["track_id"], _EXPECTED["track_id"], fix)
+    _refuse(~((scores >= 0) & (scores <= 1)), "score", scores, _EXPECTED["score"], fix)
+    _refuse(columns["source"] > max(LabelSource), "source", columns["source"], _EXPECTED["source"], fix)
+
+
+def _check_labelled(labelled: NDArray[np.int64], times: NDArray[np.int64]) -> None:
+    """Labelled times increase strictly and contain the (sorted) time of every row."""
+    stuck = np.flatnonzero(labelled[1:] <= labelled[:-1])
+    if len(stuck):
+        index = int(stuck[0])
+        raise FateError(
+            f"labelled_us has {labelled[index + 1]} after {labelled[index]}; "
+            "labelled times increase strictly; sort them and drop repeats with np.unique"
+        )
+    missing = ~np.isin(times, labelled)
+    _refuse(missing, "t_us", times, "the time of each row is in labelled_us", "add it there or drop the row")
+
+
+def _refuse(bad: NDArray[np.bool_], name: str, values: NDArray[Any], expected: str, fix: str) -> None:
+    """Raise for the first row that is bad, if any."""
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise FateError(f"row {row} has {name} {values[row]}; {expected}; {fix}")
+
+
+def _class_names(classes: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Distinct printable names without outer spaces, which every format can hold (one name per line)."""
+    if classes is None:
+        return None
+    if isinstance(classes, str) or not isinstance(classes, Iterable):
+        raise FateError(f"got classes {classes!r}; classes are a list of names; e.g. ['car', 'pedestrian']")
+    names = tuple(classes)
+    for index, name in enumerate(names):
+        if not isinstance(name, str) or not name or not name.isprintable() or name != name.strip():
+            raise FateError(f"class {index} is named {name!r}; names are one line of text; rename it")
+        if name in names[:index]:
+            raise FateError(f"class {index} is named {name!r} like one before; names differ; rename it")
+    return tuple(str(name) for name in names)
+
+
+def _sensor_size(sensor: tuple[int, int] | None) -> tuple[int, int] | None:
+    """(height, width), two positive whole numbers."""
+    if sensor is None:
+        return None
+    try:
+        height, width = (operator.index(side) for side in sensor)
+    except (TypeError, ValueError) as error:
+        raise FateError(f"got sensor {sensor!r}; expected (height, width) in pixels; fix it") from error
+    if not (0 < height < 2**31 and 0 < width < 2**31):
+        raise FateError(f"got sensor {sensor!r}; height and width are 1 pixel or more; fix it")
+    return height, width
+
+
+def _time(t_us: SupportsIndex) -> int:
+    """One time as an int that fits int64."""
+    try:
+        time = operator.index(t_us)
+    except TypeError as error:
+        raise FateError(f"got time {t_us!r}; times are whole microseconds; use int()") from error
+    if not -(2**63) <= time < 2**63:
+        raise FateError(f"got time {time}; times are int64 microseconds; check its unit")
+    return time
+
+
+def label_rate_hz(labels: Labels) -> float:
+    """Labelled times a second, from the median step; 0 with fewer than two."""
+    steps = np.diff(labels.labelled_us)
+    return 1e6 / float(np.median(steps)) if len(steps) else 0.0

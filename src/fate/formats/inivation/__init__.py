@@ -1,0 +1,1 @@
+"""iniVation's formats: AEDAT 2, AEDAT 3.1 and AEDAT 4."""

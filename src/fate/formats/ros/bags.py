@@ -1,0 +1,280 @@
+"""Bags of ROS 1 (.bag) and ROS 2 (.db3, .mcap, or the folder with its metadata.yaml), through the package ``rosbags``.
+
+The topic with event messages is read (the one with most messages where there are several). A block is a run of
+messages, and its position the time in ns at which the first of them was received: bags can be asked for the messages
+of a span of time, and nothing finer. Event times are those in the messages: of ``EventArray`` the time of each event
+(usually Unix), of ``EventPacket`` the camera's own clock as the words give it, or, in the encodings of
+``ros_codecs``, the time base of the message and what the words add to it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from fate.errors import FateError, FormatError
+from fate.events.events import MAX_SIDE, Sensor
+from fate.files import check_regular
+from fate.formats.columns import Columns, join
+from fate.formats.decoder import Decoder
+from fate.formats.prophesee.evt2 import Evt2Decoder, Evt21Decoder
+from fate.formats.prophesee.evt3 import Evt3Decoder
+from fate.formats.ros.codecs import BasedDecoder, LibcaerCmpDecoder, LibcaerDecoder, MonoDecoder
+from fate.formats.ros.messages import ARRAY_TYPES, PACKET_TYPES, read_array, read_packet
+from fate.formats.source import BLOCK_BYTES, Bookmark, FileWatch, Hints, Source
+from fate.optional_packages import PACKAGES, missing_packages
+
+DECODERS: dict[str, tuple[type[Decoder], int]] = {  # encoding → decoder, bytes of a word
+    "evt2": (Evt2Decoder, 4),
+    "evt21": (Evt21Decoder, 8),
+    "evt3": (Evt3Decoder, 2),
+    "libcaer": (LibcaerDecoder, 8),
+    "libcaer_cmp": (LibcaerCmpDecoder, 2),
+    "mono": (MonoDecoder, 8),
+}
+Result = TypeVar("Result")
+
+
+class Topic(NamedTuple):
+    """A topic with event messages."""
+
+    name: str
+    kind: str
+    connections: list[Any]
+    num_messages: int
+
+
+class Message(NamedTuple):
+    """The bytes of a message and when it was received, ns."""
+
+    time: int
+    data: bytes
+
+
+class RosSource(Source):
+    """One topic of a bag."""
+
+    format = "ROS bag"
+
+    def __init__(
+        self, path: Path, reader: Any, topic: Topic, *, cdr: bool, sensor: Sensor | None, watches: list[FileWatch]
+    ) -> None:
+        self.path, self.size, self._watches = path, _size(path), watches
+        self._reader, self._topic, self._cdr = reader, topic, cdr
+        self._end = 0
+        self._skipped: dict[str, int] = {}
+        self._encoding, self._sides = self._first_message()
+        self.sensor = sensor or self._sensor()
+        self.notes = {"topic": f"{topic.name} ({topic.kind}, {topic.num_messages} messages)"}
+        if self._encoding:
+            self.notes["encoding"] = self._encoding
+
+    def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
+        decoder = self._decoder()
+        block: list[Message] = []
+        num_bytes = num_messages = 0
+        last = None
+        for message in self._messages(None, None):
+            if last is not None and message.time < last:
+                raise FormatError(
+                    f"{self.path}: a message received at {message.time} ns follows one received at {last} ns; the files"
+                    " of the bag overlap; merge them with ros2 bag convert first"
+                )
+            # a block ends only where time moves on: messages of one time cannot be asked for one by one
+            if num_bytes >= BLOCK_BYTES and message.time != last:
+                yield self._block(block, decoder)
+                block, num_bytes = [], 0
+            block.append(message)
+            num_bytes += len(message.data)
+            num_messages += 1
+            last = message.time
+        if block:
+            yield self._block(block, decoder)
+        self._end = 0 if last is None else last + 1
+        others = self._guarded(lambda: int(self._reader.message_count)) - num_messages
+        self._skipped = decoder.skipped() if decoder else {}
+        if others > 0:
+            self._skipped["messages of other topics"] = others
+
+    def _block(self, messages: list[Message], decoder: Decoder | None) -> tuple[Bookmark, Columns]:
+        self._check_unchanged()
+        state = decoder.state.copy() if decoder else np.zeros(0, np.int64)
+        return Bookmark(messages[0].time, state), join([self._columns(each, decoder) for each in messages])
+
+    def _check_unchanged(self) -> None:
+        for watch in self._watches:
+            watch.check()
+
+    def decode(self, start: Bookmark, end: int) -> Columns:
+        decoder = self._decoder()
+        if decoder:
+            decoder.state[:] = start.state
+        columns = join([self._columns(message, decoder) for message in self._messages(start.position, end)])
+        self._check_unchanged()
+        return columns
+
+    def end(self) -> int:
+        return self._end
+
+    def skipped(self) -> dict[str, int]:
+        return self._skipped
+
+    def close(self) -> None:
+        self._reader.close()
+        for watch in self._watches:
+            watch.close()
+
+    def _messages(self, start: int | None, end: int | None) -> Iterator[Message]:
+        messages = self._reader.messages(connections=self._topic.connections, start=start, stop=end)
+        while (found := self._guarded(lambda: next(messages, None))) is not None:
+            yield Message(found[1], bytes(found[2]))
+
+    def _guarded(self, call: Callable[[], Result]) -> Result:
+        """What ``call`` returns; the package meets damage with errors of many kinds."""
+        return guarded(self.path, call)
+
+    def _first_message(self) -> tuple[str, tuple[int, int] | None]:
+        """Encoding and (height, width) of the first message."""
+        message = next(self._messages(None, None), None)
+        if message is None:
+            return "", None
+        if self._topic.kind in ARRAY_TYPES:
+            array = self._parsed(message, read_array)
+            return "", (array.height, array.width)
+        packet = self._parsed(message, read_packet)
+        if packet.encoding not in DECODERS:
+            raise FormatError(
+                f"{self.path}: the events of {self._topic.name} are in the encoding {packet.encoding!r};"
+                f" {', '.join(DECODERS)} are known; record with one of those"
+            )
+        return packet.encoding, (packet.height, packet.width)
+
+    def _sensor(self) -> Sensor | None:
+        if self._sides is None or 0 in self._sides:
+            return None
+        if max(self._sides) > MAX_SIDE:
+            raise FormatError(
+                f"{self.path}: a message gives a sensor of {self._sides[1]}×{self._sides[0]} pixels; pass"
+                " sensor=(height, width) to override it"
+            )
+        return Sensor(*self._sides)
+
+    def _decoder(self) -> Decoder | None:
+        return DECODERS[self._encoding][0]() if self._encoding else None
+
+    def _columns(self, message: Message, decoder: Decoder | None) -> Columns:
+        """The events of one message."""
+        if decoder is None:
+            array = self._parsed(message, read_array)
+            self._refuse_change(message, (array.height, array.width), "")
+            return array.columns
+        packet = self._parsed(message, read_packet)
+        self._refuse_change(message, (packet.height, packet.width), packet.encoding)
+        if len(packet.content) % DECODERS[self._encoding][1]:
+            raise self._damaged(message, f"{len(packet.content)} bytes are no whole number of {self._encoding} words")
+        if isinstance(decoder, BasedDecoder):
+            decoder.start_message(packet.time_base_ns)
+        return decoder.decode(packet.content)[0]
+
+    def _refuse_change(self, message: Message, sides: tuple[int, int], encoding: str) -> None:
+        if (sides, encoding) != (self._sides, self._encoding):
+            given = f"size {sides[1]}×{sides[0]} and encoding {encoding!r}"
+            raise self._damaged(message, f"its {given} are not those of the first message")
+
+    def _parsed(self, message: Message, read: Callable[[bytes, bool], Result]) -> Result:
+        try:
+            return read(message.data, self._cdr)
+        except struct.error as error:
+            raise self._damaged(message, str(error)) from None
+
+    def _damaged(self, message: Message, reason: str) -> FormatError:
+        return FormatError(
+            f"{self.path}: the message of {self._topic.name} received at {message.time} ns cannot be read as"
+            f" {self._topic.kind} ({reason}); the bag is damaged, copy it again"
+        )
+
+
+def guarded(path: Path, call: Callable[[], Result]) -> Result:
+    """What ``call`` returns; every failure of the package becomes a sentence."""
+    try:
+        return call()
+    except FateError:
+        raise
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        raise FormatError(f"{path}: cannot be read as a ROS bag ({reason}); copy it again or repair it") from None
+
+
+def open_ros(path: Path, hints: Hints) -> RosSource:
+    """A bag of ROS 1 or ROS 2, its event topic chosen."""
+    with ExitStack() as opened:
+        for file in path.iterdir() if path.is_dir() else [path]:  # metadata.yaml may name any of them
+            if not file.is_dir():
+                check_regular(file, "a file of a ROS bag")
+        watches = []
+        for file in _bag_files(path):
+            watches.append(FileWatch(file))
+            opened.callback(watches[-1].close)
+        reader, cdr = guarded(path, lambda: _reader(path))
+        guarded(path, reader.open)
+        opened.callback(reader.close)
+        topics = _event_topics(path, reader)
+        source = RosSource(path, reader, topics[0], cdr=cdr, sensor=hints.sensor, watches=watches)
+        if topics[1:]:
+            source.notes["other event topics"] = ", ".join(f"{each.name} ({each.num_messages})" for each in topics[1:])
+        opened.pop_all()
+        return source
+
+
+def _reader(path: Path) -> tuple[Any, bool]:
+    """The package's reader for ``path``, and whether messages are in the form of ROS 2."""
+    try:
+        from rosbags import rosbag1, rosbag2  # noqa: PLC0415  (an optional package)
+    except ImportError:
+        raise missing_packages(f"{path}: reading ROS bags", PACKAGES["ros"]) from None
+    if path.is_dir():
+        files = _bag_files(path)
+        # a single file needs no metadata, which some recorders leave incomplete
+        return rosbag2.Reader(files[0] if len(files) == 1 else path), True
+    with open(path, "rb") as file:
+        magic = file.read(9)
+    if magic == b"#ROSBAG V":
+        return rosbag1.Reader(path), False
+    for start, suffix in ((b"SQLite fo", ".db3"), (b"\x89MCAP0\r\n", ".mcap")):
+        if magic.startswith(start) and path.suffix != suffix:
+            raise FormatError(f"{path}: is a ROS 2 bag whose name does not end in {suffix}; rename it so")
+    return rosbag2.Reader(path), True
+
+
+def _event_topics(path: Path, reader: Any) -> list[Topic]:
+    """Topics with event messages, most messages first."""
+    found: dict[tuple[str, str], list[Any]] = {}
+    for connection in reader.connections:
+        if connection.msgtype in (*ARRAY_TYPES, *PACKET_TYPES):
+            found.setdefault((connection.topic, connection.msgtype), []).append(connection)
+    if not found:
+        others = sorted({f"{each.topic} ({each.msgtype})" for each in reader.connections})
+        shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+        raise FormatError(
+            f"{path}: has no topic of events (EventPacket of event_camera_msgs or EventArray of dvs_msgs); it has"
+            f" {shown or 'no topics'}; record the camera's event topic"
+        )
+    topics = [Topic(name, kind, each, sum(c.msgcount for c in each)) for (name, kind), each in found.items()]
+    return sorted(topics, key=lambda topic: (-topic.num_messages, topic.name))
+
+
+def _bag_files(path: Path) -> list[Path]:
+    """The file of a bag, or those with messages in its folder."""
+    return [file for file in path.iterdir() if file.suffix in (".db3", ".mcap")] if path.is_dir() else [path]
+
+
+def _size(path: Path) -> int:
+    """Bytes of the file, or of all files of the folder."""
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+    return path.stat().st_size

@@ -1,0 +1,1 @@
+"""Events as tables: CSV and other text, NPY and NPZ."""

@@ -1,0 +1,265 @@
+"""Tables of events in text: CSV (comma, semicolon) and TXT (tab, spaces), one event a line.
+
+Lines that start with ``#`` or ``%`` are comments; those before the first row may give the sensor:
+``%geometry:1280,720`` (OpenEB), ``# sensor 1280x720`` (FATE), ``# width 1280``. A first row of two numbers,
+``240 180``, is the size as well (width first), as some public datasets have it. A row of names, which may stand in a
+comment, names the columns (and may give the size: faery's ``t,x@1280,y@720,on``); without names the order is
+recognised, OpenEB's x,y,p,t and the datasets' "t x y p" first. Times are µs, or seconds where they are not whole
+numbers; the unit is decided once, from the first rows.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fate.errors import FormatError
+from fate.events.events import MAX_SIDE, Sensor
+from fate.formats.source import ByteFile, ByteSource, Hints, Tail
+from fate.formats.tables.fields import (
+    ROLES,
+    TEXT_ORDERS,
+    TimeUnit,
+    assumed_unit,
+    find_roles,
+    given_order,
+    given_unit,
+    named_unit,
+    recognise_order,
+)
+from fate.formats.tables.text_rows import COMMENT_MARKS, TextDecoder, shown
+
+__all__ = ["TextDecoder", "open_text"]
+
+HEAD_BYTES = 256 * 1024  # looked at to find names, the order of columns and the unit of time
+SAMPLE_ROWS = 4096
+LAST_LINES_BYTES = 64 * 1024
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+SIDE_BY_SIDE = re.compile(r"\b(?:geometry|sensor|resolution)\b\W*(\d+)\s*[x×,;\s]\s*(\d+)", re.IGNORECASE)
+ONE_SIDE = re.compile(r"\b(width|height)\b\W*(\d+)", re.IGNORECASE)
+
+
+class Preamble(NamedTuple):
+    """What stands before the first row."""
+
+    num_bytes: int
+    num_lines: int
+    sensor: Sensor | None
+    names: list[str]  # of the columns; none: they have no names
+    delimiter: str
+
+
+def open_text(path: Path, hints: Hints) -> ByteSource:
+    """A CSV or TXT file."""
+    file = TextFile(path)
+    try:
+        head = file.read(0, HEAD_BYTES)
+        preamble = read_preamble(path, head)
+        rows = _first_rows(head[preamble.num_bytes :], preamble.delimiter, whole_file=len(head) >= file.size)
+        columns, how = _columns(path, rows, preamble.names, hints)
+        unit = _unit(columns, rows, preamble.names, hints)
+        decoder = TextDecoder(
+            columns=columns,
+            delimiter=preamble.delimiter,
+            time_unit=unit,
+            name=path,
+            lines_before=preamble.num_lines,
+        )
+        file.end_last_line(decoder, preamble.num_bytes)
+        notes = {"columns": f"{columns} ({how})", "time unit": unit.note}
+        return TextSource(file, decoder, preamble._replace(sensor=hints.sensor or preamble.sensor), notes)
+    except BaseException:
+        file.close()
+        raise
+
+
+class TextFile(ByteFile):
+    """A text file whose last line, when it is whole, is given the newline it may lack."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.real_size = self.size
+
+    def end_last_line(self, decoder: TextDecoder, data_start: int) -> None:
+        """Look at a last line without a newline: one that can be read as a row is taken for whole.
+
+        Where time is written last and goes back there, the line was cut inside that number.
+        """
+        start = max(data_start, self.size - LAST_LINES_BYTES)
+        lines = self.read(start, self.size - start).split(b"\n")
+        if not lines[-1].strip():
+            return
+        decoder = decoder.fresh()
+        try:
+            last = decoder.decode(lines[-1] + b"\n")[0].t
+        except FormatError:
+            return
+        if len(last) and decoder.columns.endswith("t") and len(lines) > 2:
+            try:
+                before = decoder.decode(lines[-2] + b"\n")[0].t
+            except FormatError:
+                before = last  # the scan will say what is wrong with it
+            if len(before) and last[-1] < before[-1]:
+                return
+        self.size = self.real_size + 1
+
+    def read(self, position: int, num_bytes: int) -> bytes:
+        data = super().read(position, min(num_bytes, self.real_size - position))
+        ended = self.size > self.real_size and position <= self.real_size < position + num_bytes
+        return data + b"\n" if ended else data
+
+
+class TextSource(ByteSource):
+    """A text file; the newline that may have been added at its end is not counted."""
+
+    def __init__(self, file: TextFile, decoder: TextDecoder, preamble: Preamble, notes: dict[str, str]) -> None:
+        super().__init__(file.path, file, decoder, preamble.num_bytes, preamble.sensor, notes)
+        self.size = file.real_size
+
+    def tail(self) -> Tail:
+        end = min(self._end, self.size)
+        return Tail(self.size - end, end)
+
+
+# ---- before the first row -----------------------------------------------------------------------------------
+
+
+def read_preamble(path: Path, head: bytes) -> Preamble:
+    """Comments, the size and the names at the start of ``head``."""
+    position = len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
+    num_lines = 0
+    comments: list[str] = []
+    sensor: Sensor | None = None
+    while position < len(head):
+        end = head.find(b"\n", position)
+        after = len(head) if end < 0 else end + 1
+        line = head[position:after].decode("utf-8", "replace").strip()
+        if line and line[0] not in COMMENT_MARKS.decode():
+            cells, delimiter = split_cells(line)
+            all_numbers = all(number(cell) is not None for cell in cells)
+            names = _names_in_comments(comments, len(cells))
+            if len(cells) == 2 and cells[0].isdigit() and cells[1].isdigit() and not num_lines:
+                sensor = _sensor(path, cells[0], cells[1])
+            elif not all_numbers and not names:
+                return _named(path, Preamble(after, num_lines + 1, sensor, cells, delimiter), comments, head)
+            else:
+                return Preamble(position, num_lines, sensor or geometry(path, comments), names, delimiter)
+        elif line:
+            comments.append(line[1:].strip())
+        position, num_lines = after, num_lines + 1
+    return Preamble(position, num_lines, sensor or geometry(path, comments), [], ",")
+
+
+def _named(path: Path, preamble: Preamble, comments: list[str], head: bytes) -> Preamble:
+    """A row that is not all numbers: it must name the columns. Names may carry the size, as in x@1280 and y@720."""
+    names = [name.partition("@") for name in preamble.names]
+    sizes = {name.strip().lower(): size.strip() for name, _, size in names if size}
+    if sizes.keys() == {"x", "y"}:
+        preamble = preamble._replace(names=[name for name, _, _ in names], sensor=_sensor(path, sizes["x"], sizes["y"]))
+    if find_roles(preamble.names) is None:
+        start = head[: preamble.num_bytes].rstrip(b"\n").rfind(b"\n") + 1
+        raise FormatError(
+            f"{path}: line {preamble.num_lines}, {shown(head[start : preamble.num_bytes])}, is neither a row of numbers"
+            " nor a row of names that has t, x, y and p"
+        )
+    return preamble._replace(sensor=preamble.sensor or geometry(path, comments))
+
+
+def _names_in_comments(comments: list[str], num_columns: int) -> list[str]:
+    """Names from the last comment that has as many words as there are columns, t, x, y and p among them."""
+    for comment in reversed(comments):
+        words = split_cells(comment)[0]
+        if len(words) == num_columns and find_roles(words) is not None:
+            return words
+    return []
+
+
+def geometry(path: Path, comments: list[str]) -> Sensor | None:
+    """The sensor size that comments give, on one line or on two."""
+    sides: dict[str, str] = {}
+    for comment in comments:
+        if match := SIDE_BY_SIDE.search(comment):
+            return _sensor(path, match[1], match[2])
+        for side, value in ONE_SIDE.findall(comment):
+            sides.setdefault(side.lower(), value)
+    return _sensor(path, sides["width"], sides["height"]) if len(sides) == 2 else None
+
+
+def _sensor(path: Path, width: str, height: str) -> Sensor:
+    sides = [int(side) if side.isascii() and side.isdigit() and len(side) < 9 else 0 for side in (width, height)]
+    if not all(0 < side <= MAX_SIDE for side in sides):
+        raise FormatError(
+            f"{path}: gives a sensor of width {width}, height {height}; each side must be 1 to {MAX_SIDE} pixels;"
+            " correct that line"
+        )
+    return Sensor(sides[1], sides[0])
+
+
+def split_cells(line: str) -> tuple[list[str], str]:
+    """The cells of a line, and the delimiter between them."""
+    for delimiter in (";", ","):
+        if delimiter in line:
+            return [cell.strip() for cell in line.split(delimiter)], delimiter
+    return line.split(), " "
+
+
+def number(cell: str) -> float | None:
+    """The number in a cell, or None."""
+    try:
+        return float(cell) if "_" not in cell else None
+    except ValueError:
+        return None
+
+
+# ---- what the first rows tell -------------------------------------------------------------------------------
+
+
+def _first_rows(head: bytes, delimiter: str, *, whole_file: bool) -> list[list[str]]:
+    """Cells of the first whole rows. What is wrong with a row is said when it is read, with its line."""
+    lines = head.split(b"\n")
+    rows: list[list[str]] = []
+    for line in lines if whole_file or len(lines) == 1 else lines[:-1]:
+        text = line.decode("utf-8", "replace").strip()
+        if text and text[0] not in COMMENT_MARKS.decode():
+            rows.append(text.split(None if delimiter == " " else delimiter))
+            if len(rows) == SAMPLE_ROWS:
+                break
+    return rows
+
+
+def _columns(path: Path, rows: list[list[str]], names: list[str], hints: Hints) -> tuple[str, str]:
+    """One letter per column, and how it was found."""
+    num_columns = len(names) or (len(rows[0]) if rows else 4)
+    if names and not hints.columns:
+        roles = find_roles(names) or {}
+        letters = {position: role for role, position in roles.items()}
+        return "".join(letters.get(i, "-") for i in range(num_columns)), "named"
+    if num_columns != 4:
+        raise FormatError(
+            f"{path}: has {num_columns} columns, {shown(' '.join(names or rows[0]).encode())}; expected four, or a"
+            " first row that names t, x, y and p and no columns=TXYP"
+        )
+    if hints.columns:
+        return given_order(hints.columns), "as given"
+    numbers = [[number(cell) for cell in row] for row in rows if len(row) == 4]
+    readable = [row for row in numbers if None not in row]
+    if not readable:
+        return ROLES, "recognised"
+    return recognise_order(path, np.array(readable, np.float64), TEXT_ORDERS), "recognised"
+
+
+def _unit(columns: str, rows: list[list[str]], names: list[str], hints: Hints) -> TimeUnit:
+    """The unit of time of the whole file: given, named, or told from the first rows."""
+    if hints.time_unit:
+        return given_unit(hints.time_unit)
+    column = columns.index("t")
+    if names and (unit := named_unit(names[column])):
+        return unit
+    cells = [row[column].strip() for row in rows if len(row) == len(columns)]
+    times = [time for cell in cells if (time := number(cell)) is not None and math.isfinite(time)]
+    integers = not any(mark in cell.lower() for cell in cells for mark in ".e")
+    return assumed_unit(whole=all(time.is_integer() for time in times), integers=integers)

@@ -1,0 +1,1 @@
+"""From recordings to detections: one window after another, live sources, export."""

@@ -1,0 +1,185 @@
+"""An exported graph beside PyTorch: the same windows one after another, each side with its own memory.
+
+What is compared is what a user gets: boxes as far as they lie on the sensor, scores, and the memory. Both sides compute
+in float32 in their own order, so numbers differ in their last digits; how much is measured over the whole clip, and
+more than the tolerances below means that the graph is not the detector.
+
+**Ties.** A DETR head keeps its 300 best cells. Where two cells score alike to the last digits (exactly alike where an
+untrained model sees nothing), each side may keep the other one, or both in another order, and from there on the outputs
+cannot be compared one by one though neither side is wrong. So PyTorch is made to follow the graph's choice, and the
+choice itself is held to PyTorch's own scores: the worst cell chosen may score lower than the worst of the best by no
+more than a tolerance. Weights are not touched: what is compared is what is in the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fate.encoding.batch import EventBatch
+from fate.errors import FateError
+from fate.events.events import Events, Sensor
+from fate.events.window import Window, window_us
+from fate.formats.opening import open_recording
+from fate.inference import pillar_graph
+from fate.inference.step_graph import CELLS, Choice, StepGraph
+from fate.models import state as states
+from fate.models.boxes import clipped
+from fate.models.detector import CANONICAL_US, Detector
+from fate.models.outputs import Outputs
+from fate.models.state import State
+
+#: Of the simulated drive that is used where no recording is given.
+SEED = 2
+
+Progress = Callable[[int, int], None]
+
+
+class Differences(NamedTuple):
+    """The largest ones between a graph and PyTorch, over all windows of a clip."""
+
+    boxes: float  #: pixels, of coordinates clipped to the sensor
+    scores: float  #: of classes and objectness, probabilities
+    states: float  #: of a tensor of the memory, over the largest number in it (or 1, if that is more)
+    choice: float = 0.0  #: by how much the cells chosen by DETR score lower than the best ones, logits
+
+    def largest(self, other: Differences) -> Differences:
+        """The larger of each; what is not a number stays so."""
+        return Differences(*(float(np.maximum(a, b)) for a, b in zip(self, other, strict=True)))
+
+
+#: What is allowed. Differences of a few units in the last place are a hundredth of it and less.
+TOLERANCES = Differences(boxes=0.05, scores=1e-4, states=1e-3, choice=1e-3)
+
+
+def clip(
+    recording: str | os.PathLike[str] | None, sensor: Sensor, hz: float, steps: int, streams: int
+) -> list[EventBatch]:
+    """Windows of B streams, one batch a step. Stream b begins b windows later than the first.
+
+    Args:
+        recording: a file; None for synthetic events.
+        sensor: that the detector is made for.
+        hz: windows a second.
+        steps: how many batches.
+        streams: B.
+    """
+    count = steps + streams - 1
+    if recording is None:
+        windows = _moving_bars(sensor, window_us(hz), count)
+    else:
+        with open_recording(recording) as opened:
+            if opened.sensor != sensor:
+                raise FateError(
+                    f"{recording}: of a {opened.sensor} sensor, the model is for {sensor}; give a recording of that"
+                )
+            windows = list(islice(opened.windows(hz=hz), count))
+        if len(windows) < count:
+            raise FateError(
+                f"{recording}: has {len(windows)} windows at {hz:g} Hz; {count} are needed to compare {steps} steps of"
+                f" {streams} streams: give a longer recording, or a higher rate"
+            )
+    return [EventBatch.from_windows(windows[step : step + streams]) for step in range(steps)]
+
+
+def compare(
+    path: Path, step: StepGraph, detector: Detector, batches: Sequence[EventBatch], progress: Progress | None = None
+) -> Differences:
+    """The file at ``path`` in ONNX Runtime, and the detector it was made from in PyTorch, on the same windows."""
+    session, names = _session(path), step.outputs
+    worst = Differences(0.0, 0.0, 0.0)
+    state: State = None
+    carried = {name: step.inputs[name].numpy() for name in step.state_pairs}
+    for number, batch in enumerate(batches):
+        with torch.inference_mode():
+            image = detector.encoder(batch)
+            found = dict(zip(names, session.run(names, _feed(step, batch, image) | carried), strict=True))
+            cells = torch.from_numpy(found[CELLS]) if CELLS in found else None
+            with Choice(cells) as choice:
+                outputs, state = detector(image, state, step_scale=batch.duration_us / CANONICAL_US)
+        carried = {name: found[after] for name, after in step.state_pairs.items()}
+        parts = zip(carried.values(), states.tensors(state), strict=True)
+        worst = worst.largest(_difference(found, outputs, parts, detector.sensor)._replace(choice=choice.worse_by))
+        if progress is not None:
+            progress(number + 1, len(batches))
+    return worst
+
+
+def refuse_above(found: Differences, allowed: Differences = TOLERANCES) -> None:
+    """An error that names every difference that is not within its tolerance."""
+    above = [
+        f"{name} {value:.2g} (at most {most:g})"
+        for name, value, most in zip(Differences._fields, found, allowed, strict=True)
+        if not value <= most  # what is not a number is not within
+    ]
+    if above:
+        raise FateError(
+            f"the graph differs from PyTorch by {', '.join(above)}; no file was written: this is a fault of the"
+            " exporter or of the runtime, try another opset=N or another version of onnxruntime"
+        )
+
+
+def _session(path: Path) -> Any:
+    """The file in ONNX Runtime, with the cells that DETR chooses as one more output."""
+    import onnx  # noqa: PLC0415  (optional packages)
+    import onnxruntime  # noqa: PLC0415
+
+    model = onnx.load(path)
+    made = {name for node in model.graph.node for name in node.output}
+    if CELLS in made:
+        model.graph.output.append(onnx.ValueInfoProto(name=CELLS))
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def _feed(step: StepGraph, batch: EventBatch, image: Tensor) -> dict[str, NDArray[Any]]:
+    """The inputs of a step but its state."""
+    if step.encoder is not None:
+        return {name: getattr(batch, name).numpy() for name in pillar_graph.INPUTS}
+    feed = {"image": np.ascontiguousarray(image.numpy())}
+    if step.timed:
+        feed["step_scale"] = (batch.duration_us / CANONICAL_US).float().numpy()
+    return feed
+
+
+def _difference(
+    found: dict[str, NDArray[Any]], outputs: Outputs, memory: Iterable[tuple[NDArray[Any], Tensor]], sensor: Sensor
+) -> Differences:
+    """Of one window of each stream."""
+    boxes = clipped(torch.from_numpy(found["boxes"]), sensor) - clipped(outputs.boxes, sensor)
+    scores = [torch.from_numpy(found["class_scores"]) - outputs.class_logits.sigmoid()]
+    if outputs.objectness is not None:
+        scores.append(torch.from_numpy(found["objectness"]) - outputs.objectness.sigmoid())
+    parts = [0.0]
+    for ours, theirs in memory:
+        parts.append(_size(torch.from_numpy(ours) - theirs) / max(1.0, _size(theirs)))
+    return Differences(_size(boxes), float(np.max([_size(part) for part in scores])), float(np.max(parts)))
+
+
+def _size(values: Tensor) -> float:
+    """The largest absolute value; not a number where one is not."""
+    return float(values.abs().max()) if values.numel() else 0.0
+
+
+def _moving_bars(sensor: Sensor, length_us: int, count: int) -> list[tuple[Window, Events]]:
+    """``count`` windows of events of vertical bars that move to the right at different speeds, with noise."""
+    draw = np.random.default_rng(SEED)
+    total = min(int(length_us * count * 0.3), 3_000_000)  # 0.3 events per µs, as many as a busy street gives
+    t_us = np.sort(draw.integers(0, length_us * count, total))
+    bar = draw.integers(0, 8, total)
+    x = (bar * sensor.width / 8 + t_us * (bar + 1) * 1e-6 * sensor.width / 8 + draw.integers(0, 3, total)).astype(int)
+    noise = draw.random(total) < 0.1
+    x = np.where(noise, draw.integers(0, sensor.width, total), x % sensor.width).astype(np.uint16)
+    y = draw.integers(0, sensor.height, total).astype(np.uint16)
+    events = Events.trusted(t_us, x, y, draw.integers(0, 2, total).astype(np.uint8), sensor)
+    spans = [Window(number * length_us, (number + 1) * length_us) for number in range(count)]
+    return [(span, events.between(span.start_us, span.end_us)) for span in spans]

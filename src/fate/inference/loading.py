@@ -1,0 +1,137 @@
+"""A detector by name or by path: ready to stream, or as it was trained.
+
+torch is loaded only when a detector is: commands look for the weights before that.
+"""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from fate.errors import FateError
+from fate.models.table import NAMES, nearest
+
+if TYPE_CHECKING:
+    import torch
+
+    from fate.inference.stream import StreamingDetector
+    from fate.inference.streaming_step import Precision
+    from fate.models.detector import Detector
+
+    #: What every function takes as a detector; :func:`as_detector` makes one of it.
+    Model: TypeAlias = str | PathLike[str] | Detector | StreamingDetector
+else:
+    Model = object  # the classes above would load torch
+
+#: Where the weights lie that come with the package.
+WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
+#: The bundled detector that is used unless another is given: the best by AP50:95 on the one real clip
+#: with boxes (docs/results.md).
+DEFAULT_DETECTOR = "fate-s-tiny"
+#: Of the bundled ones; about three times as fast as the others.
+FASTEST_ON_A_CPU = "fate-s-nano"
+
+
+#: Endings of files that hold weights. ``load_trained`` says what to do with those of other projects.
+WEIGHT_FILES = (".safetensors", ".ckpt", ".pth", ".pt")
+
+
+def choose_device(device: str) -> str:
+    """The device that a name means: ``"auto"`` is ``"cuda"`` if torch sees a GPU, otherwise ``"cpu"``."""
+    if device != "auto":
+        return device
+    import torch  # noqa: PLC0415  (it takes seconds to load)
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def as_detector(model: Model) -> Detector:
+    """The detector that is meant.
+
+    Args:
+        model: a detector, what ``load_detector`` returned, a bundled name, or a ``.safetensors`` file.
+    """
+    if isinstance(model, str | PathLike):
+        return load_trained(model)
+    from fate.inference.stream import StreamingDetector  # noqa: PLC0415  (torch takes seconds to load)
+
+    return model.model if isinstance(model, StreamingDetector) else model
+
+
+def means_a_model(what: Model) -> bool:
+    """Whether ``what`` is or names a detector, rather than a file or folder of predictions."""
+    if not isinstance(what, str | PathLike):
+        return True
+    text = fspath(what)
+    return names_a_model(text) or text.lower().endswith(WEIGHT_FILES)
+
+
+def load_detector(
+    name_or_path: str | PathLike[str] | Detector,
+    device: str | torch.device = "cpu",
+    precision: Precision | None = None,
+) -> StreamingDetector:
+    """A trained detector.
+
+    Args:
+        name_or_path: a name whose weights come with the package, a ``.safetensors`` file, or a detector.
+        device: "cpu" or "cuda".
+        precision: of matrix products: "float32", or on a GPU "tf32" and "bfloat16"; None for the device's own.
+
+    Example:
+        >>> detector = fate.load_detector("fate-s-tiny")                     # doctest: +SKIP
+        >>> for frame in detector.stream("drive.raw", hz=200):               # doctest: +SKIP
+        ...     print(frame.t_us, frame.boxes, frame.scores, frame.class_ids)
+    """
+    from fate.inference.stream import StreamingDetector  # noqa: PLC0415  (torch takes seconds to load)
+
+    if not isinstance(name_or_path, str | PathLike):
+        return StreamingDetector(name_or_path, device, precision)
+    given = fspath(name_or_path)
+    name = given if given in bundled_weights() else Path(given).stem
+    return StreamingDetector(load_trained(given), device, precision, name)
+
+
+def load_trained(name_or_path: str | PathLike[str]) -> Detector:
+    """The detector of a bundled name or of a ``.safetensors`` file, in evaluation mode, on the CPU.
+
+    A bundled name goes before a file of the same name; ``./NAME`` is the file.
+    """
+    path = find_weights(name_or_path)
+    from fate.models.checkpoints import load_model  # noqa: PLC0415  (torch takes seconds to load)
+
+    return load_model(path)
+
+
+def find_weights(name_or_path: str | PathLike[str]) -> Path:
+    """Return the file of a bundled name or of a path; what is neither is refused, without loading torch."""
+    given = fspath(name_or_path)
+    bundled = bundled_weights()
+    if given in bundled:
+        return bundled[given]
+    path = Path(given)
+    if not path.exists():
+        if not path.suffix and path.name == given:
+            raise FateError(_not_bundled(given, bundled))
+        raise FateError(f"{given}: there is no such file; expected a bundled name (fate models) or a .safetensors file")
+    return path
+
+
+def bundled_weights() -> dict[str, Path]:
+    """The files of the weights that come with the package, by name."""
+    return {file.stem: file for file in sorted(WEIGHTS.glob("*.safetensors"))}
+
+
+def names_a_model(text: str) -> bool:
+    """Whether a text is the name of a detector, with weights in the package or without, rather than that of a file."""
+    return text in bundled_weights() or (text in NAMES and not Path(text).exists())
+
+
+def _not_bundled(name: str, bundled: dict[str, Path]) -> str:
+    there = f"there are {', '.join(bundled)}" if bundled else "none are bundled"
+    train = "train one (fate train --help) and give its .safetensors file"
+    if name in NAMES:
+        return f"{name}: weights of this model were asked for, and {there}; {train}"
+    near = nearest(name, [*bundled, *NAMES])
+    return f"{name}: no weights are bundled under this name, and no file has it; {there}; {train}{near}"

@@ -1,0 +1,203 @@
+"""Events over TCP: a client connects and sends raw words (EVT3, say), without header, cut anywhere.
+
+The source listens on this machine alone (127.0.0.1) unless another address is given. Whoever connects first must not
+be able to end the source or to keep the camera out, so these rules hold:
+
+* A client counts from its first event on. One that goes before that, such as a port scan or a health check, changes
+  nothing; several of them may be connected at a time.
+* One client at a time has the stream. Others are refused while its last event is at most ``idle_s`` old. When it is
+  older, another may connect, and takes the stream over with its first event.
+* A client that sends nothing at all for ``idle_s`` is dropped.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from fate.errors import FateError
+from fate.events.events import Events, Sensor
+from fate.inference.sources import PIECE_BYTES, BytesToEvents
+
+LOCALHOST = "127.0.0.1"
+#: How often a waiting socket looks whether it was closed, seconds.
+LOOK_S = 0.1
+#: A client that is silent for so long has gone, seconds.
+IDLE_S = 10.0
+#: Clients that have not sent an event; when more come, the oldest one is dropped.
+MAX_WAITING = 16
+
+
+class _Client:
+    """One connection, and what its bytes have been decoded to."""
+
+    def __init__(self, connection: socket.socket, decoding: BytesToEvents, now: float) -> None:
+        self.connection, self.decoding = connection, decoding
+        self.heard = now  # when bytes came last, seconds
+        self.gave_events = now  # when events came last
+
+    def receive(self, now: float) -> Events | None:
+        """The events of what has come; None when the client has gone. ConnectionError where it went without a word."""
+        try:
+            data = self.connection.recv(PIECE_BYTES)
+        except BlockingIOError:
+            return Events.empty(self.decoding.sensor)
+        if not data:
+            return None
+        self.heard = now
+        events = self.decoding.feed(data)
+        if len(events):
+            self.gave_events = now
+        return events
+
+
+class TcpSource:
+    """Waits for a client that sends raw words; see above for who is listened to."""
+
+    def __init__(
+        self,
+        port: int,
+        sensor: Sequence[int],
+        *,
+        host: str = LOCALHOST,
+        format: str = "evt3",
+        once: bool = True,
+        idle_s: float = IDLE_S,
+        listens: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args:
+        port: 0 for any that is free; see ``port``.
+        sensor: (height, width) of the client's events.
+        host: address to listen on; "0.0.0.0" lets every machine of the network send.
+        format: of ``sources.BYTE_FORMATS``.
+        once: end when the first client that sent an event has gone; otherwise wait for the next.
+        idle_s: seconds of silence after which a client is dropped; without events for so long, another may take over.
+        listens: at once; otherwise clients are refused until the source is iterated.
+        clock: seconds.
+        """
+        self._format = format
+        self._sensor = BytesToEvents(format, sensor).sensor  # checks both, and compiles the decoder
+        self._listener = _bound(host, port)
+        if listens:
+            self._listener.listen(MAX_WAITING)
+        self._once, self._idle_s, self._clock = once, idle_s, clock
+        self._closed = threading.Event()
+        self._own: Counter[str] = Counter()
+        self._clients: list[_Client] = []  # oldest first
+        self._active: _Client | None = None  # the one that has the stream
+        self.host, self.port = self._listener.getsockname()[:2]
+
+    @property
+    def sensor(self) -> Sensor:
+        """(height, width)."""
+        return self._sensor
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Clients, and what was refused, dropped or passed over."""
+        active = self._active
+        return dict(self._own + (active.decoding.counts if active else Counter()))
+
+    def __iter__(self) -> Iterator[Events]:
+        with self._listener, selectors.DefaultSelector() as ready:
+            self._listener.listen(MAX_WAITING)
+            ready.register(self._listener, selectors.EVENT_READ)
+            try:
+                while not self._closed.is_set():
+                    able = {key.fileobj for key, _ in ready.select(LOOK_S)}
+                    for client in list(self._clients):
+                        if client.connection in able:
+                            yield from self._received(client, ready)
+                        elif client in self._clients and self._clock() - client.heard > self._idle_s:
+                            self._own["silent clients dropped"] += 1
+                            self._leave(client, ready)
+                    if self._once and self._active is None and self._own["clients"]:
+                        return
+                    if self._listener in able:  # last: the client before may have gone, and this one come in its place
+                        self._accept(ready)
+            finally:
+                for client in list(self._clients):
+                    self._leave(client, ready)
+
+    def close(self) -> None:
+        """End, within a moment."""
+        self._closed.set()
+
+    def _received(self, client: _Client, ready: selectors.BaseSelector) -> Iterator[Events]:
+        """What a client has sent, if it has the stream or takes it with this; a client that has gone is let go."""
+        if client not in self._clients:  # another has taken the stream in this round
+            return
+        try:
+            events = client.receive(self._clock())
+        except ConnectionError:
+            self._own["connections broken"] += 1
+            events = None
+        if events is None:
+            self._leave(client, ready)
+        elif client is self._active or (len(events) and self._takes_over(client, ready)):
+            yield events
+
+    def _takes_over(self, client: _Client, ready: selectors.BaseSelector) -> bool:
+        """Give the stream to a client with its first event, unless another has it and still sends events."""
+        if self._is_busy():
+            self._own["clients refused"] += 1
+            self._leave(client, ready)
+            return False
+        for other in list(self._clients):
+            if other is not client:
+                self._own["silent clients dropped" if other is self._active else "clients refused"] += 1
+                self._leave(other, ready)
+        self._active = client
+        self._own["clients"] += 1
+        return True
+
+    def _is_busy(self) -> bool:
+        """Whether a client has the stream, and its last event is recent."""
+        return self._active is not None and self._clock() - self._active.gave_events <= self._idle_s
+
+    def _accept(self, ready: selectors.BaseSelector) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # it went while it waited, or this process has no room for more connections
+            self._own["connections broken"] += 1
+            return
+        if self._is_busy():
+            connection.close()
+            self._own["clients refused"] += 1
+            return
+        waiting = [client for client in self._clients if client is not self._active]
+        if len(waiting) >= MAX_WAITING:
+            self._own["silent clients dropped"] += 1
+            self._leave(waiting[0], ready)
+        connection.setblocking(False)
+        self._clients.append(_Client(connection, BytesToEvents(self._format, self._sensor), self._clock()))
+        ready.register(connection, selectors.EVENT_READ)
+
+    def _leave(self, client: _Client, ready: selectors.BaseSelector) -> None:
+        """Close a connection, and keep what was counted of a client that sent events."""
+        ready.unregister(client.connection)
+        client.connection.close()
+        self._clients.remove(client)
+        if client is self._active:
+            client.decoding.begin_anew()
+            self._own += client.decoding.counts
+            self._active = None
+        else:
+            self._own["clients without events"] += 1
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+    except (OSError, OverflowError) as error:
+        made.close()
+        reason = getattr(error, "strerror", None) or error
+        raise FateError(f"{host}:{port}: cannot be listened on ({reason}); choose another port or address") from None
+    return made

@@ -1,0 +1,231 @@
+"""Where live events come from: a file at real speed, standard input. Sockets and cameras have files of their own.
+
+A source has a ``sensor``, gives pieces of events when iterated, says in ``counts`` what it lost or refused, and ends
+when it is closed.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from os import PathLike
+from pathlib import Path
+from typing import BinaryIO
+
+from fate.errors import FateError, FormatError
+from fate.events.events import Events, Sensor
+from fate.formats.opening import open_recording
+from fate.formats.prophesee.decoders import decoder_for
+from fate.formats.prophesee.header import MAX_HEADER_BYTES, Header, parse_header
+from fate.formats.recording import Recording
+
+#: Formats that are read from pipes and sockets.
+BYTE_FORMATS = ("evt3", "evt2")
+#: Bytes that are read at once.
+PIECE_BYTES = 1 << 16
+
+
+class BytesToEvents:
+    """Bytes of a camera to events. What cannot be decoded is counted, and decoding goes on behind it."""
+
+    def __init__(self, format: str, sensor: Sequence[int]) -> None:
+        """Args:
+        format: of ``BYTE_FORMATS``.
+        sensor: (height, width); events outside are dropped and counted.
+        """
+        if format not in BYTE_FORMATS:
+            raise FateError(f"a stream of {format!r} was asked for; expected one of {', '.join(BYTE_FORMATS)}")
+        self.sensor = Sensor.of(sensor)
+        self.decoder = decoder_for(format, self.sensor, out_of_bounds="drop")
+        decoder_for(format, self.sensor).feed(bytes(16))  # another one: what the first bytes would wait for is compiled
+        self._settled: Counter[str] = Counter()
+
+    def feed(self, data: bytes) -> Events:
+        """The events that these bytes complete; none where they are refused."""
+        try:
+            return self.decoder.feed(data)
+        except FormatError:  # time that goes back: the piece is lost, the next begins a new time
+            self._settled["refused pieces"] += 1
+            self._settled["refused bytes"] += len(data)
+            return Events.empty(self.sensor)
+
+    def begin_anew(self) -> None:
+        """Another sender: nothing of what the last one said holds."""
+        self._settled += self._of_decoder()
+        self._settled["bytes of an unfinished word"] += self.decoder.pending_bytes
+        self.decoder = self.decoder.fresh()
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What was refused, dropped or passed over."""
+        return self._settled + self._of_decoder()
+
+    def _of_decoder(self) -> Counter[str]:
+        counted = {"events outside the sensor": self.decoder.tally.outside}
+        counted |= {f"{kind} passed over": number for kind, number in self.decoder.skipped().items()}
+        return Counter(counted)
+
+
+class FileSource:
+    """A recording, played as if it were a camera."""
+
+    def __init__(
+        self,
+        recording: Recording | str | PathLike[str],
+        *,
+        speed: float = 1.0,
+        start_us: int | None = None,
+        end_us: int | None = None,
+        piece_us: int = 5_000,
+        block_us: int = 20_000,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] | None = None,
+    ) -> None:
+        """Args:
+        recording: of ``fate.open_recording``, which is opened a second time, or a path.
+        speed: 1 for real time, 10 for ten times as fast.
+        start_us, end_us: the part that is played.
+        piece_us: events are handed over in pieces of this length, each when its time is over.
+        block_us: and read ahead of their time in blocks of this length, about: whole pieces.
+        clock, sleep: in seconds.
+        """
+        if not speed > 0 or piece_us < 1 or block_us < 1:
+            raise FateError(
+                f"a speed of {speed:g} in pieces of {piece_us} and blocks of {block_us} µs was asked for; expected more"
+                " than 0, 1 or more"
+            )
+        # each thread reads with a recording of its own
+        self._recording = open_recording(recording) if isinstance(recording, str | PathLike) else copy.copy(recording)
+        self._start = self._recording.start_us if start_us is None else int(start_us)
+        self._end = self._recording.end_us if end_us is None else int(end_us)
+        self._speed, self._piece_us, self._clock = speed, piece_us, clock
+        self._block_us = -(-block_us // piece_us) * piece_us
+        self._began: float | None = None
+        self._closed = threading.Event()
+        self._sleep = self._closed.wait if sleep is None else sleep
+        self.counts: dict[str, int] = {}  #: a file loses nothing
+
+    @property
+    def sensor(self) -> Sensor:
+        """(height, width)."""
+        return self._recording.sensor
+
+    def __iter__(self) -> Iterator[Events]:
+        with self._recording, ThreadPoolExecutor(1, "fate-file") as ahead:
+            self._recording.read(self._start, min(self._start + self._piece_us, self._end))  # readers compile at first
+            ends = range(self._start + self._block_us, self._end + self._block_us, self._block_us)
+            coming = [ahead.submit(self._block, end) for end in ends[:1]]
+            wait(coming)
+            self._began = self._clock()
+            for end in ends:
+                block = coming.pop().result()
+                if end < self._end:
+                    coming.append(ahead.submit(self._block, end + self._block_us))
+                for first in range(end - self._block_us, min(end, self._end), self._piece_us):
+                    last = min(first + self._piece_us, self._end)
+                    if (early := -self.age_s(last)) > 0:
+                        self._sleep(early)
+                    if self._closed.is_set():
+                        return
+                    yield block.between(first, last)
+
+    def _block(self, end_us: int) -> Events:
+        """The block that ends there; another thread reads it while the one before is played."""
+        return self._recording.read(end_us - self._block_us, min(end_us, self._end))
+
+    def age_s(self, t_us: int) -> float:
+        """Seconds since the playing came to this time of the recording; less than 0 before."""
+        now = self._clock()
+        began = now if self._began is None else self._began
+        return now - began - (t_us - self._start) / 1e6 / self._speed
+
+    def close(self) -> None:
+        """End."""
+        self._closed.set()
+
+
+class StandardInput:
+    """Bytes from a pipe. The header of a RAW file is understood where there is one."""
+
+    def __init__(
+        self, sensor: Sequence[int] | None = None, format: str = "evt3", stream: BinaryIO | None = None
+    ) -> None:
+        """Waits for the first bytes.
+
+        Args:
+            sensor: (height, width); None where a header gives it.
+            format: of ``BYTE_FORMATS``, where no header names it.
+            stream: standard input unless given.
+        """
+        # without its buffer, whose lock a thread that still waits for bytes would hold when the process ends
+        self._stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer) if stream is None else stream
+        self._closed = threading.Event()
+        header, self._begun = self._header()
+        _refuse_files(header, self._begun)
+        size = header.sensor(Path("standard input")) if sensor is None else Sensor.of(sensor)
+        if size is None:
+            raise FateError("standard input: no header says how large the sensor is; pass sensor=(height, width)")
+        self._bytes = BytesToEvents(header.event_format() or format, size)
+
+    @property
+    def sensor(self) -> Sensor:
+        """(height, width)."""
+        return self._bytes.sensor
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was refused, dropped or passed over."""
+        unfinished = self._bytes.decoder.pending_bytes
+        return dict(self._bytes.counts) | ({"bytes of an unfinished word": unfinished} if unfinished else {})
+
+    def __iter__(self) -> Iterator[Events]:
+        data = self._begun
+        while data and not self._closed.is_set():
+            yield self._bytes.feed(data)
+            data = self._read()
+
+    def close(self) -> None:
+        """End, when the next bytes come: nobody can wake a thread that waits for a pipe."""
+        self._closed.set()
+
+    def _read(self) -> bytes:
+        """What there is, as soon as there is anything; nothing at the end."""
+        read = getattr(self._stream, "read1", self._stream.read)
+        data: bytes = read(PIECE_BYTES)
+        return data
+
+    def _header(self) -> tuple[Header, bytes]:
+        """The header, which may be empty, and the first bytes behind it."""
+        data = b""
+        while True:
+            more = self._read()
+            data += more
+            header = parse_header(data)
+            rest = data[header.num_bytes :]
+            open_line = not rest or (rest[:1] == b"%" and b"\n" not in rest)
+            if not more or not open_line or len(data) > MAX_HEADER_BYTES:
+                break
+        if not rest and not more:
+            raise FateError("standard input: it ended before the first event; check the program that writes it")
+        return header, rest
+
+
+def _refuse_files(header: Header, begun: bytes) -> None:
+    """Refuse a pipe that begins like a file of another kind: its bytes would be decoded to nonsense."""
+    if begun.startswith(b"#!AER-DAT"):
+        kind = "AEDAT"
+    elif "version" in header.fields and header.event_format() is None:
+        kind = "DAT"
+    elif begun.startswith((b"PK", b"\x89HDF", b"#ROSBAG")):
+        kind = "an archive, HDF5 or a bag"
+    else:
+        return
+    raise FateError(
+        f"standard input: begins like {kind}, and only words of {' or '.join(BYTE_FORMATS)} are read from a pipe; give"
+        " the file itself"
+    )

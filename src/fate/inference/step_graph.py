@@ -1,0 +1,203 @@
+"""One step of a detector as a graph for other runtimes: what goes in and comes out by name, and the way to ONNX.
+
+    image, step_scale, state.backbone.0, …  →  boxes, class_scores, objectness, new_state.backbone.0, …
+
+A step sees one window of each of B streams. It has no memory of its own: what it remembers goes in and comes out, and
+all zeros are a fresh stream. With the encoder in the graph the columns of an ``EventBatch`` stand in the place of
+``image`` and ``step_scale``.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from fate.encoding.pillars import PillarEncoder
+from fate.errors import FateError
+from fate.inference import pillar_graph
+from fate.inference.fusing import fused
+from fate.inference.pillar_graph import PillarGraph
+from fate.models import state as states
+from fate.models.detector import CANONICAL_US, Detector
+from fate.models.layers.s5 import S5
+from fate.models.state import State
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+#: Which cells the queries of a DETR head come from: an output while a graph is compared, and not in the file.
+CELLS = "cells"
+#: Events of the example that a graph is traced with; any number of them can be given to the graph.
+EXAMPLE_EVENTS = 64
+
+
+class StepGraph(nn.Module):
+    """A detector's step with tensors in and tensors out, in the order of ``inputs`` and ``outputs``.
+
+    Attributes:
+        inputs: example tensors by name.
+        outputs: names.
+        state_pairs: for each input of the state the output that is its next value.
+    """
+
+    def __init__(self, detector: Detector, streams: int, with_encoder: bool = False) -> None:
+        """Args:
+        detector: it is copied, not changed; BatchNorm is folded away.
+        streams: B.
+        with_encoder: begin with events; for detectors with pillars.
+        """
+        super().__init__()
+        self.detector, encoder = fused(detector), detector.encoder
+        self.detector.encoder = nn.Identity()  # not a part of the graph, unless as below
+        self.encoder: PillarGraph | None = None
+        if with_encoder:
+            if not isinstance(encoder, PillarEncoder):
+                kind = type(encoder).__name__
+                raise FateError(f"a graph that begins with events was asked for; {kind} has none, only pillars have")
+            self.encoder = PillarGraph(encoder, streams)
+        image = torch.zeros(streams, int(encoder.channels), *image_size(detector))  # type: ignore[arg-type]
+        with torch.no_grad(), Choice() as choice:
+            outputs, state = self.detector(image, step_scale=torch.ones(streams))
+        self.state: State = states.mapped(torch.zeros_like, state)
+        names = state_names(state)
+        self.timed = any(isinstance(module, S5) for module in self.detector.modules())
+        self.inputs: dict[str, Tensor] = {}
+        if self.encoder is not None:
+            self.inputs |= _example_events(detector, streams)
+        else:
+            self.inputs["image"] = image
+            if self.timed:
+                self.inputs["step_scale"] = torch.ones(streams)
+        fresh = (torch.zeros(part.shape) for part in states.tensors(state))
+        self.inputs |= dict(zip((f"state.{name}" for name in names), fresh, strict=True))
+        self.outputs = ["boxes", "class_scores"] + ["objectness"] * (outputs.objectness is not None)
+        self.outputs += [f"new_state.{name}" for name in names] + [CELLS] * (choice.cells is not None)
+        self.state_pairs = {f"state.{name}": f"new_state.{name}" for name in names}
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Tensors in the order of ``inputs`` to those of ``outputs``."""
+        given = dict(zip(self.inputs, inputs, strict=True))
+        if self.encoder is None:
+            image, step_scale = given["image"], given.get("step_scale", 1.0)
+        else:
+            image = self.encoder(*(given[name] for name in pillar_graph.INPUTS))
+            step_scale = given["duration_us"].float() / CANONICAL_US
+        state = states.rebuilt(self.state, [given[name] for name in self.state_pairs])
+        with Choice() as choice:
+            outputs, state = self.detector(image, state, step_scale=step_scale if self.timed else 1.0)
+        objectness = () if outputs.objectness is None else (outputs.objectness.sigmoid(),)
+        cells = () if choice.cells is None else (choice.cells,)
+        return outputs.boxes, outputs.class_logits.sigmoid(), *objectness, *states.tensors(state), *cells
+
+
+class Choice(TorchFunctionMode):
+    """Looks at the one choice a detector makes inside, DETR's best cells (``topk`` in ``heads.rtdetr``), or makes it.
+
+    Attributes:
+        cells: [N, Q] what was chosen; None where nothing is.
+        given: [N, Q] what to choose instead.
+        worse_by: how much lower the worst of the given cells scores than the worst of the best (logits), at least 0;
+            infinite if a cell is given twice.
+    """
+
+    def __init__(self, given: Tensor | None = None) -> None:
+        super().__init__()
+        self.given, self.cells, self.worse_by = given, None, 0.0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is not Tensor.topk:
+            return result
+        self.cells = result.indices
+        if self.given is None:
+            return result
+        scores = args[0].gather(1, self.given)
+        twice = bool((self.given.sort(dim=1).values.diff(dim=1) == 0).any())
+        self.worse_by = float("inf") if twice else float((result.values.amin(1) - scores.amin(1)).clamp(min=0).max())
+        return type(result)((scores, self.given))
+
+
+def image_size(detector: Detector) -> tuple[int, int]:
+    """(H', W') of the encoder's image."""
+    stride = detector.frame.encoder_stride
+    return -(-detector.sensor.height // stride), -(-detector.sensor.width // stride)
+
+
+def state_names(state: State) -> list[str]:
+    """A name for each tensor of a detector's state: ``backbone.0``, or ``memory.2.hidden`` and ``memory.2.cell``."""
+    names = []
+    for part, of_part in zip(("backbone", "memory"), state, strict=True):
+        for number, of_stage in enumerate(of_part or ()):
+            if of_stage is not None:  # not every stage has a memory
+                parts = [""] if isinstance(of_stage, Tensor) else [".hidden", ".cell"]
+                names += [f"{part}.{number}{kind}" for kind in parts]
+    return names
+
+
+def to_onnx(step: StepGraph, opset: int) -> ModelProto:
+    """The step as an ONNX model, with constants folded, and without names of files or lines of code in it.
+
+    The exporter's own optimisation is left out: it takes twice as long, and runtimes that do it themselves when they
+    load a model are as fast without.
+    """
+    from onnxscript import optimizer  # noqa: PLC0415  (an optional package)
+
+    events = torch.export.Dim("events")
+    lengths = tuple({0: events} if name in pillar_graph.EVENT_COLUMNS else None for name in step.inputs)
+    with torch.no_grad(), _quiet():
+        program = torch.onnx.export(
+            step,
+            tuple(step.inputs.values()),
+            input_names=list(step.inputs),
+            output_names=step.outputs,
+            opset_version=opset,
+            dynamic_shapes=(lengths,),
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+        )
+        if program is None:
+            raise RuntimeError("torch.onnx.export returned no program")
+        optimizer.inline(program.model)
+        optimizer.fold_constants(program.model)
+        optimizer.remove_unused_nodes(program.model)
+        model: ModelProto = program.model_proto
+    graph = model.graph
+    for part in (model, graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
+        part.ClearField("doc_string")
+        del part.metadata_props[:]  # where each operation comes from, line by line
+    return model
+
+
+def _example_events(detector: Detector, streams: int) -> dict[str, Tensor]:
+    """Columns of a batch that holds something, to trace with."""
+    columns = {name: torch.zeros(EXAMPLE_EVENTS, dtype=kind) for name, kind in pillar_graph.INPUTS.items()}
+    columns["t_us"] = torch.arange(EXAMPLE_EVENTS, dtype=torch.int32)
+    columns["offsets"] = torch.full((streams + 1,), EXAMPLE_EVENTS)
+    columns["offsets"][0] = 0
+    columns["start_us"] = torch.zeros(streams, dtype=torch.int64)
+    columns["duration_us"] = torch.full((streams,), CANONICAL_US)
+    return columns
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's notes on itself; what fails still says so."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,330 @@
+"""``inspect`` looks at a dataset: what its events and boxes are like, beside real data, and what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fate.data.listing import Comparison, find_listing
+from fate.errors import FateError
+from fate.events.sensors import GEN1_SENSOR, MPX_SENSOR
+from fate.formats.index import Progress
+from fate.inspection import references
+from fate.inspection.label_statistics import LabelStatistics
+from fate.inspection.page import Contents, build_page
+from fate.inspection.references import Row
+from fate.inspection.reports import (
+    ClassBoxes,
+    FaultCount,
+    RecordingReport,
+    boxes_by_class,
+    count_faults,
+    figures,
+    motion_source,
+    report_on,
+)
+from fate.inspection.statistics import EventStatistics, Occupancy, PillarStatistics
+from fate.inspection.subjects import find_subjects
+from fate.progress import Fraction
+
+HASHING = 100  # thousandths of the work on a recording that hashing its files takes, about
+SHOWN_FLAGS = 20  # in the text
+
+HEADER = ("", "this dataset", "real Gen1", "real 1Mpx")
+
+#: Sensors of the public datasets, 1Mpx also at the half resolution of RVT.
+COMPARED_SENSORS = (GEN1_SENSOR, MPX_SENSOR, (360, 640))
+#: What the text says of a dataset with another sensor, whose figures cannot be held against the public ones.
+OWN_ROWS = (
+    references.RATE, references.BUSIEST, references.ON, references.SILENT, references.REPEATS, references.ACTIVE,
+    references.LABEL_RATE, references.PER_FRAME, references.LIFE,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found in a dataset. Made by :func:`inspect`."""
+
+    dataset: str
+    split: str | None
+    reports: tuple[RecordingReport, ...]  #: one for each recording that could be read
+    unreadable: tuple[str, ...]  #: a sentence for each recording that could not
+    comparison: Comparison | None = None  #: with the manifest of a simulated dataset; None where there is none
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Figures by name; :data:`fate.inspection.references.ROWS` says what each means."""
+        return figures(self.reports)
+
+    @property
+    def is_gen1_like(self) -> bool:
+        """Whether all recordings are of Gen1's sensor, so that its ranges apply."""
+        return all(report.sensor == GEN1_SENSOR for report in self.reports)
+
+    @property
+    def outside(self) -> tuple[Row, ...]:
+        """Rows with a figure outside the range for Gen1-like data; empty for other sensors."""
+        if not self.is_gen1_like:
+            return ()
+        found = self.figures
+        return tuple(row for row in references.ROWS if row.judge(found))
+
+    @property
+    def classes(self) -> list[ClassBoxes]:
+        """Boxes by class."""
+        return boxes_by_class(self.reports)
+
+    @property
+    def faults(self) -> list[FaultCount]:
+        """Faults of the labels by kind."""
+        return count_faults(self.reports)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table against real data: title, this dataset, Gen1, 1Mpx and, for Gen1's sensor, range and verdict."""
+        found = self.figures
+        rows = []
+        for row in references.ROWS:
+            shown = row.show(found, judged=self.is_gen1_like)
+            cells = [row.title, shown, row.gen1, row.mpx]
+            if self.is_gen1_like:
+                judged = row.accept is not None and shown != "–"  # what was not measured is neither in nor out
+                verdict = "" if not judged else ("out" if row.judge(found) else "in")
+                cells += [row.accepted_text(), verdict]
+            rows.append(tuple(cells))
+        return rows
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """Heads of the columns of :meth:`rows`."""
+        return (*HEADER, "accepted", "") if self.is_gen1_like else HEADER
+
+    @property
+    def lead(self) -> str:
+        """One line about the whole."""
+        number, labelled = len(self.reports), sum(report.labels is not None for report in self.reports)
+        events = sum(report.events.num_events for report in self.reports)
+        seconds = sum(report.events.duration_s for report in self.reports)
+        sensors = Counter(f"{width}×{height}" for height, width in (report.sensor for report in self.reports))
+        sizes = ", ".join(f"{size} ({count})" if len(sensors) > 1 else size for size, count in sensors.items())
+        split = f"split {self.split}: " if self.split else ""
+        return (
+            f"{split}{number} recording{'' if number == 1 else 's'}, {labelled} with labels; {seconds:.1f} s,"
+            f" {events / 1e6:.2f} million events; {sizes}"
+        )
+
+    @property
+    def verdict(self) -> str:
+        """Whether Gen1-like data is accepted, and if not, for what; empty for other sensors."""
+        if not self.is_gen1_like:
+            return ""
+        found = self.figures
+        listed = [
+            f"{row.title.strip()} = {row.show(found, judged=True)} (accepted: {row.accepted_text()})"
+            for row in self.outside
+        ]
+        return (
+            f"outside the ranges for Gen1-like data: {'; '.join(listed)}"
+            if listed
+            else "inside all ranges for Gen1-like data"
+        )
+
+    @property
+    def motion_source(self) -> str:
+        """What speeds, track lives and faults are taken from, where that is not the labels alone."""
+        return motion_source(self.reports)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """A sentence for each file of a simulated dataset that is not as its manifest says."""
+        return () if self.comparison is None else self.comparison.flags
+
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences about recordings that cannot be read, and labels that do not fit."""
+        return [*self.unreadable, *(note for report in self.reports for note in report.notes)]
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the text has the figures of the public datasets too: for their sensors, and for simulated drives."""
+        return self.comparison is not None or all(report.sensor in COMPARED_SENSORS for report in self.reports)
+
+    def _own_rows(self) -> list[tuple[str, ...]]:
+        """The figures of :data:`OWN_ROWS` that were measured, without those of other datasets."""
+        found = self.figures
+        shown = ((row.title, row.show(found)) for row in OWN_ROWS)
+        return [cells for cells in shown if cells[1] != references.UNKNOWN]
+
+    def text(self) -> str:
+        """Everything as plain text; a few figures only where no public dataset has this sensor."""
+        compared = self.is_compared
+        table = _table(self.header, self.rows()) if compared else _table(HEADER[:2], self._own_rows())
+        parts = [f"{self.dataset}: {self.lead}", "", table]
+        if self.verdict:
+            parts += ["", self.verdict]
+        classes = self.classes
+        if classes:
+            cells = [each.cells() for each in classes]
+            real = references.REAL_BOXES if compared else ()
+            parts += ["", _table(references.BOX_COLUMNS, [*cells, *real])]
+            if self.motion_source:
+                parts += ["", self.motion_source]
+            faults = [(each.kind, each.text(), each.worst_text()) for each in self.faults]
+            parts += ["", _table(("boxes that look wrong", "", ""), faults, left=3)]
+        if self.comparison is not None:
+            parts += ["", self.comparison.summary]
+            parts += [f"flag: {flag}" for flag in self.flags[:SHOWN_FLAGS]]
+            if len(self.flags) > SHOWN_FLAGS:
+                parts.append(f"and {len(self.flags) - SHOWN_FLAGS} more flags; the page and the JSON have all")
+        parts += [f"note: {remark}" for remark in self.remarks]
+        if not compared:
+            parts += ["", "The page has more figures, beside those of Gen1 and 1Mpx, and pictures of the boxes."]
+        return "\n".join(parts)
+
+    def page(self, path: str | os.PathLike[str]) -> None:
+        """The same as a page with plots and pictures, in one HTML file."""
+        build_page(
+            Contents(
+                title=f"{self.dataset}",
+                lead=self.lead,
+                header=self.header,
+                rows=self.rows(),
+                verdict=self.verdict,
+                figures=self.figures,
+                gen1_like=self.is_gen1_like,
+                reports=self.reports,
+                classes=self.classes,
+                faults=self.faults,
+                motion_source=self.motion_source,
+                files="" if self.comparison is None else self.comparison.summary,
+                flags=self.flags,
+                remarks=self.remarks,
+            )
+        ).save(path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: figures of the dataset, its classes and faults, and of each recording."""
+        return {
+            "dataset": self.dataset,
+            "split": self.split,
+            "figures": self.figures,
+            "gen1_like": self.is_gen1_like,
+            "outside": [key for row in self.outside for key in row.judge(self.figures)],
+            "faults": {
+                each.kind: {"meaning": each.meaning, "number": each.number, "checked": each.checked}
+                for each in self.faults
+            },
+            "motion_source": self.motion_source,
+            "files_compared": None if self.comparison is None else self.comparison.num_files,
+            "flags": list(self.flags),
+            "recordings": [_report_dict(report) for report in self.reports],
+            "notes": self.remarks,
+        }
+
+
+def inspect(
+    dataset: str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    windows: int = 200,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Inspection:
+    """Look at a dataset of any known layout, or at one recording.
+
+    Args:
+        dataset: a folder (see :mod:`fate.data.layout`), a YAML file, a folder with a ``dataset.yaml``, or a recording.
+        split: only ``"train"``, ``"val"`` or ``"test"``.
+        windows: at most this many windows of each length, and labelled frames, in each recording.
+        progress: called with (done, in all), in thousandths of a recording.
+        options: as for :func:`fate.open_recording`; they count before what a YAML file says.
+
+    A recording that cannot be read is noted and left out; if none can be, that is an error. Where the simulator has
+    left exact boxes beside the labels, speeds, track lives and faults are those of the exact boxes; where it has left a
+    manifest, every file is compared with it.
+
+    Example:
+        >>> print(inspect("gen1", split="test").text())            # doctest: +SKIP
+    """
+    if windows < 1:
+        raise FateError(f"windows = {windows} was given; expected at least 1")
+    subjects = find_subjects(dataset, split, options)
+    listing = find_listing(dataset, split)
+    reports: list[RecordingReport] = []
+    unreadable: list[str] = []
+    hashing = 0 if listing is None else HASHING * len(subjects)
+    total = 1000 * len(subjects) + hashing
+
+    def share_of(done: int, part: int) -> Fraction:
+        return lambda share: progress(done + round(part * share), total) if progress else None
+
+    comparison = None if listing is None else listing.compare(share_of(0, hashing))
+    for index, subject in enumerate(subjects):
+        share = share_of(hashing + 1000 * index, 1000)
+        try:
+            reports.append(report_on(subject, windows=windows, progress=share))
+        except FateError as error:
+            unreadable.append(str(error))
+    if not reports:
+        more = f" (and {len(unreadable) - 1} more like it)" if len(unreadable) > 1 else ""
+        raise FateError(f"no recording can be read; {unreadable[0]}{more}")
+    return Inspection(str(dataset), split, tuple(reports), tuple(unreadable), comparison)
+
+
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], left: int = 1) -> str:
+    """Columns set by width; the first ``left`` ones to the left, the others to the right."""
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    made = [
+        "  ".join(
+            f"{cell:<{width}}" if column < left else f"{cell:>{width}}"
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    return "\n".join([made[0], "─" * max(len(line) for line in made), *made[1:]])
+
+
+def _report_dict(report: RecordingReport) -> dict[str, Any]:
+    return {
+        "name": report.entry.name,
+        "split": report.entry.split,
+        "format": report.format,
+        "events": _event_dict(report.events),
+        "labels": None if report.labels is None else _label_dict(report.labels),
+    }
+
+
+def _event_dict(events: EventStatistics) -> dict[str, Any]:
+    plain = {
+        name: value
+        for name, value in vars(events).items()
+        if name not in ("pillars", "busiest_pillars", "rate_per_second")
+    }
+    plain["rate_per_second"] = events.rate_per_second.tolist()
+    for name in ("pillars", "busiest_pillars"):
+        plain[name] = {str(length): _pillar_dict(each) for length, each in getattr(events, name).items()}
+    return plain
+
+
+def _pillar_dict(pillars: PillarStatistics) -> dict[str, Any]:
+    plain = {name: value for name, value in vars(pillars).items() if name not in ("raw", "merged")}
+    return plain | {"raw": _occupancy_dict(pillars.raw), "merged": _occupancy_dict(pillars.merged)}
+
+
+def _occupancy_dict(occupancy: Occupancy) -> dict[str, Any]:
+    return {name: value for name, value in vars(occupancy).items() if name != "histogram"}
+
+
+def _label_dict(labels: LabelStatistics) -> dict[str, Any]:
+    return {
+        "num_boxes": labels.num_boxes,
+        "num_times": labels.num_times,
+        "rate_hz": labels.rate_hz,
+        "truth_hz": labels.truth_hz,
+        "faults": labels.counts,
+        "checked": labels.checked,
+        "worst": [vars(fault) for fault in labels.faults],
+    }

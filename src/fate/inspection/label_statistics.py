@@ -1,0 +1,284 @@
+"""What the boxes of one recording are like, and what is wrong with them.
+
+Figures: sizes, speeds along tracks, track lives, boxes a frame, label rate. Faults: boxes without events, frozen
+tracks, boxes out of the frame or without area, boxes that occur twice, labels outside the time of the recording.
+Labels once a second are too sparse for motion and faults: where exact boxes at 200 Hz lie beside them, as in simulated
+datasets, speeds, lives and faults are taken from those.
+
+A scene that stands still makes no events, so a parked car in it is no fault. A labelled frame is called *standing* when
+fewer than 1 % of the pixels fired in the 50 ms before it (noise alone makes about 0.5 %); boxes without events are told
+apart by that, and a box that itself moves along its track must have events either way. A frozen track is told apart by
+what is inside its box: at a red light cars drive past parked ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.boxes.labels import Labels, label_rate_hz
+from fate.data.box_files import MARGIN_PX
+from fate.data.findings import LOOK_BACK_US
+from fate.events.events import Events
+from fate.formats.recording import Recording
+from fate.progress import Fraction
+
+STANDING_SHARE = 0.01  # pixels that fired in that time, below which the scene stands
+STILL_SHARE = 0.03  # pixels inside a box that fired in that time, below which nothing moves in it
+FROZEN_US = 1_000_000  # a box this long on the very same pixels is frozen
+MOVING_PX_S = 10.0  # a box at this speed makes events
+SPEED_GAP_US = 1_500_000  # labels of a track further apart say nothing about its speed
+TRUTH_SPEED_US = 50_000  # exact boxes are compared over this time: an edge that jumps by a pixel is no speed
+TRUTH_MOVING_PX_S = 20.0  # in that time a pixel, which no jump of one edge moves a centre by
+
+#: Kinds of faults, and what each means.
+FAULTS = {
+    "without events": f"no event inside in the {LOOK_BACK_US // 1000} ms before it, though the scene or the box moves",
+    "without events, standing": "the same while scene and box stand, where that is to be expected",
+    "frozen": f"a track on the very same pixels for {FROZEN_US // 1_000_000} s or more, though something in it moves",
+    "frozen, standing": "the same while nothing in it moves, where that is to be expected",
+    "out of frame": f"an edge more than {MARGIN_PX:.0f} px outside the sensor",
+    "no area": "a width or height of zero",
+    "twice": "the same box of the same class at the same time as another",
+    "outside the recording": f"labelled more than {LOOK_BACK_US // 1000} ms before the first or after the last event",
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One box or track that looks wrong."""
+
+    kind: str  #: a key of ``FAULTS``
+    t_us: int
+    class_id: int
+    track_id: int
+    box: tuple[float, float, float, float]  #: xyxy in pixels
+
+
+@dataclass(frozen=True)
+class LabelStatistics:
+    """The boxes of one recording; arrays are kept so that datasets can be put together. N boxes, V speeds, K tracks."""
+
+    num_boxes: int
+    num_times: int  #: labelled times, with or without boxes
+    rate_hz: float  #: labelled times a second (from the median step); 0 with fewer than two
+    class_id: NDArray[np.int32]  #: [N]
+    size: NDArray[np.float32]  #: [N, 2] width and height, px
+    boxes_per_time: NDArray[np.int64]  #: [labelled times]
+    speed: NDArray[np.float32]  #: [V] px/s, of the centre between consecutive labelled times of a track
+    speed_class: NDArray[np.int32]  #: [V]
+    life_s: NDArray[np.float32]  #: [K] from the first to the last label of a track
+    life_class: NDArray[np.int32]  #: [K]
+    checked: dict[str, int]  #: how many boxes or tracks each kind of fault was looked for in
+    counts: dict[str, int]  #: faults found, by kind
+    faults: tuple[Fault, ...]  #: the largest box of each kind first, at most ten of a kind
+    truth_hz: float | None = None  #: rate of the exact boxes that speeds, lives and faults are of; None: of the labels
+
+
+def label_statistics(
+    recording: Recording,
+    labels: Labels,
+    *,
+    truth: Labels | None = None,
+    frames: int = 200,
+    progress: Fraction | None = None,
+) -> LabelStatistics:
+    """Measure and check the boxes of a recording.
+
+    Args:
+        recording: open, with at least one event.
+        labels: those that belong to it.
+        truth: exact boxes of the same objects at many more times, for speeds, lives and faults.
+        frames: labelled times, spread evenly, whose events are looked at.
+        progress: called with the share that is done.
+    """
+    dense = labels if truth is None else truth
+    apart, moving = (1, MOVING_PX_S) if truth is None else (_rows_within(TRUTH_SPEED_US, truth), TRUTH_MOVING_PX_S)
+    speed, speed_rows = track_speeds(dense, apart)
+    life, life_rows = _lives(dense)
+    found = _Findings(dense, dense.boxes.astype(np.float64))
+    _check_geometry(found, recording)
+    _check_events(found, recording, frames, speed_rows[speed > moving], progress)
+    first, last = (np.searchsorted(labels.t_us, labels.labelled_us, side) for side in ("left", "right"))
+    boxes = labels.boxes.astype(np.float64)
+    return LabelStatistics(
+        num_boxes=len(labels),
+        num_times=len(labels.labelled_us),
+        rate_hz=label_rate_hz(labels),
+        class_id=labels.class_id,
+        size=(boxes[:, 2:] - boxes[:, :2]).astype(np.float32),
+        boxes_per_time=last - first,
+        speed=speed,
+        speed_class=dense.class_id[speed_rows],
+        life_s=life,
+        life_class=dense.class_id[life_rows],
+        checked=found.checked,
+        counts={kind: len(rows) for kind, rows in found.rows.items()},
+        faults=found.worst(10),
+        truth_hz=None if truth is None else label_rate_hz(truth),
+    )
+
+
+def _rows_within(span_us: int, labels: Labels) -> int:
+    """How many steps between labelled times fit into ``span_us``, at least one."""
+    return max(1, round(span_us * label_rate_hz(labels) / 1e6))
+
+
+def track_speeds(labels: Labels, apart: int = 1) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+    """Speeds of box centres in px/s, [V], and the row that each one ends at, [V].
+
+    Rows of a track are taken in time order, each with the one ``apart`` rows before it; pairs more than 1.5 s apart and
+    rows without a track are left out.
+    """
+    order = _by_track(labels)
+    a, b = order[:-apart], order[apart:]
+    step_us = labels.t_us[b] - labels.t_us[a]
+    pair = (labels.track_id[a] == labels.track_id[b]) & (step_us > 0) & (step_us <= SPEED_GAP_US)
+    a, b = a[pair], b[pair]
+    x = (labels.x1 + labels.x2).astype(np.float64) / 2
+    y = (labels.y1 + labels.y2).astype(np.float64) / 2
+    distance = np.hypot(x[b] - x[a], y[b] - y[a])
+    return (distance / (step_us[pair] / 1e6)).astype(np.float32), b
+
+
+def _by_track(labels: Labels) -> NDArray[np.intp]:
+    """Rows that have a track, by track and then by time."""
+    order = np.lexsort((labels.t_us, labels.track_id))
+    return order[labels.track_id[order] >= 0]
+
+
+def _lives(labels: Labels) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+    """Seconds from the first to the last label of each track, [K], and its first row, [K]."""
+    order = _by_track(labels)
+    if not len(order):
+        return np.zeros(0, np.float32), order
+    starts = np.flatnonzero(np.diff(labels.track_id[order], prepend=-1))
+    ends = np.append(starts[1:], len(order)) - 1
+    first, last = order[starts], order[ends]
+    return ((labels.t_us[last] - labels.t_us[first]) / 1e6).astype(np.float32), first
+
+
+class _Findings:
+    """Rows of ``labels`` at fault, by kind, and how many were looked at."""
+
+    def __init__(self, labels: Labels, boxes: NDArray[np.float64]) -> None:
+        self.labels, self.boxes = labels, boxes
+        self.rows: dict[str, list[int]] = {kind: [] for kind in FAULTS}
+        self.checked = dict.fromkeys(FAULTS, 0)
+
+    def mark(self, kind: str, bad: NDArray[np.bool_]) -> None:
+        """All rows were looked at; those where ``bad`` [N] is true are at fault."""
+        self.checked[kind] = len(bad)
+        self.rows[kind] = np.flatnonzero(bad).tolist()
+
+    def worst(self, most: int) -> tuple[Fault, ...]:
+        """The largest boxes of each kind: where a fault weighs most."""
+        listed = []
+        for kind, rows in self.rows.items():
+            area = (self.boxes[:, 2] - self.boxes[:, 0]) * (self.boxes[:, 3] - self.boxes[:, 1])
+            for row in sorted(rows, key=lambda each: -float(area[each]))[:most]:
+                x1, y1, x2, y2 = self.boxes[row].tolist()
+                labels = self.labels
+                listed.append(
+                    Fault(
+                        kind,
+                        int(labels.t_us[row]),
+                        int(labels.class_id[row]),
+                        int(labels.track_id[row]),
+                        (x1, y1, x2, y2),
+                    )
+                )
+        return tuple(listed)
+
+
+def _check_geometry(found: _Findings, recording: Recording) -> None:
+    """What needs no events to be seen."""
+    labels, boxes = found.labels, found.boxes
+    height, width = recording.sensor
+    limits = np.array([width, height], np.float64) + MARGIN_PX
+    before, behind = (boxes[:, :2] < -MARGIN_PX).any(axis=1), (boxes[:, 2:] > limits).any(axis=1)
+    found.mark("out of frame", np.asarray(before | behind))
+    found.mark("no area", np.asarray((boxes[:, 2:] <= boxes[:, :2]).any(axis=1)))
+    found.mark(
+        "outside the recording",
+        (labels.t_us < recording.start_us - LOOK_BACK_US) | (labels.t_us > recording.end_us + LOOK_BACK_US),
+    )
+    twice = np.zeros(len(labels), np.bool_)
+    if len(labels):
+        key = np.column_stack([(labels.t_us - labels.t_us[0]).astype(np.float64), labels.class_id, boxes])
+        first = np.unique(key, axis=0, return_index=True)[1]
+        twice[:] = True
+        twice[first] = False
+    found.mark("twice", twice)
+
+
+def _check_events(
+    found: _Findings, recording: Recording, frames: int, moving: NDArray[np.intp], progress: Fraction | None
+) -> None:
+    """What the events before a label say about its boxes; ``moving`` are the rows of those that move."""
+    labels = found.labels
+    start, end = recording.start_us, recording.end_us
+    inside = (labels.labelled_us >= min(start + LOOK_BACK_US, end)) & (labels.labelled_us <= end + LOOK_BACK_US)
+    times = labels.labelled_us[inside]
+    if len(times) > frames:
+        times = times[np.linspace(0, len(times) - 1, frames).round().astype(np.intp)]
+    moves = np.zeros(len(labels), np.bool_)
+    moves[moving] = True
+    for index, time in enumerate(times.tolist()):
+        events = recording.read(time - LOOK_BACK_US, time)
+        standing = _is_standing(events)
+        for row in range(*(int(np.searchsorted(labels.t_us, time, side)) for side in ("left", "right"))):
+            kind = "without events" + (", standing" if standing and not moves[row] else "")
+            found.checked[kind] += 1
+            if not _any_inside(events, found.boxes[row]):
+                found.rows[kind].append(row)
+        if progress:
+            progress((index + 1) / len(times))
+    runs, tracks = frozen_runs(labels)
+    for first, last in runs:
+        middle = (int(labels.t_us[first]) + int(labels.t_us[last])) // 2
+        standing = _is_still(recording.read(middle - LOOK_BACK_US, middle), found.boxes[first])
+        found.rows["frozen, standing" if standing else "frozen"].append(first)
+    found.checked["frozen"] = found.checked["frozen, standing"] = tracks
+
+
+def frozen_runs(labels: Labels) -> tuple[list[tuple[int, int]], int]:
+    """First and last row of every stretch of a track that stays on the same whole pixels for 1 s or more, and the
+    number of tracks looked at."""
+    order = _by_track(labels)
+    if not len(order):
+        return [], 0
+    pixels = np.column_stack([labels.track_id[order], np.rint(labels.boxes[order]).astype(np.int64)])
+    starts = np.concatenate([[0], np.flatnonzero((pixels[1:] != pixels[:-1]).any(axis=1)) + 1])
+    ends = np.append(starts[1:], len(order)) - 1
+    long = labels.t_us[order[ends]] - labels.t_us[order[starts]] >= FROZEN_US
+    runs = [(int(order[a]), int(order[b])) for a, b in zip(starts[long], ends[long], strict=True)]
+    return runs, len(np.unique(pixels[:, 0]))
+
+
+def _is_standing(events: Events) -> bool:
+    height, width = events.sensor
+    if len(events) < STANDING_SHARE * height * width:
+        return True
+    fired = np.zeros((height, width), np.bool_)
+    fired[events.y, events.x] = True
+    return bool(np.count_nonzero(fired) < STANDING_SHARE * height * width)
+
+
+def _is_still(events: Events, box: NDArray[np.float64]) -> bool:
+    """Whether hardly a pixel in the box fired."""
+    height, width = events.sensor
+    x1, y1 = np.clip(np.floor(box[:2]), 0, (width, height)).astype(np.intp)
+    x2, y2 = np.clip(np.ceil(box[2:]), 0, (width, height)).astype(np.intp)
+    fired = np.zeros((height, width), np.bool_)
+    fired[events.y, events.x] = True
+    return bool(np.count_nonzero(fired[y1:y2, x1:x2]) < STILL_SHARE * max((y2 - y1) * (x2 - x1), 1))
+
+
+def _any_inside(events: Events, box: NDArray[np.float64]) -> bool:
+    """Whether an event lies in the box; pixels that it covers in part count."""
+    x1, y1 = np.floor(box[:2])
+    x2, y2 = np.ceil(box[2:])
+    return bool(((events.x >= x1) & (events.x < x2) & (events.y >= y1) & (events.y < y2)).any())

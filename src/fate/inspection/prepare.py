@@ -1,0 +1,362 @@
+"""``prepare`` goes through a public dataset once: checks every file, makes the time indexes, writes a manifest.
+
+Nothing is converted or copied. What is missing or broken is named, and the rest is used. A second run looks only at
+what has changed (size and time of change), also after the first was stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fate.data.class_maps import PUBLIC
+from fate.data.findings import LACKING, Finding, sentences
+from fate.data.kinds import PUBLIC_SETS
+from fate.data.layout import find_recordings
+from fate.data.listing import MANIFEST
+from fate.data.manifests import PREPARED, SCHEMAS, find_manifest, write_manifest
+from fate.data.prepared import is_sound
+from fate.data.rvt_sequences import find_sequences
+from fate.errors import FateError, FateWarning
+from fate.events.events import Sensor
+from fate.formats.index import Progress
+from fate.inspection import examination as look
+from fate.version import __version__
+
+KINDS = (*PUBLIC_SETS, "rvt")
+SAVE_EVERY_S = 30.0  # a run that is stopped loses no more work than this
+
+#: Recordings in each split as published. The Gen1 paper counts 1460 for training; the files that are given out are
+#: 1459 (prophesee-automotive-dataset-toolbox, issue 42).
+EXPECTED_RECORDINGS: dict[str, dict[str, int]] = {"gen1": {"train": 1459, "val": 429, "test": 470}}
+#: Where only the hours of all splits together are published.
+EXPECTED_HOURS: dict[str, float] = {"1mpx": 14.65}
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What ``prepare`` found. Made by :func:`prepare`; the same stands in ``manifest.json``."""
+
+    folder: Path
+    document: dict[str, Any]
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """A sentence for each fault, long lists of one kind cut short."""
+        return sentences(Finding(**each) for each in self.document["faults"])
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """A sentence for each fault that makes the dataset incomplete."""
+        return tuple(self.document["missing"])
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """A table: heads, one row for each split, and one for all."""
+        totals = self.document["totals"]
+        names = list(totals["all"]["boxes"])
+        head = ("split", "recordings", "usable", "labelled", "hours", "Mev", *names, "GB")
+        return [head, *(_row(split, total, names) for split, total in totals.items())]
+
+    def text(self) -> str:
+        """Everything as plain text."""
+        rows = self.rows()
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = [
+            "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+            for row in rows
+        ]
+        faults = [f"fault: {sentence}" for sentence in self.faults] or ["nothing is missing or broken"]
+        if self.missing:
+            faults.append(f"the dataset is incomplete: {len(self.missing)} of these faults leave something out")
+        hashed = "" if self.document["hashed"] else ", without hashes"
+        return "\n".join([*lines, "", *faults, "", f"manifest written to {self.folder / MANIFEST}{hashed}"])
+
+
+def _row(split: str, total: dict[str, Any], names: list[str]) -> tuple[str, ...]:
+    numbers = [total["recordings"], total["usable"], total["labelled"]]
+    boxes = [total["boxes"].get(name, 0) for name in names]
+    return (
+        split,
+        *map(_spaced, numbers),
+        f"{total['seconds'] / 3600:.2f}",
+        f"{total['events'] / 1e6:.1f}",
+        *map(_spaced, boxes),
+        f"{total['bytes'] / 1e9:.2f}",
+    )
+
+
+def _spaced(number: int) -> str:
+    return f"{number:,}".replace(",", " ")
+
+
+def prepare(
+    kind: str,
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    hashed: bool = True,
+    progress: Progress | None = None,
+) -> Preparation:
+    """Check a public dataset and write down what is there, so that it opens at once and reads quickly.
+
+    Args:
+        kind: ``"gen1"``, ``"1mpx"`` or ``"rvt"``.
+        source: the folder of the dataset, which is not changed.
+        target: a folder for ``manifest.json``; :func:`fate.open_dataset` takes it in place of ``source``.
+        workers: recordings gone through side by side; as many as there are cores, at most 4, unless given.
+        hashed: whether SHA-256 of all files are taken.
+        progress: called with the bytes that are done and those in all.
+
+    Example:
+        >>> print(fate.prepare("gen1", "/data/gen1", "gen1-prepared").text())      # doctest: +SKIP
+    """
+    if kind not in KINDS:
+        raise FateError(f"kind {kind!r} was given; expected one of {', '.join(KINDS)}")
+    threads = check_workers(workers)
+    root, home = Path(os.path.abspath(source)), Path(os.path.abspath(target))
+    work = _recordings(kind, root) if kind in PUBLIC_SETS else _sequences(root)
+    old = _earlier(kind, root, home)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FateError(f"{target}: no folder can be made there ({error.strerror}); choose another place") from None
+    run = _Run(kind, root, home, hashed, progress, old)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FateWarning)  # repairs of single recordings are among the faults
+        run.go(work, threads)
+    return Preparation(home, run.document(finished=True))
+
+
+def check_workers(workers: int | None) -> int:
+    """The number of threads to use."""
+    if workers is None:
+        return min(4, os.cpu_count() or 1)
+    if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= 256:
+        raise FateError(f"workers {workers!r} was given; expected a whole number from 1 to 256")
+    return workers
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One recording to go through."""
+
+    name: str
+    files: list[Path]
+    examine: Callable[[], dict[str, Any]]
+
+
+def _recordings(kind: str, root: Path) -> tuple[list[_Task], list[Finding]]:
+    entries = find_recordings(root).entries
+    if not root.is_dir():
+        raise FateError(f"{root}: is not a folder; give the folder of the dataset")
+    tasks = [
+        _Task(entry.name, look.recording_files(entry), partial(look.examine_recording, root, entry, kind))
+        for entry in entries
+    ]
+    known = {entry.labels for entry in entries}
+    lonely = [path for path in sorted(root.rglob("*_bbox.npy")) if path not in known]
+    missing = [
+        Finding("missing", f"{path.relative_to(root).as_posix()}: the recording of these labels is missing")
+        for path in lonely
+    ]
+    return tasks, missing
+
+
+def _sequences(root: Path) -> tuple[list[_Task], list[Finding]]:
+    if not root.is_dir():
+        raise FateError(f"{root}: no such folder; give a dataset in RVT's layout")
+    files, left_out = find_sequences(root, None, None)
+    if not files:
+        reason = left_out[0].sentence if left_out else "it is empty"
+        raise FateError(f"{root}: has no sequences in RVT's layout; {reason}")
+    tasks = [_Task(one.name, look.sequence_files(one), partial(look.examine_sequence, root, one)) for one in files]
+    return tasks, left_out
+
+
+def _earlier(kind: str, root: Path, home: Path) -> dict[str, dict[str, Any]]:
+    """Entries of an earlier run by name; a manifest of anything else is not replaced."""
+    path = home / MANIFEST
+    if not path.exists():
+        return {}
+    found = find_manifest(path)
+    if found is None or found.format != PREPARED:
+        raise FateError(f"{path}: is there already, and fate prepare did not write it; choose another folder")
+    document = found.document
+    try:
+        if (document["kind"], document["source"]["path"]) != (kind, str(root)):
+            raise FateError(
+                f"{path}: is of {document['kind']} in {document['source']['path']}; choose another folder, or delete it"
+            )
+        return {entry["name"]: entry for entry in document["recordings"] if is_sound(entry)}
+    except (LookupError, TypeError, AttributeError) as error:
+        raise found.damaged(error) from error
+
+
+class _Run:
+    """One run: goes through recordings, and keeps the manifest up to date."""
+
+    def __init__(
+        self,
+        kind: str,
+        root: Path,
+        home: Path,
+        hashed: bool,
+        progress: Progress | None,
+        old: dict[str, dict[str, Any]],
+    ) -> None:
+        self.kind, self.root, self.home, self.hashed, self.progress, self.old = kind, root, home, hashed, progress, old
+        self.done: dict[str, dict[str, Any]] = {}
+        self.findings: list[Finding] = []
+
+    def go(self, work: tuple[list[_Task], list[Finding]], threads: int) -> None:
+        tasks, self.findings = work
+        gone = sorted(set(self.old) - {task.name for task in tasks})
+        self.findings += [
+            Finding("missing", f"{name}: was there before and is missing now", self.old[name]["split"]) for name in gone
+        ]
+        states = {task.name: look.file_states(self.root, task.files) for task in tasks}
+        sizes = {name: sum(state["bytes"] for state in files.values()) for name, files in states.items()}
+        total, finished, saved = sum(sizes.values()), 0, time.monotonic()
+        with ThreadPoolExecutor(threads) as pool:
+            waiting: dict[Future[dict[str, Any]], str] = {
+                pool.submit(self._one, task, states[task.name]): task.name for task in tasks
+            }
+            try:
+                for future in as_completed(waiting):
+                    name = waiting[future]
+                    self.done[name] = future.result()
+                    finished += sizes[name]
+                    if self.progress:
+                        self.progress(finished, max(total, 1))
+                    if time.monotonic() - saved > SAVE_EVERY_S:
+                        write_manifest(self.home, self.document(finished=False))
+                        saved = time.monotonic()
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                write_manifest(self.home, self.document(finished=False))
+                raise
+        write_manifest(self.home, self.document(finished=True))
+
+    def _one(self, task: _Task, states: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        """The entry of a recording: that of an earlier run where nothing has changed since."""
+        before = self.old.get(task.name)
+        same = before is not None and look.unchanged(before["files"], states, self.hashed)
+        if before is not None and same and (self.kind == "rvt" or look.has_index(self.root, before, self.kind)):
+            return before
+        entry = task.examine()
+        if self.hashed:
+            look.hash_files(self.root, states)
+        return entry | {"files": states}
+
+    def document(self, finished: bool) -> dict[str, Any]:
+        """The manifest as it is now; what holds for the whole is worked out again.
+
+        Args:
+            finished: whether all recordings were looked at. ``"complete"`` says more: that nothing is missing.
+        """
+        entries = [self.done[name] for name in sorted(self.done)]
+        sensor, downscale = self._common(entries)
+        findings = [Finding(**fault) for entry in entries for fault in entry["faults"]]
+        published = PUBLIC_SETS[self.kind].sensor if self.kind in PUBLIC_SETS else None
+        if sensor is not None and published is not None and published != Sensor(**sensor):
+            findings.append(
+                Finding("other", f"its recordings are {Sensor(**sensor)}, while {self.kind} is {published}")
+            )
+        listed = []
+        for entry in entries:
+            fits = entry["readable"] and (entry["sensor"], entry["downscale"]) == (sensor, downscale)
+            if entry["readable"] and not fits:
+                findings.append(_other_sensor(entry, sensor))
+            listed.append(entry | {"usable": fits})
+        totals = _totals(listed, [*PUBLIC.get(self.kind, {})])
+        unpublished = self._missing(totals) if finished else ()
+        faults = [*unpublished, *self.findings, *findings]
+        missing = [each.sentence for each in faults if each.kind in LACKING]
+        return {
+            "format": PREPARED,
+            "schema": SCHEMAS[PREPARED],
+            "fate": __version__,
+            "kind": self.kind,
+            "name": self.root.name,
+            "source": {"path": str(self.root), "from_here": _relative(self.root, self.home)},
+            "finished": finished,
+            "complete": finished and not missing,
+            "missing": missing,
+            "hashed": self.hashed,
+            "sensor": sensor,
+            "totals": totals,
+            "faults": [each._asdict() for each in faults],
+            "recordings": listed,
+        }
+
+    def _common(self, entries: list[dict[str, Any]]) -> tuple[dict[str, int] | None, int]:
+        """The sensor and the downscaling of the dataset: the published one where it occurs, else the most frequent."""
+        found = Counter((*entry["sensor"].values(), entry["downscale"]) for entry in entries if entry["readable"])
+        if not found:
+            return None, 1
+        height, width, downscale = found.most_common(1)[0][0]
+        if self.kind in PUBLIC_SETS and (*PUBLIC_SETS[self.kind].sensor, 1) in found:
+            height, width = PUBLIC_SETS[self.kind].sensor
+        return {"height": height, "width": width}, downscale
+
+    def _missing(self, totals: dict[str, Any]) -> Iterator[Finding]:
+        """What was published and is not here."""
+        for split, number in EXPECTED_RECORDINGS.get(self.kind, {}).items():
+            there = totals.get(split, {"recordings": 0})["recordings"]
+            if there < number:
+                yield Finding(
+                    "missing", f"{split}: {number - there} of {number} published recordings are missing", split
+                )
+        hours = EXPECTED_HOURS.get(self.kind)
+        if hours is not None and totals["all"]["seconds"] < 3600 * (hours - 0.05):
+            there = totals["all"]["seconds"] / 3600
+            yield Finding("missing", f"{there:.2f} of {hours} published hours are here; the rest is missing")
+
+
+def _relative(root: Path, home: Path) -> str:
+    """The way from the manifest to the dataset; empty where there is none (another drive)."""
+    try:
+        return Path(os.path.relpath(root, home)).as_posix()
+    except ValueError:
+        return ""
+
+
+def _other_sensor(entry: dict[str, Any], sensor: dict[str, int] | None) -> Finding:
+    mine = entry["sensor"]
+    others = "" if sensor is None else f", the others {sensor['width']}×{sensor['height']}"
+    return Finding(
+        "sensor", f"{entry['name']}: left out: it is {mine['width']}×{mine['height']}{others}", entry["split"]
+    )
+
+
+def _totals(entries: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
+    """Sums for each split that occurs, and for all."""
+    splits = [split for split in ("train", "val", "test", None) if any(each["split"] == split for each in entries)]
+    parts = {split or "no split": [each for each in entries if each["split"] == split] for split in splits}
+    return {name: _total(part, names) for name, part in (*parts.items(), ("all", entries))}
+
+
+def _total(entries: Iterable[dict[str, Any]], names: list[str]) -> dict[str, Any]:
+    listed = list(entries)
+    boxes: Counter[str] = Counter(dict.fromkeys(names, 0))
+    for entry in listed:
+        boxes.update(entry["boxes"])
+    return {
+        "recordings": len(listed),
+        "usable": sum(entry["usable"] for entry in listed),
+        "labelled": sum(entry["usable"] and entry["labelled"] for entry in listed),
+        "seconds": sum(entry["end_us"] - entry["start_us"] for entry in listed) / 1e6,
+        "events": sum(entry["num_events"] for entry in listed),
+        "boxes": dict(boxes),
+        "files": sum(len(entry["files"]) for entry in listed),
+        "bytes": sum(state["bytes"] for entry in listed for state in entry["files"].values()),
+    }

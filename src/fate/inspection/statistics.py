@@ -1,0 +1,360 @@
+"""What the events of one recording are like, in numbers that decide how an encoder and a detector see them.
+
+One pass over all events gives rates, polarities, repeats, bursts and silent pixels. Pillars (cells of 2 × 2 pixels) are
+counted in windows of 5, 10 and 50 ms spread evenly over the recording, and in all windows of its busiest second.
+Memory stays bounded by the size of the sensor.
+
+**Bursts.** Some sensors (ATIS: the Gen1 dataset) repeat one change of light as a burst of events within microseconds.
+*Merged* figures count a burst once: an event is left out when the same pixel fired with the same polarity less than
+1 ms before it. Only the time to the event just before counts, so a long burst stays one however long it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.compiled import compiled
+from fate.errors import FateError
+from fate.formats.recording import Recording
+from fate.progress import Fraction
+
+BURST_US = 1000  # closer events of one pixel and polarity are one
+WINDOWS_US = (5_000, 10_000, 50_000)
+PILLAR = 2  # pixels along a side of a pillar
+MAX_EVENTS = 32  # N: events that pillar encoding keeps of one pillar
+MAX_PILLARS = 16_000  # P: pillars that it keeps of one window
+SECOND_US = 1_000_000
+
+_INTERVAL_BIN_US, _INTERVAL_BINS = 10, 2001  # the last bin holds all that is longer than 20 ms
+_COUNT_BINS = 8192  # events in one pillar; the last bin holds all that are more
+_MAX_PIXELS = 16 << 20
+_MAX_SECONDS = 7 * 24 * 3600
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """How full the active pillars of many windows are. Shares lie in 0 to 1."""
+
+    p50: float  #: events in an active pillar, median
+    p90: float
+    p99: float
+    above_share: float  #: active pillars with more than N = 32 events
+    lost_share: float  #: events beyond the first N of their pillar
+    histogram: NDArray[np.int64]  #: [8192] active pillars by number of events, all windows together
+
+
+@dataclass(frozen=True)
+class PillarStatistics:
+    """Pillars of 2 × 2 pixels in windows of one length."""
+
+    window_us: int
+    num_windows: int
+    num_pillars: int  #: pillars of the sensor
+    active_share: float  #: pillars with events, mean over windows
+    active_max: int  #: most in one window
+    windows_above_share: float  #: windows with more than P = 16 000 active pillars
+    pillars_lost_share: float  #: active pillars beyond the first P of their window
+    raw: Occupancy
+    merged: Occupancy
+
+
+@dataclass(frozen=True)
+class EventStatistics:
+    """The events of one recording. Shares lie in 0 to 1; merged figures count bursts once."""
+
+    height: int
+    width: int
+    num_events: int
+    start_us: int
+    duration_s: float
+    rate_hz: float
+    merged_rate_hz: float
+    busiest_hz: float  #: events in the busiest whole second from the start
+    busiest_start_us: int
+    on_share: float
+    silent_share: float | None  #: pixels without an event in a second, mean over whole seconds; None without one
+    duplicate_share: float  #: events that repeat an earlier (t, x, y, p)
+    burst_share: float  #: events that belong to a burst of two or more
+    burst_length: float  #: mean events in such a burst; 0 without bursts
+    interval_p1_us: float  #: 1st percentile of the time between two events of a pixel
+    merged_interval_p1_us: float  #: the same with bursts as one event
+    rate_per_second: NDArray[np.int64]  #: [seconds] events in each second from the start, the last one cut short
+    pillars: dict[int, PillarStatistics]  #: by window length in µs, over the whole recording
+    busiest_pillars: dict[int, PillarStatistics]  #: the same in the busiest second
+
+
+def event_statistics(recording: Recording, *, windows: int = 200, progress: Fraction | None = None) -> EventStatistics:
+    """Walk a recording and count.
+
+    Args:
+        recording: open, with at least one event.
+        windows: at most this many windows of each length, spread evenly over the recording.
+        progress: called with the share that is done.
+    """
+    recording.refuse_empty()
+    if windows < 1:
+        raise FateError(f"{windows} windows were asked for; expected at least 1")
+    report = progress or _silent
+    walk = _walk(recording, lambda share: report(0.5 * share))
+    height, width = recording.sensor
+    start, end = recording.start_us, recording.end_us
+    whole = max(1, (end - start + SECOND_US // 100) // SECOND_US)  # the last second may lack its last events
+    seconds = walk.per_second[:whole]
+    busiest = int(np.argmax(seconds))
+    busiest_start = start + busiest * SECOND_US
+    duration = (end - start) / 1e6
+    total = int(walk.per_second.sum())
+    pillars, busy = {}, {}
+    for step, length in enumerate(WINDOWS_US):
+        pillars[length] = pillar_statistics(recording, spread(start, end, length, windows), length)
+        report(0.5 + 0.5 * (step + 0.5) / len(WINDOWS_US))
+        busy_end = min(busiest_start + SECOND_US, end)
+        busy[length] = pillar_statistics(recording, spread(busiest_start, busy_end, length, windows), length)
+        report(0.5 + 0.5 * (step + 1) / len(WINDOWS_US))
+    return EventStatistics(
+        height=height,
+        width=width,
+        num_events=total,
+        start_us=start,
+        duration_s=duration,
+        rate_hz=total / duration,
+        merged_rate_hz=(total - walk.followers) / duration,
+        busiest_hz=float(seconds[busiest]) / min(1.0, duration),
+        busiest_start_us=busiest_start,
+        on_share=walk.on / total,
+        silent_share=None if duration < 0.99 else 1.0 - float(walk.fired_per_second[:whole].mean()) / (height * width),
+        duplicate_share=walk.repeats / total,
+        burst_share=(walk.followers + walk.bursts) / total,
+        burst_length=(walk.followers + walk.bursts) / walk.bursts if walk.bursts else 0.0,
+        interval_p1_us=_quantile(walk.intervals, 0.01) * _INTERVAL_BIN_US,
+        merged_interval_p1_us=_quantile(walk.merged_intervals, 0.01) * _INTERVAL_BIN_US,
+        rate_per_second=walk.per_second,
+        pillars=pillars,
+        busiest_pillars=busy,
+    )
+
+
+def spread(start_us: int, end_us: int, length_us: int, count: int) -> list[int]:
+    """Starts of at most ``count`` windows in ``[start_us, end_us)``: side by side where all fit, else evenly apart.
+
+    A span shorter than one window gives one window that reaches beyond it.
+    """
+    fitting = max(1, (end_us - start_us) // length_us)
+    if fitting <= count:
+        return [start_us + index * length_us for index in range(fitting)]
+    room = end_us - start_us - length_us
+    if count == 1:
+        return [start_us + room // 2]
+    return [start_us + index * room // (count - 1) for index in range(count)]
+
+
+def pillar_statistics(recording: Recording, starts: list[int], length_us: int) -> PillarStatistics:
+    """Pillars in the windows ``[start, start + length_us)``."""
+    height, width = recording.sensor
+    cells = (-(-height // PILLAR), -(-width // PILLAR))
+    last = np.full((height, width, 2), -2 * BURST_US, np.int64)
+    counts = np.zeros((2, *cells), np.int64)
+    histograms = np.zeros((2, _COUNT_BINS), np.int64)
+    lost = np.zeros(2, np.int64)
+    active = np.zeros(len(starts), np.int64)
+    events_seen = np.zeros(2, np.int64)
+    for index, start in enumerate(starts):
+        events = recording.read(start - BURST_US, start + length_us)  # the time before tells whether a burst goes on
+        first = int(events.t_us.searchsorted(start))
+        t = events.t_us - (start - BURST_US)
+        active[index] = _count_pillars(
+            t, events.x, events.y, events.p, first, last, counts, histograms, lost, events_seen
+        )
+    beyond = np.maximum(active - MAX_PILLARS, 0)
+    raw, merged = (_occupancy(histograms[kind], int(events_seen[kind]), int(lost[kind])) for kind in (0, 1))
+    return PillarStatistics(
+        window_us=length_us,
+        num_windows=len(starts),
+        num_pillars=cells[0] * cells[1],
+        active_share=float(active.mean()) / (cells[0] * cells[1]),
+        active_max=int(active.max()),
+        windows_above_share=float(np.count_nonzero(beyond)) / len(starts),
+        pillars_lost_share=float(beyond.sum()) / max(1, int(active.sum())),
+        raw=raw,
+        merged=merged,
+    )
+
+
+def _occupancy(histogram: NDArray[np.int64], events: int, lost: int) -> Occupancy:
+    pillars = max(1, int(histogram.sum()))
+    return Occupancy(
+        p50=_quantile(histogram, 0.50),
+        p90=_quantile(histogram, 0.90),
+        p99=_quantile(histogram, 0.99),
+        above_share=float(histogram[MAX_EVENTS + 1 :].sum()) / pillars,
+        lost_share=lost / max(1, events),
+        histogram=histogram,
+    )
+
+
+def _quantile(histogram: NDArray[np.int64], share: float) -> float:
+    """The smallest bin with at least ``share`` of all at or below it; 0 where the histogram is empty."""
+    total = int(histogram.sum())
+    return float(np.searchsorted(np.cumsum(histogram), share * total)) if total else 0.0
+
+
+@dataclass
+class _Walk:
+    """Counts of one pass over all events."""
+
+    per_second: NDArray[np.int64]  # [seconds]
+    fired_per_second: NDArray[np.int64]  # [seconds] pixels with at least one event
+    intervals: NDArray[np.int64]
+    merged_intervals: NDArray[np.int64]
+    totals: NDArray[np.int64]  # ON, repeats, followers, bursts
+
+    @property
+    def on(self) -> int:
+        return int(self.totals[0])
+
+    @property
+    def repeats(self) -> int:
+        return int(self.totals[1])
+
+    @property
+    def followers(self) -> int:
+        """Events that merging leaves out."""
+        return int(self.totals[2])
+
+    @property
+    def bursts(self) -> int:
+        """Bursts of two events or more."""
+        return int(self.totals[3])
+
+
+def _walk(recording: Recording, report: Fraction) -> _Walk:
+    height, width = recording.sensor
+    if height * width > _MAX_PIXELS:
+        raise FateError(
+            f"{recording.path}: a sensor of {recording.sensor} is too large to keep a map of its pixels; pass the true"
+            " size with sensor=(height, width)"
+        )
+    start = recording.start_us
+    seconds = -(-(recording.end_us - start) // SECOND_US)
+    if seconds > _MAX_SECONDS:
+        raise FateError(
+            f"{recording.path}: its events span {seconds / 86_400:.0f} days, so their times jump somewhere; cut out the"
+            " part that is good with fate convert --start --end"
+        )
+    found = _Walk(
+        per_second=np.zeros(seconds, np.int64),
+        fired_per_second=np.zeros(seconds, np.int64),
+        intervals=np.zeros(_INTERVAL_BINS, np.int64),
+        merged_intervals=np.zeros(_INTERVAL_BINS, np.int64),
+        totals=np.zeros(4, np.int64),
+    )
+    never = -2 * BURST_US
+    last = np.full((height, width, 2), never, np.int64)
+    in_burst = np.zeros((height, width, 2), np.bool_)
+    last_kept = np.full((height, width), never, np.int64)
+    last_second = np.full((height, width), -1, np.int32)
+    done = 0
+    for events in recording.chunks():
+        _walk_events(
+            events.t_us - start,
+            events.x,
+            events.y,
+            events.p,
+            last,
+            in_burst,
+            last_kept,
+            last_second,
+            found.per_second,
+            found.fired_per_second,
+            found.intervals,
+            found.merged_intervals,
+            found.totals,
+        )
+        done += len(events)
+        report(done / recording.num_events)
+    return found
+
+
+def _silent(share: float) -> None:
+    pass
+
+
+@compiled
+def _walk_events(
+    t: Any,
+    x: Any,
+    y: Any,
+    p: Any,
+    last: Any,
+    in_burst: Any,
+    last_kept: Any,
+    last_second: Any,
+    per_second: Any,
+    fired_per_second: Any,
+    intervals: Any,
+    merged_intervals: Any,
+    totals: Any,
+) -> None:
+    """``t`` counts from the first event; ``last`` [H, W, 2] and the other maps carry over from piece to piece."""
+    for i in range(t.shape[0]):
+        now, row, column, polarity = t[i], y[i], x[i], p[i]
+        second = now // SECOND_US
+        per_second[second] += 1
+        if last_second[row, column] != second:
+            last_second[row, column] = second
+            fired_per_second[second] += 1
+        totals[0] += polarity
+        before = last[row, column, polarity]
+        if before == now:
+            totals[1] += 1
+        any_before = max(before, last[row, column, 1 - polarity])
+        if any_before >= 0:
+            intervals[min((now - any_before) // _INTERVAL_BIN_US, _INTERVAL_BINS - 1)] += 1
+        if now - before < BURST_US:
+            totals[2] += 1
+            if not in_burst[row, column, polarity]:
+                totals[3] += 1
+            in_burst[row, column, polarity] = True
+        else:
+            in_burst[row, column, polarity] = False
+            kept = last_kept[row, column]
+            if kept >= 0:
+                merged_intervals[min((now - kept) // _INTERVAL_BIN_US, _INTERVAL_BINS - 1)] += 1
+            last_kept[row, column] = now
+        last[row, column, polarity] = now
+
+
+@compiled
+def _count_pillars(
+    t: Any, x: Any, y: Any, p: Any, first: int, last: Any, counts: Any, histograms: Any, lost: Any, seen: Any
+) -> int:
+    """Count one window, whose events start at index ``first``; earlier ones only tell whether a burst goes on.
+
+    Row 0 of ``counts`` [2, rows, columns], ``histograms``, ``lost`` and ``seen`` is raw, row 1 merged. ``last`` and
+    ``counts`` are left as they were found, so that the next window need not clear them.
+    """
+    for i in range(t.shape[0]):
+        follows = t[i] - last[y[i], x[i], p[i]] < BURST_US
+        last[y[i], x[i], p[i]] = t[i]
+        if i >= first:
+            counts[0, y[i] // PILLAR, x[i] // PILLAR] += 1
+            if not follows:
+                counts[1, y[i] // PILLAR, x[i] // PILLAR] += 1
+    active = 0
+    for i in range(t.shape[0]):
+        last[y[i], x[i], p[i]] = -2 * BURST_US
+        row, column = y[i] // PILLAR, x[i] // PILLAR
+        if counts[0, row, column]:
+            active += 1
+        for kind in range(2):
+            number = counts[kind, row, column]
+            if number:
+                seen[kind] += number
+                lost[kind] += max(0, number - MAX_EVENTS)
+                histograms[kind, min(number, histograms.shape[1] - 1)] += 1
+                counts[kind, row, column] = 0
+    return active

@@ -1,0 +1,1 @@
+"""What a simulated street consists of: bodies, textures, buildings, traffic."""

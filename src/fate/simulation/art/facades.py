@@ -1,0 +1,274 @@
+"""House fronts, and what stands between a garden and the pavement.
+
+They stand in the plane z = 0 of their frame, feet on the ground, and look forward: a viewer at positive z sees them. A
+front is mostly plain wall: an event camera that drives past a street of dense window grids sees nothing but windows,
+while in real recordings half of the picture stays silent. Edges lie on texel borders, so that they stay sharp close
+by.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fate.simulation.art.catalogue import Catalogue, Split
+from fate.simulation.art.drawing import Canvas, smooth_noise
+from fate.simulation.art.textures import Body, Float64, Panel, Texture
+
+FACADES = Catalogue("facade style", common=("plaster", "brick", "office", "shops"), held_out=("balconies", "workshop"))
+FACADE_STYLES: tuple[str, ...] = FACADES.names
+BOUNDARIES = Catalogue("boundary style", common=("hedge", "fence", "wall"), held_out=("railing",))
+BOUNDARY_STYLES: tuple[str, ...] = BOUNDARIES.names
+
+_TEXELS = 128
+_STOREY = 3.0  # m
+
+
+@dataclass(frozen=True)
+class _Front:
+    """How a style of house looks.
+
+    Attributes:
+        wall: range of the wall's reflectance.
+        pane: window width and height, m.
+        axis: range of the distance between two windows' middles, m.
+        bare: share of the windows that are left out, whole axes at a time, so that plain wall remains.
+        frame: whether windows have bright surrounds.
+        ground: what is at street level.
+    """
+
+    wall: tuple[float, float]
+    pane: tuple[float, float]
+    axis: tuple[float, float]
+    bare: float
+    frame: bool
+    ground: Literal["windows", "shops", "gates", "columns"]
+
+
+_FRONTS = {
+    "plaster": _Front((0.35, 0.60), (1.1, 1.5), (2.8, 3.8), 0.15, True, "windows"),
+    "brick": _Front((0.15, 0.30), (1.0, 1.4), (2.6, 3.6), 0.15, True, "windows"),
+    "office": _Front((0.30, 0.50), (3.2, 1.3), (4.0, 5.0), 0.10, False, "columns"),
+    "shops": _Front((0.28, 0.55), (1.1, 1.6), (2.8, 4.0), 0.18, True, "shops"),
+    "balconies": _Front((0.40, 0.60), (1.6, 2.0), (4.0, 5.0), 0.10, False, "windows"),
+    "workshop": _Front((0.20, 0.45), (2.0, 0.8), (3.5, 5.0), 0.25, False, "gates"),
+}
+
+
+def choose_facade_style(rng: np.random.Generator, split: Split) -> str:
+    """One style for a split; in validation and test a held-out one half of the time."""
+    return FACADES.choose(rng, split)
+
+
+def make_facade(rng: np.random.Generator, width_m: float, height_m: float, style: str, *, depth_m: float = 0.0) -> Body:
+    """A house front of 128 texels across: one panel for street level, one for the storeys above.
+
+    Args:
+        rng: decides the wall, the rhythm of the windows, doors, shops, cornices.
+        width_m: along the street; up to about 20 m keeps texels under 16 cm.
+        height_m: to the eaves; anything under 4.5 m is all street level.
+        style: one of :data:`FACADE_STYLES`.
+        depth_m: with a number above 0, plain end walls run back this far, for a house that stands free.
+    """
+    front = _FRONTS[FACADES.check(style)]
+    wall = float(rng.uniform(*front.wall))
+    street_level = height_m if height_m < 4.5 else float(rng.uniform(3.2, 3.9))
+    axes = _axes(rng, front, width_m)
+    panels = []
+    if depth_m > 0:
+        panels += _end_walls(width_m, height_m, depth_m, 0.8 * wall)
+    lower = Canvas((0.0, street_level, width_m, 0.0), _TEXELS, 64, light=wall)
+    _weather(rng, lower, float(rng.uniform(0.3, 0.9)))
+    _draw_street_level(rng, lower, front, wall, axes, width_m, street_level)
+    panels.append(_upright(lower.texture(), width_m, 0.0, street_level))
+    if street_level < height_m:
+        rows = int(np.clip(round((height_m - street_level) / width_m * _TEXELS), 24, _TEXELS))
+        upper = Canvas((0.0, height_m, width_m, street_level), _TEXELS, rows, light=wall)
+        _weather(rng, upper, float(rng.uniform(0.3, 0.9)))
+        _draw_storeys(rng, upper, front, style, wall, axes, (street_level, height_m))
+        panels.append(_upright(upper.texture(), width_m, street_level, height_m))
+    return Body(style, "scenery", tuple(panels), depth_m, width_m, height_m)
+
+
+def make_boundary(rng: np.random.Generator, length_m: float = 12.0, style: str | None = None) -> Body:
+    """A hedge, fence, wall or railing, 0.8 to 1.9 m high, seen from both sides.
+
+    Args:
+        rng: decides height, light and growth.
+        length_m: along x.
+        style: one of :data:`BOUNDARY_STYLES`; None draws one that no split holds out.
+    """
+    style = BOUNDARIES.choose(rng, "train") if style is None else BOUNDARIES.check(style)
+    low, high = {"hedge": (1.0, 1.9), "fence": (1.0, 1.6), "wall": (0.8, 1.8), "railing": (0.9, 1.1)}[style]
+    height = float(rng.uniform(low, high))
+    canvas = Canvas((0.0, height, length_m, 0.0), _TEXELS, 32)
+    if style == "hedge":
+        _draw_hedge(rng, canvas, length_m, height)
+    elif style == "wall":
+        light = float(rng.uniform(0.2, 0.5))
+        canvas.block(0, height, length_m, 0, (light, 0.85 * light))
+        canvas.block(0, height, length_m, height - 0.12, min(1.3 * light, 0.7))
+        _weather(rng, canvas, 0.4)
+    else:
+        canvas = _bars(rng, style, length_m, height)
+    panel = _upright(canvas.texture(), length_m, 0.0, height, both=True)
+    return Body(style, "scenery", (panel,), 0.0, length_m, height)
+
+
+def _axes(rng: np.random.Generator, front: _Front, width: float) -> Float64:
+    """Middles of the window columns, some left out in one run so that a stretch of wall stays bare."""
+    count = max(1, int(width / rng.uniform(*front.axis)))
+    middles = (np.arange(count) + 0.5) * width / count
+    spared = round(count * front.bare * float(rng.uniform(0.6, 1.4)))
+    begin = int(rng.integers(0, count + 1))
+    keep = np.ones(count, dtype=bool)
+    keep[[(begin + k) % count for k in range(min(spared, count - 1))]] = False
+    return np.asarray(middles[keep], dtype=np.float64)
+
+
+def _draw_storeys(
+    rng: np.random.Generator,
+    canvas: Canvas,
+    front: _Front,
+    style: str,
+    wall: float,
+    axes: Float64,
+    heights: tuple[float, float],
+) -> None:
+    """Windows in rows, a cornice under the eaves, sills and balconies."""
+    bottom, top = heights
+    width = canvas.window[2]
+    storeys = max(1, int((top - bottom - 0.4) / _STOREY))
+    balconies = axes[:: int(rng.integers(1, 3))] if style == "balconies" else axes[:0]
+    glass = float(rng.uniform(0.03, 0.10))
+    for storey in range(storeys):
+        sill = bottom + storey * _STOREY + 0.9
+        for x in axes:
+            _draw_window(rng, canvas, float(x), sill, front, wall, glass)
+        for x in balconies:
+            canvas.block(x - 1.5, sill + 0.1, x + 1.5, sill - 0.85, 0.55 * wall)
+            canvas.block(x - 1.5, sill - 0.85, x + 1.5, sill - 1.02, 0.35 * wall)
+    canvas.block(0, top, width, top - 0.35, min(1.2 * wall, 0.75))
+    canvas.block(0, top - 0.35, width, top - 0.5, 0.7 * wall)
+    if rng.random() < 0.5:
+        canvas.block(0, bottom + 0.18, width, bottom, min(1.15 * wall, 0.7))
+
+
+def _draw_window(
+    rng: np.random.Generator, canvas: Canvas, x: float, sill: float, front: _Front, wall: float, glass: float
+) -> None:
+    """One window: dark glass, a lighter lower half where a curtain hangs, or closed shutters."""
+    wide, tall = front.pane
+    half = wide / 2
+    if front.frame:
+        canvas.block(x - half - 0.14, sill + tall + 0.16, x + half + 0.14, sill - 0.12, min(1.25 * wall + 0.03, 0.72))
+    state = rng.random()
+    if state < 0.15:
+        canvas.block(x - half, sill + tall, x + half, sill, 0.6 * wall)
+        return
+    canvas.block(x - half, sill + tall, x + half, sill, (1.8 * glass, glass))
+    if state < 0.40:
+        canvas.block(x - half, sill + tall, x + half, sill + tall * float(rng.uniform(0.4, 0.8)), 0.30)
+    if front.frame or wide > 2:
+        for k in range(1, 2 if wide < 2 else 3):
+            post = x - half + wide * k / (2 if wide < 2 else 3)
+            canvas.block(post - 0.04, sill + tall, post + 0.04, sill, 0.8 * wall)
+
+
+def _draw_street_level(
+    rng: np.random.Generator, canvas: Canvas, front: _Front, wall: float, axes: Float64, width: float, top: float
+) -> None:
+    """A plinth, a door, and what the style has beside it."""
+    plinth = 0.55 * wall
+    canvas.block(0, 0.5, width, 0, plinth)
+    if front.ground == "shops":
+        _draw_shops(rng, canvas, wall, width, top)
+        return
+    door = float(rng.uniform(1.0, max(1.1, width - 1.0)))
+    if front.ground == "gates":
+        for x in np.arange(2.6, width - 1.8, 5.2):
+            canvas.block(x - 1.7, 2.9, x + 1.7, 0, float(rng.uniform(0.15, 0.35)))
+            canvas.block(x - 1.7, 3.05, x + 1.7, 2.9, 0.5 * wall)
+    elif front.ground == "columns":
+        glass = float(rng.uniform(0.03, 0.10))
+        canvas.block(0.6, top - 0.7, width - 0.6, 0.5, (1.8 * glass, glass))
+        for x in np.arange(0.0, width, 4.5):
+            canvas.block(x, top - 0.6, x + 0.5, 0, wall)
+    else:
+        for x in axes:
+            if abs(x - door) > 1.4:
+                _draw_window(rng, canvas, float(x), 1.0, front, wall, 0.12)
+    if front.ground != "gates":
+        canvas.block(door - 0.75, 2.55, door + 0.75, 0, min(1.2 * wall, 0.7))
+        canvas.block(door - 0.55, 2.35, door + 0.55, 0, float(rng.uniform(0.06, 0.22)))
+
+
+def _draw_shops(rng: np.random.Generator, canvas: Canvas, wall: float, width: float, top: float) -> None:
+    """Shop windows under fascia boards with a block of lettering each, here and there an awning."""
+    count = max(1, int(width / rng.uniform(4.5, 7.0)))
+    for k in range(count):
+        x0, x1 = (k + 0.06) * width / count, (k + 0.94) * width / count
+        board = float(rng.choice([0.08, 0.2, 0.45, 0.65]))
+        canvas.block(x0, top - 0.15, x1, top - 0.85, board)
+        sign = rng.uniform(0.25, 0.45) * (x1 - x0)
+        middle = 0.5 * (x0 + x1)
+        canvas.block(middle - sign / 2, top - 0.35, middle + sign / 2, top - 0.65, 0.6 if board < 0.3 else 0.12)
+        canvas.block(x0 + 0.15, top - 0.85, x1 - 0.15, 0.45, (0.22, float(rng.uniform(0.07, 0.14))))
+        entry = rng.uniform(x0 + 0.3, max(x0 + 0.4, x1 - 1.4))
+        canvas.block(entry, top - 0.9, entry + 0.1, 0, 0.3)
+        canvas.block(entry + 0.1, 2.3, entry + 1.0, 0, 0.06)
+        for _ in range(int(rng.integers(0, 4))):  # goods in the window
+            at, light = rng.uniform(x0 + 0.3, x1 - 0.6), float(rng.uniform(0.2, 0.5))
+            canvas.block(at, float(rng.uniform(0.9, 1.5)), at + rng.uniform(0.2, 0.6), 0.5, light)
+        if rng.random() < 0.3:
+            canvas.block(x0, top - 0.7, x1, top - 1.3, float(rng.uniform(0.2, 0.6)))
+
+
+def _draw_hedge(rng: np.random.Generator, canvas: Canvas, length: float, height: float) -> None:
+    """A ragged upper edge and soft blotches."""
+    light = float(rng.uniform(0.06, 0.14))
+    steps = np.linspace(0.0, length, 25)
+    canvas.fill(
+        [(0.0, 0.0), *((float(z), height * float(rng.uniform(0.90, 1.0))) for z in steps), (length, 0.0)],
+        (1.25 * light, 0.7 * light),
+    )
+    canvas.tint(0.45 + 1.1 * smooth_noise(rng, canvas.rows, canvas.columns, (10, 48)))
+
+
+def _bars(rng: np.random.Generator, style: str, length: float, height: float) -> Canvas:
+    """Posts and rails with gaps between them, each post and each gap a whole number of texels wide."""
+    light = float(rng.uniform(0.15, 0.45)) if style == "fence" else 0.08
+    step, texels, post = (0.45, 4, 3) if style == "fence" else (0.60, 8, 1)
+    count = int(np.clip(round(length / step), 1, _TEXELS // texels))
+    columns = count * texels
+    canvas = Canvas((0.0, height, columns, 0.0), columns, 32)
+    for k in range(count):
+        canvas.block(texels * k, height, texels * k + post, 0.0, light * float(rng.uniform(0.92, 1.08)))
+    for share in (0.22, 0.9):
+        canvas.block(0.0, share * height + 0.05, columns, share * height - 0.04, 0.8 * light)
+    return canvas
+
+
+def _end_walls(width: float, height: float, depth: float, light: float) -> list[Panel]:
+    """Plain walls running back from both ends of the front, seen from outside."""
+    plain = Texture(np.full((1, 1), light, dtype=np.float32), np.ones((1, 1), dtype=np.float32))
+    down = np.array([0.0, height, 0.0])
+    return [
+        Panel(plain, np.array([-width / 2, -height, 0.0]), np.array([0.0, 0.0, -depth]), down),
+        Panel(plain, np.array([width / 2, -height, -depth]), np.array([0.0, 0.0, depth]), down),
+    ]
+
+
+def _weather(rng: np.random.Generator, canvas: Canvas, depth: float) -> None:
+    """Stains: large soft ones, and smaller ones down to a few decimetres."""
+    large = smooth_noise(rng, canvas.rows, canvas.columns, (3, 5))
+    small = smooth_noise(rng, canvas.rows, canvas.columns, (max(canvas.rows // 3, 1), canvas.columns // 3))
+    canvas.tint(1.0 - depth * (0.4 * large + 0.6 * small))
+
+
+def _upright(texture: Texture, width: float, bottom: float, top: float, both: bool = False) -> Panel:
+    origin = np.array([width / 2, -top, 0.0])
+    down = np.array([0.0, top - bottom, 0.0])
+    return Panel(texture, origin, np.array([-width, 0.0, 0.0]), down, faces="both" if both else "outward")

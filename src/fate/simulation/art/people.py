@@ -1,0 +1,229 @@
+"""Pedestrians: flat figures that always turn towards the camera and walk with swinging legs and arms.
+
+A figure has few parts, so that it stays a figure at 40 pixels: two legs that swing at the hips against each other,
+two arms that swing at the shoulders against the legs, and one piece of trunk, clothes and head. It is drawn so that
+it reads as seen from the front as well as from the side. Each style has fixed outlines, stretched to the person's
+size; drawings are for a person 1 m tall, heights from the ground up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fate.simulation.art.catalogue import Catalogue, Split
+from fate.simulation.art.drawing import Canvas, Point
+from fate.simulation.art.textures import Body, Float64, Panel, Swing, Texture
+
+PEDESTRIANS = Catalogue(
+    "pedestrian style",
+    common=("jacket", "coat", "skirt", "suit", "shirt", "child"),
+    held_out=("hooded", "backpack"),
+)
+PEDESTRIAN_STYLES: tuple[str, ...] = PEDESTRIANS.names
+
+LEG_SWING = 0.45  # rad to either side of upright
+ARM_SWING = 0.38
+_HIP = 0.50  # of the height
+_SHOULDER = 0.80
+_HALF = 0.15  # half the width of the trunk's picture, of the height
+_LEG_AT = 0.024  # hips, off the middle
+_ARM_AT = 0.095  # shoulders, off the middle
+
+
+@dataclass(frozen=True)
+class _Style:
+    """What a style wears.
+
+    Attributes:
+        heights: range of a person's size, m.
+        girth: range of how much wider than slim.
+        upper: range of the jacket's, coat's or shirt's reflectance; a person is at its dark or at its bright end.
+        lower: the same of the trousers or legs.
+        hem: how far down the coat or skirt reaches, of the height; None for trousers only.
+        hair: "short", "long" or "hood".
+        load: "none", "bag" at the hip, or "pack" on the back.
+        bare_arms: whether the arms show skin.
+    """
+
+    heights: tuple[float, float] = (1.55, 1.90)
+    girth: tuple[float, float] = (0.92, 1.15)
+    upper: tuple[float, float] = (0.05, 0.65)
+    lower: tuple[float, float] = (0.03, 0.12)
+    hem: float | None = None
+    hair: Literal["short", "long", "hood"] = "short"
+    load: Literal["none", "bag", "pack"] = "none"
+    bare_arms: bool = False
+
+
+_STYLES = {
+    "jacket": _Style(upper=(0.08, 0.65)),
+    "coat": _Style(upper=(0.04, 0.45), lower=(0.03, 0.08), hem=0.30, load="bag"),
+    "skirt": _Style(heights=(1.52, 1.78), upper=(0.10, 0.70), lower=(0.20, 0.40), hem=0.27, hair="long", load="bag"),
+    "suit": _Style(heights=(1.70, 1.95), upper=(0.03, 0.15), lower=(0.03, 0.08)),
+    "shirt": _Style(upper=(0.25, 0.80), lower=(0.06, 0.30), bare_arms=True),
+    "child": _Style(heights=(1.20, 1.45), girth=(1.0, 1.2), upper=(0.15, 0.70), lower=(0.05, 0.20)),
+    "hooded": _Style(upper=(0.05, 0.40), girth=(1.05, 1.25), hair="hood"),
+    "backpack": _Style(heights=(1.62, 1.95), upper=(0.10, 0.60), load="pack"),
+}
+
+
+@dataclass(frozen=True)
+class _Look:
+    upper: float
+    lower: float
+    skin: float
+    hair: float
+    load: float
+    shoes: float
+
+
+def choose_style(rng: np.random.Generator, split: Split) -> str:
+    """One style for a split; in validation and test a held-out one half of the time."""
+    return PEDESTRIANS.choose(rng, split)
+
+
+def make_pedestrian(rng: np.random.Generator, style: str) -> Body:
+    """A walking person; a billboard.
+
+    Args:
+        rng: decides size, build and colours.
+        style: one of :data:`PEDESTRIAN_STYLES`.
+
+    Returns:
+        A facing body whose limbs swing with the gait phase: one full turn of it is two steps.
+    """
+    wears = _STYLES[PEDESTRIANS.check(style)]
+    look = _look(rng, wears)
+    height, girth = float(rng.uniform(*wears.heights)), float(rng.uniform(*wears.girth))
+    head = 0.13 if style == "child" else 0.105
+    arms = look.skin if wears.bare_arms else 0.8 * look.upper
+    parts = [
+        _limb(_arm(arms, look.skin), _ARM_AT, _SHOULDER, 0.36, 0.075, Swing(_v(0, 0, 0), ARM_SWING, 0.0)),
+        _limb(_leg(0.7 * look.lower, look.shoes), _LEG_AT, _HIP, _HIP, 0.12, Swing(_v(0, 0, 0), LEG_SWING, np.pi)),
+        _limb(_leg(look.lower, look.shoes), -_LEG_AT, _HIP, _HIP, 0.12, Swing(_v(0, 0, 0), LEG_SWING, 0.0)),
+        _trunk(wears, look, head),
+        _limb(_arm(arms, look.skin), -_ARM_AT, _SHOULDER, 0.36, 0.075, Swing(_v(0, 0, 0), ARM_SWING, np.pi)),
+    ]
+    panels = tuple(_scaled(part, height * girth, height) for part in parts)
+    width = 2 * _HALF * height * girth
+    return Body(style, "pedestrian", panels, width, width, height, facing=True)
+
+
+def _look(rng: np.random.Generator, wears: _Style) -> _Look:
+    """Colours: one half dark or bright, so that a crowd has contrast within and between its people."""
+    low, high = wears.upper
+    middle = 0.5 * (low + high)
+    upper = float(rng.uniform(low, middle) if rng.random() < 0.5 else rng.uniform(middle, high))
+    return _Look(
+        upper=upper,
+        lower=float(rng.uniform(*wears.lower)),
+        skin=float(rng.uniform(0.14, 0.40)),
+        hair=float(rng.choice([0.02, 0.04, 0.10, 0.25, 0.45])),
+        load=float(rng.uniform(0.04, 0.12) if upper > 0.25 else rng.uniform(0.25, 0.6)),
+        shoes=float(0.5 if rng.random() < 0.25 else 0.03),
+    )
+
+
+def _trunk(wears: _Style, look: _Look, head: float) -> Panel:
+    """Clothes from the shoulders down to the hem, head and load, 48 × 96."""
+    bottom = _HIP - 0.04 if wears.hem is None else wears.hem
+    canvas = Canvas((-_HALF, 1.0, _HALF, bottom), 48, 96)
+    if wears.load == "pack":
+        canvas.fill(_rounded(0.045, 0.56, 0.15, 0.84), look.load)
+    shoulder = _SHOULDER + 0.025
+    right: list[Point] = [
+        (0.035, shoulder + 0.025),
+        (0.115, shoulder - 0.005),
+        (0.105, 0.66),
+        (0.088, 0.57),
+        (0.095, _HIP),
+    ]
+    right.append((0.075, bottom) if wears.hem is None else (0.115, bottom))
+    canvas.fill((*right, *((-x, y) for x, y in right[::-1])), (look.upper, 0.8 * look.upper))
+    if wears.hem is None:
+        canvas.rect(-0.10, _HIP + 0.02, 0.10, bottom, look.lower)
+    else:
+        canvas.rect(-0.09, 0.585, 0.09, 0.565, 0.5 * look.upper)
+    canvas.rect(-0.006, shoulder, 0.006, 0.60, 0.6 * look.upper)
+    if wears.load == "bag":
+        canvas.line(((-0.07, shoulder), (0.10, 0.55)), 0.016, look.load)
+        canvas.fill(_rounded(0.055, 0.43, 0.145, 0.55), look.load)
+    if wears.load == "pack":
+        for x in (-0.06, 0.06):
+            canvas.line(((x, shoulder), (x, 0.64)), 0.018, look.load)
+    _draw_head(canvas, wears, look, head)
+    return Panel(canvas.texture(), _v(-_HALF, -1.0, 0), _v(2 * _HALF, 0, 0), _v(0, 1.0 - bottom, 0), faces="both")
+
+
+def _draw_head(canvas: Canvas, wears: _Style, look: _Look, size: float) -> None:
+    """A neck and an oval head whose crown is at height 1."""
+    half = 0.40 * size
+    centre = 1.0 - 0.62 * size
+    canvas.rect(-0.026, centre, 0.026, _SHOULDER + 0.02, 0.8 * look.skin)
+    if wears.hair == "hood":
+        canvas.fill(_oval(0.0, 1.0 - 0.66 * size, 1.45 * half, 0.66 * size), look.upper)
+        canvas.fill(_oval(0.01, centre - 0.01, 0.8 * half, 0.42 * size), look.skin)
+        return
+    low = centre - (0.95 if wears.hair == "long" else 0.30) * size
+    canvas.fill(_rounded(-1.15 * half, max(low, 0.74), 1.15 * half, 1.0), look.hair)
+    canvas.fill(_oval(0.008, centre - 0.02 * size, half, 0.52 * size), look.skin)
+    canvas.fill(_rounded(-1.1 * half, 1.0 - 0.30 * size, 1.1 * half, 1.0), look.hair)
+
+
+def _leg(trousers: float, shoes: float) -> Texture:
+    """A leg and its shoe, 24 × 64, toes a little to the right."""
+    canvas = Canvas((-0.5, 1.0, 0.5, 0.0), 24, 64)
+    canvas.fill(((-0.42, 1.0), (0.42, 1.0), (0.36, 0.55), (0.26, 0.06), (-0.26, 0.06), (-0.32, 0.55)), trousers)
+    canvas.fill(((-0.32, 0.09), (0.28, 0.09), (0.5, 0.03), (0.5, 0.0), (-0.34, 0.0)), shoes)
+    return canvas.texture()
+
+
+def _arm(sleeve: float, skin: float) -> Texture:
+    """An arm with its hand, 16 × 48."""
+    canvas = Canvas((-0.5, 1.0, 0.5, 0.0), 16, 48)
+    canvas.fill(((-0.5, 0.94), (-0.2, 1.0), (0.2, 1.0), (0.5, 0.94), (0.34, 0.12), (-0.34, 0.12)), sleeve)
+    canvas.fill(_oval(0.0, 0.09, 0.34, 0.09), skin)
+    return canvas.texture()
+
+
+def _limb(texture: Texture, x: float, top: float, length: float, wide: float, swing: Swing) -> Panel:
+    """A panel hanging from (x, top); the pivot lies a little below its upper end, inside the body."""
+    pivot = _v(x, -(top - 0.02), 0)
+    return Panel(
+        texture,
+        _v(x - wide / 2, -top, 0),
+        _v(wide, 0, 0),
+        _v(0, length, 0),
+        faces="both",
+        swing=Swing(pivot, swing.amplitude, swing.phase),
+    )
+
+
+def _scaled(panel: Panel, across: float, up: float) -> Panel:
+    """From a person 1 m tall to one of ``up`` metres, ``across`` wide for each metre of the drawing."""
+    scale = _v(across, up, across)
+    swing = panel.swing and Swing(panel.swing.pivot * scale, panel.swing.amplitude, panel.swing.phase)
+    return Panel(
+        panel.texture, panel.origin * scale, panel.across * scale, panel.down * scale, faces=panel.faces, swing=swing
+    )
+
+
+def _oval(x: float, y: float, half_width: float, half_height: float) -> tuple[Point, ...]:
+    angles = np.linspace(0.0, 2 * np.pi, 20, endpoint=False)
+    return tuple((x + half_width * float(np.cos(a)), y + half_height * float(np.sin(a))) for a in angles)
+
+
+def _rounded(x0: float, y0: float, x1: float, y1: float) -> tuple[Point, ...]:
+    """A box with its corners taken off."""
+    cut = 0.28 * min(abs(x1 - x0), abs(y1 - y0))
+    return (
+        (x0 + cut, y0), (x1 - cut, y0), (x1, y0 + cut), (x1, y1 - cut),
+        (x1 - cut, y1), (x0 + cut, y1), (x0, y1 - cut), (x0, y0 + cut),
+    )  # fmt: skip
+
+
+def _v(x: float, y: float, z: float) -> Float64:
+    return np.array([x, y, z], dtype=np.float64)

@@ -1,0 +1,1 @@
+"""From brightness to events: the pixel model, its noise, recording on CPU and GPU."""

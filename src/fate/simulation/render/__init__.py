@@ -1,0 +1,1 @@
+"""From a scene to the brightness of each pixel, and exact boxes."""

@@ -1,0 +1,229 @@
+"""One simulated drive: light, events' source and exact boxes at any microsecond, from a seed.
+
+    scene = Scene(seed=7, profile="gen1", seconds=10)
+    scene.light(1_234_567)      # what the sensor sees, [H, W] linear light
+    scene.boxes(1_234_567)      # what there is to detect at that moment
+
+Time is cut into stretches of ``STRETCH_US``. Within a stretch the surfaces, their order and their knots are fixed;
+light, boxes and events all come from the same surfaces, so they agree with each other to the microsecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.errors import FateError
+from fate.events.events import Sensor
+from fate.simulation.art.catalogue import Split
+from fate.simulation.art.plan import make_plan
+from fate.simulation.art.surfaces import KNOT_US, Pinhole, Surfaces
+from fate.simulation.art.world import make_world
+from fate.simulation.camera.pixel import CameraModel, camera_preset
+from fate.simulation.render.shading import render
+from fate.simulation.render.stage import Stage
+from fate.simulation.render.truth import Outlines, look_at_times, owners_of_pixels
+from fate.simulation.writing.request import check_number, check_seconds, check_switch
+
+#: Surfaces are posed and sorted anew after this many µs.
+STRETCH_US = 100_000
+#: An object of which less than this share can be seen has no box.
+MIN_VISIBLE = 0.30
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A kind of recording: sensor, lens and labels of one of the public datasets."""
+
+    name: str
+    field_of_view: float  #: degrees, across the picture
+    classes: tuple[str, ...]
+    min_diagonal: float  #: pixels; smaller objects have no box, as the dataset's evaluation leaves them out
+    label_hz: tuple[int, ...]  #: rates at which the public dataset is labelled; one is drawn for each recording
+
+    @property
+    def sensor(self) -> Sensor:
+        """(height, width) in pixels."""
+        return camera_preset(self.name).sensor
+
+
+PROFILES = {
+    "gen1": Profile("gen1", 60.0, ("car", "pedestrian"), 30.0, (1, 2, 4)),
+    "1mpx": Profile("1mpx", 60.0, ("pedestrian", "two wheeler", "car"), 60.0, (60,)),
+}
+
+
+class Boxes(NamedTuple):
+    """The objects seen at one moment; N rows."""
+
+    boxes: NDArray[np.float32]  #: [N, 4] x1, y1, x2, y2 in pixels: the visible extent
+    class_id: NDArray[np.int32]  #: [N] into the profile's classes
+    track_id: NDArray[np.int64]  #: [N] the same object has the same number throughout a recording
+    visible: NDArray[np.float32]  #: [N] share of the object that is seen
+
+
+class BoxesAt(NamedTuple):
+    """The objects seen at T moments, one behind the other."""
+
+    t_us: NDArray[np.int64]  #: [T]
+    first: NDArray[np.int64]  #: [T + 1] where a moment's rows begin
+    boxes: Boxes
+
+    @staticmethod
+    def nothing() -> BoxesAt:
+        """No moment at all."""
+        none = np.zeros(0, np.int64)
+        return BoxesAt(none, np.zeros(1, np.int64), Boxes(np.zeros((0, 4), np.float32), none.astype(np.int32), none,
+                                                          np.zeros(0, np.float32)))  # fmt: skip
+
+    def by_moment(self) -> list[tuple[int, Boxes]]:
+        """Each moment and what is seen then."""
+        ends = self.first.tolist()
+        return [
+            (t_us, Boxes._make(column[a:b] for column in self.boxes))
+            for t_us, (a, b) in zip(self.t_us.tolist(), pairwise(ends), strict=True)
+        ]
+
+
+class Scene:
+    """A drive through a street that its seed draws; the same seed and arguments give the same scene.
+
+    With ``at_rest`` the camera stands behind a kerb, as high as a lamp post may be, and others pass.
+    """
+
+    def __init__(
+        self, seed: int, profile: str = "gen1", split: Split = "train", seconds: float = 10.0, at_rest: bool = False
+    ) -> None:
+        if profile not in PROFILES:
+            raise FateError(f"there is no profile {profile!r}; give one of {', '.join(PROFILES)}")
+        if split not in get_args(Split):
+            raise FateError(f"there is no split {split!r}; give one of {', '.join(get_args(Split))}")
+        check_number("the seed", seed, 0)
+        check_switch("at_rest", at_rest)
+        seconds = check_seconds(seconds)
+        seed = int(seed)
+        self.seed, self.profile, self.split = seed, PROFILES[profile], split
+        self.classes, self.sensor = self.profile.classes, self.profile.sensor
+        self.duration_us = max(round(seconds * 1e6), 1)
+        self.seconds, self.at_rest = seconds, bool(at_rest)
+        rng = np.random.default_rng([seed, 0xCA3E5A])
+        self.camera = draw_camera(rng, profile)
+        self.label_hz = int(rng.choice(self.profile.label_hz))
+        self._horizon, self._height = rng.uniform(0.46, 0.56), rng.uniform(1.2, 1.4)
+        if at_rest:
+            self._height = rng.uniform(1.3, 5.0)
+        self.surfaces = lru_cache(maxsize=4)(self._surfaces)
+
+    def __reduce__(self) -> tuple[type[Scene], tuple[int, str, Split, float, bool]]:
+        """Another process draws the same scene from the same arguments."""
+        return Scene, (self.seed, self.profile.name, self.split, self.seconds, self.at_rest)
+
+    @cached_property
+    def _world(self) -> tuple[Stage, Outlines, NDArray[np.int32]]:
+        """The street, drawn when it is first looked at: the stage, textures' outlines, and the class of each object."""
+        two_wheelers = "two wheeler" in self.classes
+        ego, cast, lighting = make_world(self.seed, self.split, self.seconds, two_wheelers, self.at_rest)
+        height, width = self.sensor
+        focal = 0.5 * width / np.tan(np.deg2rad(self.profile.field_of_view / 2))
+        pinhole = Pinhole(height, width, float(focal), width / 2, height * self._horizon)
+        stage = Stage(pinhole, ego, cast.actors, lighting, self._height)
+        names = [body.kind.replace("-", " ") for body in cast.objects]
+        class_of = np.array([self.classes.index(name) for name in names], np.int32)
+        labelled = {id(panel.texture) for body in cast.objects for panel in body.panels}
+        outlines = Outlines.build([texture if id(texture) in labelled else None for texture in stage.textures])
+        return stage, outlines, class_of
+
+    @property
+    def stage(self) -> Stage:
+        """The actors, the camera's path and the light."""
+        return self._world[0]
+
+    @property
+    def num_stretches(self) -> int:
+        """How many stretches of ``STRETCH_US`` the drive takes; the last one may be shorter."""
+        return -(-self.duration_us // STRETCH_US)
+
+    def _surfaces(self, stretch: int) -> Surfaces:
+        """What can be seen in one stretch (kept for the next call)."""
+        return self.stage.surfaces(stretch * STRETCH_US, STRETCH_US // KNOT_US + 1)
+
+    def _at(self, t_us: int) -> tuple[Surfaces, float]:
+        if not 0 <= t_us <= self.duration_us:
+            raise FateError(f"the scene was asked for {t_us} µs; it lasts from 0 to {self.duration_us} µs")
+        stretch = min(int(t_us) // STRETCH_US, self.num_stretches - 1)
+        return self.surfaces(stretch), float(t_us - stretch * STRETCH_US)
+
+    def times_in(self, stretch: int, times_us: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of some times that fall into a stretch; the last one holds the end of the drive too."""
+        start_us = stretch * STRETCH_US
+        last = stretch == self.num_stretches - 1
+        end_us = self.duration_us + 1 if last else start_us + STRETCH_US
+        return times_us[(times_us >= start_us) & (times_us < end_us)]
+
+    def light(self, t_us: int) -> NDArray[np.float32]:
+        """Linear light on the sensor at a time, [H, W]; 1 is a white wall in full sun."""
+        surfaces, since = self._at(t_us)
+        image = np.empty(self.sensor, np.float32)
+        render(surfaces, self.stage.atlas, make_plan(surfaces, self.stage.atlas, *self.sensor), since, image)
+        return image
+
+    def owners(self, t_us: int) -> NDArray[np.int32]:
+        """The track id of the object each pixel shows, [H, W]; -1 where it shows none."""
+        surfaces, since = self._at(t_us)
+        image = np.empty(self.sensor, np.int32)
+        owners_of_pixels(surfaces, self.stage.atlas, since, image)
+        return image
+
+    def boxes(self, t_us: int) -> Boxes:
+        """What can be detected at a time: objects seen to 30 % or more and not too small."""
+        return self.boxes_at(np.array([t_us])).boxes
+
+    def boxes_at(self, times_us: NDArray[np.int64]) -> BoxesAt:
+        """The same at several times [T] of one stretch, in one go."""
+        if not len(times_us):
+            return BoxesAt.nothing()
+        surfaces, since = self._at(int(times_us[0]))
+        owners = np.unique(surfaces.owner[surfaces.owner >= 0])
+        boxes, visible = np.zeros((len(times_us), len(owners), 4)), np.zeros((len(times_us), len(owners)))
+        look_at_times(
+            surfaces,
+            self.stage.atlas,
+            self._world[1],
+            (since + (times_us - times_us[0])).astype(np.float64),
+            *self.sensor,
+            MIN_VISIBLE,
+            self.profile.min_diagonal,
+            owners,
+            boxes,
+            visible,
+        )
+        diagonal = np.hypot(boxes[..., 2] - boxes[..., 0], boxes[..., 3] - boxes[..., 1])
+        keep = (visible >= MIN_VISIBLE) & (diagonal >= self.profile.min_diagonal)
+        seen = owners[np.nonzero(keep)[1]]
+        return BoxesAt(
+            times_us,
+            np.concatenate([[0], np.cumsum(keep.sum(1))]),
+            Boxes(
+                boxes[keep].astype(np.float32),
+                self._world[2][seen],
+                seen.astype(np.int64),
+                visible[keep].astype(np.float32),
+            ),
+        )
+
+
+def draw_camera(rng: np.random.Generator, profile: str) -> CameraModel:
+    """A sensor of the profile, as it is tuned in one recording: thresholds, jitter, and bursts in every fifth."""
+    preset = camera_preset(profile)
+    return replace(
+        preset,
+        threshold_on=preset.threshold_on * rng.uniform(0.85, 1.15),
+        threshold_off=preset.threshold_off * rng.uniform(0.88, 1.0),
+        jitter_us=preset.jitter_us * rng.uniform(0.5, 1.5),
+        bursts=profile == "gen1" and bool(rng.random() < 0.2),
+    )

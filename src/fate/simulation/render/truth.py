@@ -1,0 +1,210 @@
+"""Exact boxes: what of each object is seen at one moment, and how much of it is hidden.
+
+A pixel belongs to the nearest surface that is solid at its centre (coverage of at least one half). An object's box is
+the extent of its own pixels: where its outline is free, the outline's own position is taken, to a fraction of a pixel;
+where something hides it, the edge of what is left. The visible share is pixels seen over pixels it would have alone,
+what lies outside the picture counted as hidden.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.compiled import compiled, inlined
+from fate.simulation.art.surfaces import Atlas, Surfaces
+from fate.simulation.art.textures import Texture, outline
+from fate.simulation.render.shading import TINY, ZERO, maps_at, places_of
+
+#: Half of full coverage, in the units of the summed-area tables.
+HALF = 32768
+#: The visible share of a large object is counted on a grid of about this many points along a side.
+SAMPLES = 16
+
+
+class Outlines(NamedTuple):
+    """The convex outline of each texture's solid part, one behind the other."""
+
+    first: NDArray[np.int64]  #: [textures + 1]
+    points: NDArray[np.float64]  #: [points, 2] texture coordinates (u, v)
+
+    @staticmethod
+    def build(textures: Sequence[Texture | None]) -> Outlines:
+        """Outlines of ``textures``, in their order; None where no outline is asked for."""
+        nothing = np.zeros((0, 2))
+        points = [nothing if texture is None else outline(texture).astype(np.float64) for texture in textures]
+        first = np.concatenate([[0], np.cumsum([len(part) for part in points])]).astype(np.int64)
+        return Outlines(first, np.concatenate([*points, np.zeros((0, 2))]))
+
+
+@inlined
+def solid(maps: NDArray[np.float32], places: NDArray[np.int64], table: NDArray[np.int32], i: int,
+          x: np.float32, y: np.float32) -> bool:  # fmt: skip
+    """Whether surface i hides what is behind it at the image point (x, y); ``table`` is the atlas's alpha."""
+    hides = False
+    w = maps[i, 6] * x + maps[i, 7] * y + maps[i, 8]
+    u = maps[i, 0] * x + maps[i, 1] * y + maps[i, 2]
+    v = maps[i, 3] * x + maps[i, 4] * y + maps[i, 5]
+    if w > TINY and u >= ZERO and u < w and v >= ZERO and v < w:
+        stride = places[i, 1] + 1
+        column = min(int(u / w * np.float32(places[i, 1])), places[i, 1] - 1)
+        row = min(int(v / w * np.float32(places[i, 2])), places[i, 2] - 1)
+        place = places[i, 0] + row * stride + column
+        hides = table[place + stride + 1] - table[place + stride] - table[place + 1] + table[place] >= HALF
+    return hides
+
+
+@compiled
+def extent(maps: NDArray[np.float32], i: int, points: NDArray[np.float64], box: NDArray[np.float64]) -> bool:
+    """Grow ``box`` (x1, y1, x2, y2) by outline points of surface i; False if some lie behind the camera."""
+    a, b, c = float(maps[i, 0]), float(maps[i, 1]), float(maps[i, 2])
+    d, e, f = float(maps[i, 3]), float(maps[i, 4]), float(maps[i, 5])
+    g, h, k = float(maps[i, 6]), float(maps[i, 7]), float(maps[i, 8])
+    ca, cd, cg = e * k - f * h, f * g - d * k, d * h - e * g
+    determinant = a * ca + b * cd + c * cg
+    if determinant == 0.0:
+        return True
+    for n in range(len(points)):
+        u, v = points[n, 0], points[n, 1]
+        x = (ca * u + (c * h - b * k) * v + (b * f - c * e)) / determinant
+        y = (cd * u + (a * k - c * g) * v + (c * d - a * f)) / determinant
+        s = (cg * u + (b * g - a * h) * v + (a * e - b * d)) / determinant
+        if s <= 1e-9:
+            return False
+        box[0], box[1] = min(box[0], x / s), min(box[1], y / s)
+        box[2], box[3] = max(box[2], x / s), max(box[3], y / s)
+    return True
+
+
+@compiled
+def seen_at(maps: NDArray[np.float32], places: NDArray[np.int64], table: NDArray[np.int32], own: NDArray[np.int32],
+            before: NDArray[np.int32], x1: int, y1: int, x2: int, y2: int, stride: int) -> tuple[int, int]:  # fmt: skip
+    """Of every ``stride``-th pixel in columns [x1, x2) and rows [y1, y2), how many an object would cover, and does.
+
+    ``own`` are its surfaces, ``before`` those in front of it.
+    """
+    alone, seen = 0, 0
+    for row in range(y1, y2, stride):
+        for column in range(x1, x2, stride):
+            x, y = np.float32(column + 0.5), np.float32(row + 0.5)
+            mine = False
+            for i in range(len(own)):
+                if solid(maps, places, table, own[i], x, y):
+                    mine = True
+                    break
+            if mine:
+                alone += 1
+                hidden = False
+                for i in range(len(before)):
+                    if solid(maps, places, table, before[i], x, y):
+                        hidden = True
+                        break
+                if not hidden:
+                    seen += 1
+    return alone, seen
+
+
+@compiled
+def mask_extent(maps: NDArray[np.float32], places: NDArray[np.int64], table: NDArray[np.int32],
+                own: NDArray[np.int32], before: NDArray[np.int32], x1: int, y1: int, x2: int, y2: int,
+                ) -> tuple[int, int, int, int]:  # fmt: skip
+    """Columns [x1, x2) and rows [y1, y2) in which an object is seen: each border moves in until it meets a pixel."""
+    while x1 < x2 and seen_at(maps, places, table, own, before, x1, y1, x1 + 1, y2, 1)[1] == 0:
+        x1 += 1
+    while x1 < x2 and seen_at(maps, places, table, own, before, x2 - 1, y1, x2, y2, 1)[1] == 0:
+        x2 -= 1
+    while y1 < y2 and seen_at(maps, places, table, own, before, x1, y1, x2, y1 + 1, 1)[1] == 0:
+        y1 += 1
+    while y1 < y2 and seen_at(maps, places, table, own, before, x1, y2 - 1, x2, y2, 1)[1] == 0:
+        y2 -= 1
+    return x1, y1, x2, y2
+
+
+@compiled
+def look(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, t_us: float, height: int, width: int, min_share: float,
+         min_diagonal: float, owners: NDArray[np.int32], boxes: NDArray[np.float64],
+         shares: NDArray[np.float64]) -> None:  # fmt: skip
+    """The visible box [N, 4] and the visible share [N] of each owner, ``t_us`` after the stretch's start.
+
+    Owners seen to less than ``min_share``, or smaller than ``min_diagonal`` pixels, keep an empty box.
+    """
+    count = surfaces.maps.shape[1]
+    ids = np.arange(count).astype(np.int32)
+    maps = np.empty((count, 11), np.float32)
+    maps_at(surfaces, ids, t_us, maps)
+    places, table = places_of(surfaces, atlas, ids), atlas.alpha
+    own_ids, before_ids = np.empty(count, np.int32), np.empty(count, np.int32)
+    whole = np.empty(4)
+    for n in range(len(owners)):
+        boxes[n] = 0.0
+        shares[n] = 0.0
+        owned, free = 0, True
+        whole[0], whole[1], whole[2], whole[3] = 1e9, 1e9, -1e9, -1e9
+        for k in range(count):
+            if surfaces.owner[k] == owners[n]:
+                own_ids[owned] = k
+                owned += 1
+                texture = surfaces.texture[k]
+                free &= extent(maps, k, outlines.points[outlines.first[texture] : outlines.first[texture + 1]], whole)
+        if not owned:
+            continue
+        if not free:  # part of it is beside or behind the camera: next to nothing of it is in the picture
+            continue
+        if math.hypot(whole[2] - whole[0], whole[3] - whole[1]) < min_diagonal:
+            continue
+        left, top = max(int(np.floor(whole[0])), 0), max(int(np.floor(whole[1])), 0)
+        right, bottom = min(int(np.ceil(whole[2])), width), min(int(np.ceil(whole[3])), height)
+        hiding = 0
+        for k in range(own_ids[0]):
+            beside = surfaces.bounds[k, 0] < right and surfaces.bounds[k, 2] > left
+            if beside and surfaces.bounds[k, 1] < bottom and surfaces.bounds[k, 3] > top:
+                before_ids[hiding] = k
+                hiding += 1
+        own, before = own_ids[:owned], before_ids[:hiding]
+        stride = max(1, int(math.sqrt(max(right - left, 0) * max(bottom - top, 0))) // SAMPLES)
+        alone, seen = seen_at(maps, places, table, own, before, left, top, right, bottom, stride)
+        if not seen:
+            continue
+        area = max((whole[2] - whole[0]) * (whole[3] - whole[1]), 1e-9)
+        inside = (min(whole[2], width) - max(whole[0], 0.0)) * (min(whole[3], height) - max(whole[1], 0.0)) / area
+        shares[n] = seen / alone * inside
+        if shares[n] < min_share:
+            continue
+        x1, y1, x2, y2 = mask_extent(maps, places, table, own, before, left, top, right, bottom)
+        boxes[n, 0] = max(whole[0], 0.0) if abs(max(whole[0], 0.0) - x1) <= 1 else x1
+        boxes[n, 1] = max(whole[1], 0.0) if abs(max(whole[1], 0.0) - y1) <= 1 else y1
+        boxes[n, 2] = min(whole[2], width) if abs(min(whole[2], width) - x2) <= 1 else x2
+        boxes[n, 3] = min(whole[3], height) if abs(min(whole[3], height) - y2) <= 1 else y2
+
+
+@compiled
+def look_at_times(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, times_us: NDArray[np.float64], height: int,
+                  width: int, min_share: float, min_diagonal: float, owners: NDArray[np.int32],
+                  boxes: NDArray[np.float64], shares: NDArray[np.float64]) -> None:  # fmt: skip
+    """``look`` at T times of one stretch: boxes [T, N, 4], shares [T, N]."""
+    for n in range(len(times_us)):
+        look(
+            surfaces, atlas, outlines, times_us[n], height, width, min_share, min_diagonal, owners, boxes[n], shares[n]
+        )
+
+
+@compiled
+def owners_of_pixels(surfaces: Surfaces, atlas: Atlas, t_us: float, image: NDArray[np.int32]) -> None:
+    """The object each pixel shows [H, W], -1 where none, ``t_us`` after the stretch's start, into ``image``."""
+    count = surfaces.maps.shape[1]
+    ids = np.arange(count).astype(np.int32)
+    maps = np.empty((count, 11), np.float32)
+    maps_at(surfaces, ids, t_us, maps)
+    places, table = places_of(surfaces, atlas, ids), atlas.alpha
+    height, width = image.shape
+    for row in range(height):
+        for column in range(width):
+            image[row, column] = -1
+            for k in range(count):
+                if solid(maps, places, table, k, np.float32(column + 0.5), np.float32(row + 0.5)):
+                    image[row, column] = surfaces.owner[k]
+                    break

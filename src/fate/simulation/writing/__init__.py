@@ -1,0 +1,1 @@
+"""Simulated datasets on disk: requests, recordings, manifest, previews."""

@@ -1,0 +1,300 @@
+"""Simulated datasets: labelled recordings in the layout of the public ones, as many as wanted, from a seed.
+
+    manifest = simulate("drives", recordings=12, seconds=10, profile="gen1", seed=0)
+
+A dataset is a folder of ``train|val|test/<name>_td.dat`` with ``<name>_bbox.npy`` and ``<name>_truth.npz`` beside it, a
+``preview.mp4`` in each split, and ``manifest.json``. A run that was stopped, by whatever, goes on when it is started
+again: what the manifest lists is kept, anything else is made anew, and on a CPU the bytes come out the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fate.errors import FateError, warn
+from fate.processes import lock_file, open_folder_lock
+from fate.simulation.art.catalogue import SPLITS
+from fate.simulation.writing.manifest import FILE_NAME, Manifest, load_manifest
+from fate.simulation.writing.preview import make_preview, shown_in
+from fate.simulation.writing.recording_files import RecordingFiles, Setting, clear_leftovers
+from fate.simulation.writing.request import (
+    SHARES,
+    Job,
+    Request,
+    check_machine,
+    check_place,
+    check_room,
+    check_switch,
+)
+
+if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments should not wait for it
+    from fate.simulation.camera.recorder import Piece
+    from fate.simulation.render.scene import Scene
+
+WAITING_PIECES = 8  # simulated and not yet written; a piece of 1mpx takes 20 MB
+
+Progress = Callable[[float, float], None]
+
+
+def simulate(
+    folder: str | os.PathLike[str],
+    recordings: int = 12,
+    seconds: float = 10.0,
+    profile: str = "gen1",
+    seed: int = 0,
+    *,
+    device: str = "cpu",
+    threads: int | None = None,
+    preview: bool = True,
+    shares: tuple[float, float, float] = SHARES,
+    at_rest: float = 0.0,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Make a dataset, or go on with one that the same arguments have begun.
+
+    Args:
+        folder: a new or empty folder, or one with such a dataset. Its manifest is rewritten after each recording.
+        recordings: how many in all splits together; a larger number than before adds recordings.
+        seconds: length of each, up to 3600. Labels of ``gen1`` come at 1, 2 or 4 Hz: give 1 or more.
+        profile: ``"gen1"`` (304 × 240, cars and pedestrians) or ``"1mpx"`` (1280 × 720, two-wheelers too).
+        seed: of the dataset; the same seed gives the same bytes on CPUs.
+        device: ``"cpu"``, or ``"cuda"`` to simulate many recordings side by side.
+        threads: CPU threads; all cores by default. The bytes do not depend on it.
+        preview: whether each split gets a video of up to ten seconds.
+        shares: of the recordings for train, val and test; from three recordings on, each with a share has one.
+        at_rest: share of the recordings whose camera stands beside the street instead of driving; 0 to 1.
+        progress: called with the simulated seconds that are done and wanted.
+
+    Returns:
+        The manifest of the finished dataset.
+    """
+    request = Request(profile, seed, seconds, recordings, shares, at_rest)
+    check_switch("preview", preview)
+    check_machine(device, threads)
+    home = check_place(folder)
+    check_room(home, request, request.recordings - len(_begun(home, request).recordings))
+    _make_folder(home)
+    with _claimed(home):
+        manifest = _begun(home, request)
+        clear_leftovers(home, manifest)
+        manifest.save(home)  # first of all: a run that stops early has to be recognised
+        for split in sorted({job.split for job in request.jobs()}):
+            _make_folder(home / split)
+        work = _Work(home, manifest, device, preview, progress)
+        work.run(threads)
+        return work.manifest
+
+
+class _Work:
+    """One run: takes the pieces of all recordings, and keeps the manifest up to date."""
+
+    def __init__(self, home: Path, manifest: Manifest, device: str, preview: bool, progress: Progress | None) -> None:
+        self.home, self.manifest, self.device = home, manifest, device
+        self.preview, self.progress = preview, progress
+        self.all_jobs = manifest.request.jobs()
+        finished = {entry.index for entry in manifest.recordings}
+        self.jobs = [job for job in self.all_jobs if job.index not in finished]
+        self.settings: dict[int, Setting] = {}
+        self._open: dict[int, RecordingFiles] = {}
+        self._done_us = dict.fromkeys(finished, manifest.request.duration_us)
+        self._without_preview: set[str] = set()
+        self._failed = False
+
+    def run(self, threads: int | None) -> None:
+        """Make what is missing. Pieces are written by a thread of their own while the next ones are simulated."""
+        self._report()
+        waiting: deque[Future[None]] = deque()
+        try:
+            with ThreadPoolExecutor(1, "dataset-writer") as writer:
+                request, jobs = self.manifest.request, self.jobs
+                with closing(pieces_of(jobs, request, self.device, threads, self._see)) as pieces:
+                    for piece in pieces if jobs else ():
+                        waiting.append(writer.submit(self.take, piece))
+                        while len(waiting) > WAITING_PIECES or (waiting and waiting[0].done()):
+                            waiting.popleft().result()
+                while waiting:
+                    waiting.popleft().result()
+            self._make_previews()
+        except (FateError, OSError) as error:
+            done, wanted = len(self.manifest.recordings), len(self.all_jobs)
+            text = (
+                error if isinstance(error, FateError) else f"{error.filename or self.home}: {error.strerror or error}"
+            )
+            raise FateError(
+                f"{text}; {done} of {wanted} recordings are finished and kept, and the same command goes on from there"
+            ) from error
+        finally:
+            self._failed = True
+            for files in self._open.values():
+                with suppress(OSError):  # the next run removes what cannot be removed now
+                    files.discard()
+
+    def _see(self, job: Job, scene: Scene) -> Setting:
+        """Called when a scene is there, before its first piece."""
+        self.settings[job.index] = setting = Setting.of(scene)
+        return setting
+
+    def take(self, piece: Piece) -> None:
+        """Write a piece; ``piece.recording`` is its place in ``jobs``. After a failure, pieces are ignored."""
+        if self._failed:
+            return
+        try:
+            job = self.jobs[piece.recording]
+            if job.index not in self._open:
+                self._open[job.index] = RecordingFiles(self.home, job, self.settings.pop(job.index))
+            self._open[job.index].take(piece.events, piece.boxes)
+            if piece.last:
+                self._finish(job)
+            elif piece.boxes:
+                self._done_us[job.index] = piece.boxes[-1][0]
+            self._report()
+        except BaseException:
+            self._failed = True
+            raise
+
+    def _finish(self, job: Job) -> None:
+        files = self._open[job.index]
+        manifest = self.manifest
+        if not manifest.classes:
+            preset = _preset(manifest.request.profile)
+            sensor = (files.setting.sensor.height, files.setting.sensor.width)
+            manifest = replace(manifest, classes=files.setting.classes, sensor=sensor, camera=preset)
+        manifest = manifest.with_recording(files.finish(self.device, manifest.camera))
+        manifest.save(self.home)
+        self.manifest = manifest
+        del self._open[job.index]
+        self._done_us[job.index] = manifest.request.duration_us
+        self._make_previews()
+
+    def _make_previews(self) -> None:
+        """Those whose recordings are finished. A video is not worth a lost run: failing to make one is a warning."""
+        entries = {entry.name: entry for entry in self.manifest.recordings}
+        for split in SPLITS if self.preview else ():
+            shown = shown_in(split, self.all_jobs, self.manifest.request)
+            known = self.manifest.previews.get(split)
+            made = known is not None and known.of == shown
+            if not shown or made or split in self._without_preview or not entries.keys() >= set(shown):
+                continue
+            try:
+                preview = make_preview(self.home, split, [entries[name] for name in shown])
+            except FateError as error:
+                self._without_preview.add(split)
+                warn(f"{split} has no preview: {error}")
+                continue
+            manifest = self.manifest.with_preview(split, preview)
+            manifest.save(self.home)
+            self.manifest = manifest
+
+    def _report(self) -> None:
+        if self.progress is not None:
+            total = self.manifest.request.duration_us * len(self.all_jobs)
+            self.progress(sum(self._done_us.values()) / 1e6, total / 1e6)
+
+
+def pieces_of(
+    jobs: Sequence[Job],
+    request: Request,
+    device: str,
+    threads: int | None,
+    see: Callable[[Job, Scene], Setting],
+) -> Generator[Piece, None, None]:
+    """The recordings of ``jobs``, simulated; ``see`` is called with every scene once it is made."""
+    from fate.simulation.camera.recording import record_many  # noqa: PLC0415  (loads torch)
+    from fate.simulation.render.scene import Scene  # noqa: PLC0415
+
+    def maker(job: Job) -> Callable[[], Scene]:
+        def make() -> Scene:
+            scene = Scene(job.seed, request.profile, job.split, request.seconds, job.at_rest)
+            see(job, scene)
+            return scene
+
+        return make
+
+    yield from record_many([maker(job) for job in jobs], lambda scene: Setting.of(scene).times_us, device, threads)
+
+
+def _preset(profile: str) -> dict[str, Any]:
+    from fate.simulation.camera.pixel import camera_preset  # noqa: PLC0415  (loads torch)
+
+    camera = asdict(camera_preset(profile))
+    camera.pop("sensor")
+    return camera
+
+
+def _begun(home: Path, request: Request) -> Manifest:
+    """What the folder already holds of the dataset; refused if it is another one, or none of ours."""
+    known = load_manifest(home)
+    if known is None:
+        try:
+            files = [path.name for path in home.iterdir() if not _ignored(path)] if home.is_dir() else []
+        except OSError as error:
+            raise FateError(f"{home}: cannot be looked into ({error.strerror}); give another folder") from None
+        if files:
+            raise FateError(
+                f"{home}: holds {files[0]!r} and no {FILE_NAME} of a simulated dataset; give a new or empty folder"
+            )
+        return Manifest(request)
+    for name in ("profile", "seed", "seconds", "shares", "at_rest"):
+        there, asked = getattr(known.request, name), getattr(request, name)
+        if there != asked:
+            raise FateError(
+                f"{home}: holds a dataset with {name} {_plain(there)}, and {name} {_plain(asked)} was asked for; give"
+                f" {_plain(there)} to go on with it, or another folder"
+            )
+    manifest = replace(known, request=request).still_there(home)
+    beyond = [entry for entry in manifest.recordings if entry.index >= request.recordings]
+    if beyond:
+        raise FateError(
+            f"{home}: holds recordings up to number {beyond[-1].index + 1}, and {request.recordings} were asked for;"
+            f" finished ones are never removed: ask for {beyond[-1].index + 1} or more, or give another folder"
+        )
+    return manifest
+
+
+def _ignored(path: Path) -> bool:
+    """Hidden files, and what a fresh disk holds: a folder with nothing else is empty."""
+    return path.name.startswith(".") or path.name == "lost+found"
+
+
+def _plain(value: Any) -> str:
+    return "/".join(f"{share:g}" for share in value) if isinstance(value, tuple) else f"{value}"
+
+
+def _make_folder(place: Path) -> None:
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        there = next(each for each in place.absolute().parents if each.is_dir())
+        raise FateError(
+            f"{place}: no folder can be made in {there} ({error.strerror}); give a folder on a disk that can be written"
+        ) from None
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise FateError(f"{place}: cannot be written; change its permissions or give another folder")
+
+
+@contextmanager
+def _claimed(home: Path) -> Iterator[None]:
+    """Let only one process write a dataset: two would remove each other's drafts."""
+    try:
+        handle = open_folder_lock(home)
+    except OSError as error:
+        raise FateError(f"{home}: cannot be opened ({error.strerror}); give another folder") from None
+    try:
+        try:
+            lock_file(handle)
+        except BlockingIOError:
+            raise FateError(
+                f"{home}: another run is writing this dataset; wait for it, or give another folder"
+            ) from None
+        except OSError as error:
+            warn(f"{home}: this disk cannot be claimed for one run ({error.strerror}); start no second one on it")
+        yield
+    finally:
+        os.close(handle)  # ends the claim

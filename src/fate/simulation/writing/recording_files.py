@@ -1,0 +1,216 @@
+"""The files of one simulated recording, written as it goes on, in the layout of the public datasets.
+
+``<name>_td.dat`` holds the events, ``<name>_bbox.npy`` the boxes at the rate of the public labels, and
+``<name>_truth.npz`` the boxes every 5 ms, with the visible share of each (``visible``) beside the columns of every
+label file.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.boxes import label_npz
+from fate.boxes.label_files import write_labels
+from fate.boxes.labels import Labels
+from fate.errors import FateError
+from fate.events.events import Events, Sensor
+from fate.formats.saving import open_writer
+from fate.simulation.art.catalogue import SPLITS
+from fate.simulation.writing.manifest import FileEntry, Manifest, RecordingEntry
+from fate.simulation.writing.request import Job
+from fate.version import __version__
+from fate.whole_files import write_whole
+
+if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments should not wait for it
+    from fate.simulation.render.scene import Boxes, Scene
+
+TRUTH_US = 5000  # 200 Hz
+
+ENDINGS = {"events": "_td.dat", "labels": "_bbox.npy", "times": "_bbox_times.npy", "truth": "_truth.npz"}
+
+#: Parameters of the camera that a manifest gives for every recording; others where they differ from the preset.
+TOLD_ALWAYS = ("threshold_on", "threshold_off", "bursts")
+
+_OURS = re.compile(r"sim_\w+_\d{6,}(_td\.dat|_bbox\.npy|_bbox_times\.npy|_truth\.npz)|preview\.mp4|manifest\.json")
+_DRAFT = re.compile(r"\.(?P<name>.+?\.(dat|npy|npz|mp4|json))\..*(part|tmp)")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the files need to know of a scene; the scene itself is large and is not kept."""
+
+    sensor: Sensor
+    classes: tuple[str, ...]
+    duration_us: int
+    label_hz: int
+    camera: dict[str, Any]  #: all parameters
+
+    @classmethod
+    def of(cls, scene: Scene) -> Setting:
+        """Taken from a scene."""
+        camera = asdict(scene.camera)
+        camera.pop("sensor")  # has its own place
+        return cls(scene.sensor, scene.classes, scene.duration_us, scene.label_hz, camera)
+
+    @property
+    def label_us(self) -> NDArray[np.int64]:
+        """Times of the label file, k / label_hz from k = 1 up: public files have none at 0."""
+        counts = np.arange(1, self.duration_us * self.label_hz // 1_000_000 + 2)
+        times = np.rint(counts * 1e6 / self.label_hz).astype(np.int64)
+        return times[times <= self.duration_us]
+
+    @property
+    def truth_us(self) -> NDArray[np.int64]:
+        """Times of the exact boxes, every 5 ms from 5 ms up."""
+        return np.arange(TRUTH_US, self.duration_us + 1, TRUTH_US, dtype=np.int64)
+
+    @property
+    def times_us(self) -> NDArray[np.int64]:
+        """All times at which boxes are wanted, sorted."""
+        return np.union1d(self.label_us, self.truth_us)
+
+
+@dataclass
+class _Table:
+    """Boxes at some times, collected piece by piece as arrays."""
+
+    labelled_us: NDArray[np.int64]
+    parts: list[tuple[NDArray[np.int64], Boxes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._wanted = frozenset(self.labelled_us.tolist())
+
+    def add(self, seen: list[tuple[int, Boxes]]) -> None:
+        """The boxes of those times that belong here."""
+        mine = [(time, boxes) for time, boxes in seen if time in self._wanted and len(boxes.boxes)]
+        if mine:
+            times = np.repeat(np.array([time for time, _ in mine], np.int64), [len(boxes.boxes) for _, boxes in mine])
+            # one array a piece instead of one a time: an hour at 200 Hz is 720 000 times
+            columns = (np.concatenate(column) for column in zip(*(boxes for _, boxes in mine), strict=True))
+            self.parts.append((times, type(mine[0][1])(*columns)))
+
+    def labels(self, setting: Setting) -> tuple[Labels, NDArray[np.float32]]:
+        """The table and the visible share of each of its N rows."""
+        known: dict[str, Any] = {"classes": setting.classes, "sensor": tuple(setting.sensor)}
+        if not self.parts:
+            return Labels.empty(self.labelled_us, **known), np.zeros(0, np.float32)
+        times = np.concatenate([times for times, _ in self.parts])
+        boxes, class_id, track_id, visible = (
+            np.concatenate(column) for column in zip(*(boxes for _, boxes in self.parts), strict=True)
+        )
+        x1, y1, x2, y2 = boxes.T
+        rows = Labels(times, x1, y1, x2, y2, class_id, track_id, labelled_us=self.labelled_us, **known)
+        return rows, visible.astype(np.float32)
+
+
+class RecordingFiles:
+    """The files of one recording while it is being made; they count once the manifest lists them."""
+
+    def __init__(self, folder: Path, job: Job, setting: Setting) -> None:
+        self.job, self.setting = job, setting
+        self.paths = {kind: folder / job.split / f"{job.name}{ending}" for kind, ending in ENDINGS.items()}
+        self.events = self.on_events = 0
+        self._labels, self._truth = _Table(setting.label_us), _Table(setting.truth_us)
+        self._writer = open_writer(self.paths["events"], setting.sensor)
+
+    def take(self, events: Events, seen: list[tuple[int, Boxes]]) -> None:
+        """The recording's next events, and boxes at the next of ``setting.times_us``."""
+        self._writer.write(events)
+        self.events += len(events)
+        self.on_events += int(np.count_nonzero(events.p))
+        self._labels.add(seen)
+        self._truth.add(seen)
+
+    def finish(self, device: str, preset: dict[str, Any]) -> RecordingEntry:
+        """Complete all files and describe them; ``preset`` are the usual parameters of the camera."""
+        self._writer.close()
+        labels, _ = self._labels.labels(self.setting)
+        truth, visible = self._truth.labels(self.setting)
+        write_labels(self.paths["labels"], labels)
+        write_whole(self.paths["truth"], truth_bytes(truth, visible))
+        job = self.job
+        return RecordingEntry(
+            index=job.index,
+            name=job.name,
+            split=job.split,
+            seed=job.seed,
+            seconds=self.setting.duration_us / 1e6,
+            device=device,
+            fate=__version__,
+            label_hz=self.setting.label_hz,
+            events=self.events,
+            on_events=self.on_events,
+            boxes=_by_class(labels),
+            truth_boxes=_by_class(truth),
+            camera={
+                name: value
+                for name, value in self.setting.camera.items()
+                if name in TOLD_ALWAYS or preset.get(name) != value
+            },
+            files={f"{job.split}/{path.name}": FileEntry.of(path) for path in self.paths.values() if path.exists()},
+            at_rest=job.at_rest,
+        )
+
+    def discard(self) -> None:
+        """Remove what was written: half a recording is none."""
+        self._writer.discard()
+        for path in self.paths.values():
+            path.unlink(missing_ok=True)
+
+
+def truth_bytes(labels: Labels, visible: NDArray[np.float32]) -> bytes:
+    """A label file with one more member: ``visible`` [N] float32, the visible share of each row."""
+    column = io.BytesIO()
+    np.save(column, visible, allow_pickle=False)
+    archive = io.BytesIO(label_npz.encode(labels))
+    with zipfile.ZipFile(archive, "a") as file:
+        # the oldest date a zip archive can hold, as numpy gives its members: the same boxes give the same bytes
+        member = zipfile.ZipInfo("visible.npy", (1980, 1, 1, 0, 0, 0))
+        member.external_attr = 0o600 << 16
+        file.writestr(member, column.getvalue(), zipfile.ZIP_DEFLATED)
+    return archive.getvalue()
+
+
+def _by_class(labels: Labels) -> dict[str, int]:
+    names = labels.classes or ()
+    counts = np.bincount(labels.class_id, minlength=len(names))
+    return {name: int(count) for name, count in zip(names, counts, strict=True)}
+
+
+def clear_leftovers(folder: Path, manifest: Manifest) -> list[Path]:
+    """Remove what a stopped run has left: drafts, and files of recordings that the manifest does not list.
+
+    Only names that the simulator itself gives are touched. Returns what was removed.
+    """
+    listed = {folder / name for entry in manifest.recordings for name in entry.files}
+    removed = []
+    for path in _files_in(folder, *(folder / split for split in SPLITS)):
+        draft = _DRAFT.fullmatch(path.name)
+        if draft is not None:
+            stale = _OURS.fullmatch(draft["name"]) is not None
+        else:
+            stale = path.suffix in (".dat", ".npy", ".npz") and bool(_OURS.fullmatch(path.name)) and path not in listed
+        if stale:
+            try:
+                path.unlink()
+            except OSError as error:
+                raise FateError(
+                    f"{path}: is left from a stopped run and cannot be removed ({error.strerror}); remove it"
+                ) from None
+            removed.append(path)
+    return removed
+
+
+def _files_in(*folders: Path) -> Iterable[Path]:
+    for folder in folders:
+        if folder.is_dir():
+            yield from (path for path in sorted(folder.iterdir()) if path.is_file())

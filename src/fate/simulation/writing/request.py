@@ -1,0 +1,231 @@
+"""What a simulated dataset is asked to be: checked before any work, and taken apart into recordings.
+
+A recording's number decides its split, its name and its seed, and nothing else does. So a dataset can be continued, or
+made larger later, and recording 17 is the same drive whether 18 or 1800 were asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from fate.errors import FateError, MissingDependencyError
+from fate.simulation.art.catalogue import SPLITS, Split
+
+#: Events a second of a usual drive, by profile; for the estimate of disk space only.
+EVENTS_PER_SECOND = {"gen1": 0.6e6, "1mpx": 15e6}
+BYTES_PER_EVENT = 8  # of a DAT record
+LABEL_BYTES_PER_SECOND = 50_000  # boxes at 200 Hz, compressed, and those of the label file
+MARGIN = 1.3  # some streets are busier than others
+
+PROFILES = tuple(EVENTS_PER_SECOND)
+DEVICES = ("cpu", "cuda")
+
+#: Shares of the recordings that go to train, val and test.
+SHARES = (0.7, 0.15, 0.15)
+MOST_RECORDINGS = 1_000_000  # names have six digits
+LEAST_SECONDS = 0.01
+MOST_SECONDS = 3600.0  # DAT holds 71 minutes
+
+
+@dataclass(frozen=True)
+class Job:
+    """One recording to be made."""
+
+    index: int  #: its number in the dataset, from 0
+    split: Split
+    seed: int  #: of its scene
+    name: str  #: such as ``sim_gen1_000012``, without folder and ending
+    at_rest: bool = False  #: whether its camera stands still
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments that decide what a dataset holds; impossible ones are refused here.
+
+    Attributes:
+        profile: "gen1" or "1mpx".
+        seed: of the dataset, 0 or larger.
+        seconds: length of every recording.
+        recordings: how many there are in all splits together.
+        shares: of train, val and test; any numbers from 0 up, which are scaled to a sum of 1.
+        at_rest: share of the recordings whose camera stands beside the street, 0 to 1.
+    """
+
+    profile: str = "gen1"
+    seed: int = 0
+    seconds: float = 10.0
+    recordings: int = 12
+    shares: tuple[float, float, float] = field(default=SHARES)
+    at_rest: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.profile not in PROFILES:
+            raise FateError(f"there is no profile {self.profile!r}; give one of {', '.join(PROFILES)}")
+        check_number("the seed", self.seed, 0)
+        check_number("the number of recordings", self.recordings, 1, MOST_RECORDINGS)
+        object.__setattr__(self, "seed", int(self.seed))
+        object.__setattr__(self, "recordings", int(self.recordings))
+        object.__setattr__(self, "seconds", check_seconds(self.seconds))
+        object.__setattr__(self, "shares", _normalised(self.shares))
+        object.__setattr__(self, "at_rest", _share("cameras at rest", self.at_rest))
+
+    @property
+    def duration_us(self) -> int:
+        """Length of a recording in whole µs, at least 1."""
+        return max(round(self.seconds * 1e6), 1)
+
+    def jobs(self) -> list[Job]:
+        """All recordings in the order of their numbers."""
+        return [
+            Job(
+                index,
+                split,
+                scene_seed(self.seed, split, index),
+                f"sim_{self.profile}_{index:06d}",
+                stands_still(self.seed, index, self.at_rest),
+            )
+            for index, split in enumerate(splits_in_turn(self.recordings, self.shares))
+        ]
+
+    def bytes_of(self, recordings: int) -> int:
+        """About how much disk this many of the recordings take."""
+        rate = EVENTS_PER_SECOND[self.profile] * BYTES_PER_EVENT * MARGIN + LABEL_BYTES_PER_SECOND
+        return round(rate * self.seconds * recordings)
+
+
+def splits_in_turn(recordings: int, shares: tuple[float, float, float] = SHARES) -> list[Split]:
+    """The split of each recording, by its number.
+
+    The first recordings go to one split each, so that three or more fill all of them; after that, each goes to the
+    split that lacks most of its share. A longer list starts with the shorter one.
+    """
+    share = dict(zip(SPLITS, shares, strict=True))
+    wanted = [split for split in SPLITS if share[split] > 0]
+    taken = dict.fromkeys(wanted, 0)
+    order: list[Split] = []
+    for number in range(1, recordings + 1):
+        empty = [split for split in wanted if not taken[split]]
+        chosen = empty[0] if empty else max(wanted, key=lambda split: share[split] * number - taken[split])
+        taken[chosen] += 1
+        order.append(chosen)
+    return order
+
+
+def scene_seed(seed: int, split: Split, index: int) -> int:
+    """The seed of a recording's scene, below 2**53 (a JSON number). Seeds of different splits are never equal."""
+    place = SPLITS.index(split)
+    drawn = int(np.random.SeedSequence(seed, spawn_key=(place, index)).generate_state(1, np.uint64)[0]) >> 12
+    return drawn - drawn % len(SPLITS) + place
+
+
+def stands_still(seed: int, index: int, share: float) -> bool:
+    """Whether a recording's camera is at rest; those that are with one share still are with a larger one."""
+    return bool(np.random.default_rng([seed, index, 0x5711]).random() < share)
+
+
+def check_seconds(seconds: object) -> float:
+    """The length of a recording, refused if it cannot be."""
+    real = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
+    if not real or not LEAST_SECONDS <= seconds <= MOST_SECONDS:  # type: ignore[operator]  # NaN is refused too
+        raise FateError(
+            f"recordings of {seconds} s were asked for; give more than 0 and at most {MOST_SECONDS:g} seconds, and at"
+            f" least {LEAST_SECONDS:g}"
+        )
+    return float(seconds)  # type: ignore[arg-type]
+
+
+def check_device(device: str, threads: int | None) -> None:
+    """Refuse a device that there is none of anywhere, or a number of threads that cannot be."""
+    if device not in DEVICES:
+        raise FateError(f"there is no device {device!r}; give one of {', '.join(DEVICES)}")
+    if threads is not None:
+        check_number("the number of threads", threads, 1)
+
+
+def check_machine(device: str, threads: int | None) -> None:
+    """The same, and refuse a device that is not on this machine."""
+    check_device(device, threads)
+    if device == "cuda":
+        import torch  # noqa: PLC0415  (takes seconds to load)
+
+        if not torch.cuda.is_available():
+            raise FateError("the device cuda was asked for, but torch sees no CUDA GPU on this machine; give cpu")
+        if find_spec("triton") is None:
+            raise MissingDependencyError(
+                "the device cuda needs triton, which comes with torch on Linux: pip install triton; or give cpu"
+            )
+
+
+def check_place(folder: str | os.PathLike[str]) -> Path:
+    """The path of a folder that is there or may be made, refused where none can be; nothing is created."""
+    try:
+        path = Path(folder)
+    except TypeError:
+        raise FateError(f"the folder {folder!r} was given; give the path of a new or empty folder") from None
+    try:
+        for place in (path, *path.parents):
+            if place.is_dir():
+                break
+            if place.exists() or place.is_symlink():
+                raise FateError(f"{path}: {place} is not a folder; give the name of a new or empty folder")
+    except OSError as error:  # such as a name of more than 255 characters, or a folder that must not be looked into
+        raise FateError(f"{path}: no folder can be there ({error.strerror or error}); give another one") from None
+    return path
+
+
+def check_room(folder: Path, request: Request, recordings: int) -> None:
+    """Refuse more recordings than the disk of ``folder`` has room for."""
+    needed = request.bytes_of(recordings)
+    place = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
+    size, _, free = shutil.disk_usage(place)
+    if needed > free and size:  # 0 bytes in all is a disk that does not tell, or none, such as /proc
+        raise FateError(
+            f"{folder}: {recordings} recordings of {request.seconds:g} s need about {_gigabytes(needed)}, and"
+            f" {_gigabytes(free)} are free at {place}; make room, choose another disk, or ask for fewer or shorter ones"
+        )
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
+
+
+def check_number(what: str, value: object, lowest: int, highest: int | None = None) -> None:
+    number = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not number or value < lowest or (highest is not None and value > highest):  # type: ignore[operator]
+        upper = "up" if highest is None else f"to {highest}"
+        raise FateError(f"{what} is {value!r}; give a whole number from {lowest} {upper}")
+
+
+def check_switch(what: str, value: object) -> None:
+    """Refuse all but True and False: a text such as "no" would count as yes."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise FateError(f"{what} is {value!r}; give True or False")
+
+
+def _share(what: str, value: object) -> float:
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not real or not 0 <= value <= 1:  # type: ignore[operator]  # NaN is refused too
+        raise FateError(f"the share of {what} is {value!r}; give a number from 0 to 1")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _normalised(shares: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Three shares with a sum of 1."""
+    given = tuple(shares) if isinstance(shares, Iterable) else ()
+    fine = all(isinstance(share, numbers.Real) and 0 <= share <= 1e300 for share in given)  # NaN is refused too
+    if len(given) != 3 or not fine or not sum(given) > 0:
+        raise FateError(
+            f"the shares are {shares!r}; give three numbers from 0 up for train, val and test, such as {SHARES}"
+        )
+    total = math.fsum(given)
+    train, val, test = (float(share) / total for share in given)
+    return train, val, test

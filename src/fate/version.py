@@ -1,0 +1,67 @@
+"""Which code is running: its version, and the commit that it was built from or that its checkout holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+
+__version__ = "0.1.0"
+
+#: The folder of the package.
+PACKAGE = Path(__file__).parent
+
+
+#: Written into wheels and source archives by hatch_build.py; a checkout has none.
+RECORD = "build.json"
+
+
+@cache
+def git_hash(package: Path = PACKAGE) -> str | None:
+    """The commit, 40 digits, with "-dirty" behind it if files differed from that commit; None if nothing tells it.
+
+    An installed package holds a record of its build. Without one, the package has to be among the files that a checkout
+    keeps: it may be installed inside the checkout of another project, whose commit would say nothing about it.
+    """
+    record = package / RECORD
+    if record.exists():
+        try:
+            built = json.loads(record.read_text(encoding="utf-8"))
+            commit = built["git"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return None if commit is None else f"{commit}{'-dirty' if built.get('dirty') else ''}"
+    if _git("ls-files", "--error-unmatch", "__init__.py", folder=package) is None:
+        return None
+    return _git("describe", "--always", "--exclude=*", "--abbrev=40", "--dirty", folder=package)
+
+
+def full_version(package: Path = PACKAGE) -> str:
+    """The version with the commit behind it, ``"0.1.0+g8d94418"``, so that two builds can be told apart.
+
+    ``.dirty`` follows if files differed from the commit; without a commit it is the version alone.
+    """
+    commit = git_hash(package)
+    if commit is None:
+        return __version__
+    plain, _, changed = commit.partition("-")
+    return f"{__version__}+g{plain[:7]}{'.dirty' if changed else ''}"
+
+
+def _git(*arguments: str, folder: Path) -> str | None:
+    """What git says, in one line; None where it is missing or refuses."""
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            cwd=folder,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # looking changes nothing
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

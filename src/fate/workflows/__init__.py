@@ -1,0 +1,1 @@
+"""What combines the library and its tools: detect, demo, checks of labels, studies."""

@@ -1,0 +1,132 @@
+"""``fate demo``: a drive from a seed, seen at 20 and at 200 Hz, on a video side by side and on a page.
+
+The drive is one of the test split: half of its cars, people and houses are of makes that no training drive shows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fate.data.dataset import open_dataset
+from fate.formats.opening import open_recording
+from fate.inference.loading import DEFAULT_DETECTOR, FASTEST_ON_A_CPU, Model, load_detector
+from fate.inference.stream import StreamingDetector
+from fate.inference.stream_frames import StreamFrame
+from fate.simulation.writing.dataset import simulate
+from fate.text import duration, plural, significant
+from fate.view.rendering import render_comparison
+from fate.workflows.detect import Detected, Look, detect
+
+RATES = (20.0, 200.0)
+SEED = 13  # in its first 3 s a person crosses the street, and cars come close
+SMALL = 2_000_000  # parameters: the steps of smaller detectors are too short to be shared among threads
+LOOK = Look(acc_us=25_000, slow=4.0)  # events of half a 20 Hz window: what moves fast stays sharp
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What was made."""
+
+    folder: Path
+    recording: Path
+    runs: dict[float, Detected]
+    detector: str  #: its name
+    device: str
+
+    def lines(self) -> list[str]:
+        """What to look at, and what to try next."""
+        figures = []
+        for hz, run in self.runs.items():
+            told = run.summary
+            boxes = ", ".join(f"{count} {name}" for name, count in told["boxes"].items())
+            figures.append(
+                f"{hz:>3g} Hz: {plural(told['windows'], 'window')} of {told['budget_ms']:g} ms in"
+                f" {duration(told['took_s'])}, {duration(told['latency_ms']['total'][0] / 1e3)} each (median),"
+                f" {significant(told['times_real_time'])} × real time; boxes: {boxes}"
+            )
+        if any(run.summary["times_real_time"] < 1 for run in self.runs.values()):
+            figures.append(
+                "Below 1 ×: too slow here for a live camera at that rate; in files every window is detected."
+            )
+            if self.device == "cpu" and self.detector != FASTEST_ON_A_CPU:
+                figures.append(f'model="{FASTEST_ON_A_CPU}" is faster and less accurate.')
+        shown = {
+            "comparison.mp4": f"{' beside '.join(f'{hz:g} Hz' for hz in self.runs)}, {LOOK.slow:g} times slower",
+            "report.html": "the last run: video, event rate, boxes over time, latency, tracks",
+        }
+        return [
+            *figures,
+            "",
+            "Look at:",
+            *(f"  {self.folder / name!s:<{len(str(self.folder)) + 17}} {what}" for name, what in shown.items()),
+            "",
+            "Try next:",
+            f"  fate detect {self.recording} --hz 100 --track --save drive.mp4 --palette light",
+            "  fate detect YOUR_FILE --hz 200 --report report.html      (.raw, .dat, .aedat4, .h5, .bag, .npz, …)",
+            "  fate simulate drives && fate train fate-s-nano-20hz data.path=drives",
+        ]
+
+
+def demo(
+    folder: str | os.PathLike[str] = "fate-demo",
+    *,
+    seed: int = SEED,
+    seconds: float = 3.0,
+    model: Model = DEFAULT_DETECTOR,
+    device: str = "cpu",
+    show: Callable[[str, float, float, str], None] | None = None,
+) -> Demo:
+    """Simulate a drive, detect in it at two rates, and show both.
+
+    Args:
+        folder: everything is written here.
+        seed: another one gives another drive.
+        seconds: of the drive.
+        model: as of ``fate.detect``.
+        device: cpu or cuda.
+        show: is told (what is done, how much, of how much, a short line).
+    """
+    detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)
+    target = Path(folder)
+    drives = target / f"drive-{seed}-{seconds:g}s"  # another seed finds its own place
+    told: Any = None if show is None else lambda done, total: show("simulating", done, total, "")
+    simulate(drives, recordings=1, seconds=seconds, seed=seed, preview=False, shares=(0, 0, 1), progress=told)
+    recording = open_dataset(drives).recordings[0].events_file
+    runs = {}
+    with _threads_for(detector):
+        for hz in RATES:
+            page = target / "report.html" if hz == RATES[-1] else None
+            boxes = target / f"detections-{hz:g}hz.json"
+            runs[hz] = detect(recording, detector, hz, track=True, report=page, json=boxes, look=LOOK, show=show)
+    drawn: Any = None if show is None else lambda done, total: show("drawing", done, total, "")
+    with open_recording(recording) as opened:
+        render_comparison(
+            opened, target / "comparison.mp4", [(f"{hz:g} Hz", _unnumbered(run)) for hz, run in runs.items()],
+            acc_us=LOOK.acc_us, fps=LOOK.fps, slow=LOOK.slow, palette=LOOK.palette, classes=detector.classes,
+            progress=drawn,
+        )  # fmt: skip
+    return Demo(target, recording, runs, detector.name, str(detector.device))
+
+
+def _unnumbered(run: Detected) -> list[StreamFrame]:
+    """Frames without track ids: the two runs number the same objects differently."""
+    return [replace(frame, track_ids=None) for frame in run.frames]
+
+
+@contextmanager
+def _threads_for(detector: StreamingDetector) -> Iterator[None]:
+    """One thread for a small detector: several that wait for each other in every step take longer on a busy machine."""
+    before = torch.get_num_threads()
+    small = sum(parameter.numel() for parameter in detector.model.parameters()) < SMALL
+    torch.set_num_threads(1 if small else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

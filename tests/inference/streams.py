@@ -1,0 +1,85 @@
+"""Pieces that the tests of streams share: a small detector that sees much, a drive, ways to cut it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from fate.events.events import Events, Sensor
+from fate.inference.stream_frames import StreamCounts, StreamFrame
+from fate.inference.windowing import ClosedWindow
+from fate.models.detector import Detector
+from fate.models.zoo import build_model
+
+SENSOR = Sensor(64, 64)
+
+
+def small_detector(name: str = "fate-s-nano", sensor: tuple[int, int] = SENSOR) -> Detector:
+    """With fresh weights; its head is made to see something everywhere."""
+    torch.manual_seed(3)
+    options = {"dims": (8, 16, 32, 64), "head_dim": 8} if name.endswith("nano") else {}
+    model = build_model(name, ("car", "pedestrian"), sensor, **options)
+    with torch.no_grad():
+        if name.endswith("nano"):
+            for layer in [*model.head.class_predictions, *model.head.object_predictions]:  # type: ignore[union-attr]
+                layer.bias.fill_(-1.0)
+    return model.eval()
+
+
+def drive(length_us: int = 400_000, sensor: tuple[int, int] = SENSOR, seed: int = 0, start_us: int = 1000) -> Events:
+    """A square that moves to the right."""
+    random = np.random.default_rng(seed)
+    t = np.sort(random.integers(0, length_us, length_us // 100))
+    x = (10 + 30 * t / length_us + random.integers(0, 12, len(t))).astype(int)
+    y, p = 20 + random.integers(0, 15, len(t)), random.integers(0, 2, len(t))
+    return Events(start_us + t, x, y, p, sensor)
+
+
+def dots(times: Sequence[int], sensor: tuple[int, int] = SENSOR) -> Events:
+    """One event at each of these times, at a place that tells which it is."""
+    place = np.arange(len(times))
+    return Events(np.array(times, np.int64), place % sensor[1], place % sensor[0], place % 2, sensor)
+
+
+def pieces(events: Events, cuts: Sequence[int]) -> list[Events]:
+    """The same events cut at these numbers."""
+    places = [0, *sorted(cuts), len(events)]
+    return [events[first:last] for first, last in pairwise(places)]
+
+
+def same(first: StreamFrame, second: StreamFrame) -> bool:
+    """All but the times that detecting took."""
+    return (first.t_us, first.window, first.num_events, first.restarted) == (
+        second.t_us,
+        second.window,
+        second.num_events,
+        second.restarted,
+    ) and all(
+        np.array_equal(getattr(first, name), getattr(second, name))
+        for name in ("boxes", "scores", "class_ids", "track_ids")
+    )
+
+
+class Noted:
+    """In the place of a detector: notes what it was given, and can be made to do something meanwhile."""
+
+    def __init__(self, counts: StreamCounts) -> None:
+        self.counts, self.seen = counts, list[ClosedWindow]()
+        self.adaptation = None
+
+    def meanwhile(self) -> None:
+        """What happens while a window is detected."""
+
+    def __call__(self, closed: ClosedWindow, decode_ms: float = 0.0, waited_ms: float = 0.0) -> StreamFrame:
+        self.seen.append(closed)
+        self.counts.windows += 1
+        self.counts.events += len(closed.events)
+        self.meanwhile()
+        nothing = np.zeros((0, 4), np.float32)
+        return StreamFrame(
+            closed.window.end_us, nothing, nothing[:, 0], np.zeros(0, np.int64), None, closed.window,
+            len(closed.events), {"decode": decode_ms}, closed.restarted, waited_ms,
+        )  # fmt: skip

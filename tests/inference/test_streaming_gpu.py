@@ -1,0 +1,147 @@
+"""One window after another on a GPU: graphs find what the plain detector finds, whatever sizes of windows follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from fate.encoding.batch import EventBatch
+from fate.errors import FateError
+from fate.events.events import Events
+from fate.events.window import Window
+from fate.inference.streaming_step import LEAST_ROOM, GraphStep, Precision, compile_for_streaming
+from fate.models.boxes import iou
+from fate.models.detector import Detector
+from tests.inference.test_streaming import ALL, plain, stream, window_of, worst
+from tests.models.small_detectors import FAMILIES, batch_of, small_detector
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU on this machine")
+families = pytest.mark.parametrize("family", FAMILIES)
+
+
+@pytest.fixture(scope="module")
+def on_gpu() -> dict[str, Detector]:
+    """One of each family; nobody changes them."""
+    return {family: small_detector(family).to("cuda") for family in FAMILIES}
+
+
+@pytest.fixture
+def exact_products() -> Iterator[None]:
+    """Matrix products of the plain detector in whole float32."""
+    matrices, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matrices.allow_tf32, convolutions.allow_tf32
+    matrices.allow_tf32 = convolutions.allow_tf32 = False
+    yield
+    matrices.allow_tf32, convolutions.allow_tf32 = before
+
+
+#: Pixels, scores, and the share of boxes that may differ by more: rounding decides which cells become queries of DETR.
+TOLERANCES = {"float32": (0.05, 1e-4, 0.0), "tf32": (0.5, 0.01, 0.1), "bfloat16": (2.0, 0.05, 0.3)}
+
+
+@families
+@pytest.mark.parametrize("precision", TOLERANCES)
+@pytest.mark.parametrize("streams", [1, 2])
+def test_a_graph_finds_what_the_detector_finds(
+    on_gpu: dict[str, Detector], exact_products: None, family: str, precision: Precision, streams: int
+) -> None:
+    batches = stream(5, streams)
+    step = compile_for_streaming(on_gpu[family], "cuda", streams=streams, precision=precision, **ALL)
+    assert isinstance(step, GraphStep)
+    pixels, score, share = TOLERANCES[precision]
+    found, expected = [step(batch) for batch in batches], plain(on_gpu[family], batches)
+    assert worst(found, expected, pixels, score) <= share
+    assert all(len(window.boxes) > 0 for windows in found for window in windows)
+
+
+@pytest.mark.parametrize("family", ["s5", "evrt"])
+def test_a_graph_suppresses_duplicates_as_the_detector_does(
+    on_gpu: dict[str, Detector], exact_products: None, family: str
+) -> None:
+    batches, given = stream(3), {**ALL, "max_overlap": 0.3}
+    step = compile_for_streaming(on_gpu[family], "cuda", precision="float32", **given)
+    found = [step(batch) for batch in batches]
+    everything = plain(on_gpu[family], batches)
+    for windows, every in zip(found, everything, strict=True):
+        assert 0 < len(windows[0].boxes) < len(every[0].boxes)
+        for class_id in windows[0].class_ids.unique():
+            boxes = windows[0].boxes[windows[0].class_ids == class_id]
+            overlaps = iou(boxes[:, None], boxes[None]).fill_diagonal_(0)
+            assert float(overlaps.max()) <= 0.301
+
+
+@families
+def test_a_graph_on_a_gpu_finds_what_the_cpu_finds(exact_products: None, family: str) -> None:
+    batches, detector = stream(4), small_detector(family)
+    step = compile_for_streaming(detector, "cuda", precision="float32", **ALL)
+    assert worst([step(batch) for batch in batches], plain(detector, batches), pixels=0.1, score=1e-3) == 0
+
+
+@pytest.mark.parametrize("family", ["s5", "evrt"])
+@pytest.mark.parametrize("where", ["cpu", "cuda"])
+def test_windows_of_many_sizes_follow_each_other(
+    on_gpu: dict[str, Detector], exact_products: None, family: str, where: str
+) -> None:
+    sizes = [0, 1, 300, LEAST_ROOM, LEAST_ROOM + 1, 0, 5 * LEAST_ROOM, 17, 2 * LEAST_ROOM, 0, 0, 300]
+    durations = [50_000, 50_000, 5000, 20_000, 50_000, 5000, 50_000, 10_000, 50_000, 1, 50_000, 5000]
+    pairs = [window_of(*both, seed=number) for number, both in enumerate(zip(sizes, durations, strict=True))]
+    batches = [batch_of([pair]).to(where) for pair in pairs]
+    step = compile_for_streaming(on_gpu[family], "cuda", precision="float32", **ALL)
+    expected = plain(on_gpu[family], batches)
+    assert worst([step(batch) for batch in batches], expected, pixels=0.05, score=1e-4) == 0
+    step.reset()  # and again, now that every graph is there
+    assert worst([step(batch) for batch in batches], expected, pixels=0.05, score=1e-4) == 0
+
+
+@families
+def test_a_graph_is_reset_as_a_step_is(on_gpu: dict[str, Detector], family: str) -> None:
+    batches = stream(2, streams=2)
+    step = compile_for_streaming(on_gpu[family], "cuda", streams=2, precision="float32", **ALL)
+    first = [step(batch) for batch in batches]
+    step.reset()
+    assert worst([step(batch) for batch in batches], first, pixels=1e-3, score=1e-5) == 0
+    step.reset()
+    step(batches[0])
+    step.reset(torch.tensor([True, False]))
+    fresh, carried = step(batches[1])
+    step.reset()
+    assert worst([[fresh]], [[step(batches[1])[0]]], pixels=1e-3, score=1e-5) == 0
+    assert worst([[carried]], [[first[1][1]]], pixels=1e-3, score=1e-5) == 0
+    assert worst([[fresh]], [[first[1][0]]], pixels=1e-3, score=1e-5) > 0.1
+
+
+def test_graphs_recorded_beforehand_do_not_disturb_the_memory(on_gpu: dict[str, Detector]) -> None:
+    batches = [batch_of([window_of(1000, seed=number)]) for number in range(4)]
+    step = compile_for_streaming(on_gpu["s5"], "cuda", precision="float32", **ALL)
+    expected = [step(batch) for batch in batches]
+    prepared = compile_for_streaming(on_gpu["s5"], "cuda", precision="float32", **ALL)
+    assert isinstance(prepared, GraphStep)
+    prepared.prepare(LEAST_ROOM, 50_000)
+    found = [prepared(batch) for batch in batches[:2]]
+    prepared.prepare(4 * LEAST_ROOM, 50_000)  # in the middle of a stream
+    prepared.stages(batches[:2])
+    found += [prepared(batch) for batch in batches[2:]]
+    assert worst(found, expected, pixels=1e-3, score=1e-5) == 0
+
+
+def test_results_stay_when_the_next_window_comes(on_gpu: dict[str, Detector]) -> None:
+    batches = stream(3)
+    step = compile_for_streaming(on_gpu["s5"], "cuda", **ALL)
+    first = step(batches[0])[0]
+    before = [part.clone() for part in first if part is not None]
+    step(batches[2])
+    assert all(torch.equal(part, kept) for part, kept in zip(first, before, strict=True))
+    assert all(part is not None and part.device.type == "cpu" for part in first)
+
+
+def test_windows_that_do_not_fit_are_refused_before_they_reach_the_gpu(on_gpu: dict[str, Detector]) -> None:
+    step = compile_for_streaming(on_gpu["s5"], "cuda", streams=2)
+    with pytest.raises(FateError, match="3 windows were given"):
+        step(stream(1, streams=3)[0])
+    with pytest.raises(FateError, match="windows of a 96×64 sensor"):
+        step(EventBatch.from_windows([(Window(0, 1000), Events.empty((64, 96)))] * 2))
+    step(stream(1, streams=2)[0])
+    with pytest.raises(FateError, match="a mask of shape"):
+        step.reset(torch.tensor([True]))

@@ -1,1 +1,0 @@
-"""Tests of what runs and leaves the house."""

@@ -1,0 +1,168 @@
+"""Parts of a study side by side: in order, each once, and a failure takes with it only what builds on it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fate.errors import FateError
+from fate.workflows.studies.tables import RATES, STUDIES, Recipe
+
+pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
+
+from fate.workflows.studies.jobs import STOPPED, Order, Part, parts_of, side_by_side
+
+A, B, C = (Part("train", Recipe(name), 0) for name in "abc")
+
+
+class Known:
+    """A runner that has done some things."""
+
+    def __init__(self, trained: tuple[Recipe, ...] = (), measured: tuple[Recipe, ...] = ()) -> None:
+        self.done, self.measured = trained, measured
+
+    def is_trained(self, recipe: Recipe, seed: int) -> bool:
+        return recipe in self.done
+
+    def known(self, recipe: Recipe, seed: int) -> dict[float, Any]:
+        return dict.fromkeys(RATES) if recipe in self.measured else {}
+
+
+def _parts(name: str, runner: Known, seeds: int = 1) -> dict[Part, set[Part]]:
+    rows = STUDIES[name].rows
+    return parts_of([(row.recipe, seed) for seed in range(seeds) for row in rows], RATES, runner)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", sorted(STUDIES))
+def test_every_part_is_there_once_and_can_be_reached(name: str) -> None:
+    parts = _parts(name, Known(), seeds=2)
+    for row in STUDIES[name].rows:
+        for recipe in row.recipe.needed():
+            assert {Part("train", recipe, seed) for seed in (0, 1)} <= parts.keys()
+        assert Part("evaluate", row.recipe, 1) in parts
+    for part, before in parts.items():
+        needs = {other for other in (part.recipe.start,) if other is not None and part.work == "train"}
+        assert {Part("train", one, part.seed) for one in needs} <= before
+        if part.work == "train" and part.recipe.labels is not None:
+            assert Part("label", part.recipe.labels, part.seed) in before
+        if part.work != "train":
+            assert before == {Part("train", part.recipe, part.seed)}
+    done: set[Part] = set()
+    while len(done) < len(parts):
+        ready = {part for part, before in parts.items() if before <= done and part not in done}
+        assert ready
+        done |= ready
+
+
+def test_what_is_done_is_not_done_again_nor_what_it_alone_was_built_on() -> None:
+    base, fat = STUDIES["smoke"].rows[0].recipe, STUDIES["smoke"].rows[1].recipe
+    assert _parts("smoke", Known((), (base, fat))) == {}
+    assert _parts("smoke", Known((base, fat), (base, fat))) == {}
+    assert _parts("smoke", Known((base, fat), (base,))) == {Part("evaluate", fat, 0): set()}
+    label = Part("label", base, 0)
+    assert _parts("smoke", Known((base,), (base,))) == {
+        label: set(),
+        Part("train", fat, 0): {label},
+        Part("evaluate", fat, 0): {Part("train", fat, 0)},
+    }
+
+
+def _order(folder: Path) -> Order:
+    return Order("smoke", "", folder, "smoke", "cpu", 0, (), 1)
+
+
+def _note(order: Order, part: Part, answer: Connection) -> None:
+    """Leaves a file; "b" fails, and "c" ends as a process does that was killed."""
+    (order.out / part.recipe.role).touch()
+    if part.recipe.role == "b":
+        answer.send("it was told to fail")
+    if part.recipe.role == "c":
+        os._exit(9)
+
+
+def test_a_part_begins_after_those_it_waits_for(tmp_path: Path) -> None:
+    late = Part("label", Recipe("a"), 0)
+    assert side_by_side({late: {A}, A: set()}, 2, _order(tmp_path), _note_in_order)
+    assert (tmp_path / "log").read_text().split() == ["train", "label"]
+
+
+def _note_in_order(order: Order, part: Part, answer: Connection) -> None:
+    with (order.out / "log").open("a") as file:
+        file.write(f"{part.work}\n")
+
+
+def test_a_failure_takes_only_what_builds_on_it_and_is_told(tmp_path: Path) -> None:
+    after_b, after_c = Part("train", Recipe("after-b"), 0), Part("train", Recipe("after-c"), 0)
+    parts: dict[Part, set[Part]] = {B: set(), C: set(), after_b: {B}, after_c: {A, C}, A: set()}
+    with pytest.raises(FateError, match="2 of 5 parts failed, and 2 were not begun") as told:
+        side_by_side(parts, 2, _order(tmp_path), _note)
+    assert "b_supervised, seed 0 (train): it was told to fail" in str(told.value)
+    assert "ended with 9" in str(told.value)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "b", "c"]
+
+
+def _wait_for_signal(order: Order, part: Part, answer: Connection) -> None:
+    heard = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: heard.set())
+    (order.out / part.recipe.role).touch()
+    if heard.wait(60):
+        answer.send(STOPPED)
+
+
+def _leave_a_worker(order: Order, part: Part, answer: Connection) -> None:
+    """Has a child of its own, and is deaf to SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    (order.out / "child.part").write_text(str(child.pid))
+    (order.out / "child.part").rename(order.out / "child")
+    child.wait()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes as Linux shows them")
+def test_a_second_signal_ends_all_at_once_with_those_that_load(tmp_path: Path) -> None:
+    def ask() -> None:
+        while not (tmp_path / "child").exists():
+            time.sleep(0.05)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.5)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert not side_by_side({A: set()}, 1, _order(tmp_path), _leave_a_worker)
+    asking.join()
+    child = int((tmp_path / "child").read_text())
+    for _ in range(100):  # whoever adopts it takes a moment to see that it is dead
+        if not _is_alive(child):
+            break
+        time.sleep(0.1)
+    assert not _is_alive(child)
+
+
+def _is_alive(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_a_signal_is_passed_on_and_nothing_new_begins(tmp_path: Path) -> None:
+    def ask() -> None:
+        while not (tmp_path / "a").exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert not side_by_side({A: set(), B: {A}, C: set()}, 1, _order(tmp_path), _wait_for_signal)
+    asking.join()
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
