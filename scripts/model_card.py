@@ -101,8 +101,8 @@ def _data(header: Mapping[str, Any], drives: Manifest | None) -> list[str]:
     where = "on a moving car" + (f", in {share:.0%} of the recordings at rest beside a street" if share else "")
     words = (
         f"Simulated recordings only: streets drawn from a seed, an event camera modelled pixel by pixel {where}, and"
-        f" exact boxes. [docs/simulator.md]({DOCS}/simulator.md) says how they are made and how they differ from real"
-        " recordings."
+        f" exact boxes. [docs/guides/simulator.md]({DOCS}/guides/simulator.md) says how they are made and how they"
+        " differ from real recordings."
     )
     if drives is None:
         given = (header["training"] or {}).get("data")
@@ -162,7 +162,11 @@ def _accuracy(header: Mapping[str, Any], by_rate: Mapping[str, Mapping[str, floa
         )
     if timed:
         words += " Delay: from an object's appearing to its first right box, of those that were found."
-    return ["## Accuracy", f"{words} What each figure means: [docs/evaluation.md]({DOCS}/evaluation.md).", _table(rows)]
+    return [
+        "## Accuracy",
+        f"{words} What each figure means: [docs/explanation/evaluation.md]({DOCS}/explanation/evaluation.md).",
+        _table(rows),
+    ]
 
 
 def _latency(name: str, machines: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -178,7 +182,7 @@ def _latency(name: str, machines: Sequence[Mapping[str, Any]]) -> list[str]:
         ]  # fmt: skip
     words = (
         "One stream, from the events of a window to its boxes, by `fate bench detect`; more in"
-        f" [docs/performance.md]({DOCS}/performance.md)."
+        f" [docs/results/performance.md]({DOCS}/results/performance.md)."
     )
     return ["## Latency", words, _table(rows)] if machines else ["## Latency", f"{UNKNOWN.capitalize()}."]
 
@@ -194,7 +198,7 @@ def _limits(header: Mapping[str, Any], seen: Sequence[str], at_rest: bool) -> li
         f"It knows {known} as {cameras} sees them, by day and by night, and no other class.",
         f"It was trained for {width} × {height} pixels. Of a larger sensor each k × k pixels become one, with the k"
         " that brings its size nearest to that; a smaller one is taken as it is. A warning says what was done"
-        f" ([docs/streaming.md]({DOCS}/streaming.md)).",
+        f" ([docs/guides/streaming.md]({DOCS}/guides/streaming.md)).",
         "Not for anything where a box that is missing or wrong can harm somebody.",
     )
     return ["## Limits", "\n".join(f"- {limit}" for limit in limits)]

@@ -1,4 +1,4 @@
-"""Makes the plots of docs/pillar-encoding.md: what Pillar Encoding keeps of a signal in time, and what it cannot.
+"""Makes the plots of docs/explanation/pillar-encoding.md: what Pillar Encoding keeps of a signal, and what it cannot.
 
     python scripts/pillar_plots.py docs/images
 

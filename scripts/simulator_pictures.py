@@ -1,4 +1,4 @@
-"""Makes the pictures of docs/simulator.md.
+"""Makes the pictures of docs/guides/simulator.md.
 
     python scripts/simulator_pictures.py docs/images [real.aedat4]
 

@@ -36,7 +36,7 @@ def test_some_docstrings_have_examples() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+    "page", ["README.md", "CONTRIBUTING.md", *(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md"))]
 )
 def test_links_between_documents_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
@@ -50,8 +50,8 @@ def test_every_command_is_documented_and_every_documented_one_exists() -> None:
     there = {(name,) for name in group.commands if name != "bench"}
     there |= {("bench", name) for name in group.commands["bench"].commands}
     named: dict[str, set[tuple[str, ...]]] = {}
-    for page in ("README.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))):
+    for page in ("README.md", *(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md"))):
         lines = re.findall(r"^fate (bench )?([a-z-]+)", (ROOT / page).read_text(), re.M)
         named[page] = {("bench", name) if bench else (name,) for bench, name in lines}
-    assert named["docs/commands.md"] == there
+    assert named["docs/reference/commands.md"] == there
     assert set().union(*named.values()) <= there

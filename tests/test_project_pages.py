@@ -47,18 +47,18 @@ def test_contributing_names_every_package_and_only_files_that_exist() -> None:
      "RVT", "EVT2.1", "EVT3", "EvRT-DETR", "S5-ViT", "CUDA graph", "dense tensor", "DSEC"],
 )  # fmt: skip
 def test_the_glossary_explains_the_terms_of_the_readme(term: str) -> None:
-    rows = re.findall(r"^\| ([^|]+) \| \S", read("docs/glossary.md"), re.M)
+    rows = re.findall(r"^\| ([^|]+) \| \S", read("docs/explanation/glossary.md"), re.M)
     assert any(term in re.split(r",\s*|[()]|\s\(", row) or term in re.findall(r"\(([^)]*)\)", row) for row in rows)
 
 
 def test_the_install_page_has_every_system_with_its_disk_size_and_the_readme_leads_there() -> None:
-    page = read("docs/install.md")
+    page = read("docs/start/install.md")
     sections = re.findall(r"^## (.+)$", page, re.M)
     for system in ("CPU only", "CUDA", "Windows", "macOS", "Jetson", "Docker"):
         assert any(system in section for section in sections), system
     sizes = re.findall(r"^\|.*\| ([\d.]+) GB \|$", page, re.M)
     assert len(sizes) >= 2
-    assert "(docs/install.md)" in read("README.md")
+    assert "(docs/start/install.md)" in read("README.md")
 
 
 def test_the_dockerfile_copies_only_what_is_there_and_not_ignored() -> None:

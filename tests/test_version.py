@@ -91,7 +91,8 @@ def test_a_wheel_and_a_source_archive_carry_the_commit(tmp_path: Path) -> None:
     project = tmp_path / "project"
     package = project / "src" / "fate"
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text('__version__ = "0.1.0"\n')
+    (package / "__init__.py").touch()
+    (package / "version.py").write_text('__version__ = "0.1.0"\n')
     (package / "configs").mkdir()
     (package / "configs" / "one.yaml").write_text("data: {path: x}\n")
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):

@@ -269,7 +269,7 @@ recordings:
 
 def example() -> str:
     """The code block that adds a new dataset."""
-    text = (ROOT / "docs" / "datasets.md").read_text()
+    text = (ROOT / "docs" / "guides" / "datasets.md").read_text()
     blocks: list[str] = re.findall(r"```python\n(.*?)```", text, re.S)
     return next(block for block in blocks if "class " in block)
 
@@ -277,7 +277,7 @@ def example() -> str:
 def run_example(monkeypatch: pytest.MonkeyPatch) -> Any:
     module = types.ModuleType("pedro")
     monkeypatch.setitem(sys.modules, "pedro", module)
-    exec(compile(example(), "docs/datasets.md", "exec"), module.__dict__)  # our own page, whose code must run
+    exec(compile(example(), "docs/guides/datasets.md", "exec"), module.__dict__)  # our own page, whose code must run
     return module
 
 

@@ -1,4 +1,4 @@
-"""The claims of docs/pillar-encoding.md: the projection is the best there is, the trapezoid converges and the mean does
+"""The claims of docs/explanation/pillar-encoding.md: the projection is the best there is, the trapezoid converges and the mean does
 not, and what becomes of pillars with few events. Oracles: numpy's polynomials, Gauss quadrature, integrals by hand."""
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ def test_an_event_that_passes_the_first_one_jumps_from_nothing_to_half() -> None
 
 
 def test_the_examples_of_the_document_run() -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "pillar-encoding.md"
+    page = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "pillar-encoding.md"
     scope: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
         exec(block, scope)

@@ -32,7 +32,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 SENSOR, CLASSES = (60, 90), ("car", "pedestrian")
-DOCUMENT = Path(__file__).parents[2] / "docs" / "export.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "guides" / "export.md"
 
 
 def well_scaled(detector: Detector) -> Detector:

@@ -181,9 +181,9 @@ def test_the_listed_settings_are_a_configuration_themselves(tmp_path: Path) -> N
 
 
 def test_the_page_of_settings_is_up_to_date() -> None:
-    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     table = settings_table(TrainConfig)
-    assert table in page, f"docs/settings.md is out of date; replace its tables by\n{table}"
+    assert table in page, f"docs/reference/settings.md is out of date; replace its tables by\n{table}"
 
 
 def test_one_gpu_can_be_named_for_one_process_only() -> None:

@@ -5,7 +5,7 @@
 
 The file holds one step: a window of each stream and the memory in, predictions and the next memory out
 (``step_graph.py``). It is compared with PyTorch before it gets its name (``export_check.py``), and says in its metadata
-what it is. ``docs/export.md`` shows how to run it.
+what it is. ``docs/guides/export.md`` shows how to run it.
 """
 
 from __future__ import annotations

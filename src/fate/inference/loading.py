@@ -27,7 +27,7 @@ else:
 #: Where the weights lie that come with the package.
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
 #: The bundled detector that is used unless another is given: the best by AP50:95 on the one real clip
-#: with boxes (docs/results.md).
+#: with boxes (docs/results/accuracy.md).
 DEFAULT_DETECTOR = "fate-s-tiny"
 #: Of the bundled ones; about three times as fast as the others.
 FASTEST_ON_A_CPU = "fate-s-nano"

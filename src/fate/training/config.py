@@ -92,7 +92,7 @@ class StrategyConfig(_Frozen):
     """What is learned from them: Frequency-Aware Training, or one of its ablations."""
 
     name: StrategyName = Field(
-        "supervised", description="what is trained; docs/training.md of the repository compares them"
+        "supervised", description="what is trained; docs/guides/training.md of the repository compares them"
     )
     rates: tuple[Rate, ...] = Field(
         RATES, description="rates in Hz, in rising order; the first is the canonical one; the paper's five"

@@ -1,6 +1,6 @@
 """Several runs of a study side by side, each in a process of its own.
 
-A small detector does not keep a large GPU busy: six of them together do (docs/performance.md). A study is cut into
+A small detector does not keep a large GPU busy: six of them together do (docs/results/performance.md). A study is cut into
 parts: a recipe is trained, makes labels, is evaluated. A part begins when those it builds on are done. One that fails
 takes with it what builds on it, and nothing else.
 """
