@@ -1,5 +1,8 @@
-"""The claims of docs/explanation/pillar-encoding.md: the projection is the best there is, the trapezoid converges and the mean does
-not, and what becomes of pillars with few events. Oracles: numpy's polynomials, Gauss quadrature, integrals by hand."""
+"""The claims of docs/explanation/pillar-encoding.md: the projection is the best there is, the trapezoid converges and
+the mean does not, and what becomes of pillars with few events.
+
+Oracles: numpy's polynomials, Gauss quadrature, integrals by hand.
+"""
 
 from __future__ import annotations
 
