@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test processes share the cores; before numpy and torch load
+
 import numpy as np
 import pytest
 from hypothesis import settings
