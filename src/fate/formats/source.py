@@ -115,13 +115,17 @@ class Source(ABC):
 class FileWatch:
     """Notices when a file that stays open is written to, at the price of one ``fstat``.
 
-    A file that only grows is accepted: recorders append, and what was there at opening is still there. A file whose
-    time of modification changed without growth was rewritten, and events read before and after do not belong together.
+    Where ``can_grow`` is true, a file that becomes longer is accepted: recorders append records, and what was there at
+    opening is still there. Any other change means that events read before and after it do not belong together.
     """
 
-    def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
-        """Watch ``file``, which stays the caller's, or open ``path`` only to watch it; ``path`` names it in errors."""
-        self.path = path
+    def __init__(self, path: Path, file: BinaryIO | None = None, *, can_grow: bool) -> None:
+        """Watch ``file``, which the caller closes, or open ``path`` only to watch it. Errors name ``path``.
+
+        ``can_grow`` is true for formats to which a recorder appends, and false for formats whose header or table of
+        contents gives the number of events (HDF5, NPY, NPZ): those become longer only by being rewritten.
+        """
+        self.path, self.can_grow = path, can_grow
         self._own = None if file else cast(BinaryIO, open(path, "rb", buffering=0))  # noqa: SIM115  (closed by close)
         self._file = file or cast(BinaryIO, self._own)
         self._lock = Lock()
@@ -134,7 +138,8 @@ class FileWatch:
             return
         with self._lock:  # another thread may have seen it grow further in between
             state = self._state()
-            if state[0] < self._seen[0] or (state[0] == self._seen[0] and state != self._seen):
+            grown = self.can_grow and state[0] > self._seen[0]
+            if state != self._seen and not grown:
                 raise FormatError(
                     f"{self.path}: changed while it was open (it was rewritten, and has {state[0]} bytes);"
                     " open it again when it is complete"
@@ -156,12 +161,12 @@ class ByteFile:
     """A file read by position. Not memory-mapped: a file cut short while mapped kills the process, and mapped
     pages count towards its memory."""
 
-    def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
-        """The file ``path``, or an unbuffered ``file`` that is open already and only goes by that name."""
+    def __init__(self, path: Path, file: BinaryIO | None = None, *, can_grow: bool = True) -> None:
+        """Open ``path``, or take an unbuffered ``file`` that is already open. ``can_grow``: see :class:`FileWatch`."""
         self.path = path
         self._file = file or cast(BinaryIO, open(path, "rb", buffering=0))  # noqa: SIM115  (closed by close)
         self._seeking = Lock()  # several threads may read; the position they would move is one
-        self._watch = FileWatch(path, self._file)
+        self._watch = FileWatch(path, self._file, can_grow=can_grow)
         self.size = self._watch.size
 
     def read(self, position: int, num_bytes: int) -> bytes:
@@ -193,9 +198,9 @@ class ByteFile:
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[ByteFile]:
-    """A :class:`ByteFile` that stays open, unless what follows fails."""
-    file = ByteFile(path)
+def open_bytes(path: Path, *, can_grow: bool = True) -> Iterator[ByteFile]:
+    """Open a :class:`ByteFile` that is closed only if the body of the ``with`` statement fails."""
+    file = ByteFile(path, can_grow=can_grow)
     try:
         yield file
     except BaseException:

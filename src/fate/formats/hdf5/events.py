@@ -33,7 +33,7 @@ US_PER_UNIT = {"s": 1_000_000, "ms": 1000, "us": 1}
 
 def open_hdf5(path: Path, hints: Hints) -> Source:
     """An HDF5 file, its layout found and its claims checked against its size."""
-    watch = FileWatch(path)
+    watch = FileWatch(path, can_grow=False)
     try:
         return _open(path, hints, watch)
     except BaseException:
@@ -102,7 +102,7 @@ class EcfSource(Hdf5Source):
     def __init__(self, layout: Layout, chunks: Chunks, watch: FileWatch) -> None:
         super().__init__(layout, watch)
         self._chunks = chunks
-        self._file = ByteFile(layout.path)
+        self._file = ByteFile(layout.path, can_grow=False)
 
     def rows(self, first: int, last: int) -> Columns:
         size = self._chunks.rows

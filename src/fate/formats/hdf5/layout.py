@@ -379,7 +379,7 @@ def _number(holder: Any, name: str) -> int | float | None:
 
 def _notes(path: Path, file: Any) -> dict[str, str]:
     numbers = {str(name): _number(file, name) for name in list(file.attrs)[:MAX_ATTRIBUTES]}
-    raw = ByteFile(path)
+    raw = ByteFile(path, can_grow=False)
     try:
         texts = root_text_attributes(raw)
     finally:

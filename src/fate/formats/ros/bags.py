@@ -218,7 +218,7 @@ def open_ros(path: Path, hints: Hints) -> RosSource:
                 check_regular(file, "a file of a ROS bag")
         watches = []
         for file in _bag_files(path):
-            watches.append(FileWatch(file))
+            watches.append(FileWatch(file, can_grow=file.suffix == ".db3"))  # the others end with an index
             opened.callback(watches[-1].close)
         reader, cdr = guarded(path, lambda: _reader(path))
         guarded(path, reader.open)

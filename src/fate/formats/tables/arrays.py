@@ -137,7 +137,7 @@ class ArraySource(Source):
 
 def open_npy(path: Path, hints: Hints) -> ArraySource:
     """An NPY file with one table of events."""
-    file = ByteFile(path)
+    file = ByteFile(path, can_grow=False)
     try:
         array = StoredArray(path, file)
         available = (file.size - array.start) // array.row_bytes

@@ -155,7 +155,7 @@ class Archive:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = ByteFile(path)
+        self._file = ByteFile(path, can_grow=False)
         self.size = self._file.size
         self._members: dict[str, Member] = {}
         try:
