@@ -40,7 +40,7 @@ class Bookmark(NamedTuple):
     """The start of a block: a position the source understands, and the decoder's state there."""
 
     position: int
-    state: NDArray[np.int64]
+    state: NDArray[np.int64] = np.zeros(0, np.int64)
 
 
 class EvenBlocks(NamedTuple):

@@ -79,7 +79,7 @@ class Hdf5Source(Source):
     def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
         total, step = self._layout.rows, self._layout.block_rows
         for first in range(0, total, step):
-            yield Bookmark(first, np.empty(0, np.int64)), self._read(first, min(first + step, total))
+            yield Bookmark(first), self._read(first, min(first + step, total))
 
     def decode(self, start: Bookmark, end: int) -> Columns:
         return self._read(start.position, end)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.events.events import Sensor
-from fate.formats.columns import Columns
+from fate.formats.columns import Columns, room_for
 from fate.formats.decoder import Decoder, OutOfBounds
 from fate.formats.sensors import sensor_of_chip
 from fate.formats.source import BLOCK_BYTES, ByteFile, ByteSource, Hints, open_bytes
@@ -148,15 +148,6 @@ class Aedat2Decoder(Decoder):
         self.layout: Layout = layout or _layout_of(self.sensor or DVS128)
         self.turned, self.inverted = turned, inverted
 
-    def fresh(self) -> Self:
-        return type(self)(
-            self.sensor,
-            out_of_bounds=self.out_of_bounds,
-            layout=self.layout,
-            turned=self.turned,
-            inverted=self.inverted,
-        )
-
     def initial_state(self) -> NDArray[np.int64]:
         state = super().initial_state()
         state[0] = -1
@@ -165,7 +156,7 @@ class Aedat2Decoder(Decoder):
     def decode(self, data: bytes) -> tuple[Columns, int]:
         n = len(data) // RECORD_BYTES
         words = np.frombuffer(data, ">u4", 2 * n).astype(np.uint32)
-        columns = Columns(np.empty(n, np.int64), np.empty(n, np.uint16), np.empty(n, np.uint16), np.empty(n, np.uint8))
+        columns = room_for(n)
         height, width = self.sensor or DVS128
         turned = (height, width) if self.turned else (0, 0)
         found = _decode(words, self.layout == "davis", int(self.inverted), *turned, self.state, *columns)

@@ -85,10 +85,10 @@ class Aedat4Source(Source):
             else:
                 skipped[self._kind(packet.stream)] += 1
             if block_bytes >= BLOCK_BYTES:
-                yield _bookmark(start), self._unpack(block)
+                yield Bookmark(start), self._unpack(block)
                 block, block_bytes, start = [], 0, position
         if position > start:
-            yield _bookmark(start), self._unpack(block)
+            yield Bookmark(start), self._unpack(block)
         self._end, self._skipped = position, skipped
 
     def decode(self, start: Bookmark, end: int) -> Columns:
@@ -186,10 +186,6 @@ class Aedat4Source(Source):
             most = unpacked_bytes_at_most(content)
             if most > max(SMALL_PACKET, MAX_RATIO * packet.num_bytes):
                 raise self._damaged(packet, f"it claims to unpack to {most} bytes")
-
-
-def _bookmark(position: int) -> Bookmark:
-    return Bookmark(position, np.zeros(0, np.int64))
 
 
 @contextmanager

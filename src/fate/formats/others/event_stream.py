@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.events.events import Sensor
-from fate.formats.columns import Columns
+from fate.formats.columns import Columns, room_for
 from fate.formats.decoder import Decoder, OutOfBounds
 from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes
 
@@ -86,14 +86,9 @@ class EventStreamDecoder(Decoder):
         super().__init__(sensor, out_of_bounds=out_of_bounds)
         self.atis = atis
 
-    def fresh(self) -> Self:
-        return type(self)(self.sensor, out_of_bounds=self.out_of_bounds, atis=self.atis)
-
     def decode(self, data: bytes) -> tuple[Columns, int]:
         room = len(data) // EVENT_BYTES
-        columns = Columns(
-            np.empty(room, np.int64), np.empty(room, np.uint16), np.empty(room, np.uint16), np.empty(room, np.uint8)
-        )
+        columns = room_for(room)
         height = self.sensor.height if self.sensor else 0
         found, used = _decode(np.frombuffer(data, np.uint8), self.atis, height, self.state, *columns)
         return columns.slice(0, found), used

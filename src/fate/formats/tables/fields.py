@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fate.errors import FateError, FormatError, warn
 from fate.events.events import MAX_SIDE
 from fate.events.tables import find_roles as find_roles  # noqa: PLC0414  (readers of tables import it from here)
-from fate.formats.decoder import spaced
+from fate.text import grouped
 
 ROLES = "txyp"
 ARRAY_ORDERS = ("txyp", "xytp", "xypt")  # most common first
@@ -185,4 +185,4 @@ class Where(NamedTuple):
 def _refuse(bad: NDArray[np.bool_], where: Where, values: NDArray[Any], what: str) -> None:
     if bad.any():
         i = int(np.argmax(bad))
-        raise FormatError(f"{where.name}: row {spaced(where.first_row + i)} has {where.role} = {values[i]}, {what}")
+        raise FormatError(f"{where.name}: row {grouped(where.first_row + i)} has {where.role} = {values[i]}, {what}")

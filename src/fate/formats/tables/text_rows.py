@@ -7,7 +7,7 @@ out as exactly 1600000000123456 µs; what is finer than 1 µs is rounded to the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from fate.compiled import compiled
 from fate.errors import FateError, FormatError, list_names
 from fate.formats.columns import Columns
-from fate.formats.decoder import Decoder, OutOfBounds, spaced
+from fate.formats.decoder import Decoder, OutOfBounds
 from fate.formats.tables.fields import ROLES, TimeUnit, given_order, given_unit
+from fate.text import grouped
 
 SPACE, TAB, NEWLINE, RETURN = 32, 9, 10, 13
 COMMENT_MARKS = b"#%"
@@ -221,17 +222,6 @@ class TextDecoder(Decoder):
         state[0] = self.lines_before
         return state
 
-    def fresh(self) -> Self:
-        return type(self)(
-            self.sensor,
-            out_of_bounds=self.out_of_bounds,
-            columns=self.columns,
-            delimiter=self.delimiter,
-            time_unit=self.unit,
-            name=self.name,
-            lines_before=self.lines_before,
-        )
-
     def decode(self, data: bytes) -> tuple[Columns, int]:
         used = data.rfind(b"\n") + 1
         table = np.empty((4, data.count(b"\n")), np.int64)
@@ -264,7 +254,7 @@ class TextDecoder(Decoder):
             NOT_WHOLE: f"has a {role} that is no whole number" + (f" of µs; {unit}" if role == "t" else ""),
             TOO_LARGE: f"has a {role} that is more than 64-bit integers carry",
         }[fault]
-        return f"{self.name}: line {spaced(int(self.state[0]) + 1)}, {shown(line)}, {reason}"
+        return f"{self.name}: line {grouped(int(self.state[0]) + 1)}, {shown(line)}, {reason}"
 
 
 def shown(line: bytes) -> str:
