@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fate.errors import FateError, FateWarning, FormatError
 from fate.events.events import Events
 from fate.formats.opening import open_recording
-from fate.formats.tables.text_rows import TextDecoder
+from fate.formats.tables.text import TextDecoder
 from fate.formats.tables.writers import CsvWriter
 from tests.conftest import REAL, event_lists, make_events
 

@@ -29,7 +29,7 @@ from fate.compiled import compiled, inlined
 from fate.errors import FormatError
 from fate.formats.columns import Columns, room_for
 from fate.formats.decoder import Decoder, OutOfBounds
-from fate.formats.sensors import sensor_of_chip
+from fate.formats.inivation.aedat2 import sensor_of_chip
 from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes
 from fate.text import plural
 

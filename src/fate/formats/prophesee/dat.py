@@ -18,8 +18,8 @@ from fate.events.events import Events, Sensor
 from fate.formats.columns import Columns, room_for
 from fate.formats.decoder import Decoder
 from fate.formats.prophesee.header import MAX_HEADER_BYTES, parse_header
+from fate.formats.saving import FileWriter, check_fits
 from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes
-from fate.formats.writing import FileWriter, check_fits
 
 EVENT_TYPES = {0: "2D", 12: "CD"}
 RECORD_BYTES = 8
