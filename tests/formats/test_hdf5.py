@@ -260,7 +260,7 @@ def no_sensor(file: Any) -> None:
         (huge_chunks, "chunks of 128 MiB"),
         (elsewhere, "keeps its rows in other files"),
         (late_times, "holds the time 18446744073709551615 us"),
-        (no_sensor, "gives a sensor of geometry 'wide'"),
+        (no_sensor, "gives a sensor of height '', width 'wide'"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_sentence(

@@ -24,7 +24,7 @@ from fate.errors import FormatError
 from fate.formats.columns import Columns, join
 from fate.formats.hdf5.layout import MIN_CACHE_BYTES, Chunks, Layout, Place, damage_is_a_format_error, examine
 from fate.formats.prophesee.ecf import decode_chunk
-from fate.formats.source import Bookmark, ByteFile, FileWatch, Hints, Source
+from fate.formats.source import Bookmark, ByteFile, Hints, Source, open_bytes
 from fate.formats.tables.fields import given_unit, microseconds
 
 CACHE_SLOTS = 10_007  # a prime, as the hash of chunk numbers wants it
@@ -33,26 +33,17 @@ US_PER_UNIT = {"s": 1_000_000, "ms": 1000, "us": 1}
 
 def open_hdf5(path: Path, hints: Hints) -> Source:
     """An HDF5 file, its layout found and its claims checked against its size."""
-    watch = FileWatch(path, can_grow=False)
-    try:
-        return _open(path, hints, watch)
-    except BaseException:
-        watch.close()
-        raise
-
-
-def _open(path: Path, hints: Hints, watch: FileWatch) -> Source:
-    with damage_is_a_format_error(path):
+    with open_bytes(path, can_grow=False) as raw, damage_is_a_format_error(path):
         file = h5py.File(path, "r", rdcc_nbytes=MIN_CACHE_BYTES, rdcc_nslots=CACHE_SLOTS)
         try:
-            layout = examine(path, file, hints)
+            layout = examine(raw, file, hints)
             if layout.chunks:
                 file.close()
-                return EcfSource(layout, layout.chunks, watch)
+                return EcfSource(layout, layout.chunks, raw)
             if layout.cache_bytes > MIN_CACHE_BYTES:  # so that no chunk is unpacked twice
                 file.close()
                 file = h5py.File(path, "r", rdcc_nbytes=layout.cache_bytes, rdcc_nslots=CACHE_SLOTS)
-            return TableSource(layout, file, watch)
+            return TableSource(layout, file, raw)
         except BaseException:
             file.close()
             raise
@@ -61,10 +52,10 @@ def _open(path: Path, hints: Hints, watch: FileWatch) -> Source:
 class Hdf5Source(Source):
     """A table of events; positions are row numbers."""
 
-    def __init__(self, layout: Layout, watch: FileWatch) -> None:
+    def __init__(self, layout: Layout, raw: ByteFile) -> None:
         self.path, self.size, self.format = layout.path, layout.num_bytes, layout.format
         self.sensor, self.notes = layout.sensor, layout.notes
-        self._layout, self._watch = layout, watch
+        self._layout, self._raw = layout, raw
 
     @abstractmethod
     def rows(self, first: int, last: int) -> Columns:
@@ -72,7 +63,7 @@ class Hdf5Source(Source):
 
     def _read(self, first: int, last: int) -> Columns:
         columns = self.rows(first, last)
-        self._watch.check()
+        self._raw.check_unchanged()
         layout = self._layout
         return columns._replace(t=to_us(self.path, columns.t, layout.time_unit, layout.t_offset))
 
@@ -91,7 +82,7 @@ class Hdf5Source(Source):
         return {"triggers": self._layout.triggers} if self._layout.triggers else {}
 
     def close(self) -> None:
-        self._watch.close()
+        self._raw.close()
 
 
 class EcfSource(Hdf5Source):
@@ -99,10 +90,9 @@ class EcfSource(Hdf5Source):
 
     thread_safe = True
 
-    def __init__(self, layout: Layout, chunks: Chunks, watch: FileWatch) -> None:
-        super().__init__(layout, watch)
+    def __init__(self, layout: Layout, chunks: Chunks, raw: ByteFile) -> None:
+        super().__init__(layout, raw)
         self._chunks = chunks
-        self._file = ByteFile(layout.path, can_grow=False)
 
     def rows(self, first: int, last: int) -> Columns:
         size = self._chunks.rows
@@ -117,7 +107,7 @@ class EcfSource(Hdf5Source):
         """The first ``expected`` events of a chunk; the last one may be padded to its full size."""
         chunks = self._chunks
         name = f"{self.path}: chunk {chunk} of /{self._layout.places['t'].dataset}"
-        data = self._file.read(int(chunks.position[chunk]), int(chunks.size[chunk]))
+        data = self._raw.read(int(chunks.position[chunk]), int(chunks.size[chunk]))
         if chunks.plain[chunk]:
             if len(data) < expected * chunks.record.itemsize:
                 raise FormatError(f"{name}: is damaged ({len(data)} bytes, too few for {expected} events)")
@@ -128,16 +118,12 @@ class EcfSource(Hdf5Source):
             raise FormatError(f"{name}: is damaged ({len(columns.t)} events where {expected} were expected)")
         return columns.slice(0, expected)
 
-    def close(self) -> None:
-        super().close()
-        self._file.close()
-
 
 class TableSource(Hdf5Source):
     """Columns that h5py can read, as datasets or as fields of records."""
 
-    def __init__(self, layout: Layout, file: Any, watch: FileWatch) -> None:
-        super().__init__(layout, watch)
+    def __init__(self, layout: Layout, file: Any, raw: ByteFile) -> None:
+        super().__init__(layout, raw)
         self._file = file
         self._datasets = {place.dataset: file[place.dataset] for place in layout.places.values()}
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +17,11 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.errors import FateError, FormatError, MissingDependencyError
-from fate.events.events import MAX_SIDE, Sensor
+from fate.errors import FormatError, MissingDependencyError
+from fate.events.events import Sensor
 from fate.formats.hdf5.text import root_text_attributes
 from fate.formats.prophesee.ecf import FILTER_ID
-from fate.formats.source import ByteFile, Hints
+from fate.formats.source import ByteFile, Hints, refuse_damage, sensor_of_sides
 from fate.formats.tables.fields import find_roles
 
 PREFERRED = ("CD/events", "events", "")  # where to look first: Prophesee, RVT and DSEC, the root
@@ -88,29 +87,21 @@ class Layout:
     notes: dict[str, str]
 
 
-@contextmanager
-def damage_is_a_format_error(path: Path) -> Iterator[None]:
-    """What h5py raises on damaged files is of many types."""
-    try:
-        yield
-    except FateError:
-        raise
-    except (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
-        reason = str(error).strip("'\"").splitlines() or [type(error).__name__]
-        raise FormatError(
-            f"{path}: cannot be read as HDF5 ({reason[0][:200]}); it is damaged, or was not written or copied to"
-            " its end"
-        ) from error
+def damage_is_a_format_error(path: Path) -> AbstractContextManager[None]:
+    """Turn the errors that h5py raises on damaged files into one :class:`FormatError`."""
+    errors = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
+    return refuse_damage(path, "HDF5", *errors)
 
 
-def examine(path: Path, file: Any, hints: Hints) -> Layout:
-    """The layout of an open file; refuses what is not a table of events."""
+def examine(raw: ByteFile, file: Any, hints: Hints) -> Layout:
+    """Return the layout of a file that is open both as bytes and in h5py; refuse what is not a table of events."""
+    path = raw.path
     datasets = _datasets(file)
     places, group = _find_columns(path, datasets)
     names = list(dict.fromkeys(place.dataset for place in places.values()))
     for name in names:
         refuse_other_files(path, datasets[name])
-    num_bytes = path.stat().st_size
+    num_bytes = raw.size
     rows = _number_of_rows(path, {name: datasets[name] for name in names})
     tables = {name: _chunk_table(path, datasets[name], num_bytes) for name in names}
     filters = {name: _filters(path, datasets[name]) for name in names}
@@ -128,7 +119,7 @@ def examine(path: Path, file: Any, hints: Hints) -> Layout:
     prophesee = group == "CD/events" and places["t"].field is not None
     rvt = group == "events" and None not in (scalars["height"], scalars["width"])
     kind = " Prophesee" if prophesee else " DSEC" if dsec else " RVT" if rvt else ""
-    notes = _notes(path, file)
+    notes = _notes(raw, file)
     sensor = hints.sensor or _sensor(path, scalars["height"], scalars["width"], notes.get("geometry"))
     triggers = datasets.get("EXT_TRIGGER/events")
     if triggers is not None:
@@ -377,25 +368,15 @@ def _number(holder: Any, name: str) -> int | float | None:
     return number
 
 
-def _notes(path: Path, file: Any) -> dict[str, str]:
+def _notes(raw: ByteFile, file: Any) -> dict[str, str]:
     numbers = {str(name): _number(file, name) for name in list(file.attrs)[:MAX_ATTRIBUTES]}
-    raw = ByteFile(path, can_grow=False)
-    try:
-        texts = root_text_attributes(raw)
-    finally:
-        raw.close()
-    return texts | {name: str(number) for name, number in numbers.items() if number is not None}
+    return root_text_attributes(raw) | {name: str(number) for name, number in numbers.items() if number is not None}
 
 
 def _sensor(path: Path, height: int | None, width: int | None, geometry: str | None) -> Sensor | None:
-    if height is None or width is None:
-        if geometry is None:
-            return None
-        sides = geometry.lower().split("x")
-        width, height = (int(side) if side.strip().isdecimal() else 0 for side in (sides if len(sides) == 2 else "--"))
-    if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
-        given = f"height {height}, width {width}" if geometry is None else f"geometry {geometry[:40]!r}"
-        raise FormatError(
-            f"{path}: gives a sensor of {given}; expected pixels; pass sensor=(height, width) to override it"
-        )
-    return Sensor(height, width)
+    if height is not None and width is not None:
+        return sensor_of_sides(path, height, width)
+    if geometry is None:
+        return None
+    first, _, second = geometry.lower().partition("x")
+    return sensor_of_sides(path, second, first)

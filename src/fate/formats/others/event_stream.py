@@ -21,10 +21,9 @@ import numpy as np
 
 from fate.compiled import compiled
 from fate.errors import FormatError
-from fate.events.events import Sensor
 from fate.formats.columns import Columns, room_for
 from fate.formats.decoder import Decoder, OutOfBounds
-from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes
+from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes, sensor_of_sides
 
 MAGIC = b"Event Stream"
 HEADER_BYTES = 20
@@ -117,15 +116,11 @@ def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:
             " hold camera events; give such a file"
         )
     width, height = int.from_bytes(head[16:18], "little"), int.from_bytes(head[18:20], "little")
-    if not (width and height) and hints.sensor is None:
-        raise FormatError(
-            f"{path}: the header gives a sensor of {width}×{height} pixels; pass sensor=(height, width) to override it"
-        )
     notes = {
         "version": ".".join(str(part) for part in version),
         "type": f"{kind} ({TYPES[kind]})",
         "orientation": ORIENTATION,
     }
-    pixels = Sensor(height, width) if width and height else hints.sensor
+    pixels = hints.sensor if hints.sensor and not (width and height) else sensor_of_sides(path, height, width)
     decoder = EventStreamDecoder(pixels, atis=kind == 2)
     return ByteSource(path, file, decoder, HEADER_BYTES, hints.sensor or pixels, notes)

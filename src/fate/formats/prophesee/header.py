@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fate.errors import FormatError
-from fate.events.events import MAX_SIDE, Sensor
+from fate.events.events import Sensor
+from fate.formats.source import sensor_of_sides
 
 MAX_HEADER_BYTES = 1 << 20
 MAX_LINE_BYTES = 4096
@@ -48,27 +48,15 @@ class Header:
     def sensor(self, path: Path) -> Sensor | None:
         """The sensor size, from any of the three ways it has been written, else from the board's number."""
         options = self.format_options()
-        sides: tuple[str, str] | None = None
         if "width" in options and "height" in options:
-            sides = options["height"], options["width"]
-        elif "geometry" in self.fields:
+            return sensor_of_sides(path, options["height"], options["width"])
+        if "geometry" in self.fields:
             width, _, height = self.fields["geometry"].lower().partition("x")
-            sides = height, width
-        elif "width" in self.fields and "height" in self.fields:
-            sides = self.fields["height"], self.fields["width"]
-        if sides is None:
-            system = self.prophesee_system()
-            return Sensor(480, 640) if system in VGA_SYSTEMS else Sensor(720, 1280) if system in HD_SYSTEMS else None
-        try:
-            height_px, width_px = int(sides[0]), int(sides[1])
-        except ValueError:
-            height_px = width_px = 0
-        if not (0 < height_px <= MAX_SIDE and 0 < width_px <= MAX_SIDE):
-            raise FormatError(
-                f"{path}: the header gives a sensor of height {sides[0]!r}, width {sides[1]!r}; expected pixels;"
-                " pass sensor=(height, width) to override it"
-            )
-        return Sensor(height_px, width_px)
+            return sensor_of_sides(path, height, width)
+        if "width" in self.fields and "height" in self.fields:
+            return sensor_of_sides(path, self.fields["height"], self.fields["width"])
+        system = self.prophesee_system()
+        return Sensor(480, 640) if system in VGA_SYSTEMS else Sensor(720, 1280) if system in HD_SYSTEMS else None
 
 
 def parse_header(data: bytes) -> Header:

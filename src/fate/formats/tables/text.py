@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from fate.compiled import compiled
 from fate.errors import FateError, FormatError, list_names
-from fate.events.events import MAX_SIDE, Sensor
+from fate.events.events import Sensor
 from fate.formats.columns import Columns
 from fate.formats.decoder import Decoder, OutOfBounds
-from fate.formats.source import ByteFile, ByteSource, Hints, Tail
+from fate.formats.source import ByteFile, ByteSource, Hints, Tail, sensor_of_sides
 from fate.formats.tables.fields import (
     ROLES,
     TEXT_ORDERS,
@@ -294,13 +294,16 @@ def shown(line: bytes) -> str:
     return repr(text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…")
 
 
+Size = tuple[str, str]  # height and width of the sensor, as the file gives them
+
+
 class Preamble(NamedTuple):
-    """What stands before the first row."""
+    """The lines before the first row."""
 
     num_bytes: int
     num_lines: int
-    sensor: Sensor | None
-    names: list[str]  # of the columns; none: they have no names
+    size: Size | None
+    names: list[str]  # of the columns; empty if they have no names
     delimiter: str
 
 
@@ -322,7 +325,8 @@ def open_text(path: Path, hints: Hints) -> ByteSource:
         )
         file.end_last_line(decoder, preamble.num_bytes)
         notes = {"columns": f"{columns} ({how})", "time unit": unit.note}
-        return TextSource(file, decoder, preamble._replace(sensor=hints.sensor or preamble.sensor), notes)
+        sensor = hints.sensor or (sensor_of_sides(path, *preamble.size) if preamble.size else None)
+        return TextSource(file, decoder, preamble.num_bytes, sensor, notes)
     except BaseException:
         file.close()
         raise
@@ -367,8 +371,10 @@ class TextFile(ByteFile):
 class TextSource(ByteSource):
     """A text file; the newline that may have been added at its end is not counted."""
 
-    def __init__(self, file: TextFile, decoder: TextDecoder, preamble: Preamble, notes: dict[str, str]) -> None:
-        super().__init__(file.path, file, decoder, preamble.num_bytes, preamble.sensor, notes)
+    def __init__(
+        self, file: TextFile, decoder: TextDecoder, data_start: int, sensor: Sensor | None, notes: dict[str, str]
+    ) -> None:
+        super().__init__(file.path, file, decoder, data_start, sensor, notes)
         self.size = file.real_size
 
     def tail(self) -> Tail:
@@ -380,48 +386,41 @@ class TextSource(ByteSource):
 
 
 def read_preamble(path: Path, head: bytes) -> Preamble:
-    """Comments, the size and the names at the start of ``head``."""
+    """Find the comments, the size and the names at the start of ``head``."""
     position = len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
     num_lines = 0
     comments: list[str] = []
-    sensor: Sensor | None = None
+    size: Size | None = None
     while position < len(head):
         end = head.find(b"\n", position)
         after = len(head) if end < 0 else end + 1
         line = head[position:after].decode("utf-8", "replace").strip()
         if line and line[0] not in COMMENT_MARKS.decode():
             cells, delimiter = split_cells(line)
-            all_numbers = all(number(cell) is not None for cell in cells)
             names = _names_in_comments(comments, len(cells))
             if len(cells) == 2 and cells[0].isdigit() and cells[1].isdigit() and not num_lines:
-                sensor = _sensor(path, cells[0], cells[1])
-            elif not all_numbers and not names:
-                return _named(path, Preamble(after, num_lines + 1, sensor, cells, delimiter), comments, head)
-            else:
-                return Preamble(position, num_lines, sensor or geometry(path, comments), names, delimiter)
+                size = (cells[1], cells[0])
+            elif names or all(number(cell) is not None for cell in cells):
+                return Preamble(position, num_lines, size or _size_in_comments(comments), names, delimiter)
+            else:  # a row of names, which may carry the size, as in x@1280 and y@720
+                parts = [cell.partition("@") for cell in cells]
+                sizes = {name.strip().lower(): side for name, _, side in parts if side}
+                if sizes.keys() == {"x", "y"}:
+                    cells, size = [name for name, _, _ in parts], (sizes["y"], sizes["x"])
+                if find_roles(cells) is None:
+                    raise FormatError(
+                        f"{path}: line {num_lines + 1}, {shown(head[position:after])}, is neither a row of numbers nor"
+                        " a row of names that has t, x, y and p"
+                    )
+                return Preamble(after, num_lines + 1, size or _size_in_comments(comments), cells, delimiter)
         elif line:
             comments.append(line[1:].strip())
         position, num_lines = after, num_lines + 1
-    return Preamble(position, num_lines, sensor or geometry(path, comments), [], ",")
-
-
-def _named(path: Path, preamble: Preamble, comments: list[str], head: bytes) -> Preamble:
-    """A row that is not all numbers: it must name the columns. Names may carry the size, as in x@1280 and y@720."""
-    names = [name.partition("@") for name in preamble.names]
-    sizes = {name.strip().lower(): size.strip() for name, _, size in names if size}
-    if sizes.keys() == {"x", "y"}:
-        preamble = preamble._replace(names=[name for name, _, _ in names], sensor=_sensor(path, sizes["x"], sizes["y"]))
-    if find_roles(preamble.names) is None:
-        start = head[: preamble.num_bytes].rstrip(b"\n").rfind(b"\n") + 1
-        raise FormatError(
-            f"{path}: line {preamble.num_lines}, {shown(head[start : preamble.num_bytes])}, is neither a row of numbers"
-            " nor a row of names that has t, x, y and p"
-        )
-    return preamble._replace(sensor=preamble.sensor or geometry(path, comments))
+    return Preamble(position, num_lines, size or _size_in_comments(comments), [], ",")
 
 
 def _names_in_comments(comments: list[str], num_columns: int) -> list[str]:
-    """Names from the last comment that has as many words as there are columns, t, x, y and p among them."""
+    """Return the names in the last comment that has one word per column, t, x, y and p among them."""
     for comment in reversed(comments):
         words = split_cells(comment)[0]
         if len(words) == num_columns and find_roles(words) is not None:
@@ -429,25 +428,15 @@ def _names_in_comments(comments: list[str], num_columns: int) -> list[str]:
     return []
 
 
-def geometry(path: Path, comments: list[str]) -> Sensor | None:
-    """The sensor size that comments give, on one line or on two."""
+def _size_in_comments(comments: list[str]) -> Size | None:
+    """Return the sensor size that comments give, on one line or on two."""
     sides: dict[str, str] = {}
     for comment in comments:
         if match := SIDE_BY_SIDE.search(comment):
-            return _sensor(path, match[1], match[2])
+            return match[2], match[1]
         for side, value in ONE_SIDE.findall(comment):
             sides.setdefault(side.lower(), value)
-    return _sensor(path, sides["width"], sides["height"]) if len(sides) == 2 else None
-
-
-def _sensor(path: Path, width: str, height: str) -> Sensor:
-    sides = [int(side) if side.isascii() and side.isdigit() and len(side) < 9 else 0 for side in (width, height)]
-    if not all(0 < side <= MAX_SIDE for side in sides):
-        raise FormatError(
-            f"{path}: gives a sensor of width {width}, height {height}; each side must be 1 to {MAX_SIDE} pixels;"
-            " correct that line"
-        )
-    return Sensor(sides[1], sides[0])
+    return (sides["height"], sides["width"]) if len(sides) == 2 else None
 
 
 def split_cells(line: str) -> tuple[list[str], str]:
