@@ -351,7 +351,7 @@ class Recording:
     # ---- housekeeping -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._blocks.clear()
         if not self._closed:
             self._source.close()

@@ -10,15 +10,15 @@ from __future__ import annotations
 import importlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, ClassVar, NoReturn, Self
 
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
-from fate.whole_files import Draft, find_target
+from fate.whole_files import Draft, disk_faults, find_target
 
 # name → writer
 WRITERS: dict[str, str] = {
@@ -60,35 +60,22 @@ class EventWriter(ABC):
         self._draft = Draft(target)
         self.temporary = self._draft.path
         try:
-            with self._disk_faults():
+            with disk_faults(self._draft.target):
                 self.open()
                 self.begin(self.sensor)
         except BaseException:
             self.discard()
             raise
 
-    @contextmanager
-    def _disk_faults(self) -> Iterator[None]:
-        """A full disk and its like, as a sentence."""
-        try:
-            yield
-        except OSError as error:
-            if isinstance(error, BrokenPipeError) and self._draft.target.is_standard_output:
-                raise
-            raise FateError(
-                f"{self.path}: cannot be written ({error.strerror or error}); nothing was changed; make room or choose"
-                " another place"
-            ) from None
-
     def write(self, events: Events) -> None:
-        """The next events; not earlier than those before."""
+        """Write the next events, which must not be earlier than those before."""
         if events.sensor != self.sensor:
             raise FateError(f"{self.path}: is for a {self.sensor} sensor; events of a {events.sensor} one were given")
         if not len(events):
             return
         if self._last is not None and events.t_us[0] < self._last:
             raise FateError(f"{self.path}: events at {events.t_us[0]} µs were given after ones at {self._last} µs")
-        with self._disk_faults():
+        with disk_faults(self._draft.target):
             self.append(events)
         self._last = int(events.t_us[-1])
 
@@ -106,16 +93,16 @@ class EventWriter(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Write what is due at the end and close ``self.temporary``."""
+        """Write the end of the file and close ``self.temporary``."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """Close ``self.temporary`` without caring for its contents."""
+        """Close ``self.temporary``; its contents are discarded."""
 
     def close(self) -> None:
-        """Finish the file and give it its name."""
+        """Finish the file and rename it to the target."""
         try:
-            with self._disk_faults():
+            with disk_faults(self._draft.target):
                 self.finish()
             self._draft.commit()
         except BaseException:
@@ -123,12 +110,12 @@ class EventWriter(ABC):
             raise
 
     def discard(self) -> None:
-        """Throw away what was written."""
+        """Discard what was written."""
         self.abandon()
         self._draft.discard()
 
     def refuse_times(self, events: Events, lowest: int, highest: int) -> NoReturn:
-        """The error for times the format cannot hold."""
+        """Raise the error for times that the format cannot hold."""
         t_us = int(events.t_us[0]) if events.t_us[0] < lowest else int(events.t_us[-1])
         raise FateError(
             f"{self.path}: {self.format} holds times from {lowest} to {highest} µs, and {t_us} µs was given;"
@@ -160,7 +147,7 @@ class FileWriter(EventWriter):
 
     def abandon(self) -> None:
         if hasattr(self, "file"):
-            with suppress(OSError):  # what was held back cannot be written: it is not wanted either
+            with suppress(OSError):  # buffered bytes cannot be written; they are discarded anyway
                 self.file.close()
 
 
@@ -174,12 +161,12 @@ def check_fits(path: Path, sensor: Sensor, max_coordinate: int, name: str) -> No
 
 
 def open_writer(path: str | os.PathLike[str], sensor: Sequence[int], format: str | None = None) -> EventWriter:
-    """A writer that takes events in pieces, for a sensor of ``(height, width)``; use it in a ``with`` block."""
+    """Open a writer that takes events in pieces, for a sensor of ``(height, width)``; use it in a ``with`` block."""
     return find_writer(path, format)(path, Sensor.of(sensor))
 
 
 def find_writer(path: str | os.PathLike[str], format: str | None = None) -> type[EventWriter]:
-    """The class that writes a format: a key of ``WRITERS``, or the one that the suffix of ``path`` names."""
+    """Return the class that writes a format: a key of ``WRITERS``, or the format that the suffix of ``path`` names."""
     name = format or BY_SUFFIX.get(Path(path).suffix.lower())
     if name is None:
         raise FateError(

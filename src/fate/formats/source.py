@@ -109,7 +109,7 @@ class Source(ABC):
         return self.size - self.tail().num_bytes
 
     def close(self) -> None:  # noqa: B027  (most sources hold nothing but a file)
-        """Let go of the file."""
+        """Close the file."""
 
 
 class ByteFile:
@@ -175,7 +175,7 @@ class ByteFile:
         return data
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
 

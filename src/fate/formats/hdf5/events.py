@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 
 from fate.errors import FormatError
 from fate.formats.columns import Columns, join
-from fate.formats.hdf5.layout import MIN_CACHE_BYTES, Chunks, Layout, Place, damage_is_a_format_error, examine
+from fate.formats.hdf5.layout import MIN_CACHE_BYTES, Chunks, ColumnPath, Layout, damage_is_a_format_error, examine
 from fate.formats.prophesee.ecf import decode_chunk
 from fate.formats.source import Bookmark, ByteFile, Hints, Source, open_bytes
 from fate.formats.tables.fields import given_unit, microseconds
 
 CACHE_SLOTS = 10_007  # a prime, as the hash of chunk numbers wants it
-US_PER_UNIT = {"s": 1_000_000, "ms": 1000, "us": 1}
 
 
 def open_hdf5(path: Path, hints: Hints) -> Source:
@@ -65,7 +64,7 @@ class Hdf5Source(Source):
         columns = self.rows(first, last)
         self._raw.check_unchanged()
         layout = self._layout
-        return columns._replace(t=to_us(self.path, columns.t, layout.time_unit, layout.t_offset))
+        return columns._replace(t=to_us(self.path, columns.t, layout.time_unit, layout.t_offset, first))
 
     def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
         total, step = self._layout.rows, self._layout.block_rows
@@ -106,12 +105,12 @@ class EcfSource(Hdf5Source):
     def _chunk(self, chunk: int, expected: int) -> Columns:
         """The first ``expected`` events of a chunk; the last one may be padded to its full size."""
         chunks = self._chunks
-        name = f"{self.path}: chunk {chunk} of /{self._layout.places['t'].dataset}"
+        name = f"{self.path}: chunk {chunk} of /{self._layout.paths['t'].dataset}"
         data = self._raw.read(int(chunks.position[chunk]), int(chunks.size[chunk]))
         if chunks.plain[chunk]:
             if len(data) < expected * chunks.record.itemsize:
                 raise FormatError(f"{name}: is damaged ({len(data)} bytes, too few for {expected} events)")
-            columns = _fields(np.frombuffer(data, chunks.record, expected), self._layout.places)
+            columns = _fields(np.frombuffer(data, chunks.record, expected), self._layout.paths)
         else:
             columns = decode_chunk(data, chunks.rows, name)
         if len(columns.t) < expected:
@@ -125,43 +124,33 @@ class TableSource(Hdf5Source):
     def __init__(self, layout: Layout, file: Any, raw: ByteFile) -> None:
         super().__init__(layout, raw)
         self._file = file
-        self._datasets = {place.dataset: file[place.dataset] for place in layout.places.values()}
+        self._datasets = {place.dataset: file[place.dataset] for place in layout.paths.values()}
 
     def rows(self, first: int, last: int) -> Columns:
-        places = self._layout.places
+        paths = self._layout.paths
         with damage_is_a_format_error(self.path):
-            if places["t"].field is not None:
-                return _fields(self._datasets[places["t"].dataset][first:last], places)
-            return Columns(*(_native(self._datasets[places[name].dataset][first:last]) for name in "txyp"))
+            if paths["t"].field is not None:
+                return _fields(self._datasets[paths["t"].dataset][first:last], paths)
+            return Columns(*(_native(self._datasets[paths[name].dataset][first:last]) for name in "txyp"))
 
     def close(self) -> None:
         super().close()
         self._file.close()
 
 
-def _fields(records: Any, places: dict[str, Place]) -> Columns:
-    return Columns(*(_native(records[places[name].field]) for name in "txyp"))
+def _fields(records: Any, paths: dict[str, ColumnPath]) -> Columns:
+    return Columns(*(_native(records[paths[name].field]) for name in "txyp"))
 
 
 def _native(column: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(column, column.dtype.newbyteorder("="))
 
 
-def to_us(path: Path, t: NDArray[Any], unit: str, offset: int) -> NDArray[np.int64]:
-    """Times as stored, in ``unit``, plus ``offset`` of the same unit, as int64 µs; what does not fit is refused."""
-    if t.dtype == np.int64 and unit == "us" and offset == 0:
-        return t
-    if not len(t):
-        return np.empty(0, np.int64)
-    lowest, highest = t.min(), t.max()
-    if t.dtype.kind == "f" and not (np.isfinite(lowest) and np.isfinite(highest)):
-        raise FormatError(f"{path}: some times are not numbers (NaN or infinite); the time column is damaged")
-    per_unit = US_PER_UNIT.get(unit, 1)
-    for extreme in (int(lowest), int(highest)):
-        if abs(extreme) + abs(offset) >= 2**63 // per_unit:
-            raise FormatError(f"{path}: holds the time {extreme} {unit}, more than 64 bits of µs carry")
-    if t.dtype.kind == "f":
-        scale = 1e-3 if unit == "ns" else float(per_unit)
-        return np.rint((t.astype(np.float64) + offset) * scale).astype(np.int64)
-    whole = t.astype(np.int64) + np.int64(offset)
-    return microseconds(path, whole, given_unit(unit), 0)
+def to_us(path: Path, t: NDArray[Any], unit: str, offset: int, first_row: int) -> NDArray[np.int64]:
+    """Convert times as stored, plus ``offset`` of the same unit, to int64 µs; refuse what does not fit."""
+    if offset and len(t):
+        for extreme in (t.min(), t.max()):
+            if np.isfinite(extreme) and abs(int(extreme)) + abs(offset) >= 2**63:
+                raise FormatError(f"{path}: holds the time {extreme} {unit}, more than 64-bit integers carry")
+        t = t.astype(np.float64) + offset if t.dtype.kind == "f" else t.astype(np.int64) + np.int64(offset)
+    return microseconds(path, t, given_unit(unit), first_row)

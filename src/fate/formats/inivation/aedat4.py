@@ -17,7 +17,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ import numpy as np
 from fate.errors import FormatError, list_names
 from fate.events.events import MAX_SIDE, Sensor
 from fate.formats.columns import Columns, empty_columns
-from fate.formats.source import BLOCK_BYTES, Bookmark, ByteFile, Hints, Source, Tail
+from fate.formats.source import BLOCK_BYTES, Bookmark, ByteFile, Hints, Source, Tail, open_bytes
 
 PACKET_HEAD = struct.Struct("<ii")
 KINDS = {"EVTS": "events", "FRME": "frames", "IMUS": "imu packets", "TRIG": "trigger packets"}
@@ -45,8 +44,7 @@ NO_TABLE = -1
 MAX_HEADER_BYTES = 16 << 20
 
 
-@dataclass(frozen=True)
-class Stream:
+class Stream(NamedTuple):
     """A stream of packets: its number, its kind (``"EVTS"``, ``"FRME"``, ``"IMUS"``, ``"TRIG"``, ...)."""
 
     number: int
@@ -55,8 +53,7 @@ class Stream:
     source: str  # the camera's name
 
 
-@dataclass(frozen=True)
-class Aedat4Header:
+class Aedat4Header(NamedTuple):
     """What the header says; ``num_bytes`` counts from the start of the file to the first packet."""
 
     compression: int
@@ -384,14 +381,10 @@ def _without_panic_message() -> Iterator[None]:
 
 def open_aedat4(path: Path, hints: Hints) -> Aedat4Source:
     """The first event stream of an AEDAT 4.0 file."""
-    file = ByteFile(path)
-    try:
+    with open_bytes(path) as file:
         header = read_header(path, file)
         streams = [stream for stream in header.streams if stream.kind == "EVTS"]
         if not streams:
             kinds = ", ".join(KINDS.get(stream.kind, stream.kind) for stream in header.streams) or "nothing"
             raise FormatError(f"{path}: holds no stream of events (it has {kinds}); record the events of the camera")
         return Aedat4Source(path, file, header, streams[0], hints.sensor)
-    except BaseException:
-        file.close()
-        raise

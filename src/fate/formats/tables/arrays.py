@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from fate.errors import FateError, FormatError, list_names
 from fate.events.events import Sensor
+from fate.events.tables import find_roles
 from fate.formats.columns import Columns
 from fate.formats.source import Bookmark, ByteFile, Hints, Source, Tail, open_bytes
 from fate.formats.tables.fields import (
@@ -36,7 +37,6 @@ from fate.formats.tables.fields import (
     ROLES,
     TimeUnit,
     assumed_unit,
-    find_roles,
     given_order,
     given_unit,
     microseconds,

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from fate.compiled import compiled
 from fate.errors import FateError, FormatError, list_names
 from fate.events.events import Sensor
+from fate.events.tables import find_roles
 from fate.formats.columns import Columns
 from fate.formats.decoder import Decoder, OutOfBounds
 from fate.formats.source import ByteFile, ByteSource, Hints, Tail, sensor_of_sides
@@ -33,7 +34,6 @@ from fate.formats.tables.fields import (
     TEXT_ORDERS,
     TimeUnit,
     assumed_unit,
-    find_roles,
     given_order,
     given_unit,
     named_unit,
