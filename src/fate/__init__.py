@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from fate.errors import FateError, FateWarning, FormatError, MissingDependencyError
     from fate.events.events import Events, Sensor
     from fate.events.window import Window
-    from fate.formats.opening import open_recording
-    from fate.formats.prophesee.decoders import decoder_for
+    from fate.formats.opening import decoder_for, open_recording
     from fate.formats.recording import Recording
     from fate.formats.saving import open_writer, write_events
     from fate.inference.export import export
@@ -85,7 +84,7 @@ _HOME = {
     "Labels": "fate.boxes.labels",
     "Window": "fate.events.window",
     "bench_decode": "fate.bench.decode",
-    "decoder_for": "fate.formats.prophesee.decoders",
+    "decoder_for": "fate.formats.opening",
     "open_recording": "fate.formats.opening",
     "Recording": "fate.formats.recording",
     "open_writer": "fate.formats.saving",

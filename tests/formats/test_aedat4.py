@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from fate.errors import FateError, FateWarning, FormatError
 from fate.formats.inivation import aedat4
+from fate.formats.inivation.aedat4 import unpacked_bytes_at_most
 from fate.formats.opening import open_recording
-from fate.formats.tables.zstandard import unpacked_bytes_at_most
 
 REAL = Path(__file__).resolve().parents[2] / ".." / "shared" / "realdata"
 relaxed = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -184,7 +184,7 @@ def shorter(file: Any) -> None:
     file["y"] = EVENTS.y[:-1]
 
 
-def two_places(file: Any) -> None:
+def two_tables(file: Any) -> None:
     columns()(file.create_group("left"))
     columns()(file.create_group("right"))
 
@@ -250,7 +250,7 @@ def no_sensor(file: Any) -> None:
     ("put", "message"),
     [
         (shorter, r"different lengths .*/y 39999"),
-        (two_places, r"events in 2 places \(left, right\)"),
+        (two_tables, r"2 tables of events \(left, right\)"),
         (histograms, "holds histograms of events"),
         (many_datasets, r"no table of events; expected /CD/events .* d0, d1, d2, d3, d4, d5, d6, d7 …"),
         (float_coordinates, "/x is of type float32; expected integers"),
@@ -259,8 +259,8 @@ def no_sensor(file: Any) -> None:
         (never_written, "only 0 of its 40 chunks were written"),
         (huge_chunks, "chunks of 128 MiB"),
         (elsewhere, "keeps its rows in other files"),
-        (late_times, "holds the time 18446744073709551615 us"),
-        (no_sensor, "gives a sensor of geometry 'wide'"),
+        (late_times, "t = 18446744073709551615"),
+        (no_sensor, "gives a sensor of height '', width 'wide'"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_sentence(

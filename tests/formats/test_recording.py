@@ -545,6 +545,22 @@ def test_a_file_that_only_grows_is_read_as_it_was_when_opened(tmp_path: Path, na
             recording.read()
 
 
+@pytest.mark.parametrize("name", ["prophesee-hdf5", "rvt-hdf5", "npz", "npy"])
+def test_a_rewritten_file_that_grew_is_refused_where_the_format_cannot_grow(tmp_path: Path, name: str) -> None:
+    events = make_events(20_000)
+    path = saved(tmp_path, events, name)
+    (tmp_path / "other").mkdir()
+    mirrored = Events(events.t_us, events.sensor[1] - 1 - events.x, events.y, 1 - events.p, events.sensor)
+    other = saved(tmp_path / "other", mirrored, name).read_bytes()
+    with opened(path, events, cache=False) as recording:
+        first = recording.read(0, 1000)
+        assert first == events.between(0, 1000)
+        with open(path, "r+b") as file:  # the same times and number of events, and one byte more
+            file.write(other.ljust(path.stat().st_size + 1, b"\0"))
+        with pytest.raises(FormatError, match=f"{path.name}.*changed while it was open"):
+            recording.read()
+
+
 def test_a_file_renamed_or_replaced_while_open_is_read_on(tmp_path: Path) -> None:
     events = make_events(20_000)
     path = saved(tmp_path, events, "evt3")

@@ -23,10 +23,10 @@ from fate.errors import FateError, list_names
 from fate.evaluation.protocols import Protocol, named_protocol
 from fate.evaluation.scores import Scores, evaluate_boxes
 from fate.evaluation.time_to_detection import DenseTruth, DetectionDelays, read_dense_truth, time_to_detection
-from fate.formats.decoder import counted
 from fate.inference.running import Run, predict
 from fate.json_files import finite_number
 from fate.models.detector import Detector
+from fate.text import plural as counted
 from fate.whole_files import write_whole
 
 #: Kinds of datasets that are evaluated as Prophesee's toolbox does it.

@@ -5,8 +5,7 @@ what is particular to it.
 """
 
 from fate.formats.converting import convert
-from fate.formats.opening import open_recording
-from fate.formats.prophesee.decoders import decoder_for
+from fate.formats.opening import decoder_for, open_recording
 from fate.formats.recording import Recording
 from fate.formats.saving import open_writer, write_events
 from fate.formats.summary import info

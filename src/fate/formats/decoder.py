@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from fate.errors import FateError, FormatError
 from fate.events.events import Events, Sensor
 from fate.events.window import MAX_TIME_US
 from fate.formats.columns import Columns, Tally, check
+from fate.text import grouped, plural
 
 OutOfBounds = Literal["raise", "drop"]
 MAX_CARRY_BYTES = 4 << 20  # of an unfinished record: only text lines can be long
@@ -45,6 +47,9 @@ class Decoder(ABC):
             raise FateError(f"out_of_bounds={out_of_bounds!r} was given; expected 'raise' or 'drop'")
         self.sensor = None if sensor is None else Sensor.of(sensor)
         self.out_of_bounds = out_of_bounds
+        self._reset()
+
+    def _reset(self) -> None:
         self.tally = Tally()
         self._carry = b""
         self.state = self.initial_state()
@@ -58,8 +63,10 @@ class Decoder(ABC):
         """Decode the whole records at the start of ``data``; returns their events and the bytes used."""
 
     def fresh(self) -> Self:
-        """A decoder of the same kind and settings at the start of a stream."""
-        return type(self)(self.sensor, out_of_bounds=self.out_of_bounds)
+        """Return a decoder with the same settings at the start of a stream."""
+        decoder = copy.copy(self)
+        decoder._reset()
+        return decoder
 
     def skipped(self) -> dict[str, int]:
         """How many words of each kind were passed over since the start."""
@@ -113,10 +120,10 @@ class Decoder(ABC):
 def describe_outside(name: object, tally: Tally, sensor: Sensor) -> str:
     """Coordinates outside the sensor."""
     index, x, y = tally.outside_first
-    where = f"x = {spaced(x)}" if not 0 <= x < sensor.width else f"y = {spaced(y)}"
+    where = f"x = {grouped(x)}" if not 0 <= x < sensor.width else f"y = {grouped(y)}"
     return (
-        f"{name}: {spaced(tally.outside)} of {counted(tally.events, 'event')} outside {sensor}"
-        f' (first: index {spaced(index)}, {where}); pass out_of_bounds="drop" to skip them'
+        f"{name}: {grouped(tally.outside)} of {plural(tally.events, 'event')} outside {sensor}"
+        f' (first: index {grouped(index)}, {where}); pass out_of_bounds="drop" to skip them'
     )
 
 
@@ -125,8 +132,8 @@ def describe_back(name: object, tally: Tally) -> str:
     index, before, after = tally.back_first
     help_ = 'pass unsorted="sort" to order them by time' if name != "stream" else "the events fed were dropped"
     return (
-        f"{name}: time goes back {counted(tally.back, 'time')} in {counted(tally.events, 'event')} (first: index"
-        f" {spaced(index)}, from {before} to {after} µs); {help_}"
+        f"{name}: time goes back {plural(tally.back, 'time')} in {plural(tally.events, 'event')} (first: index"
+        f" {grouped(index)}, from {before} to {after} µs); {help_}"
     )
 
 
@@ -134,8 +141,8 @@ def describe_polarity(name: object, tally: Tally) -> str:
     """Polarities that mean nothing."""
     index, value = tally.bad_polarity_first
     return (
-        f"{name}: {counted(tally.bad_polarity, 'event')} of a polarity that is none of 0, 1, -1 (first: index"
-        f" {spaced(index)}, {value}); check the order of the columns"
+        f"{name}: {plural(tally.bad_polarity, 'event')} of a polarity that is none of 0, 1, -1 (first: index"
+        f" {grouped(index)}, {value}); check the order of the columns"
     )
 
 
@@ -144,13 +151,3 @@ def describe_far_times(name: object, tally: Tally) -> str:
     return (
         f"{name}: times from {tally.t_min} to {tally.t_max} µs, beyond ± 2^62; check the unit and the order of columns"
     )
-
-
-def spaced(number: int) -> str:
-    """1204331 as people read it: 1 204 331."""
-    return f"{number:,}".replace(",", " ")
-
-
-def counted(number: int, thing: str) -> str:
-    """``1 event``, ``1 204 331 events``."""
-    return f"{spaced(number)} {thing}{'' if number == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Which format is this file? By content first, by suffix where the content does not say."""
+"""Open recordings and streams. The content of a file gives its format, or its suffix if the content does not."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fate.errors import FateError, FormatError
 from fate.events.events import Sensor
-from fate.formats.decoder import OutOfBounds
+from fate.formats.decoder import Decoder, OutOfBounds
 from fate.formats.prophesee.header import parse_header
 from fate.formats.recording import Options, Recording
 from fate.formats.source import Hints, Source
@@ -34,6 +34,19 @@ OPENERS: dict[str, str] = {
     "npz": "fate.formats.tables.arrays:open_npz",
     "csv": "fate.formats.tables.text:open_text",
     "ros": "fate.formats.ros.bags:open_ros",
+}
+
+# format → its decoder, for streams of bytes that are not files: pipes and cameras
+DECODERS: dict[str, str] = {
+    "dat": "fate.formats.prophesee.dat:DatDecoder",
+    "evt2": "fate.formats.prophesee.evt2:Evt2Decoder",
+    "evt21": "fate.formats.prophesee.evt2:Evt21Decoder",
+    "evt3": "fate.formats.prophesee.evt3:Evt3Decoder",
+    "aedat2": "fate.formats.inivation.aedat2:Aedat2Decoder",
+    "aedat3": "fate.formats.inivation.aedat3:Aedat3Decoder",
+    "bin": "fate.formats.others.atis_bin:AtisBinDecoder",
+    "es": "fate.formats.others.event_stream:EventStreamDecoder",
+    "csv": "fate.formats.tables.text:TextDecoder",
 }
 
 TABLES = ("csv", "npy", "npz")  # whose columns may be in any order
@@ -111,12 +124,17 @@ def open_source(path: Path, hints: Hints) -> Source:
     ):
         if given is not None and name not in takers:
             raise FateError(f"{path}: is read as {name}, which has no use for {option}={given!r}; leave it out")
-    module, _, function = OPENERS[name].partition(":")
-    opener: Callable[[Path, Hints], Source] = getattr(importlib.import_module(module), function)
+    opener: Callable[[Path, Hints], Source] = _import(OPENERS[name])
     try:
         return opener(path, hints)
     except OSError as error:
         raise FormatError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def _import(name: str) -> Any:
+    """Import the function or class that ``module:name`` names."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def recognise(path: Path) -> str:
@@ -246,3 +264,27 @@ def _check_choice(name: str, given: object, known: tuple[object, ...]) -> None:
     if given not in known:
         expected = ", ".join(repr(choice) for choice in known if choice is not None)
         raise FateError(f"{name}={given!r} was given; expected one of {expected}")
+
+
+def decoder_for(format: str, sensor: Sequence[int], *, out_of_bounds: OutOfBounds = "raise", **options: Any) -> Decoder:
+    """A decoder for a stream without a header: ``decoder.feed(data)`` gives the events that are complete.
+
+    Args:
+        format: one of ``DECODERS``.
+        sensor: ``(height, width)`` in pixels.
+        out_of_bounds: ``"raise"``, or ``"drop"`` and count events outside the sensor.
+        options: what the one decoder takes beyond that: ``legacy=True`` for EVT2.1, ``layout="davis"`` and
+            ``turned=False`` for AEDAT2, ``atis=True`` for ES.
+
+    Example:
+        >>> decoder = decoder_for("evt3", (720, 1280))
+        >>> len(decoder.feed(bytes.fromhex("0180 0060 0500 0720")))  # TIME_HIGH, TIME_LOW, ADDR_Y, ADDR_X
+        1
+    """
+    if format not in DECODERS:
+        raise FateError(f"no stream decoder for {format!r}; known are {', '.join(DECODERS)}")
+    cls: type[Decoder] = _import(DECODERS[format])
+    try:
+        return cls(sensor, out_of_bounds=out_of_bounds, **options)
+    except TypeError:
+        raise FateError(f"the {format} decoder takes no {', '.join(options)}; leave it out") from None

@@ -19,15 +19,14 @@ from fate.events.window import MAX_TIME_US, Window, clip_time, window_us
 from fate.formats.columns import Columns, Tally, check, empty_columns, join, room_for
 from fate.formats.decoder import (
     OutOfBounds,
-    counted,
     describe_back,
     describe_far_times,
     describe_outside,
     describe_polarity,
-    spaced,
 )
 from fate.formats.index import THREADS, Index, Progress, build_index, cache_path, load_index, store_index
 from fate.formats.source import Hints, Source, Tail
+from fate.text import grouped, plural
 
 KEPT_BLOCKS, KEPT_EVENTS = 32, 1 << 18  # at most, kept at hand: neighbouring and overlapping windows share blocks
 RUN_EVENTS = 1 << 16  # of several blocks, decoded in one go
@@ -157,12 +156,12 @@ class Recording:
             sensor = self._sensor or Sensor(65_536, 65_536)
             if options.out_of_bounds == "raise":
                 raise FormatError(describe_outside(self.path, tally, sensor))
-            message = f"{self.path}: {counted(tally.outside, 'event')} outside {sensor} dropped"
+            message = f"{self.path}: {plural(tally.outside, 'event')} outside {sensor} dropped"
             warn(message)
         if tally.back:
             if options.unsorted == "raise":
                 raise FormatError(describe_back(self.path, tally))
-            message = f"{self.path}: time went back {counted(tally.back, 'time')}; events were sorted"
+            message = f"{self.path}: time went back {plural(tally.back, 'time')}; events were sorted"
             warn(message)
         if self._sensor is None and index.num_events:
             self._sensor = smallest_known_sensor(tally.x_max, tally.y_max, self.path)
@@ -179,7 +178,7 @@ class Recording:
         found = dict(index.skipped) | (
             {"events outside the sensor": index.tally.outside} if index.tally.outside else {}
         )
-        listed = ", ".join(f"{spaced(number)} {kind}" for kind, number in found.items())
+        listed = ", ".join(f"{grouped(number)} {kind}" for kind, number in found.items())
         reason = f"all it holds is {listed}" if listed else "it is a header and nothing after it"
         raise FormatError(f"{self.path}: has no {self.format} events; {reason}")
 
@@ -352,7 +351,7 @@ class Recording:
     # ---- housekeeping -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._blocks.clear()
         if not self._closed:
             self._source.close()
@@ -376,7 +375,7 @@ def describe_tail(tail: Tail, format: str) -> str:
     parts = []
     if tail.num_bytes:
         parts.append(
-            f"the last {counted(tail.num_bytes, 'byte')}, at position {tail.position}: not a whole {format} record"
+            f"the last {plural(tail.num_bytes, 'byte')}, at position {tail.position}: not a whole {format} record"
         )
     if tail.missing:
         parts.append(f"{tail.missing} that its header promises are missing at the end")

@@ -1,22 +1,31 @@
-"""Writing events: the format follows the suffix, or is asked for by name."""
+"""Write events to files. The suffix gives the format, or the user names it.
+
+A writer takes events in pieces. It works on a draft beside the target and renames it when it is closed, so a full disk
+or a killed run never leaves a broken file under the target's name and never destroys one that was there. Into a device
+or a pipe it writes directly, if the format is written from front to back.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, ClassVar, NoReturn, Self
 
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
-from fate.formats.writing import EventWriter
+from fate.whole_files import Draft, disk_faults, find_target
 
 # name → writer
 WRITERS: dict[str, str] = {
     "dat": "fate.formats.prophesee.dat:DatWriter",
-    "evt2": "fate.formats.prophesee.evt_writers:Evt2Writer",
-    "evt21": "fate.formats.prophesee.evt_writers:Evt21Writer",
-    "evt3": "fate.formats.prophesee.evt_writers:Evt3Writer",
+    "evt2": "fate.formats.prophesee.raw:Evt2Writer",
+    "evt21": "fate.formats.prophesee.raw:Evt21Writer",
+    "evt3": "fate.formats.prophesee.raw:Evt3Writer",
     "prophesee-hdf5": "fate.formats.hdf5.writers:PropheseeHdf5Writer",
     "rvt-hdf5": "fate.formats.hdf5.writers:RvtHdf5Writer",
     "npz": "fate.formats.tables.writers:NpzWriter",
@@ -36,13 +45,128 @@ BY_SUFFIX: dict[str, str] = {
 }
 
 
+class EventWriter(ABC):
+    """Write events in time order, in pieces. Use it in a ``with`` block; an error inside discards the file."""
+
+    format: ClassVar[str]
+    text: ClassVar[bool] = False  #: whether the file is text, which may go to standard output
+    seeks: ClassVar[bool] = False  #: whether the writer goes back in the file, which pipes do not allow
+
+    def __init__(self, path: str | os.PathLike[str], sensor: Sensor) -> None:
+        target = find_target(path, text=self.text, seeks=self.seeks)
+        self.path = target.path
+        self.sensor = Sensor.of(sensor)
+        self._last: int | None = None
+        self._draft = Draft(target)
+        self.temporary = self._draft.path
+        try:
+            with disk_faults(self._draft.target):
+                self.open()
+                self.begin(self.sensor)
+        except BaseException:
+            self.discard()
+            raise
+
+    def write(self, events: Events) -> None:
+        """Write the next events, which must not be earlier than those before."""
+        if events.sensor != self.sensor:
+            raise FateError(f"{self.path}: is for a {self.sensor} sensor; events of a {events.sensor} one were given")
+        if not len(events):
+            return
+        if self._last is not None and events.t_us[0] < self._last:
+            raise FateError(f"{self.path}: events at {events.t_us[0]} µs were given after ones at {self._last} µs")
+        with disk_faults(self._draft.target):
+            self.append(events)
+        self._last = int(events.t_us[-1])
+
+    @abstractmethod
+    def open(self) -> None:
+        """Open ``self.temporary`` for writing."""
+
+    @abstractmethod
+    def begin(self, sensor: Sensor) -> None:
+        """Check that the format can hold this sensor and write the header."""
+
+    @abstractmethod
+    def append(self, events: Events) -> None:
+        """Write at least one event."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Write the end of the file and close ``self.temporary``."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Close ``self.temporary``; its contents are discarded."""
+
+    def close(self) -> None:
+        """Finish the file and rename it to the target."""
+        try:
+            with disk_faults(self._draft.target):
+                self.finish()
+            self._draft.commit()
+        except BaseException:
+            self.discard()
+            raise
+
+    def discard(self) -> None:
+        """Discard what was written."""
+        self.abandon()
+        self._draft.discard()
+
+    def refuse_times(self, events: Events, lowest: int, highest: int) -> NoReturn:
+        """Raise the error for times that the format cannot hold."""
+        t_us = int(events.t_us[0]) if events.t_us[0] < lowest else int(events.t_us[-1])
+        raise FateError(
+            f"{self.path}: {self.format} holds times from {lowest} to {highest} µs, and {t_us} µs was given;"
+            " pass zero_time=True to start the copy at 0, or choose NPZ, CSV or HDF5"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+
+class FileWriter(EventWriter):
+    """A writer of plain bytes."""
+
+    file: BinaryIO
+
+    def open(self) -> None:
+        self.file = self._draft.open()
+
+    def finish(self) -> None:
+        self.file.close()
+
+    def abandon(self) -> None:
+        if hasattr(self, "file"):
+            with suppress(OSError):  # buffered bytes cannot be written; they are discarded anyway
+                self.file.close()
+
+
+def check_fits(path: Path, sensor: Sensor, max_coordinate: int, name: str) -> None:
+    """Refuse a sensor whose last pixel the format cannot address."""
+    if max(sensor) - 1 > max_coordinate:
+        raise FateError(
+            f"{path}: {name} addresses pixels up to {max_coordinate}, and the sensor is {sensor};"
+            " choose NPZ, CSV or HDF5"
+        )
+
+
 def open_writer(path: str | os.PathLike[str], sensor: Sequence[int], format: str | None = None) -> EventWriter:
-    """A writer that takes events in pieces, for a sensor of ``(height, width)``; use it in a ``with`` block."""
+    """Open a writer that takes events in pieces, for a sensor of ``(height, width)``; use it in a ``with`` block."""
     return find_writer(path, format)(path, Sensor.of(sensor))
 
 
 def find_writer(path: str | os.PathLike[str], format: str | None = None) -> type[EventWriter]:
-    """The class that writes a format: a key of ``WRITERS``, or the one that the suffix of ``path`` names."""
+    """Return the class that writes a format: a key of ``WRITERS``, or the format that the suffix of ``path`` names."""
     name = format or BY_SUFFIX.get(Path(path).suffix.lower())
     if name is None:
         raise FateError(

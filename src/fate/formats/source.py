@@ -19,8 +19,8 @@ from typing import BinaryIO, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.errors import FormatError
-from fate.events.events import Sensor
+from fate.errors import FateError, FormatError
+from fate.events.events import MAX_SIDE, Sensor
 from fate.formats.columns import Columns
 from fate.formats.decoder import Decoder
 
@@ -40,7 +40,7 @@ class Bookmark(NamedTuple):
     """The start of a block: a position the source understands, and the decoder's state there."""
 
     position: int
-    state: NDArray[np.int64]
+    state: NDArray[np.int64] = np.zeros(0, np.int64)
 
 
 class EvenBlocks(NamedTuple):
@@ -109,60 +109,47 @@ class Source(ABC):
         return self.size - self.tail().num_bytes
 
     def close(self) -> None:  # noqa: B027  (most sources hold nothing but a file)
-        """Let go of the file."""
+        """Close the file."""
 
 
-class FileWatch:
-    """Notices when a file that stays open is written to, at the price of one ``fstat``.
+class ByteFile:
+    """A file read by position, which notices at the price of one ``fstat`` when the file is written to.
 
-    A file that only grows is accepted: recorders append, and what was there at opening is still there. A file whose
-    time of modification changed without growth was rewritten, and events read before and after do not belong together.
+    Where ``can_grow`` is true, a file that becomes longer is accepted: recorders append records, and what was there at
+    opening is still there. It is false for formats whose header or table of contents gives the number of events (HDF5,
+    NPY, NPZ), which become longer only by being rewritten. After any other change, events read before and after it do
+    not belong together.
+
+    The file is not memory-mapped: one that is cut short while it is mapped kills the process, and mapped pages count
+    towards its memory.
     """
 
-    def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
-        """Watch ``file``, which stays the caller's, or open ``path`` only to watch it; ``path`` names it in errors."""
-        self.path = path
-        self._own = None if file else cast(BinaryIO, open(path, "rb", buffering=0))  # noqa: SIM115  (closed by close)
-        self._file = file or cast(BinaryIO, self._own)
-        self._lock = Lock()
+    def __init__(self, path: Path, file: BinaryIO | None = None, *, can_grow: bool = True) -> None:
+        """Open ``path``, or take an unbuffered ``file`` that is already open; errors name ``path``."""
+        self.path, self.can_grow = path, can_grow
+        self._file = file or cast(BinaryIO, open(path, "rb", buffering=0))  # noqa: SIM115  (closed by close)
+        self._lock = Lock()  # several threads may read, and the file has one position
         self._seen = self._state()
         self.size = self._seen[0]
 
-    def check(self) -> None:
-        """Raise where the file was rewritten or cut since it was opened."""
+    def check_unchanged(self) -> None:
+        """Raise if the file was rewritten or cut since it was opened."""
         if self._state() == self._seen:
             return
         with self._lock:  # another thread may have seen it grow further in between
             state = self._state()
-            if state[0] < self._seen[0] or (state[0] == self._seen[0] and state != self._seen):
+            grown = self.can_grow and state[0] > self._seen[0]
+            if state != self._seen and not grown:
                 raise FormatError(
                     f"{self.path}: changed while it was open (it was rewritten, and has {state[0]} bytes);"
                     " open it again when it is complete"
                 )
             self._seen = state
 
-    def close(self) -> None:
-        """Close the file, where it was opened here."""
-        if self._own is not None:
-            self._own.close()
-
     def _state(self) -> tuple[int, int]:
-        """Size in bytes, and time of modification in ns."""
+        """Return the size in bytes and the time of modification in ns."""
         state = os.fstat(self._file.fileno())
         return state.st_size, state.st_mtime_ns
-
-
-class ByteFile:
-    """A file read by position. Not memory-mapped: a file cut short while mapped kills the process, and mapped
-    pages count towards its memory."""
-
-    def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
-        """The file ``path``, or an unbuffered ``file`` that is open already and only goes by that name."""
-        self.path = path
-        self._file = file or cast(BinaryIO, open(path, "rb", buffering=0))  # noqa: SIM115  (closed by close)
-        self._seeking = Lock()  # several threads may read; the position they would move is one
-        self._watch = FileWatch(path, self._file)
-        self.size = self._watch.size
 
     def read(self, position: int, num_bytes: int) -> bytes:
         """Up to ``num_bytes`` from ``position``; fewer only at the end of the file. A rewritten file is refused."""
@@ -170,12 +157,12 @@ class ByteFile:
         data = os.pread(self._file.fileno(), num_bytes, position) if hasattr(os, "pread") else b""
         if len(data) < num_bytes:
             data = self._read_rest(position, num_bytes, data)
-        self._watch.check()  # after reading: what was read is from before any change
+        self.check_unchanged()  # after reading: what was read is from before any change
         return data
 
     def _read_rest(self, position: int, num_bytes: int, data: bytes) -> bytes:
         """The kernel may hand out less than asked (signals, 2 GiB limits): go on until nothing comes."""
-        with self._seeking:
+        with self._lock:
             while len(data) < num_bytes:
                 self._file.seek(position + len(data))
                 more = self._file.read(num_bytes - len(data))
@@ -188,19 +175,46 @@ class ByteFile:
         return data
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[ByteFile]:
-    """A :class:`ByteFile` that stays open, unless what follows fails."""
-    file = ByteFile(path)
+def open_bytes(path: Path, *, can_grow: bool = True) -> Iterator[ByteFile]:
+    """Open a :class:`ByteFile` that is closed only if the body of the ``with`` statement fails."""
+    file = ByteFile(path, can_grow=can_grow)
     try:
         yield file
     except BaseException:
         file.close()
         raise
+
+
+@contextmanager
+def refuse_damage(path: Path, kind: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turn the ``errors`` that a package raises on damaged files into one :class:`FormatError`."""
+    try:
+        yield
+    except FateError:
+        raise
+    except errors as error:
+        reason = str(error).strip("'\"").splitlines() or [type(error).__name__]
+        raise FormatError(
+            f"{path}: cannot be read as {kind} ({reason[0][:200]}); it is damaged, or was not written or copied to"
+            " its end"
+        ) from error
+
+
+def sensor_of_sides(path: Path, height: int | str, width: int | str) -> Sensor:
+    """Return the sensor of the size that a file gives, as numbers or text; refuse what is not a number of pixels."""
+    sides = [str(side).strip() for side in (height, width)]
+    height_px, width_px = (int(side) if side.isdecimal() and len(side) < 10 else 0 for side in sides)
+    if not (0 < height_px <= MAX_SIDE and 0 < width_px <= MAX_SIDE):
+        raise FormatError(
+            f"{path}: gives a sensor of height {height!r}, width {width!r}; expected 1 to {MAX_SIDE} pixels; pass"
+            " sensor=(height, width) to override it"
+        )
+    return Sensor(height_px, width_px)
 
 
 class ByteSource(Source):

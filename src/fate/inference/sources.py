@@ -19,8 +19,7 @@ from typing import BinaryIO
 
 from fate.errors import FateError, FormatError
 from fate.events.events import Events, Sensor
-from fate.formats.opening import open_recording
-from fate.formats.prophesee.decoders import decoder_for
+from fate.formats.opening import decoder_for, open_recording
 from fate.formats.prophesee.header import MAX_HEADER_BYTES, Header, parse_header
 from fate.formats.recording import Recording
 

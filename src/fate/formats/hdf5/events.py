@@ -22,37 +22,27 @@ from numpy.typing import NDArray
 
 from fate.errors import FormatError
 from fate.formats.columns import Columns, join
-from fate.formats.hdf5.layout import MIN_CACHE_BYTES, Chunks, Layout, Place, damage_is_a_format_error, examine
+from fate.formats.hdf5.layout import MIN_CACHE_BYTES, Chunks, ColumnPath, Layout, damage_is_a_format_error, examine
 from fate.formats.prophesee.ecf import decode_chunk
-from fate.formats.source import Bookmark, ByteFile, FileWatch, Hints, Source
+from fate.formats.source import Bookmark, ByteFile, Hints, Source, open_bytes
 from fate.formats.tables.fields import given_unit, microseconds
 
 CACHE_SLOTS = 10_007  # a prime, as the hash of chunk numbers wants it
-US_PER_UNIT = {"s": 1_000_000, "ms": 1000, "us": 1}
 
 
 def open_hdf5(path: Path, hints: Hints) -> Source:
     """An HDF5 file, its layout found and its claims checked against its size."""
-    watch = FileWatch(path)
-    try:
-        return _open(path, hints, watch)
-    except BaseException:
-        watch.close()
-        raise
-
-
-def _open(path: Path, hints: Hints, watch: FileWatch) -> Source:
-    with damage_is_a_format_error(path):
+    with open_bytes(path, can_grow=False) as raw, damage_is_a_format_error(path):
         file = h5py.File(path, "r", rdcc_nbytes=MIN_CACHE_BYTES, rdcc_nslots=CACHE_SLOTS)
         try:
-            layout = examine(path, file, hints)
+            layout = examine(raw, file, hints)
             if layout.chunks:
                 file.close()
-                return EcfSource(layout, layout.chunks, watch)
+                return EcfSource(layout, layout.chunks, raw)
             if layout.cache_bytes > MIN_CACHE_BYTES:  # so that no chunk is unpacked twice
                 file.close()
                 file = h5py.File(path, "r", rdcc_nbytes=layout.cache_bytes, rdcc_nslots=CACHE_SLOTS)
-            return TableSource(layout, file, watch)
+            return TableSource(layout, file, raw)
         except BaseException:
             file.close()
             raise
@@ -61,10 +51,10 @@ def _open(path: Path, hints: Hints, watch: FileWatch) -> Source:
 class Hdf5Source(Source):
     """A table of events; positions are row numbers."""
 
-    def __init__(self, layout: Layout, watch: FileWatch) -> None:
+    def __init__(self, layout: Layout, raw: ByteFile) -> None:
         self.path, self.size, self.format = layout.path, layout.num_bytes, layout.format
         self.sensor, self.notes = layout.sensor, layout.notes
-        self._layout, self._watch = layout, watch
+        self._layout, self._raw = layout, raw
 
     @abstractmethod
     def rows(self, first: int, last: int) -> Columns:
@@ -72,14 +62,14 @@ class Hdf5Source(Source):
 
     def _read(self, first: int, last: int) -> Columns:
         columns = self.rows(first, last)
-        self._watch.check()
+        self._raw.check_unchanged()
         layout = self._layout
-        return columns._replace(t=to_us(self.path, columns.t, layout.time_unit, layout.t_offset))
+        return columns._replace(t=to_us(self.path, columns.t, layout.time_unit, layout.t_offset, first))
 
     def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
         total, step = self._layout.rows, self._layout.block_rows
         for first in range(0, total, step):
-            yield Bookmark(first, np.empty(0, np.int64)), self._read(first, min(first + step, total))
+            yield Bookmark(first), self._read(first, min(first + step, total))
 
     def decode(self, start: Bookmark, end: int) -> Columns:
         return self._read(start.position, end)
@@ -91,7 +81,7 @@ class Hdf5Source(Source):
         return {"triggers": self._layout.triggers} if self._layout.triggers else {}
 
     def close(self) -> None:
-        self._watch.close()
+        self._raw.close()
 
 
 class EcfSource(Hdf5Source):
@@ -99,10 +89,9 @@ class EcfSource(Hdf5Source):
 
     thread_safe = True
 
-    def __init__(self, layout: Layout, chunks: Chunks, watch: FileWatch) -> None:
-        super().__init__(layout, watch)
+    def __init__(self, layout: Layout, chunks: Chunks, raw: ByteFile) -> None:
+        super().__init__(layout, raw)
         self._chunks = chunks
-        self._file = ByteFile(layout.path)
 
     def rows(self, first: int, last: int) -> Columns:
         size = self._chunks.rows
@@ -116,66 +105,52 @@ class EcfSource(Hdf5Source):
     def _chunk(self, chunk: int, expected: int) -> Columns:
         """The first ``expected`` events of a chunk; the last one may be padded to its full size."""
         chunks = self._chunks
-        name = f"{self.path}: chunk {chunk} of /{self._layout.places['t'].dataset}"
-        data = self._file.read(int(chunks.position[chunk]), int(chunks.size[chunk]))
+        name = f"{self.path}: chunk {chunk} of /{self._layout.paths['t'].dataset}"
+        data = self._raw.read(int(chunks.position[chunk]), int(chunks.size[chunk]))
         if chunks.plain[chunk]:
             if len(data) < expected * chunks.record.itemsize:
                 raise FormatError(f"{name}: is damaged ({len(data)} bytes, too few for {expected} events)")
-            columns = _fields(np.frombuffer(data, chunks.record, expected), self._layout.places)
+            columns = _fields(np.frombuffer(data, chunks.record, expected), self._layout.paths)
         else:
             columns = decode_chunk(data, chunks.rows, name)
         if len(columns.t) < expected:
             raise FormatError(f"{name}: is damaged ({len(columns.t)} events where {expected} were expected)")
         return columns.slice(0, expected)
 
-    def close(self) -> None:
-        super().close()
-        self._file.close()
-
 
 class TableSource(Hdf5Source):
     """Columns that h5py can read, as datasets or as fields of records."""
 
-    def __init__(self, layout: Layout, file: Any, watch: FileWatch) -> None:
-        super().__init__(layout, watch)
+    def __init__(self, layout: Layout, file: Any, raw: ByteFile) -> None:
+        super().__init__(layout, raw)
         self._file = file
-        self._datasets = {place.dataset: file[place.dataset] for place in layout.places.values()}
+        self._datasets = {place.dataset: file[place.dataset] for place in layout.paths.values()}
 
     def rows(self, first: int, last: int) -> Columns:
-        places = self._layout.places
+        paths = self._layout.paths
         with damage_is_a_format_error(self.path):
-            if places["t"].field is not None:
-                return _fields(self._datasets[places["t"].dataset][first:last], places)
-            return Columns(*(_native(self._datasets[places[name].dataset][first:last]) for name in "txyp"))
+            if paths["t"].field is not None:
+                return _fields(self._datasets[paths["t"].dataset][first:last], paths)
+            return Columns(*(_native(self._datasets[paths[name].dataset][first:last]) for name in "txyp"))
 
     def close(self) -> None:
         super().close()
         self._file.close()
 
 
-def _fields(records: Any, places: dict[str, Place]) -> Columns:
-    return Columns(*(_native(records[places[name].field]) for name in "txyp"))
+def _fields(records: Any, paths: dict[str, ColumnPath]) -> Columns:
+    return Columns(*(_native(records[paths[name].field]) for name in "txyp"))
 
 
 def _native(column: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(column, column.dtype.newbyteorder("="))
 
 
-def to_us(path: Path, t: NDArray[Any], unit: str, offset: int) -> NDArray[np.int64]:
-    """Times as stored, in ``unit``, plus ``offset`` of the same unit, as int64 µs; what does not fit is refused."""
-    if t.dtype == np.int64 and unit == "us" and offset == 0:
-        return t
-    if not len(t):
-        return np.empty(0, np.int64)
-    lowest, highest = t.min(), t.max()
-    if t.dtype.kind == "f" and not (np.isfinite(lowest) and np.isfinite(highest)):
-        raise FormatError(f"{path}: some times are not numbers (NaN or infinite); the time column is damaged")
-    per_unit = US_PER_UNIT.get(unit, 1)
-    for extreme in (int(lowest), int(highest)):
-        if abs(extreme) + abs(offset) >= 2**63 // per_unit:
-            raise FormatError(f"{path}: holds the time {extreme} {unit}, more than 64 bits of µs carry")
-    if t.dtype.kind == "f":
-        scale = 1e-3 if unit == "ns" else float(per_unit)
-        return np.rint((t.astype(np.float64) + offset) * scale).astype(np.int64)
-    whole = t.astype(np.int64) + np.int64(offset)
-    return microseconds(path, whole, given_unit(unit), 0)
+def to_us(path: Path, t: NDArray[Any], unit: str, offset: int, first_row: int) -> NDArray[np.int64]:
+    """Convert times as stored, plus ``offset`` of the same unit, to int64 µs; refuse what does not fit."""
+    if offset and len(t):
+        for extreme in (t.min(), t.max()):
+            if np.isfinite(extreme) and abs(int(extreme)) + abs(offset) >= 2**63:
+                raise FormatError(f"{path}: holds the time {extreme} {unit}, more than 64-bit integers carry")
+        t = t.astype(np.float64) + offset if t.dtype.kind == "f" else t.astype(np.int64) + np.int64(offset)
+    return microseconds(path, t, given_unit(unit), first_row)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,12 +17,12 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.errors import FateError, FormatError, MissingDependencyError
-from fate.events.events import MAX_SIDE, Sensor
+from fate.errors import FormatError, MissingDependencyError
+from fate.events.events import Sensor
+from fate.events.tables import find_roles
 from fate.formats.hdf5.text import root_text_attributes
 from fate.formats.prophesee.ecf import FILTER_ID
-from fate.formats.source import ByteFile, Hints
-from fate.formats.tables.fields import find_roles
+from fate.formats.source import ByteFile, Hints, refuse_damage, sensor_of_sides
 
 PREFERRED = ("CD/events", "events", "")  # where to look first: Prophesee, RVT and DSEC, the root
 DSEC_SENSOR = Sensor(480, 640)
@@ -46,7 +45,7 @@ PLUGIN_FILTERS = {
 }
 
 
-class Place(NamedTuple):
+class ColumnPath(NamedTuple):
     """Where a column is: a dataset, and a field of its records unless it is a plain column."""
 
     dataset: str
@@ -76,7 +75,7 @@ class Layout:
     path: Path
     num_bytes: int
     format: str
-    places: dict[str, Place]  # of the columns t, x, y, p
+    paths: dict[str, ColumnPath]  # of the columns t, x, y, p
     rows: int
     block_rows: int
     cache_bytes: int
@@ -88,36 +87,28 @@ class Layout:
     notes: dict[str, str]
 
 
-@contextmanager
-def damage_is_a_format_error(path: Path) -> Iterator[None]:
-    """What h5py raises on damaged files is of many types."""
-    try:
-        yield
-    except FateError:
-        raise
-    except (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
-        reason = str(error).strip("'\"").splitlines() or [type(error).__name__]
-        raise FormatError(
-            f"{path}: cannot be read as HDF5 ({reason[0][:200]}); it is damaged, or was not written or copied to"
-            " its end"
-        ) from error
+def damage_is_a_format_error(path: Path) -> AbstractContextManager[None]:
+    """Turn the errors that h5py raises on damaged files into one :class:`FormatError`."""
+    errors = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
+    return refuse_damage(path, "HDF5", *errors)
 
 
-def examine(path: Path, file: Any, hints: Hints) -> Layout:
-    """The layout of an open file; refuses what is not a table of events."""
+def examine(raw: ByteFile, file: Any, hints: Hints) -> Layout:
+    """Return the layout of a file that is open both as bytes and in h5py; refuse what is not a table of events."""
+    path = raw.path
     datasets = _datasets(file)
-    places, group = _find_columns(path, datasets)
-    names = list(dict.fromkeys(place.dataset for place in places.values()))
+    paths, group = _find_columns(path, datasets)
+    names = list(dict.fromkeys(column.dataset for column in paths.values()))
     for name in names:
         refuse_other_files(path, datasets[name])
-    num_bytes = path.stat().st_size
+    num_bytes = raw.size
     rows = _number_of_rows(path, {name: datasets[name] for name in names})
     tables = {name: _chunk_table(path, datasets[name], num_bytes) for name in names}
     filters = {name: _filters(path, datasets[name]) for name in names}
     compressed = [name for name in names if FILTER_ID in filters[name]]
     if compressed and (len(names) > 1 or len(filters[names[0]]) > 1):
         raise FormatError(f"{path}: /{compressed[0]} combines ECF with other filters or columns; that is not known")
-    _check_types(path, datasets, places, hints)
+    _check_types(path, datasets, paths, hints)
 
     scalars = {name: _scalar(path, file, datasets, group, name) for name in ("height", "width", "t_offset", "divider")}
     if scalars["divider"] not in (None, 1):
@@ -125,20 +116,20 @@ def examine(path: Path, file: Any, hints: Hints) -> Layout:
             f"{path}: its coordinates are fractions of a pixel (divider = {scalars['divider']}); expected whole pixels"
         )
     dsec = "ms_to_idx" in datasets and "t_offset" in datasets
-    prophesee = group == "CD/events" and places["t"].field is not None
+    prophesee = group == "CD/events" and paths["t"].field is not None
     rvt = group == "events" and None not in (scalars["height"], scalars["width"])
     kind = " Prophesee" if prophesee else " DSEC" if dsec else " RVT" if rvt else ""
-    notes = _notes(path, file)
+    notes = _notes(raw, file)
     sensor = hints.sensor or _sensor(path, scalars["height"], scalars["width"], notes.get("geometry"))
     triggers = datasets.get("EXT_TRIGGER/events")
     if triggers is not None:
         refuse_other_files(path, triggers)
-    chunk_rows = datasets[places["t"].dataset].chunks[0] if tables[places["t"].dataset] else MIN_BLOCK_ROWS
+    chunk_rows = datasets[paths["t"].dataset].chunks[0] if tables[paths["t"].dataset] else MIN_BLOCK_ROWS
     return Layout(
         path=path,
         num_bytes=num_bytes,
         format=f"HDF5{kind}",
-        places=places,
+        paths=paths,
         rows=rows,
         block_rows=chunk_rows if compressed else _block_rows(chunk_rows),
         cache_bytes=max([MIN_CACHE_BYTES, *(c.rows * c.record.itemsize for c in tables.values() if c)]),
@@ -173,27 +164,27 @@ def _datasets(file: Any) -> dict[str, Any]:
     return found
 
 
-def _find_columns(path: Path, datasets: dict[str, Any]) -> tuple[dict[str, Place], str]:
+def _find_columns(path: Path, datasets: dict[str, Any]) -> tuple[dict[str, ColumnPath], str]:
     """The four columns, and the group or the table of records that has them."""
-    candidates: dict[str, dict[str, Place]] = {}
+    candidates: dict[str, dict[str, ColumnPath]] = {}
     groups: dict[str, dict[str, str]] = {}
     for name, dataset in datasets.items():
         group, _, last = name.rpartition("/")
         groups.setdefault(group, {})[last] = name
         if dataset.dtype.names and (columns := _match(dataset.dtype.names)):
-            candidates[name] = {column: Place(name, member) for column, member in columns.items()}
+            candidates[name] = {column: ColumnPath(name, member) for column, member in columns.items()}
     for group, members in groups.items():
         if columns := _match(members):
-            candidates[group] = {column: Place(members[member], None) for column, member in columns.items()}
+            candidates[group] = {column: ColumnPath(members[member], None) for column, member in columns.items()}
     for preferred in PREFERRED:
         if preferred in candidates:
             return candidates[preferred], preferred
     if len(candidates) == 1:
-        [(group, places)] = candidates.items()
-        return places, group
+        [(group, paths)] = candidates.items()
+        return paths, group
     if candidates:
         raise FormatError(
-            f"{path}: holds events in {len(candidates)} places ({', '.join(sorted(candidates)[:8])}); expected one;"
+            f"{path}: holds {len(candidates)} tables of events ({', '.join(sorted(candidates)[:8])}); expected one;"
             " copy the one you want into a file of its own"
         )
     if any(_is_histograms(path, name, dataset) for name, dataset in datasets.items()):
@@ -234,8 +225,8 @@ def _number_of_rows(path: Path, datasets: dict[str, Any]) -> int:
     return next(iter(rows.values()))
 
 
-def _check_types(path: Path, datasets: dict[str, Any], places: dict[str, Place], hints: Hints) -> None:
-    for column, (name, member) in places.items():
+def _check_types(path: Path, datasets: dict[str, Any], paths: dict[str, ColumnPath], hints: Hints) -> None:
+    for column, (name, member) in paths.items():
         dtype = datasets[name].dtype if member is None else datasets[name].dtype[member]
         where = f"/{name}" if member is None else f"/{name}, field {member},"
         if column == "t" and dtype.kind == "f":
@@ -377,25 +368,15 @@ def _number(holder: Any, name: str) -> int | float | None:
     return number
 
 
-def _notes(path: Path, file: Any) -> dict[str, str]:
+def _notes(raw: ByteFile, file: Any) -> dict[str, str]:
     numbers = {str(name): _number(file, name) for name in list(file.attrs)[:MAX_ATTRIBUTES]}
-    raw = ByteFile(path)
-    try:
-        texts = root_text_attributes(raw)
-    finally:
-        raw.close()
-    return texts | {name: str(number) for name, number in numbers.items() if number is not None}
+    return root_text_attributes(raw) | {name: str(number) for name, number in numbers.items() if number is not None}
 
 
 def _sensor(path: Path, height: int | None, width: int | None, geometry: str | None) -> Sensor | None:
-    if height is None or width is None:
-        if geometry is None:
-            return None
-        sides = geometry.lower().split("x")
-        width, height = (int(side) if side.strip().isdecimal() else 0 for side in (sides if len(sides) == 2 else "--"))
-    if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
-        given = f"height {height}, width {width}" if geometry is None else f"geometry {geometry[:40]!r}"
-        raise FormatError(
-            f"{path}: gives a sensor of {given}; expected pixels; pass sensor=(height, width) to override it"
-        )
-    return Sensor(height, width)
+    if height is not None and width is not None:
+        return sensor_of_sides(path, height, width)
+    if geometry is None:
+        return None
+    first, _, second = geometry.lower().partition("x")
+    return sensor_of_sides(path, second, first)

@@ -13,7 +13,7 @@ import numpy as np
 
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
-from fate.formats.writing import EventWriter
+from fate.formats.saving import EventWriter
 
 CHUNK_ROWS = 16_384
 BUFFER_ROWS = 4 * CHUNK_ROWS  # small pieces are gathered up to here, large ones cut to it: memory stays bounded

@@ -17,10 +17,11 @@ stored upright. An event outside the chip keeps its stored coordinates, which th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +29,8 @@ from numpy.typing import NDArray
 from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.events.events import Sensor
-from fate.formats.columns import Columns
+from fate.formats.columns import Columns, room_for
 from fate.formats.decoder import Decoder, OutOfBounds
-from fate.formats.sensors import sensor_of_chip
 from fate.formats.source import BLOCK_BYTES, ByteFile, ByteSource, Hints, open_bytes
 
 Layout = Literal["dvs128", "davis"]
@@ -44,6 +44,27 @@ TRIGGERS, FRAME_SAMPLES, IMU_SAMPLES, UNKNOWN = 3, 4, 5, 6  # where they are cou
 
 TURNED = "x and y reversed: jAER counts rows from the bottom and columns from the right"
 UPRIGHT = "as stored, upright"
+
+
+# Chips of iniVation (and INI before) as headers name them: the first number of the name gives the pixel array.
+CHIPS = {
+    "128": Sensor(128, 128),
+    "208": Sensor(192, 208),
+    "240": Sensor(180, 240),
+    "346": Sensor(260, 346),
+    "640": Sensor(480, 640),
+}
+
+
+def sensor_of_chip(name: str) -> Sensor | None:
+    """The sensor of a chip named like ``DVS128``, ``DAVIS240C``, ``Davis346B`` or ``DVXplorer``, if it is known."""
+    name = name.lower()
+    if name.startswith("sbret"):  # the DAVIS240 before it had that name
+        return CHIPS["240"]
+    if name.startswith("dvxplorer"):
+        return Sensor(240, 320) if "lite" in name else CHIPS["640"]
+    number = re.search(r"\d{3}", name)
+    return CHIPS.get(number[0]) if number and name.startswith(("davi", "dvs", "tmpdiff")) else None
 
 
 class Chip(NamedTuple):
@@ -148,15 +169,6 @@ class Aedat2Decoder(Decoder):
         self.layout: Layout = layout or _layout_of(self.sensor or DVS128)
         self.turned, self.inverted = turned, inverted
 
-    def fresh(self) -> Self:
-        return type(self)(
-            self.sensor,
-            out_of_bounds=self.out_of_bounds,
-            layout=self.layout,
-            turned=self.turned,
-            inverted=self.inverted,
-        )
-
     def initial_state(self) -> NDArray[np.int64]:
         state = super().initial_state()
         state[0] = -1
@@ -165,7 +177,7 @@ class Aedat2Decoder(Decoder):
     def decode(self, data: bytes) -> tuple[Columns, int]:
         n = len(data) // RECORD_BYTES
         words = np.frombuffer(data, ">u4", 2 * n).astype(np.uint32)
-        columns = Columns(np.empty(n, np.int64), np.empty(n, np.uint16), np.empty(n, np.uint16), np.empty(n, np.uint8))
+        columns = room_for(n)
         height, width = self.sensor or DVS128
         turned = (height, width) if self.turned else (0, 0)
         found = _decode(words, self.layout == "davis", int(self.inverted), *turned, self.state, *columns)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 from fate.compiled import compiled, inlined
 from fate.errors import FormatError
 from fate.formats.columns import Columns, room_for
-from fate.formats.decoder import Decoder, OutOfBounds, counted
-from fate.formats.sensors import sensor_of_chip
+from fate.formats.decoder import Decoder, OutOfBounds
+from fate.formats.inivation.aedat2 import sensor_of_chip
 from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes
+from fate.text import plural
 
 MAGIC = b"#!AER-DAT3.1"
 HEAD_BYTES = 28
@@ -151,9 +152,6 @@ class Aedat3Decoder(Decoder):
         super().__init__(sensor, out_of_bounds=out_of_bounds)
         self.name, self.header_bytes = name, header_bytes
 
-    def fresh(self) -> Self:
-        return type(self)(self.sensor, out_of_bounds=self.out_of_bounds, name=self.name, header_bytes=self.header_bytes)
-
     def initial_state(self) -> NDArray[np.int64]:
         state = super().initial_state()
         state[SOURCE] = -1
@@ -161,8 +159,8 @@ class Aedat3Decoder(Decoder):
 
     def missing(self) -> str:
         if self.state[LEFT]:
-            return counted(int(self.state[LEFT]), "event")
-        return counted(int(self.state[SKIP]), "byte") if self.state[SKIP] else ""
+            return plural(int(self.state[LEFT]), "event")
+        return plural(int(self.state[SKIP]), "byte") if self.state[SKIP] else ""
 
     def decode(self, data: bytes) -> tuple[Columns, int]:
         columns = room_for(len(data) // EVENT_BYTES)

@@ -15,16 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from fate.compiled import compiled
 from fate.errors import FormatError
-from fate.events.events import Sensor
-from fate.formats.columns import Columns
+from fate.formats.columns import Columns, room_for
 from fate.formats.decoder import Decoder, OutOfBounds
-from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes
+from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes, sensor_of_sides
 
 MAGIC = b"Event Stream"
 HEADER_BYTES = 20
@@ -86,14 +85,9 @@ class EventStreamDecoder(Decoder):
         super().__init__(sensor, out_of_bounds=out_of_bounds)
         self.atis = atis
 
-    def fresh(self) -> Self:
-        return type(self)(self.sensor, out_of_bounds=self.out_of_bounds, atis=self.atis)
-
     def decode(self, data: bytes) -> tuple[Columns, int]:
         room = len(data) // EVENT_BYTES
-        columns = Columns(
-            np.empty(room, np.int64), np.empty(room, np.uint16), np.empty(room, np.uint16), np.empty(room, np.uint8)
-        )
+        columns = room_for(room)
         height = self.sensor.height if self.sensor else 0
         found, used = _decode(np.frombuffer(data, np.uint8), self.atis, height, self.state, *columns)
         return columns.slice(0, found), used
@@ -122,15 +116,11 @@ def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:
             " hold camera events; give such a file"
         )
     width, height = int.from_bytes(head[16:18], "little"), int.from_bytes(head[18:20], "little")
-    if not (width and height) and hints.sensor is None:
-        raise FormatError(
-            f"{path}: the header gives a sensor of {width}×{height} pixels; pass sensor=(height, width) to override it"
-        )
     notes = {
         "version": ".".join(str(part) for part in version),
         "type": f"{kind} ({TYPES[kind]})",
         "orientation": ORIENTATION,
     }
-    pixels = Sensor(height, width) if width and height else hints.sensor
+    pixels = hints.sensor if hints.sensor and not (width and height) else sensor_of_sides(path, height, width)
     decoder = EventStreamDecoder(pixels, atis=kind == 2)
     return ByteSource(path, file, decoder, HEADER_BYTES, hints.sensor or pixels, notes)

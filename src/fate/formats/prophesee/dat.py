@@ -15,11 +15,11 @@ import numpy as np
 from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.events.events import Events, Sensor
-from fate.formats.columns import Columns
+from fate.formats.columns import Columns, room_for
 from fate.formats.decoder import Decoder
 from fate.formats.prophesee.header import MAX_HEADER_BYTES, parse_header
+from fate.formats.saving import FileWriter, check_fits
 from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes
-from fate.formats.writing import FileWriter, check_fits
 
 EVENT_TYPES = {0: "2D", 12: "CD"}
 RECORD_BYTES = 8
@@ -77,7 +77,7 @@ class DatDecoder(Decoder):
     def decode(self, data: bytes) -> tuple[Columns, int]:
         n = len(data) // RECORD_BYTES
         words = np.frombuffer(data, "<u4", 2 * n)
-        columns = Columns(np.empty(n, np.int64), np.empty(n, np.uint16), np.empty(n, np.uint16), np.empty(n, np.uint8))
+        columns = room_for(n)
         _decode(words, self.state, *columns)
         return columns, n * RECORD_BYTES
 

@@ -11,13 +11,13 @@ its whole range has wrapped (2^34 µs, 4.8 hours).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fate.compiled import compiled
-from fate.formats.columns import Columns
+from fate.formats.columns import Columns, room_for
 from fate.formats.decoder import Decoder, OutOfBounds
 
 OFF, ON, TIME_HIGH, TRIGGER, OTHER, CONTINUED = 0x0, 0x1, 0x8, 0xA, 0xE, 0xF
@@ -102,10 +102,6 @@ def _count_valid(validity: Any) -> int:
     return total
 
 
-def _room(n: int) -> Columns:
-    return Columns(np.empty(n, np.int64), np.empty(n, np.uint16), np.empty(n, np.uint16), np.empty(n, np.uint8))
-
-
 class Evt2Decoder(Decoder):
     """Words of an EVT2 file, without its header."""
 
@@ -120,7 +116,7 @@ class Evt2Decoder(Decoder):
 
     def decode(self, data: bytes) -> tuple[Columns, int]:
         words = np.frombuffer(data, "<u4", len(data) // 4)
-        columns = _room(len(words))
+        columns = room_for(len(words))
         n = _decode(words, None, self.state, *columns)
         return columns.slice(0, n), 4 * len(words)
 
@@ -140,12 +136,9 @@ class Evt21Decoder(Evt2Decoder):
         super().__init__(sensor, out_of_bounds=out_of_bounds)
         self.legacy = legacy
 
-    def fresh(self) -> Self:
-        return type(self)(self.sensor, out_of_bounds=self.out_of_bounds, legacy=self.legacy)
-
     def decode(self, data: bytes) -> tuple[Columns, int]:
         halves = np.frombuffer(data, "<u4", len(data) // 8 * 2).reshape(-1, 2)
         words, validity = (halves[:, 0], halves[:, 1]) if self.legacy else (halves[:, 1], halves[:, 0])
-        columns = _room(int(_count_valid(validity)))
+        columns = room_for(int(_count_valid(validity)))
         n = _decode(words, validity, self.state, *columns)
         return columns.slice(0, n), 8 * len(halves)

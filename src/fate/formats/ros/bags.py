@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from fate.errors import FateError, FormatError
-from fate.events.events import MAX_SIDE, Sensor
+from fate.errors import FormatError
+from fate.events.events import Sensor
 from fate.files import check_regular
 from fate.formats.columns import Columns, join
 from fate.formats.decoder import Decoder
@@ -26,7 +26,7 @@ from fate.formats.prophesee.evt2 import Evt2Decoder, Evt21Decoder
 from fate.formats.prophesee.evt3 import Evt3Decoder
 from fate.formats.ros.codecs import BasedDecoder, LibcaerCmpDecoder, LibcaerDecoder, MonoDecoder
 from fate.formats.ros.messages import ARRAY_TYPES, PACKET_TYPES, read_array, read_packet
-from fate.formats.source import BLOCK_BYTES, Bookmark, FileWatch, Hints, Source
+from fate.formats.source import BLOCK_BYTES, Bookmark, ByteFile, Hints, Source, refuse_damage, sensor_of_sides
 from fate.optional_packages import PACKAGES, missing_packages
 
 DECODERS: dict[str, tuple[type[Decoder], int]] = {  # encoding → decoder, bytes of a word
@@ -62,7 +62,7 @@ class RosSource(Source):
     format = "ROS bag"
 
     def __init__(
-        self, path: Path, reader: Any, topic: Topic, *, cdr: bool, sensor: Sensor | None, watches: list[FileWatch]
+        self, path: Path, reader: Any, topic: Topic, *, cdr: bool, sensor: Sensor | None, watches: list[ByteFile]
     ) -> None:
         self.path, self.size, self._watches = path, _size(path), watches
         self._reader, self._topic, self._cdr = reader, topic, cdr
@@ -96,7 +96,8 @@ class RosSource(Source):
         if block:
             yield self._block(block, decoder)
         self._end = 0 if last is None else last + 1
-        others = self._guarded(lambda: int(self._reader.message_count)) - num_messages
+        with _damage_refused(self.path):
+            others = int(self._reader.message_count) - num_messages
         self._skipped = decoder.skipped() if decoder else {}
         if others > 0:
             self._skipped["messages of other topics"] = others
@@ -108,7 +109,7 @@ class RosSource(Source):
 
     def _check_unchanged(self) -> None:
         for watch in self._watches:
-            watch.check()
+            watch.check_unchanged()
 
     def decode(self, start: Bookmark, end: int) -> Columns:
         decoder = self._decoder()
@@ -131,12 +132,12 @@ class RosSource(Source):
 
     def _messages(self, start: int | None, end: int | None) -> Iterator[Message]:
         messages = self._reader.messages(connections=self._topic.connections, start=start, stop=end)
-        while (found := self._guarded(lambda: next(messages, None))) is not None:
+        while True:
+            with _damage_refused(self.path):
+                found = next(messages, None)
+            if found is None:
+                return
             yield Message(found[1], bytes(found[2]))
-
-    def _guarded(self, call: Callable[[], Result]) -> Result:
-        """What ``call`` returns; the package meets damage with errors of many kinds."""
-        return guarded(self.path, call)
 
     def _first_message(self) -> tuple[str, tuple[int, int] | None]:
         """Encoding and (height, width) of the first message."""
@@ -157,12 +158,7 @@ class RosSource(Source):
     def _sensor(self) -> Sensor | None:
         if self._sides is None or 0 in self._sides:
             return None
-        if max(self._sides) > MAX_SIDE:
-            raise FormatError(
-                f"{self.path}: a message gives a sensor of {self._sides[1]}×{self._sides[0]} pixels; pass"
-                " sensor=(height, width) to override it"
-            )
-        return Sensor(*self._sides)
+        return sensor_of_sides(self.path, *self._sides)
 
     def _decoder(self) -> Decoder | None:
         return DECODERS[self._encoding][0]() if self._encoding else None
@@ -199,15 +195,8 @@ class RosSource(Source):
         )
 
 
-def guarded(path: Path, call: Callable[[], Result]) -> Result:
-    """What ``call`` returns; every failure of the package becomes a sentence."""
-    try:
-        return call()
-    except FateError:
-        raise
-    except Exception as error:
-        reason = str(error) or type(error).__name__
-        raise FormatError(f"{path}: cannot be read as a ROS bag ({reason}); copy it again or repair it") from None
+def _damage_refused(path: Path) -> AbstractContextManager[None]:
+    return refuse_damage(path, "a ROS bag", Exception)  # the package has no narrower type
 
 
 def open_ros(path: Path, hints: Hints) -> RosSource:
@@ -218,10 +207,11 @@ def open_ros(path: Path, hints: Hints) -> RosSource:
                 check_regular(file, "a file of a ROS bag")
         watches = []
         for file in _bag_files(path):
-            watches.append(FileWatch(file))
+            watches.append(ByteFile(file, can_grow=file.suffix == ".db3"))  # the others end with an index
             opened.callback(watches[-1].close)
-        reader, cdr = guarded(path, lambda: _reader(path))
-        guarded(path, reader.open)
+        with _damage_refused(path):
+            reader, cdr = _reader(path)
+            reader.open()
         opened.callback(reader.close)
         topics = _event_topics(path, reader)
         source = RosSource(path, reader, topics[0], cdr=cdr, sensor=hints.sensor, watches=watches)

@@ -1,31 +1,42 @@
-"""NumPy files: one array (NPY), or an archive of arrays (NPZ).
+"""NumPy files: one array (NPY), or a ZIP archive of arrays (NPZ).
 
 Events are a structured array with fields t, x, y, p (or their usual other names), an N×4 array of numbers, or, in an
-archive, four one-dimensional arrays. Nothing is ever unpickled, and nothing is loaded whole: rows are read by
-position from the file (or, for compressed archives, from a temporary copy). An archive may give the sensor as
-``sensor`` (height, width) or as ``height`` and ``width``; a plain array cannot.
+archive, four one-dimensional arrays. An archive may give the sensor as ``sensor`` (height, width) or as ``height`` and
+``width``; a plain array cannot. Nothing is ever unpickled.
+
+Rows are read by position and never loaded whole. ``np.load(mmap_mode="r")`` would not do: a file that is cut while it
+is mapped kills the process, and a file that is already cut is refused although its whole rows can be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import io
+import math
+import struct
+import tempfile
+import threading
+import tokenize
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fate.errors import FateError, FormatError, list_names
 from fate.events.events import Sensor
+from fate.events.tables import find_roles
 from fate.formats.columns import Columns
-from fate.formats.decoder import spaced
-from fate.formats.source import Bookmark, ByteFile, Hints, Source, Tail
+from fate.formats.source import Bookmark, ByteFile, Hints, Source, Tail, open_bytes
 from fate.formats.tables.fields import (
     ARRAY_ORDERS,
     ROLES,
     TimeUnit,
     assumed_unit,
-    find_roles,
     given_order,
     given_unit,
     microseconds,
@@ -34,93 +45,199 @@ from fate.formats.tables.fields import (
     warn_of_coarse_times,
     whole_numbers,
 )
-from fate.formats.tables.npz_members import Archive, Member
-from fate.formats.tables.stored_array import Rows, StoredArray
+from fate.text import grouped
 
 BLOCK_ROWS = 8192
 BLOCK_BYTES = 4 << 20  # rows that are very long come in shorter blocks
-SAMPLE_RUNS, SAMPLE_RUN_ROWS = 64, 1024  # looked at to recognise the order of the columns and the unit of time
-STATELESS = np.empty(0, np.int64)
+SAMPLE_RUNS, SAMPLE_RUN_ROWS = 64, 1024  # read to recognise the order of the columns and the unit of time
+HEAD_BYTES = 64 * 1024  # of an array, read for its header; numpy itself writes headers of at most 10 000 bytes
+MAX_FACT_BYTES = 1024  # of an array that gives a fact about the recording, such as its sensor
+PIECE_BYTES = 1 << 20  # read at a time for checksums and inflating
+MAX_DEFLATE_RATIO = 1032  # deflate cannot shrink data more than this
+LOCAL_HEADER = struct.Struct("<4s22xHH")
+ENCRYPTED = 0x1
+
+# What numpy, zipfile and zlib raise on damaged files: headers are read as Python literals and turned into types.
+DAMAGE = (
+    ValueError,
+    TypeError,
+    SyntaxError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    EOFError,
+    MemoryError,
+    RuntimeError,  # includes RecursionError and NotImplementedError
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+Key = str | int | None  # a field of records, a column of an N×4 array, or the one column that the array is
 
 
-class Cell(NamedTuple):
-    """Where one of t, x, y, p is: in which run of rows, and there in which field or column (None: it is the run)."""
+class Bytes(Protocol):
+    """Bytes read by position: a file, or a member of an archive."""
 
-    run: int
-    key: str | int | None
+    size: int
+
+    def read(self, position: int, num_bytes: int) -> bytes:
+        """Return up to ``num_bytes`` from ``position``; fewer only at the end."""
+
+
+class StoredArray:
+    """One array in NumPy's file format. Sizes are what its header claims, for the caller to compare with the file."""
+
+    def __init__(self, name: object, data: Bytes) -> None:
+        self.name, self._data = name, data
+        stream = io.BytesIO(data.read(0, HEAD_BYTES))
+        try:
+            version = npy.read_magic(stream)
+            # version 3 is version 2 with names in UTF-8; the names looked for are ASCII, the same in both
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # about files of Python 2, which can be read
+                self.shape, fortran, self.dtype = read(stream)
+            if version not in ((1, 0), (2, 0), (3, 0)) or any(isinstance(n, bool) or n < 0 for n in self.shape):
+                raise ValueError
+        except DAMAGE:
+            raise FormatError(
+                f"{name}: has no readable NumPy header; it is damaged or cut short, copy it again"
+            ) from None
+        if self.dtype.hasobject:
+            raise FormatError(
+                f"{name}: holds Python objects, which could run code when loaded and are never read; save plain numbers"
+                " (an array of one type, or a structured array)"
+            )
+        self.start = stream.tell()
+        self.num_rows = self.shape[0] if self.shape else 1
+        self.row_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
+        self.num_bytes = self.dtype.itemsize * math.prod(self.shape)
+        self.is_column_major = fortran and len(self.shape) > 1
+        if self.row_bytes == 0:
+            raise FormatError(f"{name}: has rows of no bytes ({self.dtype}, shape {self.shape}); expected numbers")
+
+    @property
+    def is_table(self) -> bool:
+        """Whether this is a structured array with the four columns, or an N×4 array of numbers."""
+        if self.dtype.names is not None:
+            return len(self.shape) == 1 and find_roles(self.dtype.names) is not None
+        return len(self.shape) == 2 and self.shape[1] == 4 and self.dtype.kind in "iufb"
+
+    def read(self, first: int, last: int, keys: Sequence[Key]) -> list[NDArray[Any]]:
+        """Return the columns ``keys`` of rows ``first`` to ``last`` (not included), of the types in the file."""
+        if self.is_column_major:
+            size = self.dtype.itemsize
+            starts = [self.start + size * (cast(int, key) * self.num_rows + first) for key in keys]
+            stretches = [self._data.read(start, size * (last - first)) for start in starts]
+            return [np.frombuffer(stretch, self.dtype) for stretch in stretches]
+        data = self._data.read(self.start + first * self.row_bytes, (last - first) * self.row_bytes)
+        rows = np.frombuffer(data, self.dtype).reshape(-1, *self.shape[1:])
+        return [rows if key is None else rows[key] if isinstance(key, str) else rows[:, key] for key in keys]
+
+    def check_numbers(self, fields: Sequence[str] = ()) -> None:
+        """Refuse other values than integers, floats and truth values in the array, or in these fields of it."""
+        for dtype in [self.dtype[field] for field in fields] or [self.dtype]:
+            if dtype.kind not in "iufb":
+                raise FormatError(f"{self.name}: holds values of type {dtype}; expected integers or floats")
 
 
 class Table(NamedTuple):
-    """Four columns, spread over one or four runs of rows of the same length."""
+    """The columns t, x, y, p: four keys of one array, or one key of each of four arrays of the same length."""
 
-    runs: tuple[Rows, ...]
-    cells: tuple[Cell, Cell, Cell, Cell]  # of t, x, y, p
+    parts: tuple[tuple[StoredArray, tuple[Key, ...]], ...]
     num_rows: int
-    time_name: str = ""  # where the column has one
+    time_name: str  # of the column; empty if it has no name
+    note: str  # which columns, and how they were found
 
-    def read(self, first: int, last: int) -> tuple[NDArray[Any], ...]:
-        """t, x, y, p of rows ``first`` to ``last`` (not included), of the types they have in the file."""
-        read = [run.read(first, last) for run in self.runs]
-        return tuple(_cell(read[cell.run], cell.key) for cell in self.cells)
+    def read(self, first: int, last: int) -> list[NDArray[Any]]:
+        """Return t, x, y, p of rows ``first`` to ``last`` (not included), of the types in the file."""
+        return [column for array, keys in self.parts for column in array.read(first, last, keys)]
 
-    def sample(self) -> tuple[NDArray[Any], ...]:
-        """The same for rows from all over the file, in file order: all of them, or 64 runs of 1024."""
-        spans = sample_spans(self.num_rows)
-        pieces = [self.read(first, last) for first, last in spans]
-        return tuple(np.concatenate([piece[i] for piece in pieces]) for i in range(4))
-
-
-def sample_spans(num_rows: int) -> list[tuple[int, int]]:
-    """Runs of rows spread evenly over a file."""
-    if num_rows <= SAMPLE_RUNS * SAMPLE_RUN_ROWS:
-        return [(0, num_rows)]
-    starts = np.linspace(0, num_rows - SAMPLE_RUN_ROWS, SAMPLE_RUNS).astype(np.int64)
-    return [(int(start), int(start) + SAMPLE_RUN_ROWS) for start in starts]
+    def sample(self) -> list[NDArray[Any]]:
+        """Return t, x, y, p of rows from all over the file, in file order: all rows, or 64 runs of 1024."""
+        if self.num_rows <= SAMPLE_RUNS * SAMPLE_RUN_ROWS:
+            return self.read(0, self.num_rows)
+        starts = np.linspace(0, self.num_rows - SAMPLE_RUN_ROWS, SAMPLE_RUNS).astype(np.int64).tolist()
+        pieces = [self.read(start, start + SAMPLE_RUN_ROWS) for start in starts]
+        return [np.concatenate(column) for column in zip(*pieces, strict=True)]
 
 
-def _cell(rows: NDArray[Any], key: str | int | None) -> NDArray[Any]:
-    if key is None:
-        return rows
-    return rows[key] if isinstance(key, str) else rows[:, key]
+def find_table(array: StoredArray, num_rows: int, hints: Hints) -> Table:
+    """Find the four columns of a structured or N×4 array."""
+    names = array.dtype.names
+    if names is not None:
+        roles = find_roles(names)
+        if roles is None or len(array.shape) != 1:
+            raise FormatError(
+                f"{array.name}: is an array of shape {array.shape} with the fields {list_names(names)}; expected one"
+                " dimension and fields t, x, y, p"
+            )
+        _refuse_order(array.name, hints)
+        fields = tuple(names[roles[role]] for role in ROLES)
+        array.check_numbers(fields)
+        return Table(((array, fields),), num_rows, fields[0], f"{', '.join(fields)} (named)")
+    if len(array.shape) != 2 or array.shape[1] != 4:
+        turned = len(array.shape) == 2 and array.shape[0] == 4
+        raise FormatError(
+            f"{array.name}: is an array of shape {array.shape}; expected N×4 (columns t, x, y, p) or fields t, x, y, p"
+            + ("; save its transpose" if turned else "")
+        )
+    array.check_numbers()
+    if hints.columns is not None:
+        order, how = given_order(hints.columns), "as given"
+    else:
+        as_stored = Table(((array, (0, 1, 2, 3)),), num_rows, "", "")
+        order, how = recognise_order(array.name, np.stack(as_stored.sample(), axis=1), ARRAY_ORDERS), "recognised"
+    return Table(((array, tuple(order.index(role) for role in ROLES)),), num_rows, "", f"{order} ({how})")
+
+
+def _refuse_order(name: object, hints: Hints) -> None:
+    if hints.columns is not None:
+        raise FateError(f"{name}: its columns have names; columns={hints.columns!r} was given; leave it out")
+
+
+def find_unit(path: Path, table: Table, hints: Hints) -> TimeUnit:
+    """Return the unit of time: given, named, or by the type and, for floats, by the values of a sample."""
+    floats = table.read(0, 0)[0].dtype.kind == "f"
+    times = table.sample()[0] if floats else np.empty(0)
+    times = times[np.isfinite(times)]
+    unit = given_unit(hints.time_unit) if hints.time_unit else named_unit(table.time_name)
+    if unit is None:
+        unit = assumed_unit(whole=bool((times == np.rint(times)).all()), integers=not floats)
+    if len(times):
+        warn_of_coarse_times(path, times, unit)
+    return unit
 
 
 class ArraySource(Source):
-    """A table of events; positions are rows."""
+    """A table of events in a file or an archive; positions are rows."""
 
     thread_safe = True
 
     def __init__(
-        self,
-        path: Path,
-        format: str,
-        size: int,
-        table: Table,
-        *,
-        unit: TimeUnit,
-        sensor: Sensor | None,
-        notes: dict[str, str],
-        tail: Tail,
-        verify: Callable[[], None],
-        close: Callable[[], None],
+        self, path: Path, file: ByteFile | Archive, table: Table, hints: Hints, sensor: Sensor | None, tail: Tail
     ) -> None:
-        self.path, self.format, self.size, self.sensor, self.notes = path, format, size, sensor, notes
-        self._table, self._unit, self._tail, self._verify, self._close = table, unit, tail, verify, close
-        row_bytes = sum(run.row_bytes for run in table.runs)
-        self._block_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // row_bytes))
+        self.path, self.size, self.sensor = path, file.size, hints.sensor or sensor
+        self.format = "NPZ" if isinstance(file, Archive) else "NPY"
+        self._file, self._table, self._tail = file, table, tail
+        self._unit = find_unit(path, table, hints)
+        self._block_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // sum(array.row_bytes for array, _ in table.parts)))
+        self.notes = {"columns": table.note, "time unit": self._unit.note}
 
     def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
-        self._verify()
+        if isinstance(self._file, Archive):
+            self._file.verify()
         for first in range(0, self._table.num_rows, self._block_rows):
-            start = Bookmark(first, STATELESS)
+            start = Bookmark(first)
             yield start, self.decode(start, min(first + self._block_rows, self._table.num_rows))
 
     def decode(self, start: Bookmark, end: int) -> Columns:
         first = start.position
-        t, x, y, p = self._table.read(first, end)
-        return Columns(
-            microseconds(self.path, t, self._unit, first),
-            *(whole_numbers(self.path, r, v, first) for r, v in zip("xyp", (x, y, p), strict=True)),
-        )
+        t, *others = self._table.read(first, end)
+        x, y, p = (whole_numbers(self.path, role, v, first) for role, v in zip("xyp", others, strict=True))
+        return Columns(microseconds(self.path, t, self._unit, first), x, y, p)
 
     def end(self) -> int:
         return self._table.num_rows
@@ -129,196 +246,263 @@ class ArraySource(Source):
         return self._tail
 
     def close(self) -> None:
-        self._close()
-
-
-# ---- NPY ----------------------------------------------------------------------------------------------------
+        self._file.close()
 
 
 def open_npy(path: Path, hints: Hints) -> ArraySource:
-    """An NPY file with one table of events."""
-    file = ByteFile(path)
-    try:
+    """Open an NPY file with one table of events."""
+    with open_bytes(path, can_grow=False) as file:
         array = StoredArray(path, file)
-        available = (file.size - array.start) // array.row_bytes
-        num_rows = min(array.num_rows, available)
-        if num_rows < array.num_rows and array.column_by_column:
+        num_rows = min(array.num_rows, (file.size - array.start) // array.row_bytes)
+        missing = array.num_rows - num_rows
+        if missing and array.is_column_major:
             raise FormatError(
                 f"{path}: ends after {file.size} bytes, and {array.start + array.num_bytes} are needed; it is cut short"
                 " and, being stored column by column, has no whole rows; copy it again"
             )
         end = array.start + num_rows * array.row_bytes
-        missing = array.num_rows - num_rows
-        tail = Tail(file.size - end, end, f"{spaced(missing)} rows" if missing else "")
-        table, notes = table_of_one(path, array, num_rows, hints)
-        unit = _unit(path, table, hints, notes)
-        return ArraySource(
-            path,
-            "NPY",
-            file.size,
-            table,
-            unit=unit,
-            sensor=hints.sensor,
-            notes=notes,
-            tail=tail,
-            verify=lambda: None,
-            close=file.close,
-        )
-    except BaseException:
-        file.close()
-        raise
-
-
-def table_of_one(name: object, array: StoredArray, num_rows: int, hints: Hints) -> tuple[Table, dict[str, str]]:
-    """The four columns of a structured or N×4 array, and how they were found."""
-    names = array.dtype.names
-    if names is not None:
-        roles = find_roles(names)
-        if roles is None or len(array.shape) != 1:
-            raise FormatError(
-                f"{name}: is an array of shape {array.shape} with the fields {list_names(names)}; expected one"
-                " dimension and fields t, x, y, p"
-            )
-        _refuse_order(name, hints)
-        fields = {role: names[roles[role]] for role in ROLES}
-        array.check_numbers(*fields.values())
-        cells = tuple(Cell(0, fields[role]) for role in ROLES)
-        table = Table((array.rows(),), cells, num_rows, fields["t"])  # type: ignore[arg-type]
-        return table, {"columns": f"{', '.join(fields.values())} (named)"}
-    if len(array.shape) != 2 or array.shape[1] != 4:
-        turned = len(array.shape) == 2 and array.shape[0] == 4
-        raise FormatError(
-            f"{name}: is an array of shape {array.shape}; expected N×4 (columns t, x, y, p) or fields t, x, y, p"
-            + ("; save its transpose" if turned else "")
-        )
-    array.check_numbers()
-    if array.column_by_column:
-        runs = tuple(array.column(i) for i in range(4))
-        keys = [Cell(i, None) for i in range(4)]
-    else:
-        runs = (array.rows(),)
-        keys = [Cell(0, i) for i in range(4)]
-    as_stored = Table(runs, tuple(keys), num_rows)  # type: ignore[arg-type]
-    if hints.columns is not None:
-        order, how = given_order(hints.columns), "as given"
-    else:
-        order, how = recognise_order(name, np.stack(as_stored.sample(), axis=1), ARRAY_ORDERS), "recognised"
-    cells = tuple(keys[order.index(role)] for role in ROLES)
-    return Table(runs, cells, num_rows), {"columns": f"{order} ({how})"}  # type: ignore[arg-type]
-
-
-def _refuse_order(name: object, hints: Hints) -> None:
-    if hints.columns is not None:
-        raise FateError(f"{name}: its columns have names; columns={hints.columns!r} was given; leave it out")
-
-
-def _unit(name: object, table: Table, hints: Hints, notes: dict[str, str]) -> TimeUnit:
-    """The unit of time: as given, else by the type and, for floats, by what the sample holds."""
-    floats = table.read(0, 0)[0].dtype.kind == "f"
-    times = table.sample()[0] if floats else np.empty(0)
-    times = times[np.isfinite(times)]
-    unit = given_unit(hints.time_unit) if hints.time_unit else named_unit(table.time_name)
-    if unit is None:
-        unit = assumed_unit(whole=bool((times == np.rint(times)).all()), integers=not floats)
-    if len(times):
-        warn_of_coarse_times(name, times, unit)
-    notes["time unit"] = unit.note
-    return unit
+        tail = Tail(file.size - end, end, f"{grouped(missing)} rows" if missing else "")
+        return ArraySource(path, file, find_table(array, num_rows, hints), hints, None, tail)
 
 
 # ---- NPZ ----------------------------------------------------------------------------------------------------
 
 
-def open_npz(path: Path, hints: Hints) -> ArraySource:
-    """An NPZ archive: four columns by name, or one table under any name."""
-    archive = Archive(path)
+class Member:
+    """The bytes of one array in an archive.
+
+    A stored member is read in place. A deflated one is inflated when more than its head is needed, in pieces, into a
+    temporary file without a name. One that claims to be larger than deflate can make it is refused before that.
+    """
+
+    def __init__(self, path: Path, file: ByteFile, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+        self._path, self._archive, self._info, self.size = path, archive, info, info.file_size
+        self._lock = threading.Lock()
+        self._head = b""
+        self._start = 0
+        self._file: ByteFile | None = None
+        if info.flag_bits & ENCRYPTED:
+            raise FormatError(f"{path}: {info.filename} is encrypted; save it without a password")
+        self._stored = info.compress_type == zipfile.ZIP_STORED
+        if self._stored:
+            self._file, self._start = file, self._find_start(file)
+        elif info.compress_type != zipfile.ZIP_DEFLATED:
+            raise FormatError(
+                f"{path}: {info.filename} is compressed by method {info.compress_type}; expected none or deflate, as"
+                " numpy.savez and savez_compressed write"
+            )
+        elif self.size > MAX_DEFLATE_RATIO * (info.compress_size + 1):
+            raise FormatError(
+                f"{path}: {info.filename} claims to grow from {info.compress_size} to {self.size} bytes, more than"
+                " deflate can; the file is damaged or a trap"
+            )
+        else:
+            self._head = next(self._inflate(HEAD_BYTES), b"")
+
+    def _find_start(self, file: ByteFile) -> int:
+        """Return where the bytes of a stored member start."""
+        info = self._info
+        local = file.read(info.header_offset, LOCAL_HEADER.size)
+        if len(local) < LOCAL_HEADER.size or local[:4] != b"PK\x03\x04" or info.compress_size != info.file_size:
+            raise self.damaged()
+        _, name_bytes, extra_bytes = LOCAL_HEADER.unpack(local)
+        start: int = info.header_offset + LOCAL_HEADER.size + name_bytes + extra_bytes
+        if start + self.size > file.size:
+            raise self.damaged()
+        return start
+
+    def read(self, position: int, num_bytes: int) -> bytes:
+        """Return up to ``num_bytes`` from ``position``; fewer only at the end."""
+        num_bytes = max(0, min(num_bytes, self.size - position))
+        if position + num_bytes <= len(self._head):
+            return self._head[position : position + num_bytes]
+        return self._readable().read(self._start + position, num_bytes)
+
+    def verify(self) -> None:
+        """Compare the bytes with their checksum."""
+        if not self._stored and len(self._head) < self.size:
+            self._readable()  # zipfile compares the checksum while it inflates
+            return
+        checksum = 0
+        for position in range(0, self.size, PIECE_BYTES):
+            checksum = zlib.crc32(self.read(position, PIECE_BYTES), checksum)
+        if checksum != self._info.CRC:
+            raise self.damaged()
+
+    def close(self) -> None:
+        """Close the temporary file, if there is one."""
+        if not self._stored and self._file is not None:
+            self._file.close()
+
+    def damaged(self) -> FormatError:
+        """Return the error for a member that does not fit its checksum or size."""
+        name = self._info.filename
+        return FormatError(f"{self._path}: {name} is damaged (not the bytes of its checksum or size); copy it again")
+
+    def _readable(self) -> ByteFile:
+        with self._lock:
+            if self._file is None:
+                try:
+                    self._file = _write_temporary(self._path, self._inflate(PIECE_BYTES))
+                except OSError as error:
+                    raise FormatError(
+                        f"{self._path}: {self._info.filename} needs {self.size} bytes of temporary space in"
+                        f" {tempfile.gettempdir()} ({error.strerror or error}); make room or set TMPDIR"
+                    ) from None
+                if self._file.size != self.size:
+                    raise self.damaged()
+            return self._file
+
+    def _inflate(self, piece_bytes: int) -> Iterator[bytes]:
+        try:
+            with self._archive.open(self._info) as stream:  # gives at most the size that the directory claims
+                while piece := stream.read(piece_bytes):
+                    yield piece
+        except DAMAGE:
+            raise self.damaged() from None
+
+
+def _write_temporary(path: Path, pieces: Iterator[bytes]) -> ByteFile:
+    """Write pieces of bytes into a file without a name. Errors name ``path``."""
+    file = cast(BinaryIO, tempfile.TemporaryFile(buffering=0))  # noqa: SIM115  (closed with the ByteFile)
     try:
-        if archive.text("format") == "fate-labels":
-            raise FormatError(f"{path}: holds labels, not events; give the recording they belong to")
-        members, table, notes = _table_of(path, archive, hints)
-        unit = _unit(path, table, hints, notes)
-
-        def verify() -> None:
-            for member in members:
-                member.verify()
-
-        return ArraySource(
-            path,
-            "NPZ",
-            archive.size,
-            table,
-            unit=unit,
-            sensor=hints.sensor or _sensor(path, archive),
-            notes=notes,
-            tail=Tail(0, archive.size),
-            verify=verify,
-            close=archive.close,
-        )
+        for piece in pieces:
+            done = 0
+            while done < len(piece):
+                done += file.write(piece[done:]) or 0
+        return ByteFile(path, file)
     except BaseException:
-        archive.close()
+        file.close()
         raise
 
 
-def _table_of(path: Path, archive: Archive, hints: Hints) -> tuple[list[Member], Table, dict[str, str]]:
-    keys = archive.keys()
+class Archive:
+    """The arrays of one NPZ file, a ZIP with one ``name.npy`` per array."""
+
+    def __init__(self, path: Path, file: ByteFile) -> None:
+        self.path, self._file, self.size = path, file, file.size
+        self._members: dict[str, Member] = {}
+        self._needed: list[Member] = []
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except DAMAGE:
+            raise FormatError(
+                f"{path}: has no readable table of contents, which a ZIP keeps at its end; it is cut short or damaged,"
+                " copy it again"
+            ) from None
+        self._infos = {info.filename[:-4]: info for info in self._zip.infolist() if info.filename.endswith(".npy")}
+
+    def keys(self) -> list[str]:
+        """Return the names of the arrays."""
+        return list(self._infos)
+
+    def member(self, key: str) -> Member:
+        """Return the bytes of one array, header included."""
+        if key not in self._members:
+            self._members[key] = Member(self.path, self._file, self._zip, self._infos[key])
+        return self._members[key]
+
+    def array(self, key: str) -> StoredArray:
+        """Return an array with events. Its member must hold exactly the bytes that its header promises."""
+        member = self.member(key)
+        array = StoredArray(f"{self.path}: array {key!r}", member)
+        expected = array.start + array.num_bytes
+        if member.size != expected:
+            raise FormatError(
+                f"{array.name} takes {member.size} bytes, and its header promises {expected}; the file is damaged, copy"
+                " it again"
+            )
+        self._needed.append(member)
+        return array
+
+    def is_table(self, key: str) -> bool:
+        """Whether an array can be read and is a table of events."""
+        try:
+            return StoredArray(self.path, self.member(key)).is_table
+        except FormatError:
+            return False
+
+    def fact(self, key: str, kinds: str) -> list[Any]:
+        """Return the values of a small array of one of these kinds of type; none if there is no such array."""
+        try:
+            member = self.member(key)
+            array = StoredArray(self.path, member)
+        except (KeyError, FormatError):
+            return []
+        if array.dtype.kind not in kinds or not 0 < array.num_bytes <= MAX_FACT_BYTES:
+            return []
+        member.verify()
+        values = member.read(array.start, array.num_bytes)
+        if len(values) < array.num_bytes:
+            raise member.damaged()
+        found: list[Any] = np.frombuffer(values, array.dtype).tolist()
+        return found
+
+    def verify(self) -> None:
+        """Compare the arrays with events with their checksums."""
+        for member in self._needed:
+            member.verify()
+
+    def close(self) -> None:
+        """Close the file and the temporary copies."""
+        for member in self._members.values():
+            member.close()
+        self._zip.close()
+        self._file.close()
+
+
+def open_npz(path: Path, hints: Hints) -> ArraySource:
+    """Open an NPZ archive: four columns by name, or one table under any name."""
+    with open_bytes(path, can_grow=False) as file:
+        archive = Archive(path, file)
+        try:
+            if archive.fact("format", "U") == ["fate-labels"]:
+                raise FormatError(f"{path}: holds labels, not events; give the recording they belong to")
+            table, array = _find_columns(archive, hints)
+            sensor = hints.sensor or _find_sensor(archive)
+            source = ArraySource(path, archive, table, hints, sensor, Tail(0, archive.size))
+            source.notes = {"array": array, **source.notes} if array else source.notes
+            return source
+        except BaseException:
+            archive.close()
+            raise
+
+
+def _find_columns(archive: Archive, hints: Hints) -> tuple[Table, str]:
+    """Return the table of events and, if it is one array, the name of that array."""
+    path, keys = archive.path, archive.keys()
     roles = find_roles(keys)
-    if roles is not None:
-        _refuse_order(path, hints)
-        named = [keys[roles[role]] for role in ROLES]
-        members = [archive.member(key) for key in named]
-        arrays = [_whole_array(path, key, member) for key, member in zip(named, members, strict=True)]
-        for key, array in zip(named, arrays, strict=True):
-            if len(array.shape) != 1 or array.dtype.names is not None:
-                raise FormatError(f"{path}: array {key!r} is {array.dtype} of shape {array.shape}; expected one column")
-            array.check_numbers()
-        lengths = [array.num_rows for array in arrays]
-        if len(set(lengths)) != 1:
-            listed = ", ".join(f"{key} {length}" for key, length in zip(named, lengths, strict=True))
-            raise FormatError(f"{path}: its columns are of different lengths ({listed}); expected one length")
-        cells = tuple(Cell(i, None) for i in range(4))
-        table = Table(tuple(array.rows() for array in arrays), cells, lengths[0], named[0])  # type: ignore[arg-type]
-        return members, table, {"columns": f"{', '.join(named)} (named)"}
-    tables = [key for key in keys if _is_table(archive.header(key))]
-    if len(tables) != 1:
-        listed = list_names(tables or keys)
-        found = f"{len(tables)} tables of events ({listed})" if tables else f"the arrays {listed or '(none)'}"
-        raise FormatError(f"{path}: holds {found}; expected columns t, x, y, p or one structured or N×4 array")
-    key = tables[0]
-    member = archive.member(key)
-    array = _whole_array(path, key, member)
-    table, notes = table_of_one(f"{path}: array {key!r}", array, array.num_rows, hints)
-    return [member], table, {"array": key, **notes}
+    if roles is None:
+        tables = [key for key in keys if archive.is_table(key)]
+        if len(tables) != 1:
+            listed = list_names(tables or keys)
+            found = f"{len(tables)} tables of events ({listed})" if tables else f"the arrays {listed or '(none)'}"
+            raise FormatError(f"{path}: holds {found}; expected columns t, x, y, p or one structured or N×4 array")
+        array = archive.array(tables[0])
+        return find_table(array, array.num_rows, hints), tables[0]
+    _refuse_order(path, hints)
+    named = [keys[roles[role]] for role in ROLES]
+    arrays = [archive.array(key) for key in named]
+    for array in arrays:
+        if len(array.shape) != 1 or array.dtype.names is not None:
+            raise FormatError(f"{array.name} is {array.dtype} of shape {array.shape}; expected one column")
+        array.check_numbers()
+    lengths = [array.num_rows for array in arrays]
+    if len(set(lengths)) != 1:
+        listed = ", ".join(f"{key} {length}" for key, length in zip(named, lengths, strict=True))
+        raise FormatError(f"{path}: its columns are of different lengths ({listed}); expected one length")
+    return Table(tuple((array, (None,)) for array in arrays), lengths[0], named[0], f"{', '.join(named)} (named)"), ""
 
 
-def _whole_array(path: Path, key: str, member: Member) -> StoredArray:
-    """The array of a member that holds exactly the bytes its header promises."""
-    array = StoredArray(f"{path}: array {key!r}", member)
-    expected = array.start + array.num_bytes
-    if member.size != expected:
-        raise FormatError(
-            f"{path}: array {key!r} takes {member.size} bytes, and its header promises {expected}; the file is damaged,"
-            " copy it again"
-        )
-    return array
-
-
-def _is_table(array: StoredArray | None) -> bool:
-    if array is None:
-        return False
-    if array.dtype.names is not None:
-        return len(array.shape) == 1 and find_roles(array.dtype.names) is not None
-    return len(array.shape) == 2 and array.shape[1] == 4 and array.dtype.kind in "iufb"
-
-
-def _sensor(path: Path, archive: Archive) -> Sensor | None:
-    """The sensor size that the archive gives."""
-    size = archive.integers("sensor")
-    if size is None:
-        height, width = archive.integers("height"), archive.integers("width")
-        if height is None or width is None:
+def _find_sensor(archive: Archive) -> Sensor | None:
+    """Return the sensor size that the archive gives, or None if it gives none."""
+    size = archive.fact("sensor", "iu")
+    if not size:
+        height, width = archive.fact("height", "iu"), archive.fact("width", "iu")
+        if not (height and width):
             return None
         size = height + width
     try:
         return Sensor.of(size)
     except FateError as error:
-        raise FormatError(f"{path}: {error}; pass sensor=(height, width) instead") from None
+        raise FormatError(f"{archive.path}: {error}; pass sensor=(height, width) instead") from None

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from fate.errors import FateError, FormatError, warn
 from fate.events.events import MAX_SIDE
-from fate.events.tables import find_roles as find_roles  # noqa: PLC0414  (readers of tables import it from here)
-from fate.formats.decoder import spaced
+from fate.text import grouped
 
 ROLES = "txyp"
 ARRAY_ORDERS = ("txyp", "xytp", "xypt")  # most common first
@@ -153,7 +152,7 @@ def microseconds(name: object, values: NDArray[Any], unit: TimeUnit, first_row: 
             scaled = np.rint(values * 10.0**unit.power if unit.power >= 0 else values / 10.0**-unit.power)
         _refuse(np.abs(scaled) >= 2.0**63, where, values, TOO_LARGE)
         return scaled.astype(np.int64)
-    times: NDArray[np.int64] = whole_numbers(name, "t", values, first_row).astype(np.int64)
+    times: NDArray[np.int64] = whole_numbers(name, "t", values, first_row).astype(np.int64, copy=False)
     if unit.power > 0:
         factor = 10**unit.power
         limit = MAX_INT64 // factor
@@ -185,4 +184,4 @@ class Where(NamedTuple):
 def _refuse(bad: NDArray[np.bool_], where: Where, values: NDArray[Any], what: str) -> None:
     if bad.any():
         i = int(np.argmax(bad))
-        raise FormatError(f"{where.name}: row {spaced(where.first_row + i)} has {where.role} = {values[i]}, {what}")
+        raise FormatError(f"{where.name}: row {grouped(where.first_row + i)} has {where.role} = {values[i]}, {what}")

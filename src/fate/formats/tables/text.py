@@ -6,34 +6,40 @@ Lines that start with ``#`` or ``%`` are comments; those before the first row ma
 comment, names the columns (and may give the size: faery's ``t,x@1280,y@720,on``); without names the order is
 recognised, OpenEB's x,y,p,t and the datasets' "t x y p" first. Times are µs, or seconds where they are not whole
 numbers; the unit is decided once, from the first rows.
+
+Numbers are read digit by digit as integers, never through floats, so a Unix time such as 1600000000.123456 s comes
+out as exactly 1600000000123456 µs; what is finer than 1 µs is rounded to the nearest, ties to even.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fate.errors import FormatError
-from fate.events.events import MAX_SIDE, Sensor
-from fate.formats.source import ByteFile, ByteSource, Hints, Tail
+from fate.compiled import compiled
+from fate.errors import FateError, FormatError, list_names
+from fate.events.events import Sensor
+from fate.events.tables import find_roles
+from fate.formats.columns import Columns
+from fate.formats.decoder import Decoder, OutOfBounds
+from fate.formats.source import ByteFile, ByteSource, Hints, Tail, sensor_of_sides
 from fate.formats.tables.fields import (
     ROLES,
     TEXT_ORDERS,
     TimeUnit,
     assumed_unit,
-    find_roles,
     given_order,
     given_unit,
     named_unit,
     recognise_order,
 )
-from fate.formats.tables.text_rows import COMMENT_MARKS, TextDecoder, shown
-
-__all__ = ["TextDecoder", "open_text"]
+from fate.text import grouped
 
 HEAD_BYTES = 256 * 1024  # looked at to find names, the order of columns and the unit of time
 SAMPLE_ROWS = 4096
@@ -43,13 +49,261 @@ SIDE_BY_SIDE = re.compile(r"\b(?:geometry|sensor|resolution)\b\W*(\d+)\s*[x×,;\
 ONE_SIDE = re.compile(r"\b(width|height)\b\W*(\d+)", re.IGNORECASE)
 
 
+SPACE, TAB, NEWLINE, RETURN = 32, 9, 10, 13
+COMMENT_MARKS = b"#%"
+HASH, PERCENT, PLUS, MINUS, DOT, ZERO = 35, 37, 43, 45, 46, 48
+TOO_FEW, TOO_MANY, NO_NUMBER, NOT_WHOLE, TOO_LARGE = 1, 2, 3, 4, 5
+MAX_INT64 = np.iinfo(np.int64).max
+TENTH = MAX_INT64 // 10  # a number up to here can take one more digit below 8
+MAX_EXPONENT = 400  # beyond it every number is 0 or too large
+POWERS_OF_TEN = 10 ** np.arange(19, dtype=np.int64)
+SHOWN_CHARACTERS = 60
+
+
+@compiled
+def _number(data: Any, i: int, power: int, exact: bool, tens: Any) -> Any:
+    """The number at ``data[i]`` times ``10 ** power`` as an integer, where it ends, and a fault (0: none).
+
+    ``data`` ends with a newline, which ends every number, so no index runs out of it.
+    """
+    negative = data[i] == MINUS
+    if negative or data[i] == PLUS:
+        i += 1
+    mantissa = np.int64(0)
+    shift = np.int64(power)  # value = mantissa * 10 ** shift
+    lost = False  # whether digits other than 0 did not fit the mantissa
+    full = False
+    digits = 0
+    fraction = False
+    while True:
+        digit = np.int64(data[i]) - ZERO
+        if 0 <= digit <= 9:
+            digits += 1
+            if not full and (mantissa < TENTH or (mantissa == TENTH and digit <= 7)):
+                mantissa = mantissa * 10 + digit
+                shift -= fraction
+            else:
+                full = True
+                lost |= digit != 0
+                shift += not fraction
+        elif data[i] == DOT and not fraction:
+            fraction = True
+        else:
+            break
+        i += 1
+    if digits == 0:
+        return 0, i, NO_NUMBER
+    if data[i] | 32 == 101:  # e or E
+        i += 1
+        down = data[i] == MINUS
+        if down or data[i] == PLUS:
+            i += 1
+        if not 0 <= np.int64(data[i]) - ZERO <= 9:
+            return 0, i, NO_NUMBER
+        exponent = np.int64(0)
+        while 0 <= np.int64(data[i]) - ZERO <= 9:
+            exponent = min(exponent * 10 + np.int64(data[i]) - ZERO, np.int64(MAX_EXPONENT))
+            i += 1
+        shift += -exponent if down else exponent
+    if mantissa == 0 and not lost:
+        return 0, i, 0
+    if shift >= 0:
+        if lost or shift > 18 or mantissa > MAX_INT64 // tens[shift]:
+            return 0, i, TOO_LARGE
+        mantissa *= tens[shift]
+        return (-mantissa if negative else mantissa), i, 0
+    if -shift > 18:
+        rest_is_zero = False
+        half = 5 * tens[18]  # of 10 ** 19, which no mantissa reaches
+        quotient = np.int64(-shift == 19 and (mantissa > half or (mantissa == half and lost)))
+    else:
+        divisor = tens[-shift]
+        quotient = mantissa // divisor
+        rest = mantissa - quotient * divisor
+        rest_is_zero = rest == 0 and not lost
+        half = divisor - rest  # compared with rest: their sum, twice the rest, could pass the largest integer
+        if rest > half or (rest == half and (lost or quotient & 1)):
+            quotient += 1
+    if exact and not rest_is_zero:
+        return 0, i, NOT_WHOLE
+    return (-quotient if negative else quotient), i, 0
+
+
+@compiled
+def _rows(
+    data: Any, roles: Any, delimiter: int, power: int, exact: bool, tens: Any, out: Any, state: Any, fault: Any
+) -> int:
+    """Rows of ``data`` (uint8, whole lines: it ends with a newline) → ``out`` [4, lines] int64; returns their number.
+
+    ``roles``: for every field of a row, the row of ``out`` it goes to, or -1. ``delimiter``: the byte between fields;
+    a space stands for any run of spaces and tabs. ``state``: lines so far, comment lines so far. ``fault``: what is
+    wrong with the line after those, and in which field; 0 if nothing is.
+    """
+    n = 0
+    i = 0
+    last_field = roles.shape[0] - 1
+    while i < data.shape[0]:
+        while data[i] == SPACE or data[i] == TAB:
+            i += 1
+        if data[i] == NEWLINE or (data[i] == RETURN and data[i + 1] == NEWLINE):
+            i += 2 if data[i] == RETURN else 1
+            state[0] += 1
+            continue
+        if data[i] == HASH or data[i] == PERCENT:
+            while data[i] != NEWLINE:
+                i += 1
+            i += 1
+            state[0] += 1
+            state[1] += 1
+            continue
+        for field in range(last_field + 1):
+            while data[i] == SPACE or data[i] == TAB:
+                i += 1
+            role = roles[field]
+            if role >= 0:
+                # nearly every number is a short run of digits: that one here, the others with all care
+                start = i
+                value = np.int64(0)
+                while 0 <= np.int64(data[i]) - ZERO <= 9 and i - start < 18:
+                    value = value * 10 + (np.int64(data[i]) - ZERO)
+                    i += 1
+                ends = data[i] == delimiter or data[i] <= SPACE
+                if i == start or not ends or (role == 0 and power != 0):
+                    if role == 0:
+                        value, i, wrong = _number(data, start, power, exact, tens)
+                    else:
+                        value, i, wrong = _number(data, start, 0, True, tens)
+                    if wrong:
+                        fault[0] = wrong
+                        fault[1] = field
+                        if wrong == NO_NUMBER and (data[i] == NEWLINE or data[i] == RETURN):
+                            fault[0] = TOO_FEW
+                        return n
+                out[role, n] = value
+            else:
+                while data[i] != delimiter and data[i] != NEWLINE and data[i] != RETURN:
+                    if delimiter == SPACE and data[i] == TAB:
+                        break
+                    i += 1
+            blanks = i
+            while data[i] == SPACE or data[i] == TAB:
+                i += 1
+            at_end = data[i] == NEWLINE or (data[i] == RETURN and data[i + 1] == NEWLINE)
+            if field < last_field:
+                if at_end:
+                    fault[0] = TOO_FEW
+                elif delimiter == SPACE:
+                    if i == blanks:
+                        fault[0] = NO_NUMBER
+                elif data[i] == delimiter:
+                    i += 1
+                else:
+                    fault[0] = NO_NUMBER
+            elif not at_end:
+                fault[0] = TOO_MANY if data[i] == delimiter or (delimiter == SPACE and i > blanks) else NO_NUMBER
+            if fault[0]:
+                fault[1] = field
+                return n
+        i += 2 if data[i] == RETURN else 1
+        state[0] += 1
+        n += 1
+    return n
+
+
+class TextDecoder(Decoder):
+    """Lines of numbers: CSV, or columns with blanks between. Blank lines and comments (``#``, ``%``) are passed over.
+
+    Args:
+        sensor: ``(height, width)``, for streams.
+        columns: the order of the columns, such as ``"txyp"``; ``-`` for a column to leave out.
+        delimiter: ``","``, ``";"`` or ``" "`` (any run of spaces and tabs).
+        time_unit: a unit (``"s"``, ``"ms"``, ``"us"``, ``"ns"``).
+        name: what messages start with.
+        lines_before: lines of the file that are not fed to the decoder, for messages.
+    """
+
+    format = "CSV"
+    state_size = 1
+    skipped_kinds = ("comment lines",)
+
+    def __init__(
+        self,
+        sensor: Sequence[int] | None = None,
+        *,
+        out_of_bounds: OutOfBounds = "raise",
+        columns: str = "txyp",
+        delimiter: str = ",",
+        time_unit: str | TimeUnit = "us",
+        name: object = "stream",
+        lines_before: int = 0,
+    ) -> None:
+        given_order(columns.replace("-", ""))
+        if delimiter not in (",", ";", " "):
+            raise FateError(f"delimiter={delimiter!r} was given; expected ',', ';' or ' ' (spaces and tabs)")
+        if isinstance(time_unit, str) and time_unit not in ("s", "ms", "us", "ns"):
+            raise FateError(f"time_unit={time_unit!r} was given; expected 's', 'ms', 'us' or 'ns'")
+        self.columns, self.delimiter, self.name, self.lines_before = columns, delimiter, name, lines_before
+        self.unit = given_unit(time_unit) if isinstance(time_unit, str) else time_unit
+        self._roles = np.array([ROLES.find(role) for role in columns.lower()], np.int64)
+        super().__init__(sensor, out_of_bounds=out_of_bounds)
+
+    def initial_state(self) -> NDArray[np.int64]:
+        state = super().initial_state()
+        state[0] = self.lines_before
+        return state
+
+    def decode(self, data: bytes) -> tuple[Columns, int]:
+        used = data.rfind(b"\n") + 1
+        table = np.empty((4, data.count(b"\n")), np.int64)
+        fault = np.zeros(2, np.int64)
+        lines = self.state[0]
+        n = _rows(
+            np.frombuffer(data, np.uint8, used),
+            self._roles,
+            ord(self.delimiter),
+            self.unit.power,
+            self.unit.exact,
+            POWERS_OF_TEN,
+            table,
+            self.state,
+            fault,
+        )
+        if fault[0]:
+            line = data.split(b"\n", int(self.state[0] - lines) + 1)[-2]
+            raise FormatError(self._sentence(int(fault[0]), int(fault[1]), line))
+        return Columns(*table[:, :n]), used
+
+    def _sentence(self, fault: int, field: int, line: bytes) -> str:
+        role = self.columns[field]
+        wanted = f"{len(self.columns)} columns ({list_names(self.columns)})"
+        unit = 'pass time_unit="s" or the unit that it has'
+        reason = {
+            TOO_FEW: f"has fewer than the {wanted} expected",
+            TOO_MANY: f"has more than the {wanted} expected",
+            NO_NUMBER: f"has no number that can be read in column {field + 1} ({role}) of {wanted}",
+            NOT_WHOLE: f"has a {role} that is no whole number" + (f" of µs; {unit}" if role == "t" else ""),
+            TOO_LARGE: f"has a {role} that is more than 64-bit integers carry",
+        }[fault]
+        return f"{self.name}: line {grouped(int(self.state[0]) + 1)}, {shown(line)}, {reason}"
+
+
+def shown(line: bytes) -> str:
+    """A line as messages quote it: printable, and not too long."""
+    text = line.decode("utf-8", "replace").strip()
+    text = "".join(character if character.isprintable() else "\ufffd" for character in text)
+    return repr(text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…")
+
+
+Size = tuple[str, str]  # height and width of the sensor, as the file gives them
+
+
 class Preamble(NamedTuple):
-    """What stands before the first row."""
+    """The lines before the first row."""
 
     num_bytes: int
     num_lines: int
-    sensor: Sensor | None
-    names: list[str]  # of the columns; none: they have no names
+    size: Size | None
+    names: list[str]  # of the columns; empty if they have no names
     delimiter: str
 
 
@@ -71,7 +325,8 @@ def open_text(path: Path, hints: Hints) -> ByteSource:
         )
         file.end_last_line(decoder, preamble.num_bytes)
         notes = {"columns": f"{columns} ({how})", "time unit": unit.note}
-        return TextSource(file, decoder, preamble._replace(sensor=hints.sensor or preamble.sensor), notes)
+        sensor = hints.sensor or (sensor_of_sides(path, *preamble.size) if preamble.size else None)
+        return TextSource(file, decoder, preamble.num_bytes, sensor, notes)
     except BaseException:
         file.close()
         raise
@@ -116,8 +371,10 @@ class TextFile(ByteFile):
 class TextSource(ByteSource):
     """A text file; the newline that may have been added at its end is not counted."""
 
-    def __init__(self, file: TextFile, decoder: TextDecoder, preamble: Preamble, notes: dict[str, str]) -> None:
-        super().__init__(file.path, file, decoder, preamble.num_bytes, preamble.sensor, notes)
+    def __init__(
+        self, file: TextFile, decoder: TextDecoder, data_start: int, sensor: Sensor | None, notes: dict[str, str]
+    ) -> None:
+        super().__init__(file.path, file, decoder, data_start, sensor, notes)
         self.size = file.real_size
 
     def tail(self) -> Tail:
@@ -129,48 +386,41 @@ class TextSource(ByteSource):
 
 
 def read_preamble(path: Path, head: bytes) -> Preamble:
-    """Comments, the size and the names at the start of ``head``."""
+    """Find the comments, the size and the names at the start of ``head``."""
     position = len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
     num_lines = 0
     comments: list[str] = []
-    sensor: Sensor | None = None
+    size: Size | None = None
     while position < len(head):
         end = head.find(b"\n", position)
         after = len(head) if end < 0 else end + 1
         line = head[position:after].decode("utf-8", "replace").strip()
         if line and line[0] not in COMMENT_MARKS.decode():
             cells, delimiter = split_cells(line)
-            all_numbers = all(number(cell) is not None for cell in cells)
             names = _names_in_comments(comments, len(cells))
             if len(cells) == 2 and cells[0].isdigit() and cells[1].isdigit() and not num_lines:
-                sensor = _sensor(path, cells[0], cells[1])
-            elif not all_numbers and not names:
-                return _named(path, Preamble(after, num_lines + 1, sensor, cells, delimiter), comments, head)
-            else:
-                return Preamble(position, num_lines, sensor or geometry(path, comments), names, delimiter)
+                size = (cells[1], cells[0])
+            elif names or all(number(cell) is not None for cell in cells):
+                return Preamble(position, num_lines, size or _size_in_comments(comments), names, delimiter)
+            else:  # a row of names, which may carry the size, as in x@1280 and y@720
+                parts = [cell.partition("@") for cell in cells]
+                sizes = {name.strip().lower(): side for name, _, side in parts if side}
+                if sizes.keys() == {"x", "y"}:
+                    cells, size = [name for name, _, _ in parts], (sizes["y"], sizes["x"])
+                if find_roles(cells) is None:
+                    raise FormatError(
+                        f"{path}: line {num_lines + 1}, {shown(head[position:after])}, is neither a row of numbers nor"
+                        " a row of names that has t, x, y and p"
+                    )
+                return Preamble(after, num_lines + 1, size or _size_in_comments(comments), cells, delimiter)
         elif line:
             comments.append(line[1:].strip())
         position, num_lines = after, num_lines + 1
-    return Preamble(position, num_lines, sensor or geometry(path, comments), [], ",")
-
-
-def _named(path: Path, preamble: Preamble, comments: list[str], head: bytes) -> Preamble:
-    """A row that is not all numbers: it must name the columns. Names may carry the size, as in x@1280 and y@720."""
-    names = [name.partition("@") for name in preamble.names]
-    sizes = {name.strip().lower(): size.strip() for name, _, size in names if size}
-    if sizes.keys() == {"x", "y"}:
-        preamble = preamble._replace(names=[name for name, _, _ in names], sensor=_sensor(path, sizes["x"], sizes["y"]))
-    if find_roles(preamble.names) is None:
-        start = head[: preamble.num_bytes].rstrip(b"\n").rfind(b"\n") + 1
-        raise FormatError(
-            f"{path}: line {preamble.num_lines}, {shown(head[start : preamble.num_bytes])}, is neither a row of numbers"
-            " nor a row of names that has t, x, y and p"
-        )
-    return preamble._replace(sensor=preamble.sensor or geometry(path, comments))
+    return Preamble(position, num_lines, size or _size_in_comments(comments), [], ",")
 
 
 def _names_in_comments(comments: list[str], num_columns: int) -> list[str]:
-    """Names from the last comment that has as many words as there are columns, t, x, y and p among them."""
+    """Return the names in the last comment that has one word per column, t, x, y and p among them."""
     for comment in reversed(comments):
         words = split_cells(comment)[0]
         if len(words) == num_columns and find_roles(words) is not None:
@@ -178,25 +428,15 @@ def _names_in_comments(comments: list[str], num_columns: int) -> list[str]:
     return []
 
 
-def geometry(path: Path, comments: list[str]) -> Sensor | None:
-    """The sensor size that comments give, on one line or on two."""
+def _size_in_comments(comments: list[str]) -> Size | None:
+    """Return the sensor size that comments give, on one line or on two."""
     sides: dict[str, str] = {}
     for comment in comments:
         if match := SIDE_BY_SIDE.search(comment):
-            return _sensor(path, match[1], match[2])
+            return match[2], match[1]
         for side, value in ONE_SIDE.findall(comment):
             sides.setdefault(side.lower(), value)
-    return _sensor(path, sides["width"], sides["height"]) if len(sides) == 2 else None
-
-
-def _sensor(path: Path, width: str, height: str) -> Sensor:
-    sides = [int(side) if side.isascii() and side.isdigit() and len(side) < 9 else 0 for side in (width, height)]
-    if not all(0 < side <= MAX_SIDE for side in sides):
-        raise FormatError(
-            f"{path}: gives a sensor of width {width}, height {height}; each side must be 1 to {MAX_SIDE} pixels;"
-            " correct that line"
-        )
-    return Sensor(sides[1], sides[0])
+    return (sides["height"], sides["width"]) if len(sides) == 2 else None
 
 
 def split_cells(line: str) -> tuple[list[str], str]:

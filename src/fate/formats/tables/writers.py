@@ -16,7 +16,7 @@ from numpy.lib import format as npy
 
 from fate.compiled import compiled
 from fate.events.events import Events, Sensor
-from fate.formats.writing import FileWriter
+from fate.formats.saving import FileWriter
 
 COLUMNS = (("t", "<i8"), ("x", "<u2"), ("y", "<u2"), ("p", "|u1"))
 RECORD = np.dtype(list(COLUMNS))
