@@ -25,7 +25,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fate.boxes import label_coco
+from fate.boxes import coco
 from fate.boxes.frames import DetectionFrame
 from fate.boxes.labels import Labels
 from fate.whole_files import Draft, disk_faults, find_target, open_growing
@@ -154,15 +154,15 @@ class _Coco(_Writer):
         try:
             with disk_faults(self.target):
                 self.spool = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  (closed at the end)
-            self.say(f'{_opened(label_coco.head_of(empty))},\n "images": [')
+            self.say(f'{_opened(coco.header(empty))},\n "images": [')
         except BaseException:
             super().give_up()
             raise
 
     def add(self, frame: DetectionFrame) -> None:
         labels = labels_of([frame], self.empty)
-        (image,) = label_coco.images_of(labels, self.num_images + 1)
-        found = label_coco.annotations_of(labels, self.num_boxes + 1, self.num_images + 1)
+        (image,) = coco.image_entries(labels, self.num_images + 1)
+        found = coco.annotation_entries(labels, self.num_boxes + 1, self.num_images + 1)
         self.say(f"{',' if self.num_images else ''}\n  {json.dumps(image)}")
         lines = [f"{',' if self.num_boxes + row else ''}\n  {json.dumps(each)}" for row, each in enumerate(found)]
         with disk_faults(self.target):

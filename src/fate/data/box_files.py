@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.boxes.label_coco import category_ids
+from fate.boxes.coco import category_ids
 from fate.boxes.label_files import read_labels
-from fate.boxes.label_npz import DAMAGE
-from fate.boxes.label_yolo import META_FILE
 from fate.boxes.labels import Labels
+from fate.boxes.npz import DAMAGE
+from fate.boxes.yolo import META_FILE
 from fate.data.class_maps import ClassMap
 from fate.errors import FateError, FormatError
 from fate.events.events import Sensor

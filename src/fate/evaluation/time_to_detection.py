@@ -30,10 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.boxes.label_files import read_labels
-from fate.boxes.label_npz import DAMAGE
-from fate.boxes.label_prophesee import load_array
 from fate.boxes.labels import Labels
 from fate.boxes.matching import expanded, overlap
+from fate.boxes.npz import DAMAGE
+from fate.boxes.prophesee import load_array
 from fate.errors import FateError, FormatError
 from fate.evaluation.box_tables import box_table
 from fate.evaluation.protocols import Protocol
