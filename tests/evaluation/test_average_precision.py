@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fate.evaluation.average_precision import RECALLS, SIZES, THRESHOLDS, AveragePrecision, average_precision
-from fate.evaluation.box_tables import box_table
-from fate.evaluation.frames import FrameCollector, Frames
+from fate.evaluation.labelled_frames import FrameCollector, Frames, box_table
 from fate.evaluation.protocols import Protocol
 
 from .oracle import BOX, boxes, coco_evaluation, coco_figures, moved

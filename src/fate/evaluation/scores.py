@@ -12,9 +12,8 @@ import numpy as np
 from fate.boxes.labels import Labels
 from fate.errors import FateError
 from fate.evaluation.average_precision import AveragePrecision, average_precision
-from fate.evaluation.box_tables import REASONS, BoxesLike, box_table
 from fate.evaluation.false_positives import FalsePositives, RestCounter, false_positives
-from fate.evaluation.frames import FrameCollector, Frames
+from fate.evaluation.labelled_frames import REASONS, BoxesLike, FrameCollector, Frames, box_table
 from fate.evaluation.protocols import Protocol
 from fate.events.events import Sensor
 from fate.text import plural
@@ -271,13 +270,15 @@ def _notes(
     notes = []
     if protocol.sensor is not None and sensor is not None and protocol.sensor != sensor:
         notes.append(f"limits of size are meant for boxes of {protocol.sensor} pixels; these are of {sensor}")
-    if frames.several:
+    if frames.num_several:
         notes.append(
-            f"{frames.several} of {frames.num_frames} frames hold predictions of several times, which count as "
+            f"{frames.num_several} of {frames.num_frames} frames hold predictions of several times, which count as "
             "doubles of each other; protocol.at(hz) takes the nearest alone"
         )
-    if frames.unanswered:
-        notes.append(f"{frames.unanswered} of {frames.num_frames} frames have no prediction near them: nothing found")
+    if frames.num_unanswered:
+        notes.append(
+            f"{frames.num_unanswered} of {frames.num_frames} frames have no prediction near them: nothing found"
+        )
     for names, meaning in (
         (without_predictions, "without predictions, counted as nothing found"),
         (without_truth, "without truth, left out"),
