@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -186,37 +187,40 @@ class FrameRows:
         return FrameRows(*(np.concatenate([getattr(part, name) for part in (empty, *parts)]) for name in names))
 
 
-@dataclass(frozen=True)
 class Frames:
-    """All frames of an evaluation, and the counts of what was dropped."""
-
-    num_frames: int
-    truth: FrameRows
-    predictions: FrameRows
-    num_times: int  #: times of predictions in the frames: at least one a frame, more if a window holds several
-    num_several: int  #: frames with predictions of more than one time
-    num_unanswered: int  #: frames without any time of predictions
-    step_us: float | None  #: median time between two predictions, µs
-    num_truth: int  #: boxes given
-    num_predictions: int  #: boxes given
-    truth_dropped: dict[str, int]  #: boxes by reason
-    predictions_dropped: dict[str, int]  #: boxes by reason
-
-
-class FrameCollector:
-    """Collects frames from one recording after another; only boxes that belong to a frame are kept."""
+    """All frames of an evaluation, added one recording after another; only boxes that belong to a frame are kept."""
 
     def __init__(self, protocol: Protocol) -> None:
         self.protocol = protocol
         self.tolerance_us = protocol.time_tolerance_us()
-        self.count = self.num_times = self.num_several = self.num_unanswered = 0
-        self.num_truth = self.num_predictions = 0
-        self.truth: list[FrameRows] = []
-        self.predictions: list[FrameRows] = []
-        self.truth_dropped, self.predictions_dropped = dict.fromkeys(REASONS, 0), dict.fromkeys(REASONS, 0)
-        self.steps: list[NDArray[np.int64]] = []
-        self.spans_meet = False  # whether predictions and labels of some recording share a span of time
-        self.apart: tuple[int, int] | None = None  # first times of a recording whose spans do not meet
+        self.num_frames = 0
+        self.num_times = 0  #: times of predictions in the frames: at least one a frame, more if a window holds several
+        self.num_several = 0  #: frames with predictions of more than one time
+        self.num_unanswered = 0  #: frames without any time of predictions
+        self.given_truth = self.given_predictions = 0  #: boxes before anything was dropped
+        self.truth_dropped = dict.fromkeys(REASONS, 0)  #: boxes by reason
+        self.predictions_dropped = dict.fromkeys(REASONS, 0)
+        self._truth: list[FrameRows] = []
+        self._predictions: list[FrameRows] = []
+        self._steps: list[NDArray[np.int64]] = []
+        self._spans_meet = False  # whether predictions and labels of some recording share a span of time
+        self._apart: tuple[int, int] | None = None  # first times of a recording whose spans do not meet
+
+    @cached_property
+    def truth(self) -> FrameRows:
+        """Ground truth of all frames; read it after the last recording was added."""
+        return FrameRows.concatenate(self._truth)
+
+    @cached_property
+    def predictions(self) -> FrameRows:
+        """Predictions of all frames; read them after the last recording was added."""
+        return FrameRows.concatenate(self._predictions)
+
+    @property
+    def step_us(self) -> float | None:
+        """Median time between two predictions, µs; None if there are no two."""
+        steps = np.concatenate([np.zeros(0, np.int64), *self._steps])
+        return float(np.median(steps)) if len(steps) else None
 
     def add(self, truth: BoxTable, predictions: BoxTable, start_us: int = 0) -> None:
         """Add a recording that begins at ``start_us``."""
@@ -226,8 +230,8 @@ class FrameCollector:
             seen_after_us -= self.tolerance_us
         kept_truth, dropped = truth.filtered(protocol, after_us)
         kept, dropped_too = predictions.filtered(protocol, seen_after_us, protocol.score_floor)
-        self.num_truth += len(truth)
-        self.num_predictions += len(predictions)
+        self.given_truth += len(truth)
+        self.given_predictions += len(predictions)
         for reason in REASONS:
             self.truth_dropped[reason] += dropped[reason]
             self.predictions_dropped[reason] += dropped_too[reason]
@@ -237,12 +241,12 @@ class FrameCollector:
         if len(predictions.times_us) and len(truth.times_us):
             (first, last), (begin, end) = predictions.times_us[[0, -1]].tolist(), truth.times_us[[0, -1]].tolist()
             near = first <= end + self.tolerance_us and last >= begin - self.tolerance_us
-            self.spans_meet |= near
-            self.apart = self.apart or (None if near else (first, begin))
-        self.steps.append(np.diff(predictions.times_us))
-        self._take(self.truth, kept_truth, *find_rows(kept_truth.t_us, times, times))
-        self._take(self.predictions, kept, *self._prediction_rows(seen_us, times, kept))
-        self.count += len(times)
+            self._spans_meet |= near
+            self._apart = self._apart or (None if near else (first, begin))
+        self._steps.append(np.diff(predictions.times_us))
+        self._take(self._truth, kept_truth, *find_rows(kept_truth.t_us, times, times))
+        self._take(self._predictions, kept, *self._prediction_rows(seen_us, times, kept))
+        self.num_frames += len(times)
 
     def _prediction_rows(
         self, seen_us: NDArray[np.int64], times: NDArray[np.int64], kept: BoxTable
@@ -270,32 +274,17 @@ class FrameCollector:
         known = table.class_id[row] >= 0
         frame, row = frame[known], row[known]
         into.append(
-            FrameRows(frame + self.count, table.class_id[row], table.xywh[row], table.area[row], table.score[row])
+            FrameRows(frame + self.num_frames, table.class_id[row], table.xywh[row], table.area[row], table.score[row])
         )
 
-    def frames(self) -> Frames:
-        """The frames of all recordings."""
-        if self.count and self.apart is not None and not self.spans_meet:
-            # times of another unit or origin would look like a detector without detections
-            prediction, label = self.apart
+    def check_times(self) -> None:
+        """Refuse predictions whose times never meet those of the labels: another unit or origin of time."""
+        if self.num_frames and self._apart is not None and not self._spans_meet:
+            prediction, label = self._apart
             raise FateError(
                 f"no prediction lies in the time of the labels: the first one is at {prediction} µs, the first label "
                 f"at {label} µs; expected whole microseconds from the same origin"
             )
-        steps = np.concatenate(self.steps) if self.steps else np.zeros(0, np.int64)
-        return Frames(
-            num_frames=self.count,
-            truth=FrameRows.concatenate(self.truth),
-            predictions=FrameRows.concatenate(self.predictions),
-            num_times=self.num_times,
-            num_several=self.num_several,
-            num_unanswered=self.num_unanswered,
-            step_us=float(np.median(steps)) if len(steps) else None,
-            num_truth=self.num_truth,
-            num_predictions=self.num_predictions,
-            truth_dropped=self.truth_dropped,
-            predictions_dropped=self.predictions_dropped,
-        )
 
 
 def nearest_times(times_us: NDArray[np.int64], wanted_us: NDArray[np.int64], tolerance_us: int) -> NDArray[np.int64]:
