@@ -200,5 +200,5 @@ def test_what_cannot_be_tracked_is_refused(arguments: tuple[object, ...], words:
     tracker.step(10, [], [], [])
     with pytest.raises(FateError, match=words):
         tracker.step(*arguments)  # type: ignore[arg-type]
-    with pytest.raises(FateError, match="overlap of 0"):
+    with pytest.raises(FateError, match="overlap 0"):
         Tracker(0)

@@ -70,8 +70,8 @@ class Tracker:
         """
         if not 0 < min_overlap <= 1 or max_age_us < 0:
             raise FateError(
-                f"a tracker with an overlap of {min_overlap} and an age of {max_age_us} µs was asked for; expected more"
-                " than 0 up to 1, and 0 or more"
+                f"got min_overlap {min_overlap} and max_age_us {max_age_us}; expected an overlap above 0 up to 1,"
+                " and an age of 0 or more"
             )
         self.min_overlap, self.max_age_us, self.begin_score = float(min_overlap), int(max_age_us), float(begin_score)
         self.reset()
