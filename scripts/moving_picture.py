@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 import fate
-from fate.boxes.frames import DetectionFrame, FrameLookup, class_name
+from fate.boxes.detections import DetectionFrame, FrameLookup, class_name
 from fate.events.events import Events
 from fate.formats.recording import Recording
 from fate.inference.loading import DEFAULT_DETECTOR

@@ -19,8 +19,8 @@ from safetensors.torch import save
 import fate
 from fate import FateError, Labels, open_dataset, read_labels, write_events, write_labels
 from fate.boxes.dense_labels import begin_dense_labels, open_dense_labels
-from fate.boxes.detection_log import DetectionLog, read_detections, read_frames
-from fate.boxes.frames import Frame
+from fate.boxes.detection_files import DetectionLog, read_detections, read_frames
+from fate.boxes.detections import Frame
 from fate.boxes.predictions import read_predictions, write_predictions
 from fate.data.listing import find_listing
 from fate.evaluation.evaluate import evaluate

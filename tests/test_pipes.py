@@ -12,7 +12,7 @@ import pytest
 
 import fate
 from fate.boxes.dense_labels import open_dense_labels
-from fate.boxes.detection_log import read_frames
+from fate.boxes.detection_files import read_frames
 from fate.boxes.label_files import read_labels, write_labels
 from fate.boxes.labels import Labels
 from fate.boxes.predictions import read_predictions

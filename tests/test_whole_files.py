@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fate.boxes.detection_log import DetectionLog
+from fate.boxes.detection_files import DetectionLog
 from fate.boxes.label_files import write_labels
 from fate.boxes.labels import Labels
 from fate.errors import FateError

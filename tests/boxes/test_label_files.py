@@ -209,7 +209,7 @@ def test_coco_of_other_tools_is_read_with_positions_as_class_ids(tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"images": [{"id": 8}]}, "image 8 has no time; .* add t_us"),
+        ({"images": [{"id": 8}]}, "image 8 .*t_us"),
         ({"images": [{"id": 8, "t": 0.5}]}, "t of image 8 is 0.5; expected a whole number"),
         ({"images": [{"id": 8, "t": 5}, {"id": 9, "t": 5}]}, "images 8 and 9 both have time 5 us"),
         ({"images": [{"id": 8, "t": 5}, {"id": 8, "t": 6}]}, "image id 8 occurs twice"),

@@ -12,7 +12,6 @@ import pytest
 
 from fate import FateError, write_labels
 from fate.boxes import predictions as predictions_module
-from fate.boxes.label_prophesee import encode
 from fate.boxes.labels import Labels
 from fate.boxes.predictions import (
     Predictions,
@@ -22,6 +21,7 @@ from fate.boxes.predictions import (
     read_predictions,
     write_predictions,
 )
+from fate.boxes.prophesee import encode
 from tests.damage import replace_member
 
 CLASSES = ("car", "pedestrian")
@@ -233,19 +233,19 @@ def test_coco_images_without_a_recording_belong_to_that_of_the_file(tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda d: d["images"][0].pop("t_us"), "whole microseconds"),
-        (lambda d: d["images"][0].update(t_us=0.5), "whole microseconds"),
-        (lambda d: d["images"][1].update(t_us=d["images"][0]["t_us"]), "a time has one image"),
+        (lambda d: d["images"][0].pop("t_us"), "image 1 .*t_us"),
+        (lambda d: d["images"][0].update(t_us=0.5), "t_us of image 1 is 0.5"),
+        (lambda d: d["images"][1].update(t_us=d["images"][0]["t_us"]), "images 1 and 2 .*50000"),
         (lambda d: d["images"][1].update(id=1), "occurs twice"),
         (lambda d: d["annotations"][0].update(image_id=99), "image 99, which is not listed"),
         (lambda d: d["annotations"][0].update(category_id=99), "category 99, which is not listed"),
-        (lambda d: d["annotations"][0].update(bbox=[1, 2, 3]), "width, height"),
-        (lambda d: d["annotations"][0].update(bbox=[1, 2, -3, 4]), "0 or larger"),
+        (lambda d: d["annotations"][0].update(bbox=[1, 2, 3]), r"bbox \[1, 2, 3\]"),
+        (lambda d: d["annotations"][0].update(bbox=[1, 2, -3, 4]), "result 0 .*-3"),
         (lambda d: d["annotations"][0].update(bbox=[1, 2, float("nan"), 4]), "finite"),
         (lambda d: d["annotations"][0].pop("score"), "score of result 0"),
         (lambda d: d["annotations"][0].update(score=7), "0 to 1"),
         (lambda d: d.pop("categories"), "categories"),
-        (lambda d: d["categories"][1].update(id=3), "two categories"),
+        (lambda d: d["categories"][1].update(id=3), "category id 3"),
         (lambda d: d.update(annotations=[5]), "list of objects"),
     ],
 )

@@ -76,7 +76,7 @@ class Track:
 
 
 class TextbookTracker:
-    """The same interface as ``fate.boxes.tracker.Tracker``."""
+    """The same interface as ``fate.boxes.tracking.Tracker``."""
 
     def __init__(self, min_overlap: float = 0.3, max_age_us: int = 250_000) -> None:
         self.min_overlap, self.max_age_us = min_overlap, max_age_us

@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fate.boxes.detection_log import read_detections
+from fate.boxes.detection_files import read_detections
 from fate.cli.main import app
 from fate.models.checkpoints import save_model
 from fate.models.zoo import build_model

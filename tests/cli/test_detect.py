@@ -14,7 +14,7 @@ from imageio_ffmpeg import read_frames
 from typer.testing import CliRunner
 
 import fate
-from fate.boxes.detection_log import read_detections
+from fate.boxes.detection_files import read_detections
 from fate.boxes.label_files import read_labels
 from fate.cli.main import app
 from fate.errors import FateError

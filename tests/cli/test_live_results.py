@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import fate
-from fate.boxes.detection_log import read_detections, read_frames
+from fate.boxes.detection_files import read_detections, read_frames
 from fate.boxes.label_files import read_labels
 from fate.formats.saving import write_events
 from fate.inference.stopping import stopping_gracefully

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fate.boxes.matching import nearest_times
 from fate.data.clips import NOTHING, Clip, Grid, Timing, TrainingPlan, evaluation_batches
 from fate.errors import FateError
+from fate.evaluation.labelled_frames import nearest_times
 
 
 class Recording(NamedTuple):

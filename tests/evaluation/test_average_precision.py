@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fate.evaluation.average_precision import RECALLS, SIZES, THRESHOLDS, AveragePrecision, average_precision
-from fate.evaluation.box_tables import box_table
-from fate.evaluation.frames import FrameCollector, Frames
+from fate.evaluation.labelled_frames import Frames, box_table
 from fate.evaluation.protocols import Protocol
 
 from .oracle import BOX, boxes, coco_evaluation, coco_figures, moved
@@ -17,9 +16,9 @@ EXACT_TIMES = Protocol(tolerance_us=0, skip_us=0, score_floor=0.0)
 
 
 def frames_of(truth: np.ndarray, found: np.ndarray) -> Frames:
-    collector = FrameCollector(EXACT_TIMES)
-    collector.add(box_table(truth, CLASSES, "truth"), box_table(found, CLASSES, "found"))
-    return collector.frames()
+    frames = Frames(EXACT_TIMES)
+    frames.add(box_table(truth, CLASSES, "truth"), box_table(found, CLASSES, "found"))
+    return frames
 
 
 def assert_same(ours: AveragePrecision, truth: np.ndarray, found: np.ndarray, most: int = 100) -> None:

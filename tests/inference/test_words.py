@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fate.boxes.detection_log import DetectionLog
+from fate.boxes.detection_files import DetectionLog
 from fate.events.window import Window
 from fate.inference.stream_frames import StreamFrame
 from fate.workflows.detect import Detected

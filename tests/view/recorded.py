@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fate.boxes.frames import Frame
+from fate.boxes.detections import Frame
 from fate.events.events import Events
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fate import FateError
-from fate.boxes.frames import Frame
+from fate.boxes.detections import Frame
 from fate.view.rendering import VideoClock
 from fate.view.report import measure_event_rate, write_report
 from fate.view.report_data import MOST_TRACKS, TIME_BINS, latencies_of

@@ -1,13 +1,13 @@
-"""A folder of dense labels: what made them, and a label file for each rate and recording.
+"""A folder of dense labels: a manifest, and a label file for each rate and recording.
 
 ::
 
     OUT/manifest.json                       model and hash of its weights, dataset, options, rates, version
     OUT/labels/200hz/train/drive_3.npz      labels in FATE's own format, as ``fate.read_labels`` reads it
-    OUT/predictions/50000us/train/drive_3.npz   what the detector saw, by time; serves further rates and curves
+    OUT/predictions/50000us/train/drive_3.npz   predictions of the detector, used again for further rates and curves
 
-Every file is there whole or not at all, and a recording that is done is not done again. Several processes may write to
-one folder, each its own recordings. Another model, dataset or option is refused: labels of two makings do not mix.
+Files are written completely or not at all, and a finished recording is not computed again. Several processes may write
+to one folder, each its own recordings. A different model, dataset or option is refused.
 """
 
 from __future__ import annotations
@@ -15,39 +15,34 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
 from fate.boxes.label_files import read_labels, write_labels
-from fate.boxes.labels import COLUMNS, Labels
+from fate.boxes.labels import Labels
 from fate.errors import FateError, FormatError, warn
 from fate.json_files import finite_number, list_of, names_of, object_of, read_json, whole_number
 from fate.processes import short_folder_lock
 from fate.whole_files import write_whole
 
 FORMAT, VERSION = "fate-dense-labels", 1
-#: What labels of one folder have in common.
+#: Parts of the manifest that all labels of one folder share.
 SAME = ("model", "dataset", "options")
 
 
 @dataclass(frozen=True)
 class DenseLabels:
-    """Dense labels on disk, to be read.
+    """Dense labels on disk."""
 
-    Attributes:
-        root: the folder.
-        manifest: what made them.
-    """
-
-    root: Path
-    manifest: Mapping[str, Any]
+    root: Path  #: the folder
+    manifest: Mapping[str, Any]  #: model, dataset, options, rates
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """In Hz, from the lowest."""
+        """Rates in Hz, in increasing order."""
         return tuple(sorted(float(hz) for hz in self.manifest["rates"]))
 
     @property
@@ -57,7 +52,7 @@ class DenseLabels:
 
     @property
     def thresholds(self) -> dict[str, float]:
-        """The score from which on a detection was sure, by class."""
+        """The score threshold of each class."""
         options = self.manifest["options"]
         try:
             known, other = object_of(options.get("thresholds"), "thresholds"), options.get("other_threshold")
@@ -66,15 +61,15 @@ class DenseLabels:
             raise FormatError(f"{self.root / 'manifest.json'}: is damaged: {error}; make the labels again") from None
 
     def has(self, recording: str, hz: float) -> bool:
-        """Whether the labels of a recording at a rate are there."""
+        """Whether the labels of a recording at a rate exist."""
         return label_file(self.root, recording, hz).is_file()
 
     def labels(self, recording: str, hz: float) -> Labels:
-        """Those of a recording, by its name in the dataset, at a rate."""
+        """The labels of a recording, by its name in the dataset, at a rate."""
         if float(hz) not in self.rates:
-            there = ", ".join(f"{rate:g}" for rate in self.rates)
+            known = ", ".join(f"{rate:g}" for rate in self.rates)
             raise FateError(
-                f"{self.root}: has labels at {there} Hz; {hz:g} Hz was asked for; make them with fate densify --hz"
+                f"{self.root}: has labels at {known} Hz; {hz:g} Hz was asked for; make them with fate densify --hz"
                 f" {hz:g}"
             )
         file = label_file(self.root, recording, hz)
@@ -86,32 +81,26 @@ class DenseLabels:
         return read_labels(file)
 
     def predictions(self, recording: str, step_us: int) -> Labels | None:
-        """What the detector saw in streams of that step; None where it was not kept."""
+        """Predictions of streams with that step; None if they were not kept."""
         file = prediction_file(self.root, recording, step_us)
         return read_labels(file) if file.is_file() else None
 
     def add_predictions(self, recording: str, step_us: int, new: Labels) -> Labels:
-        """Keep what the detector saw now beside what was kept before, and return both.
-
-        Another process may have kept predictions at the same times meanwhile; the new ones replace these.
+        """Store new predictions beside the stored ones, and return both; at equal times the new ones replace the old.
 
         Args:
             recording: its name in the dataset.
             step_us: of the streams, in µs.
             new: predictions at the times of some of these streams.
         """
-        with short_folder_lock(self.root):  # without locks a second process may lose predictions, which are made again
-            seen = self.predictions(recording, step_us)
-            both = new if seen is None else Labels.concatenate([_without(seen, new), new])
-            write_in_folder(prediction_file(self.root, recording, step_us), both)
-        return both
-
-
-def _without(seen: Labels, new: Labels) -> Labels:
-    """Labels at the times that other labels do not have."""
-    kept = ~np.isin(seen.labelled_us, new.labelled_us)
-    columns = {name: getattr(seen, name)[~np.isin(seen.t_us, new.labelled_us)] for name in COLUMNS}
-    return Labels.from_unsorted(columns, labelled_us=seen.labelled_us[kept], classes=seen.classes, sensor=seen.sensor)
+        with short_folder_lock(self.root):  # without locks a second process may lose predictions; they are recomputed
+            stored = self.predictions(recording, step_us)
+            if stored is not None:
+                kept = stored.select(~np.isin(stored.t_us, new.labelled_us))
+                kept = replace(kept, labelled_us=np.setdiff1d(stored.labelled_us, new.labelled_us))
+                new = Labels.concatenate([kept, new])
+            write_in_folder(prediction_file(self.root, recording, step_us), new)
+        return new
 
 
 def open_dense_labels(path: str | os.PathLike[str]) -> DenseLabels:
@@ -124,15 +113,15 @@ def open_dense_labels(path: str | os.PathLike[str]) -> DenseLabels:
 
 
 def begin_dense_labels(path: str | os.PathLike[str], facts: Mapping[str, Any], rates: Iterable[float]) -> DenseLabels:
-    """Open a folder to write to, new or begun by the same model with the same options.
+    """Open a folder to write to: a new one, or one begun by the same model with the same options.
 
     Args:
         path: the folder.
-        facts: ``model``, ``dataset`` and ``options``, as JSON can hold them; more may be said.
-        rates: in Hz; they are added to those that the folder has.
+        facts: ``model``, ``dataset``, ``options`` and further values, as JSON can hold them.
+        rates: in Hz; they are added to those of the folder.
     """
     root = Path(path)
-    given = json.loads(json.dumps(facts))  # as it will be read back: lists for tuples
+    given = json.loads(json.dumps(facts))  # as JSON returns it: lists for tuples
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -140,35 +129,34 @@ def begin_dense_labels(path: str | os.PathLike[str], facts: Mapping[str, Any], r
     with short_folder_lock(root) as locked:
         if not locked:
             warn(f"{root}: this disk cannot be locked; start one run at a time on it")
-        return DenseLabels(root, _join_manifest(root, given, rates))
+        return DenseLabels(root, _update_manifest(root, given, rates))
 
 
-def _join_manifest(root: Path, given: Mapping[str, Any], rates: Iterable[float]) -> dict[str, Any]:
-    """Compare the manifest with what is given, add the rates, and write it if it changed."""
-    there = _read_manifest(root / "manifest.json")
-    if there is None and any(each.name != ".lock" for each in root.iterdir()):
+def _update_manifest(root: Path, given: Mapping[str, Any], rates: Iterable[float]) -> dict[str, Any]:
+    """Compare the manifest with the given facts, add the rates, and write it if it changed."""
+    stored = _read_manifest(root / "manifest.json")
+    if stored is None and any(each.name != ".lock" for each in root.iterdir()):
         raise FateError(f"{root}: holds files and no manifest.json; give a new or empty folder for dense labels")
     for part in SAME:
-        differs = None if there is None else difference(there[part], given[part], part)
+        differs = None if stored is None else find_difference(stored[part], given[part], part)
         if differs:
             raise FateError(f"{root}: was begun with other settings: {differs}; give another folder, or the same ones")
-    all_rates = sorted({float(hz) for hz in [*(there or {}).get("rates", ()), *rates]})
-    manifest = {"format": FORMAT, "version": VERSION, **given, **(there or {}), "rates": all_rates}
-    if manifest != there:
+    all_rates = sorted({float(hz) for hz in [*(stored or {}).get("rates", ()), *rates]})
+    manifest = {"format": FORMAT, "version": VERSION, **given, **(stored or {}), "rates": all_rates}
+    if manifest != stored:
         text = json.dumps(manifest, indent=1, ensure_ascii=False)
         write_whole(root / "manifest.json", text.encode("utf-8", "backslashreplace"))
     return manifest
 
 
-def difference(there: Any, here: Any, name: str) -> str | None:
-    """The first thing in which two trees of plain values differ, in words."""
-    if isinstance(there, Mapping) and isinstance(here, Mapping):
-        for key in sorted(there.keys() | here.keys()):
-            found = difference(there.get(key), here.get(key), f"{name}.{key}")
-            if found:
-                return found
-        return None
-    return None if there == here else f"{name} was {_short(there)} and is {_short(here)}"
+def find_difference(old: Any, new: Any, name: str) -> str | None:
+    """The first difference of two trees of plain values, in words; None if they are equal."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        differences = (
+            find_difference(old.get(key), new.get(key), f"{name}.{key}") for key in sorted(old.keys() | new.keys())
+        )
+        return next((each for each in differences if each), None)
+    return None if old == new else f"{name} was {_short(old)} and is {_short(new)}"
 
 
 def _short(value: Any) -> str:
@@ -177,17 +165,17 @@ def _short(value: Any) -> str:
 
 
 def label_file(root: Path, recording: str, hz: float) -> Path:
-    """Where labels of a recording at a rate lie."""
+    """The file with the labels of a recording at a rate."""
     return _inside(root / "labels" / f"{hz:g}hz", recording)
 
 
 def prediction_file(root: Path, recording: str, step_us: int) -> Path:
-    """Where predictions of streams of that step lie."""
+    """The file with the predictions of a recording in streams of that step."""
     return _inside(root / "predictions" / f"{step_us}us", recording)
 
 
 def write_in_folder(file: Path, labels: Labels) -> None:
-    """A label file, and the folder it lies in."""
+    """Write a label file, and create its folder."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -205,7 +193,7 @@ def _inside(folder: Path, recording: str) -> Path:
 
 
 def _read_manifest(file: Path) -> dict[str, Any] | None:
-    """The manifest, every part of it that is used later checked; None where there is no file."""
+    """The manifest, checked; None if the file does not exist."""
     if not file.exists():
         return None
     what = "the manifest of fate densify"

@@ -1,25 +1,27 @@
-"""Read and write :class:`Labels` in four formats: this file owns the disk, a codec per format the bytes.
+"""Read and write :class:`Labels` in four formats: this file handles paths and files, one module per format the bytes.
 
 ===========  =========================  ======================================================
-format       on disk                    codec
+format       on disk                    module
 ===========  =========================  ======================================================
-prophesee    ``*_bbox.npy``             :mod:`fate.boxes.label_prophesee` (+ ``_times.npy`` beside it)
-coco         ``*.json``                 :mod:`fate.boxes.label_coco`
-yolo         a folder of ``*.txt``      :mod:`fate.boxes.label_yolo`
-npz          ``*.npz``                  :mod:`fate.boxes.label_npz`
+prophesee    ``*_bbox.npy``             :mod:`fate.boxes.prophesee` (+ ``_times.npy`` beside it)
+coco         ``*.json``                 :mod:`fate.boxes.coco`
+yolo         a folder of ``*.txt``      :mod:`fate.boxes.yolo`
+npz          ``*.npz``                  :mod:`fate.boxes.npz`
 ===========  =========================  ======================================================
 """
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from fate.boxes import label_coco, label_npz, label_prophesee, label_yolo
+from fate.boxes import coco, npz, prophesee, yolo
 from fate.boxes.labels import Labels
 from fate.errors import FateError, FormatError
 from fate.whole_files import write_whole
@@ -32,20 +34,40 @@ _BY_SUFFIX = {".npy": "prophesee", ".json": "coco", ".npz": "npz", "": "yolo"}
 _MAGIC = {b"\x93NUMPY": "prophesee", b"PK": "npz", b"{": "coco", b"[": "coco"}
 
 
+@contextmanager
+def naming_errors(path: Path, expected: str, kind: type[FateError] | None = None) -> Iterator[None]:
+    """Put the path before every error; faults of the system become errors of FATE.
+
+    Args:
+        path: the file or folder.
+        expected: what it should be, such as "labels".
+        kind: the type of the errors; by default each error keeps its own.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise FateError(f"{path}: {reason}; expected {expected}; check the path") from error
+    except FateError as error:
+        raise (kind or type(error))(f"{path}: {error}") from error
+
+
 def read_labels(
     path: str | os.PathLike[str],
     *,
     sensor: tuple[int, int] | None = None,
     classes: Sequence[str] | None = None,
 ) -> Labels:
-    """Labels from a file, or from a folder of YOLO text; recognised by content first, by suffix second.
+    """Read labels from a file, or from a folder of YOLO text; recognised by content first, by suffix second.
 
-    ``sensor`` (height, width) in pixels and ``classes`` fill in what the file does not know; it is an error
-    if the file knows otherwise. What cannot be read raises :class:`FateError` with the path first.
+    Args:
+        path: the file or folder. If it cannot be read, the error begins with the path.
+        sensor: (height, width) in pixels, for files without it; refused if the file has another one.
+        classes: names of the class ids, for files without them; refused if the file has others.
     """
-    Labels.empty(classes=classes, sensor=sensor)  # a bad argument is not the fault of the file
+    Labels.empty(classes=classes, sensor=sensor)  # a wrong argument is not an error of the file
     source = Path(path)
-    try:
+    with naming_errors(source, "labels", FormatError):
         labels = _decode(source, sensor, classes)
         for name, given in (("sensor", sensor), ("classes", classes)):
             known = getattr(labels, name)
@@ -53,10 +75,6 @@ def read_labels(
                 raise FormatError(f"the file has {name} {known}; {given} was given; leave the argument out")
         names = labels.classes if classes is None else tuple(classes)
         return replace(labels, sensor=sensor or labels.sensor, classes=names)
-    except OSError as error:
-        raise _unreachable(source, error) from error
-    except FateError as error:
-        raise FormatError(f"{source}: {error}") from error
 
 
 def write_labels(
@@ -67,16 +85,17 @@ def write_labels(
     format: str | None = None,
     dialect: str | None = None,
 ) -> None:
-    """Write labels so that :func:`read_labels` gives them back; a reader never sees half of a file.
+    """Write labels for :func:`read_labels`; a reader sees the old file or the new one, never half of one.
 
-    COCO is text, so the path ``"-"`` with ``format="coco"`` is standard output.
-
-    ``format`` is one of ``FORMATS``, by default from the suffix (none: a YOLO folder). ``sensor`` (height,
-    width) fills in what the labels do not know. ``dialect`` "t" (default) or "ts" names the fields of
-    Prophesee boxes.
+    Args:
+        path: the file or folder; with ``format="coco"``, which is text, ``"-"`` is standard output.
+        labels: the table.
+        sensor: (height, width), for labels without it.
+        format: one of ``FORMATS``, by default from the suffix (none: a YOLO folder).
+        dialect: the field names of Prophesee boxes: "t" (default) or "ts".
     """
     target = Path(path)
-    try:
+    with naming_errors(target, "a place for labels"):
         chosen = format or _format_of(target)
         if chosen not in FORMATS:
             raise FateError(f"got format {chosen!r}; formats are {', '.join(FORMATS)}; choose one")
@@ -87,18 +106,13 @@ def write_labels(
             labels = replace(labels, sensor=sensor)
             if known not in (None, labels.sensor):
                 raise FateError(f"got sensor {sensor}; the labels have {known}; leave the argument out")
+        files: dict[str | os.PathLike[str], bytes | None] = {}
         if chosen == "yolo":
-            _write_folder(target, label_yolo.encode(labels))
-            files: dict[str | os.PathLike[str], bytes | None] = {}
+            _write_folder(target, yolo.encode(labels))
         elif chosen == "prophesee":
             files = _prophesee_files(target, labels, dialect or "t")
         else:
-            data = label_coco.encode(labels) if chosen == "coco" else label_npz.encode(labels)
-            files = {path: data}
-    except OSError as error:
-        raise _unreachable(target, error) from error
-    except FateError as error:
-        raise type(error)(f"{target}: {error}") from error
+            files = {path: coco.encode(labels) if chosen == "coco" else npz.encode_labels(labels)}
     for file, content in files.items():
         if content is None:
             Path(file).unlink(missing_ok=True)
@@ -108,22 +122,27 @@ def write_labels(
 
 def _decode(path: Path, sensor: tuple[int, int] | None, classes: Sequence[str] | None) -> Labels:
     if path.is_dir():
-        return label_yolo.decode(_read_folder(path), sensor, classes)
+        return yolo.decode(_read_folder(path), sensor, classes)
     data = _content(path)
     head = data[:64].removeprefix(b"\xef\xbb\xbf").lstrip()
     chosen = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
-    if chosen is None:
-        raise FormatError(
-            f"starts with {data[:8]!r}, not like the {_claimed(path)}; labels are Prophesee npy, COCO json, "
-            "a folder of YOLO txt, or npz; give one of these"
-        )
     if chosen == "npz":
-        return label_npz.decode(data)
+        return npz.decode_labels(io.BytesIO(data))
     if chosen == "coco":
-        return label_coco.decode(data, name=str(path))
-    sidecar = _times_path(path)
-    times = _content(sidecar) if sidecar.exists() else None
-    return label_prophesee.decode(data, times, name=str(path))
+        return coco.decode(data, name=str(path))
+    if chosen == "prophesee":
+        sidecar = times_path(path)
+        return prophesee.decode(data, _content(sidecar) if sidecar.exists() else None, name=str(path))
+    suffix = path.suffix.lower()
+    claimed = "a label file"
+    if suffix == ".txt":
+        claimed = "YOLO labels, which are a folder of txt files"
+    elif suffix in _BY_SUFFIX and suffix:
+        claimed = f"the {_BY_SUFFIX[suffix]} format of its suffix"
+    raise FormatError(
+        f"starts with {data[:8]!r}, unlike {claimed}; labels are Prophesee npy, COCO json, a folder of YOLO txt, or "
+        "npz; give one of these"
+    )
 
 
 def _content(path: Path) -> bytes:
@@ -138,53 +157,38 @@ def _content(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _claimed(path: Path) -> str:
-    """What the suffix promises, to tell a damaged file from an unknown one."""
-    kind = _BY_SUFFIX.get(path.suffix.lower())
-    if path.suffix.lower() == ".txt":
-        return "folder of txt files that YOLO labels are"
-    return f"{kind} file its suffix promises" if path.suffix and kind else "label files FATE knows"
-
-
 def _format_of(path: Path) -> str:
-    """The format that the name asks for; a folder is YOLO whatever its name."""
-    if path.is_dir():
-        return "yolo"
-    try:
-        return _BY_SUFFIX[path.suffix.lower()]
-    except KeyError:
+    """The format by the suffix; an existing folder is YOLO whatever its name."""
+    chosen = "yolo" if path.is_dir() else _BY_SUFFIX.get(path.suffix.lower())
+    if chosen is None:
         raise FateError(
             f"has suffix {path.suffix!r}; labels are .npy, .json, .npz, or a folder without suffix; "
             f"rename it or pass format= one of {', '.join(FORMATS)}"
-        ) from None
+        )
+    return chosen
 
 
-def _unreachable(path: Path, error: OSError) -> FateError:
-    reason = error.strerror or str(error)
-    return FateError(f"{path}: {reason.lower()}; expected labels or a place for them; check the path")
-
-
-def _times_path(path: Path) -> Path:
+def times_path(path: Path) -> Path:
     """``drive_bbox.npy`` to ``drive_bbox_times.npy``: the sidecar with all labelled times."""
     return path.with_name(f"{path.stem}_times.npy")
 
 
 def _prophesee_files(path: Path, labels: Labels, dialect: str) -> dict[str | os.PathLike[str], bytes | None]:
-    """The bytes of the two files, in the order to write them; None for a sidecar that must not stay."""
-    boxes, times = label_prophesee.encode(labels, dialect), label_prophesee.encode_times(labels)
-    sidecar = _times_path(path)
+    """The bytes of the two files, in the order to write them; None for a sidecar to be removed."""
+    boxes, times = prophesee.encode(labels, dialect), prophesee.encode_times(labels)
+    sidecar = times_path(path)
     if sidecar.exists():
-        label_prophesee.decode_times(_content(sidecar))  # refuses to replace a file that is not a sidecar
+        prophesee.decode_times(_content(sidecar))  # refuses to replace a file that is not a sidecar
     if times is not None:
         return {sidecar: times, path: boxes}
-    return {path: boxes, sidecar: None}  # a stale one would add labelled times that these labels do not have
+    return {path: boxes, sidecar: None}  # an old sidecar would add labelled times that these labels do not have
 
 
 def _read_folder(path: Path) -> dict[str, str]:
     """The text of every ``.txt`` file and of ``fate.json``; other files (pictures, say) are not labels."""
     files: dict[str, str] = {}
     for entry in sorted(path.iterdir()):
-        if entry.suffix == ".txt" or entry.name == label_yolo.META_FILE:
+        if entry.suffix == ".txt" or entry.name == yolo.META_FILE:
             try:
                 files[entry.name] = _content(entry).decode("utf-8")
             except UnicodeDecodeError as error:
@@ -193,15 +197,14 @@ def _read_folder(path: Path) -> dict[str, str]:
 
 
 def _write_folder(path: Path, files: dict[str, str]) -> None:
-    """Write a new folder beside the target, then swap; only a folder that we wrote is ever replaced."""
+    """Write a new folder beside the target, then swap; only a folder that FATE wrote is replaced."""
     if path.is_symlink():
         path = path.resolve()
     if path.exists() and not path.is_dir():
         raise FateError("is a file; YOLO labels are a folder; choose another name")
     old_names = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
-    meta = path / label_yolo.META_FILE
-    mark = meta.read_text("utf-8", "replace") if meta.is_file() else ""
-    foreign = label_yolo.foreign_files(old_names, mark)
+    meta = path / yolo.META_FILE
+    foreign = yolo.foreign_files(old_names, meta.read_text("utf-8", "replace") if meta.is_file() else "")
     if foreign:
         raise FateError(
             f"the folder holds {foreign[0]!r}, which FATE did not write as YOLO labels; a folder of labels "
@@ -218,6 +221,6 @@ def _write_folder(path: Path, files: dict[str, str]) -> None:
         os.replace(draft, path)
     finally:
         if retired.exists() and not path.exists():
-            os.replace(retired, path)  # the swap failed half way: give the old labels back
+            os.replace(retired, path)  # the swap failed: restore the old labels
         shutil.rmtree(draft, ignore_errors=True)
         shutil.rmtree(retired, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 Time is whole microseconds. A box is xyxy in pixels of the original sensor: x to the right, y down,
 origin at the top left. *Not labelled* and *labelled, empty* are different: a time in ``labelled_us``
-without rows was looked at and holds nothing; a time outside ``labelled_us`` says nothing at all.
+without rows is known to have no objects; about a time outside ``labelled_us`` nothing is known.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from fate.errors import FateError
 
 
 class LabelSource(IntEnum):
-    """Where a row comes from."""
+    """The origin of a row."""
 
     GROUND_TRUTH = 0
     TRACKED = 1
     INTERPOLATED = 2
 
 
-#: The columns of the table and how they are stored.
+#: The columns of the table and their types.
 COLUMNS: dict[str, DTypeLike] = {
     "t_us": np.int64,
     "x1": np.float32,
@@ -40,7 +40,7 @@ COLUMNS: dict[str, DTypeLike] = {
     "source": np.uint8,
 }
 
-# what an error says was expected
+# the expected values, for errors
 _EXPECTED = {
     **dict.fromkeys(("t_us", "labelled_us"), "times are whole microseconds of an integer dtype"),
     **dict.fromkeys(("x1", "y1", "x2", "y2"), "coordinates are finite numbers in pixels"),
@@ -51,12 +51,16 @@ _EXPECTED = {
 }
 
 
+Columns = Mapping[str, NDArray[Any]]
+Classes = tuple[str, ...] | None
+
+
 @dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
 class Labels:
     """All boxes of one recording, sorted by time; N rows at some of L labelled times.
 
-    Everything is checked here, once; the arrays are read-only copies. ``Labels(t_us, *boxes.T, class_id)``
-    takes (N, 4) boxes. Compare with ``==`` (by value); change with ``dataclasses.replace``.
+    All values are checked on construction; the arrays are read-only copies. ``Labels(t_us, *boxes.T, class_id)``
+    takes (N, 4) boxes. ``==`` compares values; ``dataclasses.replace`` makes a changed copy.
     """
 
     t_us: NDArray[np.int64]  #: (N,) microseconds, sorted, each one in ``labelled_us``
@@ -64,7 +68,7 @@ class Labels:
     y1: NDArray[np.float32]  #: (N,) pixels, top edge
     x2: NDArray[np.float32]  #: (N,) pixels, right edge, >= x1
     y2: NDArray[np.float32]  #: (N,) pixels, bottom edge, >= y1
-    class_id: NDArray[np.int32]  #: (N,) >= 0, and below ``len(classes)`` where classes are known
+    class_id: NDArray[np.int32]  #: (N,) >= 0, and below ``len(classes)`` if classes are known
     track_id: NDArray[np.int64]  #: (N,) >= 0, or -1 for none
     score: NDArray[np.float32]  #: (N,) in [0, 1]; 1 for ground truth
     source: NDArray[np.uint8]  #: (N,) a :class:`LabelSource`
@@ -104,24 +108,20 @@ class Labels:
         self._set(columns, labelled, names, _sensor_size(sensor))
 
     def _set(
-        self,
-        columns: Mapping[str, NDArray[Any]],
-        labelled_us: NDArray[np.int64],
-        classes: tuple[str, ...] | None,
-        sensor: tuple[int, int] | None,
-    ) -> None:
+        self, columns: Columns, labelled_us: NDArray[np.int64], classes: Classes, sensor: tuple[int, int] | None
+    ) -> Labels:
+        """Store columns that are already checked, read-only."""
         for name, values in (*columns.items(), ("labelled_us", labelled_us)):
             values.flags.writeable = False
             object.__setattr__(self, name, values)
         object.__setattr__(self, "classes", classes)
         object.__setattr__(self, "sensor", sensor)
+        return self
 
     def _part(self, rows: slice | NDArray[np.bool_], times: slice) -> Labels:
-        """A part of a checked table needs no second check, so taking one stays O(log n) plus the views."""
-        part = object.__new__(Labels)
+        """Some rows and labelled times; they are already checked, so views of the columns suffice."""
         columns = {name: getattr(self, name)[rows] for name in COLUMNS}
-        part._set(columns, self.labelled_us[times], self.classes, self.sensor)
-        return part
+        return _restore(columns, self.labelled_us[times], self.classes, self.sensor)
 
     @classmethod
     def empty(
@@ -143,9 +143,9 @@ class Labels:
         classes: Sequence[str] | None = None,
         sensor: tuple[int, int] | None = None,
     ) -> Labels:
-        """From columns by name, rows and labelled times in any order: both get sorted, rows stably."""
+        """From columns by name; rows and labelled times are sorted, rows stably."""
         checked = _columns(columns)
-        _check_rows(checked, _class_names(classes))  # unsorted: an error names the row as given
+        _check_rows(checked, _class_names(classes))  # before sorting, so that an error gives the row of the input
         order = np.argsort(checked["t_us"], kind="stable")
         labelled = None if labelled_us is None else np.sort(_column("labelled_us", labelled_us, np.int64))
         rows = {name: values[order] for name, values in checked.items()}
@@ -183,26 +183,25 @@ class Labels:
         return boxes
 
     def is_labelled(self, t_us: SupportsIndex) -> bool:
-        """Whether someone looked at exactly this time, even if nothing was there."""
+        """Whether exactly this time is labelled, with or without boxes."""
         time = _time(t_us)
         index = int(np.searchsorted(self.labelled_us, time))
         return index < len(self.labelled_us) and int(self.labelled_us[index]) == time
 
     def at(self, t_us: SupportsIndex) -> Labels:
-        """The rows at exactly this labelled time, possibly none; a time that is not labelled is an error."""
+        """The rows at this labelled time, possibly none; a time that is not labelled is an error."""
         time = _time(t_us)
         if not self.is_labelled(time):
             if len(self.labelled_us):
-                # in floats: a difference of two int64 times can pass the int64 range
+                # in floats: a difference of two int64 times can exceed the int64 range
                 distance = np.abs(self.labelled_us.astype(np.float64) - float(time))
                 known = f"the nearest labelled time is {self.labelled_us[np.argmin(distance)]} us"
             else:
                 known = "no time is labelled"
             raise FateError(f"time {time} us is not labelled; {known}; ask is_labelled() or use between()")
-        first = int(np.searchsorted(self.t_us, time, "left"))
-        last = int(np.searchsorted(self.t_us, time, "right"))
+        first, last = np.searchsorted(self.t_us, time, "left"), np.searchsorted(self.t_us, time, "right")
         index = int(np.searchsorted(self.labelled_us, time))
-        return self._part(slice(first, last), slice(index, index + 1))
+        return self._part(slice(int(first), int(last)), slice(index, index + 1))
 
     def between(self, start_us: SupportsIndex, end_us: SupportsIndex) -> Labels:
         """Rows and labelled times in [start_us, end_us): views, found in O(log n)."""
@@ -255,15 +254,10 @@ class Labels:
 
 
 def _restore(
-    columns: Mapping[str, NDArray[Any]],
-    labelled_us: NDArray[np.int64],
-    classes: tuple[str, ...] | None,
-    sensor: tuple[int, int] | None,
+    columns: Columns, labelled_us: NDArray[np.int64], classes: Classes, sensor: tuple[int, int] | None
 ) -> Labels:
-    """What pickle calls: the same table, read-only again."""
-    labels = object.__new__(Labels)
-    labels._set(columns, labelled_us, classes, sensor)
-    return labels
+    """A table of checked columns, for parts of a table and for pickle."""
+    return object.__new__(Labels)._set(columns, labelled_us, classes, sensor)
 
 
 def _columns(given: Mapping[str, ArrayLike | None]) -> dict[str, NDArray[Any]]:
@@ -290,7 +284,7 @@ def _columns(given: Mapping[str, ArrayLike | None]) -> dict[str, NDArray[Any]]:
 
 
 def _column(name: str, values: Any, dtype: DTypeLike) -> NDArray[Any]:
-    """A (n,) copy in ``dtype``; refuses what it cannot hold, but rounds to float32."""
+    """A (n,) copy in ``dtype``; integers out of range are refused, floats are rounded."""
     try:
         given = np.asarray(values)
     except (ValueError, TypeError, OverflowError) as error:
@@ -298,7 +292,7 @@ def _column(name: str, values: Any, dtype: DTypeLike) -> NDArray[Any]:
     if given.ndim != 1:
         raise FateError(f"column {name} has shape {given.shape}; columns are one-dimensional; flatten it")
     target = np.dtype(dtype)
-    # an empty list has no dtype to judge: numpy calls it float64
+    # numpy gives an empty list the dtype float64
     if given.size and given.dtype.kind not in ("iu" if target.kind in "iu" else "iuf"):
         raise FateError(f"column {name} has dtype {given.dtype}; {_EXPECTED[name]}; convert it first")
     if given.size and target.kind in "iu":
@@ -309,8 +303,8 @@ def _column(name: str, values: Any, dtype: DTypeLike) -> NDArray[Any]:
         return given.astype(target)
 
 
-def _check_rows(columns: Mapping[str, NDArray[Any]], classes: tuple[str, ...] | None) -> None:
-    """Every rule about one row on its own; the first bad row of the first broken rule is named."""
+def _check_rows(columns: Columns, classes: Classes) -> None:
+    """Check each row on its own; the error names the first bad row."""
     fix = "fix the row or drop it"
     for name in ("x1", "y1", "x2", "y2"):
         _refuse(~np.isfinite(columns[name]), name, columns[name], _EXPECTED[name], fix)
@@ -344,14 +338,14 @@ def _check_labelled(labelled: NDArray[np.int64], times: NDArray[np.int64]) -> No
 
 
 def _refuse(bad: NDArray[np.bool_], name: str, values: NDArray[Any], expected: str, fix: str) -> None:
-    """Raise for the first row that is bad, if any."""
+    """Raise an error for the first bad row, if any."""
     if bad.any():
         row = int(np.argmax(bad))
         raise FateError(f"row {row} has {name} {values[row]}; {expected}; {fix}")
 
 
-def _class_names(classes: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Distinct printable names without outer spaces, which every format can hold (one name per line)."""
+def _class_names(classes: Sequence[str] | None) -> Classes:
+    """Checked names: distinct, printable and without outer spaces, so that every format can hold them."""
     if classes is None:
         return None
     if isinstance(classes, str) or not isinstance(classes, Iterable):

@@ -50,7 +50,7 @@ def view(
     args.check_order(begin, stop)
     time = args.parse_time(acc, "--acc")
 
-    from fate.boxes.detection_log import read_frames
+    from fate.boxes.detection_files import read_frames
     from fate.view.rerun_view import TELEMETRY, check_viewer, show_recording
 
     args.check_inputs(file, detections)

@@ -1,6 +1,6 @@
 """From a label file to the boxes of a dataset: times on the clock of the events, classes and pixels of the dataset.
 
-What had to be changed on the way is counted, so that it can be named.
+Boxes that are clipped or dropped are counted, so that they can be reported.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.boxes.label_coco import category_ids
+from fate.boxes.coco import category_ids
 from fate.boxes.label_files import read_labels
-from fate.boxes.label_npz import DAMAGE
-from fate.boxes.label_yolo import META_FILE
 from fate.boxes.labels import Labels
+from fate.boxes.npz import DAMAGE
+from fate.boxes.yolo import META_FILE
 from fate.data.class_maps import ClassMap
 from fate.errors import FateError, FormatError
 from fate.events.events import Sensor
 from fate.events.window import MAX_TIME_US
 
-MARGIN_PX = 1.0  # a box may reach this far out of the frame before it counts as a fault
-MAX_HEAD_BYTES = 4096  # of an array of boxes; theirs have 300
+MARGIN_PX = 1.0  # a box may extend this far beyond the frame without being counted
+MAX_HEAD_BYTES = 4096  # of the header of a box array; published files have 300
 
 #: Microseconds in a unit of time that label files may use, as a fraction.
 US_PER_UNIT: dict[str, tuple[int, int]] = {"us": (1, 1), "ms": (1000, 1), "s": (1_000_000, 1), "ns": (1, 1000)}
@@ -35,7 +35,7 @@ US_PER_UNIT: dict[str, tuple[int, int]] = {"us": (1, 1), "ms": (1000, 1), "s": (
 
 @dataclass(frozen=True)
 class Clock:
-    """How the times of a label file become times of the events."""
+    """Converts times of a label file to times of the events."""
 
     unit: str = "us"  #: of the label file: us, ms, s or ns
     offset_us: int = 0  #: added afterwards
@@ -70,33 +70,33 @@ class Boxes:
     """The boxes of one label file as the dataset has them."""
 
     labels: Labels
-    clipped: int = 0  #: boxes that reached out of the frame by more than a pixel; cut there
-    outside: int = 0  #: of these, boxes wholly outside, which were dropped
-    unknown: dict[str, int] = field(default_factory=dict)  #: boxes dropped for their class: class → how many
+    clipped: int = 0  #: boxes that extend beyond the frame by more than a pixel; clipped
+    outside: int = 0  #: of these, boxes completely outside, which were dropped
+    unknown: dict[str, int] = field(default_factory=dict)  #: number of dropped boxes by unknown class
 
 
 def load_boxes(raw: Labels, name: str, class_map: ClassMap, full: Sensor, downscale: int, clock: Clock) -> Boxes:
     """Boxes of a label file in the classes, pixels and time of a dataset.
 
     Args:
-        raw: as :func:`read_box_file` gives them.
-        name: of the file, to begin an error with.
-        class_map: of the dataset.
+        raw: the labels of :func:`read_box_file`.
+        name: the file, for errors.
+        class_map: the classes of the dataset.
         full: (height, width) of the camera, in whose pixels the file is.
-        downscale: pixels along a side of those that become one.
-        clock: of the file.
+        downscale: side in pixels of the squares that become one pixel.
+        clock: the clock of the file.
     """
     if raw.sensor is not None and raw.sensor != tuple(full):
         raise FormatError(f"{name}: labels are of a {Sensor(*raw.sensor)} sensor, events of a {full} one")
-    places, unknown = class_map.places(raw)
+    class_ids, unknown = class_map.places(raw)
     boxes = raw.boxes.astype(np.float64)
     frame = np.array([full.width, full.height, full.width, full.height], np.float64)
-    outside = ((boxes < -MARGIN_PX) | (boxes > frame + MARGIN_PX)).any(axis=1)
-    cut = np.clip(boxes, 0, frame)
+    beyond = ((boxes < -MARGIN_PX) | (boxes > frame + MARGIN_PX)).any(axis=1)
+    clipped = np.clip(boxes, 0, frame)
     had_area = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
-    gone = had_area & (cut[:, 2:] <= cut[:, :2]).any(axis=1)  # wholly outside; what had no area is not judged here
-    keep = (places >= 0) & ~gone
-    x1, y1, x2, y2 = (cut[keep] / downscale).astype(np.float32).T
+    outside = had_area & (clipped[:, 2:] <= clipped[:, :2]).any(axis=1)
+    keep = (class_ids >= 0) & ~outside
+    x1, y1, x2, y2 = (clipped[keep] / downscale).astype(np.float32).T
     small = small_sensor(full, downscale)
     labels = Labels(
         clock.convert(raw.t_us[keep]),
@@ -104,7 +104,7 @@ def load_boxes(raw: Labels, name: str, class_map: ClassMap, full: Sensor, downsc
         y1,
         x2,
         y2,
-        places[keep],
+        class_ids[keep],
         raw.track_id[keep],
         raw.score[keep],
         raw.source[keep],
@@ -112,12 +112,12 @@ def load_boxes(raw: Labels, name: str, class_map: ClassMap, full: Sensor, downsc
         classes=class_map.names,
         sensor=(small.height, small.width),
     )
-    reaching = outside & (places >= 0)
-    return Boxes(labels, int(np.count_nonzero(reaching)), int(np.count_nonzero(reaching & gone)), unknown)
+    beyond &= class_ids >= 0
+    return Boxes(labels, int(np.count_nonzero(beyond)), int(np.count_nonzero(beyond & outside)), unknown)
 
 
 def small_sensor(full: Sensor, downscale: int) -> Sensor:
-    """The sensor after downscaling; a last row or column that is not full counts."""
+    """The sensor after downscaling; an incomplete last row or column counts."""
     return Sensor(-(-full.height // downscale), -(-full.width // downscale))
 
 
@@ -126,9 +126,9 @@ def read_box_file(path: Path, full: Sensor, by_id: bool = False) -> Labels:
 
     Args:
         path: the file, or a folder of YOLO text.
-        full: (height, width) of the camera in pixels; YOLO text divides by it and may not know it.
-        by_id: whether classes were given by their ids. Class ids of a COCO file are then the category ids that it
-            holds; without this they count its categories from 0.
+        full: (height, width) of the camera in pixels, for YOLO text without it.
+        by_id: whether the user gave classes by their ids. Class ids of a COCO file are then its category ids; otherwise
+            they count its categories from 0.
     """
     plain_text = path.is_dir() and not (path / META_FILE).exists()
     labels = read_labels(path, sensor=(full.height, full.width) if plain_text else None)
@@ -142,7 +142,7 @@ def read_box_file(path: Path, full: Sensor, by_id: bool = False) -> Labels:
 
 
 def is_json(path: Path) -> bool:
-    """Whether a file begins as JSON does."""
+    """Whether a file begins like JSON."""
     if path.is_dir():
         return False
     with path.open("rb") as file:
@@ -150,9 +150,9 @@ def is_json(path: Path) -> bool:
 
 
 def box_file_fault(path: Path) -> str:
-    """Why a label file cannot be read, as far as its head and size tell; empty where nothing is wrong.
+    """Why a label file cannot be read, judged by its header and size; empty if nothing is wrong.
 
-    Text (COCO, YOLO) is not looked at: only reading all of it would tell.
+    Text (COCO, YOLO) is not checked, because that requires reading all of it.
     """
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
@@ -171,7 +171,7 @@ def box_file_fault(path: Path) -> str:
 
 
 def _npy_fault(path: Path) -> str:
-    """The array's shape and type against the size of the file: downloads end early."""
+    """Compare the array's shape and type with the size of the file: downloads may be incomplete."""
     with open(path, "rb") as file:
         major = np.lib.format.read_magic(file)[0]
         length = int.from_bytes(file.read(2 if major == 1 else 4), "little")
@@ -190,8 +190,7 @@ def _npy_fault(path: Path) -> str:
 
 @lru_cache(maxsize=64)
 def _row_bytes(head: str) -> int:
-    """Bytes of a row, 0 where rows are plain numbers, from the head of a file without its shape: that of a thousand
-    files is the same."""
+    """Bytes of a row, 0 for plain numbers, from the header of an array without its shape, which many files share."""
     described: Any = ast.literal_eval(head.strip())
     dtype = np.lib.format.descr_to_dtype(described["descr"])
     return dtype.itemsize if dtype.names else 0

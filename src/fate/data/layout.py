@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fate.boxes.label_npz import DAMAGE
+from fate.boxes.npz import DAMAGE
 from fate.errors import FateError
 from fate.files import readable_folders, walk_folders
 

@@ -27,9 +27,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.boxes import label_prophesee
-from fate.boxes.label_npz import DAMAGE
+from fate.boxes import prophesee
 from fate.boxes.labels import Labels
+from fate.boxes.npz import DAMAGE
 from fate.data.event_files import EventReader, Span
 from fate.data.labelled_recording import LabelledRecording
 from fate.errors import FateError, FormatError
@@ -123,7 +123,7 @@ class RvtSequence(LabelledRecording):
         except DAMAGE as error:
             raise FormatError(f"{path}: cannot be read as RVT's labels ({error}); get it again") from error
         try:
-            return label_prophesee.decode(boxes, name=str(path))
+            return prophesee.decode(boxes, name=str(path))
         except FateError as error:
             raise FormatError(f"{path}: {error}") from error
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 
+from fate.boxes.iou import expand_ranges, iou, xywh_of
 from fate.boxes.labels import Labels, LabelSource
-from fate.boxes.matching import expanded
 from fate.errors import FateError
 
 Ints = NDArray[np.int64]
@@ -80,15 +80,9 @@ def pairs(labels: Labels, min_overlap: float = MIN_OVERLAP) -> tuple[Ints, Ints]
 
 def _by_overlap(labels: Labels, earlier: Ints, later: Ints, min_overlap: float) -> Ints:
     """The best pairs among rows of two times: [2, P]."""
-    left, right = labels.boxes[earlier].astype(np.float64), labels.boxes[later].astype(np.float64)
-    corner = np.maximum(left[:, None, :2], right[None, :, :2])
-    size = np.maximum(np.minimum(left[:, None, 2:], right[None, :, 2:]) - corner, 0)
-    shared = size.prod(axis=2)
-    areas = [(boxes[:, 2:] - boxes[:, :2]).prod(axis=1) for boxes in (left, right)]
-    union = areas[0][:, None] + areas[1][None] - shared
-    allowed = (shared >= min_overlap * union) & (union > 0)
-    allowed &= labels.class_id[earlier][:, None] == labels.class_id[later][None]
-    worth = np.where(allowed, np.divide(shared, union, out=np.zeros_like(shared), where=union > 0), 0.0)
+    worth = iou(xywh_of(labels.boxes[earlier])[:, None], xywh_of(labels.boxes[later])[None])
+    same_class = labels.class_id[earlier][:, None] == labels.class_id[later][None]
+    worth = np.where((worth >= min_overlap) & same_class, worth, 0.0)
     rows, columns = linear_sum_assignment(worth, maximize=True)
     paired = worth[rows, columns] > 0
     return np.stack([earlier[rows[paired]], later[columns[paired]]])
@@ -97,7 +91,7 @@ def _by_overlap(labels: Labels, earlier: Ints, later: Ints, min_overlap: float) 
 def times_between(first_us: Ints, second_us: Ints, times_us: Ints) -> tuple[Ints, Ints]:
     """Sorted times that lie strictly inside each of P spans, one behind the other: which span [Q], which time [Q]."""
     start, end = np.searchsorted(times_us, first_us, "right"), np.searchsorted(times_us, second_us, "left")
-    which, place = expanded(start.astype(np.int64), end.astype(np.int64))
+    which, place = expand_ranges(start.astype(np.int64), end.astype(np.int64))
     return which, times_us[place]
 
 

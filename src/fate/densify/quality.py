@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.boxes.iou import assign_to_truth, pairs_of_groups, xywh_of
+from fate.boxes.iou import iou as iou_of
 from fate.boxes.labels import Labels
-from fate.boxes.matching import found_truth, overlap, pairs_of_groups
 from fate.densify.interpolation import interpolate
 
 Ints = NDArray[np.int64]
@@ -79,15 +80,15 @@ class Quality:
         looked = exact.labelled_us
         labels = labels.select(np.isin(labels.t_us, looked))
         group, of_truth = (self._group(table, looked) for table in (labels, exact))
-        xywh, true_xywh = _xywh(labels), _xywh(exact)
+        xywh, true_xywh = xywh_of(labels.boxes), xywh_of(exact.boxes)
         counts = self.limits.large(exact.boxes)
         left, right = pairs_of_groups(group, of_truth)
-        iou = overlap(xywh[left], true_xywh[right])
+        iou = iou_of(xywh[left], true_xywh[right])
         best, on_small = np.zeros(len(labels)), np.zeros(len(labels))
         np.maximum.at(best, left, np.where(counts[right], iou, 0))
         np.maximum.at(on_small, left, np.where(counts[right], 0, iou))
         score = labels.score.astype(np.float64)
-        matched = found_truth(of_truth[counts], true_xywh[counts], group, xywh, score, RIGHT) >= 0
+        matched = assign_to_truth(of_truth[counts], true_xywh[counts], group, xywh, score, RIGHT) >= 0
         judged = matched | (self.limits.large(labels.boxes) & (on_small < RIGHT))
         self._truth += np.bincount(exact.class_id[counts], minlength=len(self.classes))
         self._parts.append((labels.class_id[judged].astype(np.int64), score[judged], best[judged], matched[judged]))
@@ -148,8 +149,3 @@ class Quality:
             return np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, np.bool_)
         class_id, score, best, matched = (np.concatenate(column) for column in zip(*self._parts, strict=True))
         return class_id, score, best, matched
-
-
-def _xywh(labels: Labels) -> Floats:
-    boxes = labels.boxes.astype(np.float64)
-    return np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1)

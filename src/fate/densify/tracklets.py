@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels, LabelSource
-from fate.boxes.tracker import MAX_AGE_US, MIN_OVERLAP, Tracker
+from fate.boxes.tracking import MAX_AGE_US, MIN_OVERLAP, Tracker
 from fate.data.clips import Grid
 from fate.densify.bending import bent
 from fate.densify.interpolation import boxes_between, times_between

@@ -16,7 +16,7 @@ import numpy as np
 from hotcoco import COCO, COCOeval
 from numpy.typing import NDArray
 
-from fate.evaluation.frames import Frames
+from fate.evaluation.labelled_frames import Frames
 
 #: IoU thresholds, T of them, and recalls, R of them, at which precision is looked at.
 THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))

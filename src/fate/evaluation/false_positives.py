@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.boxes.matching import found_truth
-from fate.evaluation.box_tables import BoxTable
-from fate.evaluation.frames import Frames
+from fate.boxes.iou import assign_to_truth
+from fate.evaluation.labelled_frames import BoxTable, Frames
 from fate.evaluation.protocols import Protocol
 
 #: Labels further apart say nothing about the time between them; the public ones come once a second at least.
@@ -77,7 +76,7 @@ class RestCounter:
         self.frames_with += len(np.unique(times[inside]))
         frames = int(np.count_nonzero(_inside(predictions.times_us, spans)))
         self.frames += frames
-        if predictions.tells_empty:
+        if predictions.has_empty_times:
             step_us = self.protocol.hop_us
             if step_us is None:
                 step_us = int(np.median(np.diff(predictions.times_us))) if len(predictions.times_us) > 1 else 0
@@ -100,7 +99,7 @@ def false_positives(
     """
     chosen = frames.predictions.score >= max(threshold, protocol.score_floor)
     group = frames.predictions.frame * num_classes + frames.predictions.class_id
-    assigned = found_truth(
+    assigned = assign_to_truth(
         frames.truth.frame * num_classes + frames.truth.class_id,
         frames.truth.xywh,
         group[chosen],
@@ -114,10 +113,10 @@ def false_positives(
     return FalsePositives(
         threshold=threshold,
         count=count,
-        frames=frames.looked,
+        frames=frames.num_times,
         frames_with=len(np.unique(frames.predictions.frame[chosen][wrong])),
         num_frames=frames.num_frames,
-        per_minute=count / frames.looked * 60e6 / step_us if frames.looked and step_us else None,
+        per_minute=count / frames.num_times * 60e6 / step_us if frames.num_times and step_us else None,
         found=found,
         missed=len(frames.truth) - found,
         rest_count=rest.count,

@@ -1,4 +1,4 @@
-"""All figures of one evaluation, with the rules they were made under and what those rules dropped: :class:`Scores`."""
+"""The metrics of one evaluation, with its protocol and the number of boxes it dropped: :class:`Scores`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,31 @@ import numpy as np
 from fate.boxes.labels import Labels
 from fate.errors import FateError
 from fate.evaluation.average_precision import AveragePrecision, average_precision
-from fate.evaluation.box_tables import REASONS, BoxesLike, box_table
 from fate.evaluation.false_positives import FalsePositives, RestCounter, false_positives
-from fate.evaluation.frames import FrameCollector, Frames
+from fate.evaluation.labelled_frames import REASONS, BoxesLike, Frames, box_table
 from fate.evaluation.protocols import Protocol
 from fate.events.events import Sensor
 from fate.text import plural
 
-_NAMED = 3  # recordings that a note names
+_MAX_NAMES = 3  # recordings that a note names
+#: Fields of :class:`Scores` that are written as counts.
+_COUNTS = (
+    "num_recordings",
+    "num_frames",
+    "num_truth",
+    "num_predictions",
+    "truth_by_class",
+    "predictions_by_class",
+    "given_truth",
+    "given_predictions",
+    "truth_dropped",
+    "predictions_dropped",
+)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What an evaluation found. ``scores["AP50:95"]`` is one figure, None where there is no truth for it."""
+    """The result of an evaluation. ``scores["AP50:95"]`` is one metric, None without ground truth for it."""
 
     protocol: Protocol
     classes: tuple[str, ...]
@@ -63,28 +75,12 @@ class Scores:
             "metrics": dict(self.average_precision.overall),
             "by_class": {name: dict(figures) for name, figures in self.by_class.items()},
             "false_positives": self.false_positives.to_dict(),
-            "counts": {
-                "recordings": self.num_recordings,
-                "frames": self.num_frames,
-                "truth": self.num_truth,
-                "predictions": self.num_predictions,
-                "truth_by_class": dict(self.truth_by_class),
-                "predictions_by_class": dict(self.predictions_by_class),
-                "given_truth": self.given_truth,
-                "given_predictions": self.given_predictions,
-                "truth_dropped": dict(self.truth_dropped),
-                "predictions_dropped": dict(self.predictions_dropped),
-            },
+            "counts": {name.removeprefix("num_"): getattr(self, name) for name in _COUNTS},
             "notes": list(self.notes),
         }
         if curves:
             values["curves"] = {
-                name: {
-                    "thresholds": curve.thresholds.tolist(),
-                    "recall": curve.recall.tolist(),
-                    "precision": curve.precision.tolist(),
-                    "score": curve.score.tolist(),
-                }
+                name: {key: array.tolist() for key, array in vars(curve).items()}
                 for name, curve in self.average_precision.curves.items()
             }
         return values
@@ -94,58 +90,45 @@ class Scores:
         return json.dumps(self.to_dict(curves), indent=1, allow_nan=False, ensure_ascii=False)
 
     def lines(self) -> list[str]:
-        """Protocol, figures, counts and notes, for people."""
+        """Human-readable summary: protocol, metrics, counts and notes."""
         overall = self.average_precision.overall
         widest = max(map(len, ("all classes", *self.classes)))
         columns = ("AP50:95", "AP50", "AP75", *(name for name in overall if name.startswith("AP50:95 ")))
         head = f"{'':{widest}}  " + "  ".join(f"{name:>14}" for name in columns) + "         truth   predictions"
-        table = [head, self._row("all classes", overall, columns, widest, self.num_truth, self.num_predictions)]
-        table += [
-            self._row(name, self.by_class[name], columns, widest, self.truth_by_class[name],
-                      self.predictions_by_class[name])
-            for name in self.classes
-        ]  # fmt: skip
+        rows = {"all classes": (overall, self.num_truth, self.num_predictions)}
+        for name in self.classes:
+            rows[name] = (self.by_class[name], self.truth_by_class[name], self.predictions_by_class[name])
+        table = [head]
+        for name, (figures, num_truth, num_predictions) in rows.items():
+            cells = "  ".join(f"{_figure(figures[column]):>14}" for column in columns)
+            table.append(f"{name:{widest}}  {cells}  {num_truth:>12}  {num_predictions:>12}")
         recalls = "  ".join(f"{name} {_figure(overall[name])}" for name in overall if name.startswith("AR"))
         return [
             *self.protocol.lines(),
             "",
             *table,
             recalls,
-            *self._false_positive_lines(),
+            self._false_positive_line(),
             self.counts(),
             *(f"note: {note}" for note in self.notes),
         ]
 
     def counts(self) -> str:
-        """What was looked at, and what the filters dropped."""
+        """How many frames were evaluated, and how many boxes the filters dropped."""
         return (
             f"{plural(self.num_frames, 'frame')} of {plural(self.num_recordings, 'recording')}; "
             f"truth: {_dropped(self.given_truth, self.truth_dropped)}; "
             f"predictions: {_dropped(self.given_predictions, self.predictions_dropped)}"
         )
 
-    @staticmethod
-    def _row(
-        name: str,
-        figures: Mapping[str, float | None],
-        columns: Sequence[str],
-        widest: int,
-        num_truth: int,
-        num_predictions: int,
-    ) -> str:
-        cells = "  ".join(f"{_figure(figures[column]):>14}" for column in columns)
-        return f"{name:{widest}}  {cells}  {num_truth:>12}  {num_predictions:>12}"
-
-    def _false_positive_lines(self) -> list[str]:
+    def _false_positive_line(self) -> str:
         wrong = self.false_positives
         share = f"{wrong.frames_with / wrong.num_frames:.1%} of the frames hold one" if wrong.num_frames else "no frame"
         rate = "no rate is known" if wrong.per_minute is None else f"{wrong.per_minute:.1f} per minute"
         rest = "no time without objects is labelled and looked at"
         if wrong.rest_per_minute is not None:
             rest = f"{wrong.rest_per_minute:.1f} per minute, in {wrong.rest_seconds:.1f} s"
-        return [
-            f"false positives at score ≥ {wrong.threshold:g}: {rate} ({share}); while nothing is to be seen: {rest}",
-        ]
+        return f"false positives at score ≥ {wrong.threshold:g}: {rate} ({share}); while nothing is to be seen: {rest}"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -162,18 +145,18 @@ def evaluate_boxes(
     starts_us: Mapping[str, int] | None = None,
     dense_truth: Mapping[str, BoxesLike] | None = None,
 ) -> Scores:
-    """Compare anybody's predictions with the truth.
+    """Compare predictions of any detector with the ground truth.
 
     Args:
-        truth: boxes by name of the recording: :class:`Labels`, or arrays as a ``_bbox.npy`` holds them.
-        predictions: the same, with scores. Recordings that are missing count as nothing found.
+        truth: boxes by name of the recording: :class:`Labels`, or arrays as in a ``_bbox.npy``.
+        predictions: the same, with scores. A missing recording counts as one without predictions.
         protocol: the rules; ``named_protocol("gen1")``, say. For a stream at a rate: ``protocol.at(hz)``.
-        classes: names of class ids 0, 1, …; labels with names of their own are matched by name. By default those of
-            the truth, or of the protocol where that has none.
+        classes: names of class ids 0, 1, …; labels with class names are matched by name. By default those of the
+            ground truth, or of the protocol if the ground truth has none.
         sensor: (height, width) of the boxes in pixels.
-        threshold: score from which on a prediction counts as a false positive; AP looks at all scores.
-        starts_us: start of each recording, where that is not 0.
-        dense_truth: truth at many more times, where there is one, to find the time in which nothing is to be seen.
+        threshold: smallest score of a false positive; AP uses all scores.
+        starts_us: start of each recording, if it is not 0.
+        dense_truth: ground truth at many more times, if there is one, to find the time without any object.
     """
     if not isinstance(protocol, Protocol):
         raise FateError(f"protocol {protocol!r} was given; expected a Protocol; use named_protocol({protocol!r})")
@@ -181,18 +164,18 @@ def evaluate_boxes(
         raise FateError(f"threshold {threshold!r} was given; scores lie in 0 to 1")
     names = _class_names(classes, protocol, truth)
     _check_names(truth, predictions, starts_us)
-    collector, rest, size = FrameCollector(protocol), RestCounter(protocol, threshold), _Size(sensor)
-    for name, boxes in truth.items():  # each recording is asked for once, so that a mapping may read them as it goes
-        found = predictions[name] if name in predictions else Labels.empty()
+    frames, rest, size = Frames(protocol), RestCounter(protocol, threshold), _Size(sensor)
+    for name, boxes in truth.items():  # each recording is read once, because a mapping may read it from disk
+        given = predictions[name] if name in predictions else Labels.empty()
         size.agree(boxes, f"truth of {name}")
-        size.agree(found, f"predictions of {name}")
+        size.agree(given, f"predictions of {name}")
         known = box_table(boxes, names, f"truth of {name}")
-        answer = box_table(found, names, f"predictions of {name}")
+        predicted = box_table(given, names, f"predictions of {name}")
         start_us = 0 if starts_us is None else starts_us[name]
-        collector.add(known, answer, start_us)
+        frames.add(known, predicted, start_us)
         dense = dense_truth[name] if dense_truth is not None and name in dense_truth else None
-        rest.add(known if dense is None else box_table(dense, names, f"dense truth of {name}"), answer, start_us)
-    frames = collector.frames()
+        rest.add(known if dense is None else box_table(dense, names, f"dense truth of {name}"), predicted, start_us)
+    frames.check_times()
     wrong = false_positives(frames, rest, protocol, len(names), threshold)
     without_predictions = [name for name in truth if name not in predictions]
     without_truth = [name for name in predictions if name not in truth]
@@ -208,8 +191,8 @@ def evaluate_boxes(
         num_predictions=len(frames.predictions),
         truth_by_class=_by_class(frames.truth.class_id, names),
         predictions_by_class=_by_class(frames.predictions.class_id, names),
-        given_truth=frames.num_truth,
-        given_predictions=frames.num_predictions,
+        given_truth=frames.given_truth,
+        given_predictions=frames.given_predictions,
         truth_dropped=frames.truth_dropped,
         predictions_dropped=frames.predictions_dropped,
         notes=_notes(frames, protocol, size.known, without_predictions, without_truth),
@@ -239,7 +222,7 @@ def _check_names(
 
 
 class _Size:
-    """The one sensor that everything agrees on: boxes of two resolutions never overlap as they should."""
+    """The sensor that all boxes share: boxes of two resolutions cannot be compared."""
 
     def __init__(self, sensor: tuple[int, int] | None) -> None:
         self.known = None if sensor is None else Sensor.of(sensor)
@@ -271,19 +254,21 @@ def _notes(
     notes = []
     if protocol.sensor is not None and sensor is not None and protocol.sensor != sensor:
         notes.append(f"limits of size are meant for boxes of {protocol.sensor} pixels; these are of {sensor}")
-    if frames.several:
+    if frames.num_several:
         notes.append(
-            f"{frames.several} of {frames.num_frames} frames hold predictions of several times, which count as "
+            f"{frames.num_several} of {frames.num_frames} frames hold predictions of several times, which count as "
             "doubles of each other; protocol.at(hz) takes the nearest alone"
         )
-    if frames.unanswered:
-        notes.append(f"{frames.unanswered} of {frames.num_frames} frames have no prediction near them: nothing found")
+    if frames.num_unanswered:
+        notes.append(
+            f"{frames.num_unanswered} of {frames.num_frames} frames have no prediction near them: nothing found"
+        )
     for names, meaning in (
         (without_predictions, "without predictions, counted as nothing found"),
         (without_truth, "without truth, left out"),
     ):
         if names:
-            listed = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+            listed = ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
             notes.append(f"{plural(len(names), 'recording')} {meaning}: {listed}")
     return tuple(notes)
 

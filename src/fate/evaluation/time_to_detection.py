@@ -29,13 +29,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.boxes.iou import expand_ranges
+from fate.boxes.iou import iou as iou_of
 from fate.boxes.label_files import read_labels
-from fate.boxes.label_npz import DAMAGE
-from fate.boxes.label_prophesee import load_array
 from fate.boxes.labels import Labels
-from fate.boxes.matching import expanded, overlap
+from fate.boxes.npz import DAMAGE
+from fate.boxes.prophesee import load_array
 from fate.errors import FateError, FormatError
-from fate.evaluation.box_tables import box_table
+from fate.evaluation.labelled_frames import box_table
 from fate.evaluation.protocols import Protocol
 
 NEVER = np.iinfo(np.int64).max  # a time that does not come
@@ -250,7 +251,7 @@ def _first_found(
     table = box_table(predictions.select(predictions.score >= threshold), classes, f"predictions of {name}")
     # predictions in [from, to) of each stretch; a lone box holds those at its very time
     behind = np.maximum(objects.to_us, objects.from_us + 1)
-    stretch, row = expanded(
+    stretch, row = expand_ranges(
         np.searchsorted(table.t_us, objects.from_us, "left").astype(np.int64),
         np.searchsorted(table.t_us, behind, "left").astype(np.int64),
     )
@@ -259,7 +260,7 @@ def _first_found(
     length = np.maximum(objects.to_us - objects.from_us, 1)[stretch]
     share = ((table.t_us[row] - objects.from_us[stretch]) / length)[:, None]
     expected = (1 - share) * objects.from_xywh[stretch] + share * objects.to_xywh[stretch]
-    iou = overlap(table.xywh[row], expected)
+    iou = iou_of(table.xywh[row], expected)
     # a prediction speaks for the object that it overlaps most, whether that has appeared yet or not
     order = np.lexsort((-iou, row))
     stretch, row, iou = stretch[order], row[order], iou[order]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.boxes.label_npz import DAMAGE
+from fate.boxes.npz import DAMAGE
 from fate.errors import warn
 from fate.events.events import Sensor
 from fate.formats.columns import Columns, Tally, check

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fate.boxes.tracker import Tracker
+from fate.boxes.tracking import Tracker
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.events.events import Events, Sensor

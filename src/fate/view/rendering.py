@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from fate.boxes.frames import DetectionFrame, EventSource, FrameLookup, class_name
+from fate.boxes.detections import DetectionFrame, EventSource, FrameLookup, class_name
 from fate.errors import FateError
 from fate.events.events import Events
 from fate.view.drawing import (

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from numpy.typing import ArrayLike
 
-from fate.boxes.frames import DetectionFrame
+from fate.boxes.detections import DetectionFrame
 from fate.errors import FateError
 from fate.text import encodable, significant
 from fate.view.rendering import VideoClock

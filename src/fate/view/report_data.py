@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fate.boxes.frames import DetectionFrame, EventSource, FrameLookup, class_name
+from fate.boxes.detections import DetectionFrame, EventSource, FrameLookup, class_name
 from fate.errors import FateError
 from fate.view.rendering import VideoClock
 

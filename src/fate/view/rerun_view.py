@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.boxes.frames import DetectionFrame, EventSource, FrameLookup, class_name
+from fate.boxes.detections import DetectionFrame, EventSource, FrameLookup, class_name
 from fate.errors import FateError
 from fate.events.events import Events
 from fate.optional_packages import PACKAGES, missing_packages

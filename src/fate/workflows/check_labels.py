@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.boxes.dense_labels import DenseLabels, open_dense_labels
+from fate.boxes.iou import expand_ranges
 from fate.boxes.labels import COLUMNS, Labels
-from fate.boxes.matching import expanded
 from fate.data.clips import Grid
 from fate.data.dataset import Dataset
 from fate.data.labelled_recording import LabelledRecording
@@ -254,7 +254,7 @@ def _moved(
     ends = np.array(sorted(target), np.int64)
     against = np.array([target[end] for end in ends.tolist()], np.int64)
     first, last = (np.searchsorted(sparse.t_us, against, side).astype(np.int64) for side in ("left", "right"))
-    which, rows = expanded(first, last)
+    which, rows = expand_ranges(first, last)
     columns = {name: getattr(sparse, name)[rows] for name in COLUMNS} | {"t_us": ends[which]}
     moved = Labels.from_unsorted(columns, labelled_us=ends, classes=sparse.classes, sensor=sparse.sensor)
     return moved, ends

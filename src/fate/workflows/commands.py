@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from fate.bench.data_loading import DataBench
     from fate.boxes.dense_labels import DenseLabels
-    from fate.boxes.frames import DetectionFrame
+    from fate.boxes.detections import DetectionFrame
     from fate.data.dataset import Dataset
     from fate.densify.making import Densified
     from fate.densify.tracklets import TrackletOptions
@@ -432,7 +432,7 @@ def view(
         save: the ``.rrd`` file to write instead of opening a window.
         sensor, format: see ``fate.open_recording``; for a file only.
     """
-    from fate.boxes.detection_log import read_frames
+    from fate.boxes.detection_files import read_frames
     from fate.formats.opening import open_recording
     from fate.formats.recording import Recording
     from fate.view.rerun_view import show_recording

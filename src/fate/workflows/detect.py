@@ -11,8 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fate.boxes.detection_files import DetectionFiles
-from fate.boxes.detection_log import DetectionLog
+from fate.boxes.detection_files import DetectionFiles, DetectionLog
 from fate.errors import FateError
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fate.boxes.detection_files import DetectionFiles
-from fate.boxes.detection_log import DetectionLog
+from fate.boxes.detection_files import DetectionFiles, DetectionLog
 from fate.errors import FateError
 from fate.formats.recording import Recording
 from fate.inference.live import LiveStream, Source

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.boxes import label_npz
+from fate.boxes import npz
 from fate.boxes.label_files import write_labels
 from fate.boxes.labels import Labels
 from fate.errors import FateError
@@ -171,7 +171,7 @@ def truth_bytes(labels: Labels, visible: NDArray[np.float32]) -> bytes:
     """A label file with one more member: ``visible`` [N] float32, the visible share of each row."""
     column = io.BytesIO()
     np.save(column, visible, allow_pickle=False)
-    archive = io.BytesIO(label_npz.encode(labels))
+    archive = io.BytesIO(npz.encode_labels(labels))
     with zipfile.ZipFile(archive, "a") as file:
         # the oldest date a zip archive can hold, as numpy gives its members: the same boxes give the same bytes
         member = zipfile.ZipInfo("visible.npy", (1980, 1, 1, 0, 0, 0))

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fate.boxes.matching import expanded, found_truth, nearest_times, overlap, pairs_of_groups, rows_within
+from fate.boxes.iou import assign_to_truth, expand_ranges, find_rows, iou, pairs_of_groups
+from fate.evaluation.labelled_frames import nearest_times
 from tests.evaluation.oracle import boxes, coco_evaluation, moved
 
 times = st.lists(st.integers(-50, 50), max_size=12).map(lambda values: np.unique(np.array(values, np.int64)))
@@ -16,14 +17,14 @@ times = st.lists(st.integers(-50, 50), max_size=12).map(lambda values: np.unique
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=8))
 def test_expanded_ranges_are_the_members_one_behind_the_other(ranges: list[tuple[int, int]]) -> None:
     first, last = np.array(ranges, np.int64).reshape(-1, 2).T
-    which, members = expanded(first, last)
+    which, members = expand_ranges(first, last)
     expected = [(number, member) for number, (a, b) in enumerate(ranges) for member in range(a, b)]
     assert list(zip(which.tolist(), members.tolist(), strict=True)) == expected
 
 
 @given(times, times, st.integers(0, 20))
 def test_rows_within_are_those_at_most_the_tolerance_away(known: np.ndarray, wanted: np.ndarray, most: int) -> None:
-    first, last = rows_within(known, wanted, most)
+    first, last = find_rows(known, wanted - most, wanted + most)
     for target, a, b in zip(wanted, first, last, strict=True):
         np.testing.assert_array_equal(known[a:b], known[np.abs(known - target) <= most])
 
@@ -39,7 +40,7 @@ def test_the_nearest_time_is_nearest_and_the_earlier_of_two(known: np.ndarray, w
 def test_overlap_is_shared_area_over_joint_area() -> None:
     left = np.array([[0, 0, 10, 10], [0, 0, 10, 10], [0, 0, 0, 0], [5, 5, 4, 2]], np.float64)
     right = np.array([[5, 0, 10, 10], [20, 0, 5, 5], [0, 0, 0, 0], [5, 5, 4, 2]], np.float64)
-    np.testing.assert_allclose(overlap(left, right), [50 / 150, 0, 0, 1])
+    np.testing.assert_allclose(iou(left, right), [50 / 150, 0, 0, 1])
 
 
 def test_pairs_are_all_rows_of_one_group() -> None:
@@ -63,7 +64,7 @@ def test_assignments_at_half_overlap_equal_pycocotools(seed: int) -> None:
     )
     xywh = [np.stack([table[name] for name in "xywh"], 1).astype(float) for table in (truth, found)]
     group = [table["t"] * 2 + table["class_id"].astype(int) for table in (truth, found)]
-    assigned = found_truth(group[0], xywh[0], group[1], xywh[1], found["class_confidence"].astype(float))
+    assigned = assign_to_truth(group[0], xywh[0], group[1], xywh[1], found["class_confidence"].astype(float))
     assert np.count_nonzero(assigned >= 0) == matched
     taken = assigned[assigned >= 0]
     assert len(np.unique(taken)) == len(taken)
@@ -74,5 +75,5 @@ def test_the_highest_score_takes_its_best_truth_first() -> None:
     truth = np.array([[0, 0, 10, 10], [2, 0, 10, 10]], np.float64)
     found = np.array([[1.5, 0, 10, 10], [2, 0, 10, 10]], np.float64)
     group = np.zeros(2, np.int64)
-    assert found_truth(group, truth, group, found, np.array([0.9, 0.8])).tolist() == [1, 0]
-    assert found_truth(group, truth, group, found, np.array([0.8, 0.9])).tolist() == [0, 1]
+    assert assign_to_truth(group, truth, group, found, np.array([0.9, 0.8])).tolist() == [1, 0]
+    assert assign_to_truth(group, truth, group, found, np.array([0.8, 0.9])).tolist() == [0, 1]

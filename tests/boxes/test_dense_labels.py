@@ -11,7 +11,7 @@ import pytest
 
 from fate.boxes.dense_labels import (
     begin_dense_labels,
-    difference,
+    find_difference,
     label_file,
     open_dense_labels,
     prediction_file,
@@ -142,5 +142,5 @@ def test_names_stay_inside_the_folder(tmp_path: Path, name: str) -> None:
 
 
 def test_differences_are_found_at_any_depth() -> None:
-    assert difference({"a": [1, 2]}, {"a": [1, 2]}, "x") is None
-    assert difference({"a": {"b": 1}}, {"a": {}}, "x") == "x.a.b was 1 and is null"
+    assert find_difference({"a": [1, 2]}, {"a": [1, 2]}, "x") is None
+    assert find_difference({"a": {"b": 1}}, {"a": {}}, "x") == "x.a.b was 1 and is null"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fate.boxes import kalman
-from fate.boxes.tracker import Tracker
+from fate.boxes import tracking
+from fate.boxes.tracking import Tracker
 from fate.errors import FateError
 from tests.boxes.textbook import TextbookTracker, Track, box_of
 
@@ -70,19 +70,19 @@ def test_it_agrees_with_a_textbook_implementation(seed: int, hz: float) -> None:
 
 def test_uncertainties_are_those_of_the_full_matrices() -> None:
     first, second = np.array(box(50, 60)), np.array(box(55, 59, 44, 31))
-    track, filters = Track.begin(0, 0, 0, first), kalman.begin(first[None])
+    track, filters = Track.begin(0, 0, 0, first), tracking.new_filters(first[None])
     for dt in (0.005, 0.0125, 0.3):
         track.predict(dt)
-        kalman.predict(filters, dt)
+        tracking.predict_filters(filters, dt)
         track.correct(second, 4.0)
-        kalman.correct(filters, np.array([0]), second[None], 4.0)
+        tracking.update_filters(filters, np.array([0]), second[None], 4.0)
     diagonal = np.diag(track.covariance)
-    np.testing.assert_allclose(filters[0, kalman.VARIANCE : kalman.COVARIANCE], diagonal[:4], rtol=1e-9)
+    np.testing.assert_allclose(filters[0, tracking.VARIANCE : tracking.COVARIANCE], diagonal[:4], rtol=1e-9)
     np.testing.assert_allclose(
-        filters[0, kalman.COVARIANCE : kalman.VELOCITY_VARIANCE], np.diag(track.covariance[:3, 4:])
+        filters[0, tracking.COVARIANCE : tracking.VELOCITY_VARIANCE], np.diag(track.covariance[:3, 4:])
     )
-    np.testing.assert_allclose(filters[0, kalman.VELOCITY_VARIANCE :], diagonal[4:], rtol=1e-9)
-    np.testing.assert_allclose(filters[0, : kalman.VARIANCE], track.mean, rtol=1e-9)
+    np.testing.assert_allclose(filters[0, tracking.VELOCITY_VARIANCE :], diagonal[4:], rtol=1e-9)
+    np.testing.assert_allclose(filters[0, : tracking.VARIANCE], track.mean, rtol=1e-9)
 
 
 @pytest.mark.parametrize("hz", [20, 40, 80, 100, 200])
@@ -200,5 +200,5 @@ def test_what_cannot_be_tracked_is_refused(arguments: tuple[object, ...], words:
     tracker.step(10, [], [], [])
     with pytest.raises(FateError, match=words):
         tracker.step(*arguments)  # type: ignore[arg-type]
-    with pytest.raises(FateError, match="overlap of 0"):
+    with pytest.raises(FateError, match="overlap 0"):
         Tracker(0)

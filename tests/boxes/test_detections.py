@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fate import FateError, Labels
-from fate.boxes.frames import FrameLookup, class_name, frames_from_labels
+from fate.boxes.detections import FrameLookup, class_name, frames_from_labels
 from tests.view.recorded import frame
 
 

@@ -1,19 +1,22 @@
-"""Prophesee ``_bbox.npy`` boxes to and from bytes: one structured array, 40 bytes per row.
+"""Boxes in Prophesee's format: a structured array of 40 bytes per row in a ``_bbox.npy``, or many in one npz.
 
-The array cannot say "labelled, empty", and tools count rows by file size, so times without boxes travel in a
-second file beside it (see :mod:`fate.boxes.label_files`): an int64 array of all labelled times.
+The array cannot express "labelled, empty", and tools count rows by file size, so times without boxes are stored in a
+second file beside it (see :mod:`fate.boxes.label_files`): an int64 array of all labelled times. An npz archive holds
+the arrays of many recordings, ``<recording>|gt`` for ground truth and ``<recording>|dt`` for detections.
 """
 
 from __future__ import annotations
 
 import io
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.boxes.label_npz import DAMAGE
 from fate.boxes.labels import Labels, LabelSource
+from fate.boxes.npz import DAMAGE, load_arrays
 from fate.errors import FateError, FormatError, list_names, warn
 
 #: The names of each dialect in the order of its published files: 1 Mpx ("t") and Gen1 ("ts").
@@ -22,17 +25,23 @@ DIALECTS = {
     "ts": ("ts", "x", "y", "w", "h", "class_id", "confidence", "track_id"),
 }
 
-#: What the unsigned ``track_id`` of this format holds for "no track" (-1 in :class:`Labels`).
+#: The value of the unsigned ``track_id`` of this format for "no track" (-1 in :class:`Labels`).
 NO_TRACK = 0xFFFFFFFF
 
 
 def decode(data: bytes, times: bytes | None = None, name: str = "boxes") -> Labels:
-    """Boxes from the bytes of a ``_bbox.npy`` in either dialect, fields read by name.
+    """Boxes from the bytes of a ``_bbox.npy`` in either dialect, without classes and sensor.
 
-    ``times`` are the bytes of the sidecar, if there is one; ``name`` is what a warning calls the file. The
-    format knows neither classes nor sensor.
+    Args:
+        data: the file.
+        times: the bytes of the sidecar, if there is one.
+        name: what a warning calls the file.
     """
-    table = load_array(data)
+    return decode_array(load_array(data), None if times is None else decode_times(times), name)
+
+
+def decode_array(table: NDArray[Any], labelled_us: NDArray[np.int64] | None = None, name: str = "boxes") -> Labels:
+    """Boxes from a structured array; the fields are read by name. Arguments as for :func:`decode`."""
     names = table.dtype.names
     if names is None:
         raise FormatError(
@@ -41,11 +50,7 @@ def decode(data: bytes, times: bytes | None = None, name: str = "boxes") -> Labe
         )
     if table.ndim != 1:
         raise FormatError(f"holds an array of shape {table.shape}; boxes are one-dimensional; flatten it")
-    time = _first_of(names, "t", "ts")
-    confidence = _first_of(names, "class_confidence", "confidence")
-    for field in (time or "t", "x", "y", "w", "h", "class_id"):
-        if field not in names:
-            raise FormatError(f"has fields {list_names(names)}; field {field} is missing; add it")
+    time, confidence = time_and_score_fields(names)
     used = {time, "x", "y", "w", "h", "class_id", "track_id", confidence, "source"}
     ignored = [field for field in names if field not in used]
     if ignored:
@@ -73,9 +78,8 @@ def decode(data: bytes, times: bytes | None = None, name: str = "boxes") -> Labe
     labels = Labels.from_unsorted(columns)
     if (table[time][1:] < table[time][:-1]).any():
         warn(f"{name}: sorted {len(table)} boxes by time, they were not")
-    if times is None:
+    if labelled_us is None:
         return labels
-    labelled_us = decode_times(times)
     missing = np.setdiff1d(labels.t_us, labelled_us)
     if len(missing):
         raise FormatError(
@@ -83,6 +87,41 @@ def decode(data: bytes, times: bytes | None = None, name: str = "boxes") -> Labe
             "the sidecar lists every labelled time; write both again or delete the sidecar"
         )
     return Labels.from_unsorted(columns, labelled_us=labelled_us)
+
+
+def time_and_score_fields(names: Sequence[str]) -> tuple[str, str | None]:
+    """The names of the time and of the score (None if there is none); a required field that is missing is refused."""
+    time = "ts" if "ts" in names and "t" not in names else "t"
+    for field in (time, "x", "y", "w", "h", "class_id"):
+        if field not in names:
+            raise FormatError(f"has fields {list_names(names)}; field {field} is missing; add it")
+    return time, next((name for name in ("class_confidence", "confidence") if name in names), None)
+
+
+def read_archive(file: BinaryIO, kind: Literal["gt", "dt"]) -> dict[str, NDArray[np.void]]:
+    """The structured arrays of an npz by recording: ground truth ("gt") or detections ("dt")."""
+    arrays = load_arrays(file, ending=f"|{kind}")
+    if not arrays:
+        raise FormatError(f"is an npz without arrays named '<recording>|{kind}'; give an archive of boxes")
+    return {name.removesuffix(f"|{kind}"): array for name, array in arrays.items()}
+
+
+def read_archive_labels(file: BinaryIO, name: str, classes: Sequence[str] | None = None) -> dict[str, Labels]:
+    """The detections of an npz as labels.
+
+    Args:
+        file: the archive, open for reading.
+        name: what a warning calls the file.
+        classes: names of the class ids, if they are known.
+    """
+    tables = {}
+    for recording, array in read_archive(file, "dt").items():
+        try:
+            labels = decode_array(array, name=f"{name} {recording}")
+            tables[recording] = replace(labels, classes=None if classes is None else tuple(classes))
+        except FateError as error:
+            raise type(error)(f"{recording}|dt {error}") from error
+    return tables
 
 
 def decode_times(data: bytes) -> NDArray[np.int64]:
@@ -122,7 +161,7 @@ def encode(labels: Labels, dialect: str = "t") -> bytes:
 
 
 def encode_times(labels: Labels) -> bytes | None:
-    """The bytes of the sidecar, or None where the boxes alone tell every labelled time."""
+    """The bytes of the sidecar, or None if every labelled time has boxes."""
     if np.array_equal(np.unique(labels.t_us), labels.labelled_us):
         return None
     return _save(labels.labelled_us)
@@ -154,7 +193,7 @@ def _size(axis: str, low: NDArray[np.float32], high: NDArray[np.float32]) -> NDA
 
 
 def _pixels(table: NDArray[Any], name: str) -> NDArray[np.float32]:
-    """(N,) float32: the format adds x and w in float32, whatever the file stores them in."""
+    """A field as (N,) float32: the format adds x and w in float32, whatever type the file has."""
     values = table[name]
     if values.ndim != 1 or values.dtype.kind not in "iuf":
         raise FormatError(f"field {name} has dtype {table.dtype[name]}; expected one number per row; fix it")
@@ -167,10 +206,6 @@ def _tracks(values: NDArray[Any]) -> NDArray[Any]:
     if values.dtype.kind not in "iu" or values.dtype.itemsize < 4 or (values > np.iinfo(np.int64).max).any():
         return values
     return np.where(values == NO_TRACK, -1, values.astype(np.int64))
-
-
-def _first_of(names: tuple[str, ...], *choices: str) -> str | None:
-    return next((name for name in choices if name in names), None)
 
 
 def _save(array: NDArray[Any]) -> bytes:

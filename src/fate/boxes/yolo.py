@@ -1,4 +1,4 @@
-"""YOLO text labels to and from the files of one folder: ``<t_us>.txt`` for each labelled time.
+"""YOLO text labels: the files of one folder, ``<t_us>.txt`` for each labelled time.
 
 A line is ``class cx cy w h [score [track_id [source]]]``, with centre and size divided by the width and
 height of the sensor. An empty file is a labelled time without boxes. ``classes.txt`` holds one name per line,
@@ -27,7 +27,7 @@ _OUR_TIME_NAME = re.compile(r"(-[0-9]{15,19}|[0-9]{16,19})\.txt")
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
 
-# the widest pair of float32 corners, 1e38 and 1e-45, needs 83 digits and a margin
+# the corners 1e38 and 1e-45 together need 83 digits; the rest is margin
 _DECIMAL = Context(prec=120)
 
 
@@ -56,7 +56,7 @@ def encode(labels: Labels) -> dict[str, str]:
 def decode(
     files: Mapping[str, str], sensor: tuple[int, int] | None = None, classes: Sequence[str] | None = None
 ) -> Labels:
-    """Labels from ``.txt`` files and ``fate.json``, name to text; the arguments fill in what is missing."""
+    """Labels from ``.txt`` files and ``fate.json``, name to text; the arguments are used if the files lack them."""
     if META_FILE in files:
         known = _read_meta(files[META_FILE])
         if sensor is not None and tuple(sensor) != tuple(known):
@@ -72,7 +72,7 @@ def decode(
         if classes is not None and list(classes) != names:
             raise FormatError(f"{CLASSES_FILE} has {names}; {classes} was given; leave the argument out")
         classes = names
-    # checks the names and the size first, so that what follows can trust them
+    # checks the names and the size
     frame = Labels.empty(sorted(times.values()), classes=classes, sensor=sensor)
     rows: list[tuple[Any, ...]] = []
     for name, time in times.items():
@@ -87,9 +87,9 @@ def decode(
 
 
 def foreign_files(names: Sequence[str], meta: str) -> list[str]:
-    """The files of a folder that :func:`encode` did not make: all of them where ``fate.json`` is not ours.
+    """The files of a folder that :func:`encode` did not write: all of them without a ``fate.json`` of FATE.
 
-    ``meta`` is the text of ``fate.json``, empty where there is none.
+    ``meta`` is the text of ``fate.json``, empty if it does not exist.
     """
     try:
         _read_meta(meta)
@@ -100,18 +100,18 @@ def foreign_files(names: Sequence[str], meta: str) -> list[str]:
 
 
 def _normalise(low: float, high: float, side: int) -> tuple[str, str]:
-    """Centre and size over ``side`` in as few digits as give back both float32 edges."""
+    """Centre and size divided by ``side``, with the fewest digits that reproduce both float32 edges."""
     centre, size = repr((low + high) / 2 / side), repr((high - low) / side)
-    wanted = (np.float32(low), np.float32(high))
-    if _edges(centre, size, side) == wanted:
+    edges = (np.float32(low), np.float32(high))
+    if _edges(centre, size, side) == edges:
         return centre, size
-    # a small edge next to a large one: 17 digits are too few
+    # 17 digits are too few for a small edge and a large one
     for digits in (30, 60, 120):
         context = Context(prec=digits)
         total = context.add(Decimal(low), Decimal(high))
         centre = str(context.divide(total, Decimal(2 * side)))
         size = str(context.divide(context.subtract(Decimal(high), Decimal(low)), Decimal(side)))
-        if _edges(centre, size, side) == wanted:
+        if _edges(centre, size, side) == edges:
             break
     return centre, size
 
@@ -126,7 +126,7 @@ def _edges(centre: str, size: str, side: int) -> tuple[np.float32, np.float32]:
 
 
 def _extras(labels: Labels, row: int) -> list[str]:
-    """Score, track, source, up to the last that is not the default: ground truth stays plain YOLO."""
+    """Score, track and source up to the last that differs from its default: ground truth stays plain YOLO."""
     score, track, source = labels.score[row], labels.track_id[row], labels.source[row]
     words = [repr(float(score)), str(track), str(source)]
     is_default = [score == 1, track == -1, source == LabelSource.GROUND_TRUTH]
@@ -189,5 +189,5 @@ def _read_meta(text: str) -> tuple[int, int]:
         raise FormatError(f"{META_FILE} is no JSON ({error}); pass sensor= instead of it") from error
     sensor = meta.get("sensor") if isinstance(meta, dict) and meta.get("format") == FORMAT else None
     if not isinstance(sensor, list) or len(sensor) != 2 or not all(type(side) is int for side in sensor):
-        raise FormatError(f"{META_FILE} tells no sensor of {FORMAT}; pass sensor= instead of it")
+        raise FormatError(f"{META_FILE} has no sensor of {FORMAT}; pass sensor= instead of it")
     return sensor[0], sensor[1]

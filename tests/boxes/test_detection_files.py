@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fate.boxes.detection_log import DetectionLog, read_detections, read_frames
-from fate.boxes.frames import Frame
+from fate.boxes.detection_files import DetectionLog, read_detections, read_frames
+from fate.boxes.detections import Frame
 from fate.boxes.label_files import read_labels
 from fate.boxes.predictions import read_predictions
 from fate.errors import FormatError

@@ -1,7 +1,8 @@
-"""What a detector said at one moment, as the viewers take it: anything with these attributes can be drawn.
+"""Detections of one time: any object with the attributes of :class:`DetectionFrame` can be drawn and written.
 
-The streaming detector's frames fit as they are; boxes from a label or prediction file become :class:`Frame` objects
-by :func:`frames_from_labels`. Viewers look a frame up by time with :class:`FrameLookup`.
+Frames of the streaming detector have them; :func:`frames_from_labels` converts boxes of a label or prediction file to
+:class:`Frame` objects, and :func:`labels_from_frames` converts frames to one table. Viewers find the frame of a time
+with :class:`FrameLookup`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fate.events.events import Events
 
 
 class EventSource(Protocol):
-    """A recording, as far as viewers need it; :func:`fate.open_recording` gives one."""
+    """The part of a recording that viewers use; :func:`fate.open_recording` returns one."""
 
     @property
     def sensor(self) -> tuple[int, int]:
@@ -42,11 +43,11 @@ class EventSource(Protocol):
 
 
 class DetectionFrame(Protocol):
-    """Boxes of one moment. An attribute ``ms`` (milliseconds by stage) is used by the report where it is there."""
+    """Boxes of one time. The report also uses an optional attribute ``ms`` (milliseconds by stage)."""
 
     @property
     def t_us(self) -> int:
-        """The moment that the boxes are for, µs of the recording."""
+        """The time of the boxes, µs of the recording."""
         ...
 
     @property
@@ -61,12 +62,12 @@ class DetectionFrame(Protocol):
 
     @property
     def class_ids(self) -> NDArray[np.integer[Any]]:
-        """[M], positions in the list of class names."""
+        """[M], indices into the list of class names."""
         ...
 
     @property
     def track_ids(self) -> NDArray[np.integer[Any]] | None:
-        """[M], below 0 where a box has no track; ``None`` where nothing was tracked."""
+        """[M], below 0 for a box without a track; ``None`` without tracking."""
         ...
 
 
@@ -83,7 +84,7 @@ class Frame:
 
 
 def frames_from_labels(labels: Labels) -> list[Frame]:
-    """A frame for each labelled time, also for those without boxes."""
+    """A frame for each labelled time, including those without boxes."""
     tracked = bool(len(labels)) and bool((labels.track_id >= 0).any())
     frames = []
     for time in labels.labelled_us:
@@ -93,15 +94,36 @@ def frames_from_labels(labels: Labels) -> list[Frame]:
     return frames
 
 
-class FrameLookup:
-    """The frame that holds at a given time: the last one up to then, unless it is too old.
+def labels_from_frames(frames: Sequence[DetectionFrame], classes: Sequence[str], sensor: tuple[int, int]) -> Labels:
+    """All boxes of frames, given in order of time, as one table; the time of every frame is labelled."""
+    times = np.array([frame.t_us for frame in frames], np.int64)
+    tracks = [np.full(len(each.boxes), -1) if each.track_ids is None else each.track_ids for each in frames]
+    boxes = np.concatenate([np.zeros((0, 4), np.float32), *(np.reshape(frame.boxes, (-1, 4)) for frame in frames)])
+    x1, y1, x2, y2 = boxes.T
+    return Labels(
+        np.repeat(times, [len(frame.boxes) for frame in frames]),
+        x1,
+        y1,
+        x2,
+        y2,
+        np.concatenate([np.zeros(0, np.int64), *(frame.class_ids for frame in frames)]),
+        np.concatenate([np.zeros(0, np.int64), *tracks]),
+        np.concatenate([np.zeros(0, np.float32), *(frame.scores for frame in frames)]).clip(0, 1),
+        labelled_us=times,
+        classes=classes,
+        sensor=sensor,
+    )
 
-    Boxes of a detector that has stopped, or that was not run on this part of the recording, must not stay on the
-    screen; a frame therefore holds for two usual distances between frames.
+
+class FrameLookup:
+    """Finds the frame to show at a given time: the last one up to then, unless it is too old.
+
+    Boxes of a detector that has stopped, or that did not run on this part of the recording, must not stay on the
+    screen; a frame is therefore shown for at most two median distances between frames.
 
     Args:
         frames: in order of time.
-        hold_us: how long a frame holds, if not as above.
+        hold_us: how long a frame is shown, if not as above.
     """
 
     def __init__(self, frames: Sequence[DetectionFrame], hold_us: int | None = None) -> None:
@@ -109,28 +131,28 @@ class FrameLookup:
         self.times = np.array([frame.t_us for frame in frames], np.int64)
         steps = np.diff(self.times)
         if (steps < 0).any():
-            place = int(np.argmax(steps < 0)) + 1
+            index = int(np.argmax(steps < 0)) + 1
             raise FateError(
-                f"detection frame {place} is at {self.times[place]} µs, before the one ahead of it"
-                f" ({self.times[place - 1]} µs); give frames in order of time"
+                f"detection frame {index} is at {self.times[index]} µs, before the one ahead of it"
+                f" ({self.times[index - 1]} µs); give frames in order of time"
             )
-        #: usual distance between frames, µs; 0 where there are fewer than two
+        #: median distance between frames, µs; 0 with fewer than two
         self.spacing_us = float(np.median(steps)) if len(steps) else 0.0
         self.hold_us = hold_us if hold_us is not None else round(2 * self.spacing_us) or 100_000
 
     @property
     def hz(self) -> float:
-        """Frames a second; 0 where there are fewer than two."""
+        """Frames a second; 0 with fewer than two."""
         return 1e6 / self.spacing_us if self.spacing_us else 0.0
 
     def at(self, time_us: int) -> DetectionFrame | None:
         """The frame nearest before ``time_us`` (or at it)."""
-        place = int(np.searchsorted(self.times, time_us, side="right")) - 1
-        if place < 0 or time_us - self.times[place] > self.hold_us:
+        index = int(np.searchsorted(self.times, time_us, side="right")) - 1
+        if index < 0 or time_us - self.times[index] > self.hold_us:
             return None
-        return self.frames[place]
+        return self.frames[index]
 
 
 def class_name(class_id: int, classes: Sequence[str] | None) -> str:
-    """The name of a class, or ``class 3`` where it has none."""
+    """The name of a class, or ``class 3`` if it has none."""
     return classes[class_id] if classes and 0 <= class_id < len(classes) else f"class {class_id}"

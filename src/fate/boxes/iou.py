@@ -1,0 +1,84 @@
+"""IoU of boxes, and the assignment of predictions to ground truth by it.
+
+IoU is computed only for pairs of rows that share a group (such as a frame and a class), never for all boxes with all
+others. Rows are sorted, so the rows of one group are a range ``[first, last)``; :func:`expand_ranges` lists the members
+of many ranges without a loop.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def iou(left: Floats, right: Floats) -> Floats:
+    """IoU of boxes [..., 4] (x, y, width, height) with boxes of the same or a broadcast shape; 0 without any area."""
+    corner = np.maximum(left[..., :2], right[..., :2])
+    size = np.minimum(left[..., :2] + left[..., 2:], right[..., :2] + right[..., 2:]) - corner
+    shared = np.where((size > 0).all(axis=-1), size[..., 0] * size[..., 1], 0.0)
+    union = left[..., 2] * left[..., 3] + right[..., 2] * right[..., 3] - shared
+    return np.asarray(np.divide(shared, union, out=np.zeros_like(shared), where=union > 0))
+
+
+def xywh_of(xyxy: NDArray[np.floating]) -> Floats:
+    """Boxes [..., 4] (x1, y1, x2, y2) as (x, y, width, height) in float64."""
+    corners = xyxy.astype(np.float64)
+    return np.concatenate([corners[..., :2], corners[..., 2:] - corners[..., :2]], axis=-1)
+
+
+def expand_ranges(first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """The members of G ranges ``[first, last)``, concatenated: index of the range [P], and member [P]."""
+    counts = np.maximum(last - first, 0)
+    which = np.repeat(np.arange(len(first), dtype=np.int64), counts)
+    before = np.cumsum(counts) - counts
+    return which, np.arange(len(which), dtype=np.int64) - before[which] + first[which]
+
+
+def find_rows(sorted_values: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+    """The range of sorted values [N] between ``low`` and ``high`` [G], both included: first [G], last [G]."""
+    first = np.searchsorted(sorted_values, low, "left").astype(np.int64)
+    return first, np.searchsorted(sorted_values, high, "right").astype(np.int64)
+
+
+def pairs_of_groups(left_group: Ints, right_group: Ints) -> tuple[Ints, Ints]:
+    """All pairs of rows of one group: rows on the left [P], in order, and rows on the right [P]."""
+    order = np.argsort(right_group, kind="stable")
+    left, index = expand_ranges(*find_rows(right_group[order], left_group, left_group))
+    return left, order[index].astype(np.int64)
+
+
+def assign_to_truth(
+    truth_group: Ints, truth_xywh: Floats, group: Ints, xywh: Floats, score: Floats, min_overlap: float = 0.5
+) -> Ints:
+    """The index of the ground truth that each prediction [N] is assigned to, -1 for none: COCO's rule at one threshold.
+
+    Predictions are assigned from the highest score down (the first given wins a tie); each takes the ground truth of
+    its group with the largest IoU among those not yet taken, if that is at least ``min_overlap``.
+
+    Args:
+        truth_group: [M] group of each ground truth: frame and class in one number.
+        truth_xywh: [M, 4] pixels.
+        group: [N] the same for predictions.
+        xywh: [N, 4] pixels.
+        score: [N].
+        min_overlap: smallest IoU.
+    """
+    ranked = np.argsort(-score, kind="stable")
+    left, right = pairs_of_groups(group[ranked], truth_group)
+    overlap = iou(xywh[ranked][left], truth_xywh[right])
+    enough = overlap >= min(min_overlap, 1 - 1e-10)  # COCO's: a perfect box counts at a threshold of 1
+    left, right, overlap = left[enough], right[enough], overlap[enough]
+    # the best first; among equals the last one given, as in COCO
+    order = np.lexsort((-right, -overlap, left))
+    taken = np.zeros(len(truth_group), np.bool_)
+    assigned = np.full(len(group), -1, np.int64)
+    done = -1
+    for prediction, truth in zip(left[order].tolist(), right[order].tolist(), strict=True):
+        if prediction != done and not taken[truth]:
+            taken[truth] = True
+            assigned[ranked[prediction]] = truth
+            done = prediction
+    return assigned

@@ -1,0 +1,304 @@
+"""The frames of an evaluation: labelled times, the ground truth at each and the predictions that belong to it.
+
+The rules are those of Prophesee's toolbox, in its order: filter ground truth and predictions, make a frame of every
+time with ground truth left, and give it the predictions within the tolerance; a prediction may belong to several frames
+if labels are dense. A protocol may instead keep labelled frames without ground truth, and take only the nearest
+prediction. Rows of classes that are not evaluated make a frame, as they do in the toolbox, and nothing else.
+
+Metrics are decided at thresholds, so sizes must not change by a rounding to float32. ``Labels`` hold corners, and a
+width of 32 pixels computed from two rounded corners may be 31.99999 and fall into another size class; Prophesee's
+arrays hold the widths themselves. A :class:`BoxTable` therefore has x, y, width and height in float64. Arrays are taken
+as they are, which gives all digits of the toolbox; a size from labels that lies within float32's rounding of a whole
+number of eighths of a pixel is set to that number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fate.boxes.iou import expand_ranges, find_rows
+from fate.boxes.labels import Labels
+from fate.boxes.prophesee import time_and_score_fields
+from fate.data.class_maps import plain
+from fate.errors import FateError, list_names
+from fate.evaluation.protocols import Protocol
+
+#: The boxes of one recording: labels, or a structured array with the fields of a ``_bbox.npy``.
+BoxesLike: TypeAlias = Labels | NDArray[Any]
+
+#: Why a box was dropped, in the order in which the reasons are checked.
+REASONS = {
+    "early": "in the skipped start",
+    "low score": "below the score floor",
+    "small": "below the limits of size",
+    "unknown class": "of a class that is not evaluated",
+}
+
+_PARTS = 8  # sizes are rounded to eighths of a pixel: limits are whole numbers, and resolutions may be halved twice
+
+
+@dataclass(frozen=True)
+class BoxTable:
+    """N boxes of one recording, sorted by time, at some of L times."""
+
+    t_us: NDArray[np.int64]  #: [N]
+    xywh: NDArray[np.float64]  #: [N, 4] left, top, width, height in pixels
+    area: NDArray[np.float64]  #: [N] square pixels
+    class_id: NDArray[np.int64]  #: [N] into the classes of the evaluation; -1 for a class that is not among them
+    score: NDArray[np.float64]  #: [N]
+    times_us: NDArray[np.int64]  #: [L] sorted, distinct; holds every time of a row
+    has_empty_times: bool  #: whether ``times_us`` lists times without a box; structured arrays cannot
+
+    def __len__(self) -> int:
+        return len(self.t_us)
+
+    def select(self, keep: NDArray[np.bool_]) -> BoxTable:
+        """Some rows; all times stay."""
+        columns = {name: getattr(self, name)[keep] for name in ("t_us", "xywh", "area", "class_id", "score")}
+        return replace(self, **columns)
+
+    def is_large_enough(self, protocol: Protocol) -> NDArray[np.bool_]:
+        """[N] whether a box passes the protocol's limits of size."""
+        width, height = self.xywh[:, 2:].T
+        side = (width >= protocol.min_side) & (height >= protocol.min_side)
+        # squared in float32, as the toolbox does: at the very limit the digits decide
+        squared = width.astype(np.float32) ** 2 + height.astype(np.float32) ** 2
+        return np.asarray(side & (squared >= np.float32(protocol.min_diagonal**2)))
+
+    def filtered(self, protocol: Protocol, after_us: int, floor: float = 0.0) -> tuple[BoxTable, dict[str, int]]:
+        """The rows later than ``after_us`` that count, and how many were dropped for each of ``REASONS``.
+
+        A row is dropped for one reason. Rows of an unknown class stay: their times are frames of the evaluation.
+        """
+        early = self.t_us <= after_us
+        low = ~early & (self.score < floor)
+        small = ~early & ~low & ~self.is_large_enough(protocol)
+        kept = ~(early | low | small)
+        counts = (early, low, small, kept & (self.class_id < 0))
+        dropped = {reason: int(np.count_nonzero(rows)) for reason, rows in zip(REASONS, counts, strict=True)}
+        return self.select(kept), dropped
+
+
+def box_table(boxes: BoxesLike, classes: Sequence[str], whose: str) -> BoxTable:
+    """The boxes of one recording as a table.
+
+    Args:
+        boxes: labels, or an array with the fields t, x, y, w, h, class_id and class_confidence (or ts, confidence).
+        classes: names of the ids that are evaluated. Labels with names of their own are matched by name.
+        whose: what an error calls them, such as ``"predictions of drive_3"``.
+    """
+    if isinstance(boxes, Labels):
+        return _from_labels(boxes, classes, whose)
+    if isinstance(boxes, np.ndarray) and boxes.dtype.names is not None and boxes.ndim == 1:
+        return _from_array(boxes, len(classes), whose)
+    raise FateError(f"{whose}: {type(boxes).__name__} was given; expected Labels or a structured array of boxes")
+
+
+def _from_labels(labels: Labels, classes: Sequence[str], whose: str) -> BoxTable:
+    corners = labels.boxes
+    left_top, right_bottom = corners[:, :2].astype(np.float64), corners[:, 2:].astype(np.float64)
+    size = right_bottom - left_top
+    rounding = np.spacing(np.maximum(np.abs(corners[:, :2]), np.abs(corners[:, 2:])))
+    simple = np.rint(size * _PARTS) / _PARTS
+    size = np.where(np.abs(size - simple) <= rounding, simple, size)
+    return BoxTable(
+        labels.t_us,
+        np.concatenate([left_top, size], axis=1),
+        size[:, 0] * size[:, 1],
+        _class_ids(labels.class_id, labels.classes, classes, whose),
+        labels.score.astype(np.float64),
+        labels.labelled_us,
+        has_empty_times=True,
+    )
+
+
+def _from_array(array: NDArray[Any], num_classes: int, whose: str) -> BoxTable:
+    try:
+        time, score = time_and_score_fields(array.dtype.names or ())
+    except FateError as error:
+        raise FateError(f"{whose}: {error}") from error
+    times = array[time]
+    if len(array) and times.dtype.kind not in "iu":
+        raise FateError(f"{whose}: times of dtype {times.dtype} were given; expected whole microseconds")
+    order = np.argsort(times, kind="stable")
+    rows = array[order]
+    # in float32, which the toolbox computes in
+    sides = [rows[name].astype(np.float32) for name in ("x", "y", "w", "h")]
+    xywh = np.stack(sides, axis=1).astype(np.float64)
+    scores = np.ones(len(rows)) if score is None else rows[score].astype(np.float64)
+    bad = ~(np.isfinite(xywh).all(axis=1) & np.isfinite(scores))
+    if bad.any():
+        raise FateError(f"{whose}: row {int(order[np.argmax(bad)])} holds a box or score that is no finite number")
+    ids = rows["class_id"].astype(np.int64)
+    sorted_us = times[order].astype(np.int64)
+    return BoxTable(
+        sorted_us,
+        xywh,
+        (sides[2] * sides[3]).astype(np.float64),
+        np.where(ids < num_classes, ids, -1),
+        scores,
+        np.unique(sorted_us),
+        has_empty_times=False,
+    )
+
+
+def _class_ids(
+    ids: NDArray[np.int32], given: Sequence[str] | None, wanted: Sequence[str], whose: str
+) -> NDArray[np.int64]:
+    """Ids [N] of the classes ``given`` (None: unnamed) as ids of the classes ``wanted``; -1 if not among them."""
+    own = ids.astype(np.int64)
+    if given is None:
+        return np.where(own < len(wanted), own, -1)
+    if tuple(given) == tuple(wanted):
+        return own
+    indices = {plain(name): index for index, name in enumerate(wanted)}
+    if not any(plain(name) in indices for name in given):
+        raise FateError(
+            f"{whose}: classes {list_names(given)} were given; expected some of {', '.join(wanted)}; rename them"
+        )
+    return np.array([indices.get(plain(name), -1) for name in given], np.int64)[own]
+
+
+@dataclass(frozen=True)
+class FrameRows:
+    """Boxes that belong to frames: N rows, in order of frames."""
+
+    frame: NDArray[np.int64]  #: [N] index of the frame
+    class_id: NDArray[np.int64]  #: [N]
+    xywh: NDArray[np.float64]  #: [N, 4] pixels
+    area: NDArray[np.float64]  #: [N] square pixels
+    score: NDArray[np.float64]  #: [N]
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    @staticmethod
+    def concatenate(parts: Sequence[FrameRows]) -> FrameRows:
+        """All rows of all parts."""
+        none = np.zeros(0, np.int64)
+        empty = FrameRows(none, none, np.zeros((0, 4)), np.zeros(0), np.zeros(0))
+        names = [field.name for field in fields(FrameRows)]
+        return FrameRows(*(np.concatenate([getattr(part, name) for part in (empty, *parts)]) for name in names))
+
+
+class Frames:
+    """All frames of an evaluation, added one recording after another; only boxes that belong to a frame are kept."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        self.protocol = protocol
+        self.tolerance_us = protocol.time_tolerance_us()
+        self.num_frames = 0
+        self.num_times = 0  #: times of predictions in the frames: at least one a frame, more if a window holds several
+        self.num_several = 0  #: frames with predictions of more than one time
+        self.num_unanswered = 0  #: frames without any time of predictions
+        self.given_truth = self.given_predictions = 0  #: boxes before anything was dropped
+        self.truth_dropped = dict.fromkeys(REASONS, 0)  #: boxes by reason
+        self.predictions_dropped = dict.fromkeys(REASONS, 0)
+        self._truth: list[FrameRows] = []
+        self._predictions: list[FrameRows] = []
+        self._steps: list[NDArray[np.int64]] = []
+        self._spans_meet = False  # whether predictions and labels of some recording share a span of time
+        self._apart: tuple[int, int] | None = None  # first times of a recording whose spans do not meet
+
+    @cached_property
+    def truth(self) -> FrameRows:
+        """Ground truth of all frames; read it after the last recording was added."""
+        return FrameRows.concatenate(self._truth)
+
+    @cached_property
+    def predictions(self) -> FrameRows:
+        """Predictions of all frames; read them after the last recording was added."""
+        return FrameRows.concatenate(self._predictions)
+
+    @property
+    def step_us(self) -> float | None:
+        """Median time between two predictions, µs; None if there are no two."""
+        steps = np.concatenate([np.zeros(0, np.int64), *self._steps])
+        return float(np.median(steps)) if len(steps) else None
+
+    def add(self, truth: BoxTable, predictions: BoxTable, start_us: int = 0) -> None:
+        """Add a recording that begins at ``start_us``."""
+        protocol = self.protocol
+        after_us = seen_after_us = start_us + protocol.skip_us
+        if protocol.time_rule == "nearest":  # the first label that counts may have its prediction just before
+            seen_after_us -= self.tolerance_us
+        kept_truth, dropped = truth.filtered(protocol, after_us)
+        kept, dropped_too = predictions.filtered(protocol, seen_after_us, protocol.score_floor)
+        self.given_truth += len(truth)
+        self.given_predictions += len(predictions)
+        for reason in REASONS:
+            self.truth_dropped[reason] += dropped[reason]
+            self.predictions_dropped[reason] += dropped_too[reason]
+        times = truth.times_us if protocol.count_empty else np.unique(kept_truth.t_us)
+        times = times[times > after_us]
+        seen_us = predictions.times_us[predictions.times_us > seen_after_us]
+        if len(predictions.times_us) and len(truth.times_us):
+            (first, last), (begin, end) = predictions.times_us[[0, -1]].tolist(), truth.times_us[[0, -1]].tolist()
+            near = first <= end + self.tolerance_us and last >= begin - self.tolerance_us
+            self._spans_meet |= near
+            self._apart = self._apart or (None if near else (first, begin))
+        self._steps.append(np.diff(predictions.times_us))
+        self._take(self._truth, kept_truth, *find_rows(kept_truth.t_us, times, times))
+        self._take(self._predictions, kept, *self._prediction_rows(seen_us, times, kept))
+        self.num_frames += len(times)
+
+    def _prediction_rows(
+        self, seen_us: NDArray[np.int64], times: NDArray[np.int64], kept: BoxTable
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Ranges of the rows of predictions that belong to each frame: first, last."""
+        if self.protocol.time_rule == "window":
+            low, high = times - self.tolerance_us, times + self.tolerance_us
+            first, last = find_rows(seen_us, low, high)
+            answers = last - first
+            rows = find_rows(kept.t_us, low, high)
+        else:
+            nearest = nearest_times(seen_us, times, self.tolerance_us)
+            answers = (nearest >= 0).astype(np.int64)
+            no_time = np.iinfo(np.int64).min  # has no rows
+            wanted = np.where(nearest >= 0, seen_us[nearest] if len(seen_us) else no_time, no_time)
+            rows = find_rows(kept.t_us, wanted, wanted)
+        self.num_times += int(np.maximum(answers, 1).sum())
+        self.num_several += int(np.count_nonzero(answers > 1))
+        self.num_unanswered += int(np.count_nonzero(answers == 0))
+        return rows
+
+    def _take(self, into: list[FrameRows], table: BoxTable, first: NDArray[np.int64], last: NDArray[np.int64]) -> None:
+        """Append the rows of known classes, frame by frame."""
+        frame, row = expand_ranges(first, last)
+        known = table.class_id[row] >= 0
+        frame, row = frame[known], row[known]
+        into.append(
+            FrameRows(frame + self.num_frames, table.class_id[row], table.xywh[row], table.area[row], table.score[row])
+        )
+
+    def check_times(self) -> None:
+        """Refuse predictions whose times never meet those of the labels: another unit or origin of time."""
+        if self.num_frames and self._apart is not None and not self._spans_meet:
+            prediction, label = self._apart
+            raise FateError(
+                f"no prediction lies in the time of the labels: the first one is at {prediction} µs, the first label "
+                f"at {label} µs; expected whole microseconds from the same origin"
+            )
+
+
+def nearest_times(times_us: NDArray[np.int64], wanted_us: NDArray[np.int64], tolerance_us: int) -> NDArray[np.int64]:
+    """The index of the nearest of ``times_us`` [N] for each of ``wanted_us`` [G]; -1 if none is within the tolerance.
+
+    Times are sorted and distinct. Of two equally near ones the earlier is taken: it contains less of what comes after
+    the label.
+    """
+    if not len(times_us):
+        return np.full(len(wanted_us), -1, np.int64)
+    after = np.searchsorted(times_us, wanted_us, "left")
+    before = np.maximum(after - 1, 0)
+    after = np.minimum(after, len(times_us) - 1)
+    to_before, to_after = np.abs(wanted_us - times_us[before]), np.abs(times_us[after] - wanted_us)
+    nearest = np.where(to_before <= to_after, before, after).astype(np.int64)
+    nearest[np.minimum(to_before, to_after) > tolerance_us] = -1
+    return nearest
