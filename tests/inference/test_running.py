@@ -138,7 +138,6 @@ def test_truth_as_predictions_is_perfect_at_its_own_times(dataset: Dataset, tmp_
     assert result.rates[0].scores["AP50:95"] == pytest.approx(1.0)
     result.save(tmp_path / "figures.json")
     assert json.loads((tmp_path / "figures.json").read_text())["rates"][0]["hz"] == 20
-    assert (tmp_path / "figures.png").stat().st_size > 10_000
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ from fate.data.labelled_recording import LabelledRecording
 from fate.densify.sweep import FLOOR, Streams, phases_in, streams_of, sweep
 from fate.densify.tracklets import TrackletOptions, dense_labels
 from fate.errors import FateError
+from fate.events.window import WindowGrid
 from fate.models.detector import CANONICAL_US, Detector
 from fate.processes import worker_context
 from fate.version import __version__
@@ -240,7 +241,7 @@ def truth_of(recording: LabelledRecording, dataset: Dataset) -> Labels:
     return Labels.empty(classes=dataset.classes, sensor=(dataset.sensor.height, dataset.sensor.width))
 
 
-def times_in(grid: Grid, end_us: int, predictions: Labels) -> int:
+def times_in(grid: WindowGrid, end_us: int, predictions: Labels) -> int:
     """Windows of a grid up to the end of a recording; below 20 Hz the last may end behind the last prediction."""
     seen = [(last - grid.start_us) // grid.hop_us for last in predictions.labelled_us[-1:].tolist()]
     return min([grid.count(end_us), *seen]) if seen else 0

@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels, LabelSource
 from fate.boxes.tracker import MAX_AGE_US, MIN_OVERLAP, Tracker
-from fate.data.clips import Grid
 from fate.densify.bending import bent
 from fate.densify.interpolation import boxes_between, times_between
 from fate.errors import FateError
+from fate.events.window import WindowGrid
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -95,7 +95,7 @@ class TrackletOptions:
 def dense_labels(
     predictions: Labels,
     truth: Labels,
-    grid: Grid,
+    grid: WindowGrid,
     count: int,
     hz: float,
     options: TrackletOptions | None = None,
@@ -111,7 +111,7 @@ def dense_labels(
         options: the defaults unless given.
     """
     chosen = options or TrackletOptions()
-    times = np.array([grid.end_us(number) for number in range(count)], np.int64)
+    times = grid.ends_us(count)
     unseen = np.setdiff1d(times, predictions.labelled_us)
     if len(unseen):
         raise FateError(f"predictions lack {len(unseen)} of {count} times, such as {unseen[0]} µs; sweep them first")

@@ -27,7 +27,7 @@ from torch import Tensor
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
-from fate.events.window import Window, window_us
+from fate.events.window import Window, WindowGrid, window_us
 from fate.formats.opening import open_recording
 from fate.inference import pillar_graph
 from fate.inference.step_graph import CELLS, Choice, StepGraph
@@ -181,5 +181,5 @@ def _moving_bars(sensor: Sensor, length_us: int, count: int) -> list[tuple[Windo
     x = np.where(noise, draw.integers(0, sensor.width, total), x % sensor.width).astype(np.uint16)
     y = draw.integers(0, sensor.height, total).astype(np.uint16)
     events = Events.trusted(t_us, x, y, draw.integers(0, 2, total).astype(np.uint8), sensor)
-    spans = [Window(number * length_us, (number + 1) * length_us) for number in range(count)]
-    return [(span, events.between(span.start_us, span.end_us)) for span in spans]
+    windows = WindowGrid(0, length_us, length_us).windows(length_us * count)
+    return [(window, events.between(window.start_us, window.end_us)) for window in windows]

@@ -270,7 +270,7 @@ def _free_times(sparse: Labels, recording: LabelledRecording, hz: float) -> NDAr
     """Times of the rate that no annotated time stands for."""
     grid = Grid.of(recording, hz)
     count = grid.count(recording.end_us)
-    times = np.array([grid.end_us(number) for number in range(count)], np.int64)
+    times = grid.ends_us(count)
     taken = [number for number in grid.labelled(sparse.labelled_us) if number < count]
     return np.setdiff1d(np.delete(times, taken), sparse.labelled_us)
 
