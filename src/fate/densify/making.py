@@ -68,7 +68,7 @@ def densify(
     options: TrackletOptions | None = None,
     shard: tuple[int, int] = (1, 1),
     device: str = "cpu",
-    lanes: int = 64,
+    batch_size: int = 64,
     workers: int = 0,
     progress: Callable[[float], None] | None = None,
 ) -> Densified:
@@ -82,7 +82,7 @@ def densify(
         options: how detections become labels.
         shard: (i, n): only every n-th recording, from the i-th on; shards may run at the same time.
         device: where the detector runs.
-        lanes: about how many windows run side by side.
+        batch_size: about how many windows run side by side.
         workers: processes that load events; up to four more then make labels.
         progress: called with the share that is done, 0 to 1.
     """
@@ -107,7 +107,7 @@ def densify(
     with _process_pool(workers) as pool:
         futures: deque[Future[dict[float, dict[str, int]]]] = deque()
         for work in plan:
-            for recording, predictions in _predictions(detector, work, device, lanes, workers, count):
+            for recording, predictions in _predictions(detector, work, device, batch_size, workers, count):
                 if pool is None:
                     done.count(make(recording, work.missing.step_us, work.rates, predictions))
                     continue
@@ -151,14 +151,20 @@ def _plan(folder: DenseLabels, recordings: Sequence[LabelledRecording], rates: S
 
 
 def _predictions(
-    detector: Detector, work: _Work, device: str, lanes: int, workers: int, progress: Callable[[int], None]
+    detector: Detector, work: _Work, device: str, batch_size: int, workers: int, progress: Callable[[int], None]
 ) -> Iterator[tuple[LabelledRecording, Labels | None]]:
     """Each recording with its new predictions; None if all predictions are stored already."""
     if not work.missing.phases_us:
         yield from ((recording, None) for recording in work.recordings)
         return
     found = sweep(
-        detector, work.recordings, work.missing, device=device, lanes=lanes, workers=workers, progress=progress
+        detector,
+        work.recordings,
+        work.missing,
+        device=device,
+        batch_size=batch_size,
+        workers=workers,
+        progress=progress,
     )
     yield from ((work.recordings[index], predictions) for index, predictions in found)
 

@@ -117,8 +117,8 @@ class Quality:
         """Precision of the labels with the highest scores that together reach a recall; None if all do not reach it."""
         number = self.classes.index(name)
         class_id, score, _, matched = self._rows()
-        mine = np.flatnonzero(class_id == number)
-        order = mine[np.argsort(-score[mine], kind="stable")]
+        rows = np.flatnonzero(class_id == number)
+        order = rows[np.argsort(-score[rows], kind="stable")]
         right = np.cumsum(matched[order])
         wanted = recall * int(self._truth[number])
         count = int(np.searchsorted(right, wanted - 1e-9, "left")) + 1

@@ -74,7 +74,7 @@ def sweep(
     streams: Streams,
     *,
     device: str | torch.device = "cpu",
-    lanes: int = 64,
+    batch_size: int = 64,
     workers: int = 0,
     floor: float = FLOOR,
     progress: Callable[[int], None] | None = None,
@@ -89,7 +89,7 @@ def sweep(
         recordings: of a dataset, with the detector's sensor.
         streams: to run.
         device: where the detector runs.
-        lanes: about how many windows run side by side.
+        batch_size: about how many windows run side by side.
         workers: processes that load events.
         floor: lowest score.
         progress: called with the number of windows of each batch.
@@ -103,7 +103,7 @@ def sweep(
         return
     # both probabilities are at least the floor, so their product is at least its square
     runner = Runner(detector, device, streams.step_us, confidence=floor**2, most=MOST)
-    side_by_side = max(1, min(lanes // len(streams.phases_us), len(recordings)))
+    side_by_side = max(1, min(batch_size // len(streams.phases_us), len(recordings)))
     reader = cast(Any, _Reader(recordings, detector.sensor, streams))  # it has the methods that `load` calls
     plans = partial(evaluation_batches, recordings, rate, side_by_side, 1)
     for batch in load(reader, plans, workers, pin_memory=runner.device.type == "cuda"):

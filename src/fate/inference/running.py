@@ -169,7 +169,7 @@ def predict(
     hz: float,
     *,
     device: str | torch.device = "cpu",
-    lanes: int = 8,
+    streams: int = 8,
     steps: int = 1,
     window_us: int | None = None,
     confidence: float = 0.001,
@@ -187,7 +187,7 @@ def predict(
         recordings: of a dataset (``name``, ``start_us``, ``end_us``, ``open()``).
         hz: rate; window and hop are 1 / hz.
         device: where the detector runs.
-        lanes: recordings that run side by side.
+        streams: recordings that run side by side.
         steps: windows of a recording in one call.
         window_us: length of the windows if it is not 1 / hz; they may overlap.
         confidence: lowest confidence of a detection.
@@ -208,7 +208,7 @@ def predict(
     reader = ClipReader(recordings, detector.sensor, window_us, with_labels=False)
     if reader.holds_images:
         check_histograms(detector, recordings[0])
-    plans = partial(evaluation_batches, recordings, hz, min(lanes, len(recordings)), steps, window_us)
+    plans = partial(evaluation_batches, recordings, hz, min(streams, len(recordings)), steps, window_us)
     run, hop_us = Run(hz), hop_of(hz)
     runner = Runner(detector, device, hop_us, run, confidence=confidence, most=most, score=score, **options)
     collector = DetectionCollector(detector.classes, most)
@@ -243,5 +243,5 @@ def at_once(dataset: Dataset, windows: int) -> tuple[int, int]:
         dataset: its labelled recordings are counted.
         windows: all windows of one call together; a training batch of this size fits into memory.
     """
-    lanes = max(1, min(64, len(dataset.labelled)))
-    return lanes, max(1, windows // lanes)
+    streams = max(1, min(64, len(dataset.labelled)))
+    return streams, max(1, windows // streams)

@@ -16,7 +16,7 @@ from fate.events.window import Window
 from fate.inference.adapting import Adaptation
 from fate.inference.stream_frames import StreamCounts, StreamFrame
 from fate.inference.stream_options import StreamOptions
-from fate.inference.streaming_step import LEAST_ROOM, GraphStep, StreamingStep
+from fate.inference.streaming_step import MIN_CAPACITY, GraphStep, StreamingStep
 from fate.inference.windowing import ClosedWindow, LookBack
 
 #: How long an object may be unseen and keep its track, µs. Longer than for dense labels, where a wrong connection
@@ -120,7 +120,7 @@ class WindowDetector:
         """Compile and record everything, so that the first windows need not wait for it."""
         duration_us = self.options.length_us
         if isinstance(self.step, GraphStep):
-            self.step.prepare(LEAST_ROOM, duration_us)
+            self.step.prepare(MIN_CAPACITY, duration_us)
         batch = EventBatch.from_windows([(Window(0, duration_us), _some_events(self.step.detector.sensor))])
         for _ in range(WARM_UP):
             self.step(batch)

@@ -72,7 +72,7 @@ def open_source(name: str, sensor: Sequence[int] | None = None, format: str | No
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def low_latency() -> Iterator[None]:
     """Let threads switch after 0.5 ms instead of 5, and exclude the objects that exist from garbage collection: with
     torch loaded, one collection takes 0.1 s on a slow core.
     """
@@ -131,7 +131,7 @@ def detect_live(
         stopping_gracefully() as stop,
         ResultRecorder(name, source.sensor, detector, chosen, files, live=True) as recorder,
         stream as live,
-        _undisturbed(),
+        low_latency(),
     ):
         stop.call(live.stop)
         began, ended, failure = time.perf_counter(), "", None
