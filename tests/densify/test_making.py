@@ -22,7 +22,7 @@ from fate.densify.making import densify, truth_of, weights_hash
 from fate.densify.tracklets import TrackletOptions
 from fate.errors import FateError
 from fate.models.detector import Detector
-from fate.workflows.check_labels import BESIDE, METHODS, SPANS, _moved, check_labels
+from fate.workflows.check_labels import BESIDE, METHODS, SPANS, annotated_boxes_near, check_labels
 from tests.densify.squares import CLASSES, LENGTHS_US, SENSOR, seeing_detector, squares
 
 #: An untrained detector is sure of little.
@@ -85,7 +85,7 @@ def test_a_recording_that_is_done_is_not_done_again_and_a_lost_one_is(
 
 def test_shards_give_what_one_run_gives(dataset: Dataset, detector: Detector, whole: Path, tmp_path: Path) -> None:
     for shard in ((1, 2), (2, 2)):
-        densify(detector, dataset, tmp_path / "parts", (40, 80), options=LENIENT, shard=shard, lanes=4)
+        densify(detector, dataset, tmp_path / "parts", (40, 80), options=LENIENT, shard=shard, batch_size=4)
     assert same(whole, tmp_path / "parts", dataset)
 
 
@@ -225,7 +225,7 @@ def test_a_window_beside_annotated_times_is_held_against_the_nearest(times: list
     ones, none = np.ones_like(place), np.zeros(len(times), int)
     sparse = fate.Labels(annotated, place, ones, place + 5, 9 * ones, none, none, classes=CLASSES, sensor=SENSOR)
     recording = SimpleNamespace(start_us=0, end_us=400_000)
-    moved, ends = _moved(sparse, recording, hz, (-1, 1))  # type: ignore[arg-type]
+    moved, ends = annotated_boxes_near(sparse, recording, hz, (-1, 1))  # type: ignore[arg-type]
     grid = Grid.of(recording, hz)
     stands = grid.labelled(annotated)
     beside = {number + way for number in stands for way in (-1, 1)} - stands.keys()

@@ -52,12 +52,12 @@ def plain_loop(
     return found
 
 
-@pytest.mark.parametrize(("hz", "lanes"), [(80, 64), (40, 2), (30, 4)])
+@pytest.mark.parametrize(("hz", "batch_size"), [(80, 64), (40, 2), (30, 4)])
 def test_streams_side_by_side_see_what_each_sees_alone(
-    dataset: Dataset, detector: Detector, hz: float, lanes: int
+    dataset: Dataset, detector: Detector, hz: float, batch_size: int
 ) -> None:
     streams = streams_of(hz)
-    together = swept(detector, dataset.recordings, streams, lanes=lanes)
+    together = swept(detector, dataset.recordings, streams, batch_size=batch_size)
     assert sorted(together) == [0, 1, 2]
     boxes = 0
     for number, recording in enumerate(dataset.recordings):

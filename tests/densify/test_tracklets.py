@@ -9,23 +9,23 @@ import pytest
 from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels, LabelSource
-from fate.data.clips import Grid
 from fate.densify.interpolation import interpolate
 from fate.densify.quality import Quality
 from fate.densify.tracklets import TrackletOptions, dense_labels
 from fate.errors import FateError
+from fate.events.window import WindowGrid
 from tests.densify.standin import CLASSES, SENSOR, seen, sparse, straight_truth
 
 HZ = 40
-GRID = Grid(0, 25_000, 25_000)
+GRID = WindowGrid(0, 25_000, 25_000)
 NOTHING = Labels.empty(classes=CLASSES, sensor=SENSOR)
 
 
-def times(count: int, grid: Grid = GRID) -> NDArray[np.int64]:
+def times(count: int, grid: WindowGrid = GRID) -> NDArray[np.int64]:
     return np.array([grid.end_us(number) for number in range(count)], np.int64)
 
 
-def one_object(scores: list[float | None], class_id: int = 0, speed: float = 100, grid: Grid = GRID) -> Labels:
+def one_object(scores: list[float | None], class_id: int = 0, speed: float = 100, grid: WindowGrid = GRID) -> Labels:
     """Detections of one object that moves to the right; None where it was missed."""
     here = [number for number, score in enumerate(scores) if score is not None]
     t = times(len(scores), grid)
@@ -44,7 +44,9 @@ def truth_at(*rows: tuple[int, float | None]) -> Labels:
                   labelled_us=[t for t, _ in rows], classes=CLASSES, sensor=SENSOR)  # fmt: skip
 
 
-def made(predictions: Labels, truth: Labels = NOTHING, hz: float = HZ, grid: Grid = GRID, **options: object) -> Labels:
+def made(
+    predictions: Labels, truth: Labels = NOTHING, hz: float = HZ, grid: WindowGrid = GRID, **options: object
+) -> Labels:
     count = len(predictions.labelled_us)
     return dense_labels(predictions, truth, grid, count, hz, TrackletOptions(**options))  # type: ignore[arg-type]
 
@@ -124,7 +126,7 @@ def test_a_track_counts_only_next_to_an_annotated_time_that_confirms_it() -> Non
 
 @pytest.mark.parametrize("hz", [20, 40, 80, 100, 200])
 def test_dense_labels_are_right_and_find_more_than_interpolation_of_the_sparse_truth(hz: float) -> None:
-    grid = Grid(0, round(1e6 / hz), round(1e6 / hz))
+    grid = WindowGrid(0, round(1e6 / hz), round(1e6 / hz))
     dense, naive = Quality(CLASSES), Quality(CLASSES)
     for seed in range(5):
         truth = straight_truth(seed=seed)
@@ -140,7 +142,7 @@ def test_dense_labels_are_right_and_find_more_than_interpolation_of_the_sparse_t
 
 
 def test_truth_in_the_tracker_helps() -> None:
-    grid = Grid(0, 10_000, 10_000)
+    grid = WindowGrid(0, 10_000, 10_000)
     figures = {}
     for with_truth in (True, False):
         quality = Quality(CLASSES)
@@ -182,4 +184,4 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, object], word
 
 def test_times_that_were_not_predicted_are_refused() -> None:
     with pytest.raises(FateError, match="lack 20 of 40 times, such as 12500"):
-        dense_labels(one_object([0.9] * 20), NOTHING, Grid(0, 12_500, 12_500), 40, 80)
+        dense_labels(one_object([0.9] * 20), NOTHING, WindowGrid(0, 12_500, 12_500), 40, 80)

@@ -278,20 +278,12 @@ def test_a_detector_of_single_windows_has_no_state(recording: Path) -> None:
     assert step.state_pairs == {}
 
 
-def test_the_simulated_clip_fits_any_sensor_and_streams_begin_one_after_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    random = np.random.default_rng(0)
-    t = np.sort(random.integers(0, 300_000, 5000))
-    drive = Events(
-        t, random.integers(0, 304, 5000), random.integers(0, 240, 5000), random.integers(0, 2, 5000), (240, 304)
-    )
-    monkeypatch.setattr("fate.bench.simulate.drive_events", lambda *_, **__: drive)
+def test_the_synthetic_clip_fits_any_sensor_and_streams_begin_one_after_another() -> None:
     batches = export_check.clip(None, fate.Sensor(720, 1280), hz=100, steps=20, streams=2)
     assert [batch.start_us.tolist() for batch in batches[:2]] == [[0, 10_000], [10_000, 20_000]]
     assert len(batches) == 20
     assert max(int(batch.x.max()) for batch in batches) > 1200
-    assert sum(batch.counts[0] for batch in batches) == len(drive.between(0, 200_000))
+    assert min(int(batch.counts.min()) for batch in batches) > 1000
 
 
 @pytest.mark.parametrize(

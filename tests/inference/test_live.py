@@ -322,11 +322,11 @@ def test_frames_say_how_old_they_are_where_the_source_knows() -> None:
 
 def test_what_live_changes_in_python_is_as_before_when_the_last_has_ended() -> None:
     before = sys.getswitchinterval()
-    first, second = detecting_live._undisturbed(), detecting_live._undisturbed()
+    first, second = detecting_live.low_latency(), detecting_live.low_latency()
     with first:
         assert gc.get_freeze_count() > 0
         second.__enter__()
-    assert sys.getswitchinterval() == pytest.approx(detecting_live.TURN_S)
+    assert sys.getswitchinterval() == pytest.approx(detecting_live.SWITCH_S)
     assert gc.get_freeze_count() > 0
     second.__exit__(None, None, None)
     assert sys.getswitchinterval() == pytest.approx(before)

@@ -15,7 +15,7 @@ from fate.encoding.sampling import M32, MUL_1, mixed
 from fate.errors import FateError
 from fate.events.events import Events
 from fate.events.window import Window
-from fate.inference.pillar_graph import INPUTS, PillarGraph, _mixed, _product, _shifted
+from fate.inference.pillar_graph import INPUTS, PillarGraph, hash32, multiply32, shift_right
 
 SENSOR = (20, 31)
 
@@ -78,10 +78,10 @@ def test_what_stands_behind_the_last_offset_is_ignored() -> None:
 
 def test_the_generator_is_that_of_the_caps() -> None:
     values = torch.tensor([0, 1, 0xFFFF, 0x10000, 0x7FFFFFFF, M32, 123_456_789])
-    assert _mixed(values).tolist() == [mixed(value) for value in values.tolist()]
-    assert _product(values, MUL_1).tolist() == [value * MUL_1 & M32 for value in values.tolist()]
+    assert hash32(values).tolist() == [mixed(value) for value in values.tolist()]
+    assert multiply32(values, MUL_1).tolist() == [value * MUL_1 & M32 for value in values.tolist()]
     negative = torch.tensor([-1 << 32, -3 << 32, 5 << 32])
-    assert _shifted(negative, 32).tolist() == [-1, -3, 5]
+    assert shift_right(negative, 32).tolist() == [-1, -3, 5]
 
 
 def test_max_pooling_cannot_be_part_of_a_graph() -> None:

@@ -64,7 +64,7 @@ def close(first: Labels, second: Labels) -> bool:
 
 
 def test_every_window_of_every_recording_is_predicted_at_its_end(dataset: Dataset, detector: Detector) -> None:
-    run = predict(detector, dataset.recordings, 40, lanes=2)
+    run = predict(detector, dataset.recordings, 40, streams=2)
     for recording, length in zip(dataset.recordings, LENGTHS_US, strict=True):
         times = run.predictions[recording.name].labelled_us
         assert len(times) == -(-(recording.end_us - recording.start_us) // 25_000)
@@ -73,12 +73,12 @@ def test_every_window_of_every_recording_is_predicted_at_its_end(dataset: Datase
     assert run.windows == sum(len(part.labelled_us) for part in run.predictions.values())
 
 
-@pytest.mark.parametrize(("lanes", "steps"), [(3, 1), (2, 4), (8, 3)])
+@pytest.mark.parametrize(("streams", "steps"), [(3, 1), (2, 4), (8, 3)])
 def test_streams_side_by_side_see_what_each_sees_alone(
-    dataset: Dataset, detector: Detector, lanes: int, steps: int
+    dataset: Dataset, detector: Detector, streams: int, steps: int
 ) -> None:
-    alone = predict(detector, dataset.recordings, 20, lanes=1).predictions
-    together = predict(detector, dataset.recordings, 20, lanes=lanes, steps=steps).predictions
+    alone = predict(detector, dataset.recordings, 20, streams=1).predictions
+    together = predict(detector, dataset.recordings, 20, streams=streams, steps=steps).predictions
     assert all(close(alone[name], together[name]) for name in alone)
 
 
@@ -138,7 +138,6 @@ def test_truth_as_predictions_is_perfect_at_its_own_times(dataset: Dataset, tmp_
     assert result.rates[0].scores["AP50:95"] == pytest.approx(1.0)
     result.save(tmp_path / "figures.json")
     assert json.loads((tmp_path / "figures.json").read_text())["rates"][0]["hz"] == 20
-    assert (tmp_path / "figures.png").stat().st_size > 10_000
 
 
 @pytest.fixture(scope="module")
@@ -167,8 +166,8 @@ def test_histograms_are_seen_as_the_events_they_were_made_of(dataset: Dataset, h
     with torch.no_grad():
         for layer in [*model.head.class_predictions, *model.head.object_predictions]:  # type: ignore[union-attr]
             layer.bias.fill_(-1.0)
-    of_events = predict(model, dataset.recordings, 20, lanes=2)
-    of_images = predict(model, histograms.recordings, 20, lanes=2, steps=3)
+    of_events = predict(model, dataset.recordings, 20, streams=2)
+    of_images = predict(model, histograms.recordings, 20, streams=2, steps=3)
     assert of_images.windows == of_events.windows
     for recording in dataset.recordings:
         first, second = (each.predictions[name] for each, name in

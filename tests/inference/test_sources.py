@@ -173,7 +173,7 @@ def test_no_bytes_whatever_stop_the_decoding(pieces: list[bytes]) -> None:
     decoding = BytesToEvents("evt3", SENSOR)
     for piece in pieces:
         decoding.feed(piece)
-    decoding.begin_anew()
+    decoding.reset()
     assert all(number > 0 for number in decoding.counts.values())
 
 

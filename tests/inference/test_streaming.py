@@ -19,12 +19,12 @@ from fate.events.events import Events, Sensor
 from fate.events.window import Window
 from fate.inference import streaming_step as streaming
 from fate.inference.streaming_step import (
-    LEAST_ROOM,
-    ROOM_GROWTH,
+    CAPACITY_GROWTH,
+    MIN_CAPACITY,
     GraphStep,
+    capacity_for,
     compile_for_streaming,
-    likely_rooms,
-    room_for,
+    likely_capacities,
 )
 from fate.models.detector import Detector
 from fate.models.nms import Detections
@@ -168,7 +168,7 @@ def test_options_are_those_of_detections(detectors: dict[str, Detector], family:
 def test_windows_that_all_differ_in_length_do_not_fill_the_memory(
     detectors: dict[str, Detector], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "RATES", 3)
+    monkeypatch.setattr(streaming, "MAX_SCALES", 3)
     batches = [
         batch_of([window_of(200, duration_us=duration)]) for duration in (5000, 50_000, 7000, 8000, 9000, 50_000)
     ]
@@ -253,34 +253,34 @@ class Recorder(GraphStep):
         """The rooms that are recorded because of a window with so many events."""
         before = len(self.noted)
         self._record_ahead(scale)
-        self._for(events, scale)
+        self._graph_for(events, scale)
         return [room for room, _ in self.noted[before:]]
 
 
-@pytest.mark.parametrize("events", [0, 1, LEAST_ROOM, LEAST_ROOM + 1, 100_000, 5_000_000])
+@pytest.mark.parametrize("events", [0, 1, MIN_CAPACITY, MIN_CAPACITY + 1, 100_000, 5_000_000])
 def test_a_room_holds_its_events_and_is_not_far_too_large(events: int) -> None:
-    room = room_for(events)
+    room = capacity_for(events)
     assert room >= events
-    assert room == LEAST_ROOM or room < ROOM_GROWTH * events
-    assert room_for(room) == room
+    assert room == MIN_CAPACITY or room < CAPACITY_GROWTH * events
+    assert capacity_for(room) == room
 
 
 @pytest.mark.parametrize("streams", [1, 7])
-def test_likely_rooms_hold_four_events_a_pixel_of_every_stream(streams: int) -> None:
-    rooms = likely_rooms(Sensor(240, 304), streams)
-    assert rooms[0] == LEAST_ROOM
-    assert rooms == [room_for(room) for room in rooms]
-    assert rooms[-1] == room_for(4 * 240 * 304 * streams)
+def test_likely_capacities_hold_four_events_a_pixel_of_every_stream(streams: int) -> None:
+    rooms = likely_capacities(Sensor(240, 304), streams)
+    assert rooms[0] == MIN_CAPACITY
+    assert rooms == [capacity_for(room) for room in rooms]
+    assert rooms[-1] == capacity_for(4 * 240 * 304 * streams)
 
 
 def test_from_the_third_window_on_nothing_likely_is_recorded(detectors: dict[str, Detector]) -> None:
     step = Recorder(detectors["s5"], streams=8)
-    rooms = likely_rooms(step.detector.sensor, 8)
+    rooms = likely_capacities(step.detector.sensor, 8)
     assert len(rooms) > 2
     assert step.window(rooms[1], 1.0) == [rooms[1]]
     assert step.window(10, 1.0) == [room for room in rooms if room != rooms[1]]
     assert [step.window(events, 1.0) for events in (0, 10, *rooms)] == [[]] * (2 + len(rooms))
-    assert step.window(rooms[-1] + 1, 1.0) == [ROOM_GROWTH * rooms[-1]]
+    assert step.window(rooms[-1] + 1, 1.0) == [CAPACITY_GROWTH * rooms[-1]]
     assert step.window(rooms[-1] + 2, 1.0) == []
 
 

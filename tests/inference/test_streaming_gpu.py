@@ -11,7 +11,7 @@ from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.events.events import Events
 from fate.events.window import Window
-from fate.inference.streaming_step import LEAST_ROOM, GraphStep, Precision, compile_for_streaming
+from fate.inference.streaming_step import MIN_CAPACITY, GraphStep, Precision, compile_for_streaming
 from fate.models.boxes import iou
 from fate.models.detector import Detector
 from tests.inference.test_streaming import ALL, plain, stream, window_of, worst
@@ -84,7 +84,7 @@ def test_a_graph_on_a_gpu_finds_what_the_cpu_finds(exact_products: None, family:
 def test_windows_of_many_sizes_follow_each_other(
     on_gpu: dict[str, Detector], exact_products: None, family: str, where: str
 ) -> None:
-    sizes = [0, 1, 300, LEAST_ROOM, LEAST_ROOM + 1, 0, 5 * LEAST_ROOM, 17, 2 * LEAST_ROOM, 0, 0, 300]
+    sizes = [0, 1, 300, MIN_CAPACITY, MIN_CAPACITY + 1, 0, 5 * MIN_CAPACITY, 17, 2 * MIN_CAPACITY, 0, 0, 300]
     durations = [50_000, 50_000, 5000, 20_000, 50_000, 5000, 50_000, 10_000, 50_000, 1, 50_000, 5000]
     pairs = [window_of(*both, seed=number) for number, both in enumerate(zip(sizes, durations, strict=True))]
     batches = [batch_of([pair]).to(where) for pair in pairs]
@@ -118,9 +118,9 @@ def test_graphs_recorded_beforehand_do_not_disturb_the_memory(on_gpu: dict[str, 
     expected = [step(batch) for batch in batches]
     prepared = compile_for_streaming(on_gpu["s5"], "cuda", precision="float32", **ALL)
     assert isinstance(prepared, GraphStep)
-    prepared.prepare(LEAST_ROOM, 50_000)
+    prepared.prepare(MIN_CAPACITY, 50_000)
     found = [prepared(batch) for batch in batches[:2]]
-    prepared.prepare(4 * LEAST_ROOM, 50_000)  # in the middle of a stream
+    prepared.prepare(4 * MIN_CAPACITY, 50_000)  # in the middle of a stream
     prepared.stages(batches[:2])
     found += [prepared(batch) for batch in batches[2:]]
     assert worst(found, expected, pixels=1e-3, score=1e-5) == 0

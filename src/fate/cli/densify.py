@@ -162,7 +162,7 @@ def _make(
         print(f"note: {note}", flush=True)
     with args.progress_bar("densifying") as update:
         done = run(
-            detector, opened, out, rates, options=options, shard=part, device=chosen, lanes=lanes, workers=workers,
+            detector, opened, out, rates, options=options, shard=part, device=chosen, batch_size=lanes, workers=workers,
             progress=None if update is None else lambda share: update(share, 1.0),
         )  # fmt: skip
     print(_summary(out, done))

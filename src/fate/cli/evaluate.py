@@ -155,7 +155,7 @@ def evaluate(
         done = run(
             model, opened, rates or None, protocol=rules, window_us=span, images=images, shard=part,
             predictions_to=predictions, progress=None if update is None else lambda share: update(share, 1.0),
-            device=chosen, lanes=streams, workers=workers, score=score, max_overlap=max_overlap,
+            device=chosen, streams=streams, workers=workers, score=score, max_overlap=max_overlap,
         )  # fmt: skip
     done = replace(done, notes=(note, *done.notes)) if note else done
     args.write_and_print(done.table(), json_file, lambda path: save_with_picture(done, path))

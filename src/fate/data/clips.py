@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.errors import FateError
-from fate.events.window import Window, window_us
+from fate.events.window import WindowGrid, window_us
 
 
 class Span(Protocol):
@@ -76,12 +76,8 @@ DrawTiming = Callable[[int, float, float], Timing]
 
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(WindowGrid):
     """The windows of a recording at one rate. Window k ends at ``start_us + (k + 1) · hop_us``."""
-
-    start_us: int
-    hop_us: int
-    window_us: int
 
     @staticmethod
     def of(recording: Span, hz: float, length_us: int | None = None) -> Grid:
@@ -92,36 +88,6 @@ class Grid:
             return ImageGrid.of_images(recording, ends, hop if length_us is None else length_us)
         return Grid(recording.start_us, hop, hop if length_us is None else length_us)
 
-    def window(self, number: int) -> Window:
-        """The window of that number; it may begin before the recording does."""
-        end = self.end_us(number)
-        return Window(end - self.window_us, end)
-
-    def end_us(self, number: int) -> int:
-        """When that window ends."""
-        return self.start_us + (number + 1) * self.hop_us
-
-    def count(self, end_us: int) -> int:
-        """Windows up to the end of a recording; the last may reach past it by less than a hop."""
-        return max(-(-(end_us - self.start_us) // self.hop_us), 0)
-
-    def nearest(self, times_us: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number of the window whose end is nearest to each time: never further than half a hop, but for the first.
-
-        Where two ends are equally near, the earlier, as in evaluation: it has seen less of what comes after the time.
-        """
-        numbers = (2 * (times_us - self.start_us) + self.hop_us - 1) // (2 * self.hop_us) - 1
-        return np.maximum(numbers, 0)
-
-    def labelled(self, times_us: NDArray[np.int64]) -> dict[int, int]:
-        """Windows that stand for a labelled time: number → that time; of several times the one nearest to the end."""
-        chosen: dict[int, int] = {}
-        for time, number in zip(times_us.tolist(), self.nearest(times_us).tolist(), strict=True):
-            away = abs(time - self.end_us(number))
-            if 2 * away <= self.hop_us and (number not in chosen or away < abs(chosen[number] - self.end_us(number))):
-                chosen[number] = time
-        return chosen
-
 
 @dataclass(frozen=True)
 class ImageGrid(Grid):
@@ -130,7 +96,7 @@ class ImageGrid(Grid):
     Images need not be evenly spaced: published code that makes them leaves 125 ms between those of Gen1.
     """
 
-    ends_us: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)  #: of each image
+    images_us: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)  #: their ends
 
     @staticmethod
     def of_images(recording: Any, ends_us: NDArray[np.int64], length_us: int) -> ImageGrid:
@@ -143,18 +109,18 @@ class ImageGrid(Grid):
             )
         return ImageGrid(recording.start_us, length_us, length_us, ends_us)
 
-    def end_us(self, number: int) -> int:
+    def end_us(self, index: int) -> int:
         """When that image's window ends; behind the last image there are empty windows."""
-        behind = number + 1 - len(self.ends_us)
-        return int(self.ends_us[number]) if behind <= 0 else int(self.ends_us[-1]) + behind * self.hop_us
+        behind = index + 1 - len(self.images_us)
+        return int(self.images_us[index]) if behind <= 0 else int(self.images_us[-1]) + behind * self.hop_us
 
     def count(self, end_us: int) -> int:
         """Images."""
-        return len(self.ends_us)
+        return len(self.images_us)
 
     def nearest(self, times_us: NDArray[np.int64]) -> NDArray[np.int64]:
         """The number of the image whose window ends nearest to each time; the earlier of two that are equally near."""
-        middles = self.ends_us[:-1] + self.ends_us[1:]
+        middles = self.images_us[:-1] + self.images_us[1:]
         return np.searchsorted(middles, 2 * times_us, side="left").astype(np.int64)
 
 

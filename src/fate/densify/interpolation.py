@@ -1,8 +1,8 @@
-"""Boxes at times between labelled ones: straight lines from where an object was to where it is next.
+"""Interpolates boxes between labelled times, on a straight line from one box of an object to the next.
 
-``interpolate`` is the naive way to dense labels, without looking at any event, and what tracked labels must beat. It
-knows nothing of objects that come and go between two labelled times, nor of what happens before the first and after the
-last. The simulator's exact boxes, 5 ms apart, are brought to any time by the same function.
+``interpolate`` is the baseline for dense labels, made without any event; tracked labels must be better. It knows
+nothing about objects that appear and disappear between two labelled times, nor about the time before the first and
+after the last one. The exact boxes of the simulator, 5 ms apart, are brought to any time by the same function.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ from fate.errors import FateError
 
 Ints = NDArray[np.int64]
 
-#: IoU from which boxes of neighbouring labelled times may be one object, where no tracks are known.
+#: Lowest IoU of the boxes of one object at neighbouring labelled times, if it has no track.
 MIN_OVERLAP = 0.1
 
 
 def interpolate(labels: Labels, times_us: ArrayLike, min_overlap: float = MIN_OVERLAP) -> Labels:
     """Labels at other times.
 
-    Objects of two neighbouring labelled times are the same where track and class agree; boxes without a track are
-    paired, class by class, so that the sum of their overlaps is largest. At a labelled time its rows stay as they are;
-    between two, each pair gives a row of the lower of its scores. Times before the first label and after the last are
-    not labelled: nothing is known there.
+    Boxes of two neighbouring labelled times belong to one object if track and class agree. Boxes without a track are
+    paired by class so that the sum of their IoU is largest. Rows at labelled times are kept as they are; between two
+    times, each pair gives a row with the lower one of its scores. Times outside the labelled span are not labelled.
 
     Args:
         labels: of one recording.
-        times_us: [T] wanted times, in any order.
-        min_overlap: IoU that boxes without a track need.
+        times_us: [T] times of the result, in any order.
+        min_overlap: lowest IoU of boxes without a track.
     """
     wanted = np.unique(np.asarray(times_us, np.int64))
     if not 0 < min_overlap <= 1:
@@ -61,7 +60,7 @@ def interpolate(labels: Labels, times_us: ArrayLike, min_overlap: float = MIN_OV
 
 
 def pairs(labels: Labels, min_overlap: float = MIN_OVERLAP) -> tuple[Ints, Ints]:
-    """Rows that are one object at neighbouring labelled times: the earlier [P] and the later [P]."""
+    """Rows of one object at neighbouring labelled times: the earlier ones [P] and the later ones [P]."""
     frame = np.searchsorted(labels.labelled_us, labels.t_us)
     order = np.lexsort((frame, labels.class_id, labels.track_id))
     order = order[labels.track_id[order] >= 0]
@@ -89,16 +88,16 @@ def _by_overlap(labels: Labels, earlier: Ints, later: Ints, min_overlap: float) 
 
 
 def times_between(first_us: Ints, second_us: Ints, times_us: Ints) -> tuple[Ints, Ints]:
-    """Sorted times that lie strictly inside each of P spans, one behind the other: which span [Q], which time [Q]."""
+    """The sorted times strictly inside each of P spans, concatenated: index of the span [Q] and time [Q]."""
     start, end = np.searchsorted(times_us, first_us, "right"), np.searchsorted(times_us, second_us, "left")
-    which, place = expand_ranges(start.astype(np.int64), end.astype(np.int64))
-    return which, times_us[place]
+    which, index = expand_ranges(start.astype(np.int64), end.astype(np.int64))
+    return which, times_us[index]
 
 
 def boxes_between(
     t_us: Ints, boxes: NDArray[np.float32], first: Ints, second: Ints, times_us: Ints
 ) -> NDArray[np.float32]:
-    """Boxes [Q, 4] on the way from rows ``first`` to rows ``second`` [Q] of a table, at these times [Q]."""
+    """Boxes [Q, 4] interpolated between rows ``first`` and ``second`` [Q] of a table, at these times [Q]."""
     before, after = t_us[first], t_us[second]
     share = ((times_us - before) / np.maximum(after - before, 1))[:, None]
     return np.asarray((1 - share) * boxes[first].astype(np.float64) + share * boxes[second], np.float32)

@@ -1,13 +1,15 @@
-"""``fate.densify``: a detector and sparse labels in, a folder of labels at every rate out."""
+"""``fate.densify``: makes a folder of labels at every rate from a detector and sparse labels."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,28 +30,29 @@ from fate.data.labelled_recording import LabelledRecording
 from fate.densify.sweep import FLOOR, Streams, phases_in, streams_of, sweep
 from fate.densify.tracklets import TrackletOptions, dense_labels
 from fate.errors import FateError
+from fate.events.window import WindowGrid
 from fate.models.detector import CANONICAL_US, Detector
 from fate.processes import worker_context
 from fate.version import __version__
 
 #: The rates of the paper beside the canonical one.
 RATES = (40.0, 80.0, 100.0, 200.0)
-#: Processes that track and smooth at most; one keeps up with a GPU that shows it some thousand windows a second.
-MOST_FINISHERS = 4
+#: Most processes that make labels; one keeps up with a GPU that processes some thousand windows per second.
+MAX_LABEL_MAKERS = 4
 
 
 @dataclass
 class Densified:
-    """What was done."""
+    """What a run of ``densify`` has done."""
 
     labels: DenseLabels
     recordings: int  #: of this shard
-    skipped: int = 0  #: that had all rates already
-    windows: int = 0  #: that the detector has seen
-    boxes: dict[float, dict[str, int]] = field(default_factory=dict)  #: rate → source → boxes, of what was written now
+    skipped: int = 0  #: that had labels at all rates already
+    windows: int = 0  #: that the detector has processed
+    boxes: dict[float, dict[str, int]] = field(default_factory=dict)  #: rate → source → number of new boxes
 
     def count(self, written: Mapping[float, Mapping[str, int]]) -> None:
-        """Add what was written."""
+        """Add the boxes of a recording."""
         for hz, more in written.items():
             counts = self.boxes.setdefault(hz, dict.fromkeys(more, 0))
             for name, number in more.items():
@@ -65,11 +68,11 @@ def densify(
     options: TrackletOptions | None = None,
     shard: tuple[int, int] = (1, 1),
     device: str = "cpu",
-    lanes: int = 64,
+    batch_size: int = 64,
     workers: int = 0,
     progress: Callable[[float], None] | None = None,
 ) -> Densified:
-    """Make labels at every time of some rates; what is there already is not made again.
+    """Make labels at every time of several rates; labels that exist already are not made again.
 
     Args:
         detector: trained on the classes and the sensor of the dataset.
@@ -77,11 +80,11 @@ def densify(
         out: a folder, new or begun with the same detector, dataset and options.
         hz: rates.
         options: how detections become labels.
-        shard: (i, n): only every n-th recording, from the i-th on; shards may run at once.
+        shard: (i, n): only every n-th recording, from the i-th on; shards may run at the same time.
         device: where the detector runs.
-        lanes: windows side by side, about.
-        workers: processes that load; some more then track and smooth what was seen.
-        progress: is told the share that is done.
+        batch_size: about how many windows run side by side.
+        workers: processes that load events; up to four more then make labels.
+        progress: called with the share that is done, 0 to 1.
     """
     chosen = options or TrackletOptions()
     dataset = with_classes(dataset, detector.classes)
@@ -89,29 +92,30 @@ def densify(
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise FateError(f"device {device} was given; torch finds no GPU here; give cpu")
     recordings = sharded(dataset.recordings, shard)
-    store = begin_dense_labels(out, _facts(detector, dataset, chosen), rates)
-    done = Densified(store, len(recordings))
-    plan = list(_plan(store, recordings, rates))
+    folder = begin_dense_labels(out, _facts(detector, dataset, chosen), rates)
+    plan = list(_plan(folder, recordings, rates))
     busy = {recording.name for work in plan for recording in work.recordings}
-    done.skipped = len(recordings) - len(busy)
+    done = Densified(folder, len(recordings), skipped=len(recordings) - len(busy))
     total = max(sum(work.windows() for work in plan), 1)
+    make = _LabelMaker(folder, chosen, label_rules(dataset.protocol), replace(dataset, recordings=()))
 
     def count(windows: int) -> None:
         done.windows += windows
         if progress is not None:
             progress(min(done.windows / total, 1.0))
 
-    with _Finishing(_Finisher.of(store, dataset, chosen), done, workers) as finishing:
+    with _process_pool(workers) as pool:
+        futures: deque[Future[dict[float, dict[str, int]]]] = deque()
         for work in plan:
-            if not work.missing.phases_us:
-                for recording in work.recordings:
-                    finishing.add(recording, work, None)
-                continue
-            found = sweep(
-                detector, work.recordings, work.missing, device=device, lanes=lanes, workers=workers, progress=count
-            )
-            for number, predictions in found:
-                finishing.add(work.recordings[number], work, predictions)
+            for recording, predictions in _predictions(detector, work, device, batch_size, workers, count):
+                if pool is None:
+                    done.count(make(recording, work.missing.step_us, work.rates, predictions))
+                    continue
+                futures.append(pool.submit(make, recording, work.missing.step_us, work.rates, predictions))
+                while futures and futures[0].done():  # an error ends the run soon
+                    done.count(futures.popleft().result())
+        for future in futures:
+            done.count(future.result())
     return done
 
 
@@ -124,108 +128,108 @@ class _Work:
     recordings: tuple[LabelledRecording, ...]
 
     def windows(self) -> int:
-        """That the detector will see."""
-        steps = [-(-(each.end_us - each.start_us) // self.missing.step_us) for each in self.recordings]
-        return sum(steps) * len(self.missing.phases_us)
+        """Number of windows that the detector has to process."""
+        step = self.missing.step_us
+        steps = sum(WindowGrid(each.start_us, step, step).count(each.end_us) for each in self.recordings)
+        return steps * len(self.missing.phases_us)
 
 
-def _plan(store: DenseLabels, recordings: Sequence[LabelledRecording], rates: Sequence[float]) -> Iterator[_Work]:
-    """What is left to do. Rates whose streams have one step share what they see; see ``sweep.py``."""
+def _plan(folder: DenseLabels, recordings: Sequence[LabelledRecording], rates: Sequence[float]) -> Iterator[_Work]:
+    """The work that is left. Rates whose streams have the same step share their predictions; see ``sweep.py``."""
     for step in sorted({streams_of(hz).step_us for hz in rates}):
-        alike: dict[tuple[tuple[float, ...], tuple[int, ...]], list[LabelledRecording]] = {}
+        groups: dict[tuple[tuple[float, ...], tuple[int, ...]], list[LabelledRecording]] = {}
         for recording in recordings:
-            lacking = [hz for hz in rates if streams_of(hz).step_us == step and not store.has(recording.name, hz)]
+            lacking = [hz for hz in rates if streams_of(hz).step_us == step and not folder.has(recording.name, hz)]
             if lacking:
                 phases = tuple(sorted({phase for hz in lacking for phase in streams_of(hz).phases_us}))
-                seen = store.predictions(recording.name, step)
-                known = () if seen is None else phases_in(seen, recording.start_us, Streams(step, phases))
+                stored = folder.predictions(recording.name, step)
+                known = () if stored is None else phases_in(stored, recording.start_us, Streams(step, phases))
                 missing = tuple(phase for phase in phases if phase not in known)
-                alike.setdefault((tuple(lacking), missing), []).append(recording)
-        for (lacking_rates, missing), group in alike.items():
+                groups.setdefault((tuple(lacking), missing), []).append(recording)
+        for (lacking_rates, missing), group in groups.items():
             yield _Work(lacking_rates, Streams(step, missing), tuple(group))
 
 
-class _Finishing:
-    """Recordings are finished while the detector looks at others: by other processes, where there are some."""
+def _predictions(
+    detector: Detector, work: _Work, device: str, batch_size: int, workers: int, progress: Callable[[int], None]
+) -> Iterator[tuple[LabelledRecording, Labels | None]]:
+    """Each recording with its new predictions; None if all predictions are stored already."""
+    if not work.missing.phases_us:
+        yield from ((recording, None) for recording in work.recordings)
+        return
+    found = sweep(
+        detector,
+        work.recordings,
+        work.missing,
+        device=device,
+        batch_size=batch_size,
+        workers=workers,
+        progress=progress,
+    )
+    yield from ((work.recordings[index], predictions) for index, predictions in found)
 
-    def __init__(self, finisher: _Finisher, done: Densified, workers: int) -> None:
-        self._finisher, self._done = finisher, done
-        context = worker_context()
-        self._pool = ProcessPoolExecutor(min(workers, MOST_FINISHERS), context) if workers else None
-        self._under_way: list[Future[dict[float, dict[str, int]]]] = []
 
-    def add(self, recording: LabelledRecording, work: _Work, new: Labels | None) -> None:
-        given = (recording, work.missing.step_us, work.rates, new)
-        if self._pool is None:
-            self._done.count(self._finisher.finish(*given))
-            return
-        self._under_way.append(self._pool.submit(self._finisher.finish, *given))
-        while self._under_way and self._under_way[0].done():  # a fault ends it all soon
-            self._done.count(self._under_way.pop(0).result())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None:
-                for future in self._under_way:
-                    self._done.count(future.result())
-        finally:
-            if self._pool is not None:
-                self._pool.shutdown(cancel_futures=True)
+@contextmanager
+def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
+    """Processes that make labels while the detector runs; None to make them in this process."""
+    if not workers:
+        yield None
+        return
+    pool = ProcessPoolExecutor(min(workers, MAX_LABEL_MAKERS), worker_context())
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)
-class _Finisher:
-    """From a recording's predictions to its files."""
+class _LabelMaker:
+    """Makes and writes the labels of a recording."""
 
-    store: DenseLabels
+    folder: DenseLabels
     options: TrackletOptions
     rules: LabelRules
     dataset: Dataset  #: without its recordings
 
-    @staticmethod
-    def of(store: DenseLabels, dataset: Dataset, options: TrackletOptions) -> _Finisher:
-        return _Finisher(store, options, label_rules(dataset.protocol), replace(dataset, recordings=()))
-
-    def finish(
+    def __call__(
         self, recording: LabelledRecording, step_us: int, rates: Sequence[float], new: Labels | None
     ) -> dict[float, dict[str, int]]:
-        """Keep the predictions, then make and keep the labels of every rate; what there is of them, by source.
+        """Store new predictions, then make and write the labels of every rate. Returns rate → source → boxes.
 
         Args:
             recording: of the dataset.
-            step_us: of the streams that were looked at.
-            rates: that labels are made for.
-            new: what was seen now, beside what was kept before.
+            step_us: step of the streams.
+            rates: of the labels.
+            new: predictions that are not stored yet.
         """
         predictions = (
-            self.store.predictions(recording.name, step_us)
+            self.folder.predictions(recording.name, step_us)
             if new is None
-            else self.store.add_predictions(recording.name, step_us, new)
+            else self.folder.add_predictions(recording.name, step_us, new)
         )
         if predictions is None:
-            file = prediction_file(self.store.root, recording.name, step_us)
+            file = prediction_file(self.folder.root, recording.name, step_us)
             raise FateError(f"{file}: is gone since this run began; run fate densify again")
         written = {}
         for hz in rates:
             labels = self._labels(recording, predictions, hz)
-            write_in_folder(label_file(self.store.root, recording.name, hz), labels)
+            write_in_folder(label_file(self.folder.root, recording.name, hz), labels)
             by_source = {source.name.lower(): int(np.count_nonzero(labels.source == source)) for source in LabelSource}
             written[hz] = by_source | {"times": len(labels.labelled_us)}
         return written
 
     def _labels(self, recording: LabelledRecording, predictions: Labels, hz: float) -> Labels:
-        truth = truth_of(recording, self.dataset)
-        grid = Grid.of(recording, hz)
-        made = dense_labels(predictions, truth, grid, times_in(grid, recording.end_us, predictions), hz, self.options)
+        truth, grid = truth_of(recording, self.dataset), Grid.of(recording, hz)
+        # below 20 Hz the last window may end after the last prediction
+        predicted = [(last - grid.start_us) // grid.hop_us for last in predictions.labelled_us[-1:].tolist()]
+        count = min([grid.count(recording.end_us), *predicted]) if predicted else 0
+        made = dense_labels(predictions, truth, grid, count, hz, self.options)
         made = self.rules.apply(made, split=recording.split, downscale=recording.downscale)
         return Labels.concatenate([made, truth])
 
 
 def with_classes(dataset: Dataset, classes: Sequence[str]) -> Dataset:
-    """The dataset with the classes of a detector where it names none itself: recordings that nobody has labelled."""
+    """The dataset with the classes of a detector, if it has neither labels nor class names."""
     if dataset.classes or any(recording.labelled for recording in dataset.recordings):
         return dataset
     mapped = class_map(classes)
@@ -234,16 +238,10 @@ def with_classes(dataset: Dataset, classes: Sequence[str]) -> Dataset:
 
 
 def truth_of(recording: LabelledRecording, dataset: Dataset) -> Labels:
-    """The sparse labels of a recording; none at no time where it has none."""
+    """The sparse labels of a recording; an empty table if it has none."""
     if recording.labelled:
         return recording.labels
     return Labels.empty(classes=dataset.classes, sensor=(dataset.sensor.height, dataset.sensor.width))
-
-
-def times_in(grid: Grid, end_us: int, predictions: Labels) -> int:
-    """Windows of a grid up to the end of a recording; below 20 Hz the last may end behind the last prediction."""
-    seen = [(last - grid.start_us) // grid.hop_us for last in predictions.labelled_us[-1:].tolist()]
-    return min([grid.count(end_us), *seen]) if seen else 0
 
 
 def _checked(detector: Detector, dataset: Dataset, hz: Sequence[float]) -> tuple[float, ...]:
@@ -282,7 +280,7 @@ def _facts(detector: Detector, dataset: Dataset, options: TrackletOptions) -> di
 
 
 def weights_hash(detector: Detector) -> str:
-    """SHA-256 of all weights, names and shapes: two detectors with one hash see the same."""
+    """SHA-256 of all weights, names and shapes."""
     digest = hashlib.sha256()
     for name, value in sorted(detector.state_dict().items()):
         array = value.detach().cpu().contiguous()

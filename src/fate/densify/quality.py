@@ -1,10 +1,10 @@
-"""How good labels are, against exact truth: precision, recall, how well boxes sit, and both over thresholds.
+"""Measures labels against exact ground truth: precision, recall and IoU by class, and curves over the score.
 
-Truth is brought to the times of the labels by interpolation (the simulator's is 5 ms apart, so nothing is lost; of
-recorded sets ``checking.py`` gives annotated boxes at times of labels beside them). A label is right where it overlaps
-truth of its class by at least half, each truth taken by one label, surer labels first. Truth that the dataset's
-protocol leaves out for its size counts neither way: a label on it is neither right nor wrong, nor is a label that is
-too small itself. Annotated times are left out: there labels *are* the truth.
+Ground truth is interpolated to the times of the labels (the simulator's boxes are 5 ms apart, so nothing is lost; for
+recorded datasets see ``workflows.check_labels``). A label is right if its IoU with ground truth of its class is at
+least 0.5; each box of the ground truth counts for one label, higher scores first. Ground truth that the dataset's
+protocol leaves out because of its size counts neither way, nor does a label on it or a label that is too small itself.
+Annotated times are left out, because labels are the ground truth there.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from fate.densify.interpolation import interpolate
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-#: IoU from which a label is right.
+#: Lowest IoU of a right label.
 RIGHT = 0.5
-#: Scores at which the curves are given.
+#: Scores of the points of a curve.
 CURVE = tuple(round(0.05 * step, 2) for step in range(20))
 
 
 @dataclass(frozen=True)
 class SizeLimits:
-    """Boxes that count."""
+    """Smallest boxes that count, pixels."""
 
     min_diagonal: float = 0.0
     min_side: float = 0.0
 
     def large(self, boxes: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Which boxes [N, 4] xyxy do."""
+        """Which boxes [N, 4] xyxy are large enough."""
         width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
         return np.asarray((np.hypot(width, height) >= self.min_diagonal) & (np.minimum(width, height) >= self.min_side))
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one class."""
+    """The quality of the labels of one class."""
 
-    precision: float | None  #: of the labels, those that are right; None where there are none
-    recall: float | None  #: of the truth, that which is found
-    median_iou: float | None  #: of each label with the truth of its class that it overlaps most
-    above_half: float | None  #: share of labels for which that is above 0.5
+    precision: float | None  #: share of labels that are right; None without labels
+    recall: float | None  #: share of ground truth that is found
+    median_iou: float | None  #: of the largest IoU of each label with ground truth
+    above_half: float | None  #: share of labels whose largest IoU is above 0.5
     labels: int
     truth: int
 
@@ -60,7 +60,7 @@ class Figures:
 
 
 class Quality:
-    """Labels and truth of one recording after another; then figures by class."""
+    """Takes labels and ground truth of one recording after another, and computes figures by class."""
 
     def __init__(self, classes: Sequence[str], limits: SizeLimits | None = None) -> None:
         self.classes, self.limits = tuple(classes), limits or SizeLimits()
@@ -68,13 +68,12 @@ class Quality:
         self._parts: list[tuple[Ints, Floats, Floats, NDArray[np.bool_]]] = []
 
     def add(self, labels: Labels, truth: Labels, times_us: Ints) -> None:
-        """One recording.
+        """Add a recording.
 
         Args:
-            labels: to be judged.
-            truth: exact, dense, with tracks.
-            times_us: [T] times to look at; what is not labelled there is not found. Times outside the truth's span are
-                left out.
+            labels: to measure.
+            truth: exact and dense, with tracks.
+            times_us: [T] times to compare; times outside the span of the ground truth are left out.
         """
         exact = interpolate(truth, times_us)
         looked = exact.labelled_us
@@ -94,11 +93,11 @@ class Quality:
         self._parts.append((labels.class_id[judged].astype(np.int64), score[judged], best[judged], matched[judged]))
 
     def _group(self, table: Labels, looked: Ints) -> Ints:
-        """Time and class in one number."""
+        """Time and class as one integer."""
         return (np.searchsorted(looked, table.t_us) * len(self.classes) + table.class_id).astype(np.int64)
 
     def figures(self) -> dict[str, Figures]:
-        """By class."""
+        """Figures by class."""
         class_id, _, best, matched = self._rows()
         return {name: self._of_class(n, best[class_id == n], matched[class_id == n])
                 for n, name in enumerate(self.classes)}  # fmt: skip
@@ -116,20 +115,20 @@ class Quality:
         )
 
     def precision_at(self, name: str, recall: float) -> float | None:
-        """Of the surest labels of a class, as many as find that share of the truth; None where all do not."""
+        """Precision of the labels with the highest scores that together reach a recall; None if all do not reach it."""
         number = self.classes.index(name)
         class_id, score, _, matched = self._rows()
-        mine = np.flatnonzero(class_id == number)
-        order = mine[np.argsort(-score[mine], kind="stable")]
+        rows = np.flatnonzero(class_id == number)
+        order = rows[np.argsort(-score[rows], kind="stable")]
         right = np.cumsum(matched[order])
         wanted = recall * int(self._truth[number])
         count = int(np.searchsorted(right, wanted - 1e-9, "left")) + 1
         return float(right[count - 1] / count) if count <= len(right) else None
 
     def curves(self, thresholds: Sequence[float] = CURVE) -> dict[str, dict[str, list[float | None]]]:
-        """Precision and recall of the labels of at least each threshold, by class.
+        """Precision and recall of the labels above each threshold, by class.
 
-        Surer labels take their truth first, so leaving out weaker ones changes nothing for the rest.
+        Labels with higher scores are matched first, so leaving out lower ones does not change the others.
         """
         class_id, score, _, matched = self._rows()
         found: dict[str, dict[str, list[float | None]]] = {}

@@ -1,19 +1,18 @@
-"""From what a detector saw at every time, and the sparse truth, to dense labels.
+"""Makes dense labels from the detections at every time and the sparse ground truth.
 
-1. Detections of at least ``track_score`` enter the tracker (``tracker.py``), time after time. At annotated times the
-   boxes of the truth enter instead: a track that takes one up is *confirmed* there.
-2. A tracklet stays if it was seen at ``min_steps · f / 20`` times (0.3 s at any rate) or if truth confirms it.
-3. It is labelled from the first to the last time at which it was *sure*: a score of at least the class's own threshold,
-   or truth. In between, weaker detections count (the track vouches for them) and gaps are filled by straight lines.
-   That is what the two thresholds are for: the low one keeps tracks whole, the high one decides what is an object.
-4. Truth is complete at its times, and what lasts is there at some of them: between two annotated times a tracklet
-   counts only if one of the two confirms it. (Not so where a recording has no truth at all.)
-5. A track is made smooth, and bent so that it passes through the truth that confirms it (``bending.py``).
-6. At annotated times the truth stands alone, as it was given. All other times of the rate become labelled, also those
-   where nothing was found.
+1. Detections of at least ``track_score`` enter the tracker, time after time. At annotated times the ground truth enters
+   instead; a track that contains one of its boxes is *confirmed* there.
+2. A tracklet is kept if it has at least ``min_steps · f / 20`` rows (0.3 s at any rate) or if ground truth confirms it.
+3. It is labelled from its first to its last row above the threshold of the class, or of ground truth. In between,
+   weaker detections count too, and gaps are filled by interpolation. The low threshold keeps tracks whole, the high one
+   decides what is an object.
+4. Ground truth is complete at its times: between two annotated times a tracklet counts only if one of the two confirms
+   it. (This does not apply to recordings without ground truth.)
+5. Tracks are smoothed, and corrected with the ground truth that confirms them (``smoothing.py``).
+6. Annotated times keep their ground truth alone. All other times of the rate are labelled, also without objects.
 
-A detection keeps its score (source ``TRACKED``). A filled gap (``INTERPOLATED``) has the score ``track_score``:
-the detector was less sure than that there, and the track says that it should not have been.
+A detection keeps its score (source ``TRACKED``). A filled gap (``INTERPOLATED``) has the score ``track_score``, since
+the detector scored lower there.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels, LabelSource
 from fate.boxes.tracking import MAX_AGE_US, MIN_OVERLAP, Tracker
-from fate.data.clips import Grid
-from fate.densify.bending import bent
 from fate.densify.interpolation import boxes_between, times_between
+from fate.densify.smoothing import smooth_tracks
 from fate.errors import FateError
+from fate.events.window import WindowGrid
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-#: Scores from which a class's detections are labels on their own.
+#: Lowest score of a label, by class.
 THRESHOLDS: Mapping[str, float] = {"car": 0.6, "pedestrian": 0.3}
 
 
@@ -45,15 +44,15 @@ class TrackletOptions:
     """How detections become labels.
 
     Attributes:
-        track_score: from which detections enter the tracker.
-        thresholds: from which they are sure, by the name of the class.
-        other_threshold: the same for classes without one.
-        min_overlap: IoU at which the tracker takes a detection for the same object.
-        max_gap_us: the longest gap that is bridged.
-        min_steps: times at which a tracklet was seen, at 20 Hz.
-        with_truth: whether the sparse truth enters the tracker and confirms tracks; if not, tracks stand on their own.
-        smooth_us: how far jitter is smoothed along a track; 0 for not at all.
-        bend: whether truth corrects the boxes of the tracks it confirms.
+        track_score: lowest score of a detection that enters the tracker.
+        thresholds: lowest score of a label, by the name of the class.
+        other_threshold: the same for all other classes.
+        min_overlap: lowest IoU of a track and its next detection.
+        max_gap_us: longest gap in a track.
+        min_steps: lowest number of rows of a tracklet at 20 Hz.
+        with_truth: whether the sparse ground truth enters the tracker and confirms tracks.
+        smooth_us: standard deviation of the smoothing along a track; 0 for none.
+        bend: whether ground truth corrects the boxes of the tracks that it confirms.
     """
 
     track_score: float = 0.3
@@ -79,12 +78,12 @@ class TrackletOptions:
             )
 
     def threshold(self, classes: Sequence[str]) -> NDArray[np.float64]:
-        """Of each class: [classes]; never below the score of tracking."""
+        """The threshold of each class [classes]; at least the score of tracking."""
         found = [max(self.thresholds.get(name, self.other_threshold), self.track_score) for name in classes]
         return np.array(found, np.float64)
 
     def least_steps(self, hz: float) -> int:
-        """Times at which a tracklet must be seen at this rate."""
+        """Lowest number of rows of a tracklet at this rate."""
         return max(1, math.ceil(self.min_steps * hz / 20 - 1e-9))
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,23 +94,23 @@ class TrackletOptions:
 def dense_labels(
     predictions: Labels,
     truth: Labels,
-    grid: Grid,
+    grid: WindowGrid,
     count: int,
     hz: float,
     options: TrackletOptions | None = None,
 ) -> Labels:
-    """Labels of one recording at one rate, at all times but those that an annotated time stands for.
+    """Labels of one recording at one rate, at all times but those that represent an annotated time.
 
     Args:
-        predictions: at all times of the grid, with scores; labelled times are those that were predicted.
-        truth: sparse; may be empty.
+        predictions: at all times of the grid, with scores.
+        truth: sparse ground truth; may be empty.
         grid: the windows of the rate.
-        count: how many.
+        count: number of windows.
         hz: the rate.
         options: the defaults unless given.
     """
     chosen = options or TrackletOptions()
-    times = np.array([grid.end_us(number) for number in range(count)], np.int64)
+    times = grid.ends_us(count)
     unseen = np.setdiff1d(times, predictions.labelled_us)
     if len(unseen):
         raise FateError(f"predictions lack {len(unseen)} of {count} times, such as {unseen[0]} µs; sweep them first")
@@ -121,14 +120,14 @@ def dense_labels(
     seen = replace(seen, labelled_us=free, classes=truth.classes, sensor=truth.sensor)
     parts = [seen, replace(truth, score=np.ones_like(truth.score))] if chosen.with_truth else [seen]
     annotated = truth.labelled_us if chosen.with_truth else np.zeros(0, np.int64)
-    tracks = _tracked(Labels.concatenate(parts), chosen)
-    made = _labels_of(tracks, free, annotated, chosen, hz)
-    first_id = int(truth.track_id.max(initial=-1)) + 1  # numbers of the truth's own tracks stay theirs
+    tracks = _track(Labels.concatenate(parts), chosen)
+    made = _make_labels(tracks, free, annotated, chosen, hz)
+    first_id = int(truth.track_id.max(initial=-1)) + 1  # ids of the ground truth's own tracks are not used
     return replace(made, track_id=made.track_id + first_id)
 
 
-def _tracked(labels: Labels, options: TrackletOptions) -> Labels:
-    """The same rows with the numbers of their tracks."""
+def _track(labels: Labels, options: TrackletOptions) -> Labels:
+    """The same rows with track ids."""
     tracker = Tracker(options.min_overlap, options.max_gap_us)
     ends = np.searchsorted(labels.t_us, labels.labelled_us, "right")
     boxes, scores, classes = labels.boxes, labels.score, labels.class_id
@@ -139,11 +138,11 @@ def _tracked(labels: Labels, options: TrackletOptions) -> Labels:
     return replace(labels, track_id=ids)
 
 
-def _labels_of(tracks: Labels, free_us: Ints, annotated_us: Ints, options: TrackletOptions, hz: float) -> Labels:
-    """The tracklets that are kept, with their gaps filled, where truth confirms them, at ``free_us`` only."""
+def _make_labels(tracks: Labels, free_us: Ints, annotated_us: Ints, options: TrackletOptions, hz: float) -> Labels:
+    """The tracklets that are kept, with filled gaps, where ground truth confirms them, at ``free_us`` only."""
     true = np.isin(tracks.t_us, annotated_us)
-    rows = _sure_rows(tracks, true, options, hz)
-    boxes = bent(tracks, true, options.smooth_us, options.bend)
+    rows = _kept_rows(tracks, true, options, hz)
+    boxes = smooth_tracks(tracks, true, options.smooth_us, options.bend)
     follows = tracks.track_id[rows[1:]] == tracks.track_id[rows[:-1]]
     first, second = rows[:-1][follows], rows[1:][follows]
     which, times = times_between(tracks.t_us[first], tracks.t_us[second], free_us)
@@ -165,27 +164,27 @@ def _labels_of(tracks: Labels, free_us: Ints, annotated_us: Ints, options: Track
     )  # fmt: skip
 
 
-def _sure_rows(tracks: Labels, true: Bools, options: TrackletOptions, hz: float) -> Ints:
-    """Rows of the tracklets that stay, from where each is sure first to where it is sure last; track by track."""
+def _kept_rows(tracks: Labels, true: Bools, options: TrackletOptions, hz: float) -> Ints:
+    """Rows of the tracklets that are kept, each from its first to its last row above the threshold; track by track."""
     rows = np.lexsort((tracks.t_us, tracks.track_id))
     if not len(rows):
         return rows
     starts = np.flatnonzero(np.r_[True, np.diff(tracks.track_id[rows]) != 0])
     lengths = np.diff(np.r_[starts, len(rows)])
     names = tracks.classes or [""] * (int(tracks.class_id.max()) + 1)
-    sure = true | (tracks.score >= options.threshold(names)[tracks.class_id])
-    place = np.arange(len(rows))
-    first = np.minimum.reduceat(np.where(sure[rows], place, len(rows)), starts)
-    last = np.maximum.reduceat(np.where(sure[rows], place, -1), starts)
+    above = true | (tracks.score >= options.threshold(names)[tracks.class_id])
+    index = np.arange(len(rows))
+    first = np.minimum.reduceat(np.where(above[rows], index, len(rows)), starts)
+    last = np.maximum.reduceat(np.where(above[rows], index, -1), starts)
     stays = (lengths >= options.least_steps(hz)) | np.logical_or.reduceat(true[rows], starts)
     of = np.repeat(np.arange(len(starts)), lengths)
-    return np.asarray(rows[stays[of] & (place >= first[of]) & (place <= last[of])])
+    return np.asarray(rows[stays[of] & (index >= first[of]) & (index <= last[of])])
 
 
 def _confirmed(track: Ints, t_us: Ints, annotated_us: Ints, true: Bools) -> Bools:
-    """Rows [N] whose track has a row of the truth (``true``) at the annotated time before them, or at the one after."""
+    """Rows [N] whose track has ground truth (``true``) at the annotated time before or after them."""
     tracks, number = np.unique(track, return_inverse=True)
-    confirms = np.zeros((len(tracks), len(annotated_us) + 2), np.bool_)  # with one that does not at either end
+    confirms = np.zeros((len(tracks), len(annotated_us) + 2), np.bool_)  # one more column at either end
     after = np.searchsorted(annotated_us, t_us, "left") + 1
     confirms[number[true], after[true]] = True
     return np.asarray(confirms[number, after - 1] | confirms[number, after])

@@ -197,7 +197,7 @@ def evaluate(
         shard: (i, n): only every n-th recording, from the i-th on; their predictions are merged later.
         predictions_to: a folder that gets one file of predictions for each rate (and shard).
         progress: is told the share that is done.
-        running: of ``running.predict``: ``device``, ``lanes``, ``steps``, ``workers``, … and of ``nms.detections``:
+        running: of ``running.predict``: ``device``, ``streams``, ``steps``, ``workers``, … and of ``nms.detections``:
             ``max_overlap`` suppresses duplicate boxes of DETR heads, which are kept by default, as published.
     """
     rules = named_protocol(dataset.protocol, dataset.sensor) if protocol is None else protocol

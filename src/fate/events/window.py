@@ -1,10 +1,15 @@
-"""A half-open span of time ``[start_us, end_us)`` in integer microseconds."""
+"""Windows of time and grids of windows, in integer microseconds. Everything that cuts a recording into windows does it
+with :class:`WindowGrid`."""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fate.errors import FateError
 
@@ -48,3 +53,72 @@ class Window:
 
     def __repr__(self) -> str:
         return f"Window([{self.start_us}, {self.end_us}) µs, {self.duration_us / 1000:g} ms)"
+
+
+@dataclass(frozen=True)
+class WindowGrid:
+    """Windows of equal length at equal distances. Window k ends at ``start_us + (k + 1) * hop_us``, k = 0, 1, …
+
+    Attributes:
+        start_us: one hop before the end of the first window.
+        hop_us: time from one window's end to the next one's.
+        window_us: length of each window. Windows overlap if it is larger than the hop; the first ones then begin
+            before ``start_us``.
+
+    Example:
+        >>> WindowGrid(0, 5_000, 50_000).window(1)
+        Window([-40000, 10000) µs, 50 ms)
+    """
+
+    start_us: int
+    hop_us: int
+    window_us: int
+
+    def __post_init__(self) -> None:
+        if self.window_us < 1 or self.hop_us < 1:
+            raise FateError(
+                f"windows of {self.window_us} µs every {self.hop_us} µs were asked for; both must be at least 1 µs"
+            )
+
+    def window(self, index: int) -> Window:
+        """The window of that index."""
+        end = self.end_us(index)
+        return Window(end - self.window_us, end)
+
+    def end_us(self, index: int) -> int:
+        """End of the window of that index."""
+        return self.start_us + (index + 1) * self.hop_us
+
+    def ends_us(self, count: int) -> NDArray[np.int64]:
+        """Ends [count] of the first windows."""
+        return np.array([self.end_us(index) for index in range(count)], np.int64)
+
+    def count(self, end_us: int) -> int:
+        """Number of windows up to ``end_us``; the last one may end after it, by less than a hop."""
+        return max(-(-(end_us - self.start_us) // self.hop_us), 0)
+
+    def windows(self, end_us: int) -> Iterator[Window]:
+        """The windows up to ``end_us``, in order."""
+        return map(self.window, range(self.count(end_us)))
+
+    def nearest(self, times_us: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Index of the window whose end is nearest to each time [N]; the earlier one of two that are equally near.
+
+        The earlier one has seen less of what happens after the time, so evaluation takes it too.
+        """
+        indices = (2 * (times_us - self.start_us) + self.hop_us - 1) // (2 * self.hop_us) - 1
+        return np.maximum(indices, 0)
+
+    def labelled(self, times_us: NDArray[np.int64]) -> dict[int, int]:
+        """Windows that represent a labelled time: index → time. Their end is at most half a hop away from it.
+
+        If several times belong to one window, the nearest one to its end is taken.
+        """
+        chosen: dict[int, int] = {}
+        for time, index in zip(times_us.tolist(), self.nearest(times_us).tolist(), strict=True):
+            distance = abs(time - self.end_us(index))
+            if 2 * distance <= self.hop_us and (
+                index not in chosen or distance < abs(chosen[index] - self.end_us(index))
+            ):
+                chosen[index] = time
+        return chosen

@@ -15,7 +15,7 @@ import numpy as np
 from fate.errors import FateError, FormatError, warn
 from fate.events.events import Events, Sensor
 from fate.events.sensors import smallest_known_sensor
-from fate.events.window import MAX_TIME_US, Window, clip_time, window_us
+from fate.events.window import MAX_TIME_US, Window, WindowGrid, clip_time, window_us
 from fate.formats.columns import Columns, Tally, check, empty_columns, join, room_for
 from fate.formats.decoder import (
     OutOfBounds,
@@ -341,12 +341,11 @@ class Recording:
             raise FateError("give either hz (windows(hz=200)) or duration_us (windows(duration_us=5000))")
         duration = window_us(hz) if hz is not None else int(duration_us or 0)
         hop = duration if hop_us is None else int(hop_us)
-        if duration < 1 or hop < 1:
-            raise FateError(f"windows of {duration} µs every {hop} µs were asked for; both must be at least 1 µs")
         start = self.start_us if start_us is None else int(start_us)
         end = self.end_us if end_us is None else int(end_us)
-        for begin in range(start, end, hop):
-            yield Window(begin, begin + duration), self.read(begin, begin + duration)
+        grid = WindowGrid(start + duration - hop, hop, duration)  # the first window begins at `start`
+        for window in grid.windows(end + duration - hop):
+            yield window, self.read(window.start_us, window.end_us)
 
     # ---- housekeeping -----------------------------------------------------------------------------------
 

@@ -1,12 +1,12 @@
-"""A detector for a sensor that it was not trained on.
+"""Adapts a detector to a sensor that it was not trained on.
 
-Every layer but the encoder's x and y (which are relative to the sensor) works on frames of any size, and no parameter
-depends on it. What does matter is how many pixels an object has. So a sensor that is larger than the trained one is
-made smaller by a whole number k, chosen so that its size comes nearest to the trained one: each k × k pixels become one
-(x // k, y // k), no event is lost, and boxes grow back by k. A smaller sensor stays as it is. The detector is then
-built again for the size that results, with the same weights.
+Every layer works on frames of any size, and no parameter depends on it; the encoder's x and y are relative to the
+sensor. What matters is the size of objects in pixels. A sensor that is larger than the trained one is therefore divided
+by an integer k that brings its size nearest to the trained one: each k × k pixels become one (x // k, y // k), no event
+is lost, and boxes are multiplied by k. A smaller sensor stays as it is. The detector is then built again for the
+resulting size, with the same weights.
 
-This is a way to see something, not a promise: a detector is as good as its training on that sensor, optics and scene.
+Results may be worse than on the trained sensor: a detector is as good as its training on sensor, optics and scene.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from fate.models.zoo import rebuild
 
 @dataclass(frozen=True)
 class Adaptation:
-    """How events of a sensor come to a detector, and how its boxes come back."""
+    """Maps events of a sensor to a detector, and its boxes back."""
 
-    model: Detector  #: for ``model_sensor``
-    sensor: Sensor  #: of the events and of the boxes that are reported
-    trained: Sensor  #: that the weights were trained on
+    model: Detector  #: built for ``model_sensor``
+    sensor: Sensor  #: of the events and of the returned boxes
+    trained: Sensor  #: of the training
     divisor: int  #: k
 
     @property
     def model_sensor(self) -> Sensor:
-        """What the detector sees."""
+        """Size of the events that the detector takes."""
         return self.model.sensor
 
     def describe(self) -> str:
-        """One sentence; empty where nothing was done."""
+        """One sentence on what was changed; empty if nothing was."""
         if self.sensor == self.trained:
             return ""
         how = f", each {self.divisor}×{self.divisor} pixels as one ({self.model_sensor})" if self.divisor > 1 else ""
         return f"the detector was trained on a {self.trained} sensor and runs on one of {self.sensor}{how}"
 
     def events(self, events: Events) -> Events:
-        """As the detector sees them."""
+        """The events as the detector takes them."""
         if events.sensor != self.sensor:
             raise FateError(f"events of a {events.sensor} sensor were given to a stream of a {self.sensor} one")
         if self.divisor == 1:
@@ -57,14 +57,14 @@ class Adaptation:
         """[M, 4] xyxy of the detector in pixels of the sensor."""
         if self.divisor == 1:
             return boxes
-        # the last column of cells may reach over the sensor's edge
+        # the last cells may reach beyond the sensor
         limits = np.array([self.sensor.width, self.sensor.height] * 2, np.float32)
         grown: NDArray[np.float32] = np.minimum(boxes * np.float32(self.divisor), limits)
         return grown
 
 
 def divisor_for(sensor: Sensor, trained: Sensor) -> int:
-    """The whole number by which a sensor's sides come nearest to the trained ones, by the ratio of diagonals.
+    """The integer that brings the diagonal of a sensor nearest to the trained one when it is divided by it.
 
     Example:
         >>> [divisor_for(Sensor(*size), Sensor(240, 304)) for size in ((128, 128), (260, 346), (480, 640), (720, 1280))]
@@ -75,7 +75,7 @@ def divisor_for(sensor: Sensor, trained: Sensor) -> int:
 
 
 def adapt(model: Detector, sensor: Sensor) -> Adaptation:
-    """A detector for events of ``sensor``.
+    """Adapt a detector to events of ``sensor``.
 
     Args:
         model: built by ``zoo.build_model``; it is not changed.
@@ -98,15 +98,15 @@ def adapt(model: Detector, sensor: Sensor) -> Adaptation:
 
 
 def fit_dataset(model: Detector, sensor: Sensor, name: str) -> tuple[Detector, str]:
-    """A detector for the recordings of a dataset, and one sentence on what was done; empty where nothing was.
+    """Adapt a detector to a dataset. Also returns one sentence on what was changed; empty if nothing was.
 
     A stream divides the pixels of a sensor that is too large. A dataset is divided by its own ``downscale``, which
     divides its labels too, so the error names that number.
 
     Args:
         model: built by ``zoo.build_model``; it is not changed.
-        sensor: what models see of the dataset.
-        name: of the dataset, for the texts.
+        sensor: of the dataset, after its ``downscale``.
+        name: of the dataset, for messages.
     """
     if sensor == model.sensor:
         return model, ""

@@ -19,22 +19,22 @@ from fate.errors import FateError
 from fate.events.events import Events, Sensor
 from fate.optional_packages import PACKAGES, missing_packages
 
-#: How often a silent camera looks whether it was closed, seconds.
-LOOK_S = 0.1
+#: How often a silent camera checks whether it was closed, seconds.
+POLL_S = 0.1
 
 
 class CameraSource:
-    """The first camera that is found, or the one with a serial number."""
+    """The first camera that is found, or the one with the given serial number."""
 
     def __init__(self, serial: str | None = None, **options: Any) -> None:
         """Args:
         serial: of the camera; None for the first.
-        options: more for ``neuromorphic_drivers.open``: ``configuration`` with biases, say.
+        options: of ``neuromorphic_drivers.open``, such as ``configuration`` with biases.
         """
         drivers = _drivers()
         try:
-            self._device = drivers.open(serial=serial, iterator_timeout=LOOK_S, **options)
-        except Exception as error:  # the package raises its own, one kind a camera
+            self._device = drivers.open(serial=serial, iterator_timeout=POLL_S, **options)
+        except Exception as error:  # the package raises different types for each camera
             raise FateError(
                 f"no camera could be opened ({error}); connect one, and on Linux run"
                 " neuromorphic-drivers-install-udev-rules once"
@@ -46,7 +46,7 @@ class CameraSource:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What the driver lost, and packets whose events were not in order."""
+        """What the driver has lost, and packets whose events were not in order."""
         return dict(self._counts)
 
     def __iter__(self) -> Iterator[Events]:
@@ -58,11 +58,11 @@ class CameraSource:
                     yield self._checked(events)
 
     def close(self) -> None:
-        """End, within a moment."""
+        """End within ``POLL_S``."""
         self._closed.set()
 
     def _packets(self) -> Iterator[tuple[Any, Any]]:
-        """Until the camera is closed, or unplugged."""
+        """Packets until the camera is closed or unplugged."""
         packets = iter(self._device)
         while not self._closed.is_set():
             try:
@@ -74,7 +74,7 @@ class CameraSource:
             yield packet
 
     def _checked(self, events: Any) -> Events:
-        """From the driver's rows (t, x, y, on), copied: it uses their memory again."""
+        """A copy of the driver's rows (t, x, y, on), because it reuses their memory."""
         try:
             return Events(
                 events["t"].astype(np.int64), events["x"], events["y"], events["on"].astype(np.uint8), self.sensor
@@ -85,7 +85,7 @@ class CameraSource:
             return Events.empty(self.sensor)
 
     def _count(self, status: Any, packet: Any) -> None:
-        """Names differ between versions of the package: what one does not say is not counted."""
+        """Count losses; a version of the package that does not report them counts none."""
         dropped = getattr(getattr(status, "ring", None), "dropped_packets", 0)
         if dropped:
             self._counts["packets dropped by the driver"] += int(dropped)

@@ -1,11 +1,11 @@
-"""A detector as an ONNX file that runs without FATE and without PyTorch.
+"""Exports a detector as an ONNX file that runs without FATE and without PyTorch.
 
     done = fate.export("fate-s.safetensors", "fate-s.onnx")
     done.differences.boxes        # pixels, the largest over 20 windows
 
-The file holds one step: a window of each stream and the memory in, predictions and the next memory out
-(``step_graph.py``). It is compared with PyTorch before it gets its name (``export_check.py``), and says in its metadata
-what it is. ``docs/guides/export.md`` shows how to run it.
+The file holds one step: a window of each stream and the state in, predictions and the next state out
+(``step_graph.py``). It is compared with PyTorch before it gets its name (``export_check.py``), and its metadata
+describes it. ``docs/guides/export.md`` shows how to run it.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ if TYPE_CHECKING:
     import onnx
     from onnx import ModelProto
 
-#: The first version of ONNX's operators has all that is needed; the last is what the exporter can write.
+#: The first version of ONNX's operators that suffices, and the last that the exporter can write.
 FIRST_OPSET, LAST_OPSET = 18, 23
-#: Windows that a graph is at least compared on: fewer say little of its memory.
+#: Fewest windows of a comparison; fewer hardly test the state.
 LEAST_STEPS = 20
-#: What a model with fresh weights is built for, unless told otherwise.
+#: Classes and sensor of a model with fresh weights unless given.
 CLASSES, SENSOR = ("car", "pedestrian"), (240, 304)
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how far it is from PyTorch."""
+    """The written file, and its differences from PyTorch."""
 
     path: Path
     opset: int
     inputs: dict[str, tuple[int | str, ...]]  #: shapes by name; "events" where any number may be given
     outputs: dict[str, tuple[int | str, ...]]
-    steps: int  #: windows of each stream it was compared on
+    steps: int  #: windows of each stream that were compared
     hz: float
     differences: Differences
-    weights: str = ""  #: which were written, in words
+    weights: str = ""  #: description of the weights
 
 
 def export(
@@ -75,23 +75,23 @@ def export(
     fresh: bool = False,
     progress: Progress | None = None,
 ) -> Exported:
-    """Write one step of a detector as ONNX; an existing file is replaced at once or, if the comparison fails, not.
+    """Write one step of a detector as ONNX. If the comparison with PyTorch fails, no file is written or replaced.
 
     Args:
-        model: a ``.safetensors`` file, a detector, or a model's name: its bundled weights where there are some,
-            else fresh ones (with a warning).
+        model: a ``.safetensors`` file, a detector, or a model's name: its bundled weights if it has some, else fresh
+            ones (with a warning).
         path: the file, which ends in ``.onnx``.
         streams: B, windows in a step.
-        with_encoder: begin with events instead of the encoder's image; for models with pillars.
-        recording: what to compare on; None for a simulated drive.
-        hz: windows a second of the comparison. The graph takes any rate.
+        with_encoder: take events instead of the encoder's image; for models with pillars.
+        recording: for the comparison; None for synthetic events.
+        hz: windows per second of the comparison. The graph takes any rate.
         steps: windows of each stream to compare, 20 or more.
         opset: version of ONNX's operators.
         sensor, classes: of a model with fresh weights; (240, 304) and ("car", "pedestrian") by default.
-        fresh: take fresh weights of a name that has bundled ones.
-        progress: called with the number of compared windows and of all.
+        fresh: use fresh weights although the name has bundled ones.
+        progress: called with (compared windows, windows in all).
     """
-    target = _checked(path, streams, hz, steps, opset)
+    target = _check(path, streams, hz, steps, opset)
     found, weights = _detector(model, sensor, classes, fresh)
     detector = copy.deepcopy(found).cpu().float().eval()
     import onnx  # noqa: PLC0415  (an optional package)
@@ -99,7 +99,7 @@ def export(
     with Draft(target) as draft:
         batches = clip(recording, detector.sensor, hz, steps, streams)
         step = StepGraph(detector, streams, with_encoder)
-        onnx_model = _described(to_onnx(step, opset), step, detector)
+        onnx_model = _with_metadata(to_onnx(step, opset), step, detector)
         with disk_faults(target):
             onnx.save(onnx_model, draft.path)
         onnx.checker.check_model(draft.path, full_check=True)
@@ -109,8 +109,8 @@ def export(
     return Exported(Path(path), opset, _shapes(graph.input), _shapes(graph.output), steps, hz, differences, weights)
 
 
-def _checked(path: str | os.PathLike[str], streams: int, hz: float, steps: int, opset: int) -> Target:
-    """Everything that can be refused before anything is computed."""
+def _check(path: str | os.PathLike[str], streams: int, hz: float, steps: int, opset: int) -> Target:
+    """Check all arguments before anything is computed."""
     if Path(path).suffix != ".onnx":
         raise FateError(f"{path}: a graph was to be written under this name; expected one that ends in .onnx")
     target = find_target(path, seeks=True)
@@ -129,7 +129,7 @@ def _checked(path: str | os.PathLike[str], streams: int, hz: float, steps: int, 
 def _detector(
     model: Model, sensor: Sequence[int] | None, classes: Sequence[str] | None, fresh: bool
 ) -> tuple[Detector, str]:
-    """The detector that is meant, and which weights it has, in words."""
+    """The detector, and a description of its weights."""
     model = model.model if isinstance(model, StreamingDetector) else model
     name = "a detector" if isinstance(model, Detector) else str(model)
     bundled = name in bundled_weights()
@@ -157,8 +157,8 @@ def _fresh(name: str, sensor: Sequence[int] | None, classes: Sequence[str] | Non
         return build_model(name, classes or CLASSES, sensor or SENSOR)
 
 
-def _described(model: ModelProto, step: StepGraph, detector: Detector) -> ModelProto:
-    """The model with what a user of the file has to know in it, as JSON under a few names."""
+def _with_metadata(model: ModelProto, step: StepGraph, detector: Detector) -> ModelProto:
+    """The model with metadata that its users need, as JSON under a few names."""
     import onnx  # noqa: PLC0415  (an optional package)
 
     kept = [output for output in model.graph.output if output.name != CELLS]

@@ -1,14 +1,12 @@
-"""An exported graph beside PyTorch: the same windows one after another, each side with its own memory.
+"""Compares an exported graph with PyTorch on the same windows, each with its own state.
 
-What is compared is what a user gets: boxes as far as they lie on the sensor, scores, and the memory. Both sides compute
-in float32 in their own order, so numbers differ in their last digits; how much is measured over the whole clip, and
-more than the tolerances below means that the graph is not the detector.
+Compared are boxes inside the sensor, scores and the state. Both compute in float32 in different orders, so the last
+digits differ; larger differences than the tolerances below mean that the graph is not the detector.
 
-**Ties.** A DETR head keeps its 300 best cells. Where two cells score alike to the last digits (exactly alike where an
-untrained model sees nothing), each side may keep the other one, or both in another order, and from there on the outputs
-cannot be compared one by one though neither side is wrong. So PyTorch is made to follow the graph's choice, and the
-choice itself is held to PyTorch's own scores: the worst cell chosen may score lower than the worst of the best by no
-more than a tolerance. Weights are not touched: what is compared is what is in the file.
+**Ties.** A DETR head selects its 300 best cells. If two cells have nearly equal scores (exactly equal ones in an
+untrained model without events), both sides may select different cells or another order, and neither is wrong, but the
+outputs cannot be compared one by one. PyTorch therefore uses the graph's selection, and that is checked with PyTorch's
+own scores: the worst selected cell may score lower than the worst of the best cells only within a tolerance.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from torch import Tensor
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
-from fate.events.window import Window, window_us
+from fate.events.window import Window, WindowGrid, window_us
 from fate.formats.opening import open_recording
 from fate.inference import pillar_graph
 from fate.inference.step_graph import CELLS, Choice, StepGraph
@@ -37,26 +35,26 @@ from fate.models.detector import CANONICAL_US, Detector
 from fate.models.outputs import Outputs
 from fate.models.state import State
 
-#: Of the simulated drive that is used where no recording is given.
+#: Of the synthetic events that are used without a recording.
 SEED = 2
 
 Progress = Callable[[int, int], None]
 
 
 class Differences(NamedTuple):
-    """The largest ones between a graph and PyTorch, over all windows of a clip."""
+    """The largest differences between a graph and PyTorch over all windows of a clip."""
 
     boxes: float  #: pixels, of coordinates clipped to the sensor
     scores: float  #: of classes and objectness, probabilities
-    states: float  #: of a tensor of the memory, over the largest number in it (or 1, if that is more)
-    choice: float = 0.0  #: by how much the cells chosen by DETR score lower than the best ones, logits
+    states: float  #: of a state tensor, relative to its largest value (or to 1, if that is larger)
+    choice: float = 0.0  #: how much lower the cells selected by DETR score than the best ones, logits
 
     def largest(self, other: Differences) -> Differences:
-        """The larger of each; what is not a number stays so."""
+        """The larger value of each; NaN stays NaN."""
         return Differences(*(float(np.maximum(a, b)) for a, b in zip(self, other, strict=True)))
 
 
-#: What is allowed. Differences of a few units in the last place are a hundredth of it and less.
+#: Tolerances; differences of a few units in the last place are a hundredth of them or less.
 TOLERANCES = Differences(boxes=0.05, scores=1e-4, states=1e-3, choice=1e-3)
 
 
@@ -67,9 +65,9 @@ def clip(
 
     Args:
         recording: a file; None for synthetic events.
-        sensor: that the detector is made for.
-        hz: windows a second.
-        steps: how many batches.
+        sensor: of the detector.
+        hz: windows per second.
+        steps: number of batches.
         streams: B.
     """
     count = steps + streams - 1
@@ -93,7 +91,7 @@ def clip(
 def compare(
     path: Path, step: StepGraph, detector: Detector, batches: Sequence[EventBatch], progress: Progress | None = None
 ) -> Differences:
-    """The file at ``path`` in ONNX Runtime, and the detector it was made from in PyTorch, on the same windows."""
+    """Compare the file at ``path`` in ONNX Runtime with its detector in PyTorch, on the same windows."""
     session, names = _session(path), step.outputs
     worst = Differences(0.0, 0.0, 0.0)
     state: State = None
@@ -114,11 +112,11 @@ def compare(
 
 
 def refuse_above(found: Differences, allowed: Differences = TOLERANCES) -> None:
-    """An error that names every difference that is not within its tolerance."""
+    """Raise an error that names every difference above its tolerance."""
     above = [
         f"{name} {value:.2g} (at most {most:g})"
         for name, value, most in zip(Differences._fields, found, allowed, strict=True)
-        if not value <= most  # what is not a number is not within
+        if not value <= most  # NaN is refused
     ]
     if above:
         raise FateError(
@@ -128,7 +126,7 @@ def refuse_above(found: Differences, allowed: Differences = TOLERANCES) -> None:
 
 
 def _session(path: Path) -> Any:
-    """The file in ONNX Runtime, with the cells that DETR chooses as one more output."""
+    """The file in ONNX Runtime, with the cells that DETR selects as one more output."""
     import onnx  # noqa: PLC0415  (optional packages)
     import onnxruntime  # noqa: PLC0415
 
@@ -142,7 +140,7 @@ def _session(path: Path) -> Any:
 
 
 def _feed(step: StepGraph, batch: EventBatch, image: Tensor) -> dict[str, NDArray[Any]]:
-    """The inputs of a step but its state."""
+    """The inputs of a step without its state."""
     if step.encoder is not None:
         return {name: getattr(batch, name).numpy() for name in pillar_graph.INPUTS}
     feed = {"image": np.ascontiguousarray(image.numpy())}
@@ -154,7 +152,7 @@ def _feed(step: StepGraph, batch: EventBatch, image: Tensor) -> dict[str, NDArra
 def _difference(
     found: dict[str, NDArray[Any]], outputs: Outputs, memory: Iterable[tuple[NDArray[Any], Tensor]], sensor: Sensor
 ) -> Differences:
-    """Of one window of each stream."""
+    """The differences of one window of each stream."""
     boxes = clipped(torch.from_numpy(found["boxes"]), sensor) - clipped(outputs.boxes, sensor)
     scores = [torch.from_numpy(found["class_scores"]) - outputs.class_logits.sigmoid()]
     if outputs.objectness is not None:
@@ -166,7 +164,7 @@ def _difference(
 
 
 def _size(values: Tensor) -> float:
-    """The largest absolute value; not a number where one is not."""
+    """The largest absolute value; NaN if there is one."""
     return float(values.abs().max()) if values.numel() else 0.0
 
 
@@ -181,5 +179,5 @@ def _moving_bars(sensor: Sensor, length_us: int, count: int) -> list[tuple[Windo
     x = np.where(noise, draw.integers(0, sensor.width, total), x % sensor.width).astype(np.uint16)
     y = draw.integers(0, sensor.height, total).astype(np.uint16)
     events = Events.trusted(t_us, x, y, draw.integers(0, 2, total).astype(np.uint8), sensor)
-    spans = [Window(number * length_us, (number + 1) * length_us) for number in range(count)]
-    return [(span, events.between(span.start_us, span.end_us)) for span in spans]
+    windows = WindowGrid(0, length_us, length_us).windows(length_us * count)
+    return [(window, events.between(window.start_us, window.end_us)) for window in windows]

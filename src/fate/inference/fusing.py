@@ -1,8 +1,4 @@
-"""A trained detector as it runs fastest: the same function from fewer and quicker operations.
-
-What BatchNorm has learned is folded into the convolution before it, and convolutions that read the same input become
-one.
-"""
+"""Makes a trained detector faster: BatchNorm is folded into convolutions, and convolutions of one input are merged."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from fate.models.necks.pafpn import CSPLayer
 
 
 def fused(detector: Detector) -> Detector:
-    """A copy in evaluation mode with as few operations as possible; it computes the same and cannot be trained."""
+    """A copy in evaluation mode with fewer operations and the same outputs; it cannot be trained."""
     result = copy.deepcopy(detector).eval().requires_grad_(False)
     for module in list(result.modules()):
         if isinstance(module, HybridEncoder | LatentMemory):
@@ -38,10 +34,10 @@ def fused(detector: Detector) -> Detector:
 
 
 def lay_out_for_cpu_(detector: Detector) -> None:
-    """Weights of matrix products are put into memory input by input instead of output by output; their values stay.
+    """Store the weights of linear layers transposed in memory; their values stay the same.
 
-    A product of some hundred rows spends much of its time on bringing weights into that order, call by call: on an ARM
-    core a small detector takes a sixth less time without. The encoder reads its weights in the usual order.
+    A matrix product of some hundred rows spends much of its time on this transposition in every call: on an ARM core a
+    small detector takes a sixth less time without it. The encoder needs its weights in the usual order.
     """
     for name, part in detector.named_children():
         for module in part.modules():

@@ -1,13 +1,13 @@
-"""Live: a source that does not wait, a detector that may be slow, and boxes that are on time or not given at all.
+"""Live detection: a source that does not wait, and a detector that may be too slow for it.
 
-A thread reads the source, closes windows and puts them where a few may wait. The caller's thread takes them out and
-detects. Windows are detected in order as long as they are fresh; once the oldest has waited for longer than the budget,
-all but the newest are dropped: **the newest window wins**, and a detector that is too slow sees fewer windows instead
-of older ones. Every window and event that is not seen is counted.
+A thread reads the source, closes windows and queues a few of them. The caller's thread takes them from the queue and
+detects. Windows are detected in order while they are recent; once the oldest has waited for longer than the budget, all
+but the newest are dropped. A detector that is too slow therefore processes fewer windows instead of old ones. Every
+window and event that is dropped is counted.
 
-While a source says nothing, its clock is taken to run on: windows close by it, empty. If the source ends, or fails in a
-way that sources do (a broken pipe, a damaged stream), what is waiting is detected, the stream ends, and ``ended`` says
-why.
+While a source is silent, its clock is assumed to run on: windows close by it, empty. If the source ends, or fails as
+sources do (a broken pipe, a damaged stream), the queued windows are detected, the stream ends, and ``ended`` has the
+reason.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from fate.inference.windowing import ClosedWindow, Windower
 
 #: Silence of a source that counts as a stall, seconds.
 STALL_S = 1.0
-#: A wait that lasts so much longer than it should, seconds, says that the process stood still.
+#: A wait that lasts this much longer than it should, seconds, means that the process was suspended.
 HALT_S = 0.02
-#: How long the end of a reading thread is waited for, seconds; one that is blocked by its source ends with the process.
+#: How long to wait for the reading thread, seconds; a thread that its source blocks ends with the process.
 JOIN_S = 2.0
 
 
 class Source(Protocol):
-    """Where events come from: iterating gives them, in pieces."""
+    """A source of live events; iterating over it gives them in pieces."""
 
     @property
     def sensor(self) -> Sensor:
@@ -42,24 +42,24 @@ class Source(Protocol):
 
     @property
     def counts(self) -> dict[str, int]:
-        """What the source itself lost or refused, in words."""
+        """What the source itself has lost or refused, by its name for users."""
 
     def __iter__(self) -> Iterator[Events]: ...
 
     def close(self) -> None:
-        """Ends the iteration, from any thread."""
+        """End the iteration; may be called from any thread."""
 
 
 @runtime_checkable
 class Timed(Protocol):
-    """A source that knows when something happened."""
+    """A source that knows the current time of its events."""
 
     def age_s(self, t_us: int) -> float:
-        """Seconds since this time of the events."""
+        """Seconds that have passed since this time of the events."""
 
 
 class WindowDetecting(Protocol):
-    """What detects a window."""
+    """Detects a window; see ``WindowDetector``."""
 
     @property
     def adaptation(self) -> Adaptation: ...
@@ -68,47 +68,47 @@ class WindowDetecting(Protocol):
 
 
 class Waiting(NamedTuple):
-    """A window, and when it closed, seconds."""
+    """A window that waits for the detector."""
 
     closed: ClosedWindow
-    at: float
+    at: float  #: when it closed, seconds
 
 
 class NewestWins:
-    """A short queue. Windows come out in order while they are fresh; later only the newest does."""
+    """A short queue of windows. If the oldest one has waited for too long, all but the newest are dropped."""
 
-    def __init__(self, room: int, budget_s: float, counts: StreamCounts) -> None:
+    def __init__(self, length: int, budget_s: float, counts: StreamCounts) -> None:
         """Args:
-        room: windows that may wait; one more pushes the oldest out.
-        budget_s: how long a window may wait while others do.
-        counts: where what is dropped is counted.
+        length: most windows in the queue; one more drops the oldest.
+        budget_s: how long a window may wait while others wait too.
+        counts: where dropped windows are counted.
         """
-        if room < 1 or not budget_s > 0:
+        if length < 1 or not budget_s > 0:
             raise FateError(
-                f"room for {room} waiting windows and a budget of {1e3 * budget_s:g} ms were asked for; expected at"
-                " least 1, and more than 0"
+                f"{length} waiting windows and a budget of {1e3 * budget_s:g} ms were asked for; expected at least 1,"
+                " and more than 0"
             )
-        self.room, self.budget_s, self.counts = room, budget_s, counts
+        self.length, self.budget_s, self.counts = length, budget_s, counts
         self._queue: deque[Waiting] = deque()
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def put(self, closed: ClosedWindow, now: float) -> None:
-        """The next window waits."""
+        """Add the next window."""
         self._queue.append(Waiting(closed, now))
-        if len(self._queue) > self.room:
+        if len(self._queue) > self.length:
             self.drop_oldest()
 
     def take(self, now: float) -> Waiting | None:
-        """The window to detect next; None where none waits."""
+        """Remove and return the next window to detect; None if the queue is empty."""
         if self._queue and now - self._queue[0].at > self.budget_s:
             while len(self._queue) > 1:
                 self.drop_oldest()
         return self._queue.popleft() if self._queue else None
 
     def drop_oldest(self) -> None:
-        """It is not detected, only counted; whatever it would have begun anew, the next one does."""
+        """Drop and count the oldest window; a pending reset of the state is carried over to the next one."""
         dropped = self._queue.popleft().closed
         self.counts.windows_dropped += 1
         self.counts.events_in_dropped_windows += len(dropped.events)
@@ -119,7 +119,7 @@ class NewestWins:
 
 
 class LiveStream:
-    """Frames of a source, as they become ready; made by ``StreamingDetector.live``. Use it in a ``with`` block."""
+    """The frames of a live source; made by ``StreamingDetector.live``. Use it in a ``with`` block."""
 
     def __init__(
         self,
@@ -134,11 +134,11 @@ class LiveStream:
     ) -> None:
         """Args:
         source: it is closed with the stream.
-        windower: of the source's sensor.
-        detect: gives the frame of a window.
-        budget_ms: from a window's closing to its boxes.
-        waiting: windows that may wait.
-        patience_us: how long after its end, by the clock, a window stays open for events that are on their way.
+        windower: for the source's sensor.
+        detect: makes the frame of a window.
+        budget_ms: longest time from a window's closing to its boxes.
+        waiting: most windows that wait for the detector.
+        patience_us: how long after its end, by the clock, a window stays open for delayed events.
         clock: seconds; it never goes back.
         """
         if patience_us < 0:
@@ -150,26 +150,26 @@ class LiveStream:
         self._waiting = NewestWins(waiting, self._budget_s, self.counts)
         self._change = threading.Condition()
         self._reader = threading.Thread(target=self._read, name="fate-source", daemon=True)
-        self._heard: tuple[int, float] | None = None  # the latest event's time, and when it came
+        self._latest: tuple[int, float] | None = None  # time of the latest event, and when it arrived
         self._stalled = self._stopping = False
         self._fault: Exception | None = None
         self.ended = ""  #: why the stream ended; empty while it runs
 
     @property
     def adaptation(self) -> Adaptation:
-        """How the detector meets this sensor."""
+        """How the detector was adapted to this sensor."""
         return self._detect.adaptation
 
     @property
     def source_counts(self) -> dict[str, int]:
-        """What the source lost or refused."""
+        """What the source has lost or refused."""
         return self.source.counts
 
     def __iter__(self) -> Iterator[StreamFrame]:
         return self
 
     def __next__(self) -> StreamFrame:
-        """The next frame; waits until a window closes."""
+        """Wait for the next window and return its frame."""
         if self._reader.ident is None:
             self._reader.start()
         taken = self._next_window()
@@ -192,7 +192,7 @@ class LiveStream:
         self.close()
 
     def close(self) -> None:
-        """End now: the source is closed, and what still waits is dropped and counted."""
+        """End now: close the source, and drop and count the windows that wait."""
         with self._change:
             self._stopping = True
             self.ended = self.ended or "it was closed"
@@ -207,7 +207,7 @@ class LiveStream:
                 self._waiting.drop_oldest()
 
     def stop(self, reason: str) -> None:
-        """End the stream soon: the iteration stops before the next window, and :meth:`close` drops what waits.
+        """End the stream soon: the iteration stops before the next window, and :meth:`close` drops those that wait.
 
         It takes no lock and may be called from a signal handler.
 
@@ -218,25 +218,25 @@ class LiveStream:
         self._stopping = True
 
     def _next_window(self) -> Waiting | None:
-        """Wait for one; None at the end."""
-        patience, heard_out = self._windower.duration_us / 1e6, False
+        """Wait for a window; None at the end of the stream."""
+        patience, reader_ran = self._windower.duration_us / 1e6, False
         with self._change:
             while True:
-                if heard_out:
+                if reader_ran:
                     self._close_by_clock()
                 taken = None if self._stopping else self._waiting.take(self._clock())
                 if taken is not None or self.ended:
                     return taken
-                # silence is the source's only if the reader had time to say otherwise: where the whole process stood
-                # still, or this thread was busy, events may have come that wait to be read
+                # the source counts as silent only if its thread could run: if the process was suspended or this thread
+                # was busy, there may be events that have not been read yet
                 began = time.monotonic()
-                told = self._change.wait(patience)
-                heard_out = told or time.monotonic() - began < patience + HALT_S
+                notified = self._change.wait(patience)
+                reader_ran = notified or time.monotonic() - began < patience + HALT_S
 
     def _close_by_clock(self) -> None:
-        if self._heard is None or self.ended:
+        if self._latest is None or self.ended:
             return
-        t_us, at = self._heard
+        t_us, at = self._latest
         silent = self._clock() - at
         for closed in self._windower.tick(t_us + round(1e6 * silent) - self._patience_us):
             self._waiting.put(closed, self._clock())
@@ -248,17 +248,17 @@ class LiveStream:
             self.counts.stalls += 1
 
     def _read(self) -> None:
-        """The reading thread: from the source to windows that wait."""
+        """The reading thread: reads the source and queues the windows that close."""
         ended = "the source ended"
         try:
             for events in self.source:
                 with self._change:
                     if self._stopping:
                         break
-                    self._take_in(events)
+                    self._add_events(events)
         except (FateError, OSError) as error:
             ended = f"the source failed: {error}"
-        except Exception as error:  # a mistake of ours: the caller's thread raises it
+        except Exception as error:  # a defect: the caller's thread raises it
             self._fault, ended = error, f"the source broke: {error!r}"
         with self._change:
             if not self._stopping:
@@ -267,13 +267,13 @@ class LiveStream:
             self.ended = self.ended or ended
             self._change.notify_all()
 
-    def _take_in(self, events: Events) -> None:
+    def _add_events(self, events: Events) -> None:
         now = self._clock()
         for closed in self._windower.add(events):
             self._waiting.put(closed, now)
         if len(events):
-            self._note_stall(0.0 if self._heard is None else now - self._heard[1])
-            self._heard, self._stalled = (int(events.t_us[-1]), now), False
+            self._note_stall(0.0 if self._latest is None else now - self._latest[1])
+            self._latest, self._stalled = (int(events.t_us[-1]), now), False
         self._change.notify_all()
 
     def _finish(self) -> None:
@@ -282,4 +282,4 @@ class LiveStream:
         if fault is not None:
             raise fault
         if self.ended.startswith("the source failed"):
-            warn(f"{self.ended}; what had come before was detected")
+            warn(f"{self.ended}; all events before were detected")

@@ -1,6 +1,6 @@
-"""A detector by name or by path: ready to stream, or as it was trained.
+"""Loads detectors by name or path, for streams or as they were trained.
 
-torch is loaded only when a detector is: commands look for the weights before that.
+torch is loaded only with a detector, because it takes seconds: commands look for the weights before that.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ if TYPE_CHECKING:
     from fate.inference.streaming_step import Precision
     from fate.models.detector import Detector
 
-    #: What every function takes as a detector; :func:`as_detector` makes one of it.
+    #: What every function accepts as a detector; see :func:`as_detector`.
     Model: TypeAlias = str | PathLike[str] | Detector | StreamingDetector
 else:
     Model = object  # the classes above would load torch
 
-#: Where the weights lie that come with the package.
+#: Folder of the weights that come with the package.
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
-#: The bundled detector that is used unless another is given: the best by AP50:95 on the one real clip
-#: with boxes (docs/results/accuracy.md).
+#: The default detector: the best bundled one by AP50:95 on the real clip with boxes (docs/results/accuracy.md).
 DEFAULT_DETECTOR = "fate-s-tiny"
-#: Of the bundled ones; about three times as fast as the others.
+#: The fastest bundled detector on a CPU, by a factor of about three.
 FASTEST_ON_A_CPU = "fate-s-nano"
 
 
-#: Endings of files that hold weights. ``load_trained`` says what to do with those of other projects.
+#: Suffixes of files with weights; ``load_trained`` says what to do with those of other projects.
 WEIGHT_FILES = (".safetensors", ".ckpt", ".pth", ".pt")
 
 
@@ -47,7 +46,7 @@ def choose_device(device: str) -> str:
 
 
 def as_detector(model: Model) -> Detector:
-    """The detector that is meant.
+    """The detector of any value that functions accept as one.
 
     Args:
         model: a detector, what ``load_detector`` returned, a bundled name, or a ``.safetensors`` file.
@@ -72,12 +71,12 @@ def load_detector(
     device: str | torch.device = "cpu",
     precision: Precision | None = None,
 ) -> StreamingDetector:
-    """A trained detector.
+    """Load a trained detector.
 
     Args:
         name_or_path: a name whose weights come with the package, a ``.safetensors`` file, or a detector.
         device: "cpu" or "cuda".
-        precision: of matrix products: "float32", or on a GPU "tf32" and "bfloat16"; None for the device's own.
+        precision: of matrix products: "float32", or on a GPU "tf32" or "bfloat16"; None for the device's default.
 
     Example:
         >>> detector = fate.load_detector("fate-s-tiny")                     # doctest: +SKIP
@@ -96,7 +95,7 @@ def load_detector(
 def load_trained(name_or_path: str | PathLike[str]) -> Detector:
     """The detector of a bundled name or of a ``.safetensors`` file, in evaluation mode, on the CPU.
 
-    A bundled name goes before a file of the same name; ``./NAME`` is the file.
+    A bundled name has priority over a file of the same name; ``./NAME`` is the file.
     """
     path = find_weights(name_or_path)
     from fate.models.checkpoints import load_model  # noqa: PLC0415  (torch takes seconds to load)
@@ -105,7 +104,7 @@ def load_trained(name_or_path: str | PathLike[str]) -> Detector:
 
 
 def find_weights(name_or_path: str | PathLike[str]) -> Path:
-    """Return the file of a bundled name or of a path; what is neither is refused, without loading torch."""
+    """The file of a bundled name or of a path, without loading torch; anything else is refused."""
     given = fspath(name_or_path)
     bundled = bundled_weights()
     if given in bundled:
@@ -124,7 +123,7 @@ def bundled_weights() -> dict[str, Path]:
 
 
 def names_a_model(text: str) -> bool:
-    """Whether a text is the name of a detector, with weights in the package or without, rather than that of a file."""
+    """Whether a text is the name of a detector, with or without bundled weights, and not a file."""
     return text in bundled_weights() or (text in NAMES and not Path(text).exists())
 
 

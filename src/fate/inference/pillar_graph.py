@@ -1,12 +1,12 @@
-"""Pillar Encoding in operations that export formats know: whole tensors, no loop, no shape that depends on values.
+"""Pillar Encoding in operations of export formats: whole tensors, no loop, no shape that depends on values.
 
-The same function as ``encoding.kernels.segments``, for graphs that run without FATE. Where the others list the pillars
-that hold events, this one keeps a table of all cells of the grid; where they leave events out, these go to one more
-cell, *nowhere*, which is no part of the image. So the number of events is the only length that varies. One event that
-is nowhere is always there: no table is ever empty.
+The same function as ``encoding.kernels.segments``, for graphs that run without FATE. The other versions list the
+pillars with events; this one has a table of all cells of the grid. Where they leave events out, this one moves them to
+one *extra cell* that is no part of the image, so the number of events is the only length that varies. One event is
+always in the extra cell, so no table is ever empty.
 
-Whole numbers stay whole: times are summed in int64, divided in float64. The generator of ``encoding.sampling``, which
-says what the caps keep, multiplies 32-bit numbers in halves here, as no format promises what an overflow gives.
+Times are summed in int64 and divided in float64. The generator of ``encoding.sampling``, which decides what the caps
+keep, multiplies 32-bit numbers in halves here, because export formats do not define overflows.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fate.encoding.pillars import PillarEncoder
 from fate.encoding.sampling import GOLDEN, M32, MUL_1, MUL_2, mixed
 from fate.errors import FateError
 
-#: The inputs, as in ``EventBatch``: four columns with a row an event, three with a row a window.
+#: The inputs, as in ``EventBatch``: four columns with a row per event, three with a row per window.
 EVENT_COLUMNS = ("t_us", "x", "y", "p")
 WINDOW_COLUMNS = ("offsets", "start_us", "duration_us")
 INPUTS = {name: COLUMNS[name] for name in (*EVENT_COLUMNS, *WINDOW_COLUMNS)}
 
 
 class PillarGraph(nn.Module):
-    """The columns of a batch of B windows to the pseudo-image [B, C, H', W'], as a trained encoder computes it."""
+    """Maps the columns of a batch of B windows to the pseudo-image [B, C, H', W'] of a trained encoder."""
 
     scale: Tensor
     shift: Tensor
@@ -57,29 +57,29 @@ class PillarGraph(nn.Module):
     def forward(
         self, t_us: Tensor, x: Tensor, y: Tensor, p: Tensor, offsets: Tensor, start_us: Tensor, duration_us: Tensor
     ) -> Tensor:
-        """Arguments as in ``EventBatch``; events behind the last offset are of no window, so buffers may be longer."""
-        spec, side, nowhere = self.spec, self.spec.pillar, self.windows * self.spec.cells
+        """Takes the columns of ``EventBatch``; events after the last offset are ignored, so buffers may be longer."""
+        spec, side, extra_cell = self.spec, self.spec.pillar, self.windows * self.spec.cells
         t, x, y, p = (torch.cat([column.long(), column.new_zeros(1).long()]) for column in (t_us, x, y, p))
         number = torch.arange(t.shape[0])
-        window = (number[:, None] >= offsets[1:]).long().sum(1)  # the last offset's end: nowhere
-        cell = ((window * spec.rows + y // side) * spec.columns + x // side).clamp(max=nowhere)
+        window = (number[:, None] >= offsets[1:]).long().sum(1)  # events after the last offset are in the extra cell
+        cell = ((window * spec.rows + y // side) * spec.columns + x // side).clamp(max=extra_cell)
         window = window.clamp(max=self.windows - 1)
         by_cell = _Events(t, x, y, p, window, cell).sorted()
-        keep = self._kept(by_cell, start_us)
-        kept = by_cell._replace(cell=torch.where(keep, by_cell.cell, nowhere)).sorted()
+        keep = self._select(by_cell, start_us)
+        kept = by_cell._replace(cell=torch.where(keep, by_cell.cell, extra_cell)).sorted()
         return self._image(kept, duration_us)
 
-    def _kept(self, events: _Events, start_us: Tensor) -> Tensor:
-        """[E] whether the caps keep an event; events are sorted by cell and time."""
+    def _select(self, events: _Events, start_us: Tensor) -> Tensor:
+        """Whether the caps keep each event [E]; events are sorted by cell and time."""
         spec, cell, window = self.spec, events.cell, events.window
         size, first = self._sizes(cell)
         low = start_us & M32
-        key = _mixed(_mixed(mixed(mixed(self.seed ^ GOLDEN) ^ (self.seed >> 32 & M32)) ^ low) ^
-                     (_shifted(start_us - low, 32) & M32))  # fmt: skip
-        priority = _mixed((cell - window * spec.cells) ^ key.index_select(0, window))
+        key = hash32(hash32(mixed(mixed(self.seed ^ GOLDEN) ^ (self.seed >> 32 & M32)) ^ low) ^
+                     (shift_right(start_us - low, 32) & M32))  # fmt: skip
+        priority = hash32((cell - window * spec.cells) ^ key.index_select(0, window))
         keep = torch.ones_like(cell, dtype=torch.bool)
         if spec.max_pillars is not None and spec.max_pillars < spec.cells:
-            of_pillars = _mixed(torch.arange(spec.cells) ^ key[:, None])
+            of_pillars = hash32(torch.arange(spec.cells) ^ key[:, None])
             there = size[:-1].view(self.windows, spec.cells) > 0
             lowest = torch.where(there, of_pillars, M32 + 1).topk(spec.max_pillars, largest=False, sorted=True).values
             keep = priority <= lowest[:, -1].index_select(0, window)
@@ -88,14 +88,14 @@ class PillarGraph(nn.Module):
         number, start = torch.arange(cell.shape[0]), first.index_select(0, cell)
         run, begins = _runs(cell, events.t)
         earlier = _sums(run, torch.where(begins, number, 0), cell.shape[0]).index_select(0, run) - start
-        place = ((events.y % spec.pillar) * spec.pillar + events.x % spec.pillar) * 2 + events.p
-        of_events = _mixed(_mixed((priority + GOLDEN * (earlier + 1)) & M32) ^ place)
-        order = (cell * (M32 + 1) + of_events).sort().indices  # those of a cell stay where they are, among themselves
+        pixel = ((events.y % spec.pillar) * spec.pillar + events.x % spec.pillar) * 2 + events.p
+        of_events = hash32(hash32((priority + GOLDEN * (earlier + 1)) & M32) ^ pixel)
+        order = (cell * (M32 + 1) + of_events).sort().indices  # the cells stay in their order
         rank = _sums(order, number, cell.shape[0]) - start
         return keep & (rank < spec.max_events)
 
     def _image(self, events: _Events, duration_us: Tensor) -> Tensor:
-        """The image of events that are sorted by cell and time, all of which count unless they are nowhere."""
+        """The image of events that are sorted by cell and time; those in the extra cell are ignored."""
         spec, cell = self.spec, events.cell
         size, first = self._sizes(cell)
         duration = duration_us.index_select(0, events.window).double()
@@ -108,12 +108,12 @@ class PillarGraph(nn.Module):
         return image.view(self.windows, spec.rows, spec.columns, -1).permute(0, 3, 1, 2)
 
     def _features(self, events: _Events, size: Tensor, duration: Tensor) -> Tensor:
-        """[E, D] as in ``segments.features``."""
+        """Event features [E, D], equal to ``segments.features``."""
         spec, cell = self.spec, events.cell
         height, width = spec.sensor
         count = size.index_select(0, cell).double()
 
-        def offset(values: Tensor) -> Tensor:  # from the mean of whole numbers, exact up to the division
+        def offset(values: Tensor) -> Tensor:  # from the mean of integers, exact up to the division
             return values.double() - _sums(cell, values, size.shape[0]).index_select(0, cell).double() / count
 
         x, y, t = events.x.double(), events.y.double(), events.t.double()
@@ -128,13 +128,13 @@ class PillarGraph(nn.Module):
         return torch.stack([column.float() for column in columns], dim=1)
 
     def _shares(self, events: _Events, size: Tensor, first: Tensor) -> Tensor:
-        """[E] as in ``segments.shares``; size [E] and first event [E] of each event's cell."""
+        """Weights [E], equal to ``segments.shares``; size [E] and first event [E] of each event's cell."""
         uniform = 1 / size.double()
         if self.spec.weighting == "uniform":
             return uniform
         length = events.t.shape[0]
         run, begins = _runs(events.cell, events.t)
-        time = _sums(run, torch.where(begins, events.t, 0), length)  # of each run; 0 behind the last
+        time = _sums(run, torch.where(begins, events.t, 0), length)  # of each run; 0 after the last
         owner = _sums(run, torch.where(begins, events.cell, 0), length)
         gap = torch.where(owner[1:] == owner[:-1], time[1:] - time[:-1], 0)
         none = gap.new_zeros(1)
@@ -144,55 +144,55 @@ class PillarGraph(nn.Module):
         return torch.where(span > 0, weight.double() / (2 * span.clamp(min=1) * together).double(), uniform)
 
     def _sizes(self, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """Events of each cell and the place of the first, nowhere included: [cells + 1] both."""
+        """Number of events and index of the first event of each cell, with the extra one: [cells + 1] both."""
         size = _sums(cell, torch.ones_like(cell), self.windows * self.spec.cells + 1)
         return size, size.cumsum(0) - size
 
 
 class _Events(NamedTuple):
-    """Columns of E events, int64 all."""
+    """Columns of E events, int64."""
 
     t: Tensor  #: µs since the window's start
     x: Tensor
     y: Tensor
     p: Tensor
     window: Tensor
-    cell: Tensor  #: place in the table of cells, window by window, row by row; the last is nowhere
+    cell: Tensor  #: index of the cell, by window, row and column; the last is the extra cell
 
     def sorted(self) -> _Events:
-        """By cell; within one as they are, which is by time. No two keys are equal, so any sort will do."""
+        """Sorted by cell, and by time in each cell. All keys are different, so the sort need not be stable."""
         number = torch.arange(self.cell.shape[0])
         order = (self.cell * self.cell.shape[0] + number).sort().indices
         return _Events(*(column.index_select(0, order) for column in self))
 
 
 def _runs(cell: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """[E] the run of events with one cell and time that an event is in, counted from 0, and whether it begins it."""
+    """Index [E] of the run of events with equal cell and time that each event is in, and whether it begins it."""
     changes = (cell[1:] != cell[:-1]) | (t[1:] != t[:-1])
     begins = torch.cat([torch.ones_like(cell[:1], dtype=torch.bool), changes])
     return begins.long().cumsum(0) - 1, begins
 
 
-def _sums(place: Tensor, values: Tensor, length: int) -> Tensor:
-    """A table of ``length`` rows with the sums of the values [E] or [E, C] at their places [E]."""
+def _sums(index: Tensor, values: Tensor, length: int) -> Tensor:
+    """A table of ``length`` rows with the sums of the values [E] or [E, C] at their indices [E]."""
     if values.ndim == 1:
-        return values.new_zeros(length).scatter_add(0, place, values)
-    return values.new_zeros(length, values.shape[1]).index_put((place,), values, accumulate=True)
+        return values.new_zeros(length).scatter_add(0, index, values)
+    return values.new_zeros(length, values.shape[1]).index_put((index,), values, accumulate=True)
 
 
-def _mixed(value: Tensor) -> Tensor:
+def hash32(value: Tensor) -> Tensor:
     """``sampling.mixed`` of 32-bit numbers in int64."""
-    value = _product(value ^ _shifted(value, 16), MUL_1)
-    value = _product(value ^ _shifted(value, 13), MUL_2)
-    return value ^ _shifted(value, 16)
+    value = multiply32(value ^ shift_right(value, 16), MUL_1)
+    value = multiply32(value ^ shift_right(value, 13), MUL_2)
+    return value ^ shift_right(value, 16)
 
 
-def _product(value: Tensor, factor: int) -> Tensor:
-    """The lower 32 bits of a product of 32-bit numbers; nothing on the way has more than 49."""
-    low, high = value & 0xFFFF, _shifted(value, 16)
+def multiply32(value: Tensor, factor: int) -> Tensor:
+    """The lower 32 bits of a product of 32-bit numbers; no intermediate value has more than 49."""
+    low, high = value & 0xFFFF, shift_right(value, 16)
     return (low * factor + ((high * factor) & 0xFFFF) * 0x10000) & M32
 
 
-def _shifted(value: Tensor, bits: int) -> Tensor:
-    """``value >> bits`` of whole numbers that float64 holds exactly; ONNX shifts none with a sign."""
+def shift_right(value: Tensor, bits: int) -> Tensor:
+    """``value >> bits`` of integers that float64 represents exactly; ONNX cannot shift signed integers."""
     return (value.double() * 2.0**-bits).floor().long()

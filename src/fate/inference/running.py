@@ -1,53 +1,166 @@
-"""A detector over whole recordings at one rate: predictions, what the encoder's caps left out, and how long it took.
+"""Runs a detector over recordings, and collects its detections in tables.
 
-Recordings run side by side as streams of one batch, each with its own memory from its start to its end.
+Several recordings run side by side as the rows of one batch, each with its own state from its start to its end.
+Evaluation (:func:`predict`) and ``densify.sweep`` use the same :class:`Runner` and :class:`DetectionCollector`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fate.boxes.labels import Labels
-from fate.data.batches import ClipBatch, Source
+from fate.boxes.labels import Labels, LabelSource
+from fate.data.batches import ClipBatch
 from fate.data.clips import evaluation_batches
 from fate.data.dataset import Dataset
 from fate.data.loading import ClipReader, load
 from fate.encoding.batch import EventBatch
 from fate.encoding.histograms import StackedHistogram
 from fate.errors import FateError
+from fate.events.events import Sensor
 from fate.events.window import window_us as hop_of
 from fate.inference.fusing import fused
 from fate.models import state as states
 from fate.models.detector import CANONICAL_US, Detector
 from fate.models.nms import Detections, Score
+from fate.models.outputs import Outputs
 
 STAGES = ("load", "encode", "model", "post")
 
 
 @dataclass
 class Run:
-    """What came of it."""
+    """The predictions of a detector at one rate, and how they were made."""
 
     hz: float
-    predictions: dict[str, Labels]  #: by the recording's name; labelled times are the ends of all windows kept
+    predictions: dict[str, Labels] = field(default_factory=dict)  #: by recording; labelled times are window ends
     windows: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)  #: spent in each of ``STAGES``, all windows together
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))  #: of all windows, by stage
     events: int = 0
     events_dropped: int = 0  #: by the encoder's caps
     pillars_dropped: int = 0
-    score: Score | None = None  #: what ranks predictions; None of a head without objectness
+    score: Score | None = None  #: what ranks predictions; None for a head without objectness
 
     def ms_per_window(self) -> dict[str, float]:
-        """Of each stage; streams share a batch, so this is throughput, not the delay of one window."""
+        """Time per window by stage. Recordings share a batch, so this is throughput and not latency."""
         return {stage: 1e3 * spent / max(self.windows, 1) for stage, spent in self.seconds.items()}
+
+
+class Runner:
+    """Runs a detector on one batch after another, and carries the state of each row from batch to batch."""
+
+    def __init__(
+        self, detector: Detector, device: str | torch.device, hop_us: int, run: Run | None = None, **options: Any
+    ) -> None:
+        """Args:
+        detector: it is copied, not changed.
+        device: where the detector runs.
+        hop_us: time from one window of a row to the next; the state is advanced by it.
+        run: where windows, events and the time of each stage are counted. Without it a GPU never waits for the clock.
+        options: of ``nms.detections``.
+        """
+        self.model, self.device, self.options = fused(detector).to(device), torch.device(device), options
+        self._step_scale, self._run = hop_us / CANONICAL_US, run
+        self._state: states.State = None
+        self._last = time.perf_counter()
+
+    @torch.inference_mode()
+    def __call__(self, batch: ClipBatch) -> list[tuple[int, int, Detections]]:
+        """The detections of each window of a batch: (recording, end of the window in µs, detections)."""
+        self._add_time("load")
+        if self._state is not None:
+            self._state = states.reset(self._state, batch.begins)
+        inputs = batch.inputs(self.device)
+        is_events = isinstance(inputs, EventBatch)
+        images = self.model.encoder(inputs) if is_events else inputs
+        self._add_time("encode")
+        # each image of a dataset of histograms is one canonical step, as in the training of its detectors
+        step_scale = self._step_scale if is_events else 1.0
+        outputs, self._state = self.model(images, self._state, batch.steps, step_scale=step_scale)
+        self._add_time("model")
+        found = self.model.detections(outputs, **self.options)
+        rows = len(batch.clips)
+        windows = [
+            (clip.recording, int(batch.ends_us[t, row]), found[t * rows + row])
+            for row, clip in enumerate(batch.clips)
+            for t in range(clip.steps)
+        ]
+        self._count(batch, outputs, len(windows))
+        self._add_time("post")
+        return windows
+
+    def _add_time(self, stage: str) -> None:
+        if self._run is None:
+            return
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        now = time.perf_counter()
+        self._run.seconds[stage] += now - self._last
+        self._last = now
+
+    def _count(self, batch: ClipBatch, outputs: Outputs, windows: int) -> None:
+        run = self._run
+        if run is None:
+            return
+        run.windows += windows
+        run.score = self.options.get("score") if outputs.objectness is not None else None
+        if isinstance(batch.events, EventBatch):
+            run.events += batch.events.num_events
+            counts = getattr(self.model.encoder, "last_stats", None)
+            if counts is not None:
+                run.events_dropped += counts.events_dropped + counts.events_dropped_with_pillars
+                run.pillars_dropped += counts.pillars_dropped
+
+
+class DetectionCollector:
+    """Collects detections window by window, and makes a table for each recording."""
+
+    def __init__(
+        self,
+        classes: Sequence[str],
+        most: int,
+        sensor: Sensor | None = None,
+        source: LabelSource | None = None,
+    ) -> None:
+        """Args:
+        classes: names of the classes.
+        most: most detections of a window that are kept, best first.
+        sensor: (height, width), for the tables.
+        source: of all rows of the tables; the default of :class:`Labels` unless given.
+        """
+        self.most, self.source = most, source
+        self._facts: dict[str, Any] = {"classes": tuple(classes), "sensor": sensor}
+        self._windows: dict[Hashable, list[tuple[int, Detections]]] = {}
+
+    def add(self, recording: Hashable, t_us: int, found: Detections) -> None:
+        """Add the detections of a window that ends at ``t_us``."""
+        best = slice(self.most)
+        kept = Detections(found.boxes[best], found.scores[best], found.class_ids[best])
+        self._windows.setdefault(recording, []).append((t_us, kept))
+
+    def take(self, recording: Hashable) -> Labels:
+        """The table of a recording, which is then forgotten; its labelled times are the ends of all windows."""
+        windows = self._windows.pop(recording, [])
+        times = np.array([t_us for t_us, _ in windows], np.int64)
+        counts = [len(found.boxes) for _, found in windows]
+        if not sum(counts):
+            return Labels.empty(np.sort(times), **self._facts)
+        x1, y1, x2, y2 = torch.cat([found.boxes for _, found in windows]).numpy().T
+        columns: dict[str, Any] = {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "t_us": np.repeat(times, counts)}
+        columns["class_id"] = torch.cat([found.class_ids for _, found in windows]).numpy()
+        columns["score"] = torch.cat([found.scores for _, found in windows]).numpy().clip(0, 1)
+        if self.source is not None:
+            columns["source"] = np.full(sum(counts), self.source)
+        return Labels.from_unsorted(columns, labelled_us=times, **self._facts)
 
 
 def predict(
@@ -56,7 +169,7 @@ def predict(
     hz: float,
     *,
     device: str | torch.device = "cpu",
-    lanes: int = 8,
+    streams: int = 8,
     steps: int = 1,
     window_us: int | None = None,
     confidence: float = 0.001,
@@ -67,24 +180,24 @@ def predict(
     progress: Callable[[float], None] | None = None,
     **options: Any,
 ) -> Run:
-    """Run a detector over recordings.
+    """Run a detector over recordings at one rate.
 
     Args:
         detector: it is copied, not changed.
         recordings: of a dataset (``name``, ``start_us``, ``end_us``, ``open()``).
         hz: rate; window and hop are 1 / hz.
         device: where the detector runs.
-        lanes: recordings side by side.
+        streams: recordings that run side by side.
         steps: windows of a recording in one call.
-        window_us: length of windows where it is not 1 / hz; they may overlap.
-        confidence: the least score.
-        keep: which windows' predictions to keep, by the recording's name and their ends [W]; None for all.
-        most: predictions of a window.
-        score: what ranks predictions of heads with objectness: "product", objectness · class; or "class" alone, as the
-            public evaluation of RVT does. Nothing in training keeps the class low where there is no object.
-        workers: processes that load.
-        progress: is told the share that is done.
-        options: as of ``nms.detections``.
+        window_us: length of the windows if it is not 1 / hz; they may overlap.
+        confidence: lowest confidence of a detection.
+        keep: selects the windows whose predictions are kept, by the recording's name and their ends [W]; None for all.
+        most: most predictions of a window.
+        score: what ranks predictions of heads with objectness: "product", objectness · class; or "class" alone, as in
+            the public evaluation of RVT. Nothing in training keeps the class low where there is no object.
+        workers: processes that load events.
+        progress: called with the share that is done, 0 to 1.
+        options: of ``nms.detections``.
     """
     for recording in recordings:
         if tuple(recording.sensor) != tuple(detector.sensor):
@@ -95,37 +208,26 @@ def predict(
     reader = ClipReader(recordings, detector.sensor, window_us, with_labels=False)
     if reader.holds_images:
         check_histograms(detector, recordings[0])
-    model = fused(detector).to(device)
-    plans = partial(_plans, recordings, hz, lanes, steps, window_us)
-    collected = _Collected(recordings, model.classes, keep, most)
-    run = Run(hz, {}, seconds=dict.fromkeys(STAGES, 0.0))
+    plans = partial(evaluation_batches, recordings, hz, min(streams, len(recordings)), steps, window_us)
+    run, hop_us = Run(hz), hop_of(hz)
+    runner = Runner(detector, device, hop_us, run, confidence=confidence, most=most, score=score, **options)
+    collector = DetectionCollector(detector.classes, most)
     total = max(sum(recording.end_us - recording.start_us for recording in recordings), 1)
-    state, last, hop_us = None, time.perf_counter(), hop_of(hz)
-    with torch.inference_mode():
-        for batch in load(reader, plans, workers, pin_memory=torch.device(device).type == "cuda"):
-            loaded = _spent(run, "load", last, device)
-            state = None if state is None else states.reset(state, batch.begins)
-            shown = batch.inputs(device)
-            events = shown if isinstance(shown, EventBatch) else None
-            images = shown if events is None else model.encoder(events)
-            encoded = _spent(run, "encode", loaded, device)
-            # memory goes on by the hop, also where windows overlap; images of a dataset count as one canonical step
-            # each, as their detectors were trained
-            scale = 1.0 if events is None else hop_us / CANONICAL_US
-            outputs, state = model(images, state, batch.steps, step_scale=scale)
-            predicted = _spent(run, "model", encoded, device)
-            collected.add(batch, model.detections(outputs, confidence=confidence, most=most, score=score, **options))
-            run.score = score if outputs.objectness is not None else None
-            _count(run, batch, model)
-            last = _spent(run, "post", predicted, device)
-            if progress is not None:
-                progress(min(collected.seen_us / total, 1.0))
-    run.predictions = collected.labels()
+    for batch in load(reader, plans, workers, pin_memory=runner.device.type == "cuda"):
+        for index, windows in groupby(runner(batch), key=itemgetter(0)):
+            name, found = recordings[index].name, list(windows)
+            ends = np.array([t_us for _, t_us, _ in found], np.int64)
+            kept = np.ones(len(ends), bool) if keep is None else keep(name, ends)
+            for row in np.flatnonzero(kept).tolist():
+                collector.add(name, *found[row][1:])
+        if progress is not None:
+            progress(min(run.windows * hop_us / total, 1.0))
+    run.predictions = {recording.name: collector.take(recording.name) for recording in recordings}
     return run
 
 
 def check_histograms(detector: Detector, recording: Any) -> None:
-    """Images are no use to a detector that makes others: EvRT-DETR's have as many channels, in another order."""
+    """Refuse a detector whose encoder does not make RVT's histograms; EvRT-DETR's have another order of channels."""
     encoder = detector.encoder
     if not isinstance(encoder, StackedHistogram) or encoder.stride != 1:
         raise FateError(
@@ -134,80 +236,12 @@ def check_histograms(detector: Detector, recording: Any) -> None:
         )
 
 
-def _plans(recordings: Sequence[Source], hz: float, lanes: int, steps: int, window_us: int | None) -> Any:
-    return evaluation_batches(recordings, hz, min(lanes, len(recordings)), steps, window_us)
-
-
-def _spent(run: Run, stage: str, since: float, device: str | torch.device) -> float:
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize()
-    now = time.perf_counter()
-    run.seconds[stage] += now - since
-    return now
-
-
-def _count(run: Run, batch: ClipBatch, model: Detector) -> None:
-    run.windows += int((batch.ends_us >= 0).sum())
-    if not isinstance(batch.events, EventBatch):
-        return
-    run.events += batch.events.num_events
-    counts = getattr(model.encoder, "last_stats", None)
-    if counts is not None:
-        run.events_dropped += counts.events_dropped + counts.events_dropped_with_pillars
-        run.pillars_dropped += counts.pillars_dropped
-
-
-class _Collected:
-    """Predictions of all recordings, as they come."""
-
-    def __init__(
-        self,
-        recordings: Sequence[Any],
-        classes: Sequence[str],
-        keep: Callable[[str, NDArray[np.int64]], NDArray[np.bool_]] | None,
-        most: int,
-    ) -> None:
-        self.recordings, self.classes, self.keep, self.most = recordings, tuple(classes), keep, most
-        self.times: dict[int, list[int]] = {number: [] for number in range(len(recordings))}
-        self.rows: dict[int, list[tuple[int, Detections]]] = {number: [] for number in range(len(recordings))}
-        self.seen_us = 0
-
-    def add(self, batch: ClipBatch, found: Sequence[Detections]) -> None:
-        lanes = len(batch.clips)
-        for lane, clip in enumerate(batch.clips):
-            if clip.is_empty:
-                continue
-            ends = batch.ends_us[: clip.steps, lane]
-            name = self.recordings[clip.recording].name
-            wanted = np.ones(clip.steps, bool) if self.keep is None else self.keep(name, ends)
-            self.seen_us += clip.steps * round(1e6 / clip.hz)
-            for t in np.flatnonzero(wanted).tolist():
-                self.times[clip.recording].append(int(ends[t]))
-                self.rows[clip.recording].append((int(ends[t]), found[t * lanes + lane]))
-
-    def labels(self) -> dict[str, Labels]:
-        return {recording.name: self._labels(number) for number, recording in enumerate(self.recordings)}
-
-    def _labels(self, number: int) -> Labels:
-        rows = [(end, part) for end, part in self.rows[number] if len(part.boxes)]
-        times = np.array(sorted(self.times[number]), np.int64)
-        if not rows:
-            return Labels.empty(times, classes=self.classes)
-        boxes = torch.cat([part.boxes[: self.most] for _, part in rows]).numpy()
-        scores = torch.cat([part.scores[: self.most] for _, part in rows]).numpy().clip(0, 1)
-        ids = torch.cat([part.class_ids[: self.most] for _, part in rows]).numpy()
-        counts = [min(len(part.boxes), self.most) for _, part in rows]
-        t_us = np.repeat(np.array([end for end, _ in rows], np.int64), counts)
-        x1, y1, x2, y2 = boxes.T
-        return Labels(t_us, x1, y1, x2, y2, ids, score=scores, labelled_us=times, classes=self.classes)
-
-
 def at_once(dataset: Dataset, windows: int) -> tuple[int, int]:
-    """How many recordings a GPU runs side by side, and how many windows of each it takes in one call.
+    """How many recordings a GPU runs side by side, and how many windows of each in one call.
 
     Args:
         dataset: its labelled recordings are counted.
-        windows: all windows of one call together; a batch of training of this size fits into the memory.
+        windows: all windows of one call together; a training batch of this size fits into memory.
     """
-    lanes = max(1, min(64, len(dataset.labelled)))
-    return lanes, max(1, windows // lanes)
+    streams = max(1, min(64, len(dataset.labelled)))
+    return streams, max(1, windows // streams)

@@ -1,12 +1,12 @@
-"""Events over TCP: a client connects and sends raw words (EVT3, say), without header, cut anywhere.
+"""Events over TCP: a client connects and sends raw words (such as EVT3), without header, in pieces of any size.
 
-The source listens on this machine alone (127.0.0.1) unless another address is given. Whoever connects first must not
-be able to end the source or to keep the camera out, so these rules hold:
+The source listens on this machine alone (127.0.0.1) unless another address is given. No client may end the source or
+keep the camera out, so these rules apply:
 
-* A client counts from its first event on. One that goes before that, such as a port scan or a health check, changes
+* A client counts from its first event on. One that closes before, such as a port scan or a health check, changes
   nothing; several of them may be connected at a time.
-* One client at a time has the stream. Others are refused while its last event is at most ``idle_s`` old. When it is
-  older, another may connect, and takes the stream over with its first event.
+* One client at a time has the stream. Others are refused while its last event is at most ``idle_s`` old. Afterwards
+  another may connect, and takes over the stream with its first event.
 * A client that sends nothing at all for ``idle_s`` is dropped.
 """
 
@@ -24,24 +24,24 @@ from fate.events.events import Events, Sensor
 from fate.inference.sources import PIECE_BYTES, BytesToEvents
 
 LOCALHOST = "127.0.0.1"
-#: How often a waiting socket looks whether it was closed, seconds.
-LOOK_S = 0.1
-#: A client that is silent for so long has gone, seconds.
+#: How often a waiting socket checks whether it was closed, seconds.
+POLL_S = 0.1
+#: A client that is silent for longer is dropped, seconds.
 IDLE_S = 10.0
-#: Clients that have not sent an event; when more come, the oldest one is dropped.
+#: Most clients that have not sent an event yet; one more drops the oldest.
 MAX_WAITING = 16
 
 
 class _Client:
-    """One connection, and what its bytes have been decoded to."""
+    """One connection and its decoder."""
 
     def __init__(self, connection: socket.socket, decoding: BytesToEvents, now: float) -> None:
         self.connection, self.decoding = connection, decoding
-        self.heard = now  # when bytes came last, seconds
-        self.gave_events = now  # when events came last
+        self.heard = now  # when the last bytes arrived, seconds
+        self.gave_events = now  # when the last events arrived
 
     def receive(self, now: float) -> Events | None:
-        """The events of what has come; None when the client has gone. ConnectionError where it went without a word."""
+        """The events of the bytes that arrived; None if the client has closed the connection."""
         try:
             data = self.connection.recv(PIECE_BYTES)
         except BlockingIOError:
@@ -56,7 +56,7 @@ class _Client:
 
 
 class TcpSource:
-    """Waits for a client that sends raw words; see above for who is listened to."""
+    """Waits for a client that sends raw words; the module has the rules for clients."""
 
     def __init__(
         self,
@@ -71,18 +71,18 @@ class TcpSource:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
-        port: 0 for any that is free; see ``port``.
+        port: 0 for any free port, which is then in ``port``.
         sensor: (height, width) of the client's events.
-        host: address to listen on; "0.0.0.0" lets every machine of the network send.
-        format: of ``sources.BYTE_FORMATS``.
-        once: end when the first client that sent an event has gone; otherwise wait for the next.
-        idle_s: seconds of silence after which a client is dropped; without events for so long, another may take over.
-        listens: at once; otherwise clients are refused until the source is iterated.
+        host: address to listen on; "0.0.0.0" accepts every machine of the network.
+        format: one of ``sources.BYTE_FORMATS``.
+        once: end when the first client that sent an event has closed; otherwise wait for the next.
+        idle_s: seconds of silence after which a client is dropped, and without events after which another takes over.
+        listens: whether to accept clients at once; otherwise they are refused until the source is iterated.
         clock: seconds.
         """
         self._format = format
         self._sensor = BytesToEvents(format, sensor).sensor  # checks both, and compiles the decoder
-        self._listener = _bound(host, port)
+        self._listener = _bind(host, port)
         if listens:
             self._listener.listen(MAX_WAITING)
         self._once, self._idle_s, self._clock = once, idle_s, clock
@@ -99,7 +99,7 @@ class TcpSource:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Clients, and what was refused, dropped or passed over."""
+        """Clients, and what was refused, dropped or skipped."""
         active = self._active
         return dict(self._own + (active.decoding.counts if active else Counter()))
 
@@ -109,7 +109,7 @@ class TcpSource:
             ready.register(self._listener, selectors.EVENT_READ)
             try:
                 while not self._closed.is_set():
-                    able = {key.fileobj for key, _ in ready.select(LOOK_S)}
+                    able = {key.fileobj for key, _ in ready.select(POLL_S)}
                     for client in list(self._clients):
                         if client.connection in able:
                             yield from self._received(client, ready)
@@ -118,19 +118,19 @@ class TcpSource:
                             self._leave(client, ready)
                     if self._once and self._active is None and self._own["clients"]:
                         return
-                    if self._listener in able:  # last: the client before may have gone, and this one come in its place
+                    if self._listener in able:  # last, because the client before may have just closed
                         self._accept(ready)
             finally:
                 for client in list(self._clients):
                     self._leave(client, ready)
 
     def close(self) -> None:
-        """End, within a moment."""
+        """End within ``POLL_S``."""
         self._closed.set()
 
     def _received(self, client: _Client, ready: selectors.BaseSelector) -> Iterator[Events]:
-        """What a client has sent, if it has the stream or takes it with this; a client that has gone is let go."""
-        if client not in self._clients:  # another has taken the stream in this round
+        """The events of a client if it has the stream or takes it over; a client that has closed is removed."""
+        if client not in self._clients:  # another client has taken the stream meanwhile
             return
         try:
             events = client.receive(self._clock())
@@ -157,13 +157,13 @@ class TcpSource:
         return True
 
     def _is_busy(self) -> bool:
-        """Whether a client has the stream, and its last event is recent."""
+        """Whether a client has the stream and its last event is recent."""
         return self._active is not None and self._clock() - self._active.gave_events <= self._idle_s
 
     def _accept(self, ready: selectors.BaseSelector) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # it went while it waited, or this process has no room for more connections
+        except OSError:  # it closed before, or this process has too many connections
             self._own["connections broken"] += 1
             return
         if self._is_busy():
@@ -179,19 +179,19 @@ class TcpSource:
         ready.register(connection, selectors.EVENT_READ)
 
     def _leave(self, client: _Client, ready: selectors.BaseSelector) -> None:
-        """Close a connection, and keep what was counted of a client that sent events."""
+        """Close a connection, and keep the counts of a client that sent events."""
         ready.unregister(client.connection)
         client.connection.close()
         self._clients.remove(client)
         if client is self._active:
-            client.decoding.begin_anew()
+            client.decoding.reset()
             self._own += client.decoding.counts
             self._active = None
         else:
             self._own["clients without events"] += 1
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

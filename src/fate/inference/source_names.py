@@ -14,12 +14,12 @@ PORT = re.compile(r"tcp:([0-9]{1,5})")
 
 
 def is_live(name: str) -> bool:
-    """Return whether a name stands for a live source and not for a file."""
+    """Whether a name means a live source and not a file."""
     return name == "-" or name == "camera" or name.startswith("camera:") or PORT.fullmatch(name) is not None
 
 
 def check_source(name: str, sensor: Sequence[int] | None) -> None:
-    """Refuse a source that cannot be opened, before anything else is done.
+    """Refuse a source that cannot be opened.
 
     Args:
         name: of the source.

@@ -1,6 +1,6 @@
-"""Where live events come from: a file at real speed, standard input. Sockets and cameras have files of their own.
+"""Live sources: a file at real speed, and standard input. See also ``sockets.py`` and ``camera.py``.
 
-A source has a ``sensor``, gives pieces of events when iterated, says in ``counts`` what it lost or refused, and ends
+A source has a ``sensor``, gives pieces of events when iterated, counts in ``counts`` what it lost or refused, and ends
 when it is closed.
 """
 
@@ -23,14 +23,14 @@ from fate.formats.opening import decoder_for, open_recording
 from fate.formats.prophesee.header import MAX_HEADER_BYTES, Header, parse_header
 from fate.formats.recording import Recording
 
-#: Formats that are read from pipes and sockets.
+#: Formats of pipes and sockets.
 BYTE_FORMATS = ("evt3", "evt2")
 #: Bytes that are read at once.
 PIECE_BYTES = 1 << 16
 
 
 class BytesToEvents:
-    """Bytes of a camera to events. What cannot be decoded is counted, and decoding goes on behind it."""
+    """Decodes bytes of a camera. What cannot be decoded is counted, and decoding continues after it."""
 
     def __init__(self, format: str, sensor: Sequence[int]) -> None:
         """Args:
@@ -41,27 +41,27 @@ class BytesToEvents:
             raise FateError(f"a stream of {format!r} was asked for; expected one of {', '.join(BYTE_FORMATS)}")
         self.sensor = Sensor.of(sensor)
         self.decoder = decoder_for(format, self.sensor, out_of_bounds="drop")
-        decoder_for(format, self.sensor).feed(bytes(16))  # another one: what the first bytes would wait for is compiled
+        decoder_for(format, self.sensor).feed(bytes(16))  # compiles the decoder before the first bytes arrive
         self._settled: Counter[str] = Counter()
 
     def feed(self, data: bytes) -> Events:
-        """The events that these bytes complete; none where they are refused."""
+        """The events that these bytes complete; none if they are refused."""
         try:
             return self.decoder.feed(data)
-        except FormatError:  # time that goes back: the piece is lost, the next begins a new time
+        except FormatError:  # time went back: this piece is lost, and the next one begins at a new time
             self._settled["refused pieces"] += 1
             self._settled["refused bytes"] += len(data)
             return Events.empty(self.sensor)
 
-    def begin_anew(self) -> None:
-        """Another sender: nothing of what the last one said holds."""
+    def reset(self) -> None:
+        """Forget the decoder's state, for another sender."""
         self._settled += self._of_decoder()
         self._settled["bytes of an unfinished word"] += self.decoder.pending_bytes
         self.decoder = self.decoder.fresh()
 
     @property
     def counts(self) -> Counter[str]:
-        """What was refused, dropped or passed over."""
+        """What was refused, dropped or skipped."""
         return self._settled + self._of_decoder()
 
     def _of_decoder(self) -> Counter[str]:
@@ -71,7 +71,7 @@ class BytesToEvents:
 
 
 class FileSource:
-    """A recording, played as if it were a camera."""
+    """Plays a recording as if it were a camera."""
 
     def __init__(
         self,
@@ -86,11 +86,11 @@ class FileSource:
         sleep: Callable[[float], object] | None = None,
     ) -> None:
         """Args:
-        recording: of ``fate.open_recording``, which is opened a second time, or a path.
+        recording: an open recording, which is opened a second time, or a path.
         speed: 1 for real time, 10 for ten times as fast.
         start_us, end_us: the part that is played.
-        piece_us: events are handed over in pieces of this length, each when its time is over.
-        block_us: and read ahead of their time in blocks of this length, about: whole pieces.
+        piece_us: length of the pieces; each is returned when its time is over.
+        block_us: length of the blocks that are read ahead, rounded up to whole pieces.
         clock, sleep: in seconds.
         """
         if not speed > 0 or piece_us < 1 or block_us < 1:
@@ -98,7 +98,7 @@ class FileSource:
                 f"a speed of {speed:g} in pieces of {piece_us} and blocks of {block_us} µs was asked for; expected more"
                 " than 0, 1 or more"
             )
-        # each thread reads with a recording of its own
+        # each thread needs its own recording
         self._recording = open_recording(recording) if isinstance(recording, str | PathLike) else copy.copy(recording)
         self._start = self._recording.start_us if start_us is None else int(start_us)
         self._end = self._recording.end_us if end_us is None else int(end_us)
@@ -116,7 +116,7 @@ class FileSource:
 
     def __iter__(self) -> Iterator[Events]:
         with self._recording, ThreadPoolExecutor(1, "fate-file") as ahead:
-            self._recording.read(self._start, min(self._start + self._piece_us, self._end))  # readers compile at first
+            self._recording.read(self._start, min(self._start + self._piece_us, self._end))  # compiles the reader
             ends = range(self._start + self._block_us, self._end + self._block_us, self._block_us)
             coming = [ahead.submit(self._block, end) for end in ends[:1]]
             wait(coming)
@@ -134,11 +134,11 @@ class FileSource:
                     yield block.between(first, last)
 
     def _block(self, end_us: int) -> Events:
-        """The block that ends there; another thread reads it while the one before is played."""
+        """The block that ends at ``end_us``; another thread reads it while the one before is played."""
         return self._recording.read(end_us - self._block_us, min(end_us, self._end))
 
     def age_s(self, t_us: int) -> float:
-        """Seconds since the playing came to this time of the recording; less than 0 before."""
+        """Seconds since this time of the recording was played; negative before."""
         now = self._clock()
         began = now if self._began is None else self._began
         return now - began - (t_us - self._start) / 1e6 / self._speed
@@ -149,7 +149,7 @@ class FileSource:
 
 
 class StandardInput:
-    """Bytes from a pipe. The header of a RAW file is understood where there is one."""
+    """Reads bytes from a pipe, with or without the header of a RAW file."""
 
     def __init__(
         self, sensor: Sequence[int] | None = None, format: str = "evt3", stream: BinaryIO | None = None
@@ -157,11 +157,11 @@ class StandardInput:
         """Waits for the first bytes.
 
         Args:
-            sensor: (height, width); None where a header gives it.
-            format: of ``BYTE_FORMATS``, where no header names it.
+            sensor: (height, width); None if a header gives it.
+            format: one of ``BYTE_FORMATS``, unless a header names it.
             stream: standard input unless given.
         """
-        # without its buffer, whose lock a thread that still waits for bytes would hold when the process ends
+        # unbuffered: a thread that waits for bytes would hold the lock of the buffer when the process ends
         self._stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer) if stream is None else stream
         self._closed = threading.Event()
         header, self._begun = self._header()
@@ -178,7 +178,7 @@ class StandardInput:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What was refused, dropped or passed over."""
+        """What was refused, dropped or skipped."""
         unfinished = self._bytes.decoder.pending_bytes
         return dict(self._bytes.counts) | ({"bytes of an unfinished word": unfinished} if unfinished else {})
 
@@ -189,17 +189,17 @@ class StandardInput:
             data = self._read()
 
     def close(self) -> None:
-        """End, when the next bytes come: nobody can wake a thread that waits for a pipe."""
+        """End when the next bytes arrive; a thread that waits for a pipe cannot be woken."""
         self._closed.set()
 
     def _read(self) -> bytes:
-        """What there is, as soon as there is anything; nothing at the end."""
+        """The bytes that are there, as soon as there are any; none at the end."""
         read = getattr(self._stream, "read1", self._stream.read)
         data: bytes = read(PIECE_BYTES)
         return data
 
     def _header(self) -> tuple[Header, bytes]:
-        """The header, which may be empty, and the first bytes behind it."""
+        """The header, which may be empty, and the first bytes after it."""
         data = b""
         while True:
             more = self._read()
@@ -215,7 +215,7 @@ class StandardInput:
 
 
 def _refuse_files(header: Header, begun: bytes) -> None:
-    """Refuse a pipe that begins like a file of another kind: its bytes would be decoded to nonsense."""
+    """Refuse a pipe that begins like a file of another format."""
     if begun.startswith(b"#!AER-DAT"):
         kind = "AEDAT"
     elif "version" in header.fields and header.event_format() is None:

@@ -1,10 +1,9 @@
-"""One step of a detector as a graph for other runtimes: what goes in and comes out by name, and the way to ONNX.
+"""One step of a detector as a graph for other runtimes, with named inputs and outputs, and its conversion to ONNX.
 
     image, step_scale, state.backbone.0, …  →  boxes, class_scores, objectness, new_state.backbone.0, …
 
-A step sees one window of each of B streams. It has no memory of its own: what it remembers goes in and comes out, and
-all zeros are a fresh stream. With the encoder in the graph the columns of an ``EventBatch`` stand in the place of
-``image`` and ``step_scale``.
+A step processes one window of each of B streams. Its state goes in and comes out; all zeros start a new stream. With
+the encoder in the graph, the columns of an ``EventBatch`` take the place of ``image`` and ``step_scale``.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from fate.models.state import State
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-#: Which cells the queries of a DETR head come from: an output while a graph is compared, and not in the file.
+#: The cells that the queries of a DETR head come from: an output of the comparison, not of the file.
 CELLS = "cells"
-#: Events of the example that a graph is traced with; any number of them can be given to the graph.
+#: Events of the example that a graph is traced with; the graph takes any number.
 EXAMPLE_EVENTS = 64
 
 
 class StepGraph(nn.Module):
-    """A detector's step with tensors in and tensors out, in the order of ``inputs`` and ``outputs``.
+    """One step of a detector as a function of tensors, in the order of ``inputs`` and ``outputs``.
 
     Attributes:
         inputs: example tensors by name.
@@ -49,13 +48,13 @@ class StepGraph(nn.Module):
 
     def __init__(self, detector: Detector, streams: int, with_encoder: bool = False) -> None:
         """Args:
-        detector: it is copied, not changed; BatchNorm is folded away.
+        detector: it is copied, not changed; BatchNorm is folded into convolutions.
         streams: B.
-        with_encoder: begin with events; for detectors with pillars.
+        with_encoder: take events instead of images; for detectors with pillars.
         """
         super().__init__()
         self.detector, encoder = fused(detector), detector.encoder
-        self.detector.encoder = nn.Identity()  # not a part of the graph, unless as below
+        self.detector.encoder = nn.Identity()  # the graph contains it only as below
         self.encoder: PillarGraph | None = None
         if with_encoder:
             if not isinstance(encoder, PillarEncoder):
@@ -98,13 +97,13 @@ class StepGraph(nn.Module):
 
 
 class Choice(TorchFunctionMode):
-    """Looks at the one choice a detector makes inside, DETR's best cells (``topk`` in ``heads.rtdetr``), or makes it.
+    """Observes or replaces the selection of DETR's best cells (``topk`` in ``heads.rtdetr``).
 
     Attributes:
-        cells: [N, Q] what was chosen; None where nothing is.
-        given: [N, Q] what to choose instead.
-        worse_by: how much lower the worst of the given cells scores than the worst of the best (logits), at least 0;
-            infinite if a cell is given twice.
+        cells: [N, Q] selected cells; None for other heads.
+        given: [N, Q] cells to select instead.
+        worse_by: how much lower the worst given cell scores than the worst of the best (logits), at least 0; infinite
+            if a cell is given twice.
     """
 
     def __init__(self, given: Tensor | None = None) -> None:
@@ -135,17 +134,17 @@ def state_names(state: State) -> list[str]:
     names = []
     for part, of_part in zip(("backbone", "memory"), state, strict=True):
         for number, of_stage in enumerate(of_part or ()):
-            if of_stage is not None:  # not every stage has a memory
+            if of_stage is not None:  # a stage may have no state
                 parts = [""] if isinstance(of_stage, Tensor) else [".hidden", ".cell"]
                 names += [f"{part}.{number}{kind}" for kind in parts]
     return names
 
 
 def to_onnx(step: StepGraph, opset: int) -> ModelProto:
-    """The step as an ONNX model, with constants folded, and without names of files or lines of code in it.
+    """The step as an ONNX model with folded constants, without names of files or lines of code.
 
-    The exporter's own optimisation is left out: it takes twice as long, and runtimes that do it themselves when they
-    load a model are as fast without.
+    The exporter's own optimisation is left out: it takes twice as long, and runtimes optimise a model when they load
+    it.
     """
     from onnxscript import optimizer  # noqa: PLC0415  (an optional package)
 
@@ -172,12 +171,12 @@ def to_onnx(step: StepGraph, opset: int) -> ModelProto:
     graph = model.graph
     for part in (model, graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
         part.ClearField("doc_string")
-        del part.metadata_props[:]  # where each operation comes from, line by line
+        del part.metadata_props[:]  # file and line of each operation
     return model
 
 
 def _example_events(detector: Detector, streams: int) -> dict[str, Tensor]:
-    """Columns of a batch that holds something, to trace with."""
+    """Columns of a batch with events, for tracing."""
     columns = {name: torch.zeros(EXAMPLE_EVENTS, dtype=kind) for name, kind in pillar_graph.INPUTS.items()}
     columns["t_us"] = torch.arange(EXAMPLE_EVENTS, dtype=torch.int32)
     columns["offsets"] = torch.full((streams + 1,), EXAMPLE_EVENTS)
@@ -189,7 +188,7 @@ def _example_events(detector: Detector, streams: int) -> dict[str, Tensor]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's notes on itself; what fails still says so."""
+    """Hide the exporter's warnings; errors are still raised."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish to stop, so that a live run ends in order and all its files are completed."""
+"""Takes Ctrl-C and SIGTERM as a request to stop, so that a live run ends in order and completes its files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-#: The signals, what they are called, and what they do unless the program has asked for something else.
+#: The signals, their names, and their default handlers.
 _SIGNALS: dict[signal.Signals, tuple[str, Any]] = {
     signal.SIGINT: ("Ctrl-C", signal.default_int_handler),
     signal.SIGTERM: ("SIGTERM", signal.SIG_DFL),
@@ -17,37 +17,37 @@ _SIGNALS: dict[signal.Signals, tuple[str, Any]] = {
 
 
 class Stop:
-    """Keeps the wish to stop, and passes it on."""
+    """Keeps a request to stop, and passes it on."""
 
     def __init__(self) -> None:
-        self.reason = ""  #: which signal came; empty until then
-        self._told: Callable[[str], object] | None = None
+        self.reason = ""  #: the signal; empty until one arrives
+        self._callback: Callable[[str], object] | None = None
 
-    def call(self, told: Callable[[str], object]) -> None:
-        """Call ``told`` with the reason when a signal comes, or now if one has come.
+    def call(self, callback: Callable[[str], object]) -> None:
+        """Call ``callback`` with the reason when a signal arrives, or now if one has arrived.
 
         Args:
-            told: runs inside the signal handler, so it must be quick and take no lock.
+            callback: runs inside the signal handler, so it must be quick and take no lock.
         """
-        self._told = told
+        self._callback = callback
         if self.reason:
-            told(self.reason)
+            callback(self.reason)
 
     def ask(self, reason: str) -> None:
-        """Ask for the end; a second time it is not waited for."""
+        """Request the end; a second request interrupts at once."""
         if self.reason:
             raise KeyboardInterrupt
         self.reason = reason
-        if self._told is not None:
-            self._told(reason)
+        if self._callback is not None:
+            self._callback(reason)
 
 
 @contextmanager
 def stopping_gracefully() -> Iterator[Stop]:
-    """Take Ctrl-C and SIGTERM as a wish to stop while the block runs; a second signal interrupts at once.
+    """Take Ctrl-C and SIGTERM as a request to stop while the block runs; a second signal interrupts at once.
 
-    Handlers that the program has set itself are left alone, and so is everything outside the main thread, where signals
-    do not arrive.
+    Handlers that the program has set itself stay, and so does everything outside the main thread, where signals do not
+    arrive.
 
     Example:
         >>> with stopping_gracefully() as stop, detector.live(source, hz=50) as live:   # doctest: +SKIP

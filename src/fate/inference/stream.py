@@ -1,59 +1,50 @@
-"""The streaming detector: boxes at any rate, from a recording or from events as they come.
+"""The streaming detector: boxes at any rate, from a recording or from events as they arrive.
 
     detector = fate.load_detector("fate-s-tiny")
-    for frame in detector.stream(recording, hz=200): ...         # a file, window after window
+    for frame in detector.stream(recording, hz=200): ...         # all windows of a file
 
-    stream = detector.open_stream(sensor=(720, 1280), hz=200)    # events of one's own
+    stream = detector.open_stream(sensor=(720, 1280), hz=200)    # events of your own
     frames = stream.feed(events)                                 # of the windows that these events close
 
-    for frame in detector.live(source, hz=200): ...              # a camera: on time, or not at all (``live.py``)
+    for frame in detector.live(source, hz=200): ...              # a camera; late windows are dropped (``live.py``)
 
-What a detector remembers is carried from window to window. A rate need not be one it was trained at: windows last
-1 / hz, the encoder sees their length, and a memory that counts time (S5) is told of it. Or windows are longer and
-overlap (``window_us``): then a detector sees as many events as it is used to, at any rate.
+The state is carried from window to window. Any rate works, not only those of the training: windows last 1 / hz, the
+encoder knows their length, and S5 layers scale their step with it. With ``window_us``, windows are longer and overlap,
+so that a detector sees as many events as in its training, at any rate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import islice
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import Self, Unpack
 
 import torch
 
-from fate.errors import FateError, warn
+from fate.errors import warn
 from fate.events.events import Events, Sensor
-from fate.events.window import window_us as hop_of
+from fate.events.window import WindowGrid
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.inference.adapting import Adaptation, adapt
-from fate.inference.recording_stream import RecordingStream
+from fate.inference.live import LiveStream, Source
 from fate.inference.stream_frames import StreamCounts, StreamFrame
+from fate.inference.stream_options import StreamKeywords, StreamOptions
 from fate.inference.streaming_step import Precision, compile_for_streaming
-from fate.inference.window_detector import WEAK, Ids, WindowDetector, check_threshold, set_threads
-from fate.inference.windowing import MAX_BACK_US, MAX_GAP_US, LookBack, Windower
+from fate.inference.window_detector import WindowDetector
+from fate.inference.windowing import ClosedWindow, Windower
 from fate.models.detector import Detector
-from fate.models.nms import MAX_OVERLAP, Score
 
-if TYPE_CHECKING:
-    from fate.inference.live import LiveStream, Source
-
-#: Rates that a stream may have.
-LEAST_HZ, MOST_HZ = 1, 1000
-#: The longest window, µs: one at the least rate.
-LONGEST_US = 1_000_000
-#: The least confidence that is shown unless another is asked for.
-THRESHOLD = 0.4
-#: Boxes of a window, at most.
-MOST = 100
-#: How long after its end a window is closed by the clock, if no later event has closed it: more than a busy computer
-#: keeps a reading thread waiting, for what comes later is lost.
+#: How long after its end a live window is closed by the clock if no later event has closed it. It must be longer than
+#: a busy computer delays the reading thread, because events that arrive later are dropped.
 PATIENCE_US = 100_000
 
 
 class StreamingDetector:
-    """A detector with its weights, ready to be run on recordings and cameras. ``fate.load_detector`` gives one."""
+    """A detector with its weights, ready for recordings and cameras. ``fate.load_detector`` returns one."""
 
     def __init__(
         self,
@@ -65,8 +56,8 @@ class StreamingDetector:
         """Args:
         model: a detector; it is not changed.
         device: "cpu" or "cuda".
-        precision: as of ``compile_for_streaming``; None for the device's own.
-        name: to be shown.
+        precision: of matrix products, see ``compile_for_streaming``; None for the default of the device.
+        name: shown in results; the name of the model unless given.
         """
         self.model, self.device, self.precision = model, device, precision
         self.name = name or str(model.description.get("name", "detector"))
@@ -74,12 +65,12 @@ class StreamingDetector:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Their names, in the order of class ids."""
+        """Names of the classes, in the order of class ids."""
         return self.model.classes
 
     @property
     def sensor(self) -> Sensor:
-        """That it was trained on, (height, width); others are adapted to (``adapting.py``)."""
+        """(height, width) of the sensor that it was trained on; see ``adapting.py`` for other sensors."""
         return self.model.sensor
 
     def __repr__(self) -> str:
@@ -90,12 +81,12 @@ class StreamingDetector:
         )
 
     def adapted(self, sensor: Sequence[int]) -> Adaptation:
-        """The detector for events of a sensor; what that took is said once, as a warning."""
+        """The detector for events of a sensor; a warning says once what was changed for it."""
         size = Sensor.of(sensor)
         if size not in self._adapted:
             self._adapted[size] = adapt(self.model, size)
-            if told := self._adapted[size].describe():
-                warn(f"{told}; boxes may be less good there")
+            if change := self._adapted[size].describe():
+                warn(f"{change}; boxes may be less good there")
         return self._adapted[size]
 
     def stream(
@@ -103,199 +94,190 @@ class StreamingDetector:
         recording: Recording | str | PathLike[str],
         hz: float = 200,
         *,
-        window_us: int | None = None,
-        threshold: float = THRESHOLD,
-        track: bool = False,
         start_us: int | None = None,
         end_us: int | None = None,
-        threads: int | None = None,
-        score: Score = "product",
-        max_overlap: float = MAX_OVERLAP,
-        most: int = MOST,
-        max_gap_us: int = MAX_GAP_US,
+        **options: Unpack[StreamKeywords],
     ) -> RecordingStream:
-        """Boxes of a recording, window after window, as fast as they are asked for.
+        """Detect objects in all windows of a recording, as fast as the frames are asked for.
 
         Args:
-            recording: of ``fate.open_recording``, or a path. Windows are those of ``recording.windows(hz)``, and of
-                an evaluation.
-            hz: 1 to 1000; windows a second.
-            window_us: their length, where it is not 1 / hz but longer: they overlap, and every event is looked at more
-                than once. For detectors that were trained at a lower rate. Frames tell of the time since the last one.
-            threshold: the least confidence that is shown: objectness · class, or class where there is no objectness.
-            track: give each object a number that it keeps.
+            recording: an open recording, or a path. Its windows are those of ``recording.windows(hz)`` and of an
+                evaluation.
+            hz: windows per second, 1 to 1000.
             start_us: start of the first window; the first event unless given.
             end_us: no window starts at or after it; the end of the recording unless given.
-            threads: of the CPU, for this whole process; None leaves them.
-            score: what is shown as the score; "product" is the confidence, "class" the class alone, as evaluations do.
-            max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class goes, so that an object has one
-                box (and one track); 1 keeps every box. It holds for all heads, unlike in an evaluation.
-            most: boxes of a window.
-            max_gap_us: silences in the recording that are longer are skipped, and memory begins anew after them.
+            options: ``window_us``, ``threshold``, ``track``, ``threads``, ``score``, ``max_overlap``, ``most`` and
+                ``max_gap_us``, see :class:`StreamOptions`.
         """
         close = ExitStack()
         if isinstance(recording, str | PathLike):
-            recording = close.enter_context(open_recording(recording))  # and closed with the stream
-        duration, counts = _duration(hz), StreamCounts()
-        span = _span(window_us, duration)
-        detect = self._window_detector(
-            recording.sensor, duration, span, counts, threshold, track, threads, score, max_overlap, most
-        )
-        return RecordingStream(recording, detect, duration, start_us, end_us, max(max_gap_us, duration), close)
+            recording = close.enter_context(open_recording(recording))  # closed with the stream
+        detect = self._window_detector(recording.sensor, StreamOptions(hz, **options))
+        return RecordingStream(recording, detect, start_us, end_us, close)
 
     def open_stream(
-        self,
-        sensor: Sequence[int],
-        hz: float = 200,
-        *,
-        window_us: int | None = None,
-        threshold: float = THRESHOLD,
-        track: bool = False,
-        start_us: int | None = None,
-        threads: int | None = None,
-        score: Score = "product",
-        max_overlap: float = MAX_OVERLAP,
-        most: int = MOST,
-        max_back_us: int = MAX_BACK_US,
-        max_gap_us: int = MAX_GAP_US,
+        self, sensor: Sequence[int], hz: float = 200, *, start_us: int | None = None, **options: Unpack[StreamKeywords]
     ) -> Stream:
-        """A stream that is given events as they come.
+        """Open a stream that is given events as they arrive.
 
         Args:
             sensor: (height, width) of the events.
+            hz: windows per second, 1 to 1000.
             start_us: start of the first window; the first event unless given.
-            max_back_us, max_gap_us: jumps in time after which the stream begins anew, see ``windowing.py``.
-            hz, window_us, threshold, track, threads, score, max_overlap, most: as of ``stream``.
+            options: ``window_us``, ``threshold``, ``track``, ``threads``, ``score``, ``max_overlap``, ``most``,
+                ``max_back_us`` and ``max_gap_us``, see :class:`StreamOptions`.
         """
-        duration, counts = _duration(hz), StreamCounts()
-        span = _span(window_us, duration)
-        detect = self._window_detector(
-            sensor, duration, span, counts, threshold, track, threads, score, max_overlap, most
-        )
-        gap = max(max_gap_us, duration)
-        windower = Windower(sensor, duration, start_us=start_us, max_back_us=max_back_us, max_gap_us=gap, counts=counts)
-        return Stream(windower, detect)
+        detect = self._window_detector(sensor, StreamOptions(hz, **options))
+        return Stream(_windower(sensor, detect, start_us), detect)
 
     def live(
         self,
         source: Source,
         hz: float = 200,
         *,
-        window_us: int | None = None,
         budget_ms: float | None = None,
         waiting: int = 8,
         patience_us: int = PATIENCE_US,
-        threshold: float = THRESHOLD,
-        track: bool = False,
-        threads: int | None = None,
-        score: Score = "product",
-        max_overlap: float = MAX_OVERLAP,
-        most: int = MOST,
-        max_back_us: int = MAX_BACK_US,
-        max_gap_us: int = MAX_GAP_US,
+        **options: Unpack[StreamKeywords],
     ) -> LiveStream:
-        """Boxes of a source that does not wait: windows that cannot be detected in time are dropped and counted.
+        """Detect objects in a live source; windows that cannot be detected in time are dropped and counted.
 
         Args:
-            source: of ``sources.py``, ``sockets.py`` or ``camera.py``, or anything like them.
-            budget_ms: from a window's closing to its boxes; two windows unless given.
-            waiting: windows that may wait for the detector.
+            source: from ``sources.py``, ``sockets.py`` or ``camera.py``, or an object with the same methods.
+            hz: windows per second, 1 to 1000.
+            budget_ms: longest time from a window's end to its boxes; the length of two hops unless given.
+            waiting: number of windows that may wait for the detector.
             patience_us: how long after its end a window without later events is closed by the clock.
-            hz, window_us, threshold, track, threads, score, max_overlap, most: as of ``stream``.
-            max_back_us, max_gap_us: as of ``open_stream``.
+            options: the same as for ``open_stream``.
         """
-        from fate.inference.live import LiveStream  # noqa: PLC0415  (it is made of what is here)
-
-        duration, counts = _duration(hz), StreamCounts()
-        span = _span(window_us, duration)
-        detect = self._window_detector(
-            source.sensor, duration, span, counts, threshold, track, threads, score, max_overlap, most
-        )
-        gap = max(max_gap_us, duration)
-        windower = Windower(source.sensor, duration, max_back_us=max_back_us, max_gap_us=gap, counts=counts)
-        budget = 2 * duration / 1000 if budget_ms is None else budget_ms
+        detect = self._window_detector(source.sensor, StreamOptions(hz, **options))
+        budget = 2 * detect.options.hop_us / 1000 if budget_ms is None else budget_ms
+        windower = _windower(source.sensor, detect)
         return LiveStream(source, windower, detect, budget_ms=budget, waiting=waiting, patience_us=patience_us)
 
-    def _window_detector(
-        self,
-        sensor: Sequence[int],
-        duration: int,
-        span: int,
-        counts: StreamCounts,
-        threshold: float,
-        track: bool,
-        threads: int | None,
-        score: Score,
-        max_overlap: float,
-        most: int,
-    ) -> WindowDetector:
-        least = check_threshold(threshold)
-        if most < 1:
-            raise FateError(f"most={most} was given; expected 1 or more boxes of a window")
-        set_threads(threads)
+    def _window_detector(self, sensor: Sequence[int], options: StreamOptions) -> WindowDetector:
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)
         adaptation = self.adapted(sensor)
         step = compile_for_streaming(
-            adaptation.model,
-            self.device,
-            precision=self.precision,
-            confidence=WEAK * least if track else least,
-            hop_us=duration,
-            score=score,
-            max_overlap=max_overlap,
-            most=most,
-        )
-        ids = Ids(begin_score=least) if track else None
-        back = LookBack(span) if span > duration else None
-        detect = WindowDetector(step, adaptation, threshold=least, most=most, ids=ids, counts=counts, back=back)
-        detect.warm_up(span)
+            adaptation.model, self.device, precision=self.precision, confidence=options.confidence,
+            hop_us=options.hop_us, score=options.score, max_overlap=options.max_overlap, most=options.most,
+        )  # fmt: skip
+        detect = WindowDetector(step, adaptation, options, StreamCounts())
+        detect.warm_up()
         return detect
 
 
+def _windower(sensor: Sequence[int], detect: WindowDetector, start_us: int | None = None) -> Windower:
+    options = detect.options
+    return Windower(
+        sensor, options.hop_us, start_us=start_us, max_back_us=options.max_back_us, max_gap_us=options.gap_us,
+        counts=detect.counts,
+    )  # fmt: skip
+
+
 class Stream:
-    """Events in, frames out; made by ``StreamingDetector.open_stream``. One thread at a time."""
+    """Events in, frames out; made by ``StreamingDetector.open_stream``. It may be used by one thread at a time."""
 
     def __init__(self, windower: Windower, detect: WindowDetector) -> None:
         self._windower, self._detect = windower, detect
 
     @property
     def counts(self) -> StreamCounts:
-        """What came and what was seen so far."""
+        """What was received, detected and dropped so far."""
         return self._windower.counts
 
     @property
     def adaptation(self) -> Adaptation:
-        """How the detector meets this sensor."""
+        """How the detector was adapted to this sensor."""
         return self._detect.adaptation
 
     def feed(self, events: Events) -> list[StreamFrame]:
-        """Frames of the windows that these events close: none, one or many.
+        """Frames of the windows that these events close.
 
         Args:
-            events: the next ones, of the stream's sensor, in pieces of any size.
+            events: the next events of the stream's sensor, in pieces of any size.
         """
         return [self._detect(closed) for closed in self._windower.add(events)]
 
     def tick(self, now_us: int) -> list[StreamFrame]:
-        """Frames of the windows that are over at ``now_us``, on the clock of the events, though no event said so."""
+        """Frames of the windows that are over at ``now_us`` on the clock of the events, without a later event."""
         return [self._detect(closed) for closed in self._windower.tick(now_us)]
 
     def close(self) -> list[StreamFrame]:
-        """The frame of the window that was still open, if it holds events."""
+        """The frame of the open window, if it has events."""
         return [self._detect(closed) for closed in self._windower.close()]
 
 
-def _duration(hz: float) -> int:
-    if not isinstance(hz, int | float) or not LEAST_HZ <= hz <= MOST_HZ:
-        raise FateError(f"a rate of {hz!r} Hz was given; expected {LEAST_HZ} to {MOST_HZ}")
-    return hop_of(hz)
+class RecordingStream:
+    """The frames of a recording; made by ``StreamingDetector.stream``. ``len`` is their number if none are skipped."""
 
+    def __init__(
+        self,
+        recording: Recording,
+        detect: WindowDetector,
+        start_us: int | None,
+        end_us: int | None,
+        close: ExitStack,
+    ) -> None:
+        self.recording, self._detect, self._close = recording, detect, close
+        self.start_us = recording.start_us if start_us is None else int(start_us)
+        self.end_us = recording.end_us if end_us is None else int(end_us)
+        self._grid = WindowGrid(self.start_us, detect.options.hop_us, detect.options.hop_us)
+        self._frames = self._all_frames()
 
-def _span(given_us: int | None, hop_us: int) -> int:
-    """The length of windows, µs."""
-    span = hop_us if given_us is None else int(given_us)
-    if not hop_us <= span <= LONGEST_US:
-        raise FateError(
-            f"windows of {span / 1000:g} ms, one every {hop_us / 1000:g} ms, were asked for; expected them to last as"
-            f" long as the time between two, or longer, up to {LONGEST_US / 1000:g} ms"
-        )
-    return span
+    @property
+    def counts(self) -> StreamCounts:
+        """What was read, detected and skipped so far."""
+        return self._detect.counts
+
+    @property
+    def adaptation(self) -> Adaptation:
+        """How the detector was adapted to this sensor."""
+        return self._detect.adaptation
+
+    def __len__(self) -> int:
+        return self._grid.count(self.end_us)
+
+    def __iter__(self) -> Iterator[StreamFrame]:
+        return self
+
+    def __next__(self) -> StreamFrame:
+        return next(self._frames)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End early; a recording that was opened for the stream is closed."""
+        self._frames.close()
+        self._close.close()
+
+    def _all_frames(self) -> Generator[StreamFrame, None, None]:
+        index, reason = 0, ""
+        silent_until = self.start_us  # time of the next event, as far as it is known
+        with self._close:
+            while index < len(self):
+                started = time.perf_counter()
+                window = self._grid.window(index)
+                events = self.recording.read(window.start_us, window.end_us)
+                spent = 1e3 * (time.perf_counter() - started)
+                if not len(events) and index:
+                    if silent_until <= window.start_us:
+                        silent_until = self._next_event(window.start_us)
+                    gap = silent_until - window.start_us
+                    if gap > self._detect.options.gap_us:
+                        reason = self.counts.restart(f"no events for {gap / 1e6:g} s before {silent_until} µs")
+                        index += self.counts.skip(gap, self._grid.hop_us)
+                        continue
+                yield self._detect(ClosedWindow(window, events, reason), decode_ms=spent)
+                index, reason = index + 1, ""
+
+    def _next_event(self, start_us: int) -> int:
+        """Time of the first event from ``start_us`` on; the end of the stream if there is none before it."""
+        for events in islice(self.recording.chunks(1, start_us=start_us, end_us=self.end_us), 1):
+            return int(events.t_us[0])
+        return self.end_us

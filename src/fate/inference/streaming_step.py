@@ -1,21 +1,19 @@
-"""One window after another, as fast as the device allows.
+"""Runs a detector on one window after another as fast as the device allows.
 
-    step = detector.compile_for_streaming("cuda")
-    found = step(batch)          # a list of Detections, one for each stream; the memory is carried inside
+    step = compile_for_streaming(detector, "cuda")
+    found = step(batch)          # a list of Detections, one for each stream; the state is kept inside
 
-On a GPU the way from events to boxes is some hundred short kernels, and starting them from Python takes many times
-longer than running them. Here they are recorded once, as a CUDA graph, and started with one call. A graph has fixed
-shapes, but windows do not hold a fixed number of events: there are graphs with room for more and more, each four times
-as large as the one before, and what is left of a room is given to one more window, whose image nobody looks at. (That
-costs next to nothing: sorting 100 000 events too many takes a GPU some hundredths of a ms.) The best proposals come
-back in one copy; overlapping ones are suppressed on the CPU.
+On a GPU, a step is some hundred short kernels, and starting them from Python takes many times longer than running them.
+They are recorded once as a CUDA graph and started with one call. A graph has fixed shapes, so there are graphs of
+different capacity, each for four times as many events as the one before; unused capacity is given to one more window
+whose image is ignored (sorting 100 000 more events takes a GPU some hundredths of a ms). The best proposals come back
+in one copy, and overlapping ones are suppressed on the CPU.
 
-Recording takes as long as some dozen windows, and a stream must not wait for it whenever a few more events come than
-before. So the second window of a length, which says that more will follow, has all graphs recorded that this sensor is
-likely to need (``likely_rooms``); only a window with more events than that is late once more. Whoever cannot wait for
-the first two either calls ``GraphStep.prepare``.
+Recording takes as long as some dozen windows. To keep a stream from waiting whenever a window has more events than
+before, the second window of a length makes all graphs that this sensor probably needs (``likely_capacities``).
+``GraphStep.prepare`` does it before the first window.
 
-On a CPU the model runs as it is, with BatchNorm folded away.
+On a CPU the model runs as it is, with BatchNorm folded into convolutions.
 """
 
 from __future__ import annotations
@@ -50,36 +48,38 @@ from fate.models.nms import (
 )
 from fate.models.state import State
 
-#: "float32": as the eager model; "tf32": matrix products round their inputs to 10 bits of mantissa (a GPU's tensor
-#: cores); "bfloat16": to 7 bits, where that is safe (the S5 layer, boxes and scores stay in float32).
+#: Of matrix products: "float32"; "tf32" rounds inputs to 10 bits of mantissa (tensor cores of a GPU); "bfloat16" to 7
+#: bits where that is safe (S5 layers, boxes and scores stay in float32).
 Precision = Literal["float32", "tf32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-#: Events that the smallest graph has room for, and how much more each larger one has.
-LEAST_ROOM, ROOM_GROWTH = 1 << 13, 4
-#: Events a pixel that a window is likely to stay below; a car passing close by makes one or two in 50 ms.
+#: Events that the smallest graph can take, and the ratio of the capacities of two neighbouring graphs.
+MIN_CAPACITY, CAPACITY_GROWTH = 1 << 13, 4
+#: Events per pixel that windows rarely exceed; a car that passes close by makes one or two in 50 ms.
 LIKELY_EVENTS = 4
-#: Calls before a recording: the first of all compile kernels and choose algorithms, which no graph can hold.
+#: Calls before a graph is recorded: the first calls compile kernels and choose algorithms, which cannot be recorded.
 FIRST_CALLS, LATER_CALLS = 3, 1
-#: Lengths of windows that are prepared for; a source whose windows all differ must not fill the memory.
-RATES = 16
-#: Proposals that a graph hands over, best first.
+#: Window lengths that graphs are kept for, so that a source whose windows all differ does not fill the memory.
+MAX_SCALES = 16
+#: Proposals that a graph returns, best first.
 CANDIDATES = 512
 
 
-def room_for(events: int) -> int:
-    """Events that the smallest graph for so many has room for."""
-    room = LEAST_ROOM
-    while room < events:
-        room *= ROOM_GROWTH
-    return room
+def capacity_for(events: int) -> int:
+    """Capacity of the smallest graph that takes so many events."""
+    return capacities_up_to(events)[-1]
 
 
-def likely_rooms(sensor: Sensor, streams: int) -> list[int]:
-    """Rooms of the graphs that windows of ``streams`` such sensors are likely to need, smallest first."""
-    rooms = [LEAST_ROOM]
-    while rooms[-1] < LIKELY_EVENTS * sensor.height * sensor.width * streams:
-        rooms.append(rooms[-1] * ROOM_GROWTH)
-    return rooms
+def capacities_up_to(events: int) -> list[int]:
+    """Capacities of the graphs for windows of up to so many events, smallest first."""
+    capacities = [MIN_CAPACITY]
+    while capacities[-1] < events:
+        capacities.append(capacities[-1] * CAPACITY_GROWTH)
+    return capacities
+
+
+def likely_capacities(sensor: Sensor, streams: int) -> list[int]:
+    """Capacities of the graphs that windows of ``streams`` such sensors probably need, smallest first."""
+    return capacities_up_to(LIKELY_EVENTS * sensor.height * sensor.width * streams)
 
 
 def compile_for_streaming(
@@ -93,18 +93,18 @@ def compile_for_streaming(
     hop_us: int | None = None,
     **options: Any,
 ) -> StreamingStep:
-    """The detector as a step that is called with one window of each stream.
+    """Prepare a detector for calls with one window of each stream.
 
     Args:
         detector: it is copied, not changed.
         device: where to run.
         streams: B, windows in a call.
         precision: of matrix products; None for "tf32" on a GPU, "float32" elsewhere.
-        confidence: the least score of a detection.
-        compiler: on a GPU, let ``torch.compile`` join small kernels first: a minute or two at the start, then faster.
-        hop_us: from one window's end to the next one's, where windows overlap: memory goes on by so much. None: they
-            do not, and it goes on by the length of each.
-        options: ``score``, ``max_overlap``, ``most``, as of ``nms.detections``.
+        confidence: lowest confidence of a detection.
+        compiler: on a GPU, let ``torch.compile`` fuse small kernels first; it takes a minute or two at the start.
+        hop_us: time from one window to the next if windows overlap; the state is advanced by it. None to advance it by
+            the length of each window.
+        options: ``score``, ``max_overlap``, ``most`` of ``nms.detections``.
     """
     try:
         where = torch.device(device)
@@ -138,7 +138,7 @@ def compile_for_streaming(
 
 
 class StreamingStep:
-    """``found = step(batch)``, with the memory of B streams inside; what is found is on the CPU."""
+    """``found = step(batch)``; the state of B streams is kept inside, and detections are on the CPU."""
 
     def __init__(
         self, detector: Detector, streams: int, precision: Precision, confidence: float, options: dict[str, Any]
@@ -155,7 +155,7 @@ class StreamingStep:
         return self.detector.device
 
     def __call__(self, batch: EventBatch) -> list[Detections]:
-        """What is seen in the next window of each stream.
+        """Detections of the next window of each stream.
 
         Args:
             batch: one window for each of the B streams, of any durations.
@@ -167,7 +167,7 @@ class StreamingStep:
             return self.detector.detections(outputs, confidence=self.confidence, **self.options)
 
     def stages(self, batches: Sequence[EventBatch]) -> dict[str, list[float]]:
-        """ms that windows take to be encoded, to go through the model, and to be read back; the memory is as before."""
+        """Milliseconds of each window for encoder, model and post-processing; the state is left as it was."""
         times: dict[str, list[float]] = {"encode": [], "model": [], "post": []}
         with torch.inference_mode(), self._precision():
             state = self.state
@@ -184,16 +184,16 @@ class StreamingStep:
         return times
 
     def reset(self, mask: Tensor | None = None) -> None:
-        """Streams where ``mask`` [B] is true begin anew; all without one."""
+        """Reset the state of the streams where ``mask`` [B] is true, or of all."""
         self.state = None if mask is None or self.state is None else states.reset(self.state, mask)
 
     def _step_scale(self, batch: EventBatch) -> float | Tensor:
-        """Of this call; what depends on it and on the weights alone is computed the first time, for the first RATES."""
+        """The step scale of a call; what depends only on it and on the weights is precomputed for the first scales."""
         if not isinstance(self.detector.backbone, MaxViT):
-            return 1.0  # they count windows, however long
+            return 1.0  # other backbones do not use it
         scale = step_scale_of(batch) if self.hop_us is None else self.hop_us / CANONICAL_US
         if isinstance(scale, float) and scale not in self._scales:
-            if len(self._scales) == RATES:
+            if len(self._scales) == MAX_SCALES:
                 return batch.duration_us / CANONICAL_US
             self.detector.backbone.freeze(scale)
             self._scales.add(scale)
@@ -207,7 +207,7 @@ class StreamingStep:
 
     @contextmanager
     def _precision(self) -> Iterator[None]:
-        """Products as asked for, and other people's settings as they were afterwards."""
+        """Set the precision of matrix products, and restore it on exit."""
         matrices, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
         before = matrices.allow_tf32, convolutions.allow_tf32
         matrices.allow_tf32 = convolutions.allow_tf32 = self.precision != "float32"
@@ -219,15 +219,15 @@ class StreamingStep:
 
 
 class _Recorded(NamedTuple):
-    """A graph and the memory it reads and writes."""
+    """A CUDA graph with its inputs and outputs."""
 
     graph: torch.cuda.CUDAGraph
-    events: EventBatch  #: B windows, and one more for what is left of the room
-    found: Tensor  #: [B, K, 8], see ``_packed``
+    events: EventBatch  #: B windows, and one more for the unused capacity
+    found: Tensor  #: [B, K, 8], see ``_pack``
 
 
 class GraphStep(StreamingStep):
-    """The same on a GPU, recorded."""
+    """The same on a GPU, as CUDA graphs."""
 
     def __init__(
         self,
@@ -239,10 +239,10 @@ class GraphStep(StreamingStep):
         compiler: bool,
     ) -> None:
         super().__init__(detector, streams, precision, confidence, options)
-        self._predict = torch.compile(self._predicted) if compiler else self._predicted
+        self._predict = torch.compile(self._propose) if compiler else self._propose
         self._recorded: dict[tuple[int, float | None], _Recorded] = {}
-        self._seen: set[float | None] = set()  # lengths of windows that have come once
-        self._ready: set[float | None] = set()  # those whose likely graphs are all there
+        self._seen: set[float | None] = set()  # step scales that have occurred once
+        self._ready: set[float | None] = set()  # those with all likely graphs recorded
         self._pool: Any = None
         self._host: Tensor | None = None
 
@@ -251,45 +251,43 @@ class GraphStep(StreamingStep):
         with torch.inference_mode(), torch.cuda.device(self.device):
             scale = self._step_scale(batch)
             self._record_ahead(scale)
-            recorded = self._for(batch.num_events, scale)
+            recorded = self._graph_for(batch.num_events, scale)
             _fill(recorded.events, batch)
             recorded.graph.replay()
             return self._read(recorded.found)
 
     def reset(self, mask: Tensor | None = None) -> None:
-        """Streams where ``mask`` [B] is true begin anew; all without one."""
+        """Reset the state of the streams where ``mask`` [B] is true, or of all."""
         if self.state is not None:
             chosen = torch.ones(self.streams, dtype=torch.bool) if mask is None else mask
             with torch.inference_mode():
                 _write(self.state, states.reset(self.state, chosen))
 
     def prepare(self, most_events: int, duration_us: int) -> None:
-        """Record the graphs for windows of up to so many events now, and those that are likely besides.
+        """Record all likely graphs now, and those for windows of up to ``most_events`` events.
 
         Args:
             most_events: in the windows of all streams together.
-            duration_us: of a window.
+            duration_us: length of a window.
         """
         with torch.inference_mode(), torch.cuda.device(self.device):
             window = Window(0, duration_us), Events.empty(self.detector.sensor)
             scale = self._step_scale(EventBatch.from_windows([window] * self.streams))
-            self._seen.add(_known(scale))
+            self._seen.add(_constant(scale))
             self._record_ahead(scale)
-            room = LEAST_ROOM
-            while room <= room_for(most_events):
-                self._for(room, scale)
-                room *= ROOM_GROWTH
+            for capacity in capacities_up_to(most_events):
+                self._graph_for(capacity, scale)
 
     def stages(self, batches: Sequence[EventBatch]) -> dict[str, list[float]]:
-        """ms that windows take to be encoded, to go through the model, and to be read back; the memory is as before.
+        """Milliseconds of each window for encoder, model and post-processing; the state is left as it was.
 
-        The first two are one graph; the encoder's part is measured by a graph of its own.
+        Encoder and model are one graph; the time of the encoder is measured with a graph of its own.
         """
         times: dict[str, list[float]] = {"encode": [], "model": [], "post": []}
         with torch.inference_mode(), torch.cuda.device(self.device):
             before, encoding = None, {}
             for batch in batches:
-                recorded = self._for(batch.num_events, self._step_scale(batch))
+                recorded = self._graph_for(batch.num_events, self._step_scale(batch))
                 before = states.mapped(Tensor.clone, self.state) if before is None else before
                 if id(recorded) not in encoding:
                     encoding[id(recorded)] = torch.cuda.CUDAGraph()
@@ -303,28 +301,28 @@ class GraphStep(StreamingStep):
             _write(self.state, before)
         return times
 
-    def _for(self, events: int, scale: float | Tensor) -> _Recorded:
-        """The graph with room for so many events; where windows last equally long, one for their duration."""
-        room, known = room_for(events), _known(scale)
-        if (room, known) not in self._recorded:
-            self._recorded[room, known] = self._record(room, known)
-        return self._recorded[room, known]
+    def _graph_for(self, events: int, scale: float | Tensor) -> _Recorded:
+        """The graph for so many events; windows of equal length have their own graphs."""
+        key = capacity_for(events), _constant(scale)
+        if key not in self._recorded:
+            self._recorded[key] = self._record(*key)
+        return self._recorded[key]
 
     def _record_ahead(self, scale: float | Tensor) -> None:
-        """All graphs that are likely, when windows of this length come for the second time.
+        """Record all likely graphs when windows of a length occur for the second time.
 
-        A source whose windows all differ in length would otherwise have a set recorded for every one of them.
+        For a source whose windows all differ in length, a set of graphs would otherwise be recorded for each.
         """
-        known = _known(scale)
+        known = _constant(scale)
         if known in self._seen and known not in self._ready:
-            for room in likely_rooms(self.detector.sensor, self.streams):
-                self._for(room, scale)
+            for capacity in likely_capacities(self.detector.sensor, self.streams):
+                self._graph_for(capacity, scale)
             self._ready.add(known)
         self._seen.add(known)
 
     @torch.inference_mode()
-    def _record(self, room: int, scale: float | None) -> _Recorded:
-        batch = _with_room(room, self.streams, self.detector, self.device)
+    def _record(self, capacity: int, scale: float | None) -> _Recorded:
+        batch = _empty_batch(capacity, self.streams, self.detector, self.device)
         calls = LATER_CALLS if self._recorded else FIRST_CALLS
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
@@ -344,33 +342,33 @@ class GraphStep(StreamingStep):
         return _Recorded(graph, batch, found)
 
     def _run(self, batch: EventBatch, scale: float | None) -> Tensor:
-        """Events to proposals; the memory is written where it was read."""
+        """Events to proposals; the state is updated in place."""
         images = self.detector.encoder(batch)[: self.streams]
         step_scale = batch.duration_us[: self.streams] / CANONICAL_US if scale is None else scale
         found, after = self._predict(images, self.state, step_scale)
         _write(self.state, after)
         return found
 
-    def _predicted(self, images: Tensor, state: State, step_scale: float | Tensor) -> tuple[Tensor, State]:
+    def _propose(self, images: Tensor, state: State, step_scale: float | Tensor) -> tuple[Tensor, State]:
         outputs, after = self.detector(images, state, step_scale=step_scale)
         if outputs.objectness is None:
             found = best_classes(outputs, self.confidence, self.options.get("most", 300))
         else:
             found = best_proposals(outputs, self.confidence, CANDIDATES)
-        return _packed(found), after
+        return _pack(found), after
 
     def _read(self, found: Tensor) -> list[Detections]:
-        """The one copy to the CPU, and suppression there."""
+        """Copy proposals to the CPU at once, and suppress overlapping ones there."""
         if self._host is None:
             self._host = torch.empty(found.shape, pin_memory=True)
         self._host.copy_(found)
-        candidates = _unpacked(self._host, self.detector.head)
+        candidates = _unpack(self._host, self.detector.head)
         stays = kept(candidates, self.options.get("max_overlap"))
         return finished(candidates, stays, self.detector.sensor, self.options.get("score", "class"))
 
 
-def _known(scale: float | Tensor) -> float | None:
-    """A length that all windows of a call have in common; None where only the device knows."""
+def _constant(scale: float | Tensor) -> float | None:
+    """The step scale that all windows of a call share; None if they differ."""
     return scale if isinstance(scale, float) else None
 
 
@@ -382,15 +380,15 @@ def _timed(work: Callable[[], object]) -> float:
     return 1e3 * (time.perf_counter() - start)
 
 
-def _packed(found: Candidates) -> Tensor:
+def _pack(found: Candidates) -> Tensor:
     """[N, K, 8]: box, confidence, score, class, objectness."""
     objectness = found.scores if found.objectness is None else found.objectness
     columns = (found.confidences, found.scores, found.class_ids.to(found.scores.dtype), objectness)
     return torch.cat([found.boxes, torch.stack(columns, -1)], -1)
 
 
-def _unpacked(packed: Tensor, head: nn.Module) -> Candidates:
-    """The same back, as far as some window has candidates."""
+def _unpack(packed: Tensor, head: nn.Module) -> Candidates:
+    """The inverse of ``_pack``, without rows that no window uses."""
     rows = packed.numpy()
     most = max(int((rows[..., 4] >= 0).sum(1).max()), 1)
     boxes, confidences, scores, class_ids, objectness = np.split(rows[:, :most], (4, 5, 6, 7), axis=-1)
@@ -408,22 +406,22 @@ def _write(own: State, new: State) -> None:
         target.copy_(source)
 
 
-def _with_room(room: int, streams: int, detector: Detector, device: torch.device) -> EventBatch:
-    """A batch whose last window holds what the others leave of ``room`` events, at first spread over the frame."""
-    batch = EventBatch.with_room(room, streams + 1, detector.sensor, device)
-    place = torch.arange(room, device=device)
-    batch.x.copy_(place % detector.sensor.width)
-    batch.y.copy_(torch.div(place, detector.sensor.width, rounding_mode="floor") % detector.sensor.height)
+def _empty_batch(capacity: int, streams: int, detector: Detector, device: torch.device) -> EventBatch:
+    """A batch whose last window takes the unused capacity; its events are spread over the frame."""
+    batch = EventBatch.with_room(capacity, streams + 1, detector.sensor, device)
+    index = torch.arange(capacity, device=device)
+    batch.x.copy_(index % detector.sensor.width)
+    batch.y.copy_(torch.div(index, detector.sensor.width, rounding_mode="floor") % detector.sensor.height)
     batch.duration_us.fill_(CANONICAL_US)
     return batch
 
 
-def _fill(room: EventBatch, batch: EventBatch) -> None:
-    """Events of a batch into the first windows of a larger one; of those that were there before, the times go."""
+def _fill(target: EventBatch, batch: EventBatch) -> None:
+    """Copy a batch into the first windows of a larger one; the times of all other events are set to zero."""
     events, windows = batch.num_events, len(batch)
-    room.t_us[events:].zero_()  # the last window must be possible too: its times must not fall
+    target.t_us[events:].zero_()  # the times of the last window must not decrease
     for name in ("t_us", "x", "y", "p"):
-        getattr(room, name)[:events].copy_(getattr(batch, name), non_blocking=True)
+        getattr(target, name)[:events].copy_(getattr(batch, name), non_blocking=True)
     for name in ("start_us", "duration_us"):
-        getattr(room, name)[:windows].copy_(getattr(batch, name), non_blocking=True)
-    room.offsets[: windows + 1].copy_(batch.offsets, non_blocking=True)
+        getattr(target, name)[:windows].copy_(getattr(batch, name), non_blocking=True)
+    target.offsets[: windows + 1].copy_(batch.offsets, non_blocking=True)

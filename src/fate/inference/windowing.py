@@ -1,12 +1,12 @@
-"""Events that come in pieces, in whatever sizes, to the windows of a grid.
+"""Cuts events that arrive in pieces of any size into the windows of a grid.
 
-A window ``[start, end)`` closes when an event at ``end`` or later comes, or when somebody who has a clock says that it
-is over (``tick``). So the same events give the same windows however they were cut. Time does not always behave:
+A window ``[start, end)`` closes when an event at ``end`` or later arrives, or when a clock says that it is over
+(``tick``). The same events therefore give the same windows, whatever the size of the pieces. Irregular times:
 
-- an event of a window that has closed comes too late: it is dropped and counted;
-- time that goes back by more than ``max_back_us`` is a source that began anew: windows do so too, from its time on;
-- after a silence of more than ``max_gap_us`` nothing of what was seen before still holds: the windows in between are
-  skipped and counted instead of being computed one by one, and memory begins anew. The grid stays.
+- an event of a window that has closed already is dropped and counted as late;
+- if time goes back by more than ``max_back_us``, the source has restarted: a new grid begins at the new time;
+- after more than ``max_gap_us`` without events, the empty windows in between are skipped and counted, and the state is
+  reset. The grid stays the same.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ import numpy as np
 
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
-from fate.events.window import Window, clip_time
+from fate.events.window import Window, WindowGrid, clip_time
 from fate.inference.stream_frames import StreamCounts
 
-#: How far time may go back before it is taken for a new beginning, and how long it may be silent, µs.
+#: How far time may go back before it counts as a restart, and how long there may be no events, µs.
 MAX_BACK_US, MAX_GAP_US = 1_000_000, 10_000_000
-#: Events that a window may hold: some 400 MB. More is no camera but a fault.
+#: The most events in a window, about 400 MB; no camera sends more.
 MAX_EVENTS = 1 << 25
 
 
 class ClosedWindow(NamedTuple):
-    """A window that nothing more will be added to."""
+    """A window with all its events."""
 
     window: Window
     events: Events
-    restarted: str = ""  #: why memory begins anew with it; empty where it goes on
+    restarted: str = ""  #: why the state is reset before this window; empty if it is not
 
 
 class Windower:
-    """Give it events; it gives windows.
+    """Takes events and returns the windows that they close.
 
     Example:
         >>> windower = Windower((4, 4), 50)
@@ -61,10 +61,10 @@ class Windower:
     ) -> None:
         """Args:
         sensor: (height, width) of all events.
-        duration_us: of a window; the next begins where it ends.
-        start_us: of the first window; the first event unless given.
-        max_back_us, max_gap_us, max_events: see above.
-        counts: where to count.
+        duration_us: length of a window, and time from one window to the next.
+        start_us: start of the first window; the first event unless given.
+        max_back_us, max_gap_us, max_events: see the module.
+        counts: where dropped events and skipped windows are counted.
         """
         if duration_us < 1 or max_back_us < 0 or max_gap_us < duration_us or max_events < 1:
             raise FateError(
@@ -74,10 +74,12 @@ class Windower:
         self.sensor, self.duration_us = Sensor.of(sensor), int(duration_us)
         self.max_back_us, self.max_gap_us, self.max_events = int(max_back_us), int(max_gap_us), int(max_events)
         self.counts = StreamCounts() if counts is None else counts
-        self._start = None if start_us is None else clip_time(start_us)  # of the open window
-        self._last: int | None = None  # the latest time that came, of an event or a clock
-        self._pieces: list[Events] = []  # of the open window
-        self._held = 0
+        self._open: Window | None = None
+        if start_us is not None:
+            self._begin_grid(clip_time(start_us))
+        self._last: int | None = None  # the latest time of an event or of the clock
+        self._pieces: list[Events] = []  # events of the open window
+        self._num_events = 0
         self._restarted = ""
         self._closed = False
 
@@ -85,44 +87,44 @@ class Windower:
         """Windows that these events close.
 
         Args:
-            events: of this sensor; they may begin before those given earlier end.
+            events: the next events of this sensor; they may begin before the last ones of the call before.
         """
         self._check(events)
         if not len(events):
             return []
         first, last = int(events.t_us[0]), int(events.t_us[-1])
         closed: list[ClosedWindow] = []
-        if self._start is None:
-            self._start = first
-        elif self._last is not None and (back := max(self._last, self._start) - first) > self.max_back_us:
-            closed += self._open_part()
-            self._start, self._last = first, None
+        if self._open is None:
+            self._open = self._begin_grid(first)
+        elif self._last is not None and (back := max(self._last, self._open.start_us) - first) > self.max_back_us:
+            closed += self._close_if_events()
+            self._open, self._last = self._begin_grid(first), None
             self._restarted = self.counts.restart(f"time went back by {back / 1e6:g} s, to {first} µs")
-        late = int(events.t_us.searchsorted(self._start))
+        late = int(events.t_us.searchsorted(self._open.start_us))
         self.counts.late_events += late
         rest = events[late:]
         while len(rest):
             t = int(rest.t_us[0])
-            closed += self._closed_until(t, f"no events for {{}} s before {t} µs")
-            end = int(rest.t_us.searchsorted(self._start + self.duration_us))
-            self._hold(rest[:end])
+            closed += self._close_until(t, f"no events for {{}} s before {t} µs")
+            end = int(rest.t_us.searchsorted(self._open.end_us))
+            self._keep(rest[:end])
             rest = rest[end:]
-        if last >= self._start:  # before the start that was asked for, time has not begun
+        if last >= self._open.start_us:  # times before the requested start do not count
             self._last = last if self._last is None else max(self._last, last)
         return closed
 
     def tick(self, now_us: int) -> list[ClosedWindow]:
-        """Windows that are over at ``now_us`` by a clock that runs with the events'; none before the first event."""
-        if self._start is None or self._closed:
+        """Windows that are over at ``now_us``, by a clock that runs with the events; none before the first event."""
+        if self._open is None or self._closed:
             return []
         now = clip_time(now_us)
-        if now >= self._start:
+        if now >= self._open.start_us:
             self._last = now if self._last is None else max(self._last, now)
-        return self._closed_until(now, f"the clock went on by {{}} s, to {now} µs")
+        return self._close_until(now, f"the clock went on by {{}} s, to {now} µs")
 
     def close(self) -> list[ClosedWindow]:
-        """The window that was still open, if it holds events; nothing can be added afterwards."""
-        closed = self._open_part()
+        """The open window if it has events; nothing can be added afterwards."""
+        closed = self._close_if_events()
         self._closed = True
         return closed
 
@@ -134,45 +136,49 @@ class Windower:
         if events.sensor != self.sensor:
             raise FateError(f"events of a {events.sensor} sensor were given to a stream of a {self.sensor} one")
 
-    def _hold(self, events: Events) -> None:
-        """Add to the open window, as far as there is room."""
-        taken = min(len(events), self.max_events - self._held)
+    def _begin_grid(self, start_us: int) -> Window:
+        """Begin a new grid, and open its first window."""
+        self._grid, self._index = WindowGrid(start_us, self.duration_us, self.duration_us), 0
+        self._open = self._grid.window(0)
+        return self._open
+
+    def _keep(self, events: Events) -> None:
+        """Add events to the open window, up to the most that a window may have."""
+        taken = min(len(events), self.max_events - self._num_events)
         self.counts.excess_events += len(events) - taken
-        self._held += taken
+        self._num_events += taken
         if taken:
             self._pieces.append(events[:taken])
 
-    def _closed_until(self, now: int, after_gap: str) -> list[ClosedWindow]:
-        """Windows that end at ``now`` or before; of a long silence only the first.
+    def _close_until(self, now: int, reason: str) -> list[ClosedWindow]:
+        """Close the windows that end at ``now`` or before; of a long gap only the first one.
 
         Args:
-            after_gap: the reason for the restart after a silence, with a place for seconds.
+            now: µs.
+            reason: of the restart after a gap, with ``{}`` for its seconds.
         """
         closed: list[ClosedWindow] = []
-        while self._start is not None and self._start + self.duration_us <= now:
-            closed.append(self._finished(self._start))
-            self._start += self.duration_us
-            gap = now - self._start
+        while self._open is not None and self._open.end_us <= now:
+            closed.append(self._close_window(self._open))
+            gap = now - self._open.end_us
+            self._index += 1
             if gap > self.max_gap_us:
-                skipped = gap // self.duration_us
-                self.counts.skipped_windows += skipped
-                self._start += skipped * self.duration_us
-                self._restarted = self.counts.restart(after_gap.format(f"{gap / 1e6:g}"))
+                self._restarted = self.counts.restart(reason.format(f"{gap / 1e6:g}"))
+                self._index += self.counts.skip(gap, self.duration_us)
+            self._open = self._grid.window(self._index)
         return closed
 
-    def _finished(self, start: int) -> ClosedWindow:
-        """The window that was open since ``start``; nothing is held any more."""
-        events = joined(self._pieces, self.sensor)
-        closed = ClosedWindow(Window(start, start + self.duration_us), events, self._restarted)
-        self._pieces, self._held, self._restarted = [], 0, ""
+    def _close_window(self, window: Window) -> ClosedWindow:
+        closed = ClosedWindow(window, concatenate(self._pieces, self.sensor), self._restarted)
+        self._pieces, self._num_events, self._restarted = [], 0, ""
         return closed
 
-    def _open_part(self) -> list[ClosedWindow]:
-        return [self._finished(self._start)] if self._start is not None and self._pieces else []
+    def _close_if_events(self) -> list[ClosedWindow]:
+        return [self._close_window(self._open)] if self._open is not None and self._pieces else []
 
 
 class LookBack:
-    """Windows longer than the hop: what the windows before held is kept as long as it is looked at.
+    """Extends each window to the past, for windows that are longer than the hop.
 
     Example:
         >>> back = LookBack(100)
@@ -181,32 +187,32 @@ class LookBack:
         [1, 2, 1]
     """
 
-    def __init__(self, span_us: int) -> None:
+    def __init__(self, window_us: int) -> None:
         """Args:
-        span_us: of the windows that are looked at.
+        window_us: length of the extended windows.
         """
-        self.span_us = span_us
+        self.window_us = window_us
         self._pieces: list[Events] = []
 
     def add(self, window: Window, events: Events) -> tuple[Window, Events]:
-        """The window of ``span_us`` that ends with this one, and its events.
+        """The extended window that ends with this one, and its events.
 
         Args:
-            window: the next one.
-            events: those in it.
+            window: the next window.
+            events: its events.
         """
-        start = window.end_us - self.span_us
+        start = window.end_us - self.window_us
         self._pieces = [piece for piece in (*self._pieces, events) if len(piece) and int(piece.t_us[-1]) >= start]
-        held = joined(self._pieces, events.sensor)
-        return Window(start, window.end_us), held[int(held.t_us.searchsorted(start)) :]
+        kept = concatenate(self._pieces, events.sensor)
+        return Window(start, window.end_us), kept[int(kept.t_us.searchsorted(start)) :]
 
-    def forget(self) -> None:
-        """Begin anew."""
+    def reset(self) -> None:
+        """Forget all earlier events."""
         self._pieces = []
 
 
-def joined(pieces: Sequence[Events], sensor: Sensor) -> Events:
-    """Pieces one behind another; where they overlap, sorted by time."""
+def concatenate(pieces: Sequence[Events], sensor: Sensor) -> Events:
+    """Concatenate pieces of events; if they overlap in time, sort them."""
     if len(pieces) <= 1:
         return pieces[0] if pieces else Events.empty(sensor)
     t_us, x, y, p = (np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("t_us", "x", "y", "p"))

@@ -1,12 +1,12 @@
-"""``fate.check_labels``: dense labels against exact truth, beside naive interpolation; a table, its JSON, its picture.
+"""``fate.check_labels``: measures dense labels against exact ground truth, next to plain interpolation.
 
-Naive interpolation comes in two kinds: with the tracks of the sparse truth, which only some datasets know, and without.
-Precision and recall are taken twice: between the first and the last annotated time, where naive interpolation has
-something to say and the two can be compared fairly; and over all times of the recordings, on which training draws.
+Interpolation comes in two kinds: with the tracks of the sparse ground truth, which only some datasets have, and without
+tracks. Precision and recall are computed twice: between the first and the last annotated time, where both methods have
+labels and can be compared; and over all times of the recordings, which training uses.
 
-Recorded sets have no exact truth. There the labels of the windows right before and right after an annotated time are
-held against the boxes of that time, as the paper does: *beside annotated times*. That is kind to labels, which were
-tracked through those very boxes, and unkind where things move fast.
+Recorded datasets have no exact ground truth. There, the labels of the windows right before and after an annotated time
+are compared with the boxes of that time, as in the paper: *beside annotated times*. This is biased upwards, because
+labels were tracked through those very boxes, and downwards for objects that move fast.
 """
 
 from __future__ import annotations
@@ -44,38 +44,38 @@ if TYPE_CHECKING:
 
 Curves = dict[str, dict[str, list[float | None]]]
 
-#: What is compared, and where.
+#: The labels that are compared, and the times.
 METHODS = ("densified", "interpolated", "interpolated, tracks unknown")
 SPANS = ("between annotated times", "all times")
-#: Where no truth is exact, and dense labels alone are looked at.
+#: The times for datasets without exact ground truth, where only dense labels are measured.
 BESIDE = "beside annotated times"
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of the table."""
+class QualityRow:
+    """One row of the table."""
 
     span: str
     hz: float
     method: str
     name: str  #: of the class
     figures: Figures
-    same_recall: float | None = None  #: precision of the surest densified labels that find as much as interpolation
+    same_recall: float | None = None  #: precision of the best densified labels with the recall of interpolation
 
 
 @dataclass(frozen=True)
 class LabelCheck:
-    """How good a folder of dense labels is."""
+    """The quality of a folder of dense labels."""
 
     labels: str
     dataset: str
     recordings: int
-    rows: tuple[Row, ...]
-    detections: dict[float, Curves]  #: by rate: of what the detector saw, before tracking, over thresholds
-    thresholds: dict[str, float]  #: above which a detection is sure, by class
+    rows: tuple[QualityRow, ...]
+    detections: dict[float, Curves]  #: by rate: of the detections before tracking, over their score
+    thresholds: dict[str, float]  #: lowest score of a label, by class
 
     def row(self, hz: float, name: str, method: str = METHODS[0], span: str = SPANS[0]) -> Figures:
-        """The figures of one line."""
+        """The figures of one row."""
         wanted = (span, hz, method, name)
         for row in self.rows:
             if (row.span, row.hz, row.method, row.name) == wanted:
@@ -84,29 +84,18 @@ class LabelCheck:
 
     @property
     def truth(self) -> str:
-        """What labels are held against, in words."""
+        """Description of the ground truth."""
         return "the nearest annotated boxes" if self.rows[0].span == BESIDE else "the exact boxes"
 
     def table(self) -> str:
-        """As Markdown, one table for each span of time."""
+        """Markdown tables, one for each span of time."""
         spans = list(dict.fromkeys(row.span for row in self.rows))
         lines = [f"{self.labels} against {self.truth} of {plural(self.recordings, 'recording')} of {self.dataset}."]
         lines += ["A label is right at IoU ≥ 0.5; annotated times are left out.", ""]
         lines[1] += " Same recall: precision of the surest labels that find as much as interpolation does."
-        head = [
-            "Hz",
-            "class",
-            "labels",
-            "precision",
-            "recall",
-            "same recall",
-            "median IoU",
-            "IoU > 0.5",
-            "boxes",
-            "truth",
-        ]
+        head = "Hz | class | labels | precision | recall | same recall | median IoU | IoU > 0.5 | boxes | truth"
         for span in spans:
-            lines += [f"{span}:", "", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+            lines += [f"{span}:", "", f"| {head} |", "|" + "---|" * (head.count("|") + 1)]
             lines += [f"| {' | '.join(_cells(row))} |" for row in self.rows if row.span == span]
             lines.append("")
         return "\n".join(lines[:-1])
@@ -127,9 +116,9 @@ class LabelCheck:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON file, and beside it a picture of precision and recall.
+        """Write a JSON file, and next to it a picture of precision and recall.
 
-        ``"-"`` is standard output; there and beside a device no picture is written.
+        No picture is written for standard output (``"-"``) or a device.
         """
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
         write_whole(path, f"{text}\n".encode("utf-8", "backslashreplace"), text=True)
@@ -145,14 +134,14 @@ def check_labels(
     *,
     progress: Callable[[float], None] | None = None,
 ) -> LabelCheck:
-    """Measure dense labels: against exact truth where there is some, else against annotated boxes beside them.
+    """Measure dense labels against exact ground truth or, without it, against the nearest annotated boxes.
 
     Args:
         labels: a folder that ``densify`` has written.
-        dataset: what they were made for; recordings without labels are left out, and those without exact truth where
-            others have it (simulated sets do).
-        hz: rates; all that the folder has unless given.
-        progress: is told the share that is done.
+        dataset: that they were made for. Recordings without labels are left out, and recordings without exact ground
+            truth if others have it (as in simulated datasets).
+        hz: rates; all rates of the folder unless given.
+        progress: called with the share that is done, 0 to 1.
     """
     folder = labels if isinstance(labels, DenseLabels) else open_dense_labels(labels)
     if folder.classes != tuple(dataset.classes):
@@ -166,26 +155,24 @@ def check_labels(
     used = [recording for recording in known if any(folder.has(recording.name, rate) for rate in folder.rates)]
     if not used:
         raise FateError(f"{folder.root}: has labels of no recording of {dataset.root}; give the split they are of")
-    rows: list[Row] = []
+    rows: list[QualityRow] = []
     curves: dict[float, Curves] = {}
     for number, rate in enumerate(rates):
-        told = None if progress is None else _part_of(progress, number, len(rates))
-        found, curves[rate] = _at_rate(folder, dataset, used, rate, bool(exact), told)
+        part = None if progress is None else _part_of(progress, number, len(rates))
+        found, curves[rate] = _measure_rate(folder, dataset, used, rate, bool(exact), part)
         rows += found
-    sure = folder.thresholds
-    order = {span: place for place, span in enumerate((*SPANS, BESIDE))}
-    rows.sort(key=lambda row: order[row.span])
-    return LabelCheck(str(folder.root), dataset.name, len(used), tuple(rows), curves, sure)
+    rows.sort(key=lambda row: (*SPANS, BESIDE).index(row.span))
+    return LabelCheck(str(folder.root), dataset.name, len(used), tuple(rows), curves, folder.thresholds)
 
 
-def _at_rate(
+def _measure_rate(
     folder: DenseLabels,
     dataset: Dataset,
     recordings: Sequence[LabelledRecording],
     hz: float,
     exact: bool,
     progress: Callable[[float], None] | None,
-) -> tuple[list[Row], Curves]:
+) -> tuple[list[QualityRow], Curves]:
     limits = size_limits(dataset)
     spans, methods = (SPANS, METHODS) if exact else ((BESIDE,), METHODS[:1])
     qualities = {kind: Quality(dataset.classes, limits) for kind in product(spans, methods)}
@@ -195,11 +182,11 @@ def _at_rate(
         sparse, dense = truth_of(recording, dataset), folder.labels(recording.name, hz)
         seen = folder.predictions(recording.name, step)
         if exact:
-            _hold_against_exact(qualities, detections, sparse, dense, seen, recording, hz)
+            _add_exact(qualities, detections, sparse, dense, seen, recording, hz)
         else:
-            qualities[BESIDE, METHODS[0]].add(dense, *_moved(sparse, recording, hz, (-1, 1)))
+            qualities[BESIDE, METHODS[0]].add(dense, *annotated_boxes_near(sparse, recording, hz, (-1, 1)))
             if seen is not None:
-                detections.add(seen, *_moved(sparse, recording, hz, (0,)))
+                detections.add(seen, *annotated_boxes_near(sparse, recording, hz, (0,)))
         if progress is not None:
             progress((number + 1) / len(recordings))
     figures = {kind: quality.figures() for kind, quality in qualities.items()}
@@ -207,11 +194,11 @@ def _at_rate(
     for span, name, method in product(spans, dataset.classes, methods):
         recall = figures[span, METHODS[1]][name].recall if exact and method == METHODS[0] else None
         same = qualities[span, method].precision_at(name, recall) if recall else None
-        rows.append(Row(span, hz, method, name, figures[span, method][name], same))
+        rows.append(QualityRow(span, hz, method, name, figures[span, method][name], same))
     return rows, detections.curves()
 
 
-def _hold_against_exact(
+def _add_exact(
     qualities: dict[tuple[str, str], Quality],
     detections: Quality,
     sparse: Labels,
@@ -220,34 +207,34 @@ def _hold_against_exact(
     recording: LabelledRecording,
     hz: float,
 ) -> None:
-    """One recording whose boxes are known at any time; naive interpolation of its sparse labels stands beside."""
+    """Add a recording with exact ground truth, and the interpolation of its sparse labels."""
     truth = recording.truth
     if truth is None:
         return
     times = _free_times(sparse, recording, hz)
     naive = interpolate(sparse, times)
     blind = interpolate(replace(sparse, track_id=np.full(len(sparse), -1)), times)
-    for span, looked in zip(SPANS, (naive.labelled_us, times), strict=True):
+    for span, compared in zip(SPANS, (naive.labelled_us, times), strict=True):
         for method, labels in zip(METHODS, (dense, naive, blind), strict=True):
-            qualities[span, method].add(labels, truth, looked)
+            qualities[span, method].add(labels, truth, compared)
     if seen is not None:
         detections.add(seen, truth, times)
 
 
-def _moved(
+def annotated_boxes_near(
     sparse: Labels, recording: LabelledRecording, hz: float, steps: Sequence[int]
 ) -> tuple[Labels, NDArray[np.int64]]:
-    """Annotated boxes at the ends of windows that many steps from the one that stands for their time; and these ends.
+    """Annotated boxes, moved to the ends of windows ``steps`` away from the window of their time; and these ends.
 
-    Windows that stand for an annotated time themselves are left out, but at step 0.
+    Windows that represent an annotated time themselves are left out, except for step 0.
     """
     grid = Grid.of(recording, hz)
     count = grid.count(recording.end_us)
-    stands = {number: time for number, time in grid.labelled(sparse.labelled_us).items() if number < count}
-    target: dict[int, int] = {}  # end of a window → the annotated time it is held against: the nearest
-    for number, time in stands.items():
+    annotated = {number: time for number, time in grid.labelled(sparse.labelled_us).items() if number < count}
+    target: dict[int, int] = {}  # end of a window → the nearest annotated time
+    for number, time in annotated.items():
         for step in steps:
-            if 0 <= number + step < count and (step == 0 or number + step not in stands):
+            if 0 <= number + step < count and (step == 0 or number + step not in annotated):
                 end = grid.end_us(number + step)
                 if end not in target or abs(time - end) < abs(target[end] - end):
                     target[end] = time
@@ -261,21 +248,21 @@ def _moved(
 
 
 def size_limits(dataset: Dataset) -> SizeLimits:
-    """The sizes that the dataset's protocol counts."""
+    """The smallest boxes that the dataset's protocol counts."""
     rules = named_protocol(dataset.protocol, dataset.sensor)
     return SizeLimits(rules.min_diagonal, rules.min_side)
 
 
 def _free_times(sparse: Labels, recording: LabelledRecording, hz: float) -> NDArray[np.int64]:
-    """Times of the rate that no annotated time stands for."""
+    """Times of the rate that represent no annotated time."""
     grid = Grid.of(recording, hz)
     count = grid.count(recording.end_us)
-    times = np.array([grid.end_us(number) for number in range(count)], np.int64)
+    times = grid.ends_us(count)
     taken = [number for number in grid.labelled(sparse.labelled_us) if number < count]
     return np.setdiff1d(np.delete(times, taken), sparse.labelled_us)
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: QualityRow) -> list[str]:
     figures = row.figures
     numbers = (figures.precision, figures.recall, row.same_recall, figures.median_iou, figures.above_half)
     cells = [f"{row.hz:g}", row.name, row.method, *("–" if value is None else f"{value:.3f}" for value in numbers)]
@@ -286,14 +273,14 @@ def _part_of(progress: Callable[[float], None], number: int, count: int) -> Call
     return lambda share: progress((number + share) / count)
 
 
-#: Distinct for readers who do not see red and green apart (Okabe and Ito).
+#: Colours that colour-blind readers can distinguish (Okabe and Ito).
 COLOURS = BLUE, ORANGE, GREEN = "#0072b2", "#e69f00", "#009e73"
-#: Below this recall no precision is drawn.
+#: Precision is drawn from this recall on; below, it is that of a few boxes.
 LEAST_RECALL = 0.005
 
 
 def draw_check(check: LabelCheck, path: str | Path) -> None:
-    """A row for each class: detections over the threshold, their precision over recall, and labels over the rate."""
+    """Draw a row for each class: detections over the threshold, precision over recall, and labels over the rate."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (a second to load)
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -304,36 +291,32 @@ def draw_check(check: LabelCheck, path: str | Path) -> None:
         _draw_thresholds(axes[0], check, name)
         _draw_curves(axes[1], check, name)
         _draw_rates(axes[2], check, name)
-    told = f"{check.labels}: labels of {check.dataset} against {check.truth}, {check.rows[0].span}"
-    figure.suptitle(told, fontsize=11)
+    title = f"{check.labels}: labels of {check.dataset} against {check.truth}, {check.rows[0].span}"
+    figure.suptitle(title, fontsize=11)
     write_figure(figure, path, dpi=130)
 
 
 def _draw_thresholds(axes: Axes, check: LabelCheck, name: str) -> None:
-    """Of detections at the densest rate, which sees all phases."""
     hz = max(check.detections)
     draw_over_scores(axes, check.detections[hz][name], check.thresholds[name])
     axes.set(xlabel="score threshold", ylabel="share", title=f"{name}: detections, {hz:g} Hz")
     axes.legend(frameon=False)
 
 
-def draw_over_scores(axes: Axes, curve: Mapping[str, list[float | None]], sure: float) -> None:
-    """Precision and recall of detections of at least each score; dotted where they are sure enough for a label.
-
-    Precision is left out where next to nothing is found: it is that of a handful of boxes.
-    """
+def draw_over_scores(axes: Axes, curve: Mapping[str, list[float | None]], threshold: float) -> None:
+    """Draw precision and recall of detections over their lowest score, and the threshold of labels."""
     recall = _numbers(curve["recall"])
     some = [value if found >= LEAST_RECALL else math.nan
             for value, found in zip(_numbers(curve["precision"]), recall, strict=True)]  # fmt: skip
     axes.plot(_numbers(curve["threshold"]), some, color=BLUE, label="precision")
     axes.plot(_numbers(curve["threshold"]), recall, color=ORANGE, label="recall")
-    axes.axvline(sure, color="0.5", linestyle=":", label="sure enough for a label")
+    axes.axvline(threshold, color="0.5", linestyle=":", label="threshold of labels")
     axes.set(ylim=(0, 1.02), xlim=(0, 1))
     axes.grid(alpha=0.3)
 
 
 def _draw_curves(axes: Axes, check: LabelCheck, name: str) -> None:
-    """Detections as a curve, labels of each rate as points."""
+    """Draw detections as a curve, and the labels of each rate as points."""
     hz = max(check.detections)
     curve = check.detections[hz][name]
     axes.plot(_numbers(curve["recall"]), _numbers(curve["precision"]), color="0.4", label="detections")
@@ -357,13 +340,13 @@ def _draw_rates(axes: Axes, check: LabelCheck, name: str) -> None:
     axes.minorticks_off()
     axes.set(xlabel="rate in Hz", ylabel="share", title=f"{name}: labels", ylim=(0, 1.02))
     axes.grid(alpha=0.3)
-    if name == next(iter(check.thresholds)):  # once: it is the same for all classes, and in the way
+    if name == next(iter(check.thresholds)):  # once, because it is the same for all classes
         axes.legend(frameon=False, fontsize=8)
 
 
-def _methods(check: LabelCheck, name: str) -> dict[str, list[Row]]:
-    """Rows of a class by method, in the span where methods can be compared."""
-    span, found = check.rows[0].span, dict[str, list["Row"]]()
+def _methods(check: LabelCheck, name: str) -> dict[str, list[QualityRow]]:
+    """Rows of a class by method, in the first span."""
+    span, found = check.rows[0].span, dict[str, list[QualityRow]]()
     for row in check.rows:
         if row.name == name and row.span == span:
             found.setdefault(row.method, []).append(row)

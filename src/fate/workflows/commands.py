@@ -216,7 +216,7 @@ def densify(
     shard: tuple[int, int] = (1, 1),
     sensor: Sequence[int] | None = None,
     device: str = "auto",
-    lanes: int = 64,
+    batch_size: int = 64,
     workers: int = 0,
     progress: Callable[[float], None] | None = None,
 ) -> Densified:
@@ -234,7 +234,7 @@ def densify(
         shard: (i, n): only every n-th recording, from the i-th on. Shards may run at the same time.
         sensor: (height, width) of the camera, for files that do not say it; for a path only.
         device: where the detector runs: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
-        lanes: about how many windows run side by side.
+        batch_size: about how many windows run side by side.
         workers: processes that load events.
         progress: called with the share that is done, 0 to 1.
     """
@@ -251,7 +251,7 @@ def densify(
     if note:
         warn(note)
     return run(
-        detector, opened, out, hz, options=options, shard=shard, device=choose_device(device), lanes=lanes,
+        detector, opened, out, hz, options=options, shard=shard, device=choose_device(device), batch_size=batch_size,
         workers=workers, progress=progress,
     )  # fmt: skip
 
@@ -292,7 +292,7 @@ def evaluate(
     score: Score = "product",
     max_overlap: float | None = None,
     device: str = "auto",
-    lanes: int = 8,
+    streams: int = 8,
     workers: int = 0,
     shard: tuple[int, int] = (1, 1),
     predictions_to: str | os.PathLike[str] | None = None,
@@ -316,7 +316,7 @@ def evaluate(
         max_overlap: IoU above which the weaker of two boxes of a class is dropped; unless given, 0.45 for YOLOX heads
             and none for DETR heads, as published. For a detector only.
         device: where the detector runs: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
-        lanes: recordings that run side by side (``--streams``).
+        streams: recordings that run side by side.
         workers: processes that load events.
         shard: (i, n): only every n-th recording, from the i-th on.
         predictions_to: folder for the predictions, one file for each rate (``--predictions``).
@@ -338,8 +338,8 @@ def evaluate(
     given, note = fit_dataset(as_detector(what), opened.sensor, opened.name) if means_a_model(what) else (what, "")
     done = run(
         given, opened, hz, protocol=rules, window_us=window_us, images=images, shard=shard,
-        predictions_to=predictions_to, progress=progress, device=choose_device(device), lanes=lanes, workers=workers,
-        score=score, max_overlap=max_overlap,
+        predictions_to=predictions_to, progress=progress, device=choose_device(device), streams=streams,
+        workers=workers, score=score, max_overlap=max_overlap,
     )  # fmt: skip
     return replace(done, notes=(note, *done.notes)) if note else done
 

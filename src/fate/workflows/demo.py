@@ -1,6 +1,6 @@
-"""``fate demo``: a drive from a seed, seen at 20 and at 200 Hz, on a video side by side and on a page.
+"""``fate demo``: simulates a drive, detects objects at 20 and at 200 Hz, and writes a video of both and a report.
 
-The drive is one of the test split: half of its cars, people and houses are of makes that no training drive shows.
+The drive is of the test split: half of its cars, people and houses are of models that no training drive contains.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ LOOK = Look(acc_us=25_000, slow=4.0)  # events of half a 20 Hz window: what move
 
 @dataclass(frozen=True)
 class Demo:
-    """What was made."""
+    """The files and results of a demo."""
 
     folder: Path
     recording: Path
@@ -41,15 +41,15 @@ class Demo:
     device: str
 
     def lines(self) -> list[str]:
-        """What to look at, and what to try next."""
+        """The results, the files to open, and commands to try next."""
         figures = []
         for hz, run in self.runs.items():
-            told = run.summary
-            boxes = ", ".join(f"{count} {name}" for name, count in told["boxes"].items())
+            summary = run.summary
+            boxes = ", ".join(f"{count} {name}" for name, count in summary["boxes"].items())
             figures.append(
-                f"{hz:>3g} Hz: {plural(told['windows'], 'window')} of {told['budget_ms']:g} ms in"
-                f" {duration(told['took_s'])}, {duration(told['latency_ms']['total'][0] / 1e3)} each (median),"
-                f" {significant(told['times_real_time'])} × real time; boxes: {boxes}"
+                f"{hz:>3g} Hz: {plural(summary['windows'], 'window')} of {summary['budget_ms']:g} ms in"
+                f" {duration(summary['took_s'])}, {duration(summary['latency_ms']['total'][0] / 1e3)} each (median),"
+                f" {significant(summary['times_real_time'])} × real time; boxes: {boxes}"
             )
         if any(run.summary["times_real_time"] < 1 for run in self.runs.values()):
             figures.append(
@@ -86,18 +86,18 @@ def demo(
     """Simulate a drive, detect in it at two rates, and show both.
 
     Args:
-        folder: everything is written here.
-        seed: another one gives another drive.
-        seconds: of the drive.
-        model: as of ``fate.detect``.
+        folder: for all files.
+        seed: of the drive.
+        seconds: length of the drive.
+        model: a bundled name, a .safetensors file, or a detector.
         device: cpu or cuda.
-        show: is told (what is done, how much, of how much, a short line).
+        show: called with (what is done, how much, of how much, a short line).
     """
     detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)
     target = Path(folder)
-    drives = target / f"drive-{seed}-{seconds:g}s"  # another seed finds its own place
-    told: Any = None if show is None else lambda done, total: show("simulating", done, total, "")
-    simulate(drives, recordings=1, seconds=seconds, seed=seed, preview=False, shares=(0, 0, 1), progress=told)
+    drives = target / f"drive-{seed}-{seconds:g}s"  # each seed has its own folder
+    simulated: Any = None if show is None else lambda done, total: show("simulating", done, total, "")
+    simulate(drives, recordings=1, seconds=seconds, seed=seed, preview=False, shares=(0, 0, 1), progress=simulated)
     recording = open_dataset(drives).recordings[0].events_file
     runs = {}
     with _threads_for(detector):
@@ -109,20 +109,19 @@ def demo(
     with open_recording(recording) as opened:
         render_comparison(
             opened, target / "comparison.mp4", [(f"{hz:g} Hz", _unnumbered(run)) for hz, run in runs.items()],
-            acc_us=LOOK.acc_us, fps=LOOK.fps, slow=LOOK.slow, palette=LOOK.palette, classes=detector.classes,
-            progress=drawn,
+            **asdict(LOOK), classes=detector.classes, progress=drawn,
         )  # fmt: skip
     return Demo(target, recording, runs, detector.name, str(detector.device))
 
 
 def _unnumbered(run: Detected) -> list[StreamFrame]:
-    """Frames without track ids: the two runs number the same objects differently."""
+    """Frames without track ids, because the two runs number objects differently."""
     return [replace(frame, track_ids=None) for frame in run.frames]
 
 
 @contextmanager
 def _threads_for(detector: StreamingDetector) -> Iterator[None]:
-    """One thread for a small detector: several that wait for each other in every step take longer on a busy machine."""
+    """Use one CPU thread for a small detector: on a busy machine several threads are slower."""
     before = torch.get_num_threads()
     small = sum(parameter.numel() for parameter in detector.model.parameters()) < SMALL
     torch.set_num_threads(1 if small else before)

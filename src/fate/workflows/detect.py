@@ -1,31 +1,35 @@
-"""``fate detect``: a recording in, boxes out: as a log, as files, on a video, on a page."""
+"""``fate detect``: detects objects in a recording, and writes files of boxes, a video and a report."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 from fate.boxes.detection_files import DetectionFiles, DetectionLog
 from fate.errors import FateError
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
+from fate.inference.live import LiveStream
 from fate.inference.loading import DEFAULT_DETECTOR, Model, load_detector
-from fate.inference.stream import StreamingDetector
+from fate.inference.stream import RecordingStream, StreamingDetector
 from fate.inference.stream_frames import StreamFrame
+from fate.inference.stream_options import THRESHOLD, StreamOptions
 from fate.models.nms import MAX_OVERLAP
-from fate.text import duration, encodable, frequency, plural, significant
+from fate.text import encodable, frequency, significant
 from fate.view.rendering import VideoClock, render_video
 from fate.view.report import measure_event_rate, write_report
-from fate.workflows.summary import RunningSummary
+from fate.workflows.summary import RunningSummary, summary_lines, summary_table
 
-#: Tells (what is done, how much, of how much, a short line).
+#: Called with (what is done, how much, of how much, a short line).
 Show = Callable[[str, float, float, str], None]
+#: Files of boxes by format (json, jsonl, csv, coco); None for a format that is not written.
+BoxFiles = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Look:
 
     Attributes:
         acc_us: events of this time before each picture are shown, µs.
-        fps: pictures a second of video.
+        fps: pictures per second of video.
         slow: how many times slower than the recording the video runs.
         palette: a name of ``fate.view.drawing.PALETTES``.
     """
@@ -47,12 +51,12 @@ class Look:
 
 @dataclass(frozen=True)
 class Detected:
-    """What was found, and what it took.
+    """The result of ``detect``.
 
     Attributes:
-        log: the frames, and what they were made with.
+        log: the frames, and how they were made.
         frames: all frames of a recording; empty for a live source, whose frames are not kept in memory.
-        summary: plain values, as ``RunningSummary`` gives them.
+        summary: plain values, see ``RunningSummary``.
     """
 
     log: DetectionLog
@@ -60,37 +64,76 @@ class Detected:
     summary: dict[str, Any]
 
     def lines(self) -> list[str]:
-        """The summary for people."""
-        given = self.summary
-        took_s = max(given["took_s"], 1e-9)
-        speed = (
-            f"{frequency(given['windows'] / took_s, 'window')}, {significant(given['seconds'] / took_s)} × real time"
-        )
-        kinds = [f"{count} {name}" for name, count in given["boxes"].items()]
-        if "tracks" in given:
-            kinds.append(f"{plural(given['tracks'], 'track')} in all")
-        spent = [f"{name} {p50:.2f} / {p99:.2f}" for name, (p50, p99) in given["latency_ms"].items()]
-        latency = (
-            f"latency p50 / p99, ms: {', '.join(spent)} (without decode); a window lasts {given['budget_ms']:g} ms, and"
-            f" {given['within_budget']:.1%} were done in that time"
-        )
-        lost = [f"{count} {name.replace('_', ' ')}" for name, count in given["dropped"].items() if count]
-        return [
-            f"{plural(given['windows'], 'window')} at {given['hz']:g} Hz ({given['seconds']:.2f} s) in"
-            f" {duration(given['took_s'])}: {speed}",
-            f"boxes of score ≥ {given['threshold']:g}: {', '.join(kinds)}",
-            latency if given["windows"] else "no window: no events came",
-            *_age(given.get("age_ms")),
-            f"dropped: {', '.join(lost) or 'nothing'}",
-            *(f"note: {note}" for note in given["notes"] if note != given["adaptation"]),  # of that a warning spoke
-        ]
+        """The summary as printed."""
+        return summary_lines(self.summary)
 
 
-def _age(ms: tuple[float, float, float] | None) -> list[str]:
-    """Of live windows."""
-    if ms is None:
-        return []
-    return [f"from a window's end to its boxes: {ms[0]:.2f} ms (p50), {ms[1]:.2f} (p99), {ms[2]:.2f} at most"]
+class ResultRecorder:
+    """Takes the frames of a run, writes its files of boxes and makes its summary. Use it in a ``with`` block."""
+
+    def __init__(
+        self,
+        name: str,
+        sensor: Sequence[int],
+        detector: StreamingDetector,
+        options: StreamOptions,
+        files: BoxFiles,
+        **facts: Any,
+    ) -> None:
+        """Args:
+        name: of the recording or the source.
+        sensor: (height, width) in pixels.
+        detector: makes the frames.
+        options: of its stream.
+        files: to write.
+        facts: more values for the head of the files.
+        """
+        self.options = options
+        self.facts: dict[str, Any] = {"model": detector.name, "threshold": options.threshold, **facts}
+        self._about = (encodable(name), (sensor[0], sensor[1]), tuple(detector.classes), options.hz)
+        self._summary = RunningSummary(detector.classes, options.hz, options.threshold)
+        self._files = DetectionFiles(*self._about, self.facts, **files)
+
+    def __enter__(self) -> Self:
+        self._files.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._files.__exit__(*error)
+
+    def add(self, frame: StreamFrame) -> None:
+        """Take the next frame."""
+        self._summary.add(frame)
+        self._files.add(frame)
+
+    def finish(
+        self,
+        stream: RecordingStream | LiveStream,
+        took_s: float,
+        notes: Sequence[str] = (),
+        frames: list[StreamFrame] | None = None,
+        counted: Sequence[str] = (),
+    ) -> Detected:
+        """Complete the files and return the result.
+
+        Args:
+            stream: that has ended.
+            took_s: seconds that the run took.
+            notes: sentences for the summary; empty ones are left out.
+            frames: all frames of the run, if they were kept.
+            counted: names of ``StreamCounts`` that the summary shows too.
+        """
+        counts, adaptation, options = stream.counts.to_dict(), stream.adaptation.describe(), self.options
+        overlap = ""
+        if options.window_us is not None:
+            overlap = f"windows of {options.window_us / 1000:g} ms, one every {1000 / options.hz:g} ms"
+        said = [note for note in (adaptation, overlap, *notes) if note]
+        summary = self._summary.result(took_s, counts, said)
+        summary |= {name: counts[name] for name in counted}
+        summary["adaptation"] = adaptation
+        self._files.finish({"summary": summary})
+        kept = [] if frames is None else frames
+        return Detected(DetectionLog(*self._about, kept, {**self.facts, "summary": summary}), kept, summary)
 
 
 def detect(
@@ -99,7 +142,7 @@ def detect(
     hz: float = 200.0,
     *,
     window_us: int | None = None,
-    threshold: float = 0.4,
+    threshold: float = THRESHOLD,
     track: bool = False,
     max_overlap: float = MAX_OVERLAP,
     start_us: int | None = None,
@@ -120,11 +163,11 @@ def detect(
     Args:
         file: any recording that ``open_recording`` opens, or an open one.
         model: a bundled name, a .safetensors file, a detector, or what ``load_detector`` returned.
-        hz: windows a second.
-        window_us: their length; as long as the time between two unless given. Longer ones overlap.
-        threshold: least score of a box.
-        track: whether boxes get the number of their object.
-        max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class goes; 1 keeps every box.
+        hz: windows per second, 1 to 1000.
+        window_us: length of a window in µs; 1 / hz unless given. Longer windows overlap.
+        threshold: lowest confidence of a box.
+        track: give each object a number that it keeps.
+        max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class is dropped; 1 keeps every box.
         start_us, end_us: part of the recording, µs of its clock.
         device: cpu or cuda.
         open_options: of ``open_recording``.
@@ -135,65 +178,22 @@ def detect(
         csv: a row for each box, as soon as its window is detected.
         coco: COCO's JSON, with times.
         look: how the video shows events.
-        show: is told how far it is.
+        show: called with the progress.
     """
-    if not 1 <= hz <= 1000:
-        raise FateError(f"{hz:g} Hz was given; expected a rate from 1 to 1000")
+    options = StreamOptions(hz, window_us, threshold, track, max_overlap=max_overlap)
     detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)
     files = {"json": json, "jsonl": jsonl, "csv": csv, "coco": coco}
     with nullcontext(file) if isinstance(file, Recording) else open_recording(file, **(open_options or {})) as opened:
-        return _detect(
-            opened, detector, hz, window_us, threshold, track, max_overlap, start_us, end_us, save, report, files,
-            look or Look(), show,
-        )  # fmt: skip
-
-
-def _detect(
-    recording: Recording, detector: StreamingDetector, hz: float, window_us: int | None, threshold: float, track: bool,
-    max_overlap: float, start_us: int | None, end_us: int | None, save: Any, report: Any, files: dict[str, Any],
-    look: Look,
-    show: Show | None,
-) -> Detected:  # fmt: skip
-    recording.refuse_empty()
-    start_us, end_us = part_of(recording, start_us, end_us)
-    stream = detector.stream(
-        recording, hz, window_us=window_us, threshold=threshold, track=track, max_overlap=max_overlap,
-        start_us=start_us, end_us=end_us,
-    )  # fmt: skip
-    frames: list[StreamFrame] = []
-    running = RunningSummary(detector.classes, hz, threshold)
-    facts: dict[str, Any] = {"model": detector.name, "threshold": threshold}
-    height, width = recording.sensor
-    about = (encodable(Path(str(recording.path)).name), (height, width), tuple(detector.classes), hz)
-    with DetectionFiles(*about, facts, **files) as written:
-        began = time.perf_counter()
-        for frame in stream:
-            frames.append(frame)
-            running.add(frame)
-            written.add(frame)
-            if show is not None:
-                spent = max(time.perf_counter() - began, 1e-9)
-                speed = len(frames) / spent
-                text = f"{frequency(speed, 'window')}, {significant(speed / hz)} × real time"
-                show("detecting", len(frames), len(stream), text)
-        took = time.perf_counter() - began
-        notes = [text for text in (stream.adaptation.describe(), told_of_windows(window_us, hz)) if text]
-        summary = running.result(took, stream.counts.to_dict(), notes)
-        summary["adaptation"] = stream.adaptation.describe()
-        written.finish({"summary": summary})
-    done = Detected(DetectionLog(*about, frames, {**facts, "summary": summary}), frames, summary)
-    if save is not None or report is not None:
-        _show_it(recording, done, detector, hz, start_us, end_us, save, report, look, show)
+        opened.refuse_empty()
+        part = part_of(opened, start_us, end_us)
+        done = _detect_windows(opened, detector, options, part, files, show)
+        if save is not None or report is not None:
+            _write_pages(opened, done, detector, part, save, report, look or Look(), show)
     return done
 
 
-def told_of_windows(window_us: int | None, hz: float) -> str:
-    """Of windows that overlap; empty where they do not."""
-    return "" if window_us is None else f"windows of {window_us / 1000:g} ms, one every {1000 / hz:g} ms"
-
-
 def part_of(recording: Recording, start_us: int | None, end_us: int | None) -> tuple[int | None, int | None]:
-    """The part that was asked for, within the recording; one without events is refused."""
+    """The part from ``start_us`` to ``end_us``, limited to the recording; a part outside it is refused."""
     first, last = recording.start_us, recording.end_us
     late, early = start_us is not None and start_us >= last, end_us is not None and end_us <= first
     if late or early:
@@ -205,52 +205,68 @@ def part_of(recording: Recording, start_us: int | None, end_us: int | None) -> t
     return None if start_us is None else max(start_us, first), None if end_us is None else min(end_us, last)
 
 
-def _show_it(
-    recording: Recording, done: Detected, detector: StreamingDetector, hz: float, start_us: int | None,
-    end_us: int | None, save: Any, report: Any, look: Look, show: Show | None,
-) -> None:  # fmt: skip
-    """The video, and the page that holds it; only where it is too large for the page it lies beside it."""
-    with ExitStack() as gone:
-        own = Path(save) if save is not None else Path(gone.enter_context(TemporaryDirectory())) / "video.mp4"
-        clock = _draw(recording, own, done, detector, start_us, end_us, look, show)
+def _detect_windows(
+    recording: Recording,
+    detector: StreamingDetector,
+    options: StreamOptions,
+    part: tuple[int | None, int | None],
+    files: BoxFiles,
+    show: Show | None,
+) -> Detected:
+    """Run the detector over all windows, and write the files of boxes."""
+    stream = detector.stream(recording, start_us=part[0], end_us=part[1], **asdict(options))
+    frames: list[StreamFrame] = []
+    with ResultRecorder(Path(str(recording.path)).name, recording.sensor, detector, options, files) as recorder:
+        began = time.perf_counter()
+        for frame in stream:
+            frames.append(frame)
+            recorder.add(frame)
+            if show is not None:
+                speed = len(frames) / max(time.perf_counter() - began, 1e-9)
+                text = f"{frequency(speed, 'window')}, {significant(speed / options.hz)} × real time"
+                show("detecting", len(frames), len(stream), text)
+        return recorder.finish(stream, time.perf_counter() - began, frames=frames)
+
+
+def _write_pages(
+    recording: Recording,
+    done: Detected,
+    detector: StreamingDetector,
+    part: tuple[int | None, int | None],
+    save: Any,
+    report: Any,
+    look: Look,
+    show: Show | None,
+) -> None:
+    """Write the video, and the report that contains it; a video that is too large for the page lies next to it."""
+    with ExitStack() as closing:
+        video = Path(save) if save is not None else Path(closing.enter_context(TemporaryDirectory())) / "video.mp4"
+        clock = _draw_video(recording, video, done, detector, part, look, show)
         if report is None:
             return
+        hz, extra = done.log.hz, {"detector": detector.name, "device": str(detector.device)}
         write_report(
-            Path(report), own if save is not None else own.read_bytes(), done.frames, _for_people(done, detector),
-            title=f"{done.log.recording} at {hz:g} Hz", clock=clock, classes=detector.classes,
-            event_rate=measure_event_rate(recording, start_us, end_us), hz=hz, lead="; ".join(done.lines()[:2]),
+            Path(report), video if save is not None else video.read_bytes(), done.frames,
+            summary_table(done.summary, done.log.sensor, extra), title=f"{done.log.recording} at {hz:g} Hz",
+            clock=clock, classes=detector.classes, event_rate=measure_event_rate(recording, *part), hz=hz,
+            lead="; ".join(done.lines()[:2]),
         )  # fmt: skip
 
 
-def _draw(
-    recording: Recording, video: Path, done: Detected, detector: StreamingDetector, start_us: int | None,
-    end_us: int | None, look: Look, show: Show | None,
-) -> VideoClock:  # fmt: skip
-    # the last window may end after the part that was asked for, and its boxes are to be seen
-    last_us = None if end_us is None else max([end_us, *(frame.t_us for frame in done.frames[-1:])])
-    told = None if show is None else lambda at, of: show("drawing", at, of, "")
+def _draw_video(
+    recording: Recording,
+    video: Path,
+    done: Detected,
+    detector: StreamingDetector,
+    part: tuple[int | None, int | None],
+    look: Look,
+    show: Show | None,
+) -> VideoClock:
+    start_us, end_us = part
+    if end_us is not None:  # the last window may end after the part, and its boxes are shown
+        end_us = max([end_us, *(frame.t_us for frame in done.frames[-1:])])
+    progress = None if show is None else lambda at, of: show("drawing", at, of, "")
     return render_video(
-        recording, video, done.frames, acc_us=look.acc_us, fps=look.fps, slow=look.slow, palette=look.palette,
-        start_us=start_us, end_us=last_us, classes=detector.classes, progress=told,
+        recording, video, done.frames, **asdict(look), start_us=start_us, end_us=end_us, classes=detector.classes,
+        progress=progress,
     )  # fmt: skip
-
-
-def _for_people(done: Detected, detector: StreamingDetector) -> dict[str, Any]:
-    """What the page does not show already, in words."""
-    given, size = done.summary, done.log.sensor
-    told = {
-        "sensor": f"{size[1]} × {size[0]} pixels",
-        "detector": detector.name,
-        "device": str(detector.device),
-        "least score of a box": given["threshold"],
-        "events": given["events"],
-        "seconds of recording": given["seconds"],
-        "seconds it took": given["took_s"],
-        "windows a second": given["windows_per_s"],
-        "times real time": given["times_real_time"],
-        "windows done in their own time": f"{given['within_budget']:.1%}",
-    }
-    if given["notes"]:
-        told["notes"] = "; ".join(given["notes"])
-    dropped = {name.replace("_", " "): count for name, count in given["dropped"].items()}
-    return {**told, "dropped": dropped}

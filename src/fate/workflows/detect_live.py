@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import asdict
+from typing import Any, Unpack
 
-from fate.boxes.detection_files import DetectionFiles, DetectionLog
 from fate.errors import FateError
 from fate.formats.recording import Recording
 from fate.inference.live import LiveStream, Source
@@ -20,26 +20,25 @@ from fate.inference.sources import FileSource, StandardInput
 from fate.inference.stopping import stopping_gracefully
 from fate.inference.stream import StreamingDetector
 from fate.inference.stream_frames import StreamFrame
-from fate.models.nms import MAX_OVERLAP
-from fate.text import encodable, plural, significant
-from fate.workflows.detect import Detected, told_of_windows
-from fate.workflows.summary import RunningSummary
+from fate.inference.stream_options import StreamKeywords, StreamOptions
+from fate.text import plural, significant
+from fate.workflows.detect import Detected, ResultRecorder
 
-#: How long a thread may keep others waiting, seconds.
-TURN_S = 5e-4
+#: Switch interval of threads during a live run, seconds; Python's own is ten times as long.
+SWITCH_S = 5e-4
 _LOCK = threading.Lock()
-_BEFORE: list[float] = []  # switch intervals, as each that runs has found it
+_BEFORE: list[float] = []  # the switch interval before each live run that is under way
 
 
 def play(
     recording: Recording | str, hz: float = 200.0, start_us: int | None = None, end_us: int | None = None
 ) -> FileSource:
-    """A file at its own speed, in pieces of a tenth of a window, so that none is closed much too late.
+    """Play a file at its own speed, in pieces of a tenth of a window, so that windows close in time.
 
     Args:
-        recording: of ``open_recording``, or a path.
-        hz: windows a second.
-        start_us, end_us: a part of it, µs of its clock.
+        recording: an open recording, or a path.
+        hz: windows per second.
+        start_us, end_us: part of the recording, µs of its clock.
     """
     if not 1 <= hz <= 1000:
         raise FateError(f"{hz:g} Hz was given; expected a rate from 1 to 1000")
@@ -48,12 +47,12 @@ def play(
 
 
 def open_source(name: str, sensor: Sequence[int] | None = None, format: str | None = None) -> Source:
-    """The live source a name stands for.
+    """Open a live source.
 
     Args:
-        name: see above.
-        sensor: (height, width), which sockets do not say, and standard input only where it begins like a file.
-        format: of bytes: evt3 (the default) or evt2.
+        name: ``-``, ``tcp:PORT``, ``camera`` or ``camera:SERIAL``.
+        sensor: (height, width); needed for sockets, and for standard input without the header of a file.
+        format: of the bytes: evt3 (the default) or evt2.
     """
     check_source(name, sensor)
     if name == "-":
@@ -67,20 +66,22 @@ def open_source(name: str, sensor: Sequence[int] | None = None, format: str | No
         raise FateError(f"{name}: expected -, tcp:PORT, camera or camera:SERIAL; a file is played by play")
     from fate.inference.sockets import TcpSource  # noqa: PLC0415
 
-    return TcpSource(int(port[1]), sensor, format=format or "evt3", listens=False)  # nobody comes before all is ready
+    return TcpSource(
+        int(port[1]), sensor, format=format or "evt3", listens=False
+    )  # clients are refused until the detector is ready
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """While a clock runs: threads take turns after half a ms instead of five, and what is there is not searched for
-    garbage again and again, which takes 0.1 s on a slow core with all of torch.
+def low_latency() -> Iterator[None]:
+    """Let threads switch after 0.5 ms instead of 5, and exclude the objects that exist from garbage collection: with
+    torch loaded, one collection takes 0.1 s on a slow core.
     """
     with _LOCK:
-        if not _BEFORE:  # several at once: the first changes it, the last puts it back
+        if not _BEFORE:  # of several runs the first one changes it, and the last one restores it
             gc.collect()
             gc.freeze()
         _BEFORE.append(sys.getswitchinterval())
-        sys.setswitchinterval(min(_BEFORE[0], TURN_S))
+        sys.setswitchinterval(min(_BEFORE[0], SWITCH_S))
     try:
         yield
     finally:
@@ -97,82 +98,66 @@ def detect_live(
     detector: StreamingDetector,
     hz: float = 200.0,
     *,
-    window_us: int | None = None,
     name: str = "live",
-    threshold: float = 0.4,
-    track: bool = False,
-    max_overlap: float = MAX_OVERLAP,
     budget_ms: float | None = None,
     json: str | os.PathLike[str] | None = None,
     jsonl: str | os.PathLike[str] | None = None,
     csv: str | os.PathLike[str] | None = None,
     coco: str | os.PathLike[str] | None = None,
     on_frame: Callable[[StreamFrame], Any] | None = None,
+    **options: Unpack[StreamKeywords],
 ) -> Detected:
-    """Detect until the source ends; what could not be done in time is dropped and counted.
+    """Detect until the source ends; windows that cannot be detected in time are dropped and counted.
 
-    Ctrl-C and SIGTERM end it like the end of the source: all files are completed, and the summary is returned. So does
-    an error, which is raised when the files are complete. Frames are not kept in memory, however long the source lasts:
+    Ctrl-C and SIGTERM end the run like the end of the source: all files are completed, and the summary is returned. An
+    error is raised after the files are completed. Frames are not kept in memory, so a source may last for any time:
     take them from ``on_frame`` or from a file.
 
     Args:
-        source: of ``open_source``.
-        detector: of ``load_detector``.
-        hz: windows a second.
-        window_us: their length; as long as the time between two unless given. Longer ones overlap.
-        name: of the source, for the log.
-        threshold: least score of a box.
-        track: whether boxes get the number of their object.
-        max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class goes; 1 keeps every box.
-        budget_ms: from a window's closing to its boxes; two windows unless given.
-        json, jsonl, csv, coco: files with the boxes, as of ``fate.detect``; JSON lines and CSV can be read while they
-            grow, the others are there at the end.
-        on_frame: is given every frame as it comes.
+        source: from ``open_source`` or ``play``.
+        detector: from ``load_detector``.
+        hz: windows per second.
+        name: of the source, for the files.
+        budget_ms: longest time from a window's end to its boxes; two windows unless given.
+        json, jsonl, csv, coco: files of boxes, see ``fate.detect``. JSON lines and CSV can be read while they grow; the
+            others are written at the end.
+        on_frame: called with every frame.
+        options: of the stream, see ``StreamOptions``.
     """
-    height, width = source.sensor
-    facts: dict[str, Any] = {"model": detector.name, "threshold": threshold, "live": True}
-    about = (encodable(name), (height, width), tuple(detector.classes), hz)
-    running = RunningSummary(detector.classes, hz, threshold)
-    stream = detector.live(
-        source, hz, window_us=window_us, threshold=threshold, track=track, max_overlap=max_overlap, budget_ms=budget_ms
-    )
+    chosen = StreamOptions(hz, **options)
+    files = {"json": json, "jsonl": jsonl, "csv": csv, "coco": coco}
+    stream = detector.live(source, budget_ms=budget_ms, **asdict(chosen))
     with (
         stopping_gracefully() as stop,
-        DetectionFiles(*about, facts, json=json, jsonl=jsonl, csv=csv, coco=coco) as written,
+        ResultRecorder(name, source.sensor, detector, chosen, files, live=True) as recorder,
         stream as live,
-        _undisturbed(),
+        low_latency(),
     ):
         stop.call(live.stop)
         began, ended, failure = time.perf_counter(), "", None
         try:
             for frame in live:
-                running.add(frame)
-                written.add(frame)
+                recorder.add(frame)
                 if on_frame is not None:
                     on_frame(frame)
         except KeyboardInterrupt:  # outside the main thread, or raised by on_frame
             ended = "it was stopped (Ctrl-C)"
             live.close()
-        except Exception as error:  # what was found so far is written before it is raised
+        except Exception as error:  # raised after the files are completed
             ended, failure = f"it broke off ({error})", error
             live.close()
         took = time.perf_counter() - began
-        notes = [live.adaptation.describe(), ended or live.ended, told_of_windows(window_us, hz)]
-        notes += _told(live, hz, took)
-        counts = live.counts.to_dict()
-        summary = running.result(took, counts, [note for note in notes if note])
-        summary |= {name: counts[name] for name in ("windows_late", "stalls", "restarts")}
-        summary["adaptation"] = live.adaptation.describe()
+        notes = [ended or live.ended, *_notes(live, hz, took)]
         try:
-            written.finish({"summary": summary})
+            done = recorder.finish(live, took, notes, counted=("windows_late", "stalls", "restarts"))
         finally:
             if failure is not None:
                 raise failure
-    return Detected(DetectionLog(*about, [], {**facts, "summary": summary}), [], summary)
+    return done
 
 
-def _told(live: LiveStream, hz: float, took_s: float) -> list[str]:
-    """What else there is to say of a stream that has ended."""
+def _notes(live: LiveStream, hz: float, took_s: float) -> list[str]:
+    """Sentences about late and dropped windows, stalls, and what the source lost."""
     counts, notes = live.counts, []
     closed_s = (counts.windows + counts.windows_dropped) / hz
     if counts.windows_late:

@@ -1,4 +1,4 @@
-"""The summary of a run of detection, kept up to date frame by frame: its memory does not grow with the run."""
+"""The summary of a run of detection: its numbers, updated frame by frame in constant memory, and its text."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 
 from fate.inference.stream_frames import STAGES, StreamFrame
+from fate.text import duration, frequency, plural, significant
 
-#: Values that are kept as they are; the quantiles of more come from a histogram.
+#: Number of values that are kept; quantiles of more values come from a histogram.
 KEPT_VALUES = 4096
-#: Each bin of the histogram is so much wider than the one before, so a quantile is exact to half of it.
+#: Ratio of the widths of neighbouring bins of the histogram; a quantile is exact to half of it.
 BIN_RATIO = 1.01
-#: Lower edge of the first bin, milliseconds; values below it count as this.
+#: Lower edge of the first bin, milliseconds; smaller values count as this.
 LOWEST_MS = 1e-4
-#: 2600 bins reach from 0.1 µs to more than an hour.
+#: Number of bins; they reach from 0.1 µs to more than an hour.
 NUM_BINS = 2600
 
 
 class RunningQuantiles:
-    """Quantiles of any number of values of 0 or more: exact for the first thousands, to 0.5 % after that."""
+    """Quantiles of any number of values, at least 0: exact up to ``KEPT_VALUES`` values, then to 0.5 %."""
 
     def __init__(self) -> None:
         self.count, self.highest = 0, 0.0
@@ -29,24 +30,24 @@ class RunningQuantiles:
         self._bins = np.zeros(NUM_BINS, np.int64)
 
     def add(self, value: float) -> None:
-        """Take in one more value, milliseconds."""
+        """Add a value, milliseconds."""
         self.count += 1
         self.highest = max(self.highest, value)
         self._values.append(value)
         if len(self._values) > KEPT_VALUES:
-            self._sort_in()
+            self._move_to_bins()
 
     def at(self, share: float) -> float:
-        """The value that this share of all values do not exceed."""
+        """The quantile of a share, 0 to 1."""
         if not self._bins.any():
             return float(np.quantile(self._values, share))
-        self._sort_in()
-        place = int(np.searchsorted(np.cumsum(self._bins), share * (self.count - 1), side="right"))
-        return float(min(LOWEST_MS * BIN_RATIO ** (place + 0.5), self.highest))
+        self._move_to_bins()
+        index = int(np.searchsorted(np.cumsum(self._bins), share * (self.count - 1), side="right"))
+        return float(min(LOWEST_MS * BIN_RATIO ** (index + 0.5), self.highest))
 
-    def _sort_in(self) -> None:
-        places = np.log(np.maximum(self._values, LOWEST_MS) / LOWEST_MS) / math.log(BIN_RATIO)
-        np.add.at(self._bins, np.clip(places.astype(np.int64), 0, NUM_BINS - 1), 1)
+    def _move_to_bins(self) -> None:
+        indices = np.log(np.maximum(self._values, LOWEST_MS) / LOWEST_MS) / math.log(BIN_RATIO)
+        np.add.at(self._bins, np.clip(indices.astype(np.int64), 0, NUM_BINS - 1), 1)
         self._values = []
 
 
@@ -56,8 +57,8 @@ class RunningSummary:
     def __init__(self, classes: Sequence[str], hz: float, threshold: float) -> None:
         """Args:
         classes: names by id.
-        hz: windows a second.
-        threshold: the least score of a box.
+        hz: windows per second.
+        threshold: lowest confidence of a box.
         """
         self.classes, self.hz, self.threshold = tuple(classes), hz, threshold
         self.windows = self._events = self._in_time = 0
@@ -68,7 +69,7 @@ class RunningSummary:
         self._highest_track = -1
 
     def add(self, frame: StreamFrame) -> None:
-        """Take in the next frame."""
+        """Add the next frame."""
         self.windows += 1
         self._events += frame.num_events
         self._boxes += np.bincount(frame.class_ids, minlength=len(self.classes))[: len(self.classes)]
@@ -78,18 +79,18 @@ class RunningSummary:
         self._in_time += frame.total_ms <= 1e3 / self.hz
         if frame.age_ms is not None:
             self._ages.add(max(frame.age_ms, 0.0))
-        if frame.track_ids is not None:  # numbers are given in rising order and never twice
+        if frame.track_ids is not None:  # ids rise and are never used twice
             new = np.unique(frame.track_ids[frame.track_ids > self._highest_track])
             self._tracks = (self._tracks or 0) + len(new)
             self._highest_track = int(new.max(initial=self._highest_track))
 
     def result(self, took_s: float, counts: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:
-        """Plain values: boxes by class, latency by stage against the time a window lasts, what was dropped.
+        """Plain values: boxes by class, latency by stage, how many windows took less than 1 / hz, what was dropped.
 
         Args:
             took_s: seconds that the run took.
-            counts: of ``StreamCounts.to_dict``.
-            notes: sentences for the reader.
+            counts: from ``StreamCounts.to_dict``.
+            notes: sentences for the user.
         """
         budget = 1e3 / self.hz
         measured = {stage: found for stage, found in self._latency.items() if found.highest > 0 or stage == "total"}
@@ -98,7 +99,7 @@ class RunningSummary:
             "windows": self.windows,
             "seconds": self.windows / self.hz,
             "took_s": round(took_s, 3),
-            "windows_per_s": float(f"{self.windows / max(took_s, 1e-9):.4g}"),  # a slow machine is not 0
+            "windows_per_s": float(f"{self.windows / max(took_s, 1e-9):.4g}"),  # digits also for a slow machine
             "times_real_time": float(f"{self.windows / self.hz / max(took_s, 1e-9):.4g}"),
             "threshold": self.threshold,
             "boxes": {name: int(count) for name, count in zip(self.classes, self._boxes, strict=True)},
@@ -122,3 +123,53 @@ class RunningSummary:
             ages = (self._ages.at(0.5), self._ages.at(0.99), self._ages.highest)
             summary["age_ms"] = tuple(round(value, 3) for value in ages)
         return summary
+
+
+def summary_lines(summary: Mapping[str, Any]) -> list[str]:
+    """The lines that are printed after a run."""
+    took_s = max(summary["took_s"], 1e-9)
+    speed = frequency(summary["windows"] / took_s, "window")
+    kinds = [f"{count} {name}" for name, count in summary["boxes"].items()]
+    if "tracks" in summary:
+        kinds.append(f"{plural(summary['tracks'], 'track')} in all")
+    spent = [f"{name} {p50:.2f} / {p99:.2f}" for name, (p50, p99) in summary["latency_ms"].items()]
+    latency = (
+        f"latency p50 / p99, ms: {', '.join(spent)} (without decode); a window lasts {summary['budget_ms']:g} ms, and"
+        f" {summary['within_budget']:.1%} were done in that time"
+    )
+    lost = [f"{count} {name.replace('_', ' ')}" for name, count in summary["dropped"].items() if count]
+    lines = [
+        f"{plural(summary['windows'], 'window')} at {summary['hz']:g} Hz ({summary['seconds']:.2f} s) in"
+        f" {duration(summary['took_s'])}: {speed}, {significant(summary['seconds'] / took_s)} × real time",
+        f"boxes of score ≥ {summary['threshold']:g}: {', '.join(kinds)}",
+        latency if summary["windows"] else "no window: no events came",
+    ]
+    if "age_ms" in summary:  # live
+        p50, p99, highest = summary["age_ms"]
+        lines.append(f"from a window's end to its boxes: {p50:.2f} ms (p50), {p99:.2f} (p99), {highest:.2f} at most")
+    lines.append(f"dropped: {', '.join(lost) or 'nothing'}")
+    return lines + [f"note: {note}" for note in summary["notes"] if note != summary["adaptation"]]  # that was a warning
+
+
+def summary_table(summary: Mapping[str, Any], sensor: tuple[int, int], extra: Mapping[str, str]) -> dict[str, Any]:
+    """The values of a run that the report lists, by their names for readers.
+
+    Args:
+        summary: of a run.
+        sensor: (height, width) in pixels.
+        extra: rows after that of the sensor.
+    """
+    table = {
+        "sensor": f"{sensor[1]} × {sensor[0]} pixels",
+        **extra,
+        "least score of a box": summary["threshold"],
+        "events": summary["events"],
+        "seconds of recording": summary["seconds"],
+        "seconds it took": summary["took_s"],
+        "windows a second": summary["windows_per_s"],
+        "times real time": summary["times_real_time"],
+        "windows done in their own time": f"{summary['within_budget']:.1%}",
+    }
+    if summary["notes"]:
+        table["notes"] = "; ".join(summary["notes"])
+    return {**table, "dropped": {name.replace("_", " "): count for name, count in summary["dropped"].items()}}

@@ -136,9 +136,9 @@ class Runner:
         self.say(f"{recipe.slug}, seed {seed}: evaluating at {', '.join(f'{hz:g}' for hz in rates)} Hz")
         with self._timed(recipe, seed, "evaluation"):
             test = self.dataset.split("test")
-            lanes, steps = at_once(test, AT_ONCE) if self.where == "cuda" else (8, 1)
+            streams, steps = at_once(test, AT_ONCE) if self.where == "cuda" else (8, 1)
             found = evaluate(
-                load_model(weights), test, rates, device=self.where, lanes=lanes, steps=steps,
+                load_model(weights), test, rates, device=self.where, streams=streams, steps=steps,
                 workers=self.workers if self.where == "cuda" else 0,
             )  # fmt: skip
         figures: dict[float, Any] = {}
@@ -204,7 +204,7 @@ class Runner:
         with self._timed(recipe, seed, "dense labels"):
             densify(
                 load_model(weights), part, folder, self.scale.rates, options=TrackletOptions(with_truth=guided),
-                device=self.where, lanes=AT_ONCE, workers=self.workers,
+                device=self.where, batch_size=AT_ONCE, workers=self.workers,
             )  # fmt: skip
         return folder
 

@@ -1,0 +1,104 @@
+"""The options of a stream, checked in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict, get_args
+
+from fate.errors import FateError
+from fate.events.window import window_us
+from fate.inference.windowing import MAX_BACK_US, MAX_GAP_US
+from fate.models.nms import MAX_OVERLAP, Score, check_max_overlap
+
+#: Rates of a stream, Hz.
+MIN_HZ, MAX_HZ = 1, 1000
+#: The longest window: one at the lowest rate.
+MAX_WINDOW_US = 1_000_000
+#: Lowest confidence of a detection unless another one is asked for.
+THRESHOLD = 0.4
+#: Share of the threshold down to which detections continue a track; they start none and are not returned.
+WEAK = 0.5
+
+
+class StreamKeywords(TypedDict, total=False):
+    """The fields of :class:`StreamOptions` as keyword arguments, but for ``hz``."""
+
+    window_us: int | None
+    threshold: float
+    track: bool
+    threads: int | None
+    score: Score
+    max_overlap: float
+    most: int
+    max_back_us: int
+    max_gap_us: int
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """How a stream detects. ``stream``, ``open_stream`` and ``live`` take the fields as keyword arguments.
+
+    Attributes:
+        hz: windows per second, 1 to 1000.
+        window_us: length of a window in µs if it is longer than 1 / hz. Windows then overlap: for detectors that were
+            trained at a lower rate. Frames still describe the time since the last one.
+        threshold: lowest confidence of a detection: objectness · class, or class for heads without objectness.
+        track: give each object a number that it keeps.
+        threads: CPU threads of torch, for the whole process; None leaves them as they are.
+        score: what is returned as the score: "product" is the confidence, "class" the class probability alone, as in
+            evaluations.
+        max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class is dropped; 1 keeps every box. Unlike
+            in an evaluation it applies to all heads.
+        most: most detections in a window.
+        max_back_us: if time goes back by more than this, the stream restarts; recordings are sorted and do not.
+        max_gap_us: after more time without events than this, windows are skipped and the state is reset.
+    """
+
+    hz: float = 200
+    window_us: int | None = None
+    threshold: float = THRESHOLD
+    track: bool = False
+    threads: int | None = None
+    score: Score = "product"
+    max_overlap: float = MAX_OVERLAP
+    most: int = 100
+    max_back_us: int = MAX_BACK_US
+    max_gap_us: int = MAX_GAP_US
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.hz, int | float) or not MIN_HZ <= self.hz <= MAX_HZ:
+            raise FateError(f"a rate of {self.hz!r} Hz was given; expected {MIN_HZ} to {MAX_HZ}")
+        if not self.hop_us <= self.length_us <= MAX_WINDOW_US:
+            raise FateError(
+                f"windows of {self.length_us / 1000:g} ms, one every {self.hop_us / 1000:g} ms, were asked for;"
+                f" expected them to last as long as the time between two, or longer, up to {MAX_WINDOW_US / 1000:g} ms"
+            )
+        if not isinstance(self.threshold, int | float) or not 0 <= self.threshold <= 1:
+            raise FateError(f"a threshold of {self.threshold!r} was given; expected a score from 0 to 1")
+        if self.most < 1:
+            raise FateError(f"most={self.most} was given; expected at least 1 box in a window")
+        if self.threads is not None and self.threads < 1:
+            raise FateError(f"threads={self.threads} was given; expected 1 or more")
+        if self.score not in get_args(Score):
+            raise FateError(f"score={self.score!r} was given; expected one of {', '.join(get_args(Score))}")
+        check_max_overlap(self.max_overlap)
+
+    @property
+    def hop_us(self) -> int:
+        """Time from one window to the next, µs."""
+        return window_us(self.hz)
+
+    @property
+    def length_us(self) -> int:
+        """Length of a window, µs."""
+        return self.hop_us if self.window_us is None else int(self.window_us)
+
+    @property
+    def gap_us(self) -> int:
+        """``max_gap_us``, but at least a hop."""
+        return max(self.max_gap_us, self.hop_us)
+
+    @property
+    def confidence(self) -> float:
+        """Lowest confidence of the detections that the step returns; tracking needs weaker ones too."""
+        return float(self.threshold) * (WEAK if self.track else 1.0)
