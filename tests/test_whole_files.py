@@ -18,7 +18,7 @@ from fate.boxes.detection_files import DetectionLog
 from fate.boxes.label_files import write_labels
 from fate.boxes.labels import Labels
 from fate.errors import FateError
-from fate.view.page import Page
+from fate.view.page import write_page
 from fate.view.report import write_report
 from fate.view.video import VideoWriter
 from fate.whole_files import Draft, find_target, write_whole
@@ -29,7 +29,7 @@ LOG = DetectionLog("drive.raw", (240, 304), ("car",), 20.0, [])
 Write = Callable[[Path], None]
 WRITERS: dict[str, Write] = {
     "bytes": lambda path: write_whole(path, b"content"),
-    "page": lambda path: Page("title").save(path),
+    "page": lambda path: write_page(path, "base.html", title="title"),
     "coco": lambda path: write_labels(path, LABELS, format="coco"),
     "npz": lambda path: write_labels(path, LABELS, format="npz"),
     "json": LOG.write_json,

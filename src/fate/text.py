@@ -6,6 +6,7 @@ Nothing here imports another module of FATE, so that every part of the package c
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 
 
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
@@ -83,6 +84,19 @@ def frequency(per_second: float, noun: str, nouns: str | None = None) -> str:
     if per_second < 0.995:
         return f"one {noun} every {duration(1 / per_second)}"
     return f"{significant(per_second)} {noun if significant(per_second) == '1.0' else several} per second"
+
+
+def format_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table.
+
+    Example:
+        >>> print(format_table(("model", "ms"), [("fate-s", "4.1")]))
+        | model | ms |
+        |---|---|
+        | fate-s | 4.1 |
+    """
+    lines = [f"| {' | '.join(cells)} |" for cells in (header, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
 
 
 def encodable(text: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fate
-from fate.bench.data_loading import bench_data, data_table, write_histograms
+from fate.bench.data_loading import bench_data, write_histograms
 from fate.data.dataset import Dataset, open_dataset
 from fate.encoding.histograms import StackedHistogram
 
@@ -45,6 +45,6 @@ def test_every_way_is_measured_and_none_reads_nothing(dataset: Dataset, tmp_path
     result = bench_data(dataset, tmp_path, hz=(20, 100), workers=(0,), seconds=0.2)
     assert [(m.reader, m.hz) for m in result.measurements] == [("events", 20), ("events", 100), ("histograms", 20)]
     assert all(m.windows > 0 and m.windows_per_s > 0 for m in result.measurements)
-    table = data_table(result)
+    table = result.table()
     assert "| histograms | 20 | 0 |" in table
     assert "1.00 ×" in table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fate.bench.detect import STAGES, bench_detect, check_request, detect_table
+from fate.bench.detect import STAGES, bench_detect, check_request
 from fate.errors import FateError
 from fate.events.events import Events
 
@@ -26,7 +26,7 @@ def test_every_model_rate_and_way_has_its_row_with_all_stages(events: Events, mo
         assert set(row.ms) == set(STAGES)
         assert all(value > 0 for value in row.ms.values())
         assert row.p50_ms <= row.p99_ms
-    text = detect_table(result)
+    text = result.table()
     assert text.count("| fate-s-nano |") == 4
     assert "48×40, one stream" in text
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fate.view.page import Page
+from fate.view.page import write_page
 from fate.view.rendering import VideoClock
 from fate.view.report import write_report
 from tests.view.recorded import frame
@@ -18,11 +18,9 @@ FRAMES = [frame(5_000, [[1, 2, 30, 40]])]
 
 
 def test_a_page_shows_the_bytes_as_escapes(tmp_path: Path) -> None:
-    page = Page(NAME, f"From {NAME}.")
-    page.table(["file"], [[NAME]])
-    page.save(tmp_path / "page.html")
+    write_page(tmp_path / "page.html", "base.html", title=NAME, lead=f"From {NAME}.")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert text.count("bad\\xff.dat") == 4  # title twice, lead, table
+    assert text.count("bad\\xff.dat") == 3  # title twice, lead
 
 
 def test_a_report_shows_the_bytes_as_escapes(tmp_path: Path) -> None:

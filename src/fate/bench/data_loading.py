@@ -1,14 +1,14 @@
-"""How fast windows come off the disk, by rate and by number of workers, beside histograms in RVT's layout.
+"""How fast windows are loaded from disk, by rate and by number of workers, compared with histograms in RVT's layout.
 
 RVT converts every recording to histograms first (20 channels for each 50 ms, compressed by blosc) and reads those. Here
-events are read in place, at any rate. Both are read in the order of training's streams, in one run, off the same disk.
+events are read in place, at any rate. Both are read in the order of training's streams, in one run, from the same disk.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,45 +16,51 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from fate.data.clips import Clip, evaluation_batches
+from fate.bench.harness import BenchResult, Report, private_memory_mb
+from fate.data.clips import evaluation_batches
 from fate.data.dataset import Dataset
 from fate.data.loading import ClipReader
 from fate.encoding.histograms import StackedHistogram
 from fate.errors import FateError
 from fate.processes import worker_start_method
 
-#: Recordings side by side, as a batch of training has.
-LANES = 8
-#: Calls between two looks at a worker's memory, which take as long as a window.
-LOOKS = 64
-#: The rate of RVT's histograms.
-HISTOGRAM_HZ = 20.0
+BATCH = 8  # recordings in a batch, as in training
+MEMORY_EVERY = 64  # calls between two readings of a worker's memory, which take as long as a window
+HISTOGRAM_HZ = 20.0  # rate of RVT's histograms
 
 
 @dataclass(frozen=True)
 class DataMeasurement:
-    """One way to read, at one rate."""
+    """One reader at one rate."""
 
     reader: str  #: "events" or "histograms"
     hz: float
-    workers: int  #: processes; 0 for the one that asks
+    workers: int  #: loading processes; 0 if the main process loads
     windows: int
     windows_per_s: float
-    worker_mb: float | None  #: memory that the fullest worker has for itself; None where that cannot be told
+    worker_mb: float | None  #: private memory of the largest worker; None if it is not known
 
 
 @dataclass(frozen=True)
-class DataBench:
-    """All measurements of one run."""
+class DataBench(BenchResult):
+    """Speed of data loading. Ratios are against histograms with as many workers."""
+
+    COLUMNS = ("reader", "Hz", "workers", "windows/s", "of histograms", "MB a worker")
 
     dataset: str
     recordings: int
-    events_per_s: float  #: of the recordings
+    events_per_s: float  #: mean event rate of the recordings
     measurements: list[DataMeasurement]
 
-    def to_dict(self) -> dict[str, Any]:
-        """All numbers."""
-        return asdict(self)
+    def describe(self) -> str:
+        return f"{self.dataset}: {self.recordings} recordings, {self.events_per_s / 1e6:.2f} Mev/s"
+
+    def rows(self) -> Iterable[Sequence[str]]:
+        theirs = {m.workers: m.windows_per_s for m in self.measurements if m.reader == "histograms"}
+        for m in self.measurements:
+            ratio = f"{m.windows_per_s / theirs[m.workers]:.2f} ×"
+            memory = "–" if m.worker_mb is None else f"{m.worker_mb:.0f}"
+            yield m.reader, f"{m.hz:g}", str(m.workers), f"{m.windows_per_s:.0f}", ratio, memory
 
 
 def bench_data(
@@ -63,53 +69,37 @@ def bench_data(
     hz: Sequence[float] = (20, 200),
     workers: Sequence[int] = (0, 1, 2),
     seconds: float = 5.0,
-    progress: Callable[[str], None] | None = None,
+    progress: Report | None = None,
 ) -> DataBench:
-    """Read windows for some seconds each way.
+    """Measure how fast the windows of a dataset are loaded.
 
     Args:
-        dataset: of events.
-        folder: where the histograms of its recordings may be written, some 1 MB for each second of Gen1.
+        dataset: a dataset of events.
+        folder: where the histograms of its recordings are written, about 1 MB for each second of Gen1.
         hz: rates of windows.
-        workers: numbers of processes.
-        seconds: of each measurement; a short dataset is read again and again.
-        progress: is told what is measured next.
+        workers: numbers of loading processes.
+        seconds: length of each measurement; a short dataset is read repeatedly.
+        progress: called with a line about the next measurement.
     """
     if dataset.holds != "events":
         raise FateError(f"{dataset.root}: holds histograms and no events; give a dataset of recordings")
-    tell = progress or (lambda _: None)
-    tell("writing histograms in RVT's layout")
+    report = progress or (lambda _: None)
+    report("writing histograms in RVT's layout")
     files = [write_histograms(recording, Path(folder)) for recording in dataset.recordings]
+    readers = [("events", rate, partial(_read_events, dataset, rate)) for rate in hz]
+    readers.append(("histograms", HISTOGRAM_HZ, partial(_read_histograms, files)))
     found = []
     for count in workers:
-        for rate in hz:
-            tell(f"events, {rate:g} Hz, {count} workers")
-            found.append(_measured("events", rate, count, partial(_event_windows, dataset, rate), seconds))
-        tell(f"histograms, {HISTOGRAM_HZ:g} Hz, {count} workers")
-        found.append(_measured("histograms", HISTOGRAM_HZ, count, partial(_histogram_windows, files), seconds))
+        for name, rate, windows in readers:
+            report(f"{name}, {rate:g} Hz, {count} workers")
+            found.append(_measure(name, rate, count, windows, seconds))
     spans = sum(recording.end_us - recording.start_us for recording in dataset.recordings)
     events = sum(recording.num_events for recording in dataset.recordings)
     return DataBench(dataset.name, len(dataset), events / max(spans, 1) * 1e6, found)
 
 
-def data_table(result: DataBench) -> str:
-    """The measurements as a Markdown table; ratios are against histograms with as many workers."""
-    theirs = {m.workers: m.windows_per_s for m in result.measurements if m.reader == "histograms"}
-    lines = [
-        f"{result.dataset}: {result.recordings} recordings, {result.events_per_s / 1e6:.2f} Mev/s",
-        "",
-        "| reader | Hz | workers | windows/s | of histograms | MB a worker |",
-        "|---|---|---|---|---|---|",
-    ]
-    for m in result.measurements:
-        memory = "–" if m.worker_mb is None else f"{m.worker_mb:.0f}"
-        ratio = m.windows_per_s / theirs[m.workers]
-        lines.append(f"| {m.reader} | {m.hz:g} | {m.workers} | {m.windows_per_s:.0f} | {ratio:.2f} × | {memory} |")
-    return "\n".join(lines)
-
-
 def write_histograms(recording: Any, folder: Path) -> Path:
-    """A recording's 50 ms histograms as RVT stores them: uint8 [T, 20, H, W], a chunk each, blosc with zstd."""
+    """Write the 50 ms histograms of a recording as RVT stores them: uint8 [T, 20, H, W], one chunk each, blosc zstd."""
     import h5py  # noqa: PLC0415
     import hdf5plugin  # noqa: PLC0415
 
@@ -127,76 +117,62 @@ def write_histograms(recording: Any, folder: Path) -> Path:
     return path
 
 
-Windows = Iterator[int]
-
-
-def _event_windows(dataset: Dataset, hz: float) -> Windows:
-    """Batches of events, as detectors take them; their windows."""
+def _read_events(dataset: Dataset, hz: float) -> Iterator[int]:
+    """Read batches of events as detectors take them, and yield their numbers of windows."""
     reader = ClipReader(dataset.recordings, dataset.sensor, with_labels=False)
-    mine, workers = _place()
-    plans = evaluation_batches(dataset.recordings, hz, min(LANES, len(dataset)), 1)
-    for number, clips in enumerate(plans):
-        if number % workers == mine:
-            yield _windows_of(reader.batch(clips).ends_us.size, clips)
+    worker, workers = _own_share()
+    for index, clips in enumerate(evaluation_batches(dataset.recordings, hz, min(BATCH, len(dataset)), 1)):
+        if index % workers == worker:
+            yield min(reader.batch(clips).ends_us.size, sum(not clip.is_empty for clip in clips))
     reader.close()
 
 
-def _windows_of(most: int, clips: Sequence[Clip]) -> int:
-    return min(most, sum(not clip.is_empty for clip in clips))
-
-
-def _histogram_windows(files: Sequence[Path]) -> Windows:
-    """Frames of the HDF5 files, one by one and in order."""
+def _read_histograms(files: Sequence[Path]) -> Iterator[int]:
+    """Read the histograms of the files in order, and yield 1 for each."""
     import h5py  # noqa: PLC0415
     import hdf5plugin  # noqa: F401, PLC0415  (registers the filter)
 
-    mine, workers = _place()
-    for path in files[mine::workers] or files[:1]:
+    worker, workers = _own_share()
+    for path in files[worker::workers] or files[:1]:
         with h5py.File(path, "r") as file:
-            for number in range(len(file["data"])):
-                yield int(file["data"][number].shape[0] > 0)
+            for index in range(len(file["data"])):
+                yield int(file["data"][index].shape[0] > 0)
 
 
-def _place() -> tuple[int, int]:
+def _own_share() -> tuple[int, int]:
+    """Return the index of this worker and the number of workers."""
     info = get_worker_info()
     return (0, 1) if info is None else (info.id, info.num_workers)
 
 
 class _Timed(IterableDataset[tuple[int, float]]):
-    """Windows and this process's own memory in MB, again and again until the time is up."""
+    """Numbers of windows with the memory of this process in MB, repeated until the time is over."""
 
-    def __init__(self, windows: Callable[[], Windows], seconds: float) -> None:
+    def __init__(self, windows: Callable[[], Iterator[int]], seconds: float) -> None:
         self.windows, self.seconds = windows, seconds
 
     def __iter__(self) -> Iterator[tuple[int, float]]:
         end, calls = None, 0
         while end is None or time.perf_counter() < end:
-            for number in self.windows():
-                yield number, 0.0 if calls % LOOKS else _own_mb()
+            for count in self.windows():
+                yield count, 0.0 if calls % MEMORY_EVERY else private_memory_mb()
                 calls += 1
-                end = time.perf_counter() + self.seconds if end is None else end  # the first opens files
+                end = time.perf_counter() + self.seconds if end is None else end  # the first call opens files
                 if time.perf_counter() >= end:
                     break
 
 
-def _measured(reader: str, hz: float, workers: int, windows: Callable[[], Windows], seconds: float) -> DataMeasurement:
+def _measure(
+    reader: str, hz: float, workers: int, windows: Callable[[], Iterator[int]], seconds: float
+) -> DataMeasurement:
     context = worker_start_method() if workers else None
     loader = DataLoader(_Timed(windows, seconds), batch_size=None, num_workers=workers, multiprocessing_context=context)
     total, memory, start, last = 0, 0.0, 0.0, 0.0
-    for number, own in loader:
-        last, memory = time.perf_counter(), max(memory, float(own))
+    for count, own_mb in loader:
+        last, memory = time.perf_counter(), max(memory, float(own_mb))
         if not start:
-            start = last  # the first opens files
+            start = last  # the first call opens files and is not counted
             continue
-        total += int(number)
+        total += int(count)
     spent = max(last - start, 1e-9)
     return DataMeasurement(reader, hz, workers, total, total / spent, memory if workers and memory else None)
-
-
-def _own_mb() -> float:
-    """Memory of this process that it shares with nobody; 0 where the system does not say."""
-    try:
-        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1000

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import platform
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
+from fate.bench.harness import BenchResult, Report, check_device, describe_device, now, quantiles_ms, time_call
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.events.events import Events
@@ -24,9 +23,9 @@ from fate.inference.streaming_step import PRECISIONS, compile_for_streaming
 from fate.models.detector import Detector, step_scale_of
 from fate.models.zoo import build_model, model_named
 
-#: Windows that are measured, after some that are not.
+#: Number of windows that are measured, and of windows before them that are not.
 CALLS, FIRST_CALLS = 60, 5
-#: How a detector can be run: as it is, as a streaming step, and that after ``torch.compile``.
+#: How a detector can be run: from Python, as a streaming step, and as a streaming step after ``torch.compile``.
 WAYS = ("eager", "streaming", "compiled")
 DEFAULT_MODELS = ("fate-s", "s5-vit-b", "fate-e", "evrt-detr-b", "rvt-b", "get-b")
 STAGES = ("decode", "encode", "model", "post")
@@ -38,26 +37,35 @@ class DetectMeasurement:
 
     model: str
     hz: float
-    way: str
+    way: str  #: one of ``WAYS``
     precision: str
-    events: float  #: in a window, on average
+    events: float  #: mean number of events in a window
     ms: dict[str, float]  #: median of each of ``STAGES``
-    p50_ms: float  #: from events on the device to boxes on the CPU; decoding is not in it
+    p50_ms: float  #: from events on the device to boxes on the CPU, without decoding
     p99_ms: float
 
 
 @dataclass(frozen=True)
-class DetectBench:
-    """All measurements of one run."""
+class DetectBench(BenchResult):
+    """Latency of detectors."""
+
+    COLUMNS = ("model", "Hz", "run", "precision", "events", *STAGES, "p50 ms", "p99 ms", "of 1/f")
 
     device: str
     threads: int
     sensor: tuple[int, int]
     measurements: list[DetectMeasurement]
 
-    def to_dict(self) -> dict[str, Any]:
-        """All numbers."""
-        return asdict(self)
+    def describe(self) -> str:
+        height, width = self.sensor
+        return f"{self.device}, {self.threads} threads, torch {torch.__version__}; {width}×{height}, one stream"
+
+    def rows(self) -> Iterable[Sequence[str]]:
+        for m in self.measurements:
+            stages = (f"{m.ms[stage]:.2f}" for stage in STAGES)
+            share = f"{m.p50_ms * m.hz / 10:.0f} %"
+            yield (m.model, f"{m.hz:g}", m.way, m.precision, f"{m.events:.0f}", *stages, f"{m.p50_ms:.2f}",
+                   f"{m.p99_ms:.2f}", share)  # fmt: skip
 
 
 def bench_detect(
@@ -67,42 +75,44 @@ def bench_detect(
     hz: Sequence[float] = (20, 200),
     ways: Sequence[str] = ("eager", "streaming"),
     precision: str | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Report | None = None,
 ) -> DetectBench:
-    """Time detectors with fresh weights, one stream, window after window.
+    """Measure detectors with fresh weights on one stream, window after window.
 
     Args:
-        events: a piece of a recording; its windows repeat if it is short.
-        models: names of the zoo.
+        events: part of a recording; if it is short, its windows repeat.
+        models: names of detectors.
         device: "cpu" or "cuda".
-        hz: rates; a window lasts 1 / hz.
-        ways: of ``WAYS``; "compiled" needs a GPU.
-        precision: as of ``compile_for_streaming``.
-        progress: is told what is measured next.
+        hz: rates in Hz; a window lasts 1 / hz.
+        ways: some of ``WAYS``; "compiled" needs a GPU.
+        precision: of the streaming step: "float32", "tf32" or "bfloat16"; None for the device's default.
+        progress: called with a line about the next measurement.
     """
     check_request(models, device, ways, precision)
     found = []
     for rate in hz:
         windows = _windows(events, rate)
-        decode_ms = _decoding(events, [window for window, _ in windows])
+        decode_ms = _decode_ms(events, [window for window, _ in windows])
         batches = [EventBatch.from_windows([pair]).to(device) for pair in windows]
+        per_window = float(np.mean([batch.num_events for batch in batches]))
+        calls = [batches[index % len(batches)] for index in range(CALLS + FIRST_CALLS)]
         for name in models:
             detector = build_model(name, ("car", "pedestrian"), events.sensor).eval().to(device)
             for way in ways:
                 if progress is not None:
                     progress(f"{name}, {rate:g} Hz, {way}")
-                run = _eager if way == "eager" else _streaming
-                chosen, stages, total = run(detector, batches, device, precision, way == "compiled")
-                per_window = float(np.mean([batch.num_events for batch in batches]))
+                if way == "eager":
+                    used, stages, total_s = _run_eager(detector, calls, device)
+                else:
+                    used, stages, total_s = _run_streaming(detector, calls, device, precision, way == "compiled")
                 ms = {"decode": decode_ms, **{stage: float(np.median(times)) for stage, times in stages.items()}}
-                p50, p99 = (float(q) for q in np.percentile(total, (50, 99)))
-                found.append(DetectMeasurement(name, rate, way, chosen, per_window, ms, p50, p99))
-    where = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()}, {os.cpu_count()} cores"
+                found.append(DetectMeasurement(name, rate, way, used, per_window, ms, *quantiles_ms(total_s)))
+    where = describe_device(device) + ("" if device == "cuda" else f", {os.cpu_count()} cores")
     return DetectBench(where, torch.get_num_threads(), (events.sensor.height, events.sensor.width), found)
 
 
 def check_request(models: Sequence[str], device: str, ways: Sequence[str], precision: str | None) -> None:
-    """Refuse what cannot be measured, before any work."""
+    """Refuse what cannot be measured; takes the arguments of :func:`bench_detect` of the same names."""
     if not ways:
         raise FateError(f"no way to run was given; choose among {', '.join(WAYS)}")
     for name in ways:
@@ -111,94 +121,59 @@ def check_request(models: Sequence[str], device: str, ways: Sequence[str], preci
     possible = PRECISIONS if device == "cuda" else ("float32",)
     if precision is not None and precision not in possible:
         raise FateError(f"precision {precision!r} was given for {device}; expected one of {', '.join(possible)}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise FateError("device cuda was asked for, but torch sees no CUDA GPU; give cpu")
+    check_device(device)
     for name in models:
         model_named(name)
 
 
-def detect_table(result: DetectBench) -> str:
-    """The measurements as a Markdown table."""
-    height, width = result.sensor
-    lines = [
-        f"{result.device}, {result.threads} threads, torch {torch.__version__}; {width}×{height}, one stream",
-        "",
-        "| model | Hz | run | precision | events | decode | encode | model | post | p50 ms | p99 ms | of 1/f |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for m in result.measurements:
-        stages = " | ".join(f"{m.ms[stage]:.2f}" for stage in STAGES)
-        lines.append(
-            f"| {m.model} | {m.hz:g} | {m.way} | {m.precision} | {m.events:.0f} | {stages} | {m.p50_ms:.2f} |"
-            f" {m.p99_ms:.2f} | {m.p50_ms * m.hz / 10:.0f} % |"
-        )
-    return "\n".join(lines)
-
-
-Measured = tuple[str, dict[str, list[float]], list[float]]
-
-
 def _windows(events: Events, hz: float) -> list[tuple[Window, Events]]:
-    """As many windows as are measured, or as there are."""
+    """Return consecutive windows, ``CALLS`` of them or as many as the events span."""
     if not len(events):
-        raise FateError("no events were given; a measurement needs a piece of a recording")
+        raise FateError("no events were given; a measurement needs part of a recording")
     start, length = int(events.t_us[0]), window_us(hz)
     count = max(1, min(CALLS, (int(events.t_us[-1]) + 1 - start) // length))
     spans = [Window(start + k * length, start + (k + 1) * length) for k in range(count)]
     return [(window, events.between(window.start_us, window.end_us)) for window in spans]
 
 
-def _decoding(events: Events, windows: Sequence[Window]) -> float:
-    """ms to read a window's events out of a file in a camera's format (EVT3), one window after another."""
+def _decode_ms(events: Events, windows: Sequence[Window]) -> float:
+    """Return the median time to read one window from an EVT3 file, window after window."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "drive.raw"
         write_events(path, events)
         with open_recording(path, cache=False) as recording:
             recording.read(windows[0].start_us, windows[0].end_us)
-            times = [_ms(lambda w=window: recording.read(w.start_us, w.end_us)) for window in windows]  # type: ignore[misc]
-    return float(np.median(times))
+            times = [time_call(partial(recording.read, window.start_us, window.end_us)) for window in windows]
+    return 1000 * float(np.median(times))
 
 
-def _eager(detector: Detector, batches: Sequence[EventBatch], device: str, _precision: str | None, _: bool) -> Measured:
-    """Called from Python, stage after stage."""
+#: Precision, milliseconds by stage, seconds of whole windows.
+_Measured = tuple[str, dict[str, list[float]], list[float]]
+
+
+def _run_eager(detector: Detector, batches: Sequence[EventBatch], device: str) -> _Measured:
+    """Measure the stages one after the other, called from Python."""
     stages: dict[str, list[float]] = {"encode": [], "model": [], "post": []}
     state = None
     with torch.inference_mode():
-        for batch in _repeated(batches):
-            moments = [_now(device)]
+        for batch in batches:
+            times = [now(device)]
             images = detector.encoder(batch)
-            moments.append(_now(device))
+            times.append(now(device))
             outputs, state = detector(images, state, step_scale=step_scale_of(batch))
-            moments.append(_now(device))
+            times.append(now(device))
             detector.detections(outputs, confidence=0.01)
-            moments.append(_now(device))
-            for stage, span in zip(stages, np.diff(moments), strict=True):
-                stages[stage].append(1e3 * span)
+            times.append(now(device))
+            for stage, seconds in zip(stages, np.diff(times), strict=True):
+                stages[stage].append(1000 * seconds)
     stages = {stage: times[FIRST_CALLS:] for stage, times in stages.items()}
-    return "float32", stages, [sum(parts) for parts in zip(*stages.values(), strict=True)]
+    return "float32", stages, [sum(parts) / 1000 for parts in zip(*stages.values(), strict=True)]
 
 
-def _streaming(
+def _run_streaming(
     detector: Detector, batches: Sequence[EventBatch], device: str, precision: str | None, compiler: bool
-) -> Measured:
-    """As a streaming step; on a GPU the stages are in one graph, and the encoder's part is measured in its own."""
+) -> _Measured:
+    """Measure the streaming step. On a GPU it is one graph, and the step measures its encoder in a second one."""
     step = compile_for_streaming(detector, device, precision=precision, compiler=compiler)  # type: ignore[arg-type]
-    total = [_ms(lambda b=batch: step(b), device) for batch in _repeated(batches)][FIRST_CALLS:]  # type: ignore[misc]
-    stages = step.stages(list(_repeated(batches))[FIRST_CALLS:])
-    return step.precision, stages, total
-
-
-def _repeated(batches: Sequence[EventBatch]) -> Iterable[EventBatch]:
-    return (batches[number % len(batches)] for number in range(CALLS + FIRST_CALLS))
-
-
-def _ms(work: Callable[[], object], device: str = "cpu") -> float:
-    start = _now(device)
-    work()
-    return 1e3 * (_now(device) - start)
-
-
-def _now(device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
+    total_s = [time_call(partial(step, batch), device) for batch in batches]
+    return step.precision, step.stages(list(batches[FIRST_CALLS:])), total_s[FIRST_CALLS:]

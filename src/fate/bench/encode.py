@@ -1,28 +1,40 @@
-"""How long encoders take on real event statistics, each beside its peers in the same run."""
+"""How long encoders take on real event statistics, each compared with its peers in the same run."""
 
 from __future__ import annotations
 
 import gc
-import os
-import platform
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fate.bench.encode_memory import peak_in_process, peak_on_gpu
-from fate.bench.encode_peers import ENCODERS, make_encoder
+from fate.bench.harness import (
+    BenchResult,
+    Report,
+    check_device,
+    describe_device,
+    free_bytes,
+    peak_on_cpu_mb,
+    peak_on_gpu_mb,
+    quantiles_ms,
+    run_in_process,
+    time_repeated,
+)
 from fate.encoding.batch import EventBatch
+from fate.encoding.grids import build_grid
+from fate.encoding.kernels import reference
+from fate.encoding.pillars import PillarEncoder
 from fate.errors import FateError
-from fate.events.events import Events
+from fate.events.events import Events, Sensor
 from fate.events.window import Window
 
-#: A measurement takes at least this many calls, and goes on for about this many seconds.
-CALLS, SECONDS = 5, 0.5
+#: The first is ours; the ratios of the others are against it.
+ENCODERS = ("pillars", "dense", "dense-compiled", "histogram", "evrt-histogram")
 
 
 @dataclass(frozen=True)
@@ -33,16 +45,18 @@ class EncodeMeasurement:
     window_ms: float
     batch: int
     mode: str  #: "forward", "forward, graph" or "forward + backward"
-    events: int  #: in the batch
+    events: int  #: number of events in the batch
     p50_ms: float | None = None
     p99_ms: float | None = None
-    peak_mb: float | None = None  #: memory taken above what lay there before, its output included; see bench_memory.py
+    peak_mb: float | None = None  #: memory that the call adds, its output included
     note: str = ""  #: why it was not measured
 
 
 @dataclass(frozen=True)
-class EncodeBench:
-    """All measurements of one run."""
+class EncodeBench(BenchResult):
+    """Time and memory of encoders."""
+
+    COLUMNS = ("encoder", "window ms", "batch", "events", "what", "p50 ms", "p99 ms", "peak MB", "pillars are")
 
     device: str
     threads: int
@@ -50,9 +64,22 @@ class EncodeBench:
     events_per_s: float
     measurements: list[EncodeMeasurement]
 
-    def to_dict(self) -> dict[str, Any]:
-        """All numbers."""
-        return asdict(self)
+    def describe(self) -> str:
+        height, width = self.sensor
+        rate = f"{self.events_per_s / 1e6:.2f} Mev/s"
+        return f"{self.device}, {self.threads} threads, torch {torch.__version__}; {width}×{height}, {rate}"
+
+    def rows(self) -> Iterable[Sequence[str]]:
+        ours = {(m.window_ms, m.batch, m.mode): m for m in self.measurements if m.encoder == ENCODERS[0]}
+        for m in self.measurements:
+            start = (m.encoder, f"{m.window_ms:g}", str(m.batch), str(m.events), m.mode)
+            if m.p50_ms is None:
+                yield (*start, m.note, "", "", "")
+                continue
+            own = ours.get((m.window_ms, m.batch, m.mode))
+            ratio = f"{m.p50_ms / own.p50_ms:.1f} ×" if own and own.p50_ms and m is not own else ""
+            peak = "" if m.peak_mb is None else f"{m.peak_mb:.0f}"
+            yield (*start, f"{m.p50_ms:.3f}", f"{m.p99_ms:.3f}", peak, ratio)
 
 
 def bench_encode(
@@ -61,23 +88,22 @@ def bench_encode(
     windows_ms: Sequence[float] = (5, 10, 25, 50),
     batches: Sequence[int] = (1, 32),
     encoders: Sequence[str] = ENCODERS,
-    progress: Callable[[str], None] | None = None,
+    progress: Report | None = None,
 ) -> EncodeBench:
-    """Time encoders on windows cut out of a recording.
+    """Measure encoders on windows of a recording.
 
     Args:
-        events: a piece of a recording, at least as long as the longest window.
+        events: part of a recording, at least as long as the longest window.
         device: "cpu" or "cuda".
-        windows_ms: lengths of windows.
-        batches: how many windows to a call; where the piece has fewer, they repeat.
-        encoders: of ``ENCODERS``.
-        progress: is told what is measured next.
+        windows_ms: lengths of windows in ms.
+        batches: numbers of windows per call; if the events hold fewer, windows repeat.
+        encoders: some of ``ENCODERS``.
+        progress: called with a line about the next measurement.
     """
     unknown = [name for name in encoders if name not in ENCODERS]
     if unknown:
         raise FateError(f"there is no encoder {unknown[0]!r} to measure; choose among {', '.join(ENCODERS)}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise FateError("device cuda was asked for, but torch sees no CUDA GPU; give cpu")
+    check_device(device)
     span_us = int(events.t_us[-1] - events.t_us[0]) if len(events) else 0
     if span_us < max(windows_ms) * 1000:
         raise FateError(
@@ -86,96 +112,98 @@ def bench_encode(
     found = []
     for window_ms in windows_ms:
         for batch_size in batches:
-            batch = _batch(events, round(window_ms * 1000), batch_size).to(device)
+            batch = _make_batch(events, round(window_ms * 1000), batch_size).to(device)
             for name in encoders:
                 if progress is not None:
                     progress(f"{name}, {window_ms:g} ms × {batch_size}")
                 found += list(_measure(name, batch, window_ms))
-    return EncodeBench(
-        device=torch.cuda.get_device_name() if device == "cuda" else platform.machine(),
-        threads=torch.get_num_threads(),
-        sensor=events.sensor,
-        events_per_s=len(events) / span_us * 1e6,
-        measurements=found,
-    )
+    rate = len(events) / span_us * 1e6
+    return EncodeBench(describe_device(device), torch.get_num_threads(), events.sensor, rate, found)
 
 
-def encode_table(result: EncodeBench) -> str:
-    """The measurements as a Markdown table; ratios are against ours in the same mode."""
-    ours = {(m.window_ms, m.batch, m.mode): m for m in result.measurements if m.encoder == "pillars"}
-    height, width = result.sensor
-    lines = [
-        f"{result.device}, {result.threads} threads, torch {torch.__version__}; {width}×{height},"
-        f" {result.events_per_s / 1e6:.2f} Mev/s",
-        "",
-        "| encoder | window ms | batch | events | what | p50 ms | p99 ms | peak MB | pillars are |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for m in result.measurements:
-        start = f"| {m.encoder} | {m.window_ms:g} | {m.batch} | {m.events} | {m.mode} |"
-        if m.p50_ms is None:
-            lines.append(f"{start} {m.note} | | | |")
-            continue
-        own = ours.get((m.window_ms, m.batch, m.mode))
-        ratio = f"{m.p50_ms / own.p50_ms:.1f} ×" if own and own.p50_ms and m is not own else ""
-        peak = "" if m.peak_mb is None else f"{m.peak_mb:.0f}"
-        lines.append(f"{start} {m.p50_ms:.3f} | {m.p99_ms:.3f} | {peak} | {ratio} |")
-    return "\n".join(lines)
+# ---- the encoders -------------------------------------------------------------------------------------------------
 
 
-def _batch(events: Events, window_us: int, count: int) -> EventBatch:
-    """Windows one after the other, from the start again when the events end; at most as many as fill the recording."""
+class _Dense(nn.Module):
+    """The dense reference of Pillar Encoding as a module with the same parameters."""
+
+    def __init__(self, sensor: Sequence[int], compiled: bool) -> None:
+        super().__init__()
+        self.own = PillarEncoder(sensor)
+        self._compiled: Any = torch.compile(reference.latent_image) if compiled else None
+
+    def forward(self, batch: EventBatch) -> Tensor:
+        own = self.own
+        if own.alpha is None or own.beta is None or own.norm.running_mean is None or own.norm.running_var is None:
+            raise FateError("the dense reference is measured with Legendre pooling and running statistics")
+        parameters = reference.Parameters(
+            own.linear.weight, own.linear.bias, own.norm.weight, own.norm.bias, own.alpha, own.beta
+        )
+        running = None if self.training else (own.norm.running_mean, own.norm.running_var)
+        return reference.encode(batch, own.spec, 0, parameters, running, compiled=self._compiled)[0]
+
+
+def _make_encoder(name: str, batch: EventBatch) -> nn.Module:
+    """Build one of ``ENCODERS`` for the sensor and the device of a batch."""
+    torch.manual_seed(0)
+    if name == ENCODERS[0]:
+        return PillarEncoder(batch.sensor).to(batch.device)
+    if name.startswith("dense"):
+        return _Dense(batch.sensor, compiled="compiled" in name).to(batch.device)
+    return build_grid(name, batch.sensor).to(batch.device)
+
+
+# ---- one measurement ----------------------------------------------------------------------------------------------
+
+
+def _make_batch(events: Events, window_us: int, count: int) -> EventBatch:
+    """Return ``count`` windows; a single one is the window with the median number of events."""
     start, whole = int(events.t_us[0]), max((int(events.t_us[-1]) - int(events.t_us[0])) // window_us, 1)
     spans = [Window(start + n * window_us, start + (n + 1) * window_us) for n in range(whole)]
     busy = sorted(spans, key=lambda span: len(events.between(span.start_us, span.end_us)))
-    middle = busy[len(busy) // 2 :] + busy[: len(busy) // 2]  # a single window is the median one
+    middle = busy[len(busy) // 2 :] + busy[: len(busy) // 2]
     chosen = [middle[n % len(middle)] for n in range(count)]
     return EventBatch.from_windows([(span, events.between(span.start_us, span.end_us)) for span in chosen])
 
 
 def _measure(name: str, batch: EventBatch, window_ms: float) -> Iterator[EncodeMeasurement]:
-    """Forward, in a graph where that is possible, and forward with backward where there is something to learn."""
-    encoder = make_encoder(name, batch)
-    learns = any(True for _ in encoder.parameters())
-    for mode in ("forward", "forward, graph", "forward + backward"):
-        if (mode == "forward + backward" and not learns) or (mode == "forward, graph" and batch.device.type != "cuda"):
-            continue
-        if mode == "forward, graph" and name.startswith("dense"):
-            continue  # it waits for the host to learn sizes
+    """Measure forward, forward as a CUDA graph on a GPU, and forward with backward if there are parameters."""
+    encoder = _make_encoder(name, batch)
+    device = batch.device.type
+    modes = ["forward"]
+    if device == "cuda" and not name.startswith("dense"):  # the dense encoder waits for the host to know sizes
+        modes.append("forward, graph")
+    if any(True for _ in encoder.parameters()):
+        modes.append("forward + backward")
+    for mode in modes:
         about = (name, window_ms, len(batch), mode, batch.num_events)
-        needed, free = _needed_bytes(name, mode, batch), _free_bytes(batch.device)
+        needed, free = _needed_bytes(name, mode, batch), free_bytes(device)
         if needed > 0.7 * free:
-            note = f"would need about {needed / 1e9:.0f} GB of {free / 1e9:.0f} GB"
-            yield EncodeMeasurement(*about, note=note)
+            yield EncodeMeasurement(*about, note=f"would need about {needed / 1e9:.0f} GB of {free / 1e9:.0f} GB")
             continue
         encoder.train(mode == "forward + backward")
         try:
-            call = _call(encoder, batch, mode)
-            times = _time(call, batch.device)
+            call = _make_call(encoder, batch, mode)
+            times = time_repeated(call, device)
         except (RuntimeError, torch._dynamo.exc.BackendCompilerFailed) as error:  # no compiler, or not enough memory
             yield EncodeMeasurement(*about, note=str(error).strip().splitlines()[0][:120])
             continue
-        p50, p99 = np.percentile(times, [50, 99]) * 1000
-        peak = peak_on_gpu(call) if batch.device.type == "cuda" and mode != "forward, graph" else None
-        if batch.device.type == "cpu" and len(batch) == 1 and mode == "forward":
-            peak = peak_in_process(name, batch)
-        yield EncodeMeasurement(*about, p50_ms=float(p50), p99_ms=float(p99), peak_mb=peak)
+        peak = peak_on_gpu_mb(call) if device == "cuda" and mode != "forward, graph" else None
+        if device == "cpu" and len(batch) == 1 and mode == "forward":
+            peak = _peak_in_process(name, batch)
+        p50, p99 = quantiles_ms(times)
+        yield EncodeMeasurement(*about, p50_ms=p50, p99_ms=p99, peak_mb=peak)
     del encoder
     gc.collect()
 
 
-def _call(encoder: nn.Module, batch: EventBatch, mode: str) -> Callable[[], object]:
-    """What is timed."""
-
-    def forward() -> Tensor:
-        with torch.no_grad():
-            image: Tensor = encoder(batch)
-            return image
-
+def _make_call(encoder: nn.Module, batch: EventBatch, mode: str) -> Callable[[], object]:
+    """Return the call that is timed."""
+    forward = partial(_forward, encoder, batch)
     if mode == "forward":
         return forward
     if mode == "forward, graph":
-        return _captured(forward)
+        return _capture(forward)
     gradient = torch.ones_like(forward())
 
     def both() -> None:
@@ -186,8 +214,14 @@ def _call(encoder: nn.Module, batch: EventBatch, mode: str) -> Callable[[], obje
     return both
 
 
-def _captured(forward: Callable[[], Tensor]) -> Callable[[], object]:
-    """The call as a CUDA graph."""
+def _forward(encoder: nn.Module, batch: EventBatch) -> Tensor:
+    with torch.no_grad():
+        image: Tensor = encoder(batch)
+        return image
+
+
+def _capture(forward: Callable[[], Tensor]) -> Callable[[], object]:
+    """Return a call that replays ``forward`` as a CUDA graph."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -205,40 +239,32 @@ def _captured(forward: Callable[[], Tensor]) -> Callable[[], object]:
     return replay
 
 
-def _time(call: Callable[[], object], device: torch.device) -> list[float]:
-    """Seconds of each call, after two that do not count."""
-    for _ in range(2):
-        call()
-    times: list[float] = []
-    while len(times) < CALLS or (sum(times) < SECONDS and len(times) < 500):
-        if device.type == "cuda":
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            torch.cuda.synchronize()
-            begin.record()
-            call()
-            end.record()
-            torch.cuda.synchronize()
-            times.append(begin.elapsed_time(end) / 1000)
-        else:
-            began = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - began)
-    return times
-
-
 def _needed_bytes(name: str, mode: str, batch: EventBatch) -> float:
-    """About what the dense tensors of a batch take; nothing to speak of for the others."""
+    """Return about how much memory the dense tensors of a batch take; 0 for encoders without them."""
     if not name.startswith("dense"):
         return 0.0
     tensors = 8 if mode == "forward + backward" else 1
     return (len(batch) * tensors + 3) * 64 * 16_000 * 32 * 4.0
 
 
-def _free_bytes(device: torch.device) -> float:
-    """Memory that is free, or infinity where the system does not say."""
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info()[0])
-    names = getattr(os, "sysconf_names", {})
-    if "SC_PAGE_SIZE" not in names or "SC_AVPHYS_PAGES" not in names:
-        return float("inf")
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
+def _peak_in_process(name: str, batch: EventBatch) -> float | None:
+    """Return the peak memory of a forward call on the CPU in MB; None if it cannot be measured here."""
+    block, sensor = batch.block.numpy(), tuple(batch.sensor)
+    try:
+        peak: float | None = run_in_process(peak_of_forward, name, block, batch.counts, sensor, torch.get_num_threads())
+    except FateError:  # the process ended, perhaps by lack of memory; the time was measured all the same
+        return None
+    return peak
+
+
+def peak_of_forward(
+    name: str, block: NDArray[np.uint8], counts: tuple[int, ...], sensor: tuple[int, int], threads: int
+) -> float | None:
+    """Return the peak memory of one forward call in MB; meant for a fresh process."""
+    torch.set_num_threads(threads)
+    batch = EventBatch(torch.from_numpy(block.copy()), counts, Sensor(*sensor))
+    encoder = _make_encoder(name, batch).eval()
+    if not name.startswith("dense"):  # load compiled loops, on a small frame that leaves no memory behind
+        small = EventBatch.from_windows([(Window(0, 10), Events([1], [1], [1], [1], sensor=(16, 16)))])
+        _forward(_make_encoder(name, small).eval(), small)
+    return peak_on_cpu_mb(partial(_forward, encoder, batch))

@@ -1,49 +1,58 @@
-"""How fast the simulator is, in seconds of recording per second, and beside an independent one in the same run."""
+"""How many seconds of recording the simulator makes per second; its pixel model is compared with eventcv's."""
 
 from __future__ import annotations
 
 import os
-import platform
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 
+from fate.bench.harness import BenchResult, describe_device, time_call
 from fate.events.events import Events
 from fate.simulation.camera.pixel import EventCamera
 from fate.simulation.camera.recorder import record
 from fate.simulation.camera.recording import record_many
 from fate.simulation.render.scene import Scene
 from fate.simulation.writing.request import Request, check_machine
+from fate.text import plural
 
-#: Frames given to the readable pixel model and to the peer.
-FRAMES = 200
+FRAMES = 200  # that each pixel model gets
 
 
 @dataclass(frozen=True)
-class SimulationBench:
-    """What was measured; every ratio is against real time."""
+class SimulationBench(BenchResult):
+    """Speed of the simulator; every ratio is against real time."""
+
+    COLUMNS = ("pixel model, on frames in memory", "frames/s")
 
     device: str
     cores: int
     profile: str
     recordings: int
     seconds: float  #: of each recording
-    wall_s: float  #: from the first scene drawn to the last event
-    first_piece_s: float  #: until the first events came: processes started, first streets drawn
-    real_time: float  #: seconds of recording per second, everything counted
-    real_time_running: float  #: the same from the first events on
+    wall_s: float  #: from the first scene to the last event
+    first_piece_s: float  #: until the first events: processes start, first streets are drawn
+    real_time: float  #: seconds of recording per second of the whole run
+    real_time_running: float  #: seconds of recording per second after the first events
     events: int
     boxes: int  #: at 200 Hz
-    frames_per_s: dict[str, float]  #: of pixel models on frames in memory: our readable one, and the peer's
+    frames_per_s: dict[str, float]  #: of the readable pixel model and of the peer
 
-    def to_dict(self) -> dict[str, Any]:
-        """All numbers."""
-        return asdict(self)
+    def describe(self) -> str:
+        many = plural(self.recordings, "recording")
+        overall = f"{self.real_time:.2f} × real time in all, {self.real_time_running:.2f} × after the first events"
+        return "\n".join([
+            f"{self.device}, {plural(self.cores, 'core')}; {many} of {self.seconds:g} s, {self.profile}",
+            f"{overall} (they came after {self.first_piece_s:.1f} s of {self.wall_s:.1f} s)",
+            f"{self.events / 1e6:.1f} million events, {plural(self.boxes, 'box', 'boxes')} at 200 Hz",
+        ])  # fmt: skip
+
+    def rows(self) -> Iterable[Sequence[str]]:
+        return [(name, f"{speed:.0f}") for name, speed in self.frames_per_s.items()]
 
 
 def bench_simulate(
@@ -54,11 +63,15 @@ def bench_simulate(
     threads: int | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> SimulationBench:
-    """Simulate recordings without writing them, exact boxes at 200 Hz included, and time it.
+    """Measure how fast recordings and their exact boxes at 200 Hz are simulated, without writing files.
 
     Args:
-        recordings, seconds, profile, device, threads: as for :func:`fate.simulation.writing.dataset.simulate`.
-        progress: called with seconds done and seconds in all.
+        recordings: number of recordings.
+        seconds: length of each recording.
+        profile: camera, "gen1" or "1mpx".
+        device: "cpu" or "cuda".
+        threads: number of CPU threads or processes; None for all processors.
+        progress: called with the simulated seconds and their total.
     """
     jobs = Request(profile, 0, seconds, recordings).jobs()
     check_machine(device, threads)
@@ -75,7 +88,7 @@ def bench_simulate(
             progress(done, seconds * recordings)
     ended = time.perf_counter()
     return SimulationBench(
-        device=torch.cuda.get_device_name() if device == "cuda" else platform.machine(),
+        device=describe_device(device),
         cores=os.cpu_count() or 1,
         profile=profile,
         recordings=recordings,
@@ -91,24 +104,21 @@ def bench_simulate(
 
 
 def drive_events(profile: str = "gen1", seconds: float = 1.6, seed: int = 2) -> Events:
-    """The events of a simulated drive, for other benchmarks that need real statistics; on the CPU."""
+    """Return the events of a simulated drive, for other benchmarks that need real statistics."""
     return Events.concatenate([piece.events for piece in record(Scene(seed, profile, seconds=seconds))])
 
 
 def _pixel_models(scene: Scene, device: str) -> dict[str, float]:
-    """Frames a second of the readable pixel model, and of eventcv's where it is installed, on the same frames."""
+    """Return frames per second of our readable pixel model, and of eventcv's if it is installed, on equal frames."""
     times = np.arange(FRAMES) * min(1_000, scene.duration_us // FRAMES)
     frames = np.stack([scene.light(int(time_us)) for time_us in times])
     camera = EventCamera(scene.camera, device=device)
-    began = time.perf_counter()
-    camera.simulate(torch.from_numpy(frames), times.tolist())
-    speeds = {"fate": FRAMES / (time.perf_counter() - began)}
+    speeds = {"fate": FRAMES / time_call(lambda: camera.simulate(torch.from_numpy(frames), times.tolist()))}
     try:
-        import eventcv  # noqa: PLC0415  (a peer, not a part)
+        import eventcv  # noqa: PLC0415  (a peer, not a dependency)
     except ImportError:
         return speeds
     grey = np.clip(frames * 255, 0, 255).astype(np.uint8)
-    began = time.perf_counter()
-    eventcv.simulate(grey, fps=1e6 / int(times[1] - times[0]))
-    speeds["eventcv"] = FRAMES / (time.perf_counter() - began)
+    fps = 1e6 / int(times[1] - times[0])
+    speeds["eventcv"] = FRAMES / time_call(lambda: eventcv.simulate(grey, fps=fps))
     return speeds

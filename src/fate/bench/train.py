@@ -1,22 +1,22 @@
-"""How fast detectors train: windows a second with everything that a step does, and how long it waits for data."""
+"""How fast detectors train: windows per second of whole steps, and the share of time spent waiting for data."""
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 
+from fate.bench.harness import BenchResult, Report, now
 from fate.errors import FateError
 from fate.training.config import make_config
 from fate.training.loop import Parts, build, need_lightning
 
-#: Steps before the clock starts; compiling takes some of them.
+#: Steps before the measurement starts; compiling takes some of them.
 WARMUP = 6
-#: Seconds on a GPU before: cuDNN prepares itself for every size of batch that a head sees first.
+#: Least seconds before the measurement on a GPU: cuDNN tunes itself for every new batch size of a head.
 WARMUP_S = 8.0
 
 
@@ -25,10 +25,10 @@ class TrainMeasurement:
     """One model at one length of clips."""
 
     model: str
-    steps: int  #: T
-    lanes: int  #: B
-    way: str  #: that backbone and neck run: eager, graphs or compiled
-    events: str  #: read from disk, or kept on the GPU
+    steps: int  #: windows in a clip, T
+    batch: int  #: clips in a batch, B
+    way: str  #: how backbone and neck run: "eager", "graphs" or "compiled"
+    events: str  #: "from disk" or "on the GPU"
     precision: str
     workers: int
     batches: int
@@ -36,39 +36,36 @@ class TrainMeasurement:
     waiting_for_data: float  #: share of the time
     labelled: float  #: share of the windows
     events_per_window: float
-    memory_gb: float | None  #: peak on the GPU
+    memory_gb: float | None  #: peak on the GPU; None on a CPU
 
 
 @dataclass(frozen=True)
-class TrainBench:
-    """All measurements of one run."""
+class TrainBench(BenchResult):
+    """Speed of training."""
+
+    COLUMNS = ("model", "clip", "batch", "run", "events", "precision", "windows / s", "waiting for data", "memory GB",
+               "labelled")  # fmt: skip
 
     device: str
     dataset: str
     measurements: list[TrainMeasurement]
 
-    def to_dict(self) -> dict[str, Any]:
-        """All numbers."""
-        return asdict(self)
+    def describe(self) -> str:
+        return f"{self.device}; {self.dataset}"
 
-    def table(self) -> str:
-        """As Markdown."""
-        head = ("model", "clip", "batch", "run", "events", "precision", "windows / s", "waiting for data", "memory GB",
-                "labelled")  # fmt: skip
-        rows = [
-            f"| {m.model} | {m.steps} | {m.lanes} | {m.way} | {m.events} | {m.precision} |"
-            f" {m.windows_per_s:.{0 if m.windows_per_s >= 10 else 1}f} | {m.waiting_for_data:.1%} |"
-            f" {'–' if m.memory_gb is None else f'{m.memory_gb:.1f}'} | {m.labelled:.0%} |"
-            for m in self.measurements
-        ]
-        return "\n".join([f"{self.device}; {self.dataset}", "", f"| {' | '.join(head)} |", "|" + "---|" * 10, *rows])
+    def rows(self) -> Iterable[Sequence[str]]:
+        for m in self.measurements:
+            speed = f"{m.windows_per_s:.{0 if m.windows_per_s >= 10 else 1}f}"
+            memory = "–" if m.memory_gb is None else f"{m.memory_gb:.1f}"
+            yield (m.model, str(m.steps), str(m.batch), m.way, m.events, m.precision, speed,
+                   f"{m.waiting_for_data:.1%}", memory, f"{m.labelled:.0%}")  # fmt: skip
 
 
 def bench_train(
     dataset: str,
     models: Sequence[str] = ("fate-s-nano", "fate-s-tiny"),
     steps: Sequence[int] = (10, 21),
-    lanes: int = 16,
+    batch: int = 16,
     *,
     device: str = "auto",
     precision: str = "auto",
@@ -78,27 +75,27 @@ def bench_train(
     augmentation: str = "rvt",
     strategy: str = "supervised",
     seconds: float = 10.0,
-    progress: Callable[[str], None] | None = None,
+    progress: Report | None = None,
 ) -> TrainBench:
-    """Train each model for some seconds on clips of each length; half the lanes are random clips, half streams.
+    """Train each model for some seconds on clips of each length; half of a batch are random clips, half streams.
 
     Args:
-        dataset: folder or YAML; its split train is used.
-        models: names.
-        steps: lengths of clips.
-        lanes: clips in a batch.
-        device: cpu, cuda or auto.
-        precision: float32, bf16, or auto: bf16 on a GPU.
-        compiled: whether backbone and neck go through torch.compile.
-        plain: every kernel from Python and every event from disk, where a GPU would have graphs and keep events.
-        workers: processes that load.
-        augmentation: of the data: paper, rvt or none.
-        strategy: any that needs no dense labels.
-        seconds: of each measurement.
-        progress: is told what is measured next.
+        dataset: folder or YAML file; its split "train" is used.
+        models: names of detectors.
+        steps: numbers of windows in a clip.
+        batch: number of clips in a batch.
+        device: "cpu", "cuda" or "auto".
+        precision: "float32", "bf16", or "auto", which is bf16 on a GPU.
+        compiled: compile backbone and neck with ``torch.compile``.
+        plain: use no CUDA graphs and keep no events in GPU memory.
+        workers: number of loading processes.
+        augmentation: "paper", "rvt" or "none".
+        strategy: a training strategy that needs no dense labels.
+        seconds: length of each measurement.
+        progress: called with a line about the next measurement.
     """
-    if lanes < 2 or lanes % 2:
-        raise FateError(f"batches of {lanes} clips were asked for; expected an even number, half of them streams")
+    if batch < 2 or batch % 2:
+        raise FateError(f"batches of {batch} clips were asked for; expected an even number, half of them streams")
     found = []
     for model in models:
         for length in steps:
@@ -106,8 +103,8 @@ def bench_train(
                 progress(f"{model}, clips of {length}")
             content = {
                 "model": {"name": model},
-                "data": {"path": dataset, "validate": "train", "steps": length, "random": lanes // 2,
-                         "streams": lanes // 2, "workers": workers, "augmentation": augmentation,
+                "data": {"path": dataset, "validate": "train", "steps": length, "random": batch // 2,
+                         "streams": batch // 2, "workers": workers, "augmentation": augmentation,
                          **({"resident_gb": 0} if plain else {})},
                 "strategy": {"name": strategy},
                 "run": {"device": device, "precision": precision, "compile": compiled, "graphs": not plain},
@@ -154,19 +151,16 @@ def _measure(parts: Parts, seconds: float) -> TrainMeasurement:
         spent = time.perf_counter() - began
         if not warm and count >= WARMUP and (not on_gpu or spent >= WARMUP_S):
             warm, count, windows, labelled, events, waited = True, 0, 0, 0, 0, 0.0
-            if on_gpu:
-                torch.cuda.synchronize()
-            began, spent = time.perf_counter(), 0.0
+            began, spent = now(device), 0.0
         elif on_gpu and warm and spent >= seconds:
-            torch.cuda.synchronize()
-            spent = time.perf_counter() - began
+            spent = now(device) - began
     del batches
     way = "compiled" if config.run.compile else "graphs" if module.records else "eager"
     module.teardown("fit")
     return TrainMeasurement(
         model=config.model.name,
         steps=config.data.steps,
-        lanes=config.lanes,
+        batch=config.lanes,
         way=way,
         events="on the GPU" if parts.resident else "from disk",
         precision="bf16" if config.halves(device) else "float32",

@@ -1,4 +1,4 @@
-"""``fate bench``: measurements, each beside its peers in the same run."""
+"""``fate bench``: measurements, each compared with peers in the same run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import typer
 from fate.cli import arguments as args
 from fate.cli.command import Command, help_text, with_verbosity
 from fate.cli.device import Device, check_device, pick_device
-from fate.text import plural
+from fate.errors import FateError
 
 if TYPE_CHECKING:
-    from fate.bench.decode import DecodeBench, Measurement
+    from fate.bench.harness import BenchResult
 
 SHORT_HELP = "Measure speed and memory, compared with other programs."
 app = typer.Typer(
@@ -25,7 +25,27 @@ Example:
     no_args_is_help=True,
 )
 
-HELP = """Measure how fast recordings are read: as a whole, in consecutive windows of 5 and 50 ms, and at random
+#: Encoders that ``fate bench encode`` compares with ours; repeated here because torch takes seconds to load.
+ENCODER_PEERS = ("dense", "dense-compiled", "histogram", "evrt-histogram")
+#: Seconds of the simulated drive by camera.
+DRIVE_S = {"gen1": 1.6, "1mpx": 0.4}
+
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="MODEL", help="Names of detectors; see fate models.", autocompletion=args.complete_names),
+]
+Profile = Annotated[str, typer.Option(help="Camera of the simulated drive: gen1 or 1mpx.")]
+Rates = Annotated[str, typer.Option(help="Rates in Hz, comma-separated.")]
+Seconds = Annotated[float, typer.Option(help="Length of each measurement in seconds.")]
+Seed = Annotated[int, typer.Option(help="Seed of the simulated drive.")]
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+DECODE_HELP = """Measure how fast recordings are read: as a whole, in consecutive windows of 5 and 50 ms, and at random
 times. Without FILE, recordings are generated. Other decoders are measured if they are installed.
 
 Example:
@@ -36,12 +56,7 @@ Example:
 """
 
 
-@app.callback()
-def _group() -> None:
-    pass
-
-
-@app.command("decode", help=help_text(HELP), short_help="Measure how fast recordings are read.", cls=Command)
+@app.command("decode", help=help_text(DECODE_HELP), short_help="Measure how fast recordings are read.", cls=Command)
 @with_verbosity
 def decode(
     files: Annotated[
@@ -63,10 +78,10 @@ def decode(
 
     from fate.bench.decode import bench_decode
 
-    peers = [name for name in against.split(",") if name]
     with args.status("starting") as show:
+        peers = _names(against)
         result = bench_decode(files or (), against=peers, num_events=events, repeats=repeats, progress=show)
-    args.write_and_print(_table(result), json_file, lambda file: args.write_json(file, result.to_dict()))
+    _print(result, json_file)
 
 
 SIMULATE_HELP = """Measure how many seconds of recording the simulator makes per second, including the boxes at
@@ -105,17 +120,8 @@ def simulate(
 
     with args.progress_bar("simulating") as update:
         result = bench_simulate(recordings, seconds, profile, chosen, threads, update)
-    many = plural(recordings, "recording")
-    print(f"{result.device}, {plural(result.cores, 'core')}; {many} of {seconds:g} s, {profile}")
-    both = f"{result.real_time:.2f} × real time in all, {result.real_time_running:.2f} × after the first events"
-    print(f"{both} (they came after {result.first_piece_s:.1f} s of {result.wall_s:.1f} s)")
-    print(f"{result.events / 1e6:.1f} million events, {plural(result.boxes, 'box', 'boxes')} at 200 Hz")
-    for name, speed in result.frames_per_s.items():
-        print(f"pixel model of {name} on frames in memory: {speed:.0f} frames/s")
+    _print(result, None)
 
-
-#: What ``fate bench encode`` can measure beside ours.
-PEERS = ("dense", "dense-compiled", "histogram", "evrt-histogram")
 
 ENCODE_HELP = """Measure time and memory of Pillar Encoding, from events to image, and compare it with the dense
 tensor of the paper (plain and compiled) and the histograms of RVT and EvRT-DETR. The windows come from FILE or from a
@@ -139,52 +145,43 @@ def encode(
         ),
     ] = None,
     device: Device = "auto",
-    profile: Annotated[str, typer.Option(help="Camera of the simulated drive: gen1 or 1mpx.")] = "gen1",
+    profile: Profile = "gen1",
     windows: Annotated[str, typer.Option(help="Window lengths in ms, comma-separated.")] = "5,10,25,50",
     batches: Annotated[str, typer.Option(help="Numbers of windows per call, comma-separated.")] = "1,32",
     against: Annotated[
         str, typer.Option(help="Other encoders to measure, comma-separated; empty for none.")
-    ] = ",".join(PEERS),
-    seed: Annotated[int, typer.Option(help="Seed of the simulated drive.")] = 2,
+    ] = ",".join(ENCODER_PEERS),
+    seed: Seed = 2,
     json_file: args.JsonFile = None,
 ) -> None:
-    from fate.errors import FateError
-    from fate.simulation.writing.request import PROFILES, check_number
-
     with args.bad_usage():
         check_device(device)
-        lengths, sizes = _numbers("--windows", windows, least=0.001), _numbers("--batches", batches, least=1)
-        if any(size != int(size) for size in sizes):
-            raise FateError(f"--batches {batches!r} was given; expected whole numbers, comma-separated")
-        if profile not in PROFILES:
-            raise FateError(f"there is no profile {profile!r}; give one of {', '.join(PROFILES)}")
-        check_number("the seed", seed, 0)
-        drive_s = 1.6 if profile == "gen1" else 0.4
-        if file is None and max(lengths) > 1000 * drive_s:
-            raise FateError(f"--windows {windows!r} was given; the simulated drive lasts {1000 * drive_s:g} ms")
-        names = [name.strip() for name in against.split(",") if name.strip()]
-        unknown = [name for name in names if name not in PEERS]
+        lengths, sizes = _numbers("--windows", windows, least=0.001), _whole_numbers("--batches", batches, least=1)
+        _check_drive(profile, seed)
+        if file is None and max(lengths) > 1000 * DRIVE_S[profile]:
+            raise FateError(
+                f"--windows {windows!r} was given; the simulated drive lasts {1000 * DRIVE_S[profile]:g} ms"
+            )
+        unknown = [name for name in _names(against) if name not in ENCODER_PEERS]
         if unknown:
-            raise FateError(f"--against {unknown[0]!r} was given; choose among {', '.join(PEERS)}")
+            raise FateError(f"--against {unknown[0]!r} was given; choose among {', '.join(ENCODER_PEERS)}")
     args.check_outputs({"--json": json_file}, file)
     args.check_inputs(file)
     chosen = pick_device(device)
 
-    from fate.bench.encode import bench_encode, encode_table
+    from fate.bench.encode import bench_encode
+    from fate.bench.simulate import drive_events
+    from fate.formats.opening import open_recording
 
     with args.status("starting") as show:
         if file is None:
-            from fate.bench.simulate import drive_events
-
             show(f"simulating a {profile} drive")
-            events = drive_events(profile, drive_s, seed)
+            events = drive_events(profile, DRIVE_S[profile], seed)
         else:
-            from fate.formats.opening import open_recording
-
             with open_recording(file) as recording:
                 events = recording.read(recording.start_us, recording.start_us + 1_600_000)
-        result = bench_encode(events, chosen, lengths, [int(n) for n in sizes], ["pillars", *names], show)
-    args.write_and_print(encode_table(result), json_file, lambda file: args.write_json(file, result.to_dict()))
+        result = bench_encode(events, chosen, lengths, sizes, ["pillars", *_names(against)], show)
+    _print(result, json_file)
 
 
 DATA_HELP = """Measure how fast windows of events are loaded from disk, by rate and number of loading processes, and
@@ -205,36 +202,31 @@ Example:
 @with_verbosity
 def data(
     dataset: Annotated[str | None, typer.Argument(metavar="DATASET", help="Folder or YAML file of a dataset.")] = None,
-    hz: Annotated[str, typer.Option(help="Rates in Hz, comma-separated.")] = "20,200",
+    hz: Rates = "20,200",
     workers: Annotated[str, typer.Option(help="Numbers of loading processes, comma-separated.")] = "0,1,2",
-    seconds: Annotated[float, typer.Option(help="Length of each measurement in seconds.")] = 5.0,
+    seconds: Seconds = 5.0,
     json_file: args.JsonFile = None,
 ) -> None:
-    import tempfile
-
-    from fate.errors import FateError
-
     with args.bad_usage():
-        rates, counts = _numbers("--hz", hz, least=1), _numbers("--workers", workers, least=0)
-        if any(count != int(count) for count in counts):
-            raise FateError(f"--workers {workers!r} was given; expected whole numbers, comma-separated")
+        rates, counts = _numbers("--hz", hz, least=1), _whole_numbers("--workers", workers, least=0)
         if not 0.1 <= seconds <= 3600:
             raise FateError(f"--seconds {seconds:g} was given; expected 0.1 to 3600")
     args.check_outputs({"--json": json_file}, datasets=(dataset,))
     args.check_inputs(dataset)
 
-    from fate.bench.data_loading import bench_data, data_table
+    import tempfile
+
+    from fate.bench.data_loading import bench_data
     from fate.data.dataset import open_dataset
+    from fate.simulation.writing.dataset import simulate as simulate_drives
 
     with tempfile.TemporaryDirectory() as folder, args.status("starting") as show:
         if dataset is None:
-            from fate.simulation.writing.dataset import simulate as simulated
-
             show("simulating drives")
             dataset = f"{folder}/drives"
-            simulated(dataset, recordings=3, seconds=4.0, preview=False)
-        result = bench_data(open_dataset(dataset), folder, rates, [int(count) for count in counts], seconds, show)
-    args.write_and_print(data_table(result), json_file, lambda file: args.write_json(file, result.to_dict()))
+            simulate_drives(dataset, recordings=3, seconds=4.0, preview=False)
+        result = bench_data(open_dataset(dataset), folder, rates, counts, seconds, show)
+    _print(result, json_file)
 
 
 DETECT_HELP = """Measure how long detectors take from events to boxes, window by window and stage by stage: decoding
@@ -253,95 +245,38 @@ Example:
 )
 @with_verbosity
 def detect(
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="MODEL", help="Names of detectors; see fate models.", autocompletion=args.complete_names
-        ),
-    ] = None,
+    models: Models = None,
     device: Device = "auto",
-    profile: Annotated[str, typer.Option(help="Camera of the simulated drive: gen1 or 1mpx.")] = "gen1",
-    hz: Annotated[str, typer.Option(help="Rates in Hz, comma-separated.")] = "20,200",
+    profile: Profile = "gen1",
+    hz: Rates = "20,200",
     run: Annotated[
         str, typer.Option(help="Ways to run, comma-separated: eager, streaming, compiled (GPU only).")
     ] = "eager,streaming",
     precision: Annotated[
         str | None, typer.Option(help="Precision of the streaming step: float32, tf32 or bfloat16.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the simulated drive.")] = 2,
+    seed: Seed = 2,
     json_file: args.JsonFile = None,
 ) -> None:
-    from fate.errors import FateError
-    from fate.simulation.writing.request import PROFILES, check_number
-
     with args.bad_usage():
         check_device(device)
         rates = _numbers("--hz", hz, least=1)
-        if profile not in PROFILES:
-            raise FateError(f"there is no profile {profile!r}; give one of {', '.join(PROFILES)}")
-        check_number("the seed", seed, 0)
+        _check_drive(profile, seed)
         for name in models or ():
             args.check_name(name)
     args.check_outputs({"--json": json_file})
     chosen = pick_device(device)
 
-    from fate.bench.detect import DEFAULT_MODELS, bench_detect, check_request, detect_table
+    from fate.bench.detect import DEFAULT_MODELS, bench_detect, check_request
+    from fate.bench.simulate import drive_events
 
-    ways = [way.strip() for way in run.split(",") if way.strip()]
+    names, ways = models or DEFAULT_MODELS, _names(run)
     with args.bad_usage():
-        check_request(models or DEFAULT_MODELS, chosen, ways, precision)
+        check_request(names, chosen, ways, precision)
     with args.status(f"simulating a {profile} drive") as show:
-        from fate.bench.simulate import drive_events
-
-        events = drive_events(profile, 1.6 if profile == "gen1" else 0.4, seed)
-        result = bench_detect(events, models or DEFAULT_MODELS, chosen, rates, ways, precision, show)
-    args.write_and_print(detect_table(result), json_file, lambda file: args.write_json(file, result.to_dict()))
-
-
-def _numbers(name: str, text: str, least: float) -> list[float]:
-    """Numbers of at least ``least`` from a comma-separated list."""
-    from fate.errors import FateError
-
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        values = []
-    if not values or not all(least <= value < 1e6 for value in values):
-        raise FateError(f"{name} {text!r} was given; expected numbers of at least {least:g}, comma-separated")
-    return values
-
-
-def _table(result: DecodeBench) -> str:
-    names = {
-        "index": "time index",
-        "whole": "whole file",
-        "indexed": "whole file, index kept",
-        "window:5000": "5 ms windows",
-    }
-    names |= {"window:50000": "50 ms windows", "seek:5000": "5 ms at random times"}
-    lines = [
-        f"Machine: {result.machine}",
-        "",
-        "| file | format | reader | what | Mev/s | p50 ms | p99 ms | peak MB | fate is |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    ours = {(m.file, m.mode): m for m in result.measurements if m.reader == "fate"}
-    for m in result.measurements:
-        quantiles = [f"{q:.3f}" if q is not None else "" for q in (m.p50_ms, m.p99_ms)]
-        ratio = "" if m.reader == "fate" else f"{_speed(ours[m.file, m.mode]) / _speed(m):.2f} ×"
-        peak = "" if m.peak_mb is None else f"{m.peak_mb:.0f}"
-        lines.append(
-            f"| {m.file} | {m.format} | {m.reader} | {names.get(m.mode, m.mode)} | {m.mev_per_s:.1f} |"
-            f" {quantiles[0]} | {quantiles[1]} | {peak} | {ratio} |"
-        )
-    if result.missing:
-        lines += ["", f"Not installed, so not measured: {', '.join(result.missing)}"]
-    return "\n".join(lines)
-
-
-def _speed(m: Measurement) -> float:
-    """Events a second; for single windows, windows a second."""
-    return 1 / m.p50_ms if m.mode.startswith("seek") and m.p50_ms else m.mev_per_s
+        events = drive_events(profile, DRIVE_S[profile], seed)
+        result = bench_detect(events, names, chosen, rates, ways, precision, show)
+    _print(result, json_file)
 
 
 TRAIN_HELP = """Measure how fast detectors train: windows per second of a whole step (loading, encoding, forward,
@@ -357,12 +292,7 @@ Example:
 @with_verbosity
 def train(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Folder or YAML file of a dataset.")],
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="MODEL", help="Names of detectors; see fate models.", autocompletion=args.complete_names
-        ),
-    ] = None,
+    models: Models = None,
     clips: Annotated[str, typer.Option(help="Numbers of windows in a clip, comma-separated.")] = "10,21",
     batch: Annotated[int, typer.Option(help="Number of clips in a batch; half of them continue a stream.")] = 16,
     device: Device = "auto",
@@ -378,15 +308,11 @@ def train(
     strategy: Annotated[
         str, typer.Option(help="Training strategy: supervised, multi_frequency, consistency or interpolation.")
     ] = "supervised",
-    seconds: Annotated[float, typer.Option(help="Length of each measurement in seconds.")] = 10.0,
+    seconds: Seconds = 10.0,
     json_file: args.JsonFile = None,
 ) -> None:
-    from fate.errors import FateError
-
     with args.bad_usage():
-        lengths = [int(text) for text in clips.split(",") if text.isdigit()]
-        if not lengths or len(lengths) != len(clips.split(",")) or min(lengths) < 1:
-            raise FateError(f"--clips {clips} was given; expected whole numbers, such as 10,21")
+        lengths = _whole_numbers("--clips", clips, least=1)
         if batch < 2 or precision not in ("auto", "float32", "bf16") or strategy == "fat":
             raise FateError(
                 f"--batch {batch}, --precision {precision} and --strategy {strategy} were given; expected 2 or more;"
@@ -407,4 +333,42 @@ def train(
             compiled=compiled, plain=plain, workers=workers, augmentation=augmentation, strategy=strategy,
             seconds=seconds, progress=show,
         )  # fmt: skip
+    _print(result, json_file)
+
+
+def _print(result: BenchResult, json_file: str | None) -> None:
+    """Write all numbers to the file of ``--json``, if it is given, and print the table."""
     args.write_and_print(result.table(), json_file, lambda file: args.write_json(file, result.to_dict()))
+
+
+def _names(text: str) -> list[str]:
+    """Return the names of a comma-separated list."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _numbers(option: str, text: str, least: float, kind: str = "numbers") -> list[float]:
+    """Return the numbers of a comma-separated list; each must be at least ``least``."""
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if not values or not all(least <= value < 1e6 for value in values):
+        raise FateError(f"{option} {text!r} was given; expected {kind} of at least {least:g}, comma-separated")
+    return values
+
+
+def _whole_numbers(option: str, text: str, least: int) -> list[int]:
+    """Return the whole numbers of a comma-separated list; each must be at least ``least``."""
+    values = _numbers(option, text, least, "whole numbers")
+    if any(value != int(value) for value in values):
+        raise FateError(f"{option} {text!r} was given; expected whole numbers of at least {least}, comma-separated")
+    return [int(value) for value in values]
+
+
+def _check_drive(profile: str, seed: int) -> None:
+    """Refuse a simulated drive of an unknown camera or with a negative seed."""
+    from fate.simulation.writing.request import check_number
+
+    if profile not in DRIVE_S:
+        raise FateError(f"there is no profile {profile!r}; give one of {', '.join(DRIVE_S)}")
+    check_number("the seed", seed, 0)

@@ -14,7 +14,7 @@ from fate.events.sensors import GEN1_SENSOR, MPX_SENSOR
 from fate.formats.index import Progress
 from fate.inspection import references
 from fate.inspection.label_statistics import LabelStatistics
-from fate.inspection.page import Contents, build_page
+from fate.inspection.page import Contents, write_inspection_page
 from fate.inspection.references import Row
 from fate.inspection.reports import (
     ClassBoxes,
@@ -185,7 +185,8 @@ class Inspection:
 
     def page(self, path: str | os.PathLike[str]) -> None:
         """The same as a page with plots and pictures, in one HTML file."""
-        build_page(
+        write_inspection_page(
+            path,
             Contents(
                 title=f"{self.dataset}",
                 lead=self.lead,
@@ -201,8 +202,8 @@ class Inspection:
                 files="" if self.comparison is None else self.comparison.summary,
                 flags=self.flags,
                 remarks=self.remarks,
-            )
-        ).save(path)
+            ),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: figures of the dataset, its classes and faults, and of each recording."""

@@ -1,7 +1,8 @@
-"""The page of an inspection: the tables of the text, plots, and a strip of sample frames with their boxes."""
+"""The page of an inspection: tables, plots, and sample frames with their boxes."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +13,15 @@ from fate.data.findings import LOOK_BACK_US
 from fate.inspection import references
 from fate.inspection.reports import ClassBoxes, FaultCount, RecordingReport
 from fate.inspection.statistics import MAX_EVENTS
-from fate.view.drawing import Picture, draw_boxes, draw_events, enlargement
-from fate.view.page import PLOT_COLOURS, PLOT_INK, Cell, Page, log_axis, plot
+from fate.view.drawing import draw_boxes, draw_events, enlargement
+from fate.view.page import PLOT_COLOURS, PLOT_INK, log_axis, picture_address, plot, plot_address, write_page
 
 SAMPLES = 6  # pictures on the page
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What goes on the page."""
+    """What the page shows."""
 
     title: str
     lead: str
@@ -38,65 +39,45 @@ class Contents:
     remarks: list[str]
 
 
-def build_page(contents: Contents) -> Page:
-    """All sections in order; recordings are opened again for the pictures."""
-    page = Page(contents.title, contents.lead)
-    if contents.verdict:
-        page.paragraph(_sentence(contents.verdict))
-    page.heading("Sample frames")
-    page.paragraph(f"Events of {LOOK_BACK_US // 1000} ms: light is ON, blue is OFF; boxes as labelled at the end.")
-    images, captions = _samples(contents.reports)
-    page.pictures(images, captions)
-    page.heading("Beside real data")
-    page.table(contents.header, [[*row[:-1], _marked(row[-1])] for row in contents.rows])
-    page.paragraph("Means over recordings. A burst is a run of events of one pixel and polarity less than 1 ms apart.")
-    page.heading("Events")
-    _add_plots(page, _rate_plot(contents), _occupancy_plot(contents), _pillar_plot(contents), _seconds_plot(contents))
-    if contents.classes:
-        page.heading("Boxes")
-        page.table(references.BOX_COLUMNS, [*(each.cells() for each in contents.classes), *references.REAL_BOXES])
-        _add_plots(page, _size_plot(contents), _speed_plot(contents))
-        if contents.motion_source:
-            page.paragraph(_sentence(contents.motion_source))
-        page.heading("Boxes that look wrong")
-        bad = [each.number and "standing" not in each.kind for each in contents.faults]
-        page.table(
-            ("kind", "found", "what it means"),
-            [
-                (each.kind, Cell(each.text(), "bad" if is_bad else None), each.meaning)
-                for each, is_bad in zip(contents.faults, bad, strict=True)
-            ],
-            words=True,
-        )
-        page.bullets([f"{each.kind}: {each.worst_text()}" for each in contents.faults if each.worst])
-    if contents.files:
-        page.heading("Files")
-        page.paragraph(_sentence(contents.files))
-        if contents.flags:
-            page.bullets(contents.flags)
-    if contents.remarks:
-        page.heading("Notes")
-        page.bullets(contents.remarks)
-    page.heading("What the rows mean")
-    page.table(("row", "meaning"), [(row.title.strip(), row.meaning) for row in references.ROWS], words=True)
-    page.heading("Recordings")
-    page.table(
-        ("name", "format", "seconds", "Mev/s", "ON", "silent", "active 5 ms", "boxes"),
-        [_recording_row(report) for report in contents.reports],
+def write_inspection_page(path: str | os.PathLike[str], contents: Contents) -> None:
+    """Write the page; recordings are opened again for the sample frames."""
+    classes, faults = contents.classes, contents.faults
+    write_page(
+        path,
+        "inspection.html",
+        title=contents.title,
+        lead=contents.lead,
+        verdict=_sentence(contents.verdict),
+        sample_ms=LOOK_BACK_US // 1000,
+        samples=_samples(contents.reports),
+        header=contents.header,
+        rows=[(*row[:-1], _marked(row[-1])) for row in contents.rows],
+        event_plots=[draw(contents) for draw in (_rate_plot, _occupancy_plot, _pillar_plot, _seconds_plot)],
+        box_columns=references.BOX_COLUMNS,
+        boxes=[*(each.cells() for each in classes), *references.REAL_BOXES] if classes else [],
+        box_plots=[draw(contents) for draw in (_size_plot, _speed_plot)] if classes else [],
+        motion_source=_sentence(contents.motion_source),
+        faults=[
+            (each.kind, (each.text(), "bad" if each.number and "standing" not in each.kind else ""), each.meaning)
+            for each in faults
+        ],
+        worst=[f"{each.kind}: {each.worst_text()}" for each in faults if each.worst],
+        files=_sentence(contents.files),
+        flags=contents.flags,
+        remarks=contents.remarks,
+        meanings=[(row.title.strip(), row.meaning) for row in references.ROWS],
+        recordings=[_recording_row(report) for report in contents.reports],
     )
-    return page
 
 
 def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
-def _add_plots(page: Page, *plots: tuple[Any, str]) -> None:
-    page.plots([figure for figure, _ in plots], [caption for _, caption in plots])
-
-
-def _marked(cell: str) -> str | Cell:
-    return Cell(cell, "bad") if cell == "out" else Cell(cell, "good") if cell == "in" else cell
+def _marked(cell: str) -> str | tuple[str, str]:
+    """Return a cell with its colour: figures inside the accepted range are good, others bad."""
+    marks = {"in": "good", "out": "bad"}
+    return (cell, marks[cell]) if cell in marks else cell
 
 
 def _recording_row(report: RecordingReport) -> tuple[str, ...]:
@@ -116,20 +97,14 @@ def _recording_row(report: RecordingReport) -> tuple[str, ...]:
 # ---- pictures ---------------------------------------------------------------------------------------------------
 
 
-def _samples(reports: Sequence[RecordingReport]) -> tuple[list[Picture], list[str]]:
-    """One frame each of recordings spread over the dataset; of a single recording, several."""
+def _samples(reports: Sequence[RecordingReport]) -> list[tuple[str, str]]:
+    """Return pictures and captions: one frame of each of several recordings, or several of a single recording."""
     chosen = [reports[index] for index in _evenly(len(reports), SAMPLES)]
-    each = max(1, SAMPLES // len(chosen))
-    images, captions = [], []
-    for report in chosen:
-        for image, caption in _frames(report, each):
-            images.append(image)
-            captions.append(caption)
-    return images, captions
+    return [frame for report in chosen for frame in _frames(report, max(1, SAMPLES // len(chosen)))]
 
 
-def _frames(report: RecordingReport, count: int) -> list[tuple[Picture, str]]:
-    """Frames at labelled times, those with boxes first choice, else spread over the recording."""
+def _frames(report: RecordingReport, count: int) -> list[tuple[str, str]]:
+    """Return frames at times with boxes, or spread over the recording if there are none."""
     labels = report.read_boxes()
     with report.subject.open(report.sensor) as recording:
         start, end = recording.start_us, recording.end_us
@@ -148,12 +123,12 @@ def _frames(report: RecordingReport, count: int) -> list[tuple[Picture, str]]:
             if here is not None:
                 texts = [report.class_name(each) for each in here.class_id.tolist()]
                 image = draw_boxes(image, here.boxes, labels=texts, class_ids=here.class_id, scale=factor)
-            frames.append((image, f"{report.entry.name}, {(time - start) / 1e6:.2f} s"))
+            frames.append((picture_address(image), f"{report.entry.name}, {(time - start) / 1e6:.2f} s"))
         return frames
 
 
 def _evenly(length: int, count: int) -> list[int]:
-    """At most ``count`` indices, each in the middle of its share of ``length``."""
+    """Return at most ``count`` indices, each in the middle of its share of ``length``."""
     count = min(length, count)
     return [length * (2 * index + 1) // (2 * count) for index in range(count)]
 
@@ -161,7 +136,7 @@ def _evenly(length: int, count: int) -> list[int]:
 # ---- plots ------------------------------------------------------------------------------------------------------
 
 
-def _rate_plot(contents: Contents) -> tuple[Any, str]:
+def _rate_plot(contents: Contents) -> tuple[str, str]:
     figure, axes = plot()
     rates = sorted(report.events.rate_hz / 1e6 for report in contents.reports)
     busiest = [report.events.busiest_hz / 1e6 for report in sorted(contents.reports, key=lambda r: r.events.rate_hz)]
@@ -173,11 +148,10 @@ def _rate_plot(contents: Contents) -> tuple[Any, str]:
     axes.set(xlabel="recordings, sorted by rate", ylabel="Mev/s")
     log_axis(axes.yaxis)
     axes.set_xlim(0.5, len(rates) + 0.5)
-    _legend(axes)
-    return figure, "Event rate of each recording."
+    return _finish(figure, axes), "Event rate of each recording."
 
 
-def _occupancy_plot(contents: Contents) -> tuple[Any, str]:
+def _occupancy_plot(contents: Contents) -> tuple[str, str]:
     figure, axes = plot()
     lengths = list(contents.reports[0].events.pillars)
     for index, length in enumerate(lengths):
@@ -194,11 +168,10 @@ def _occupancy_plot(contents: Contents) -> tuple[Any, str]:
     axes.set_xticks(range(len(lengths)), [f"{length // 1000} ms" for length in lengths])
     axes.set_ylabel("active pillars, %")
     axes.set_ylim(bottom=0)
-    _legend(axes)
-    return figure, "Pillars of 2 × 2 pixels with events, by length of the window."
+    return _finish(figure, axes), "Pillars of 2 × 2 pixels with events, by length of the window."
 
 
-def _pillar_plot(contents: Contents) -> tuple[Any, str]:
+def _pillar_plot(contents: Contents) -> tuple[str, str]:
     figure, axes = plot()
     for index, length in enumerate(contents.reports[0].events.pillars):
         for kind, style in (("raw", "-"), ("merged", ":")):
@@ -212,11 +185,10 @@ def _pillar_plot(contents: Contents) -> tuple[Any, str]:
     axes.set(xlabel="events in a pillar, n", ylabel="share with n or more")
     log_axis(axes.xaxis)
     log_axis(axes.yaxis, (1,))
-    _legend(axes)
-    return figure, "How full active pillars are; the dashed line is N = 32."
+    return _finish(figure, axes), "How full active pillars are; the dashed line is N = 32."
 
 
-def _seconds_plot(contents: Contents) -> tuple[Any, str]:
+def _seconds_plot(contents: Contents) -> tuple[str, str]:
     figure, axes = plot()
     for number, index in enumerate(_evenly(len(contents.reports), 6)):
         events = contents.reports[index].events
@@ -226,11 +198,10 @@ def _seconds_plot(contents: Contents) -> tuple[Any, str]:
         axes.stairs(whole, np.arange(len(whole) + 1), baseline=None, linewidth=1.2, color=colour, label=name)
     axes.set(xlabel="second of the recording", ylabel="Mev/s")
     axes.set_ylim(bottom=0)
-    _legend(axes)
-    return figure, "Event rate over time."
+    return _finish(figure, axes), "Event rate over time."
 
 
-def _size_plot(contents: Contents) -> tuple[Any, str]:
+def _size_plot(contents: Contents) -> tuple[str, str]:
     figure, axes = plot()
     for each in contents.classes[: len(PLOT_COLOURS)]:
         size = each.size[_evenly(len(each.size), 2000)]
@@ -238,11 +209,10 @@ def _size_plot(contents: Contents) -> tuple[Any, str]:
     axes.set(xlabel="width, px", ylabel="height, px")
     log_axis(axes.xaxis)
     log_axis(axes.yaxis)
-    _legend(axes)
-    return figure, "Sizes of boxes."
+    return _finish(figure, axes), "Sizes of boxes."
 
 
-def _speed_plot(contents: Contents) -> tuple[Any, str]:
+def _speed_plot(contents: Contents) -> tuple[str, str]:
     figure, axes = plot()
     bins = np.logspace(0, 3.5, 40)
     for each in contents.classes[: len(PLOT_COLOURS)]:
@@ -252,10 +222,11 @@ def _speed_plot(contents: Contents) -> tuple[Any, str]:
             axes.hist(speed, bins, weights=weights, histtype="step", linewidth=1.4, label=each.name)
     axes.set(xlabel="px/s (slower than 1 counts as 1)", ylabel="% of the class")
     log_axis(axes.xaxis, (1,))
-    _legend(axes)
-    return figure, "Speeds of box centres along tracks."
+    return _finish(figure, axes), "Speeds of box centres along tracks."
 
 
-def _legend(axes: Any) -> None:
+def _finish(figure: Any, axes: Any) -> str:
+    """Add a legend if anything has a name, and return the address of the plot."""
     if axes.get_legend_handles_labels()[1]:
         axes.legend(fontsize=7, frameon=False, labelcolor=PLOT_INK)
+    return plot_address(figure)

@@ -3,7 +3,7 @@
 from fate.boxes.detections import DetectionFrame, Frame, frames_from_labels
 from fate.callable_package import make_callable
 from fate.view.drawing import PALETTES, Palette, draw_boxes, draw_events, enlarge, enlargement, side_by_side
-from fate.view.page import Page
+from fate.view.page import render_page, write_page
 from fate.view.rendering import EventSurface, VideoClock, render_comparison, render_video
 from fate.view.report import measure_event_rate, write_report
 from fate.view.rerun_view import show_recording
@@ -14,7 +14,6 @@ __all__ = [
     "DetectionFrame",
     "EventSurface",
     "Frame",
-    "Page",
     "Palette",
     "VideoClock",
     "VideoWriter",
@@ -25,9 +24,11 @@ __all__ = [
     "frames_from_labels",
     "measure_event_rate",
     "render_comparison",
+    "render_page",
     "render_video",
     "show_recording",
     "side_by_side",
+    "write_page",
     "write_report",
 ]
 

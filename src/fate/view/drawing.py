@@ -1,7 +1,7 @@
-"""Events and boxes as pictures: plain uint8 arrays [H, W, 3] that a video, a page or a notebook can take.
+"""Events and boxes as pictures: uint8 arrays [H, W, 3] for a video, a page or a notebook.
 
-A picture of events shows one window: every pixel that fired has the colour of its *last* event, as the viewers of
-sensor makers do. Boxes and words are drawn with Pillow, whose built-in font needs no font on the machine.
+A picture of events shows one window: every pixel with events has the colour of its *last* event, as in the viewers of
+sensor makers. Boxes and text are drawn with Pillow, whose built-in font needs no font on the machine.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from fate.boxes.detections import DetectionFrame, class_name
 from fate.errors import FateError
 from fate.events.events import Events
 
@@ -31,9 +32,9 @@ class Palette:
     off: Colour
 
 
-#: ``dark`` and ``light`` are close to Metavision's, so that its users see what they know; ``coolwarm`` has the ends of
-#: the colour map of that name; ``cvd`` sets yellow against blue, the pair that stays furthest apart for everyone. In
-#: each of them ON, OFF and background differ for people with any kind of colour blindness too (a test measures it).
+#: ``dark`` and ``light`` resemble Metavision's; ``coolwarm`` has the ends of the colour map of that name; ``cvd`` is
+#: yellow and blue, the pair with the greatest contrast for everyone. In each palette ON, OFF and background differ for
+#: people with any kind of colour blindness too (a test measures it).
 PALETTES: dict[str, Palette] = {
     "dark": Palette(background=(30, 37, 52), on=(216, 223, 236), off=(64, 126, 201)),
     "light": Palette(background=(255, 255, 255), on=(64, 126, 201), off=(30, 37, 52)),
@@ -43,8 +44,7 @@ PALETTES: dict[str, Palette] = {
     "red-blue": Palette(background=(255, 255, 255), on=(0, 70, 220), off=(215, 30, 30)),
 }
 
-#: One colour per class, in order of class id; readable on the dark and on the light palette, and told apart by people
-#: who do not see red and green apart.
+#: One colour per class, readable on the dark and the light palette, also for red-green blindness.
 CLASS_COLOURS: tuple[Colour, ...] = (
     (255, 176, 0),
     (255, 64, 129),
@@ -58,31 +58,31 @@ CLASS_COLOURS: tuple[Colour, ...] = (
 
 
 def class_colour(class_id: int) -> Colour:
-    """The colour of a class; colours repeat after eight classes."""
+    """Return the colour of a class; colours repeat after eight classes."""
     return CLASS_COLOURS[class_id % len(CLASS_COLOURS)]
 
 
 def track_colour(track_id: int) -> Colour:
-    """A colour for one track: neighbouring ids are a golden angle of hue apart, so that they look different."""
+    """Return the colour of a track; the hues of neighbouring ids are a golden angle apart, so that they differ."""
     hue = (track_id * 0.618034) % 1.0
     red, green, blue = hls_to_rgb(hue, 0.62, 0.9)
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
 def draw_events(events: Events, palette: str | Palette = "dark", *, factor: int = 1) -> Picture:
-    """The events of one window as a picture.
+    """Draw the events of one window.
 
     Args:
-        events: those of the window to show, for example ``recording.read(start_us, end_us)``.
-        palette: a name in ``PALETTES``, or colours of one's own.
-        factor: pixels of the picture for each pixel of the sensor, along each side.
+        events: events of the window, for example ``recording.read(start_us, end_us)``.
+        palette: a name in ``PALETTES``, or a palette.
+        factor: enlargement along each side.
 
     Returns:
         [H · factor, W · factor, 3] uint8; each pixel has the colour of its last event, or the background.
     """
     colours = palette_of(palette)
     state = np.zeros(events.sensor, np.uint8)
-    state[events.y, events.x] = events.p + 1  # where a pixel fired more than once, numpy keeps the last value
+    state[events.y, events.x] = events.p + 1  # numpy keeps the last value of a pixel
     lookup = np.array([colours.background, colours.off, colours.on], np.uint8)
     return enlarge(lookup[state], factor)
 
@@ -98,17 +98,17 @@ def draw_boxes(
     scale: float = 1.0,
     text_size: int | None = None,
 ) -> Picture:
-    """A copy of ``image`` with boxes, and words on them.
+    """Return a copy of ``image`` with boxes and their labels.
 
     Args:
         image: [H, W, 3] uint8.
-        boxes: [N, 4] xyxy in pixels, of the image or, with ``scale``, of the sensor. They may reach outside.
-        labels: N texts, such as ``"car 0.93"``; an empty one is left out.
-        colours: one for all boxes, or N of them; unless given, those of ``class_ids``.
+        boxes: [N, 4] xyxy in pixels, of the image or, with ``scale``, of the sensor; they may reach outside.
+        labels: N texts, such as ``"car 0.93"``; an empty text is not drawn.
+        colours: one colour for all boxes, or N colours; the default are the colours of ``class_ids``.
         class_ids: N class ids, for :func:`class_colour`.
-        thickness: of the lines, in pixels of the image. Lines lie on and inside the edge of the box.
-        scale: pixels of the image for each pixel of ``boxes``: the factor that the image was enlarged by.
-        text_size: height of the letters in pixels; by default it follows the size of the image.
+        thickness: width of the lines in pixels of the image; lines lie on and inside the edge of the box.
+        scale: factor from ``boxes`` to pixels of the image, the factor by which the image was enlarged.
+        text_size: height of the letters in pixels; the default depends on the size of the image.
     """
     picture = _checked(image)
     corners = np.asarray(boxes, np.float64).reshape(-1, 4) * scale
@@ -121,21 +121,21 @@ def draw_boxes(
     pen = ImageDraw.Draw(canvas)
     height, width = picture.shape[:2]
     size = text_size or max(11, round(height / 34))
-    # far outside, coordinates would overflow Pillow's integers; a line beyond the picture is not seen anyway
+    # coordinates far outside would overflow Pillow's integers
     limits = np.array([width, height, width, height], np.float64)
     edges = np.clip(np.nan_to_num(corners), -limits, 2 * limits)
     for row, shade in zip(edges, shades, strict=True):
         x1, y1, x2, y2 = (round(float(value)) for value in row)
         pen.rectangle((x1, y1, max(x1, x2 - 1), max(y1, y2 - 1)), outline=shade, width=thickness)
     taken: list[tuple[int, int, int, int]] = []
-    for index, text in enumerate(labels or ()):  # after all lines: words stay readable where boxes overlap
+    for index, text in enumerate(labels or ()):  # after all lines, so that text stays readable where boxes overlap
         if text:
             _tag(pen, text, edges[index], shades[index], size, (width, height), taken)
     return np.asarray(canvas)
 
 
 def enlarge(image: Picture, factor: int) -> Picture:
-    """Each pixel as a square of ``factor`` × ``factor``: events stay single, sharp squares."""
+    """Draw each pixel as a square of ``factor`` × ``factor`` pixels."""
     if factor < 1:
         raise FateError(f"a picture cannot be enlarged by {factor}; expected a whole number of at least 1")
     picture = _checked(image)
@@ -143,7 +143,7 @@ def enlarge(image: Picture, factor: int) -> Picture:
 
 
 def enlargement(sensor: tuple[int, int], target_width: int = 640) -> int:
-    """The largest whole factor, at least 1, that keeps a sensor ``(height, width)`` within ``target_width`` pixels.
+    """Return the largest whole factor, at least 1, that keeps a sensor within ``target_width`` pixels.
 
     304 × 240 becomes 608 × 480; 1280 × 720 stays as it is.
     """
@@ -158,7 +158,7 @@ def side_by_side(
     background: Colour = (16, 20, 28),
     text_size: int | None = None,
 ) -> Picture:
-    """Pictures in a row, top edges aligned, each under its caption; all keep their size."""
+    """Place pictures in a row with their top edges aligned, each under its caption, without scaling."""
     if not images:
         raise FateError("no pictures were given to put side by side; give at least one")
     if captions is not None and len(captions) != len(images):
@@ -186,7 +186,7 @@ def side_by_side(
 
 
 def palette_of(palette: str | Palette) -> Palette:
-    """The palette of a name; colours of one's own pass through."""
+    """Return the palette of a name; a palette is returned as it is."""
     if isinstance(palette, Palette):
         return palette
     if palette not in PALETTES:
@@ -224,18 +224,16 @@ def _tag(
     limits: tuple[int, int],
     taken: list[tuple[int, int, int, int]],
 ) -> None:
-    """A filled tag with the text above the box; under it where another tag is there, inside where there is no room."""
+    """Draw a tag with the text above the box, below it if another tag is there, or inside if there is no room."""
     font = font_of(size)
     width, height = round(pen.textlength(text, font=font)) + size // 2, round(1.25 * size)
     x = min(max(0, round(float(box[0]))), max(0, limits[0] - width))
     above, top, below = (round(float(value)) for value in (box[1] - height, box[1], box[3]))
     inside = min(max(0, top), max(0, limits[1] - height))
-    places = [y for y in (above, below, inside) if 0 <= y <= limits[1] - height] or [inside]
+    tops = [y for y in (above, below, inside) if 0 <= y <= limits[1] - height] or [inside]
     if above < 0:  # inside before below: the tag stays at the top of its box
-        places.sort(key=lambda y: y != inside)
-    y = next(
-        (y for y in places if not any(_overlap((x, y, x + width, y + height), other) for other in taken)), places[0]
-    )
+        tops.sort(key=lambda y: y != inside)
+    y = next((y for y in tops if not any(_overlap((x, y, x + width, y + height), other) for other in taken)), tops[0])
     taken.append((x, y, x + width, y + height))
     pen.rectangle((x, y, x + width - 1, y + height - 1), fill=colour)
     pen.text((x + size // 4, y + height // 2), text, fill=readable_on(colour), font=font, anchor="lm")
@@ -246,12 +244,22 @@ def _overlap(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -
 
 
 def readable_on(colour: Colour) -> Colour:
-    """Black or white, whichever stands out more."""
+    """Return black or white, whichever has more contrast."""
     red, green, blue = colour
     return (0, 0, 0) if 0.299 * red + 0.587 * green + 0.114 * blue > 128 else (255, 255, 255)
 
 
 @lru_cache(maxsize=32)
 def font_of(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Pillow's built-in font at a height in pixels."""
+    """Return Pillow's built-in font at a height in pixels."""
     return ImageFont.load_default(size)
+
+
+def label_boxes(frame: DetectionFrame, rows: NDArray[np.integer], classes: Sequence[str] | None) -> list[str]:
+    """Return the label of each of these boxes of a frame: ``"#3 car 0.93"``, without a number if it has no track."""
+    labels = []
+    for row in rows:
+        track = -1 if frame.track_ids is None else int(frame.track_ids[row])
+        name = class_name(int(frame.class_ids[row]), classes)
+        labels.append(f"{f'#{track} ' if track >= 0 else ''}{name} {frame.scores[row]:.2f}")
+    return labels

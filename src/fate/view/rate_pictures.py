@@ -1,4 +1,4 @@
-"""The picture beside a table of rates: how accuracy holds as windows get shorter, and precision over recall."""
+"""The picture of an evaluation: accuracy over rate, and precision over recall."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from fate.evaluation.evaluate import Evaluation
 
-#: Distinct for readers who do not see red and green apart (Okabe and Ito).
+#: Distinct with red-green blindness too (Okabe and Ito).
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
 
 
 def draw_rates(evaluation: Evaluation, path: str | Path) -> None:
-    """Two panels: AP over rate, and precision over recall at IoU 0.5 for each rate, all classes averaged."""
+    """Draw AP over rate, and precision over recall at IoU 0.5 for each rate, averaged over classes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (a second to load)
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -60,7 +60,7 @@ def _draw_curves(axes: Axes, evaluation: Evaluation) -> None:
 
 
 def save_with_picture(evaluation: Evaluation, path: str | Path) -> None:
-    """Write the figures as JSON, and beside a regular file a picture of accuracy over rate."""
+    """Write the figures as JSON and, if that is a regular file, a picture of the same name as PNG."""
     evaluation.save(path)
     if find_target(path, text=True).kind == "file":
         draw_rates(evaluation, Path(path).with_suffix(".png"))

@@ -1,9 +1,8 @@
-"""A video of a recording: events, boxes, and a line that says when, how fast and how dense.
+"""A video of a recording: events, boxes, and a line with the time, the event rate and the rate of the boxes.
 
 Accumulation time and display rate are two controls. Each picture shows the events of the last ``acc_us`` before its
-moment; pictures are ``1 / (fps · slow)`` seconds of the recording apart. Every event is read once: a surface keeps the
-time and polarity of the last event of each pixel, and a pixel is lit while that time is younger than ``acc_us``, which
-is the same picture as drawing the whole window anew.
+time; pictures are ``1 / (fps · slow)`` seconds of the recording apart. Every event is read once: a surface keeps the
+time and polarity of the last event of each pixel, and a pixel is drawn while its last event is younger than ``acc_us``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from fate.boxes.detections import DetectionFrame, EventSource, FrameLookup, class_name
+from fate.boxes.detections import DetectionFrame, EventSource, FrameLookup
 from fate.errors import FateError
 from fate.events.events import Events
 from fate.view.drawing import (
@@ -31,6 +30,7 @@ from fate.view.drawing import (
     enlarge,
     enlargement,
     font_of,
+    label_boxes,
     palette_of,
     readable_on,
     side_by_side,
@@ -42,27 +42,27 @@ Progress = Callable[[int, int], None]  # pictures done, of how many
 ColourBy = Literal["class", "track"]
 
 PICTURE_WIDTH = 800  # small sensors are enlarged by the largest whole factor up to this width
-MOST_FRAMES = 1_000_000  # of one video: 11 hours at 25 a second; more is a slip of a unit
-LONG_AGO = np.iinfo(np.int64).min // 2  # a pixel that never fired; halved, so that differences do not overflow
+MOST_FRAMES = 1_000_000  # of one video, 11 hours at 25 per second; more is a wrong unit
+LONG_AGO = np.iinfo(np.int64).min // 2  # of a pixel without events; halved, so that differences do not overflow
 
 
 @dataclass(frozen=True)
 class VideoClock:
     """Which time of the recording each picture of a video shows."""
 
-    first_us: int  #: shown by the first picture
-    step_us: float  #: of the recording, from one picture to the next
-    fps: float  #: pictures a second at which the video plays
+    first_us: int  #: time of the first picture
+    step_us: float  #: time in the recording from one picture to the next
+    fps: float  #: pictures per second of the video
     num_frames: int
-    origin_us: int = 0  #: called 0 s on the screen: the recording's first event
+    origin_us: int = 0  #: time shown as 0 s, the recording's first event
 
     def time_us(self, frame: int) -> int:
-        """The time that picture ``frame`` shows: events before it, boxes of the last frame up to it."""
+        """Return the time of picture ``frame``, which shows events before it and the last detections up to it."""
         return self.first_us + round(frame * self.step_us)
 
     @classmethod
     def over(cls, start_us: int, end_us: int, fps: float, slow: float, origin_us: int = 0) -> VideoClock:
-        """Pictures over ``[start_us, end_us)``; the first shows the first step, the last reaches the end."""
+        """Return a clock for ``[start_us, end_us)``; the first picture shows the first step, the last one the end."""
         if not 0 < fps <= 1000:
             raise FateError(f"{fps:g} pictures a second were asked for; expected more than 0 and at most 1000")
         if not 0 < slow < math.inf:
@@ -80,12 +80,12 @@ class VideoClock:
 
 
 class EventSurface:
-    """The last event of each pixel; turns events that come piece by piece into pictures.
+    """The last event of each pixel, updated chunk by chunk and drawn as pictures.
 
     Args:
         sensor: ``(height, width)`` in pixels.
-        acc_us: how long an event stays lit, µs.
-        palette: a name in ``PALETTES``, or colours of one's own.
+        acc_us: how long an event is drawn, in µs.
+        palette: a name in ``PALETTES``, or a palette.
     """
 
     def __init__(self, sensor: tuple[int, int], acc_us: int, palette: str | Palette = "dark") -> None:
@@ -96,17 +96,17 @@ class EventSurface:
         self._lookup = np.array([colours.background, colours.off, colours.on], np.uint8)
         self._last_us = np.full(sensor, LONG_AGO, np.int64)
         self._shade = np.zeros(sensor, np.uint8)
-        self._times: deque[NDArray[np.int64]] = deque()  # of the events that may still be lit, to count them
+        self._times: deque[NDArray[np.int64]] = deque()  # of events that may still be drawn, to count them
 
     def feed(self, events: Events) -> None:
-        """Take the next events, none of them earlier than those before."""
+        """Add the next events, none of them earlier than those before."""
         if len(events):
-            self._last_us[events.y, events.x] = events.t_us  # where a pixel fired twice, numpy keeps the last value
+            self._last_us[events.y, events.x] = events.t_us  # numpy keeps the last value of a pixel
             self._shade[events.y, events.x] = events.p + 1
             self._times.append(events.t_us)
 
     def shades(self, time_us: int) -> NDArray[np.uint8]:
-        """[H, W]: 0 for nothing, 1 for OFF, 2 for ON, of the last event in ``[time_us - acc_us, time_us)``.
+        """Return [H, W] with the last event in ``[time_us - acc_us, time_us)``: 0 for none, 1 for OFF, 2 for ON.
 
         All events fed so far must be before ``time_us``.
         """
@@ -114,11 +114,11 @@ class EventSurface:
         return np.where(lit, self._shade, 0)
 
     def picture(self, time_us: int) -> Picture:
-        """[H, W, 3]: the same in the colours of the palette."""
+        """Return the same as a picture [H, W, 3] in the colours of the palette."""
         return self._lookup[self.shades(time_us)]
 
     def count(self, time_us: int) -> int:
-        """How many events those are."""
+        """Return the number of events in ``[time_us - acc_us, time_us)``."""
         oldest = time_us - self.acc_us
         while self._times and self._times[0][-1] < oldest:
             self._times.popleft()
@@ -149,19 +149,19 @@ def render_video(
         recording: see :func:`fate.open_recording`.
         path: an ``.mp4``; replaced if it exists, whole or not at all.
         frames: detections in order of time; each picture shows those of the frame nearest before it.
-        acc_us: each picture shows the events of this time before it, µs.
-        fps: pictures a second at which the video plays.
+        acc_us: each picture shows the events of this time before it, in µs.
+        fps: pictures per second of the video.
         slow: seconds of video for each second of the recording; below 1 it plays faster.
-        palette: ``dark``, ``light``, ``gray``, ``coolwarm``, ``cvd``, ``red-blue``, or colours of one's own.
-        start_us: where the video starts; the recording's start unless given.
-        end_us: where it ends; unless given, with the recording, or with the last frame where its window ends later.
+        palette: ``dark``, ``light``, ``gray``, ``coolwarm``, ``cvd``, ``red-blue``, or a palette.
+        start_us: start of the video; the default is the start of the recording.
+        end_us: end of the video; the default is the end of the recording or of the last detections, if that is later.
         threshold: boxes with a lower score are not drawn.
         classes: names of the class ids.
         colour_by: ``class``, or ``track`` to follow single objects.
         progress: called with pictures done and their number.
 
     Returns:
-        Which time each picture shows; :func:`fate.view.report.write_report` wants to know.
+        The time of each picture, for :func:`fate.view.report.write_report`.
     """
     return render_comparison(
         recording, path, [("", frames or ())], acc_us=acc_us, fps=fps, slow=slow, palette=palette, start_us=start_us,
@@ -185,9 +185,9 @@ def render_comparison(
     colour_by: ColourBy = "class",
     progress: Progress | None = None,
 ) -> VideoClock:
-    """Several detection runs over the same events side by side, such as ``[("20 Hz", slow), ("200 Hz", fast)]``.
+    """Write a video of several detection runs side by side, such as ``[("20 Hz", slow), ("200 Hz", fast)]``.
 
-    Each run is a caption and its frames; all else as in :func:`render_video`.
+    Each run is a caption and its detections. The other arguments are those of :func:`render_video`.
     """
     if not runs:
         raise FateError("no detection runs were given to show side by side; give at least one")
@@ -227,7 +227,7 @@ def render_comparison(
 
 
 def _last_times(runs: Sequence[tuple[str, Sequence[DetectionFrame]]]) -> list[int]:
-    """When the last frames are: after the last event, since a window that a recording begins is seen whole, µs."""
+    """Return the times of the last detections; the last window may end after the last event."""
     return [frames[-1].t_us for _, frames in runs if len(frames)]
 
 
@@ -244,28 +244,24 @@ class _Painter:
         frame = self.lookup.at(time_us)
         if frame is None:
             return picture
-        kept = np.flatnonzero(np.asarray(frame.scores) >= self.threshold)
-        kept = kept[np.argsort(np.asarray(frame.scores)[kept], kind="stable")]  # the surest on top
-        tracks = None if frame.track_ids is None else np.asarray(frame.track_ids)[kept]
-        class_ids = np.asarray(frame.class_ids)[kept]
-        labels = []
-        colours: list[Colour] = []
-        for row, place in enumerate(kept):
-            track = -1 if tracks is None else int(tracks[row])
-            number = f"#{track} " if track >= 0 else ""
-            labels.append(f"{number}{class_name(int(class_ids[row]), self.classes)} {frame.scores[place]:.2f}")
-            by_track = self.colour_by == "track" and track >= 0
-            colours.append(track_colour(track) if by_track else class_colour(int(class_ids[row])))
-        boxes = np.asarray(frame.boxes).reshape(-1, 4)[kept]
-        if not len(boxes):
+        scores = np.asarray(frame.scores)
+        kept = np.flatnonzero(scores >= self.threshold)
+        kept = kept[np.argsort(scores[kept], kind="stable")]  # the highest score is drawn last, on top
+        if not len(kept):
             return picture
+        colours = [class_colour(int(frame.class_ids[row])) for row in kept]
+        if self.colour_by == "track" and frame.track_ids is not None:
+            tracks = [int(frame.track_ids[row]) for row in kept]
+            colours = [track_colour(track) if track >= 0 else c for track, c in zip(tracks, colours, strict=True)]
+        boxes = np.asarray(frame.boxes).reshape(-1, 4)[kept]
+        labels = label_boxes(frame, kept, self.classes)
         return draw_boxes(picture, boxes, labels=labels, colours=colours, thickness=max(2, factor), scale=factor)
 
 
 def _status(
     since_start_us: int, events_per_s: float, rates: Sequence[float], slow: float, acc_us: int
 ) -> tuple[str, str]:
-    """The words of the line below: the time on the left, the rest on the right."""
+    """Return the texts of the footer: the time on the left, the rest on the right."""
     parts = [f"{events_per_s / 1e6:.2f} Mev/s" if events_per_s >= 1e5 else f"{events_per_s / 1e3:.1f} kev/s"]
     parts += [f"boxes {hz:.3g} Hz" for hz in rates if hz]
     parts.append(f"acc {acc_us / 1000:g} ms")
@@ -275,7 +271,7 @@ def _status(
 
 
 def _with_footer(picture: Picture, left: str, right: str) -> Picture:
-    """A line of words under the picture, so that none of it is covered; the sides come out even."""
+    """Add a line of text below the picture; height and width become even."""
     height, width = picture.shape[:2]
     size = max(11, min(18, width // 38))
     band = round(1.8 * size) + (height + round(1.8 * size)) % 2

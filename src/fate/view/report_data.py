@@ -1,7 +1,7 @@
-"""What a report page shows, worked out once from frames and times: plain numbers that go into the page as JSON.
+"""The numbers of a report page, computed from detections and times; they go into the page as JSON.
 
-Sizes are bounded however long the recording: courses over time are averaged into bins, latencies counted into a
-histogram, and the list of tracks is cut, with the number of those left out.
+Their size is bounded for recordings of any length: curves over time are averaged in bins, latencies are counted in a
+histogram, and the list of tracks is limited.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from fate.boxes.detections import DetectionFrame, EventSource, FrameLookup, clas
 from fate.errors import FateError
 from fate.view.rendering import VideoClock
 
-TIME_BINS = 400  # of a course over time; about one for two pixels of a wide screen
+TIME_BINS = 400  # of a curve over time; about one for two pixels of a wide screen
 LATENCY_BINS = 48
 MOST_TRACKS = 500  # listed on the page
-READ_US = 200_000  # of a recording, read at a time
+READ_US = 200_000  # of a recording that are read at once
 
 
 def measure_event_rate(
     recording: EventSource, start_us: int | None = None, end_us: int | None = None, bins: int = TIME_BINS
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The course of the event rate over ``[start_us, end_us)``.
+    """Measure the event rate over ``[start_us, end_us)``.
 
     Returns:
-        Middles of equal bins [N] in µs, and the rates there [N] in events a second. A bin is at least 1 ms long.
+        Centres of equal bins [N] in µs, and their rates [N] in events per second. A bin is at least 1 ms long.
     """
     start = recording.start_us if start_us is None else start_us
     end = recording.end_us if end_us is None else end_us
@@ -44,9 +44,9 @@ def measure_event_rate(
 
 
 def latencies_of(frames: Sequence[DetectionFrame]) -> dict[str, list[float]]:
-    """Milliseconds by stage from the frames' ``ms``, and ``total`` from their ``total_ms``, where they carry them.
+    """Return milliseconds by stage from the frames' ``ms``, and ``total`` from their ``total_ms``, if they have them.
 
-    A stage that never took time is left out: on a GPU several stages run as one.
+    A stage whose times are all 0 is left out: on a GPU several stages run as one.
     """
     stages: dict[str, list[float]] = {}
     for frame in frames:
@@ -67,7 +67,7 @@ def report_data(
     hz: float | None,
     latency_ms: Mapping[str, Sequence[float]] | None,
 ) -> dict[str, Any]:
-    """All numbers of the page, ready for JSON. See :func:`fate.view.report.write_report` for the arguments."""
+    """Return all numbers of the page. The arguments are those of :func:`fate.view.report.write_report`."""
     lookup = FrameLookup(frames)
     rate = _checked_rate(event_rate)
     spans = [lookup.times] if len(lookup.times) else []
@@ -87,7 +87,7 @@ def report_data(
         },
         "classes": _classes(frames, classes),
         "rate": None if rate is None else {"t_us": rate[0].tolist(), "per_s": [round(float(r), 1) for r in rate[1]]},
-        "boxes": _course(frames, lookup.times, start, end),
+        "boxes": _boxes_over_time(frames, lookup.times, start, end),
         "frames": {"count": len(frames), "hz": round(hz or lookup.hz, 3), "boxes": int(sum(counts))},
         "latency": _latency(latencies_of(frames) if latency_ms is None else latency_ms, hz or lookup.hz or None),
         "tracks": _tracks(frames, classes),
@@ -109,7 +109,7 @@ def _checked_rate(
 
 
 def _classes(frames: Sequence[DetectionFrame], names: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Every class that has a name or a box, with the number of its boxes."""
+    """Return every class that has a name or a box, with the number of its boxes."""
     ids = [np.asarray(frame.class_ids, np.int64) for frame in frames if len(frame.class_ids)]
     counts = np.bincount(np.concatenate(ids)) if ids else np.zeros(0, np.int64)
     total = max(len(counts), len(names or ()))
@@ -120,26 +120,30 @@ def _classes(frames: Sequence[DetectionFrame], names: Sequence[str] | None) -> l
     ]
 
 
-def _course(frames: Sequence[DetectionFrame], times: NDArray[np.int64], start: int, end: int) -> dict[str, Any]:
-    """Boxes a frame by class, averaged in equal bins of time; a bin without frames has ``None``."""
+def _boxes_over_time(
+    frames: Sequence[DetectionFrame], times: NDArray[np.int64], start: int, end: int
+) -> dict[str, Any]:
+    """Return boxes per frame by class, averaged in equal bins of time; a bin without frames has ``None``."""
     if not len(frames):
         return {"t_us": [], "by_class": {}}
     bins = max(1, min(TIME_BINS, len(frames)))
     width = (end - start + 1) / bins
-    place = np.minimum(((times - start) / width).astype(np.int64), bins - 1)
-    looked = np.bincount(place, minlength=bins)
+    bin_index = np.minimum(((times - start) / width).astype(np.int64), bins - 1)
+    frames_in_bin = np.bincount(bin_index, minlength=bins)
     by_class: dict[str, list[float | None]] = {}
-    owner = np.repeat(place, [len(frame.class_ids) for frame in frames])
+    owner = np.repeat(bin_index, [len(frame.class_ids) for frame in frames])
     ids = np.concatenate([np.asarray(frame.class_ids, np.int64) for frame in frames])
     for each in np.unique(ids):
         found = np.bincount(owner[ids == each], minlength=bins)
-        by_class[str(each)] = [round(int(n) / int(of), 3) if of else None for n, of in zip(found, looked, strict=True)]
+        by_class[str(each)] = [
+            round(int(n) / int(of), 3) if of else None for n, of in zip(found, frames_in_bin, strict=True)
+        ]
     middles = (start + (np.arange(bins) + 0.5) * width).round().astype(np.int64)
     return {"t_us": middles.tolist(), "by_class": by_class}
 
 
 def _latency(by_stage: Mapping[str, Sequence[float]], hz: float | None) -> dict[str, Any] | None:
-    """A histogram for each stage over shared logarithmic bins, and for their sum."""
+    """Return a histogram of each stage and of the total over common logarithmic bins."""
     stages = {name: np.asarray(ms, np.float64) for name, ms in by_stage.items() if len(ms)}
     if not stages:
         return None
@@ -176,7 +180,7 @@ def _latency(by_stage: Mapping[str, Sequence[float]], hz: float | None) -> dict[
 
 
 def _tracks(frames: Sequence[DetectionFrame], classes: Sequence[str] | None) -> dict[str, Any] | None:
-    """One row a track, in order of its first box: from when to when, how many boxes, mean score."""
+    """Return one row per track in order of its first box: first and last time, number of boxes, mean score."""
     if all(frame.track_ids is None for frame in frames):
         return None
     rows: dict[int, tuple[list[int], list[int], list[float]]] = {}
@@ -200,7 +204,7 @@ def _tracks(frames: Sequence[DetectionFrame], classes: Sequence[str] | None) -> 
         }
         for track, (times, ids, scores) in rows.items()
     ]
-    # where there are too many, the longest-lived ones are worth listing
+    # if there are too many, the longest are listed
     listed = sorted(table, key=lambda row: row["last_us"] - row["first_us"], reverse=True)[:MOST_TRACKS]
     listed.sort(key=lambda row: (row["first_us"], row["id"]))
     return {"total": len(table), "rows": listed}

@@ -21,7 +21,7 @@ from fate.boxes.detections import DetectionFrame, EventSource, FrameLookup, clas
 from fate.errors import FateError
 from fate.events.events import Events
 from fate.optional_packages import PACKAGES, missing_packages
-from fate.view.drawing import Palette, class_colour, palette_of
+from fate.view.drawing import Palette, class_colour, label_boxes, palette_of
 from fate.view.rendering import EventSurface
 from fate.whole_files import Draft, find_target
 
@@ -35,16 +35,16 @@ DEPTH = 2.0  # widths of the sensor that one second of time is deep: a car's pat
 
 @dataclass(frozen=True)
 class Shown:
-    """What was handed to the viewer."""
+    """Numbers of what the viewer shows."""
 
     events: int  #: points of the cloud
-    events_left_out: int  #: thinned evenly, to keep the viewer quick; pictures and rates count all of them
+    events_left_out: int  #: evenly, to keep the viewer fast; pictures and rates count all events
     frames: int
     boxes: int
 
 
 def check_viewer() -> None:
-    """Refuse, with the pip line, if the viewer is not installed."""
+    """Raise an error with the pip line if the viewer is not installed."""
     _rerun()
 
 
@@ -118,7 +118,7 @@ def _rerun() -> Any:
 
 
 def _draft_of(save: str | os.PathLike[str] | None) -> Draft | None:
-    """Where a file grows until it is whole."""
+    """Return the unfinished file that becomes ``save``, or None if the viewer is opened."""
     if save is None:
         return None
     if Path(save).suffix.lower() != ".rrd":
@@ -127,7 +127,7 @@ def _draft_of(save: str | os.PathLike[str] | None) -> Draft | None:
 
 
 def _blueprint(rerun: Any, colours: Palette) -> Any:
-    """The cloud on the left; picture and courses on the right."""
+    """Return the layout: the cloud on the left; the picture and the curves on the right."""
     views = import_module("rerun.blueprint")
     last_second = rerun.VisibleTimeRange(
         "time",
@@ -163,16 +163,16 @@ class _Scene:
     def set_up(self) -> None:
         colours = (self.palette.background, self.palette.off, self.palette.on)
         context = [
-            (place, name, colour) for place, (name, colour) in enumerate(zip(("", "OFF", "ON"), colours, strict=True))
+            (index, name, colour) for index, (name, colour) in enumerate(zip(("", "OFF", "ON"), colours, strict=True))
         ]
         self.stream.log("picture", self.rerun.AnnotationContext(context), static=True)
         self.stream.log("cloud", self.rerun.ViewCoordinates.RDF, static=True)  # x right, y down, time away
         for each, name in enumerate(self.classes or ()):
             line = self.rerun.SeriesLines(colors=[class_colour(each)], names=[name])
-            self.stream.log(_course_of(name), line, static=True)
+            self.stream.log(_path_of(name), line, static=True)
 
     def at(self, time_us: int) -> None:
-        """Whatever is logged next belongs to this time."""
+        """Set the time of what is logged next."""
         self.stream.set_time("time", duration=(time_us - self.recording.start_us) * 1e-6)
 
     def depth(self, time_us: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -180,12 +180,12 @@ class _Scene:
         return (seconds * DEPTH * self.recording.sensor[1]).astype(np.float32)
 
     def log(self, frames: Sequence[DetectionFrame], start: int, end: int, acc_us: int, step_us: int, most: int) -> None:
-        """Cloud, picture, rate and boxes in order of time, so that the viewer can show what has arrived."""
+        """Log cloud, picture, rate and boxes in order of time, so that the viewer can show the first ones early."""
         surface = EventSurface(self.recording.sensor, acc_us, self.palette)
-        surface.feed(self.recording.read(start - acc_us, start))  # the first picture shows what was before it, too
+        surface.feed(self.recording.read(start - acc_us, start))  # the first picture shows events before the start too
         times = [*range(start + step_us, end, step_us), end]
         share = max(1, most // len(times))
-        before, place = start, 0
+        before, index = start, 0
         for time in times:
             events = self.recording.read(before, time)
             surface.feed(events)
@@ -194,9 +194,9 @@ class _Scene:
             picture = self.rerun.SegmentationImage(surface.shades(time), opacity=1.0)
             self.stream.log("picture/events", picture)
             self.stream.log("rate/events", self.rerun.Scalars([len(events) / ((time - before) * 1e-6)]))
-            while place < len(frames) and frames[place].t_us <= time:
-                self._log_boxes(frames[place])
-                place += 1
+            while index < len(frames) and frames[index].t_us <= time:
+                self._log_boxes(frames[index])
+                index += 1
             before = time
 
     def _log_cloud(self, events: Events, most: int) -> None:
@@ -212,17 +212,13 @@ class _Scene:
         self.left_out += count - len(chosen)
 
     def _log_boxes(self, frame: DetectionFrame) -> None:
-        """The boxes of one frame, on the picture and as rectangles in the cloud; also none, which clears the last."""
+        """Log the boxes of one frame, in the picture and in the cloud; a frame without boxes clears the last ones."""
         self.at(int(frame.t_us))
         kept = np.flatnonzero(np.asarray(frame.scores) >= self.threshold)
         boxes = np.asarray(frame.boxes, np.float32).reshape(-1, 4)[kept]
         ids = [int(each) for each in np.asarray(frame.class_ids)[kept]]
         colours = [class_colour(each) for each in ids]
-        tracks = [-1] * len(kept) if frame.track_ids is None else [int(each) for each in frame.track_ids[kept]]
-        labels = [
-            f"{f'#{track} ' if track >= 0 else ''}{class_name(each, self.classes)} {frame.scores[place]:.2f}"
-            for each, track, place in zip(ids, tracks, kept, strict=True)
-        ]
+        labels = label_boxes(frame, kept, self.classes)
         flat = self.rerun.Boxes2D(mins=boxes[:, :2], sizes=boxes[:, 2:] - boxes[:, :2], colors=colours, labels=labels)
         self.stream.log("picture/boxes", flat)
         z = float(self.depth(np.array([frame.t_us]))[0])
@@ -231,10 +227,10 @@ class _Scene:
         ]
         self.stream.log("cloud/boxes", self.rerun.LineStrips3D(corners, colors=colours, radii=0.8))
         for each in range(max(len(self.classes or ()), max(ids, default=-1) + 1)):
-            self.stream.log(_course_of(class_name(each, self.classes)), self.rerun.Scalars([float(ids.count(each))]))
+            self.stream.log(_path_of(class_name(each, self.classes)), self.rerun.Scalars([float(ids.count(each))]))
         self.boxes += len(kept)
 
 
-def _course_of(name: str) -> str:
-    """Where the viewer keeps the number of a class's boxes; a slash in a name would open a level of its own."""
+def _path_of(name: str) -> str:
+    """Return the entity path for the number of boxes of a class; a slash in the name would start a new level."""
     return f"boxes/{name.replace('/', '_')}"

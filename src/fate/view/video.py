@@ -1,7 +1,7 @@
-"""Write a video that plays in browsers: H.264, yuv420p, index in front. Whole or not at all.
+"""Write a video that plays in browsers: H.264, yuv420p, index at the start. Whole or not at all.
 
 The encoder is the ffmpeg that comes with ``imageio-ffmpeg``, fed through a pipe. It writes to a temporary file beside
-the target, which gets its name when everything went well; an error or a killed run never leaves half a video.
+the target and is renamed at the end, so an error or a killed run never leaves half a video.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ QUALITY = 20  # x264's constant rate factor: 0 is lossless, 51 the worst; at 20 
 
 
 class VideoWriter:
-    """Frames in, an ``.mp4`` out. Use it in a ``with`` block; an error inside discards the file.
+    """Writes frames to an ``.mp4``. Use it in a ``with`` block; an error inside discards the file.
 
     Args:
-        path: where the video goes; replaced if it exists. The name ends in ``.mp4``.
-        fps: frames a second at which it plays.
+        path: a name that ends in ``.mp4``; an existing file is replaced.
+        fps: frames per second.
         size: ``(height, width)`` of every frame, in pixels. Odd sides get one black row or column, since
             H.264 in browsers needs even ones.
 
@@ -52,11 +52,11 @@ class VideoWriter:
             )
         self._draft = Draft(target)
         self.temporary = self._draft.path
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115  (what ffmpeg says; a pipe could fill up)
+        self._messages = tempfile.TemporaryFile()  # noqa: SIM115  (output of ffmpeg; a pipe could fill up)
         try:
             self._process = self._start(fps)
         except BaseException:
-            self._complaints.close()
+            self._messages.close()
             self._draft.discard()
             raise
 
@@ -82,14 +82,14 @@ class VideoWriter:
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                stderr=self._complaints,
+                stderr=self._messages,
                 start_new_session=True,
             )
         except OSError as error:
             raise FateError(f"{self.path}: ffmpeg ({command[0]}) cannot be started ({error.strerror})") from None
 
     def write(self, frame: NDArray[np.uint8]) -> None:
-        """The next frame, [H, W, 3] uint8, red first."""
+        """Write the next frame, [H, W, 3] uint8 RGB."""
         if frame.shape != (*self.size, 3) or frame.dtype != np.uint8:
             raise FateError(
                 f"{self.path}: frame {self.frames} has shape {frame.shape} and type {frame.dtype};"
@@ -98,12 +98,12 @@ class VideoWriter:
         pipe: Any = self._process.stdin
         try:
             pipe.write(np.ascontiguousarray(frame).data)
-        except OSError:  # the encoder has given up; it says why better than the broken pipe does
+        except OSError:  # the encoder has ended; its own message says why
             raise self._failure() from None
         self.frames += 1
 
     def close(self) -> None:
-        """Finish the file and give it its name."""
+        """Finish the file and rename it to its target."""
         if not self.frames:
             self.discard()
             raise FateError(f"{self.path}: no frame was written, and a video needs at least one")
@@ -119,15 +119,15 @@ class VideoWriter:
             self._release()
 
     def discard(self) -> None:
-        """Throw away what was written."""
+        """End the encoder and remove the unfinished file."""
         self._release()
 
     def _failure(self, reason: str = "") -> FateError:
-        """The sentence for a failed encoder, with its own last words."""
+        """Return the error for a failed encoder, with the last line of its output."""
         self._process.kill()
         self._process.wait()
-        self._complaints.seek(0)
-        lines = self._complaints.read().decode("utf-8", "replace").strip().splitlines()
+        self._messages.seek(0)
+        lines = self._messages.read().decode("utf-8", "replace").strip().splitlines()
         said = reason or (lines[-1] if lines else f"exit code {self._process.returncode}")
         return FateError(
             f"{self.path}: the video cannot be written (ffmpeg: {said}); nothing was changed; is the disk full?"
@@ -139,9 +139,9 @@ class VideoWriter:
             self._process.kill()
             self._process.wait()
         if self._process.stdin is not None and not self._process.stdin.closed:
-            with suppress(OSError):  # what was held back cannot be written: it is not wanted either
+            with suppress(OSError):  # buffered frames cannot be written, and are not needed
                 self._process.stdin.close()
-        self._complaints.close()
+        self._messages.close()
         self._draft.discard()
 
     def __enter__(self) -> Self:
@@ -157,7 +157,7 @@ class VideoWriter:
 
 
 def _ffmpeg() -> str:
-    """The program, or a sentence: the wheel carries one for the usual systems only."""
+    """Return the path of ffmpeg; the wheel of imageio-ffmpeg has a program for common systems only."""
     from imageio_ffmpeg import get_ffmpeg_exe  # type: ignore[import-untyped]  # noqa: PLC0415  (only videos need it)
 
     try:

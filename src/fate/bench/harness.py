@@ -1,0 +1,219 @@
+"""What all benchmarks share: the description of the machine, one timer, quantiles, peak memory and the printed table.
+
+The timer is a loop of our own. ``torch.utils.benchmark.Timer`` averages over blocks of calls, so it cannot give the p99
+of single calls. It also repeats one statement, but consecutive calls of a stream differ: each takes the next window and
+the state of the call before.
+
+torch is imported inside functions, because peak memory of a decoder is measured in a process without torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import pickle
+import platform
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fate.errors import FateError
+from fate.processes import peak_memory_mb
+from fate.text import format_table
+
+#: Called with a line about the next measurement.
+Report = Callable[[str], None]
+
+#: A timed call is repeated at least and at most this often, and in between until this many seconds have passed.
+LEAST_CALLS, MOST_CALLS, SECONDS = 5, 500, 0.5
+
+CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+
+#: Program of a fresh process: calls the pickled function of standard input and prints its result as JSON.
+_CHILD = "import json, pickle, sys; call, args = pickle.load(sys.stdin.buffer); print('\\n' + json.dumps(call(*args)))"
+
+
+@dataclass(frozen=True)
+class BenchResult(ABC):
+    """All measurements of one benchmark."""
+
+    #: Head of the printed table.
+    COLUMNS: ClassVar[tuple[str, ...]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers as plain values for JSON."""
+        return asdict(self)
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return one line about the machine and the data."""
+
+    @abstractmethod
+    def rows(self) -> Iterable[Sequence[str]]:
+        """Return the cells of the printed table, one row per measurement."""
+
+    def table(self) -> str:
+        """Return the description and all measurements as Markdown."""
+        return f"{self.describe()}\n\n{format_table(self.COLUMNS, self.rows())}"
+
+
+# ---- the machine --------------------------------------------------------------------------------------------------
+
+
+def describe_cpu() -> str:
+    """Return the processor, the number of cores, the system and the version of Python."""
+    return f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+
+
+def describe_device(device: str) -> str:
+    """Return the name of the GPU, or the type of processor for "cpu"."""
+    import torch  # noqa: PLC0415
+
+    return torch.cuda.get_device_name() if device == "cuda" else platform.machine()
+
+
+def check_device(device: str) -> None:
+    """Refuse "cuda" if torch finds no GPU."""
+    import torch  # noqa: PLC0415
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise FateError("device cuda was given, but torch finds no CUDA GPU; give cpu")
+
+
+# ---- time ---------------------------------------------------------------------------------------------------------
+
+
+def now(device: str = "cpu") -> float:
+    """Return the time in seconds, after all work on the device has finished."""
+    if device == "cuda":
+        import torch  # noqa: PLC0415
+
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def time_call(call: Callable[[], object], device: str = "cpu") -> float:
+    """Return the seconds from the start of a call until its work on the device has finished."""
+    start = now(device)
+    call()
+    return now(device) - start
+
+
+def time_repeated(call: Callable[[], object], device: str) -> list[float]:
+    """Return the seconds of each of many equal calls, after two calls that are not counted.
+
+    On a GPU the times are those between two CUDA events, so that the wait of the host does not count.
+    """
+    for _ in range(2):
+        call()
+    timer = _time_on_gpu if device == "cuda" else time_call
+    times: list[float] = []
+    while len(times) < LEAST_CALLS or (sum(times) < SECONDS and len(times) < MOST_CALLS):
+        times.append(timer(call))
+    return times
+
+
+def _time_on_gpu(call: Callable[[], object]) -> float:
+    import torch  # noqa: PLC0415
+
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    begin.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) / 1000
+
+
+def quantiles_ms(times_s: Sequence[float]) -> tuple[float, float]:
+    """Return median and 99th percentile, in milliseconds, of times in seconds."""
+    p50, p99 = 1000 * np.percentile(times_s, (50, 99))
+    return float(p50), float(p99)
+
+
+# ---- memory and processes -----------------------------------------------------------------------------------------
+
+
+def run_in_process(function: Callable[..., Any], *arguments: Any, environment: Mapping[str, str] | None = None) -> Any:
+    """Return what a function returns in a fresh Python process, so that its memory is that of this call alone.
+
+    Args:
+        function: a function at the top level of a module; its result must be plain values.
+        arguments: picklable values.
+        environment: variables to set in the process.
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _CHILD],
+        input=pickle.dumps((function, arguments)),
+        capture_output=True,
+        env={**os.environ, **(environment or {})},
+        check=False,
+    )
+    if done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise FateError(lines[-1] if lines else f"the process ended with exit code {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def peak_on_gpu_mb(call: Callable[[], object]) -> float:
+    """Return the MB of GPU memory that a call allocates on top of what is allocated already, its result included."""
+    import torch  # noqa: PLC0415
+
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    kept = call()
+    torch.cuda.synchronize()
+    del kept
+    return (torch.cuda.max_memory_allocated() - before) / 1e6
+
+
+def peak_on_cpu_mb(call: Callable[[], object]) -> float | None:
+    """Return the MB of resident memory that a call adds, its result included; None if the system is not Linux.
+
+    Allocators keep freed memory, so the process must not have done other work before; see :func:`run_in_process`.
+    """
+    if not CLEAR_REFS.exists():
+        return None
+    gc.collect()
+    with suppress(OSError, AttributeError):  # another C library keeps freed memory, and the result is a little lower
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # give freed memory back to the system
+    CLEAR_REFS.write_text("5")  # resets the peak
+    lines = STATUS.read_text(encoding="utf-8").splitlines()
+    before_kb = int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
+    kept = call()
+    peak = peak_memory_mb()
+    del kept
+    return None if peak is None else peak - before_kb * 1024 / 1e6
+
+
+def private_memory_mb() -> float:
+    """Return the MB of this process that it shares with no other; 0 if the system is not Linux."""
+    try:
+        lines = Path("/proc/self/smaps_rollup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) * 1024 / 1e6
+
+
+def free_bytes(device: str) -> float:
+    """Return the free memory of a device in bytes, or infinity if the system does not tell it."""
+    if device == "cuda":
+        import torch  # noqa: PLC0415
+
+        return float(torch.cuda.mem_get_info()[0])
+    names = getattr(os, "sysconf_names", {})
+    if "SC_PAGE_SIZE" not in names or "SC_AVPHYS_PAGES" not in names:
+        return float("inf")
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
