@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from fate.errors import FateError
-from fate.workflows.studies.tables import RATES, STUDIES, Recipe
+from fate.rates import PAPER_RATES
+from fate.workflows.studies.tables import STUDIES, Recipe
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
@@ -34,12 +35,12 @@ class Known:
         return recipe in self.done
 
     def known(self, recipe: Recipe, seed: int) -> dict[float, Any]:
-        return dict.fromkeys(RATES) if recipe in self.measured else {}
+        return dict.fromkeys(PAPER_RATES) if recipe in self.measured else {}
 
 
 def _parts(name: str, runner: Known, seeds: int = 1) -> dict[Part, set[Part]]:
     rows = STUDIES[name].rows
-    return parts_of([(row.recipe, seed) for seed in range(seeds) for row in rows], RATES, runner)  # type: ignore[arg-type]
+    return parts_of([(row.recipe, seed) for seed in range(seeds) for row in rows], PAPER_RATES, runner)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", sorted(STUDIES))

@@ -17,7 +17,7 @@ import typer
 from fate.cli.terminal import VERBOSITY, note, on_terminal
 from fate.cli.wording import with_options
 from fate.errors import FateError, FateWarning
-from fate.text import duration
+from fate.text import duration, suggest_name
 from fate.whole_files import find_target, is_standard_output, write_whole
 
 if TYPE_CHECKING:
@@ -303,10 +303,10 @@ def check_inputs(*files: str | os.PathLike[str] | None) -> None:
 
 def check_name(name: str) -> None:
     """Refuse a name of no detector, without loading torch."""
-    from fate.models.table import NAMES, nearest
+    from fate.models.table import NAMES
 
     if name not in NAMES:
-        raise FateError(f"model {name!r} was given; there are {', '.join(NAMES)}{nearest(name, NAMES)}")
+        raise FateError(f"model {name!r} was given; there are {', '.join(NAMES)}{suggest_name(name, NAMES)}")
 
 
 def check_count(option: str, value: int, least: int) -> None:

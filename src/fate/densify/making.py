@@ -30,10 +30,10 @@ from fate.densify.tracklets import TrackletOptions, dense_labels
 from fate.errors import FateError
 from fate.models.detector import CANONICAL_US, Detector
 from fate.processes import worker_context
+from fate.rates import PAPER_RATES
 from fate.version import __version__
 
 #: The rates of the paper beside the canonical one.
-RATES = (40.0, 80.0, 100.0, 200.0)
 #: Processes that track and smooth at most; one keeps up with a GPU that shows it some thousand windows a second.
 MOST_FINISHERS = 4
 
@@ -60,7 +60,7 @@ def densify(
     detector: Detector,
     dataset: Dataset,
     out: str | os.PathLike[str],
-    hz: Sequence[float] = RATES,
+    hz: Sequence[float] = PAPER_RATES[1:],
     *,
     options: TrackletOptions | None = None,
     shard: tuple[int, int] = (1, 1),

@@ -27,6 +27,7 @@ from fate.formats.decoder import counted
 from fate.inference.running import Run, predict
 from fate.json_files import finite_number
 from fate.models.detector import Detector
+from fate.rates import PAPER_RATES
 from fate.whole_files import write_whole
 
 #: Kinds of datasets that are evaluated as Prophesee's toolbox does it.
@@ -34,7 +35,6 @@ PUBLIC = ("gen1", "1mpx", "rvt")
 #: Objects that must come into view before a share of them, or a quantile of their delays, means anything.
 FEWEST_OBJECTS = 10
 #: At which detectors are measured, in windows a second.
-RATES = (20.0, 40.0, 80.0, 100.0, 200.0)
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ def _run(detector: Detector, recordings: Sequence[LabelledRecording], truth: Map
 
 def _rates(dataset: Dataset, recordings: Sequence[LabelledRecording], hz: Sequence[float] | None) -> tuple[float, ...]:
     """Those to run a detector at. Histograms have one rate: others are refused before any work."""
-    usual = (CANONICAL_HZ,) if dataset.holds == "histograms" else RATES
+    usual = (CANONICAL_HZ,) if dataset.holds == "histograms" else PAPER_RATES
     rates = tuple(dict.fromkeys(float(rate) for rate in hz)) if hz else usual
     for rate in rates:
         Grid.of(recordings[0], rate)

@@ -10,7 +10,6 @@ description says which. An unknown key is refused with the nearest known one.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -23,14 +22,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fate.errors import FateError
 from fate.files import check_regular
+from fate.rates import PAPER_RATES
+from fate.text import nearest_name
 from fate.training.named_configs import find_config
 from fate.training.settings import Kind, field_at, keys_of, kind_of
 from fate.yaml_files import load_yaml, parse_yaml, plain_tree
 
 StrategyName = Literal["supervised", "multi_frequency", "consistency", "interpolation", "fat", "any_rate"]
 STRATEGIES: tuple[str, ...] = get_args(StrategyName)
-#: The rates of the paper's tables.
-RATES = (20.0, 40.0, 80.0, 100.0, 200.0)
 
 #: Files in a row, each of which names the next as its base.
 MAX_BASES = 16
@@ -95,7 +94,7 @@ class StrategyConfig(_Frozen):
         "supervised", description="what is trained; docs/training.md of the repository compares them"
     )
     rates: tuple[Rate, ...] = Field(
-        RATES, description="rates in Hz, in rising order; the first is the canonical one; the paper's five"
+        PAPER_RATES, description="rates in Hz, in rising order; the first is the canonical one; the paper's five"
     )
     labels: str | None = Field(None, description="the folder that fate densify has written; the strategy fat needs it")
     decay: float = Field(0.9999, ge=0, lt=1, description="γ of the mean teacher; the paper's")
@@ -293,8 +292,8 @@ def _sentence(error: Any) -> str:
     field, key = field_at(TrainConfig, names), ".".join(names)
     if error["type"] == "extra_forbidden":
         known = sorted(keys_of(field) if field is not None else TrainConfig.model_fields)
-        near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.4)
-        hint = f"; did you mean {'.'.join([*place[:-1], near[0]])!r}?" if near else ""
+        near = nearest_name(place[-1], known)
+        hint = f"; did you mean {'.'.join([*place[:-1], near])!r}?" if near else ""
         return f"unknown key {'.'.join(place)!r}; known are {', '.join(known)}{hint}"
     if error["type"] == "missing" or field is None:
         needed = [f"{key}.{name}" for name in keys_of(field)[:1]] if field is not None else []

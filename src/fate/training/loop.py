@@ -32,13 +32,12 @@ from fate.data.labelled_recording import LabelledRecording
 from fate.data.loading import ClipReader, load
 from fate.data.resident import BYTES, ResidentEvents, completed
 from fate.data.transforms import Augmentation
-from fate.errors import FateError
+from fate.errors import FateError, missing_packages
 from fate.inference.loading import load_trained
 from fate.inference.running import check_histograms
 from fate.models.checkpoints import check_entries
 from fate.models.detector import Detector
 from fate.models.zoo import build_model
-from fate.optional_packages import missing_packages
 from fate.processes import KILL_SIGNAL, own_rank
 from fate.training.config import ModelConfig, TrainConfig, read_config
 from fate.training.run_directory import RunDirectory

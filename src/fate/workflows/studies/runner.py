@@ -27,7 +27,8 @@ from fate.models.checkpoints import load_model, read_card
 from fate.training.config import TrainConfig, make_config, read_config
 from fate.training.loop import train
 from fate.view.samples import draw_samples
-from fate.workflows.studies.tables import RATES, SIZES, Recipe, Study
+from fate.rates import PAPER_RATES
+from fate.workflows.studies.tables import SIZES, Recipe, Study
 from fate.workflows.studies.labels import figures_of
 from fate.workflows.studies.table import METRICS
 from fate.whole_files import write_whole
@@ -45,7 +46,7 @@ class Scale:
     sizes: str  #: a key of ``SIZES``
     settings: Mapping[str, Mapping[str, Any]]  #: of every run
     later: Mapping[str, Mapping[str, Any]]  #: on top, of runs that start from another's weights
-    rates: tuple[float, ...] = RATES  #: that dense labels are made for
+    rates: tuple[float, ...] = PAPER_RATES  #: that dense labels are made for
     lr_factor: Mapping[str, float] = field(default_factory=dict)  #: by role, of the learning rate
 
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fate.errors import FateError
-
-RATES = (20.0, 40.0, 80.0, 100.0, 200.0)
+from fate.rates import PAPER_RATES
 
 #: Role → model and options, for the paper's datasets and for simulated drives.
 SIZES: Mapping[str, Mapping[str, dict[str, Any]]] = {
@@ -91,13 +90,13 @@ class Study:
     name: str
     title: str
     rows: tuple[Row, ...]
-    rates: tuple[float, ...] = RATES
+    rates: tuple[float, ...] = PAPER_RATES
     kind: str = "rates"  #: "rates": AP by rate; "labels": the quality of dense labels
     #: Small studies show it with these detectors instead, which train sooner: role → role.
     small: Mapping[str, str] = field(default_factory=dict)
 
 
-def _at(*values: float, rates: tuple[float, ...] = RATES) -> dict[float, float]:
+def _at(*values: float, rates: tuple[float, ...] = PAPER_RATES) -> dict[float, float]:
     return dict(zip(rates, values, strict=True))
 
 
