@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 
 from fate.events.events import Events
+from fate.progress import Progress
 from fate.simulation.camera.pixel import EventCamera
 from fate.simulation.camera.recorder import record
 from fate.simulation.camera.recording import record_many
@@ -52,7 +52,7 @@ def bench_simulate(
     profile: str = "gen1",
     device: str = "cpu",
     threads: int | None = None,
-    progress: Callable[[float, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> SimulationBench:
     """Simulate recordings without writing them, exact boxes at 200 Hz included, and time it.
 

@@ -163,7 +163,7 @@ def _make(
     with args.progress_bar("densifying") as update:
         done = run(
             detector, opened, out, rates, options=options, shard=part, device=chosen, lanes=lanes, workers=workers,
-            progress=None if update is None else lambda share: update(share, 1.0),
+            progress=update,
         )  # fmt: skip
     print(_summary(out, done))
 
@@ -180,8 +180,7 @@ def _check(
     from fate.workflows.check_labels import check_labels
 
     with args.progress_bar("checking") as update:
-        told = None if update is None else lambda share: update(share, 1.0)
-        done = check_labels(labels, _opened(truth, split, kind), rates or None, progress=told)
+        done = check_labels(labels, _opened(truth, split, kind), rates or None, progress=update)
     args.write_and_print(done.table(), json_file, done.save)
 
 

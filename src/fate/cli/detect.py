@@ -167,9 +167,9 @@ def _files(
                 from fate.workflows.detect import Look
                 from fate.workflows.detect import detect as run
 
-                with args.task_bar() as show:
+                with args.progress_bar() as progress:
                     done = run(
-                        recording, detector, show=show, start_us=first, end_us=last, save=given["--save"],
+                        recording, detector, progress=progress, start_us=first, end_us=last, save=given["--save"],
                         report=given["--report"], look=Look(**shown), **_results(given), **asked,
                     )  # fmt: skip
         except KeyboardInterrupt:
@@ -198,7 +198,7 @@ def _live(
     from fate.workflows.detect import part_of
     from fate.workflows.detect_live import detect_live, open_source, play
 
-    with ExitStack() as closing, args.task_bar() as show:
+    with ExitStack() as closing, args.progress_bar() as progress:
         if show_live:
             shown = "standard input" if file == "-" else file
             waiting = f"waiting for events from {shown}; Ctrl-C stops, and the results so far are kept"
@@ -213,9 +213,9 @@ def _live(
             source = play(recording, hz, *part_of(recording, *asked))
 
         def tell(frame: Any) -> None:
-            if show is not None:
+            if progress is not None:
                 boxes = plural(len(frame.boxes), "box", "boxes")
-                show("live", 0, None, f"{frame.t_us / 1e6:.2f} s, {boxes}, {frame.total_ms:.1f} ms")
+                progress(0, None, f"{frame.t_us / 1e6:.2f} s, {boxes}, {frame.total_ms:.1f} ms", "live")
 
         done = detect_live(source, detector, hz, name=file, on_frame=tell, **_results(outputs), **asked_live)
     _tell(done, outputs, args.printer(*outputs.values()))

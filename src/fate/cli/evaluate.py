@@ -154,7 +154,7 @@ def evaluate(
     with args.progress_bar("evaluating") as update:
         done = run(
             model, opened, rates or None, protocol=rules, window_us=span, images=images, shard=part,
-            predictions_to=predictions, progress=None if update is None else lambda share: update(share, 1.0),
+            predictions_to=predictions, progress=update,
             device=chosen, lanes=streams, workers=workers, score=score, max_overlap=max_overlap,
         )  # fmt: skip
     done = replace(done, notes=(note, *done.notes)) if note else done

@@ -114,8 +114,10 @@ def train(
         done = f"continues at step {step} of" if step else "trains"
         say(f"{folder}: {done} {wanted.steps} steps; metrics.jsonl and log.txt in it record the progress")
 
-    with args.step_bar("training") as show:
-        done = run(wanted, folder, show=show, begins=begins, allow_missing=allow_missing, draw_samples=draw_samples)
+    with args.step_bar("training") as progress:
+        done = run(
+            wanted, folder, progress=progress, begins=begins, allow_missing=allow_missing, draw_samples=draw_samples
+        )
     if own_rank() != 0:  # the first of several processes speaks for all
         return
     if not done.finished:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -30,6 +30,7 @@ from fate.densify.tracklets import TrackletOptions, dense_labels
 from fate.errors import FateError
 from fate.models.detector import CANONICAL_US, Detector
 from fate.processes import worker_context
+from fate.progress import Progress
 from fate.rates import PAPER_RATES
 from fate.version import __version__
 
@@ -67,7 +68,7 @@ def densify(
     device: str = "cpu",
     lanes: int = 64,
     workers: int = 0,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
 ) -> Densified:
     """Make labels at every time of some rates; what is there already is not made again.
 

@@ -26,8 +26,9 @@ from fate.formats.decoder import (
     describe_polarity,
     spaced,
 )
-from fate.formats.index import THREADS, Index, Progress, build_index, cache_path, load_index, store_index
+from fate.formats.index import THREADS, Index, build_index, cache_path, load_index, store_index
 from fate.formats.source import Hints, Source, Tail
+from fate.progress import Progress
 
 KEPT_BLOCKS, KEPT_EVENTS = 32, 1 << 18  # at most, kept at hand: neighbouring and overlapping windows share blocks
 RUN_EVENTS = 1 << 16  # of several blocks, decoded in one go

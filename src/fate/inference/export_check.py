@@ -14,7 +14,7 @@ more than a tolerance. Weights are not touched: what is compared is what is in t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,11 +36,10 @@ from fate.models.boxes import clipped
 from fate.models.detector import CANONICAL_US, Detector
 from fate.models.outputs import Outputs
 from fate.models.state import State
+from fate.progress import Progress
 
 #: Of the simulated drive that is used where no recording is given.
 SEED = 2
-
-Progress = Callable[[int, int], None]
 
 
 class Differences(NamedTuple):

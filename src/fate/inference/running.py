@@ -28,6 +28,7 @@ from fate.inference.fusing import fused
 from fate.models import state as states
 from fate.models.detector import CANONICAL_US, Detector
 from fate.models.nms import Detections, Score
+from fate.progress import Progress
 
 STAGES = ("load", "encode", "model", "post")
 
@@ -64,7 +65,7 @@ def predict(
     most: int = 100,
     score: Score = "product",
     workers: int = 0,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> Run:
     """Run a detector over recordings.

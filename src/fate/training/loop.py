@@ -39,6 +39,7 @@ from fate.models.checkpoints import check_entries
 from fate.models.detector import Detector
 from fate.models.zoo import build_model
 from fate.processes import KILL_SIGNAL, own_rank
+from fate.progress import Progress
 from fate.training.config import ModelConfig, TrainConfig, read_config
 from fate.training.run_directory import RunDirectory
 from fate.training.strategies import Supervised, strategy_of
@@ -222,7 +223,7 @@ def train(
     out: str | os.PathLike[str],
     overrides: Sequence[str] = (),
     *,
-    show: Any = None,
+    progress: Progress | None = None,
     allow_missing: bool = False,
     begins: Callable[[int], None] | None = None,
     draw_samples: DrawSamples | None = None,
@@ -233,7 +234,7 @@ def train(
         config: a configuration, the name of one in the package (``fate train --list``), or a YAML file.
         out: the run's folder; see ``run_directory``.
         overrides: ``key.sub=value`` texts.
-        show: is told (steps done, of all, a short line).
+        progress: called with the steps done, the steps in all and a short line.
         allow_missing: train although files or boxes of the dataset are missing; see ``fate.data.completeness``.
         begins: called once with the number of steps that are done already, after all settings, the data and the model
             have been checked and before the first step; in one of several processes only.
@@ -261,7 +262,7 @@ def train(
         guard = Guard(run)
         checkpoints = Checkpoints(run, wanted, guard)
         validation = Validation(run, wanted, parts.validation, draw_samples)
-        metrics = Metrics(run, wanted, guard, show)
+        metrics = Metrics(run, wanted, guard, progress)
         engine = _engine(wanted, parts.device, run.folder, [guard, validation, checkpoints, metrics])
         step = run.saved_step() if going_on else 0
         if step >= wanted.steps:

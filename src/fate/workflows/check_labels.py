@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -35,6 +35,7 @@ from fate.densify.quality import Figures, Quality, SizeLimits
 from fate.densify.sweep import streams_of
 from fate.errors import FateError
 from fate.evaluation.protocols import named_protocol
+from fate.progress import Progress, scale
 from fate.text import plural
 from fate.view.page import write_figure
 from fate.whole_files import find_target, write_whole
@@ -143,7 +144,7 @@ def check_labels(
     dataset: Dataset,
     hz: Sequence[float] | None = None,
     *,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
 ) -> LabelCheck:
     """Measure dense labels: against exact truth where there is some, else against annotated boxes beside them.
 
@@ -169,7 +170,7 @@ def check_labels(
     rows: list[Row] = []
     curves: dict[float, Curves] = {}
     for number, rate in enumerate(rates):
-        told = None if progress is None else _part_of(progress, number, len(rates))
+        told = None if progress is None else scale(progress, number / len(rates), (number + 1) / len(rates))
         found, curves[rate] = _at_rate(folder, dataset, used, rate, bool(exact), told)
         rows += found
     sure = folder.thresholds
@@ -184,7 +185,7 @@ def _at_rate(
     recordings: Sequence[LabelledRecording],
     hz: float,
     exact: bool,
-    progress: Callable[[float], None] | None,
+    progress: Progress | None,
 ) -> tuple[list[Row], Curves]:
     limits = size_limits(dataset)
     spans, methods = (SPANS, METHODS) if exact else ((BESIDE,), METHODS[:1])
@@ -280,10 +281,6 @@ def _cells(row: Row) -> list[str]:
     numbers = (figures.precision, figures.recall, row.same_recall, figures.median_iou, figures.above_half)
     cells = [f"{row.hz:g}", row.name, row.method, *("–" if value is None else f"{value:.3f}" for value in numbers)]
     return [*cells, str(figures.labels), str(figures.truth)]
-
-
-def _part_of(progress: Callable[[float], None], number: int, count: int) -> Callable[[float], None]:
-    return lambda share: progress((number + share) / count)
 
 
 #: Distinct for readers who do not see red and green apart (Okabe and Ito).

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +19,13 @@ from fate.inference.loading import DEFAULT_DETECTOR, Model, load_detector
 from fate.inference.stream import StreamingDetector
 from fate.inference.stream_frames import StreamFrame
 from fate.models.nms import MAX_OVERLAP
+from fate.progress import Progress, name_part
 from fate.text import duration, encodable, frequency, plural, significant
 from fate.view.rendering import VideoClock, render_video
 from fate.view.report import measure_event_rate, write_report
 from fate.workflows.summary import RunningSummary
 
 #: Tells (what is done, how much, of how much, a short line).
-Show = Callable[[str, float, float, str], None]
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def detect(
     csv: str | os.PathLike[str] | None = None,
     coco: str | os.PathLike[str] | None = None,
     look: Look | None = None,
-    show: Show | None = None,
+    progress: Progress | None = None,
 ) -> Detected:
     """Detect objects in a recording at any rate.
 
@@ -136,7 +135,7 @@ def detect(
         csv: a row for each box, as soon as its window is detected.
         coco: COCO's JSON, with times.
         look: how the video shows events.
-        show: is told how far it is.
+        progress: called with the windows done, the windows in all, the speed and the name of the part.
     """
     if not 1 <= hz <= 1000:
         raise FateError(f"{hz:g} Hz was given; expected a rate from 1 to 1000")
@@ -145,7 +144,7 @@ def detect(
     with nullcontext(file) if isinstance(file, Recording) else open_recording(file, **(open_options or {})) as opened:
         return _detect(
             opened, detector, hz, window_us, threshold, track, max_overlap, start_us, end_us, save, report, files,
-            look or Look(), show,
+            look or Look(), progress,
         )  # fmt: skip
 
 
@@ -153,7 +152,7 @@ def _detect(
     recording: Recording, detector: StreamingDetector, hz: float, window_us: int | None, threshold: float, track: bool,
     max_overlap: float, start_us: int | None, end_us: int | None, save: Any, report: Any, files: dict[str, Any],
     look: Look,
-    show: Show | None,
+    progress: Progress | None,
 ) -> Detected:  # fmt: skip
     recording.refuse_empty()
     start_us, end_us = part_of(recording, start_us, end_us)
@@ -172,11 +171,11 @@ def _detect(
             frames.append(frame)
             running.add(frame)
             written.add(frame)
-            if show is not None:
+            if progress is not None:
                 spent = max(time.perf_counter() - began, 1e-9)
                 speed = len(frames) / spent
                 text = f"{frequency(speed, 'window')}, {significant(speed / hz)} × real time"
-                show("detecting", len(frames), len(stream), text)
+                progress(len(frames), len(stream), text, "detecting")
         took = time.perf_counter() - began
         notes = [text for text in (stream.adaptation.describe(), told_of_windows(window_us, hz)) if text]
         summary = running.result(took, stream.counts.to_dict(), notes)
@@ -184,7 +183,7 @@ def _detect(
         written.finish({"summary": summary})
     done = Detected(DetectionLog(*about, frames, {**facts, "summary": summary}), frames, summary)
     if save is not None or report is not None:
-        _show_it(recording, done, detector, hz, start_us, end_us, save, report, look, show)
+        _show_it(recording, done, detector, hz, start_us, end_us, save, report, look, progress)
     return done
 
 
@@ -208,12 +207,12 @@ def part_of(recording: Recording, start_us: int | None, end_us: int | None) -> t
 
 def _show_it(
     recording: Recording, done: Detected, detector: StreamingDetector, hz: float, start_us: int | None,
-    end_us: int | None, save: Any, report: Any, look: Look, show: Show | None,
+    end_us: int | None, save: Any, report: Any, look: Look, progress: Progress | None,
 ) -> None:  # fmt: skip
     """The video, and the page that holds it; only where it is too large for the page it lies beside it."""
     with ExitStack() as gone:
         own = Path(save) if save is not None else Path(gone.enter_context(TemporaryDirectory())) / "video.mp4"
-        clock = _draw(recording, own, done, detector, start_us, end_us, look, show)
+        clock = _draw(recording, own, done, detector, start_us, end_us, look, progress)
         if report is None:
             return
         write_report(
@@ -225,14 +224,13 @@ def _show_it(
 
 def _draw(
     recording: Recording, video: Path, done: Detected, detector: StreamingDetector, start_us: int | None,
-    end_us: int | None, look: Look, show: Show | None,
+    end_us: int | None, look: Look, progress: Progress | None,
 ) -> VideoClock:  # fmt: skip
     # the last window may end after the part that was asked for, and its boxes are to be seen
     last_us = None if end_us is None else max([end_us, *(frame.t_us for frame in done.frames[-1:])])
-    told = None if show is None else lambda at, of: show("drawing", at, of, "")
     return render_video(
         recording, video, done.frames, acc_us=look.acc_us, fps=look.fps, slow=look.slow, palette=look.palette,
-        start_us=start_us, end_us=last_us, classes=detector.classes, progress=told,
+        start_us=start_us, end_us=last_us, classes=detector.classes, progress=name_part(progress, "drawing"),
     )  # fmt: skip
 
 

@@ -181,7 +181,7 @@ class Runner:
             done = train(
                 config,
                 folder,
-                show=lambda at, of, text: self.say(f"  step {at} of {of}: {text}"),
+                progress=lambda at, of=1.0, text="", part="", /: self.say(f"  step {at} of {of}: {text}"),
                 draw_samples=draw_samples,
             )
         if not done.finished:
