@@ -13,13 +13,13 @@ import yaml
 from fate.errors import FateError
 from fate.rates import PAPER_RATES
 from fate.workflows.check_labels import BESIDE, METHODS, SPANS
-from fate.workflows.studies.tables import STUDIES
+from fate.workflows.studies.declared import STUDIES
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 from fate.boxes.dense_labels import open_dense_labels
-from fate.workflows.studies.labels import FIGURES, PUBLISHED, LabelStudyResult, figures_of
 from fate.workflows.studies.study import run_study
+from fate.workflows.studies.table import FIGURES, PUBLISHED, LabelStudyResult, figures_of
 from tests.training.conftest import write_drives
 
 
@@ -120,7 +120,7 @@ def test_labels_of_a_recorded_set_stand_on_their_own_where_they_are_judged(tmp_p
     for _ in range(2):
         found = run_study(
             "labels", path, tmp_path / "out", scale="smoke", rows=["PE + S5-ViT"], device="cpu",
-            workers=0, settings=settings, say=words.append,
+            workers=0, settings=settings, progress=lambda done, total, text: words.append(text),
         )  # fmt: skip
         assert lines_of(found.table(), "PE + S5-ViT")[0][2] != "not run"
         assert BESIDE in found.table()

@@ -357,7 +357,7 @@ def study(
     workers: int = 4,
     jobs: int = 1,
     settings: Sequence[str] = (),
-    say: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> StudyResult:
     """Run a study of several detectors and write its table, or continue one.
 
@@ -375,7 +375,7 @@ def study(
         jobs: runs side by side, each in its own process. A script that asks for several needs
             ``if __name__ == "__main__"``.
         settings: changes to every run, as ``"key.sub=value"``.
-        say: called with a line about each step.
+        progress: called with a text about each step.
     """
     from fate.data.dataset import path_of
     from fate.errors import FateError
@@ -396,13 +396,13 @@ def study(
     if str(place) in ("sim", "smoke") and not place.exists():
         import torch
 
-        if say is not None:
-            say(f"{place} drives: in {Path(out) / f'{place}-drives'}, simulated unless they are there")
+        if progress is not None:
+            progress(0, None, f"{place} drives: in {Path(out) / f'{place}-drives'}, simulated unless they are there")
         on_gpu = device != "cpu" and torch.cuda.is_available()
         place = drives(str(place), out, "cuda" if on_gpu else "cpu")
     return run_study(
         name, place, out, scale=scale, seeds=seeds, only=only, rows=rows, device=device, workers=workers, jobs=jobs,
-        settings=settings, say=say,
+        settings=settings, progress=progress,
     )  # fmt: skip
 
 
