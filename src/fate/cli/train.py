@@ -100,7 +100,7 @@ def train(
     if dry_run:
         from fate.training.plan import plan
 
-        planned = plan(wanted, progress=say)
+        planned = plan(wanted, progress=lambda done, total=1.0, text="", part="", /: say(text))
         for line in planned.lines():
             print(line, flush=True)
         planned.faults.refuse(allow_missing)

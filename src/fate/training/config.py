@@ -171,17 +171,22 @@ class TrainConfig(_Frozen):
     run: RunConfig = RunConfig()  # type: ignore[call-arg]
 
     @property
+    def rates(self) -> tuple[float, ...]:
+        """The rates of the clips in Hz: all of the strategy, but only the first for supervised training."""
+        return self.strategy.rates[:1] if self.strategy.name == "supervised" else self.strategy.rates
+
+    @property
     def steps(self) -> int:
         """Optimiser steps in all."""
         return self.run.epochs * self.run.epoch_steps
 
     @property
-    def lanes(self) -> int:
+    def batch_size(self) -> int:
         """Clips in a batch, over all processes."""
         return self.data.random + self.data.streams
 
     def halves(self, device: str) -> bool:
-        """Whether bf16 is used there; many CPUs only imitate it, and take many times as long."""
+        """Whether training on this device uses bf16; most CPUs emulate it, which is many times slower."""
         return self.run.precision == "bf16" or (self.run.precision == "auto" and device == "cuda")
 
     def to_yaml(self) -> str:
@@ -189,7 +194,7 @@ class TrainConfig(_Frozen):
         return str(yaml.safe_dump(self.model_dump(mode="json", by_alias=True), sort_keys=False))
 
     def fingerprint(self) -> str:
-        """The same for configurations that train the same: what only says where and how often is left out."""
+        """A hash of all fields that affect the trained weights."""
         content = self.model_dump(mode="json", by_alias=True)
         for name in ("workers", "resident_gb"):
             content["data"].pop(name)
@@ -324,15 +329,15 @@ def _check(config: TrainConfig, source: str) -> None:
         raise FateError(f"{source}: strategy.rates = {list(rates)} was given; expected rates in rising order")
     if not config.run.validate_hz:
         raise FateError(f"{source}: run.validate_hz = [] was given; expected at least one rate, such as [20]")
-    if not config.lanes:
+    if not config.batch_size:
         raise FateError(
             f"{source}: data.random = 0 and data.streams = 0 were given; expected at least one clip a batch"
         )
     processes = config.run.devices * config.run.nodes
-    for name, lanes in (("random", config.data.random), ("streams", config.data.streams)):
-        if lanes % processes:
+    for name, clips in (("random", config.data.random), ("streams", config.data.streams)):
+        if clips % processes:
             raise FateError(
-                f"{source}: data.{name} = {lanes} clips cannot be dealt to {processes} processes; expected a multiple"
+                f"{source}: data.{name} = {clips} clips cannot be divided among {processes} processes; give a multiple"
             )
     if config.run.gpu is not None and processes > 1:
         raise FateError(

@@ -65,9 +65,9 @@ class Validation(Callback):
         cuda = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
             many = device.type == "cuda"
-            lanes, steps = at_once(self.dataset, self.config.lanes * self.config.data.steps) if many else (8, 1)
+            streams, steps = at_once(self.dataset, self.config.batch_size * self.config.data.steps) if many else (8, 1)
             found = evaluate(
-                module.teacher, self.dataset, run.validate_hz, device=device, lanes=lanes, steps=steps,
+                module.teacher, self.dataset, run.validate_hz, device=device, lanes=streams, steps=steps,
                 workers=self.config.data.workers if many else 0,
             )  # fmt: skip
         figures = {f"{at.hz:g}": {name: at.scores[name] for name in (METRIC, "AP50", "AP75")} for at in found.rates}
