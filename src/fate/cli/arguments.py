@@ -62,6 +62,25 @@ Model = Annotated[
         autocompletion=complete_bundled,
     ),
 ]
+Window = Annotated[
+    str | None,
+    typer.Option("--window", help="Length of each window, such as 50ms. The default is 1/HZ; longer windows overlap."),
+]
+Start = Annotated[
+    str | None,
+    typer.Option("--start", help="Start of the part of the file: 1500us or 2s by its clock, +2s from the first event."),
+]
+End = Annotated[str | None, typer.Option("--end", help="End of the part of the file, written like --start.")]
+Threshold = Annotated[float, typer.Option("--threshold", help="Lowest score of a box, 0 to 1.")]
+DatasetPath = Annotated[str, typer.Argument(metavar="DATASET", help="Folder or YAML file of a dataset.")]
+Kind = Annotated[
+    str | None,
+    typer.Option("--kind", help="Kind of the dataset, if its layout does not show it: gen1, 1mpx, sim, rvt or own."),
+]
+Shard = Annotated[
+    str, typer.Option("--shard", metavar="I/N", help="Only shard I of N: every N-th recording, starting with number I.")
+]
+Workers = Annotated[int, typer.Option("--workers", help="Number of processes that load data; 0 loads in this process.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not store the time index in the cache folder.")]
 JsonFile = Annotated[
     str | None,
@@ -70,21 +89,8 @@ JsonFile = Annotated[
 
 
 FORMATS = (
-    "dat",
-    "evt2",
-    "evt21",
-    "evt3",
-    "hdf5",
-    "aedat2",
-    "aedat3",
-    "aedat4",
-    "es",
-    "bin",
-    "npy",
-    "npz",
-    "csv",
-    "ros",
-)
+    "dat", "evt2", "evt21", "evt3", "hdf5", "aedat2", "aedat3", "aedat4", "es", "bin", "npy", "npz", "csv", "ros",
+)  # fmt: skip
 WRITABLE = ("dat", "evt2", "evt21", "evt3", "prophesee-hdf5", "rvt-hdf5", "npz", "npy", "csv")
 TIME_UNITS = ("s", "ms", "us", "ns")
 
@@ -289,10 +295,13 @@ def parse_duration(text: str, option: str) -> int:
     raise FateError(f"{option} {text} was given; expected a time with its unit, such as 50ms")
 
 
-def check_order(start: Time | None, end: Time | None) -> None:
-    """The end must come after the start, where that can be told."""
-    if start and end and start.from_start == end.from_start and end.us <= start.us:
+def parse_part(start: str | None, end: str | None) -> tuple[Time | None, Time | None]:
+    """The values of ``--start`` and ``--end``; refuses an end before the start, if both have the same clock."""
+    first = parse_time(start, "--start") if start is not None else None
+    last = parse_time(end, "--end") if end is not None else None
+    if first and last and first.from_start == last.from_start and last.us <= first.us:
         raise typer.BadParameter("--end: the end must come after the start")
+    return first, last
 
 
 def check_inputs(*files: str | os.PathLike[str] | None) -> None:
