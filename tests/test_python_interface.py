@@ -20,7 +20,7 @@ from typer.main import get_command
 import fate
 from fate.cli.main import app
 from fate.cli.wording import OTHER_NAMES, SAME_NAMES, with_options
-from fate.optional_packages import PACKAGES, missing_packages
+from fate.errors import PACKAGES, missing_packages
 from tests.conftest import make_events
 
 ROOT = Path(__file__).resolve().parents[1]

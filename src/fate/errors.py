@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fate.text import one_line
 
@@ -21,6 +21,16 @@ from fate.text import one_line
 MAX_MESSAGE = 2000
 #: Packages whose frames are never the user's own code: FATE itself, and what calls FATE's functions back.
 _BETWEEN = {"fate", "contextlib", "functools", "torch", "numba", "numpy"}
+
+
+#: The packages that each extra of pyproject.toml installs. Errors name these packages instead of the extra, so that the
+#: pip line works for every way in which FATE was installed.
+PACKAGES: dict[str, tuple[str, ...]] = {
+    "ros": ("rosbags",),
+    "export": ("onnx", "onnxruntime", "onnxscript"),
+    "camera": ("neuromorphic-drivers",),
+    "rerun": ("rerun-sdk",),
+}
 
 
 class FateError(ValueError):
@@ -43,6 +53,20 @@ class FateWarning(UserWarning):
 
     def __init__(self, message: str) -> None:
         super().__init__(_one_line(message))
+
+
+def missing_packages(what: str, packages: Sequence[str]) -> MissingDependencyError:
+    """The error to raise where a package is not installed.
+
+    Args:
+        what: what needs the packages; the sentence starts with it.
+        packages: their names on the package index.
+
+    Example:
+        >>> print(missing_packages("export", PACKAGES["export"]))
+        export needs onnx, onnxruntime, onnxscript; run pip install onnx onnxruntime onnxscript
+    """
+    return MissingDependencyError(f"{what} needs {', '.join(packages)}; run pip install {' '.join(packages)}")
 
 
 def list_names(names: Iterable[object], most: int = 8) -> str:

@@ -1,8 +1,46 @@
-"""How long work reports its progress."""
+"""How long work reports its progress: one protocol for the whole package."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
-#: Called with the share of the work that is done, 0 to 1.
-Fraction = Callable[[float], None]
+
+class Progress(Protocol):
+    """A function that long work calls again and again."""
+
+    def __call__(self, done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> object:
+        """Take a report of progress.
+
+        Args:
+            done: amount of work that is done.
+            total: amount of all the work, in the same unit; None if it is not known.
+            text: more about the work, such as its speed.
+            part: name of the part of the work, for work that has several parts.
+        """
+
+
+def ignore(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
+    """Take a report and do nothing: for callers that want no progress."""
+
+
+def scale(progress: Progress, start: float, end: float, whole: float = 1.0) -> Progress:
+    """Report one piece of the work as progress of the whole.
+
+    Args:
+        progress: takes the progress of the whole.
+        start: amount of the whole that is done when the piece begins.
+        end: amount that is done when the piece ends.
+        whole: amount of all the work.
+    """
+
+    def report(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
+        progress(start + (end - start) * done / (total or 1.0), whole, text, part)
+
+    return report
+
+
+def name_part(progress: Progress | None, name: str) -> Progress | None:
+    """Give all reports of one part of the work its name; None stays None."""
+    if progress is None:
+        return None
+    return lambda done, total=1.0, text="", part="", /: progress(done, total, text, name)

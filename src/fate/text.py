@@ -5,6 +5,7 @@ Nothing here imports another module of FATE, so that every part of the package c
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Iterable, Sequence
 
@@ -124,6 +125,22 @@ def one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def nearest_name(given: object, known: Iterable[str]) -> str | None:
+    """The known name that is most like the given one, for an error; None if no name is similar.
+
+    Example:
+        >>> nearest_name("fate_s", ["fate-s", "fate-e"]), nearest_name("bicycle", ["car"])
+        ('fate-s', None)
+    """
+    return next(iter(difflib.get_close_matches(str(given).lower(), known, n=1, cutoff=0.4)), None)
+
+
+def suggest_name(given: object, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: "; did you mean …?", or nothing if no known name is similar."""
+    near = nearest_name(given, known)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def _escaped(surrogate: str) -> str:

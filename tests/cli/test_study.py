@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -14,8 +13,8 @@ from fate.cli.main import app
 from fate.errors import FateError
 from fate.models.zoo import MODELS
 from fate.training.config import read_config
+from fate.workflows.studies.declared import SIZES, STUDIES
 from fate.workflows.studies.runner import SCALES, Runner
-from fate.workflows.studies.tables import SIZES, STUDIES
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 CONFIGS = Path(fate.__file__).parent / "configs" / "sim"
@@ -128,7 +127,7 @@ def test_rows_that_differ_in_one_option_of_the_encoder_do_so_at_any_size() -> No
 
 
 def test_a_study_of_simulated_drives_trains_as_the_configurations_for_them_do() -> None:
-    runner = Runner("drives", Any, Path("out"), SCALES["sim"], "cuda", 4, (), print)  # type: ignore[arg-type]
+    runner = Runner(STUDIES["components"], "drives", Path("out"), SCALES["sim"], "cuda")
     for row in (*STUDIES["components-s"].rows, *STUDIES["components-e"].rows):
         ours = runner.config(row.recipe, 0)
         name = ours.model.name + ("" if row.recipe.strategy == "fat" else "-20hz")

@@ -142,10 +142,10 @@ class Clock:
 def lines_of(capsys: pytest.CaptureFixture[str], seconds: float, steps: int = 1000) -> list[str]:
     """What is printed of work of this length."""
     clock = Clock()
-    progress = arguments.ProgressLines(clock)
+    progress = arguments.ProgressLines("working", clock)
     for step in range(steps + 1):
         clock.now = seconds * step / steps
-        progress.show("working", step, steps)
+        progress(step, steps, "", "working")
     return capsys.readouterr().err.splitlines()
 
 
@@ -163,13 +163,13 @@ def test_long_work_prints_some_lines_and_not_many(capsys: pytest.CaptureFixture[
 
 def test_a_new_part_of_the_work_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    progress = arguments.ProgressLines(clock)
-    progress.show("detecting", 0, 10)
+    progress = arguments.ProgressLines("working", clock)
+    progress(0, 10, "", "detecting")
     clock.now = 3.0
-    progress.show("detecting", 1, 10, "5 windows per second")
+    progress(1, 10, "5 windows per second", "detecting")
     clock.now = 4.0
-    progress.show("drawing", 0, 10)
-    progress.show("drawing", 1, 10)
+    progress(0, 10, "", "drawing")
+    progress(1, 10, "", "drawing")
     first, second = capsys.readouterr().err.splitlines()
     assert "detecting" in first
     assert "10 %" in first
@@ -179,14 +179,14 @@ def test_a_new_part_of_the_work_has_a_line(capsys: pytest.CaptureFixture[str]) -
 
 def test_the_same_part_that_begins_again_has_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    progress = arguments.ProgressLines(clock)
+    progress = arguments.ProgressLines("working", clock)
     for step in range(100):
         clock.now = 0.3 * step
-        progress.show("detecting", step, 100)
+        progress(step, 100, "", "detecting")
     capsys.readouterr()
     for step in range(50):
         clock.now = 30 + step
-        progress.show("detecting", step, 100)
+        progress(step, 100, "", "detecting")
     printed = capsys.readouterr().err.splitlines()
     assert len(printed) >= 4
     assert "0 %" in printed[0]
@@ -194,10 +194,10 @@ def test_the_same_part_that_begins_again_has_its_lines(capsys: pytest.CaptureFix
 
 def test_work_without_a_known_end_prints_what_it_is_at(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    progress = arguments.ProgressLines(clock)
+    progress = arguments.ProgressLines("working", clock)
     for second in range(301):
         clock.now = float(second)
-        progress.show("live", 0, None, f"{second} s")
+        progress(0, None, f"{second} s", "live")
     printed = capsys.readouterr().err.splitlines()
     assert 5 <= len(printed) <= 6
     assert "%" not in printed[0]
@@ -205,12 +205,11 @@ def test_work_without_a_known_end_prints_what_it_is_at(capsys: pytest.CaptureFix
 
 def test_quiet_prints_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
     VERBOSITY.set(quiet=True)
-    with arguments.task_bar() as show, arguments.progress_bar("x") as update, arguments.status("starting") as say:
-        assert show is None
-        assert update is None
+    with arguments.progress_bar("x") as progress, arguments.status("starting") as say:
+        assert progress is None
         say("measuring")
-    with arguments.step_bar("training") as step:
-        step(1, 2, "loss 1")
+    with arguments.step_bar("training") as progress:
+        assert progress is None
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")
 

@@ -39,7 +39,7 @@ def test_the_paper_s_settings_are_the_defaults() -> None:
     optimiser, strategy, data, run = config.optimiser, config.strategy, config.data, config.run
     assert (optimiser.lr, optimiser.weight_decay, optimiser.warmup, optimiser.clip_norm) == (2e-4, 1e-4, 0.005, 5.0)
     assert (strategy.decay, strategy.rates) == (0.9999, (20, 40, 80, 100, 200))
-    assert (data.steps, config.lanes, run.epochs) == (21, 32, 400)
+    assert (data.steps, config.batch_size, run.epochs) == (21, 32, 400)
 
 
 def test_a_base_is_changed_key_by_key(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_base_is_changed_key_by_key(tmp_path: Path) -> None:
         (["strategy.name=fat"], "strategy.labels is missing"),
         (["data.random=0", "data.streams=0"], "at least one clip"),
         (["run.validate_hz=[]"], "at least one rate"),
-        (["run.devices=3"], "cannot be dealt to 3 processes"),
+        (["run.devices=3"], "3 processes"),
         (["run.epochs"], "expected key.sub=value"),
         (["run.epochs.x=1"], "run.epochs"),
         (["data.path=[1"], "a value as in YAML"),

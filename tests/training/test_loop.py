@@ -162,7 +162,7 @@ def test_a_detector_with_queries_goes_on_after_a_stop_to_the_same_weights_bit_fo
             signal.raise_signal(signal.SIGTERM)
 
     assert train(config, tmp_path / "straight").finished
-    stopped = train(config, tmp_path / "stopped", show=stop_soon)
+    stopped = train(config, tmp_path / "stopped", progress=stop_soon)
     assert (stopped.step, stopped.finished) == (2, False)
     assert train(config, tmp_path / "stopped").finished
     assert_same(weights(tmp_path / "straight"), weights(tmp_path / "stopped"))

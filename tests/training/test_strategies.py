@@ -18,7 +18,9 @@ from fate.errors import FateError
 from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.loop import build, own_labels, train
 from fate.training.run_directory import data_facts
-from fate.training.strategies import strategy_of, targets_of
+from fate.training.strategies import make_strategy
+from fate.training.targets import make_targets
+from fate.view.samples import draw_samples
 from tests.data.test_rvt_layout import write_sequence
 from tests.training.conftest import SENSOR, small_config
 
@@ -30,16 +32,18 @@ def test_targets_weigh_one_where_they_are_truth_and_their_score_where_they_were_
     corner, far = np.zeros(3), np.full(3, 9.0)
     labels = Labels(np.zeros(3, int), corner, corner, far, far, np.zeros(3, int), score=np.array([0.2, 0.7, 0.3]),
                     source=np.array(sources))  # fmt: skip
-    found = targets_of(labels)
+    found = make_targets(labels)
     assert found is not None
     assert found.weights.tolist() == pytest.approx([1.0, 0.7, 0.3])
-    assert targets_of(None) is None
+    assert make_targets(None) is None
 
 
 def test_interpolation_adds_boxes_between_annotated_times_and_leaves_those_as_they_are(drives: Path) -> None:
     dataset = open_dataset(drives, "train").checked()
     own = own_labels(dataset)
-    made = strategy_of(small_config(drives, strategy={"name": "interpolation"})).labels(dataset.labelled, own)(0, 200.0)
+    made = make_strategy(small_config(drives, strategy={"name": "interpolation"})).labels(dataset.labelled, own)(
+        0, 200.0
+    )
     given = own(0, 200.0)
     assert made is not None
     assert given is not None
@@ -75,7 +79,7 @@ def test_fat_learns_from_dense_labels_at_every_window_and_from_its_teacher(drive
     parts = build(config)
     batch = parts.reader().batch(next(parts.plan.batches()))
     assert all(labels is not None for labels in batch.labels)
-    weights = torch.cat([targets.weights for labels in batch.labels if (targets := targets_of(labels)) is not None])
+    weights = torch.cat([targets.weights for labels in batch.labels if (targets := make_targets(labels)) is not None])
     assert weights.unique().tolist() == [0.5]
     assert train(config, tmp_path / "run").finished
     assert "consistency_class" in (tmp_path / "run" / "metrics.jsonl").read_text()
@@ -121,7 +125,7 @@ def test_a_dataset_of_histograms_trains_and_validates(tmp_path: Path) -> None:
         histograms(tmp_path / "gen1"), model={"name": "s5-vit-nano", "encoder_options": {}, "options": {}},
         run={"epochs": 1, "validate_every": 1},
     )  # fmt: skip
-    assert train(config, tmp_path / "run").finished
+    assert train(config, tmp_path / "run", draw_samples=draw_samples).finished
     assert list((tmp_path / "run" / "pictures").glob("*.png"))
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fate.errors import FateError
-from fate.training.teacher import decay_at, follow, teacher_of
+from fate.training.teacher import decay_at, make_teacher, update_teacher
 
 
 def net() -> nn.Sequential:
@@ -17,13 +17,13 @@ def net() -> nn.Sequential:
 
 def test_parameters_and_buffers_move_by_hand_computed_amounts() -> None:
     student = net()
-    teacher = teacher_of(student)
+    teacher = make_teacher(student)
     before = {name: value.clone() for name, value in teacher.state_dict().items()}
     with torch.no_grad():
         for value in student.state_dict().values():
             value.add_(1)
     for _ in range(2):
-        follow(teacher, student, 0.9)
+        update_teacher(teacher, student, 0.9)
     for name, value in teacher.state_dict().items():
         moved = 1.0 if name.endswith("num_batches_tracked") else 1 - 0.9**2
         assert torch.allclose(value.double(), before[name].double() + moved), name
@@ -31,17 +31,17 @@ def test_parameters_and_buffers_move_by_hand_computed_amounts() -> None:
 
 def test_with_gamma_zero_the_teacher_is_the_student_to_the_bit() -> None:
     student = net()
-    teacher = teacher_of(student)
+    teacher = make_teacher(student)
     student(torch.randn(8, 3))  # moves running statistics
     with torch.no_grad():
         student[0].weight.mul_(1.2345)
-    follow(teacher, student, 0.0)
+    update_teacher(teacher, student, 0.0)
     for name, value in student.state_dict().items():
         assert torch.equal(teacher.state_dict()[name], value), name
 
 
 def test_no_gradient_reaches_the_teacher_and_training_mode_neither() -> None:
-    teacher = teacher_of(net().train())
+    teacher = make_teacher(net().train())
     assert not teacher.training
     assert not any(weight.requires_grad for weight in teacher.parameters())
 
@@ -54,6 +54,6 @@ def test_a_warm_up_raises_the_decay_from_nothing() -> None:
 
 def test_another_model_and_a_decay_out_of_range_are_refused() -> None:
     with pytest.raises(FateError, match="another model"):
-        follow(nn.Linear(2, 2), nn.Linear(2, 2, bias=False), 0.5)
+        update_teacher(nn.Linear(2, 2), nn.Linear(2, 2, bias=False), 0.5)
     with pytest.raises(FateError, match="decay of 1"):
-        follow(net(), net(), 1.0)
+        update_teacher(net(), net(), 1.0)

@@ -11,14 +11,15 @@ import pytest
 import yaml
 
 from fate.errors import FateError
+from fate.rates import PAPER_RATES
 from fate.workflows.check_labels import BESIDE, METHODS, SPANS
-from fate.workflows.studies.tables import RATES, STUDIES
+from fate.workflows.studies.declared import STUDIES
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 from fate.boxes.dense_labels import open_dense_labels
-from fate.workflows.studies.labels import FIGURES, PUBLISHED, LabelStudyResult, figures_of
 from fate.workflows.studies.study import run_study
+from fate.workflows.studies.table import FIGURES, PUBLISHED, LabelStudyResult, figures_of
 from tests.training.conftest import write_drives
 
 
@@ -28,7 +29,7 @@ def checked(precision: float, spans: tuple[str, ...] = SPANS) -> dict[str, Any]:
     rows = [
         {"span": span, "hz": hz, "method": method, "class": name} | dict.fromkeys(FIGURES, precision - 0.1 * place)
         for span in spans
-        for hz in RATES
+        for hz in PAPER_RATES
         for place, method in enumerate(methods)
         for name in ("car", "pedestrian")
     ]
@@ -37,7 +38,7 @@ def checked(precision: float, spans: tuple[str, ...] = SPANS) -> dict[str, Any]:
             row.update(dict.fromkeys(FIGURES, 0.99))
     curve = {"threshold": [0.0, 0.5], "precision": [0.5, None], "recall": [0.9, 0.0]}
     curves = {"car": curve, "pedestrian": curve}
-    return {"rows": rows, "detections": [{"hz": hz, "curves": curves} for hz in RATES],
+    return {"rows": rows, "detections": [{"hz": hz, "curves": curves} for hz in PAPER_RATES],
             "thresholds": {"car": 0.6, "pedestrian": 0.3}}  # fmt: skip
 
 
@@ -61,15 +62,15 @@ def test_what_was_measured_is_shown_and_what_was_not_says_so(tmp_path: Path) -> 
     table = found.table()
     assert "all times, drives, 3 seeds" in table
     lines = lines_of(table, "PE + S5-ViT")
-    assert [line[:2] for line in lines] == [["PE + S5-ViT (2 of 3)", f"{hz:g}"] for hz in RATES]
+    assert [line[:2] for line in lines] == [["PE + S5-ViT (2 of 3)", f"{hz:g}"] for hz in PAPER_RATES]
     assert all(line[2:] == ["0.85 ± 0.05"] * 8 for line in lines)
-    assert [line[2] for line in lines_of(table, "PE + EvRT-DETR")] == ["not run"] * len(RATES)
+    assert [line[2] for line in lines_of(table, "PE + EvRT-DETR")] == ["not run"] * len(PAPER_RATES)
     naive = lines_of(table, "naive interpolation, tracks known")
-    assert [line[2:] for line in naive] == [["0.75"] * 8] * len(RATES)
+    assert [line[2:] for line in naive] == [["0.75"] * 8] * len(PAPER_RATES)
     assert len({line.count("|") for line in table.splitlines()[2:]}) == 1  # lines of one width
     found.save(tmp_path)
     rows = list(csv.DictReader((tmp_path / "labels.csv").open()))
-    assert len(rows) == 2 * len(RATES) * len(METHODS) * 2
+    assert len(rows) == 2 * len(PAPER_RATES) * len(METHODS) * 2
     assert {row["span"] for row in rows} == {"all times"}
     kept = json.loads((tmp_path / "labels.json").read_text())["rows"]["PE + S5-ViT"]
     assert kept["1"]["200"]["densified car recall"] == 0.9
@@ -81,7 +82,7 @@ def test_figures_of_the_paper_stand_beside_those_of_gen1() -> None:
     table = result("gen1", checked(0.8, (BESIDE,))).table()
     assert f"; {BESIDE}, " in table
     assert lines_of(table, "naive") == []
-    for line, hz in zip(lines_of(table, "PE + S5-ViT"), RATES, strict=True):
+    for line, hz in zip(lines_of(table, "PE + S5-ViT"), PAPER_RATES, strict=True):
         expected = [f"0.80 [paper {value:.2f}, {0.8 - value:+.2f}]" for value in PUBLISHED["PE + S5-ViT"][hz]]
         assert line[2:] == expected
     assert "paper" not in result("sim", checked(0.8)).table()
@@ -104,7 +105,7 @@ def test_interpolation_does_not_depend_on_seeds() -> None:
 
 def test_nothing_run_is_a_table_too(tmp_path: Path) -> None:
     found = result("sim", None)
-    assert found.table().count("not run") == 2 * len(RATES)
+    assert found.table().count("not run") == 2 * len(PAPER_RATES)
     found.save(tmp_path)
     assert not (tmp_path / "labels.png").exists()
 
@@ -119,7 +120,7 @@ def test_labels_of_a_recorded_set_stand_on_their_own_where_they_are_judged(tmp_p
     for _ in range(2):
         found = run_study(
             "labels", path, tmp_path / "out", scale="smoke", rows=["PE + S5-ViT"], device="cpu",
-            workers=0, settings=settings, say=words.append,
+            workers=0, settings=settings, progress=lambda done, total, text: words.append(text),
         )  # fmt: skip
         assert lines_of(found.table(), "PE + S5-ViT")[0][2] != "not run"
         assert BESIDE in found.table()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,6 +13,7 @@ import torch
 
 from fate.bench.harness import BenchResult, describe_device, time_call
 from fate.events.events import Events
+from fate.progress import Progress
 from fate.simulation.camera.pixel import EventCamera
 from fate.simulation.camera.recorder import record
 from fate.simulation.camera.recording import record_many
@@ -61,7 +62,7 @@ def bench_simulate(
     profile: str = "gen1",
     device: str = "cpu",
     threads: int | None = None,
-    progress: Callable[[float, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> SimulationBench:
     """Measure how fast recordings and their exact boxes at 200 Hz are simulated, without writing files.
 

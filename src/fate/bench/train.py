@@ -160,7 +160,7 @@ def _measure(parts: Parts, seconds: float) -> TrainMeasurement:
     return TrainMeasurement(
         model=config.model.name,
         steps=config.data.steps,
-        batch=config.lanes,
+        batch=config.batch_size,
         way=way,
         events="on the GPU" if parts.resident else "from disk",
         precision="bf16" if config.halves(device) else "float32",

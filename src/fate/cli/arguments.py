@@ -17,7 +17,8 @@ import typer
 from fate.cli.terminal import VERBOSITY, note, on_terminal
 from fate.cli.wording import with_options
 from fate.errors import FateError, FateWarning
-from fate.text import duration
+from fate.progress import Progress
+from fate.text import duration, suggest_name
 from fate.whole_files import find_target, is_standard_output, write_whole
 
 if TYPE_CHECKING:
@@ -61,6 +62,25 @@ Model = Annotated[
         autocompletion=complete_bundled,
     ),
 ]
+Window = Annotated[
+    str | None,
+    typer.Option("--window", help="Length of each window, such as 50ms. The default is 1/HZ; longer windows overlap."),
+]
+Start = Annotated[
+    str | None,
+    typer.Option("--start", help="Start of the part of the file: 1500us or 2s by its clock, +2s from the first event."),
+]
+End = Annotated[str | None, typer.Option("--end", help="End of the part of the file, written like --start.")]
+Threshold = Annotated[float, typer.Option("--threshold", help="Lowest score of a box, 0 to 1.")]
+DatasetPath = Annotated[str, typer.Argument(metavar="DATASET", help="Folder or YAML file of a dataset.")]
+Kind = Annotated[
+    str | None,
+    typer.Option("--kind", help="Kind of the dataset, if its layout does not show it: gen1, 1mpx, sim, rvt or own."),
+]
+Shard = Annotated[
+    str, typer.Option("--shard", metavar="I/N", help="Only shard I of N: every N-th recording, starting with number I.")
+]
+Workers = Annotated[int, typer.Option("--workers", help="Number of processes that load data; 0 loads in this process.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not store the time index in the cache folder.")]
 JsonFile = Annotated[
     str | None,
@@ -69,21 +89,8 @@ JsonFile = Annotated[
 
 
 FORMATS = (
-    "dat",
-    "evt2",
-    "evt21",
-    "evt3",
-    "hdf5",
-    "aedat2",
-    "aedat3",
-    "aedat4",
-    "es",
-    "bin",
-    "npy",
-    "npz",
-    "csv",
-    "ros",
-)
+    "dat", "evt2", "evt21", "evt3", "hdf5", "aedat2", "aedat3", "aedat4", "es", "bin", "npy", "npz", "csv", "ros",
+)  # fmt: skip
 WRITABLE = ("dat", "evt2", "evt21", "evt3", "prophesee-hdf5", "rvt-hdf5", "npz", "npy", "csv")
 TIME_UNITS = ("s", "ms", "us", "ns")
 
@@ -288,10 +295,13 @@ def parse_duration(text: str, option: str) -> int:
     raise FateError(f"{option} {text} was given; expected a time with its unit, such as 50ms")
 
 
-def check_order(start: Time | None, end: Time | None) -> None:
-    """The end must come after the start, where that can be told."""
-    if start and end and start.from_start == end.from_start and end.us <= start.us:
+def parse_part(start: str | None, end: str | None) -> tuple[Time | None, Time | None]:
+    """The values of ``--start`` and ``--end``; refuses an end before the start, if both have the same clock."""
+    first = parse_time(start, "--start") if start is not None else None
+    last = parse_time(end, "--end") if end is not None else None
+    if first and last and first.from_start == last.from_start and last.us <= first.us:
         raise typer.BadParameter("--end: the end must come after the start")
+    return first, last
 
 
 def check_inputs(*files: str | os.PathLike[str] | None) -> None:
@@ -303,10 +313,10 @@ def check_inputs(*files: str | os.PathLike[str] | None) -> None:
 
 def check_name(name: str) -> None:
     """Refuse a name of no detector, without loading torch."""
-    from fate.models.table import NAMES, nearest
+    from fate.models.table import NAMES
 
     if name not in NAMES:
-        raise FateError(f"model {name!r} was given; there are {', '.join(NAMES)}{nearest(name, NAMES)}")
+        raise FateError(f"model {name!r} was given; there are {', '.join(NAMES)}{suggest_name(name, NAMES)}")
 
 
 def check_count(option: str, value: int, least: int) -> None:
@@ -338,43 +348,37 @@ def opened(file: str, options: dict[str, Any]) -> Iterator[Recording]:
 class ProgressLines:
     """Progress where there is no bar: plain lines on standard error, for log files.
 
-    The time counts from the first call of ``show``. Work of less than two seconds prints nothing. After that a line
+    The time counts from the first call. Work of less than two seconds prints nothing. After that a line
     comes when a new part begins, and otherwise at least ten seconds after the last one: when a tenth of the work was
     done since then, or a minute has passed.
     """
 
     FIRST_S, GAP_S, LONGEST_GAP_S, SHARE = 2.0, 10.0, 60.0, 0.1
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, label: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._label, self._clock = label, clock
         self._began: float | None = None
         self._last_s: float | None = None  # when the last line was printed
         self._last_share = 0.0
-        self._what: str | None = None
+        self._part: str | None = None
 
-    def show(self, what: str, done: float, total: float | None, text: str = "") -> None:
-        """Print a line if one is due.
-
-        Args:
-            what: name of the part of the work, such as "detecting".
-            done: how much of it is done.
-            total: how much there is; None or 0 if that is not known.
-            text: more about it, such as the speed.
-        """
+    def __call__(self, done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
+        """Print a line if one is due; see :class:`fate.progress.Progress` for the arguments."""
+        part = part or self._label
         now = self._clock()
         if self._began is None:
             self._began = now
         share = done / total if total else 0.0
-        if not self._is_due(now - self._began, what, share):
+        if not self._is_due(now - self._began, part, share):
             return
-        self._last_s, self._last_share, self._what = now - self._began, share, what
-        parts = [f"{100 * share:.0f} %" if total else "", text, f"after {duration(now - self._began)}"]
-        note(f"{what}: {', '.join(part for part in parts if part)}")
+        self._last_s, self._last_share, self._part = now - self._began, share, part
+        words = [f"{100 * share:.0f} %" if total else "", text, f"after {duration(now - self._began)}"]
+        note(f"{part}: {', '.join(word for word in words if word)}")
 
-    def _is_due(self, now_s: float, what: str, share: float) -> bool:
+    def _is_due(self, now_s: float, part: str, share: float) -> bool:
         if now_s < self.FIRST_S or share >= 1:  # the result says that it is done
             return False
-        if self._last_s is None or what != self._what or share < self._last_share:  # it began again: another part
+        if self._last_s is None or part != self._part or share < self._last_share:  # it began again: another part
             return True
         since = now_s - self._last_s
         return since >= self.LONGEST_GAP_S or (since >= self.GAP_S and share - self._last_share >= self.SHARE)
@@ -384,52 +388,49 @@ class ProgressLines:
 def _bar(columns: Sequence[Any], description: str) -> Iterator[Callable[..., None]]:
     """A progress bar on the terminal, removed at the end: yields ``update(**values)`` of its task."""
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress as Bar
 
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=None)
         yield lambda **values: bar.update(task, **values)
 
 
 @contextmanager
-def progress_bar(label: str) -> Iterator[Callable[[float, float | None], None] | None]:
-    """Show progress: yields ``update(done, total)``, for a bar on a terminal or lines elsewhere; None if quiet."""
-    with task_bar() as show:
-        yield None if show is None else lambda done, total: show(label, done, total, "")
+def progress_bar(label: str = "") -> Iterator[Progress | None]:
+    """Show progress as a bar on a terminal, as lines elsewhere; yields None if ``--quiet`` was given.
 
-
-@contextmanager
-def task_bar() -> Iterator[Callable[[str, float, float | None, str], None] | None]:
-    """Show progress of work in several parts: yields ``show(what, done, total, text)``; None if quiet."""
+    Args:
+        label: name of the work, for reports that do not name their part.
+    """
     if VERBOSITY.quiet:
         yield None
         return
     if not on_terminal():
-        yield ProgressLines().show
+        yield ProgressLines(label)
         return
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
     with _bar(columns, "") as update:
-        yield lambda what, done, total, text: update(completed=done, total=total, description=f"{what} {text}".strip())
+        yield lambda done, total=1.0, text="", part="", /: update(
+            completed=done, total=total, description=f"{part or label} {text}".strip()
+        )
 
 
 @contextmanager
-def step_bar(label: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Show progress of training: yields ``show(done, total, text)``, for a bar on a terminal or a line each time."""
+def step_bar(label: str) -> Iterator[Progress | None]:
+    """Show progress of training: a bar on a terminal, elsewhere a line on standard output for each report."""
     if VERBOSITY.quiet:
-        yield lambda done, total, text: None
+        yield None
         return
     if not on_terminal():
-        yield lambda done, total, text: print(f"step {done} of {total}: {text}", flush=True)
+        yield lambda done, total=1.0, text="", part="", /: print(f"step {done} of {total}: {text}", flush=True)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-    said = TextColumn("{task.description}")
-    with _bar(
-        (TextColumn(label), BarColumn(), MofNCompleteColumn(), said, TimeRemainingColumn()), "building"
-    ) as update:
-        yield lambda done, total, text: update(completed=done, total=total, description=text)
+    columns = TextColumn(label), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
+    with _bar((*columns, TimeRemainingColumn()), "building") as update:
+        yield lambda done, total=1.0, text="", part="", /: update(completed=done, total=total, description=text)
 
 
 @contextmanager

@@ -29,15 +29,8 @@ def convert(
             metavar="OUT", help="File to write; an existing one is replaced. With --to csv, - is standard output."
         ),
     ],
-    start: Annotated[
-        str | None,
-        typer.Option(
-            help="Start of the part to copy: 1500us or 2s by the clock of the file, +2s from the first event."
-        ),
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option(help="End of the part to copy (not included), written like --start.")
-    ] = None,
+    start: args.Start = None,
+    end: args.End = None,
     roi: Annotated[
         str | None,
         typer.Option(
@@ -63,9 +56,7 @@ def convert(
     sort: args.Sort = False,
     no_cache: args.NoCache = False,
 ) -> None:
-    begin = args.parse_time(start, "--start") if start is not None else None
-    stop = args.parse_time(end, "--end") if end is not None else None
-    args.check_order(begin, stop)
+    begin, stop = args.parse_part(start, end)
     region = args.parse_roi(roi) if roi is not None else None
     output_format = args.choice("--to", to, args.WRITABLE)
     options = args.open_options(sensor, format, columns, time_unit, strict, drop, sort, no_cache)

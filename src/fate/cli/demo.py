@@ -49,6 +49,6 @@ def demo(
     from fate.workflows.demo import demo as run
 
     note("simulating a drive; the first time on a machine, compiling takes a minute or two")
-    with args.task_bar() as show:
-        done = run(out, seed=seed, seconds=seconds, model=model, device=chosen, show=show)
+    with args.progress_bar() as progress:
+        done = run(out, seed=seed, seconds=seconds, model=model, device=chosen, progress=progress)
     print(with_options("\n".join(done.lines())))

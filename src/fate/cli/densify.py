@@ -33,6 +33,23 @@ Example:
   fate densify --check drives --labels drives-dense --json quality.json
 """
 
+Rates = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hz",
+        metavar="RATES",
+        help="Rates of the labels in Hz; the default is 40 80 100 200, and for --check all rates of the labels.",
+    ),
+]
+Sure = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sure",
+        metavar="CLASS=SCORE",
+        help="Lowest score of a label of this class; the default is car=0.6, pedestrian=0.3, others 0.5.",
+    ),
+]
+
 
 def densify(
     model: Annotated[
@@ -44,13 +61,7 @@ def densify(
         ),
     ] = None,
     dataset: Annotated[str | None, typer.Argument(metavar="DATASET", help="Folder or YAML file of a dataset.")] = None,
-    hz: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="RATES",
-            help="Rates of the labels in Hz; the default is 40 80 100 200, and for --check all rates of the labels.",
-        ),
-    ] = None,
+    hz: Rates = None,
     out: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Folder for the labels; labels that are already there are continued."),
@@ -63,17 +74,9 @@ def densify(
         str | None,
         typer.Option(help="Split of the dataset: train, val, test or all; the default is train if there is one."),
     ] = None,
-    shard: Annotated[
-        str, typer.Option(metavar="I/N", help="Only shard I of N: every N-th recording, starting with number I.")
-    ] = "1/1",
+    shard: args.Shard = "1/1",
     track_score: Annotated[float, typer.Option(help="Lowest score of a detection that the tracker uses.")] = 0.3,
-    sure: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CLASS=SCORE",
-            help="Lowest score of a label of this class; the default is car=0.6, pedestrian=0.3, others 0.5.",
-        ),
-    ] = None,
+    sure: Sure = None,
     without_truth: Annotated[
         bool, typer.Option("--without-truth", help="Do not use the existing labels to guide the tracks.")
     ] = False,
@@ -86,7 +89,7 @@ def densify(
     ] = False,
     device: Device = "auto",
     lanes: Annotated[int, typer.Option(help="About how many windows are detected at the same time.")] = 64,
-    workers: Annotated[int, typer.Option(help="Number of processes that load data; 0 loads in this process.")] = 0,
+    workers: args.Workers = 0,
     json_file: Annotated[
         str | None,
         typer.Option(
@@ -95,9 +98,7 @@ def densify(
             help="Write the result of --check as JSON, with a picture next to it; - is standard output.",
         ),
     ] = None,
-    kind: Annotated[
-        str | None, typer.Option(help="Kind of the dataset, if its layout does not show it: gen1, 1mpx, sim or own.")
-    ] = None,
+    kind: args.Kind = None,
     sensor: args.Sensor = None,
 ) -> None:
     from fate.errors import FateError
@@ -163,7 +164,7 @@ def _make(
     with args.progress_bar("densifying") as update:
         done = run(
             detector, opened, out, rates, options=options, shard=part, device=chosen, batch_size=lanes, workers=workers,
-            progress=None if update is None else lambda share: update(share, 1.0),
+            progress=update,
         )  # fmt: skip
     print(_summary(out, done))
 
@@ -180,8 +181,7 @@ def _check(
     from fate.workflows.check_labels import check_labels
 
     with args.progress_bar("checking") as update:
-        told = None if update is None else lambda share: update(share, 1.0)
-        done = check_labels(labels, _opened(truth, split, kind), rates or None, progress=told)
+        done = check_labels(labels, _opened(truth, split, kind), rates or None, progress=update)
     args.write_and_print(done.table(), json_file, done.save)
 
 

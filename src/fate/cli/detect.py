@@ -44,16 +44,22 @@ fate-s-nano is the fastest detector. Ctrl-C or SIGTERM stops: all files are comp
   fate detect camera
 """
 
+JsonlFile = Annotated[
+    str | None,
+    typer.Option("--jsonl", metavar="FILE", help="Write one JSON line per window at once; - is standard output."),
+]
+CocoFile = Annotated[
+    str | None,
+    typer.Option("--coco", metavar="FILE", help="Write COCO JSON with the time of each frame; - is standard output."),
+]
+
 
 def detect(
     files: Annotated[
         list[str], typer.Argument(metavar="FILE", help="Recordings of any supported format, or one live source.")
     ],
     hz: Annotated[float, typer.Option(help="Detection rate: windows per second, 1 to 1000.")] = 200.0,
-    window: Annotated[
-        str | None,
-        typer.Option(help="Length of each window, such as 50ms. The default is 1/HZ; longer windows overlap."),
-    ] = None,
+    window: args.Window = None,
     model: args.Model = "fate-s-tiny",
     save: Annotated[str | None, typer.Option(metavar="OUT.mp4", help="Write a video with the boxes.")] = None,
     report: Annotated[
@@ -63,24 +69,16 @@ def detect(
         str | None,
         typer.Option("--json", metavar="FILE", help="Write all frames and the summary as JSON; - is standard output."),
     ] = None,
-    jsonl_file: Annotated[
-        str | None,
-        typer.Option("--jsonl", metavar="FILE", help="Write one JSON line per window at once; - is standard output."),
-    ] = None,
+    jsonl_file: JsonlFile = None,
     csv_file: Annotated[
         str | None, typer.Option("--csv", metavar="FILE", help="Write one row per box as CSV; - is standard output.")
     ] = None,
-    coco_file: Annotated[
-        str | None,
-        typer.Option(
-            "--coco", metavar="FILE", help="Write COCO JSON with the time of each frame; - is standard output."
-        ),
-    ] = None,
+    coco_file: CocoFile = None,
     realtime: Annotated[
         bool, typer.Option("--realtime", help="Play a file at its own speed, like a live source.")
     ] = False,
     track: Annotated[bool, typer.Option("--track", help="Track objects and give each a number.")] = False,
-    threshold: Annotated[float, typer.Option(help="Lowest score of a box, 0 to 1.")] = 0.4,
+    threshold: args.Threshold = 0.4,
     max_overlap: Annotated[
         float, typer.Option(help="IoU above which the weaker of two boxes of a class is dropped; 1 keeps every box.")
     ] = 0.45,
@@ -90,11 +88,8 @@ def detect(
     palette: Annotated[
         str, typer.Option(help="Colours of the video: dark, light, gray, coolwarm, cvd or red-blue.")
     ] = "dark",
-    start: Annotated[
-        str | None,
-        typer.Option(help="Start of the part to detect: 2s by the clock of the file, +2s from the first event."),
-    ] = None,
-    end: Annotated[str | None, typer.Option(help="End of the part to detect, written like --start.")] = None,
+    start: args.Start = None,
+    end: args.End = None,
     device: Device = "auto",
     sensor: args.Sensor = None,
     format: args.Format = None,
@@ -108,10 +103,7 @@ def detect(
         "--save": save, "--report": report, "--json": json_file, "--jsonl": jsonl_file, "--csv": csv_file,
         "--coco": coco_file,
     }  # fmt: skip
-    begin = args.parse_time(start, "--start") if start is not None else None
-    stop = args.parse_time(end, "--end") if end is not None else None
-    args.check_order(begin, stop)
-    from fate.errors import FateError
+    begin, stop = args.parse_part(start, end)
     from fate.inference.loading import find_weights
     from fate.inference.source_names import is_live
 
@@ -121,29 +113,20 @@ def detect(
         span = _span(window, hz)
     live = any(is_live(file) for file in files)
     _check_names(files, outputs)
-    with args.bad_usage():
-        if (live or realtime) and len(files) > 1:
-            raise FateError(f"{len(files)} sources were given; a live run takes one, so start a command for each")
-        if (live or realtime) and (save or report):
-            raise FateError(
-                f"{'--save' if save else '--report'} was given for a live run, which has no end to draw up to; take its"
-                " boxes with --jsonl, --csv or --json, or keep its events in a file (camera-program | tee drive.raw |"
-                " fate detect -) and run fate detect on that"
-            )
+    if live or realtime:
+        _check_live(files, "--save" if save else "--report" if report else None)
     if live:
         unused = {"--start": begin, "--end": stop, "--columns": columns, "--time-unit": time_unit,
                   "--drop-out-of-bounds": drop or None, "--sort": sort or None}  # fmt: skip
         _refuse_for_live(files[0], unused, options["sensor"])
-    if not live:
-        args.check_inputs(*(files if len(files) == 1 else ()))  # of several, the others are still detected
+    elif len(files) == 1:  # of several files, the others are still detected
+        args.check_inputs(*files)
     find_weights(model)
-    if live or realtime:
-        asked_live = {"window_us": span, "threshold": threshold, "track": track, "max_overlap": max_overlap}
-        _live(files[0], outputs, model, device, hz, asked_live, options, (begin, stop), show_live=live)
-        return
-
     asked = {"hz": hz, "window_us": span, "threshold": threshold, "track": track, "max_overlap": max_overlap}
-    _files(files, outputs, (model, device), options, (begin, stop), asked, shown)
+    if live or realtime:
+        _live(files[0], outputs, model, device, asked, options, (begin, stop), show_live=live)
+    else:
+        _files(files, outputs, (model, device), options, (begin, stop), asked, shown)
 
 
 def _files(
@@ -167,9 +150,9 @@ def _files(
                 from fate.workflows.detect import Look
                 from fate.workflows.detect import detect as run
 
-                with args.task_bar() as show:
+                with args.progress_bar() as progress:
                     done = run(
-                        recording, detector, show=show, start_us=first, end_us=last, save=given["--save"],
+                        recording, detector, progress=progress, start_us=first, end_us=last, save=given["--save"],
                         report=given["--report"], look=Look(**shown), **_results(given), **asked,
                     )  # fmt: skip
         except KeyboardInterrupt:
@@ -190,7 +173,7 @@ def _files(
 
 
 def _live(
-    file: str, outputs: dict[str, str | None], model: str, device: str, hz: float, asked_live: dict[str, Any],
+    file: str, outputs: dict[str, str | None], model: str, device: str, asked: dict[str, Any],
     options: dict[str, Any], part: tuple[Any, Any], show_live: bool,
 ) -> None:  # fmt: skip
     detector = _load(model, device)
@@ -198,7 +181,7 @@ def _live(
     from fate.workflows.detect import part_of
     from fate.workflows.detect_live import detect_live, open_source, play
 
-    with ExitStack() as closing, args.task_bar() as show:
+    with ExitStack() as closing, args.progress_bar() as progress:
         if show_live:
             shown = "standard input" if file == "-" else file
             waiting = f"waiting for events from {shown}; Ctrl-C stops, and the results so far are kept"
@@ -209,15 +192,15 @@ def _live(
                 note(waiting)
         else:
             recording = closing.enter_context(args.opened(file, options))
-            asked = (None if time is None else time.at(recording.start_us) for time in part)
-            source = play(recording, hz, *part_of(recording, *asked))
+            limits = (None if time is None else time.at(recording.start_us) for time in part)
+            source = play(recording, asked["hz"], *part_of(recording, *limits))
 
         def tell(frame: Any) -> None:
-            if show is not None:
+            if progress is not None:
                 boxes = plural(len(frame.boxes), "box", "boxes")
-                show("live", 0, None, f"{frame.t_us / 1e6:.2f} s, {boxes}, {frame.total_ms:.1f} ms")
+                progress(0, None, f"{frame.t_us / 1e6:.2f} s, {boxes}, {frame.total_ms:.1f} ms", "live")
 
-        done = detect_live(source, detector, hz, name=file, on_frame=tell, **_results(outputs), **asked_live)
+        done = detect_live(source, detector, name=file, on_frame=tell, **_results(outputs), **asked)
     _tell(done, outputs, args.printer(*outputs.values()))
 
 
@@ -280,6 +263,21 @@ def _check_names(files: list[str], outputs: dict[str, str | None]) -> None:
     for file in files:
         named = {option: _named(value, file, files) for option, value in outputs.items()}
         args.check_outputs(named, file, binary=("--save",), seeks=("--save",))
+
+
+def _check_live(files: list[str], drawn: str | None) -> None:
+    """Refuse several live sources, and options that draw a picture of the whole recording."""
+    from fate.errors import FateError
+
+    with args.bad_usage():
+        if len(files) > 1:
+            raise FateError(f"{len(files)} sources were given; a live run takes one, so start a command for each")
+        if drawn is not None:
+            raise FateError(
+                f"{drawn} was given for a live run, which has no end to draw up to; take its boxes with --jsonl, --csv"
+                " or --json, or keep its events in a file (camera-program | tee drive.raw | fate detect -) and run fate"
+                " detect on that"
+            )
 
 
 def _refuse_for_live(source: str, unused: dict[str, Any], sensor: Any) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from fate.cli.terminal import note
 from fate.errors import FateError
-from fate.processors import allowed_processors, idle_seconds
+from fate.processes import allowed_processors, idle_seconds
 
 _CUDA = re.compile(r"cuda(?::(\d{1,3}))?")
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, check_device, pick_device
+
+if TYPE_CHECKING:
+    from fate.data.dataset import Dataset
 
 SHORT_HELP = "Measure the accuracy of a detector at several rates."
 HELP = """Measure a detector on a dataset at several rates: AP under a printed protocol, how much of it is kept as
@@ -36,6 +39,39 @@ To share the work among four machines, run this with 1/4 to 4/4, then evaluate t
   fate evaluate boxes gen1
 """
 
+Rates = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hz",
+        metavar="RATES",
+        help="Rates in Hz; the default is 20 40 80 100 200, 20 for histograms of RVT, and for predictions the"
+        " rates in their files.",
+    ),
+]
+ProtocolName = Annotated[
+    str | None,
+    typer.Option(
+        "--protocol",
+        help="Rules of the evaluation: gen1, 1mpx, sim, or custom (no limits on box size); the default is that of"
+        " the dataset.",
+    ),
+]
+Score = Annotated[
+    str,
+    typer.Option(
+        "--score",
+        help="Score that ranks boxes: product (objectness times class), or class alone as in the public RVT code.",
+    ),
+]
+MaxOverlap = Annotated[
+    float | None,
+    typer.Option(
+        "--max-overlap",
+        help="IoU above which the weaker of two boxes of a class is dropped; by default 0.45 for YOLOX heads and"
+        " none for DETR heads, as published (fate detect uses 0.45 for all).",
+    ),
+]
+
 
 def evaluate(
     what: Annotated[
@@ -44,51 +80,22 @@ def evaluate(
             metavar="MODEL|PREDICTIONS", help="A bundled name (see fate models), a .safetensors file, or predictions."
         ),
     ],
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Folder or YAML file of a dataset.")],
-    hz: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="RATES",
-            help="Rates in Hz; the default is 20 40 80 100 200, 20 for histograms of RVT, and for predictions the"
-            " rates in their files.",
-        ),
-    ] = None,
-    window: Annotated[
-        str | None,
-        typer.Option(help="Length of each window, such as 50ms. The default is 1/HZ; longer windows overlap."),
-    ] = None,
+    dataset: args.DatasetPath,
+    hz: Rates = None,
+    window: args.Window = None,
     split: Annotated[
         str | None,
         typer.Option(
             help="Split of the dataset: train, val or test; the default is test if there is one, otherwise all."
         ),
     ] = None,
-    protocol: Annotated[
-        str | None,
-        typer.Option(
-            help="Rules of the evaluation: gen1, 1mpx, sim, or custom (no limits on box size); the default is that of"
-            " the dataset."
-        ),
-    ] = None,
-    score: Annotated[
-        str,
-        typer.Option(
-            help="Score that ranks boxes: product (objectness times class), or class alone as in the public RVT code."
-        ),
-    ] = "product",
-    max_overlap: Annotated[
-        float | None,
-        typer.Option(
-            help="IoU above which the weaker of two boxes of a class is dropped; by default 0.45 for YOLOX heads and"
-            " none for DETR heads, as published (fate detect uses 0.45 for all)."
-        ),
-    ] = None,
+    protocol: ProtocolName = None,
+    score: Score = "product",
+    max_overlap: MaxOverlap = None,
     device: Device = "auto",
     streams: Annotated[int, typer.Option(help="Recordings detected at the same time.")] = 8,
-    workers: Annotated[int, typer.Option(help="Number of processes that load data; 0 loads in this process.")] = 0,
-    shard: Annotated[
-        str, typer.Option(metavar="I/N", help="Only shard I of N: every N-th recording, starting with number I.")
-    ] = "1/1",
+    workers: args.Workers = 0,
+    shard: args.Shard = "1/1",
     predictions: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Write the predictions to this folder, one file per rate.")
     ] = None,
@@ -104,14 +111,9 @@ def evaluate(
             help="Write all numbers as JSON, with a picture next to it; - is standard output.",
         ),
     ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option(help="Kind of the dataset, if its layout does not show it: gen1, 1mpx, sim, rvt or own."),
-    ] = None,
+    kind: args.Kind = None,
 ) -> None:
     from fate.cli.rates import parse_rates
-    from fate.errors import FateError, FateWarning
-    from fate.evaluation.protocols import named_protocol
     from fate.inference.loading import find_weights, means_a_model
 
     with args.bad_usage():
@@ -121,12 +123,7 @@ def evaluate(
         args.check_count("--streams", streams, 1)
         args.check_count("--workers", workers, 0)
         check_device(device)
-        if protocol is not None:
-            named_protocol(protocol)
-        if score not in ("product", "class"):
-            raise FateError(f"--score {score} was given; expected product or class")
-        if max_overlap is not None and not 0 <= max_overlap <= 1:
-            raise FateError(f"--max-overlap {max_overlap:g} was given; expected an IoU from 0 to 1")
+        _check_rules(protocol, score, max_overlap)
     args.check_outputs({"--json": json_file}, what, images, datasets=(dataset,))
     for file in Path(predictions).glob("*hz*.npz") if predictions is not None else ():
         args.refuse_file_of_dataset("--predictions", file, dataset, (".npz",))
@@ -134,28 +131,41 @@ def evaluate(
     if is_model:
         find_weights(what)
     args.check_inputs(dataset, images, None if is_model else what)
-
-    from fate.data.dataset import as_dataset
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FateWarning)  # of what is left out, which is named below with all other faults
-        opened = as_dataset(dataset, split, kind=kind, usual="test").checked()
-    for fault in opened.faults:
-        args.printer(json_file)(f"dataset: {fault}")
-    rules = None if protocol is None else named_protocol(protocol, opened.sensor)
+    opened = _open(dataset, split, kind, args.printer(json_file))
     chosen = pick_device(device)
 
-    from fate.evaluation.evaluate import evaluate as run
-    from fate.inference.adapting import fit_dataset
-    from fate.inference.loading import load_trained
     from fate.view.rate_pictures import save_with_picture
+    from fate.workflows.commands import evaluate as run
 
-    model, note = fit_dataset(load_trained(what), opened.sensor, opened.name) if is_model else (what, "")
-    with args.progress_bar("evaluating") as update:
+    with args.progress_bar("evaluating") as progress:
         done = run(
-            model, opened, rates or None, protocol=rules, window_us=span, images=images, shard=part,
-            predictions_to=predictions, progress=None if update is None else lambda share: update(share, 1.0),
-            device=chosen, streams=streams, workers=workers, score=score, max_overlap=max_overlap,
+            what, opened, rates or None, protocol=protocol, window_us=span, images=images, shard=part,
+            predictions_to=predictions, progress=progress, device=chosen, streams=streams, workers=workers,
+            score=cast(Literal["product", "class"], score), max_overlap=max_overlap,
         )  # fmt: skip
-    done = replace(done, notes=(note, *done.notes)) if note else done
     args.write_and_print(done.table(), json_file, lambda path: save_with_picture(done, path))
+
+
+def _check_rules(protocol: str | None, score: str, max_overlap: float | None) -> None:
+    from fate.errors import FateError
+    from fate.evaluation.protocols import named_protocol
+
+    if protocol is not None:
+        named_protocol(protocol)
+    if score not in ("product", "class"):
+        raise FateError(f"--score {score} was given; expected product or class")
+    if max_overlap is not None and not 0 <= max_overlap <= 1:
+        raise FateError(f"--max-overlap {max_overlap:g} was given; expected an IoU from 0 to 1")
+
+
+def _open(dataset: str, split: str | None, kind: str | None, print_line: Callable[[str], None]) -> Dataset:
+    """Open the dataset and print all its faults."""
+    from fate.data.dataset import as_dataset
+    from fate.errors import FateWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FateWarning)  # the faults below include what is left out
+        opened = as_dataset(dataset, split, kind=kind, usual="test").checked()
+    for fault in opened.faults:
+        print_line(f"dataset: {fault}")
+    return opened

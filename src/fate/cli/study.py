@@ -60,10 +60,10 @@ def study(
     ] = None,
 ) -> None:
     from fate.errors import FateError
-    from fate.workflows.studies.tables import study_named
+    from fate.workflows.studies.declared import find_study
 
     with args.bad_usage():
-        study_named(name)
+        find_study(name)
         args.check_count("--seeds", seeds, 1)
         args.check_count("--jobs", jobs, 1)
         args.check_count("--workers", workers, 0)
@@ -80,6 +80,6 @@ def study(
         check_request(name, scale, seeds, seed or (), row or (), jobs)
     result = run(
         name, dataset, out, scale=scale, seeds=seeds, only=seed or (), rows=row or (), device=device, workers=workers,
-        jobs=jobs, settings=setting or (), say=note,
+        jobs=jobs, settings=setting or (), progress=lambda done, total=1.0, text="", part="", /: note(text),
     )  # fmt: skip
     print(f"\n{result.text()}\nwritten: {out / name}.md, .csv, .json")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fate.cli import arguments as args
 from fate.cli.device import check_device
+from fate.errors import FateError
+from fate.processes import own_rank
+
+if TYPE_CHECKING:
+    from fate.training.config import TrainConfig
 
 SHORT_HELP = "Train a detector, or continue a stopped training."
 HELP = """Train a detector, or continue a run that was stopped: supervised, or with Frequency-Aware Training and its
@@ -64,17 +68,12 @@ def train(
         typer.Option("--settings", help="Print every setting as commented YAML (those of CONFIG if given) and stop."),
     ] = False,
 ) -> None:
-    from fate.training.config import TrainConfig, read_config
-
     changes = [*(settings or ()), *([f"run.device={device}"] if device is not None else [])]
     if list_all:
-        from fate.training.named_configs import list_configs
-
-        every = list_configs()
-        width = max(len(each.name) for each in every) + 2
-        for each in every:
-            print(f"{each.name:<{width}}{each.about}")
+        _list_configs()
         return
+    from fate.training.config import TrainConfig, read_config
+
     if show_settings:
         from fate.training.settings import settings_yaml
 
@@ -86,36 +85,58 @@ def train(
     if config is None:
         raise typer.BadParameter("give CONFIG: a name that fate train --list prints, or a YAML file")
     wanted = read_config(config, changes)
-    say = partial(print, file=sys.stderr, flush=True)
-    from fate.errors import FateError
-    from fate.processes import own_rank
-
-    if not Path(wanted.data.path).exists():
-        raise FateError(
-            f"{wanted.data.path}: no such dataset; give data.path=DATASET, a folder or a YAML file (fate simulate DIR"
-            " makes one)"
-        )
+    _check_dataset(wanted.data.path)
     if own_rank() == 0:
         say(f"building {wanted.model.name}, reading {wanted.data.path}")  # before torch, which takes seconds to load
     if dry_run:
-        from fate.training.plan import plan
+        _plan(wanted, allow_missing)
+    else:
+        _train(wanted, out or Path("runs") / Path(config).stem, allow_missing)
 
-        planned = plan(wanted, progress=say)
-        for line in planned.lines():
-            print(line, flush=True)
-        planned.faults.refuse(allow_missing)
-        return
+
+def say(text: str) -> None:
+    """Print a line about the training to standard error, also with ``--quiet``."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _list_configs() -> None:
+    from fate.training.named_configs import list_configs
+
+    configs = list_configs()
+    width = max(len(config.name) for config in configs) + 2
+    for config in configs:
+        print(f"{config.name:<{width}}{config.about}")
+
+
+def _check_dataset(path: str) -> None:
+    if not Path(path).exists():
+        raise FateError(
+            f"{path}: no such dataset; give data.path=DATASET, a folder or a YAML file (fate simulate DIR makes one)"
+        )
+
+
+def _plan(config: TrainConfig, allow_missing: bool) -> None:
+    """Print what to expect of the training."""
+    from fate.training.plan import plan
+
+    planned = plan(config, progress=lambda done, total=1.0, text="", part="", /: say(text))
+    for line in planned.lines():
+        print(line, flush=True)
+    planned.faults.refuse(allow_missing)
+
+
+def _train(wanted: TrainConfig, folder: Path, allow_missing: bool) -> None:
     from fate.training.loop import train as run
     from fate.view.samples import draw_samples
-
-    folder = out or Path("runs") / Path(config).stem
 
     def begins(step: int) -> None:
         done = f"continues at step {step} of" if step else "trains"
         say(f"{folder}: {done} {wanted.steps} steps; metrics.jsonl and log.txt in it record the progress")
 
-    with args.step_bar("training") as show:
-        done = run(wanted, folder, show=show, begins=begins, allow_missing=allow_missing, draw_samples=draw_samples)
+    with args.step_bar("training") as progress:
+        done = run(
+            wanted, folder, progress=progress, begins=begins, allow_missing=allow_missing, draw_samples=draw_samples
+        )
     if own_rank() != 0:  # the first of several processes speaks for all
         return
     if not done.finished:

@@ -32,12 +32,9 @@ def view(
         ),
     ] = None,
     acc: Annotated[str, typer.Option(help="Time span of the events shown at once, such as 50ms.")] = "50ms",
-    start: Annotated[
-        str | None,
-        typer.Option(help="Start of the part to show: 2s by the clock of the file, +2s from the first event."),
-    ] = None,
-    end: Annotated[str | None, typer.Option(help="End of the part to show, written like --start.")] = None,
-    threshold: Annotated[float, typer.Option(help="Lowest score of a box, 0 to 1.")] = 0.0,
+    start: args.Start = None,
+    end: args.End = None,
+    threshold: args.Threshold = 0.0,
     save: Annotated[
         Path | None, typer.Option(metavar="OUT.rrd", help="Write a rerun file instead of opening a window.")
     ] = None,
@@ -45,9 +42,7 @@ def view(
     format: args.Format = None,
 ) -> None:
     options = args.open_options(sensor, format, None, None, False, False, False, False)
-    begin = args.parse_time(start, "--start") if start is not None else None
-    stop = args.parse_time(end, "--end") if end is not None else None
-    args.check_order(begin, stop)
+    begin, stop = args.parse_part(start, end)
     time = args.parse_time(acc, "--acc")
 
     from fate.boxes.detection_files import read_frames

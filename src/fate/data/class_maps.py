@@ -10,7 +10,6 @@ box files have none and are mapped by id.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels
 from fate.errors import FateError
+from fate.text import nearest_name
 
 #: Class ids of the public label files.
 GEN1: Mapping[str, int] = MappingProxyType({"car": 0, "pedestrian": 1})
@@ -80,8 +80,8 @@ class ClassMap:
         places = {plain(name): place for place, name in enumerate(self.names)}
         for name in checked_names(wanted):
             if plain(name) not in places:
-                near = difflib.get_close_matches(plain(name), places, 1, 0.6)
-                hint = f"did you mean {self.names[places[near[0]]]!r}?" if near else "give names of this list"
+                near = nearest_name(plain(name), places)
+                hint = f"did you mean {self.names[places[near]]!r}?" if near else "give names of this list"
                 raise FateError(
                     f"{where}: class {name!r} was given; {whose} has {', '.join(self.names) or 'no classes'}; {hint}"
                     " (a mapping from names to ids in the label files gives them names of your own)"

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fate.data.layout import SPLITS
-from fate.progress import Fraction
+from fate.progress import Progress
 
 MANIFEST = "manifest.json"
 FORMAT = "fate-simulated-dataset"
@@ -71,7 +71,7 @@ class Listing:
             if size is None or size < file.bytes:
                 yield file, _size_flag(size, file)
 
-    def compare(self, progress: Fraction) -> Comparison:
+    def compare(self, progress: Progress) -> Comparison:
         """Look at the size of every file, and at the hash of those that have the right one.
 
         Args:

@@ -17,7 +17,6 @@ relative to the YAML file. What holds for all recordings may stand at the top: `
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -31,6 +30,7 @@ from fate.data.event_files import EventOptions, check_downscale
 from fate.data.layout import SPLITS, Entry, find_recordings
 from fate.errors import FateError
 from fate.events.events import Sensor
+from fate.text import nearest_name
 from fate.yaml_files import load_yaml
 
 #: Endings of files that describe a dataset, and the name that is looked for in a folder.
@@ -93,8 +93,8 @@ def draft_from_yaml(path: Path, split: str | None) -> Draft:
 def _expected_split(given: object) -> str:
     """What to write instead of an unknown split."""
     text = given.lower() if isinstance(given, str) else ""
-    near = [SPLITS[text]] if text in SPLITS else difflib.get_close_matches(text, OWN_SPLITS, 1, 0.6)
-    return f"did you mean {near[0]!r}?" if near else "expected train, val or test"
+    near = SPLITS.get(text) or nearest_name(text, OWN_SPLITS)
+    return f"did you mean {near!r}?" if near else "expected train, val or test"
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -123,8 +123,8 @@ class _Document:
     def refuse_unknown(self, given: Mapping[Any, Any], known: tuple[str, ...], where: str) -> None:
         for key in given:
             if key not in known:
-                near = difflib.get_close_matches(str(key), known, 1, 0.4)
-                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+                near = nearest_name(key, known)
+                hint = f"did you mean {near!r}?" if near else f"known are {', '.join(known)}"
                 self.fail(f"unknown key {key!r} {where}; {hint}")
 
     # ---- recordings -------------------------------------------------------------------------------------

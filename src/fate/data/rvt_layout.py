@@ -32,10 +32,9 @@ from fate.boxes.labels import Labels
 from fate.boxes.npz import DAMAGE
 from fate.data.event_files import EventReader, Span
 from fate.data.labelled_recording import LabelledRecording
-from fate.errors import FateError, FormatError
+from fate.errors import FateError, FormatError, missing_packages
 from fate.files import MissingFileError, check_regular
 from fate.formats.hdf5.layout import damage_is_a_format_error, refuse_other_files
-from fate.optional_packages import missing_packages
 
 WINDOW_US = 50_000  # where the folder's name does not say
 

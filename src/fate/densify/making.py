@@ -33,6 +33,8 @@ from fate.errors import FateError
 from fate.events.window import WindowGrid
 from fate.models.detector import CANONICAL_US, Detector
 from fate.processes import worker_context
+from fate.progress import Progress
+from fate.rates import PAPER_RATES
 from fate.version import __version__
 
 #: The rates of the paper beside the canonical one.
@@ -63,14 +65,14 @@ def densify(
     detector: Detector,
     dataset: Dataset,
     out: str | os.PathLike[str],
-    hz: Sequence[float] = RATES,
+    hz: Sequence[float] = PAPER_RATES[1:],
     *,
     options: TrackletOptions | None = None,
     shard: tuple[int, int] = (1, 1),
     device: str = "cpu",
     batch_size: int = 64,
     workers: int = 0,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
 ) -> Densified:
     """Make labels at every time of several rates; labels that exist already are not made again.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from fate.evaluation.time_to_detection import DenseTruth, DetectionDelays, read_
 from fate.inference.running import Run, predict
 from fate.json_files import finite_number
 from fate.models.detector import Detector
+from fate.progress import Progress, scale
+from fate.rates import PAPER_RATES
 from fate.text import plural as counted
 from fate.whole_files import write_whole
 
@@ -34,7 +36,6 @@ PUBLIC = ("gen1", "1mpx", "rvt")
 #: Objects that must come into view before a share of them, or a quantile of their delays, means anything.
 FEWEST_OBJECTS = 10
 #: At which detectors are measured, in windows a second.
-RATES = (20.0, 40.0, 80.0, 100.0, 200.0)
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def evaluate(
     images: str | os.PathLike[str] | None = None,
     shard: tuple[int, int] = (1, 1),
     predictions_to: str | os.PathLike[str] | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
     **running: Any,
 ) -> Evaluation:
     """Measure a detector, or predictions that somebody has made.
@@ -221,7 +222,7 @@ def evaluate(
         notes.append(f"of two boxes of a class whose IoU is above {max_overlap:g}, the weaker is dropped")
     for number, rate in enumerate(rates):
         if isinstance(what, Detector):
-            told = None if progress is None else _part_of(progress, number, len(rates))
+            told = None if progress is None else scale(progress, number / len(rates), (number + 1) / len(rates))
             run = _run(what, recordings, truth, rate, told, {**running, "window_us": window_us})
             predictions: Mapping[str, Labels] = run.predictions
         else:
@@ -282,7 +283,7 @@ def _dense(recording: LabelledRecording) -> DenseTruth:
 
 
 def _run(detector: Detector, recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels], hz: float,
-         progress: Callable[[float], None] | None, running: Mapping[str, Any]) -> Run:  # fmt: skip
+         progress: Progress | None, running: Mapping[str, Any]) -> Run:  # fmt: skip
     """Where only sparse labels are known, predictions elsewhere are of no use and are not kept."""
     grids = {recording.name: Grid.of(recording, hz) for recording in recordings}
     dense = any(recording.truth_file is not None for recording in recordings)
@@ -298,7 +299,7 @@ def _run(detector: Detector, recordings: Sequence[LabelledRecording], truth: Map
 
 def _rates(dataset: Dataset, recordings: Sequence[LabelledRecording], hz: Sequence[float] | None) -> tuple[float, ...]:
     """Those to run a detector at. Histograms have one rate: others are refused before any work."""
-    usual = (CANONICAL_HZ,) if dataset.holds == "histograms" else RATES
+    usual = (CANONICAL_HZ,) if dataset.holds == "histograms" else PAPER_RATES
     rates = tuple(dict.fromkeys(float(rate) for rate in hz)) if hz else usual
     for rate in rates:
         Grid.of(recordings[0], rate)
@@ -358,10 +359,6 @@ def _write(folder: str | os.PathLike[str], predictions: Mapping[str, Labels], hz
     except OSError as error:
         raise FateError(f"{folder}: cannot be made ({error.strerror}); give a folder for predictions") from None
     write_npz(Path(folder) / f"{hz:g}hz{part}.npz", predictions, facts)
-
-
-def _part_of(progress: Callable[[float], None], number: int, count: int) -> Callable[[float], None]:
-    return lambda share: progress((number + share) / count)
 
 
 def _figure(value: float | None) -> str:

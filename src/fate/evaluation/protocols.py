@@ -15,7 +15,6 @@ of 10 for 1 Mpx, which are swapped); the library's, the paper's and RVT's are th
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -25,6 +24,7 @@ from fate.errors import FateError
 from fate.events.events import Sensor
 from fate.events.sensors import GEN1_SENSOR, MPX_SENSOR
 from fate.events.window import window_us
+from fate.text import nearest_name
 
 #: "window": all predictions within the tolerance of a label; "nearest": those of one time, the nearest within it.
 TimeRule = Literal["window", "nearest"]
@@ -162,8 +162,8 @@ def _checked_keys(values: Mapping[str, Any]) -> dict[str, Any]:
     known = [field.name for field in fields(Protocol)]
     for key in values:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"fields are {', '.join(known)}"
+            near = nearest_name(key, known)
+            hint = f"did you mean {near}?" if near else f"fields are {', '.join(known)}"
             raise FateError(f"a protocol with {key!r} was given; there is no such field; {hint}")
     return dict(values)
 

@@ -9,9 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.errors import FateError, warn
+from fate.errors import FateError, missing_packages, warn
 from fate.events.sensors import smallest_known_sensor
-from fate.optional_packages import missing_packages
 
 #: Names that libraries and files give to the columns.
 ALIASES: dict[str, tuple[str, ...]] = {

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from fate.errors import FateError, warn
 from fate.events.events import Sensor
-from fate.formats.index import Progress
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.formats.saving import open_writer
+from fate.progress import Progress
 
 
 class Converted(NamedTuple):

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -24,13 +24,13 @@ from fate.errors import warn
 from fate.events.events import Sensor
 from fate.formats.columns import Columns, Tally, check
 from fate.formats.source import Bookmark, EvenBlocks, Source, Tail
+from fate.progress import Progress
 
 VERSION = 4  # raise it when the meaning of anything stored changes: old cache files are then ignored
 THREADS = 2
 ARRAYS = ("positions", "states", "first", "t_min", "t_max")
 MAX_STORED = 10_000  # indexes kept in the cache folder
 RUN_BLOCKS = 16  # decoded at a time by one thread
-Progress = Callable[[int, int], None]  # bytes or rows done, of how many
 
 
 @dataclass(frozen=True)

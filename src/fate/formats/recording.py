@@ -24,8 +24,9 @@ from fate.formats.decoder import (
     describe_outside,
     describe_polarity,
 )
-from fate.formats.index import THREADS, Index, Progress, build_index, cache_path, load_index, store_index
+from fate.formats.index import THREADS, Index, build_index, cache_path, load_index, store_index
 from fate.formats.source import Hints, Source, Tail
+from fate.progress import Progress
 from fate.text import grouped, plural
 
 KEPT_BLOCKS, KEPT_EVENTS = 32, 1 << 18  # at most, kept at hand: neighbouring and overlapping windows share blocks

@@ -11,9 +11,9 @@ import numpy as np
 from fate.compiled import compiled
 from fate.events.events import Events
 from fate.formats.columns import NO_TIME
-from fate.formats.index import Progress
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
+from fate.progress import Progress
 
 MAX_PIXELS = 4 << 20  # of which the last time is remembered: 64 MB
 

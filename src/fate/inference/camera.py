@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from fate.errors import FateError
+from fate.errors import PACKAGES, FateError, missing_packages
 from fate.events.events import Events, Sensor
-from fate.optional_packages import PACKAGES, missing_packages
 
 #: How often a silent camera checks whether it was closed, seconds.
 POLL_S = 0.1

@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fate.errors import FateError, warn
+from fate.errors import PACKAGES, FateError, missing_packages, warn
 from fate.events.window import window_us
-from fate.inference.export_check import Differences, Progress, clip, compare, refuse_above
+from fate.inference.export_check import Differences, clip, compare, refuse_above
 from fate.inference.loading import Model, bundled_weights, load_trained
 from fate.inference.step_graph import CELLS, StepGraph, to_onnx
 from fate.inference.stream import StreamingDetector
 from fate.models.detector import CANONICAL_US, Detector
-from fate.models.table import nearest
 from fate.models.zoo import MODELS, build_model
-from fate.optional_packages import PACKAGES, missing_packages
+from fate.progress import Progress
+from fate.text import suggest_name
 from fate.version import __version__
 from fate.whole_files import Draft, Target, disk_faults, find_target
 
@@ -145,7 +145,7 @@ def _detector(
     if not bundled and not Path(model).exists():
         raise FateError(
             f"{model} was given; expected a .safetensors file, or the name of a model: {', '.join(MODELS)}"
-            f"{nearest(name, MODELS)}"
+            f"{suggest_name(name, MODELS)}"
         )
     return load_trained(model), f"{name}, trained and bundled" if bundled else name
 

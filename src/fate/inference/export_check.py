@@ -12,7 +12,7 @@ own scores: the worst selected cell may score lower than the worst of the best c
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,11 +34,10 @@ from fate.models.boxes import clipped
 from fate.models.detector import CANONICAL_US, Detector
 from fate.models.outputs import Outputs
 from fate.models.state import State
+from fate.progress import Progress
 
 #: Of the synthetic events that are used without a recording.
 SEED = 2
-
-Progress = Callable[[int, int], None]
 
 
 class Differences(NamedTuple):

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from fate.errors import FateError
-from fate.models.table import NAMES, nearest
+from fate.models.table import NAMES
+from fate.text import suggest_name
 
 if TYPE_CHECKING:
     import torch
@@ -132,5 +133,5 @@ def _not_bundled(name: str, bundled: dict[str, Path]) -> str:
     train = "train one (fate train --help) and give its .safetensors file"
     if name in NAMES:
         return f"{name}: weights of this model were asked for, and {there}; {train}"
-    near = nearest(name, [*bundled, *NAMES])
+    near = suggest_name(name, [*bundled, *NAMES])
     return f"{name}: no weights are bundled under this name, and no file has it; {there}; {train}{near}"

@@ -33,6 +33,7 @@ from fate.models import state as states
 from fate.models.detector import CANONICAL_US, Detector
 from fate.models.nms import Detections, Score
 from fate.models.outputs import Outputs
+from fate.progress import Progress
 
 STAGES = ("load", "encode", "model", "post")
 
@@ -177,7 +178,7 @@ def predict(
     most: int = 100,
     score: Score = "product",
     workers: int = 0,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> Run:
     """Run a detector over recordings at one rate.

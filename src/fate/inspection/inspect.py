@@ -11,7 +11,6 @@ from typing import Any
 from fate.data.listing import Comparison, find_listing
 from fate.errors import FateError
 from fate.events.sensors import GEN1_SENSOR, MPX_SENSOR
-from fate.formats.index import Progress
 from fate.inspection import references
 from fate.inspection.label_statistics import LabelStatistics
 from fate.inspection.page import Contents, write_inspection_page
@@ -28,7 +27,7 @@ from fate.inspection.reports import (
 )
 from fate.inspection.statistics import EventStatistics, Occupancy, PillarStatistics
 from fate.inspection.subjects import find_subjects
-from fate.progress import Fraction
+from fate.progress import Progress, ignore, scale
 
 HASHING = 100  # thousandths of the work on a recording that hashing its files takes, about
 SHOWN_FLAGS = 20  # in the text
@@ -258,12 +257,9 @@ def inspect(
     hashing = 0 if listing is None else HASHING * len(subjects)
     total = 1000 * len(subjects) + hashing
 
-    def share_of(done: int, part: int) -> Fraction:
-        return lambda share: progress(done + round(part * share), total) if progress else None
-
-    comparison = None if listing is None else listing.compare(share_of(0, hashing))
+    comparison = None if listing is None else listing.compare(scale(progress or ignore, 0, hashing, total))
     for index, subject in enumerate(subjects):
-        share = share_of(hashing + 1000 * index, 1000)
+        share = scale(progress or ignore, hashing + 1000 * index, hashing + 1000 * (index + 1), total)
         try:
             reports.append(report_on(subject, windows=windows, progress=share))
         except FateError as error:

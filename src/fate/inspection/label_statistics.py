@@ -23,7 +23,7 @@ from fate.data.box_files import MARGIN_PX
 from fate.data.findings import LOOK_BACK_US
 from fate.events.events import Events
 from fate.formats.recording import Recording
-from fate.progress import Fraction
+from fate.progress import Progress
 
 STANDING_SHARE = 0.01  # pixels that fired in that time, below which the scene stands
 STILL_SHARE = 0.03  # pixels inside a box that fired in that time, below which nothing moves in it
@@ -83,7 +83,7 @@ def label_statistics(
     *,
     truth: Labels | None = None,
     frames: int = 200,
-    progress: Fraction | None = None,
+    progress: Progress | None = None,
 ) -> LabelStatistics:
     """Measure and check the boxes of a recording.
 
@@ -215,7 +215,7 @@ def _check_geometry(found: _Findings, recording: Recording) -> None:
 
 
 def _check_events(
-    found: _Findings, recording: Recording, frames: int, moving: NDArray[np.intp], progress: Fraction | None
+    found: _Findings, recording: Recording, frames: int, moving: NDArray[np.intp], progress: Progress | None
 ) -> None:
     """What the events before a label say about its boxes; ``moving`` are the rows of those that move."""
     labels = found.labels

@@ -27,8 +27,8 @@ from fate.data.prepared import is_sound
 from fate.data.rvt_sequences import find_sequences
 from fate.errors import FateError, FateWarning
 from fate.events.events import Sensor
-from fate.formats.index import Progress
 from fate.inspection import examination as look
+from fate.progress import Progress
 from fate.version import __version__
 
 KINDS = (*PUBLIC_SETS, "rvt")

@@ -19,7 +19,7 @@ from fate.inspection.label_statistics import FAULTS, Fault, LabelStatistics, lab
 from fate.inspection.misfits import misfits
 from fate.inspection.statistics import EventStatistics, PillarStatistics, event_statistics
 from fate.inspection.subjects import Subject
-from fate.progress import Fraction
+from fate.progress import Progress, scale
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class RecordingReport:
         return self.subject.read_labels(size) if self.boxes_from == "labels" else self.subject.read_truth(size)
 
 
-def report_on(subject: Subject, *, windows: int, progress: Fraction) -> RecordingReport:
+def report_on(subject: Subject, *, windows: int, progress: Progress) -> RecordingReport:
     """Open a recording and its labels, and measure both.
 
     Args:
@@ -65,7 +65,7 @@ def report_on(subject: Subject, *, windows: int, progress: Fraction) -> Recordin
         progress: called with the share that is done.
     """
     with subject.open() as recording:
-        events = event_statistics(recording, windows=windows, progress=lambda share: progress(0.7 * share))
+        events = event_statistics(recording, windows=windows, progress=scale(progress, 0.0, 0.7))
         notes: list[str] = []
         # without labels the events are worth a look all the same
         labels = _read(subject.read_labels, recording.sensor, "labels", notes)
@@ -74,9 +74,7 @@ def report_on(subject: Subject, *, windows: int, progress: Fraction) -> Recordin
         if boxes is None:
             progress(1.0)
             return RecordingReport(subject, recording.format, events, None, None, tuple(notes))
-        measured = label_statistics(
-            recording, boxes, truth=truth, frames=windows, progress=lambda share: progress(0.7 + 0.3 * share)
-        )
+        measured = label_statistics(recording, boxes, truth=truth, frames=windows, progress=scale(progress, 0.7, 1.0))
         progress(1.0)
         classes = names_of(boxes, recording.sensor, truth)
         notes += _unknown_classes(subject, boxes)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fate.compiled import compiled
 from fate.errors import FateError
 from fate.formats.recording import Recording
-from fate.progress import Fraction
+from fate.progress import Progress, ignore, scale
 
 BURST_US = 1000  # closer events of one pixel and polarity are one
 WINDOWS_US = (5_000, 10_000, 50_000)
@@ -87,7 +87,7 @@ class EventStatistics:
     busiest_pillars: dict[int, PillarStatistics]  #: the same in the busiest second
 
 
-def event_statistics(recording: Recording, *, windows: int = 200, progress: Fraction | None = None) -> EventStatistics:
+def event_statistics(recording: Recording, *, windows: int = 200, progress: Progress | None = None) -> EventStatistics:
     """Walk a recording and count.
 
     Args:
@@ -98,8 +98,8 @@ def event_statistics(recording: Recording, *, windows: int = 200, progress: Frac
     recording.refuse_empty()
     if windows < 1:
         raise FateError(f"{windows} windows were asked for; expected at least 1")
-    report = progress or _silent
-    walk = _walk(recording, lambda share: report(0.5 * share))
+    report = progress or ignore
+    walk = _walk(recording, scale(report, 0.0, 0.5))
     height, width = recording.sensor
     start, end = recording.start_us, recording.end_us
     whole = max(1, (end - start + SECOND_US // 100) // SECOND_US)  # the last second may lack its last events
@@ -231,7 +231,7 @@ class _Walk:
         return int(self.totals[3])
 
 
-def _walk(recording: Recording, report: Fraction) -> _Walk:
+def _walk(recording: Recording, report: Progress) -> _Walk:
     height, width = recording.sensor
     if height * width > _MAX_PIXELS:
         raise FateError(
@@ -277,10 +277,6 @@ def _walk(recording: Recording, report: Fraction) -> _Walk:
         done += len(events)
         report(done / recording.num_events)
     return found
-
-
-def _silent(share: float) -> None:
-    pass
 
 
 @compiled

@@ -12,7 +12,7 @@ numbers.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -20,12 +20,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from fate.models.detector import Detector
 from fate.models.table import Entry
 from fate.models.zoo import MODELS, build_model
+from fate.progress import Progress
 
 
 def list_models(
     classes: Sequence[str] = ("car", "pedestrian"),
     sensor: Sequence[int] = (240, 304),
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
 ) -> list[Entry]:
     """Every detector that ``build_model`` knows, for these classes and this sensor.
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from fate.errors import FateError
 from fate.files import MissingFileError, open_regular
 from fate.models.detector import CANONICAL_US, Detector
-from fate.models.table import nearest
 from fate.models.zoo import MODELS, rebuild
+from fate.text import suggest_name
 from fate.version import full_version, git_hash
 from fate.whole_files import write_whole
 
@@ -203,7 +203,7 @@ def _missing(source: Path) -> str:
             f"{name}: no file has this name; give a .safetensors file, take fate.load_detector({name!r}) where weights"
             f" come with the package, or make a detector with fresh ones: fate.build_model({name!r}, classes, sensor)"
         )
-    meant = nearest(name, MODELS) if source.name == name and not source.suffix else ""
+    meant = suggest_name(name, MODELS) if source.name == name and not source.suffix else ""
     return f"{name}: there is no such file, and no model of this name; expected a .safetensors file{meant}"
 
 

@@ -6,8 +6,6 @@ seconds. A test compares every number with the detectors that ``build_model`` bu
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,9 +67,3 @@ TABLE = (
     Entry("s5-vit-nano", 879_125, 408_888_320, "histogram", "fate-s-nano with histograms instead of pillars"),
 )
 NAMES = tuple(entry.name for entry in TABLE)
-
-
-def nearest(given: object, known: Iterable[str]) -> str:
-    """Return "; did you mean …?" with the known name that is most like the given one, or nothing if none is."""
-    near = difflib.get_close_matches(str(given).lower(), known, n=1, cutoff=0.4)
-    return f"; did you mean {near[0]!r}?" if near else ""

@@ -30,7 +30,7 @@ from fate.models.layers.conv import Activation
 from fate.models.necks.hybrid_encoder import HybridEncoder
 from fate.models.necks.latent_memory import LatentMemory, Recurrence
 from fate.models.necks.pafpn import PAFPN
-from fate.models.table import nearest
+from fate.text import suggest_name
 
 PILLARS = "pillars"
 #: What an encoder can be called.
@@ -266,7 +266,7 @@ def rebuild(description: Mapping[str, Any]) -> Detector:
 def model_named(name: str) -> Model:
     """An entry of ``MODELS``; a name that is not there is answered with the nearest."""
     if name not in MODELS:
-        raise FateError(f"model {name!r} was asked for; there are {', '.join(MODELS)}{nearest(name, MODELS)}")
+        raise FateError(f"model {name!r} was asked for; there are {', '.join(MODELS)}{suggest_name(name, MODELS)}")
     return MODELS[name]
 
 
@@ -282,7 +282,8 @@ def _class_names(classes: Sequence[str]) -> tuple[str, ...]:
 
 def _encoder(name: str, sensor: Sequence[int], options: Mapping[str, Any]) -> nn.Module:
     if name not in ENCODERS:
-        raise FateError(f"encoder {name!r} was asked for; there are {', '.join(ENCODERS)}{nearest(name, ENCODERS)}")
+        known = ", ".join(ENCODERS)
+        raise FateError(f"encoder {name!r} was asked for; there are {known}{suggest_name(name, ENCODERS)}")
     encoder: Callable[..., nn.Module] = PillarEncoder if name == PILLARS else GRIDS[name]
     _check_options(name, list(inspect.signature(encoder).parameters)[1:], options)
     return encoder(sensor, **options)
@@ -292,4 +293,4 @@ def _check_options(name: str, known: Sequence[str], options: Mapping[str, Any]) 
     for option, value in options.items():
         if option not in known:
             takes = ", ".join(known) or "no options"
-            raise FateError(f"{option}={value!r} was given; {name} takes {takes}{nearest(option, known)}")
+            raise FateError(f"{option}={value!r} was given; {name} takes {takes}{suggest_name(option, known)}")

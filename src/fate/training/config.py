@@ -10,7 +10,6 @@ description says which. An unknown key is refused with the nearest known one.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -23,14 +22,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fate.errors import FateError
 from fate.files import check_regular
+from fate.rates import PAPER_RATES
+from fate.text import nearest_name
 from fate.training.named_configs import find_config
 from fate.training.settings import Kind, field_at, keys_of, kind_of
 from fate.yaml_files import load_yaml, parse_yaml, plain_tree
 
 StrategyName = Literal["supervised", "multi_frequency", "consistency", "interpolation", "fat", "any_rate"]
 STRATEGIES: tuple[str, ...] = get_args(StrategyName)
-#: The rates of the paper's tables.
-RATES = (20.0, 40.0, 80.0, 100.0, 200.0)
 
 #: Files in a row, each of which names the next as its base.
 MAX_BASES = 16
@@ -95,7 +94,7 @@ class StrategyConfig(_Frozen):
         "supervised", description="what is trained; docs/guides/training.md of the repository compares them"
     )
     rates: tuple[Rate, ...] = Field(
-        RATES, description="rates in Hz, in rising order; the first is the canonical one; the paper's five"
+        PAPER_RATES, description="rates in Hz, in rising order; the first is the canonical one; the paper's five"
     )
     labels: str | None = Field(None, description="the folder that fate densify has written; the strategy fat needs it")
     decay: float = Field(0.9999, ge=0, lt=1, description="γ of the mean teacher; the paper's")
@@ -172,17 +171,22 @@ class TrainConfig(_Frozen):
     run: RunConfig = RunConfig()  # type: ignore[call-arg]
 
     @property
+    def rates(self) -> tuple[float, ...]:
+        """The rates of the clips in Hz: all of the strategy, but only the first for supervised training."""
+        return self.strategy.rates[:1] if self.strategy.name == "supervised" else self.strategy.rates
+
+    @property
     def steps(self) -> int:
         """Optimiser steps in all."""
         return self.run.epochs * self.run.epoch_steps
 
     @property
-    def lanes(self) -> int:
+    def batch_size(self) -> int:
         """Clips in a batch, over all processes."""
         return self.data.random + self.data.streams
 
     def halves(self, device: str) -> bool:
-        """Whether bf16 is used there; many CPUs only imitate it, and take many times as long."""
+        """Whether training on this device uses bf16; most CPUs emulate it, which is many times slower."""
         return self.run.precision == "bf16" or (self.run.precision == "auto" and device == "cuda")
 
     def to_yaml(self) -> str:
@@ -190,7 +194,7 @@ class TrainConfig(_Frozen):
         return str(yaml.safe_dump(self.model_dump(mode="json", by_alias=True), sort_keys=False))
 
     def fingerprint(self) -> str:
-        """The same for configurations that train the same: what only says where and how often is left out."""
+        """A hash of all fields that affect the trained weights."""
         content = self.model_dump(mode="json", by_alias=True)
         for name in ("workers", "resident_gb"):
             content["data"].pop(name)
@@ -293,8 +297,8 @@ def _sentence(error: Any) -> str:
     field, key = field_at(TrainConfig, names), ".".join(names)
     if error["type"] == "extra_forbidden":
         known = sorted(keys_of(field) if field is not None else TrainConfig.model_fields)
-        near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.4)
-        hint = f"; did you mean {'.'.join([*place[:-1], near[0]])!r}?" if near else ""
+        near = nearest_name(place[-1], known)
+        hint = f"; did you mean {'.'.join([*place[:-1], near])!r}?" if near else ""
         return f"unknown key {'.'.join(place)!r}; known are {', '.join(known)}{hint}"
     if error["type"] == "missing" or field is None:
         needed = [f"{key}.{name}" for name in keys_of(field)[:1]] if field is not None else []
@@ -325,15 +329,15 @@ def _check(config: TrainConfig, source: str) -> None:
         raise FateError(f"{source}: strategy.rates = {list(rates)} was given; expected rates in rising order")
     if not config.run.validate_hz:
         raise FateError(f"{source}: run.validate_hz = [] was given; expected at least one rate, such as [20]")
-    if not config.lanes:
+    if not config.batch_size:
         raise FateError(
             f"{source}: data.random = 0 and data.streams = 0 were given; expected at least one clip a batch"
         )
     processes = config.run.devices * config.run.nodes
-    for name, lanes in (("random", config.data.random), ("streams", config.data.streams)):
-        if lanes % processes:
+    for name, clips in (("random", config.data.random), ("streams", config.data.streams)):
+        if clips % processes:
             raise FateError(
-                f"{source}: data.{name} = {lanes} clips cannot be dealt to {processes} processes; expected a multiple"
+                f"{source}: data.{name} = {clips} clips cannot be divided among {processes} processes; give a multiple"
             )
     if config.run.gpu is not None and processes > 1:
         raise FateError(

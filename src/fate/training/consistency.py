@@ -60,7 +60,7 @@ def probabilities(outputs: Outputs) -> Tensor:
 
 
 @torch.no_grad()
-def followed(outputs: Outputs, score: float, max_overlap: float = 0.45) -> Followed:
+def select_teacher_predictions(outputs: Outputs, score: float, max_overlap: float = 0.45) -> Followed:
     """The teacher's predictions of at least ``score``, best first, without doubles."""
     chances = probabilities(outputs)
     confidences, class_ids = chances.max(-1)

@@ -1,9 +1,9 @@
 """Backbone and neck of a training step as CUDA graphs.
 
-A small detector makes a GPU work for 20 ms a step, and Python takes 50 ms to tell it what to do: some thousand kernels,
-forward and back. Their shapes are the same in every step, for they see all T · B windows at once. So they are recorded,
-once for each shape, forward and backward, and started with one call each; encoder, head and losses, whose shapes
-change, run as they are. Weights and running statistics are read and written where they lie.
+With a small detector the GPU computes for 20 ms a step, but Python needs 50 ms to launch its thousand kernels. The
+shapes of backbone and neck are the same in every step, because they process all T · B windows at once. So their forward
+and backward passes are captured once for each shape and replayed with one call. Encoder, head and losses have changing
+shapes and run without graphs. Weights and running statistics are read and written in place.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from fate.models import state as states
 from fate.models.detector import Detector
 from fate.models.state import State
 
-#: Runs before a recording: kernels are compiled and algorithms chosen, which no graph can hold.
+#: Runs before a capture, in which kernels are compiled and algorithms are chosen.
 WARM_UP = 3
-#: Shapes that are recorded at most; others run as they are. A teacher's clips differ in length.
-MOST = 24
+#: Number of captured shapes; further ones run without graphs. The clips of the teacher differ in length.
+MAX_GRAPHS = 24
 
 
 class RecordedFeatures:
-    """``detector.features``, with graphs; of one GPU, for weights that stay where they are.
+    """``detector.features`` as CUDA graphs, on one GPU, for weights whose storage does not change.
 
-    What comes back lies in memory of the graphs, and is overwritten by the next call; so are gradients of weights,
-    unless they are read before. Memory handed back has no gradient, as training cuts it anyway.
+    The next call overwrites the returned features and the gradients of weights. The returned state has no gradient;
+    training detaches it anyway.
     """
 
     def __init__(self, detector: Detector) -> None:
         self.detector = detector
         self._recorded: dict[tuple[Any, ...], _Recorded] = {}
         self._pool: Any = None
-        self._begun: dict[int, State] = {}  # by lanes: zeros
+        self._zero_states: dict[int, State] = {}  # by batch size
         self._room = _Room()
 
     def __call__(
         self, images: Tensor, memory: State = None, steps: int = 1, step_scale: float | Tensor = 1.0
     ) -> tuple[list[Tensor], State]:
-        """As of ``Detector.features``."""
+        """Same arguments and results as ``Detector.features``: images [T · B, C, H, W] to feature maps and state."""
         known = step_scale if isinstance(step_scale, float) else None
         grad = torch.is_grad_enabled()
         key = (tuple(images.shape), images.dtype, images.requires_grad and grad, steps, known, grad)
-        if key not in self._recorded and len(self._recorded) >= MOST:
+        if key not in self._recorded and len(self._recorded) >= MAX_GRAPHS:
             return self.detector.features(images, memory, steps, step_scale)
-        before = self._beginning(images[: len(images) // steps]) if memory is None else memory
+        before = self._zero_state(images[: len(images) // steps]) if memory is None else memory
         inputs = [images, *states.tensors(before)]
         if isinstance(step_scale, Tensor):
             inputs.append(step_scale)
@@ -62,83 +62,86 @@ class RecordedFeatures:
         parts = found[recorded.levels :]
         return list(found[: recorded.levels]), states.rebuilt(before, [part.clone() for part in parts])
 
-    def _beginning(self, images: Tensor) -> State:
-        """The memory of lanes that begin: zeros, of the shapes that one window each leaves behind."""
-        lanes = len(images)
-        if lanes not in self._begun:
-            with torch.no_grad(), _undone(self.detector), _as_now():  # weights that are cast here have no gradient
+    def _zero_state(self, images: Tensor) -> State:
+        """The state of streams that begin: zeros, in the shapes that one window of each returns."""
+        batch_size = len(images)
+        if batch_size not in self._zero_states:
+            # without the autocast cache: weights that are cast here have no gradient
+            with torch.no_grad(), _restore_buffers(self.detector), _autocast_without_cache():
                 _, after = self.detector.features(images.detach())
-            self._begun[lanes] = states.mapped(torch.zeros_like, after)
-        return self._begun[lanes]
+            self._zero_states[batch_size] = states.mapped(torch.zeros_like, after)
+        return self._zero_states[batch_size]
 
 
 @contextmanager
-def _undone(detector: Detector) -> Iterator[None]:
-    """Runs that do not count: running statistics and the generator are put back."""
+def _restore_buffers(detector: Detector) -> Iterator[None]:
+    """Restore running statistics and the random generator after the block, also if it fails."""
     kept = [(buffer, buffer.clone()) for buffer in detector.buffers()]
     device = next(detector.parameters()).device
     generator = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-    yield
-    with torch.no_grad():
-        for buffer, value in kept:
-            buffer.copy_(value)
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(generator, device)
-    else:
-        torch.set_rng_state(generator)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in kept:
+                buffer.copy_(value)
+        if device.type == "cuda":
+            torch.cuda.set_rng_state(generator, device)
+        else:
+            torch.set_rng_state(generator)
 
 
-def _as_now() -> torch.autocast:
-    """The precision of the moment, without memory of weights that were cast: a graph must cast them itself."""
+def _autocast_without_cache() -> torch.autocast:
+    """The current autocast settings without the cache of cast weights: a graph must cast them itself."""
     kind = torch.get_autocast_dtype("cuda")
     return torch.autocast("cuda", kind, torch.is_autocast_enabled("cuda"), cache_enabled=False)
 
 
 class _Recorded(NamedTuple):
-    """Two graphs, and the memory they read and write."""
+    """Two graphs and the tensors they read and write."""
 
     forward: torch.cuda.CUDAGraph
-    backward: torch.cuda.CUDAGraph | None  #: None where nothing is learned
-    inputs: list[Tensor]  #: images, memory, lengths of steps
-    weights: list[Tensor]  #: that learn
-    outputs: list[Tensor]  #: first the levels, then memory
+    backward: torch.cuda.CUDAGraph | None  #: None without gradients
+    inputs: list[Tensor]  #: images, state, lengths of steps
+    weights: list[Tensor]  #: weights with gradients
+    outputs: list[Tensor]  #: first the feature maps, then the state
     levels: int
-    asked: list[Tensor]  #: gradients of the levels
-    gradients: list[Tensor | None]  #: of inputs and weights; None where there is none
+    asked: list[Tensor]  #: gradients of the feature maps
+    gradients: list[Tensor | None]  #: gradients of inputs and weights; None for those without
 
 
 class _Room:
-    """Memory for inputs. Only one recording is replayed at a time, so those of all shapes lie in the same place.
+    """Memory for inputs. Only one graph is replayed at a time, so the inputs of all shapes share their memory.
 
-    Each place has room for the largest so far. What was recorded before a larger one came keeps its own: to bound how
-    much that is, places at least double.
+    Each buffer has room for the largest input so far. Graphs captured before a larger one keep the old buffer; to bound
+    their total size, buffers at least double.
     """
 
     def __init__(self) -> None:
-        self._places: dict[tuple[int, torch.dtype], Tensor] = {}
+        self._buffers: dict[tuple[int, torch.dtype], Tensor] = {}
 
     def like(self, given: Sequence[Tensor]) -> list[Tensor]:
-        """Copies, in shared memory; each learns where the one given does."""
+        """Copies of tensors in the shared memory; they have gradients if the given ones do."""
         found = []
         for number, part in enumerate(given):
-            place, size = self._places.get((number, part.dtype)), part.numel()
-            if place is None or len(place) < size:
-                length = size if place is None else max(size, 2 * len(place))
-                place = self._places[number, part.dtype] = torch.empty(length, dtype=part.dtype, device=part.device)
-            own = place[:size].as_strided(part.shape, _dense_strides(part)).copy_(part.detach())
+            buffer, size = self._buffers.get((number, part.dtype)), part.numel()
+            if buffer is None or len(buffer) < size:
+                length = size if buffer is None else max(size, 2 * len(buffer))
+                buffer = self._buffers[number, part.dtype] = torch.empty(length, dtype=part.dtype, device=part.device)
+            own = buffer[:size].as_strided(part.shape, _dense_strides(part)).copy_(part.detach())
             found.append(own.requires_grad_(part.requires_grad and torch.is_grad_enabled()))
         return found
 
 
 def _dense_strides(given: Tensor) -> tuple[int, ...]:
-    """Those of a copy: channels last where the tensor is."""
+    """The strides of a copy, which keeps channels last."""
     return torch.empty_like(given, device="meta").stride()
 
 
 def leave_default_stream() -> None:
-    """From here on, this thread works on a stream of its own: on the default one nothing can be recorded.
+    """Use a new CUDA stream in this thread, because graphs cannot be captured on the default one.
 
-    Weights, and the places where their gradients are added up, belong to the stream they were first used on.
+    Weights and their accumulated gradients belong to the stream they were first used on.
     """
     if torch.cuda.current_stream() == torch.cuda.default_stream():
         torch.cuda.synchronize()
@@ -146,7 +149,7 @@ def leave_default_stream() -> None:
 
 
 def return_to_default_stream() -> None:
-    """When all is done."""
+    """Use the default stream again."""
     torch.cuda.synchronize()
     torch.cuda.set_stream(torch.cuda.default_stream())
 
@@ -165,25 +168,25 @@ def _record(
         return levels, [part.detach() for part in states.tensors(after)]
 
     def back(levels: Sequence[Tensor], asked: Sequence[Tensor]) -> list[Tensor | None]:
-        """Outside of autocast, as training goes back: what was computed in 32 bits stays so."""
+        """Gradients outside of autocast, as in training."""
         learning = [part for part in (*inputs, *weights) if part.requires_grad]
         with torch.autocast("cuda", enabled=False):
             found = iter(torch.autograd.grad(levels, learning, asked, allow_unused=True))
         return [next(found) if part.requires_grad else None for part in (*inputs, *weights)]
 
     forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph() if grad else None
-    # other threads may go on meanwhile: the one that loads takes page-locked memory
+    # other threads may use CUDA meanwhile: the one that loads data allocates pinned memory
     capture = partial(
         torch.cuda.graph, pool=pool, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"
     )
     asked, gradients = list[Tensor](), list[Tensor | None]([None] * (len(inputs) + len(weights)))
-    with _undone(detector):
+    with _restore_buffers(detector):
         for _ in range(WARM_UP):
-            with _as_now():
+            with _autocast_without_cache():
                 levels, after = run()
             if grad:
                 back(levels, [torch.zeros_like(level) for level in levels])
-        with _as_now(), capture(forward):
+        with _autocast_without_cache(), capture(forward):
             levels, after = run()
         if backward is not None:
             asked = [torch.zeros_like(level) for level in levels]
@@ -194,7 +197,7 @@ def _record(
 
 
 class _Replayed(torch.autograd.Function):
-    """Inputs and weights in, levels and memory out."""
+    """Replay the graphs: inputs and weights to feature maps and state."""
 
     @staticmethod
     def forward(ctx: Any, recorded: _Recorded, inputs: int, *given: Tensor) -> tuple[Tensor, ...]:
@@ -209,7 +212,7 @@ class _Replayed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         recorded: _Recorded = ctx.recorded
-        for own, new in zip(recorded.asked, gradients, strict=False):  # none is asked of memory
+        for own, new in zip(recorded.asked, gradients, strict=False):  # the state has no gradient
             own.copy_(new)
         if recorded.backward is not None:
             recorded.backward.replay()

@@ -1,8 +1,8 @@
-"""A training run from a configuration: build everything, then let Lightning turn the crank.
+"""A training run from a configuration: build everything, then call ``Trainer.fit`` of Lightning.
 
     fate.train("fate-s-nano-20hz", "runs/nano", ["data.path=drives"])
 
-What is built: the dataset, batches of clips (``data.clips``), the detector (``models.zoo``), the strategy, the engine.
+``build`` makes the dataset, the batches of clips (``data.clips``), the detector (``models.zoo``) and the strategy.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from fate.data.labelled_recording import LabelledRecording
 from fate.data.loading import ClipReader, load
 from fate.data.resident import BYTES, ResidentEvents, completed
 from fate.data.transforms import Augmentation
-from fate.errors import FateError
+from fate.errors import FateError, missing_packages
 from fate.inference.loading import load_trained
 from fate.inference.running import check_histograms
 from fate.models.checkpoints import check_entries
 from fate.models.detector import Detector
 from fate.models.zoo import build_model
-from fate.optional_packages import missing_packages
 from fate.processes import KILL_SIGNAL, own_rank
+from fate.progress import Progress
 from fate.training.config import ModelConfig, TrainConfig, read_config
 from fate.training.run_directory import RunDirectory
-from fate.training.strategies import Supervised, strategy_of
+from fate.training.strategies import Supervised, make_strategy
 from fate.training.together import check_processes
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ AUGMENTATIONS = {
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run is made of."""
+    """The parts of a run."""
 
     config: TrainConfig
     dataset: Dataset
@@ -69,7 +69,7 @@ class Parts:
 
     @property
     def resident(self) -> bool:
-        """Whether all events to learn from stay on the GPU."""
+        """Whether all events of the training set stay on the GPU."""
         if self.device != "cuda" or self.dataset.holds == "histograms":
             return False
         gigabytes = sum(recording.num_events for recording in self.dataset.labelled) * BYTES / 1e9
@@ -77,7 +77,7 @@ class Parts:
         return gigabytes <= min(self.config.data.resident_gb, memory / 4)
 
     def reader(self, rank: int = 0, world: int = 1, resident: bool = False) -> ClipReader:
-        """What loads the batches of one of several processes; with ``resident``, all but their events."""
+        """The reader of the batches of one process; with ``resident`` it does not read their events."""
         random, stream = AUGMENTATIONS[self.config.data.augmentation]
         return ClipReader(
             self.dataset.labelled,
@@ -92,7 +92,7 @@ class Parts:
         )
 
     def batches(self, first: int = 0, rank: int = 0, world: int = 1) -> Iterable[ClipBatch]:
-        """Batches from number ``first`` on, without end."""
+        """An endless sequence of batches from index ``first``."""
         plans, reader = partial(self.plan.batches, first), self.reader(rank, world, self.resident)
         loader = load(reader, plans, self.config.data.workers, pin_memory=self.device == "cuda" and not reader.resident)
         if not reader.resident:
@@ -102,15 +102,15 @@ class Parts:
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of a run."""
+    """The result of a run."""
 
     folder: Path
     step: int
-    finished: bool  #: False where it was asked to stop
+    finished: bool  #: False if it was asked to stop
 
 
 def build(config: TrainConfig) -> Parts:
-    """Everything but the engine; each fault of the data or the settings is found here."""
+    """Build everything except the Lightning trainer; all faults of data and settings are raised here."""
     device = _device(config)
     torch.manual_seed(config.run.seed)
     dataset = open_dataset(config.data.path, config.data.train).checked()
@@ -118,10 +118,10 @@ def build(config: TrainConfig) -> Parts:
     limit = config.run.validate_recordings
     if limit:
         validation = _first(validation, limit)
-    detector = _fresh(config.model, dataset)
+    detector = _new_detector(config.model, dataset)
     if config.model.weights is not None:
         start_from(detector, config.model.weights)
-    strategy = strategy_of(config)
+    strategy = make_strategy(config)
     _check_images(config, dataset, validation, detector)
     strategy.check(dataset)
     own = own_labels(dataset)
@@ -133,8 +133,8 @@ def build(config: TrainConfig) -> Parts:
     return Parts(config, dataset, validation, detector, strategy, plan, device)
 
 
-def _fresh(wanted: ModelConfig, dataset: Dataset) -> Detector:
-    """The detector that is asked for, with fresh weights."""
+def _new_detector(wanted: ModelConfig, dataset: Dataset) -> Detector:
+    """The detector of the configuration with random weights."""
     try:
         return build_model(
             wanted.name, dataset.classes, dataset.sensor, encoder=wanted.encoder,
@@ -150,12 +150,11 @@ def _fresh(wanted: ModelConfig, dataset: Dataset) -> Detector:
 
 
 def _check_images(config: TrainConfig, dataset: Dataset, validation: Dataset, detector: Detector) -> None:
-    """Recordings kept as histograms have one rate, and suit detectors that see histograms alone."""
+    """Refuse histograms at rates they do not have, or for a detector that needs events."""
     if dataset.holds != "histograms" or not dataset.labelled:
         return
     check_histograms(detector, dataset.labelled[0])
-    rates = config.strategy.rates[:1] if config.strategy.name == "supervised" else config.strategy.rates
-    for hz in rates:
+    for hz in config.rates:
         Grid.of(dataset.labelled[0], hz)
     for hz in config.run.validate_hz:
         for recording in validation.labelled[:1]:
@@ -164,7 +163,7 @@ def _check_images(config: TrainConfig, dataset: Dataset, validation: Dataset, de
 
 @dataclass(frozen=True)
 class _ByRules:
-    """Labels of any origin, cut and sorted out by the dataset's rules for training."""
+    """Labels of any source after the dataset's rules for training."""
 
     recordings: Sequence[LabelledRecording]
     labels_of: LabelsOf
@@ -178,12 +177,12 @@ class _ByRules:
 
 
 def by_rules(dataset: Dataset, labels_of: LabelsOf) -> LabelsOf:
-    """Labels as training sees them; RVT's histograms come with theirs sorted out already."""
+    """Labels after the dataset's rules for training; RVT's histograms have them applied already."""
     return _ByRules(dataset.labelled, labels_of, _rules(dataset))
 
 
 def own_labels(dataset: Dataset) -> LabelsOf:
-    """The labels of the recordings themselves, as training sees them."""
+    """The labels of the dataset after its rules for training."""
     return RuledLabels(dataset.labelled, _rules(dataset))
 
 
@@ -196,7 +195,7 @@ def _times(labels: Labels | None) -> NDArray[np.int64]:
 
 
 def start_from(detector: Detector, path: str) -> None:
-    """Weights of another run; a detector with a memory may start from one without (EvRT-DETR's second stage)."""
+    """Load the weights of another run; a detector with a memory may start from one without (EvRT-DETR's stage 2)."""
     given = load_trained(path)
     for name in ("classes", "sensor"):
         theirs, ours = tuple(getattr(given, name)), tuple(getattr(detector, name))
@@ -211,7 +210,7 @@ def start_from(detector: Detector, path: str) -> None:
 
 
 def need_lightning() -> None:
-    """Say how to get PyTorch Lightning where it is missing; called before anything imports it."""
+    """Raise an error with the pip line if PyTorch Lightning is missing; called before it is imported."""
     try:
         import pytorch_lightning  # noqa: F401, PLC0415  (it takes seconds to load)
     except ImportError:
@@ -223,21 +222,21 @@ def train(
     out: str | os.PathLike[str],
     overrides: Sequence[str] = (),
     *,
-    show: Any = None,
+    progress: Progress | None = None,
     allow_missing: bool = False,
     begins: Callable[[int], None] | None = None,
     draw_samples: DrawSamples | None = None,
 ) -> Trained:
-    """Train, or go on with the run in ``out``.
+    """Train, or continue the run in ``out``.
 
     Args:
         config: a configuration, the name of one in the package (``fate train --list``), or a YAML file.
         out: the run's folder; see ``run_directory``.
         overrides: ``key.sub=value`` texts.
-        show: is told (steps done, of all, a short line).
+        progress: called with the steps done, the steps in all and a short line.
         allow_missing: train although files or boxes of the dataset are missing; see ``fate.data.completeness``.
-        begins: called once with the number of steps that are done already, after all settings, the data and the model
-            have been checked and before the first step; in one of several processes only.
+        begins: called once before the first step, after all checks, with the number of steps that are already done;
+            in the first process only.
         draw_samples: draws labels and predictions after each validation; see ``validation.DrawSamples``.
     """
     need_lightning()
@@ -262,7 +261,7 @@ def train(
         guard = Guard(run)
         checkpoints = Checkpoints(run, wanted, guard)
         validation = Validation(run, wanted, parts.validation, draw_samples)
-        metrics = Metrics(run, wanted, guard, show)
+        metrics = Metrics(run, wanted, guard, progress)
         engine = _engine(wanted, parts.device, run.folder, [guard, validation, checkpoints, metrics])
         step = run.saved_step() if going_on else 0
         if step >= wanted.steps:
@@ -287,7 +286,7 @@ def train(
 
 
 def _engine(config: TrainConfig, device: str, folder: Path, callbacks: Any) -> Any:
-    """Lightning's trainer, without the parts of it that we have our own for."""
+    """Lightning's trainer without the parts that FATE implements itself."""
     from lightning_fabric.plugins.environments.slurm import SLURMEnvironment  # noqa: PLC0415
     from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment  # noqa: PLC0415
     from lightning_fabric.utilities.exceptions import MisconfigurationException  # noqa: PLC0415
@@ -325,7 +324,7 @@ def _engine(config: TrainConfig, device: str, folder: Path, callbacks: Any) -> A
 
 @contextmanager
 def _all_or_none(engine: Any) -> Iterator[None]:
-    """Where this process fails, those it has started would wait for it: they end with it."""
+    """If this process fails, end the processes it has started, which would wait for it."""
     try:
         yield
     except BaseException:
@@ -336,10 +335,10 @@ def _all_or_none(engine: Any) -> Iterator[None]:
 
 
 class _Batches:
-    """Batches from where the run stands: asked for after a checkpoint was read, made by each process for itself.
+    """Batches from the current step of the run; each process makes its own, after the checkpoint was read.
 
-    Lightning keeps the iterators that it has taken. ``close`` ends them, and with them the processes that load: left
-    to the garbage collector, these processes could outlive the run.
+    Lightning keeps the iterators it has taken. ``close`` ends them and their worker processes, which could otherwise
+    outlive the run.
     """
 
     def __init__(self, parts: Parts, module: Any) -> None:
@@ -352,12 +351,12 @@ class _Batches:
         return taken
 
     def _load(self) -> Generator[ClipBatch, None, None]:
-        """Nothing is read before the first is asked for: Lightning makes an iterator only to see whether it can."""
+        """Load only when the first batch is needed: Lightning makes an iterator just to see whether it can."""
         trainer = self.module.trainer
         yield from self.parts.batches(self.module.batches, trainer.global_rank, trainer.world_size)
 
     def close(self) -> None:
-        """End every iterator that was taken, and the processes that load for it."""
+        """End every iterator and its worker processes."""
         while self._taken:
             self._taken.pop().close()
 
@@ -382,7 +381,7 @@ def _device(config: TrainConfig) -> str:
 
 
 def _quieten() -> None:
-    """Lightning greets, and warns of things that are meant."""
+    """Silence messages and warnings of Lightning that are expected here."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning.*")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from pytorch_lightning import Callback, Trainer
 from torch import Tensor
 
 from fate.data.batches import ClipBatch
+from fate.progress import Progress
 from fate.training.config import TrainConfig
 from fate.training.guard import Guard
 from fate.training.run_directory import RunDirectory
@@ -19,8 +19,6 @@ from fate.training.together import mean_of_processes, processes
 
 #: On a slow machine, progress is shown at least so often, seconds.
 SHOW_EVERY_S = 10.0
-#: Tells (steps done, of all, a short line) to whoever shows it.
-Show = Callable[[int, int, str], None]
 
 
 class Metrics(Callback):
@@ -29,8 +27,8 @@ class Metrics(Callback):
     Terms are added up where they are computed and read once a line: reading waits for a GPU.
     """
 
-    def __init__(self, run: RunDirectory, config: TrainConfig, guard: Guard, show: Show | None = None) -> None:
-        self.run, self.config, self.guard, self.show = run, config, guard, show
+    def __init__(self, run: RunDirectory, config: TrainConfig, guard: Guard, progress: Progress | None = None) -> None:
+        self.run, self.config, self.guard, self.progress = run, config, guard, progress
         self.board = _Board(run)
         self._shown = time.perf_counter()
         self._begin()
@@ -63,7 +61,7 @@ class Metrics(Callback):
         self._step_s += self.guard.ended - self._last
         if trainer.global_step % self.config.run.log_every == 0 and stepped(trainer, batch_idx):
             self._write(trainer)
-        elif self.show is not None and time.perf_counter() - self._shown >= SHOW_EVERY_S and self._count:
+        elif self.progress is not None and time.perf_counter() - self._shown >= SHOW_EVERY_S and self._count:
             step_s = (self._data_s + self._step_s) / self._count * self.config.run.accumulate
             self._tell(trainer, f"{step_s:.2f} s a step")
         self._last = time.perf_counter()
@@ -90,7 +88,7 @@ class Metrics(Callback):
         if trainer.is_global_zero:
             self.run.add_metrics(line)
             self.board.write(trainer.global_step, line)
-            if self.show is not None:
+            if self.progress is not None:
                 text = (
                     f"loss {means['loss']:.3f} · {line['step_s']:.2f} s a step, {line['waiting_for_data']:.0%} for data"
                 )
@@ -100,8 +98,8 @@ class Metrics(Callback):
     def _tell(self, trainer: Trainer, text: str) -> None:
         """Show how far training is; on a slow machine also between two lines of metrics."""
         self._shown = time.perf_counter()
-        if trainer.is_global_zero and self.show is not None:
-            self.show(trainer.global_step, self.config.steps, text)
+        if trainer.is_global_zero and self.progress is not None:
+            self.progress(trainer.global_step, self.config.steps, text)
 
 
 def stepped(trainer: Trainer, batch_idx: int) -> bool:

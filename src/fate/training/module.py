@@ -28,8 +28,9 @@ from fate.models.heads.targets import sent
 from fate.models.outputs import Outputs
 from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.graphs import RecordedFeatures, leave_default_stream, return_to_default_stream
-from fate.training.strategies import Agreement, Supervised, targets_of
-from fate.training.teacher import Following, decay_at, teacher_of
+from fate.training.strategies import Agreement, Supervised
+from fate.training.targets import make_targets
+from fate.training.teacher import EmaUpdate, decay_at, make_teacher
 from fate.training.together import check_together, join_norms, processes
 
 #: What a checkpoint calls our part of it.
@@ -37,40 +38,40 @@ OURS = "fate"
 
 
 class TrainingModule(LightningModule):
-    """Student, teacher, strategy.
+    """Student, teacher and strategy.
 
     Attributes:
-        student: is trained.
-        teacher: follows it; what is validated and kept.
-        batches: how many this process has trained on, all accumulated ones counted.
-        memory: of the streams of a batch, after the last clip.
-        last_terms: of the last batch, by name, on its device.
+        student: the detector that is trained.
+        teacher: its moving average, which is validated and saved.
+        batches: number of batches of this process, accumulated ones included.
+        memory: the state of the streams after the last clip.
+        last_terms: the loss terms of the last batch by name, on its device.
     """
 
     def __init__(self, detector: Detector, strategy: Supervised, config: TrainConfig) -> None:
         super().__init__()
-        self.student, self.teacher = detector, teacher_of(detector)
+        self.student, self.teacher = detector, make_teacher(detector)
         self.strategy, self.config = strategy, config
         self.batches = 0
         self.memory: states.State = None
         self.last_terms: dict[str, Tensor] = {}
         self._generators: dict[str, Any] | None = None
-        self._following: Following | None = None
+        self._ema: EmaUpdate | None = None
         self._features: Callable[..., Any] = detector.features
         self._taught: Callable[..., Any] = self.teacher.features
         _choose_weights(detector, config.optimiser.only)
 
     def setup(self, stage: str) -> None:
-        """Join what processes must share, and lay out weights for the device."""
+        """Share batch normalisation between processes, and move weights to the device."""
         device = self.trainer.strategy.root_device
         if processes() > 1 or self.trainer.world_size > 1:
             join_norms(self.student, device.type)
         self.place(device)
 
     def place(self, device: torch.device | str) -> None:
-        """Ready to train on a device."""
+        """Prepare training on a device."""
         self.to(device).train()
-        self._following = None  # its tensors may have moved
+        self._ema = None  # the tensors may have been replaced
         if torch.device(device).type == "cuda":
             self.student.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -87,13 +88,13 @@ class TrainingModule(LightningModule):
         return isinstance(self._features, RecordedFeatures)
 
     def teardown(self, stage: str) -> None:
-        """Give back what graphs hold, before anything else needs a GPU."""
+        """Free the memory of the graphs."""
         if self.records:
             self._features, self._taught = self.student.features, self.teacher.features
             return_to_default_stream()
 
     def _may_record(self) -> bool:
-        """Several processes agree on gradients, and several batches add theirs up, where a graph writes its own."""
+        """Whether graphs can be used: they overwrite gradients, so neither accumulation nor several processes work."""
         run = self.config.run
         return run.graphs and run.accumulate == 1 and processes() == 1 and run.devices * run.nodes == 1
 
@@ -107,7 +108,7 @@ class TrainingModule(LightningModule):
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def train(self, mode: bool = True) -> TrainingModule:
-        """The teacher always stands as in evaluation; so does what ``optimiser.only`` leaves alone."""
+        """Set the mode; the teacher, and parts that ``optimiser.only`` does not train, stay in evaluation mode."""
         super().train(mode)
         self.teacher.eval()
         if mode and self.config.optimiser.only == "memory":
@@ -116,7 +117,7 @@ class TrainingModule(LightningModule):
         return self
 
     def transfer_batch_to_device(self, batch: ClipBatch, device: torch.device, dataloader_idx: int) -> ClipBatch:
-        """Nothing here: events are moved in one copy where they are used."""
+        """Do nothing: ``training_step`` moves the events in one copy."""
         return batch
 
     def training_step(self, batch: ClipBatch, number: int) -> Tensor:
@@ -124,8 +125,8 @@ class TrainingModule(LightningModule):
         student = self.student
         images = _images(student, batch.inputs(self.device))
         scale = step_scale_of_clips(batch.clips, batch.steps, self.device)
-        targets = [targets_of(labels) for labels in batch.labels]
-        memory = self._remembered(batch, images)
+        targets = [make_targets(labels) for labels in batch.labels]
+        memory = self._initial_state(batch, images)
         features, memory = self._features(images, memory, batch.steps, scale)
         self.memory = states.detach(memory)
         outputs = student.predictions(features, targets)
@@ -136,8 +137,8 @@ class TrainingModule(LightningModule):
         self.last_terms = {name: term.detach() for name, term in terms.items()}
         return torch.stack(list(terms.values())).sum()
 
-    def _remembered(self, batch: ClipBatch, images: Tensor) -> states.State:
-        """What the streams bring from their clips before."""
+    def _initial_state(self, batch: ClipBatch, images: Tensor) -> states.State:
+        """The state after the previous clips, reset for clips that begin."""
         if self.memory is None and self.config.run.compile:  # compiled for tensors at once, not for None first
             with torch.no_grad():
                 _, begun = self.student.features(images[: len(batch.clips)])
@@ -145,23 +146,23 @@ class TrainingModule(LightningModule):
         return None if self.memory is None else states.reset(self.memory, sent(batch.begins, images.device))
 
     def optimizer_step(self, *given: Any, **options: Any) -> None:
-        """The optimiser's step, then the teacher's."""
+        """A step of the optimiser, then of the teacher."""
         super().optimizer_step(*given, **options)
         wanted = self.config.strategy
         self.follow(decay_at(self.trainer.global_step, wanted.decay, wanted.decay_warmup))
 
     def follow(self, decay: float) -> None:
         """One step of the teacher."""
-        if self._following is None:
-            self._following = Following(self.teacher, self.student)
-        self._following.step(decay)
+        if self._ema is None:
+            self._ema = EmaUpdate(self.teacher, self.student)
+        self._ema.step(decay)
 
     def configure_gradient_clipping(self, optimizer: Any, *given: Any, **options: Any) -> None:
-        """By norm, and by ourselves: Lightning refuses to clip for fused optimisers, though nothing is scaled here."""
+        """Clip by norm; Lightning refuses to clip for fused optimisers, although no gradient is scaled here."""
         nn.utils.clip_grad_norm_(self.student.parameters(), self.config.optimiser.clip_norm)
 
     def _agreement(self, batch: ClipBatch, features: Sequence[Tensor]) -> Agreement:
-        """What both say of the windows they share; the teacher goes through its own windows from the first."""
+        """Outputs of both for the windows they share; the teacher processes its own windows from the first one."""
         part = batch.teacher
         shared = torch.zeros(0, 2, dtype=torch.int64) if part is None else torch.as_tensor(part.shared)
         ours, theirs = sent(shared, self.device).unbind(1)
@@ -175,7 +176,7 @@ class TrainingModule(LightningModule):
         return Agreement(said, wanted)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Every process adds what only it knows; all of them call this."""
+        """Save batches, state and generators of every process; all processes call this."""
         mine = {
             "batches": self.batches,
             "memory": states.mapped(lambda part: part.detach().cpu().clone(), self.memory),
@@ -188,26 +189,26 @@ class TrainingModule(LightningModule):
         checkpoint[OURS] = everyone
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take one's own part back; generators follow when the first batch is about to begin."""
+        """Restore the part of this process; the generators are restored before the first batch."""
         mine = checkpoint[OURS][self.trainer.global_rank]
         self.batches, self._generators = mine["batches"], mine["generators"]
         self.memory = states.mapped(lambda part: part.to(self.trainer.strategy.root_device), mine["memory"])
 
     def on_train_start(self) -> None:
-        """All processes begin, or go on, at the same batch; noise and samples that they draw are each one's own."""
+        """Check that all processes begin at the same batch, and give each its own random numbers."""
         check_together(self.batches, self.device)
         if self.trainer.global_rank:
             torch.manual_seed(self.config.run.seed + 1_000_003 * self.trainer.global_rank)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Loaders draw numbers when they are made, so the generators are put back only now."""
+        """Restore the generators only now, because loaders draw numbers when they are made."""
         if self._generators is not None:
             restore_generators(self._generators)
             self._generators = None
 
 
 def _images(detector: Detector, inputs: EventBatch | Tensor) -> Tensor:
-    """What the backbone sees [N, C, H, W]: the encoder's images of events, or images that were made before."""
+    """The input of the backbone, [N, C, H, W]: encoded events, or the histograms of the dataset."""
     return detector.encoder(inputs) if isinstance(inputs, EventBatch) else inputs
 
 
@@ -217,7 +218,7 @@ def step_scale_of_clips(clips: Sequence[Clip], steps: int, device: torch.device)
     It follows from the hop, not from the length of windows: windows that overlap are longer than the hop.
 
     Args:
-        clips: one for each of the B lanes.
+        clips: one for each of the B rows of the batch.
         steps: T, windows in a clip.
         device: where the result is needed.
 
@@ -240,7 +241,7 @@ def one_cycle(step: int, steps: int, settings: OptimiserConfig) -> float:
 
 
 def generators() -> dict[str, Any]:
-    """The state of torch's generators; everything else draws from seeds of its own."""
+    """The state of torch's generators; everything else has its own seeds."""
     found: dict[str, Any] = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         found["cuda"] = torch.cuda.get_rng_state()
@@ -248,14 +249,14 @@ def generators() -> dict[str, Any]:
 
 
 def restore_generators(found: dict[str, Any]) -> None:
-    """Put them back."""
+    """Restore the state of torch's generators."""
     torch.set_rng_state(found["cpu"])
     if "cuda" in found and torch.cuda.is_available():
         torch.cuda.set_rng_state(found["cuda"])
 
 
 def _choose_weights(detector: nn.Module, only: str) -> None:
-    """Which weights move: all, or those of the memory alone (EvRT-DETR's published second stage)."""
+    """Choose the weights to train: all, or only those of the memory (EvRT-DETR's published second stage)."""
     if only == "memory":
         if getattr(detector, "memory", None) is None:
             raise FateError(

@@ -5,12 +5,12 @@ They lie in ``fate/configs``, one folder for each dataset, so that ``fate train 
 
 from __future__ import annotations
 
-import difflib
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
 from fate.errors import FateError
+from fate.text import nearest_name
 
 #: Where the configurations of the package lie.
 FOLDER = Path(__file__).parent.parent / "configs"
@@ -66,8 +66,8 @@ def find_config(given: str | PathLike[str]) -> Path:
 def _nearest(wanted: str, names: list[str]) -> str | None:
     """The most similar name: compared as a whole, or by its last part if only that was given."""
     short = {name if "/" in wanted else name.split("/")[1]: name for name in reversed(names)}
-    near = difflib.get_close_matches(wanted, short, n=1, cutoff=0.5)
-    return short[near[0]] if near else None
+    near = nearest_name(wanted, short)
+    return None if near is None else short[near]
 
 
 def _about(file: Path) -> str:

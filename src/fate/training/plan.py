@@ -1,13 +1,13 @@
-"""What a run would do, before it does it: everything is built, the data is looked at, a batch or two trained on.
+"""The plan of a run: build everything, check the data, and measure a training step on one or two batches.
 
-A GPU tries whole batches. A CPU would take minutes for some, so it tries one clip, then two: time grows with the
-clips, and so does what memory grows by from one clip to the next.
+A GPU tries whole batches. On a CPU these can take minutes, so it tries one clip, then two, and extrapolates time and
+memory to the whole batch.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from fate.data.clips import Clip
 from fate.data.completeness import DataFaults, data_faults
 from fate.data.teacher_windows import canonical_steps
 from fate.processes import peak_memory_mb
+from fate.progress import Progress, ignore
 from fate.text import duration, plural
 from fate.training.config import TrainConfig
 from fate.training.curriculum import OneRate
@@ -25,13 +26,13 @@ from fate.training.loop import Parts, build, need_lightning
 
 #: Steps tried with each batch: the first warms up.
 TRIED = 3
-#: On a CPU they may take so long together before no other is tried, s.
+#: On a CPU no further step is tried after this time, in seconds.
 ENOUGH_S = 4.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What was found."""
+    """The result of a dry run."""
 
     config: TrainConfig
     device: str
@@ -49,14 +50,8 @@ class Plan:
     step_s: float  #: as it would be with all clips, like memory
     memory_gb: float | None  #: None where the system does not tell it
 
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """That clips are drawn at, Hz."""
-        every = self.config.strategy.rates
-        return every[:1] if self.config.strategy.name == "supervised" else every
-
     def lines(self) -> list[str]:
-        """For people."""
+        """A human-readable summary."""
         run, data = self.config.run, self.config.data
         waiting = self.load_s * run.accumulate / max(data.workers, 1)
         whole = duration(self.config.steps * max(self.step_s, waiting))
@@ -65,7 +60,7 @@ class Plan:
             f" {self.trained_parameters / 1e6:.2f} M of them trained",
             f"{self.recordings} recordings to learn from ({self.labelled_times} labelled times, {self.boxes} boxes),"
             f" {self.validation_recordings} to validate on",
-            f"strategy {self.config.strategy.name} at {', '.join(f'{hz:g}' for hz in self.rates)} Hz",
+            f"strategy {self.config.strategy.name} at {', '.join(f'{hz:g}' for hz in self.config.rates)} Hz",
             f"{plural(run.epochs, 'epoch')} of {plural(run.epoch_steps, 'step')}; a step sees {self.windows} windows"
             f" ({data.random} random clips and {data.streams} streams of {data.steps},"
             f" {plural(run.accumulate, 'batch', 'batches')}),"
@@ -83,30 +78,28 @@ class Plan:
         return [f"{self.memory_gb:.1f} GB of {'GPU' if self.device == 'cuda' else 'main'} memory"]
 
     def _scaled(self) -> list[str]:
-        """Where not all clips were tried, that."""
-        lanes = self.config.lanes
-        if self.tried == lanes:
+        size = self.config.batch_size
+        if self.tried == size:
             return []
-        return [f"time and memory are estimates: {self.tried} of the {lanes} clips of a batch were tried, to be quick"]
+        return [f"time and memory are estimates: {self.tried} of the {size} clips of a batch were tried, to be quick"]
 
 
-def plan(config: TrainConfig, progress: Callable[[str], None] | None = None) -> Plan:
-    """Build everything, train on a batch or two, and say what to expect.
+def plan(config: TrainConfig, progress: Progress = ignore) -> Plan:
+    """Build everything, train on one or two batches, and predict time and memory.
 
     Args:
-        config: of the run.
-        progress: is told what is done next.
+        config: the configuration of the run.
+        progress: takes a text about the next step.
     """
     need_lightning()
     from fate.training.module import TrainingModule  # noqa: PLC0415  (Lightning takes seconds to load)
 
-    say = progress or (lambda text: None)
     parts = build(config)
-    say(f"loading a batch of {config.lanes} clips of {config.data.steps} windows")
+    progress(0, None, f"loading a batch of {config.batch_size} clips of {config.data.steps} windows")
     loaded = _load(parts)
     module = TrainingModule(parts.detector, parts.strategy, config)
     module.place(parts.device)
-    step_s, memory_gb = _measure(module, loaded.tries, parts.device, say)
+    step_s, memory_gb = _measure(module, loaded.tries, parts.device, progress)
     own = [recording.labels for recording in parts.dataset.labelled]
     return Plan(
         config=config,
@@ -118,7 +111,7 @@ def plan(config: TrainConfig, progress: Callable[[str], None] | None = None) -> 
         boxes=sum(len(labels) for labels in own),
         validation_recordings=len(parts.validation.labelled),
         faults=data_faults(parts.dataset, parts.validation),
-        windows=config.lanes * config.data.steps * config.run.accumulate,
+        windows=config.batch_size * config.data.steps * config.run.accumulate,
         labelled_windows=loaded.labelled_windows,
         tried=max(loaded.tries),
         load_s=loaded.seconds,
@@ -129,7 +122,7 @@ def plan(config: TrainConfig, progress: Callable[[str], None] | None = None) -> 
 
 @dataclass(frozen=True)
 class _Loaded:
-    """What is tried."""
+    """The batches that are tried."""
 
     tries: Mapping[int, Sequence[ClipBatch]]  #: by their number of clips, in rising order
     labelled_windows: int  #: of the first whole batch
@@ -137,9 +130,9 @@ class _Loaded:
 
 
 def _load(parts: Parts) -> _Loaded:
-    """A batch of the first epoch and, where rates change, one as in the last; for a CPU also pieces of them.
+    """Load a batch of the first epoch and, with a curriculum, one of the last epoch; for a CPU only one and two clips.
 
-    A curriculum begins at 20 Hz alone: a teacher, which costs time and memory, has nothing to say there yet.
+    A curriculum begins at 20 Hz alone, where the teacher, which costs time and memory, is not used yet.
     """
     plan = parts.plan
     last = parts.config.steps * parts.config.run.accumulate - 1
@@ -149,43 +142,43 @@ def _load(parts: Parts) -> _Loaded:
     began = time.perf_counter()
     whole = [reader.batch(clips) for clips in planned]
     seconds = (time.perf_counter() - began) / len(whole)
-    tries: dict[int, Sequence[ClipBatch]] = {parts.config.lanes: whole}
-    if parts.device == "cpu" and parts.config.lanes > 2:
+    tries: dict[int, Sequence[ClipBatch]] = {parts.config.batch_size: whole}
+    if parts.device == "cpu" and parts.config.batch_size > 2:
         tries = {size: [reader.batch(_pair(clips)[:size]) for clips in planned] for size in (1, 2)}
     reader.close()
     return _Loaded(tries, sum(labels is not None for labels in whole[0].labels), seconds)
 
 
 def _pair(clips: Sequence[Clip]) -> list[Clip]:
-    """Two that stand for all: those that keep a teacher busiest, since all lanes wait for it; one of each kind."""
+    """Two clips that represent the batch: a random clip and a stream, those with the most windows of the teacher."""
     busiest = sorted(clips, key=lambda clip: canonical_steps([clip], 0), reverse=True)
     others = [clip for clip in busiest if clip.stream != busiest[0].stream]
     return [busiest[0], (others or busiest[1:])[0]]
 
 
 def _measure(
-    module: Any, tries: Mapping[int, Sequence[ClipBatch]], device: str, say: Callable[[str], None]
+    module: Any, tries: Mapping[int, Sequence[ClipBatch]], device: str, progress: Progress
 ) -> tuple[float, float | None]:
-    """Seconds to a batch and GB, both as they would be with all clips; None for GB that the system does not tell."""
+    """Seconds and GB of a step with the whole batch; GB is None if the system does not report memory."""
     config: TrainConfig = module.config
     optimiser = module.configure_optimizers()["optimizer"]
     spent, memory = 0.0, dict[int, float]()
     for clips, batches in tries.items():
-        say(f"training on {clips} of {config.lanes} clips")
-        module.memory = None  # that of other lanes
+        progress(0, None, f"training on {clips} of {config.batch_size} clips")
+        module.memory = None  # its batch size was another
         spent = sum(_fastest(module, optimiser, batch, device) for batch in batches) / len(batches)
         peak = _memory(device)
         if peak is not None:
             memory[clips] = peak
     least, most = min(tries), max(tries)
     if not memory:
-        return spent * config.lanes / most, None
+        return spent * config.batch_size / most, None
     growth = (memory[most] - memory[least]) / max(most - least, 1)
-    return spent * config.lanes / most, memory[most] + growth * (config.lanes - most)
+    return spent * config.batch_size / most, memory[most] + growth * (config.batch_size - most)
 
 
 def _fastest(module: Any, optimiser: torch.optim.Optimizer, batch: ClipBatch, device: str) -> float:
-    """Of a few steps, in seconds."""
+    """The shortest time of a few steps, in seconds."""
     spent: list[float] = []
     while len(spent) < TRIED and not (device == "cpu" and sum(spent) > ENOUGH_S):
         spent.append(_step(module, optimiser, batch, device))

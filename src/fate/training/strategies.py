@@ -1,14 +1,14 @@
-"""The paper's training strategies: what rates a detector sees, what labels, and what else it learns from.
+"""The paper's training strategies: which rates and labels a detector is trained with, and with which losses.
 
-    supervised       20 Hz, the labels there are
+    supervised       20 Hz, the labels of the dataset
     multi_frequency  every rate of the curriculum, each label at the window that ends nearest to it
-    consistency      the same, and a mean teacher at 20 Hz that the student agrees with
-    interpolation    every rate, labels at every window by interpolating those there are
-    fat              every rate, labels at every window by detecting and tracking (phase 1), and the mean teacher
-    any_rate         fat, with windows of any length from the hop to 50 ms; ours, not the paper's
+    consistency      multi_frequency and a consistency loss with a mean teacher at 20 Hz
+    interpolation    every rate, labels at every window, interpolated between those of the dataset
+    fat              every rate, labels at every window from detection and tracking (phase 1), and the mean teacher
+    any_rate         fat with windows of any length from the hop to 50 ms; not in the paper
 
-Each is a small class; what it does not say, the one above it does. Losses are those of the detector's own head, with
-the weight w_v of every target: 1 for ground truth, its score for a generated label (the paper's equation for w_v).
+Each strategy is a small class that overrides what differs. The detection loss is that of the detector's head; the
+weight w_v of each target is defined in ``training.targets``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fate.boxes.dense_labels import DenseLabels, open_dense_labels
-from fate.boxes.labels import Labels, LabelSource
+from fate.boxes.labels import Labels
 from fate.data.batches import LabelsOf
 from fate.data.clips import DrawTiming, Grid
 from fate.data.dataset import Dataset
@@ -33,22 +33,22 @@ from fate.models.detector import Detector
 from fate.models.heads.targets import mean_over_processes
 from fate.models.outputs import Outputs, Targets
 from fate.training.config import StrategyConfig, TrainConfig
-from fate.training.consistency import consistency, followed
+from fate.training.consistency import consistency, select_teacher_predictions
 from fate.training.curriculum import AnyWindow, Curriculum, OneRate
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Windows that teacher and student have both looked at; of N of them."""
+    """Outputs of student and teacher for the N windows that both have seen."""
 
     student: Outputs
     teacher: Outputs
 
 
 class Supervised:
-    """The detector at its canonical rate, from the labels there are."""
+    """Train at the canonical rate, with the labels of the dataset."""
 
-    #: Whether the student also follows a mean teacher.
+    #: Whether the strategy has a consistency loss with a mean teacher.
     has_teacher = False
 
     def __init__(self, config: TrainConfig) -> None:
@@ -56,84 +56,84 @@ class Supervised:
 
     @property
     def settings(self) -> StrategyConfig:
-        """The strategy's part of the configuration."""
+        """The section ``strategy`` of the configuration."""
         return self.config.strategy
 
     @property
     def teaches(self) -> bool:
-        """Whether there is something to follow: at one rate teacher and student see the same."""
+        """Whether the consistency loss is used; at a single rate teacher and student see the same windows."""
         return self.has_teacher and len(self.settings.rates) > 1
 
     def check(self, dataset: Dataset) -> None:
-        """Refuse a dataset, or what goes with it, before training begins rather than epochs later."""
+        """Refuse a dataset that the strategy cannot use, before training begins."""
 
     def timing(self) -> DrawTiming:
-        """What draws the rate and the window length of a clip."""
+        """The function that draws the rate and the window length of a clip."""
         return OneRate(self.settings.rates[0])
 
     def labels(self, recordings: Sequence[Any], own: LabelsOf) -> LabelsOf:
         """Labels by recording and rate.
 
         Args:
-            recordings: of the dataset.
-            own: their own labels, by the dataset's rules for training.
+            recordings: the recordings of the dataset.
+            own: the labels of the dataset, after its rules for training.
         """
         return own
 
     def terms(self, detector: Detector, outputs: Outputs, targets: Sequence[Targets | None]) -> dict[str, Tensor]:
-        """L_det: the loss of the detector's head on labelled windows, term by term."""
+        """The terms of L_det, the loss of the detector's head on labelled windows."""
         return detector.loss(outputs, targets)
 
     def agreement(self, detector: Detector, windows: Agreement) -> dict[str, Tensor]:
-        """L_cons, where there is a teacher."""
+        """The terms of L_cons; none without a teacher."""
         return {}
 
 
 class MultiFrequency(Supervised):
-    """Every rate of the curriculum, the labels there are."""
+    """Train at every rate of the curriculum, with the labels of the dataset."""
 
     def timing(self) -> DrawTiming:
-        """A rate of the curriculum; windows are as long as the hop."""
+        """Draw a rate of the curriculum; windows are as long as the hop."""
         return self.curriculum()
 
     def curriculum(self) -> Curriculum:
-        """The shares of the rates, epoch by epoch."""
+        """The curriculum: the share of each rate by epoch."""
         run = self.config.run
         return Curriculum(self.settings.rates, run.epochs, run.epoch_steps * run.accumulate)
 
 
 class Consistency(MultiFrequency):
-    """A mean teacher at the canonical rate that the student, at its own, agrees with."""
+    """Add a consistency loss between the student at its rate and a mean teacher at the canonical rate."""
 
     has_teacher = True
 
     def agreement(self, detector: Detector, windows: Agreement) -> dict[str, Tensor]:
-        """KL and L1 over matched predictions, times their weight."""
-        wanted = followed(windows.teacher, self.settings.consistency_score)
+        """KL divergence and L1 over matched predictions, multiplied by their weight."""
+        selected = select_teacher_predictions(windows.teacher, self.settings.consistency_score)
         boxes = windows.student.boxes
         count = mean_over_processes(torch.full((), float(len(boxes)), device=boxes.device))
-        terms = consistency(wanted, windows.student, detector.frame.padded, count)
+        terms = consistency(selected, windows.student, detector.frame.padded, count)
         return {name: self.settings.consistency_weight * term for name, term in terms.items()}
 
 
 class Interpolation(MultiFrequency):
-    """Every rate, and labels at every window between two labelled times, on straight lines."""
+    """Train at every rate, with labels at every window, interpolated linearly between labelled times."""
 
     def labels(self, recordings: Sequence[Any], own: LabelsOf) -> LabelsOf:
-        """Interpolated at the ends of all windows of a rate."""
+        """Labels interpolated at the ends of all windows of a rate."""
         return _Interpolated(tuple(recordings), own)
 
 
 class FAT(Consistency):
-    """Frequency-Aware Training: dense labels from tracking, and the mean teacher."""
+    """Frequency-Aware Training: dense labels from tracking and the consistency loss."""
 
     def labels(self, recordings: Sequence[Any], own: LabelsOf) -> LabelsOf:
-        """Those of phase 1; at the canonical rate, where phase 1 was not run for it, the recordings' own."""
+        """The dense labels of phase 1; at a rate without them, the labels of the dataset."""
         return _Tracked(self._folder, tuple(recordings), own)
 
     def check(self, dataset: Dataset) -> None:
-        """Labels of these classes are there at every rate but the canonical one, of every recording."""
-        _opened.cache_clear()  # phase 1 may have been run since
+        """Refuse dense labels of other classes, and rates or recordings without dense labels."""
+        _opened.cache_clear()  # phase 1 may have been run again
         dense, wanted = _opened(self._folder), self.settings.rates
         if dense.classes != dataset.classes:
             raise FateError(
@@ -166,10 +166,10 @@ class FAT(Consistency):
 
 
 class AnyRate(FAT):
-    """FAT with windows that are longer than the hop in three of four clips: the student learns any of both."""
+    """FAT with windows that are longer than the hop in three of four clips."""
 
     def timing(self) -> DrawTiming:
-        """A rate of the curriculum, and a window length from the hop to 50 ms."""
+        """Draw a rate of the curriculum and a window length from the hop to 50 ms."""
         return AnyWindow(self.curriculum())
 
 
@@ -183,23 +183,14 @@ STRATEGIES: dict[str, type[Supervised]] = {
 }
 
 
-def strategy_of(config: TrainConfig) -> Supervised:
-    """The strategy a configuration asks for."""
+def make_strategy(config: TrainConfig) -> Supervised:
+    """The strategy that a configuration names."""
     return STRATEGIES[config.strategy.name](config)
-
-
-def targets_of(labels: Labels | None) -> Targets | None:
-    """What is to be seen in a window, with w_v: 1 for ground truth, p_v (the label's score) for what was generated."""
-    if labels is None:
-        return None
-    weights = np.where(labels.source == LabelSource.GROUND_TRUTH, 1.0, labels.score).astype(np.float32)
-    boxes, ids = torch.from_numpy(labels.boxes.copy()), torch.from_numpy(labels.class_id.astype(np.int64))
-    return Targets.of(boxes, ids, torch.from_numpy(weights))
 
 
 @dataclass(frozen=True)
 class _Tracked:
-    """Labels of a folder that ``fate densify`` wrote; opened where it is used, so that workers can have it."""
+    """Labels of a folder that ``fate densify`` wrote; every worker process opens it itself."""
 
     folder: str
     recordings: tuple[Any, ...]
@@ -227,6 +218,6 @@ class _Interpolated:
         if labels is None:
             return None
         grid = Grid.of(recording, hz)
-        stands_for_one = grid.labelled(labels.labelled_us)  # there the annotated boxes stay as they are
-        ends = [grid.end_us(number) for number in range(grid.count(recording.end_us)) if number not in stands_for_one]
+        annotated = grid.labelled(labels.labelled_us)  # these windows keep the annotated boxes
+        ends = [grid.end_us(number) for number in range(grid.count(recording.end_us)) if number not in annotated]
         return interpolate(labels, np.concatenate([labels.labelled_us, np.array(ends, np.int64)]))

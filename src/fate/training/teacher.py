@@ -1,10 +1,9 @@
-"""The mean teacher: a copy of a detector that follows it slowly.
+"""The mean teacher: an exponential moving average of the student's weights.
 
     θ_t ← γ θ_t + (1 − γ) θ_s
 
-over parameters *and* buffers: running statistics that belong to other weights would make the teacher a different
-detector. Whole numbers (counts of batches) are taken over as they are. Frozen weights and weights of one γ = 0 step are
-equal to the bit.
+The average runs over parameters *and* buffers, because running statistics belong to their weights. Integers (counts of
+batches) are copied. Frozen weights, and all weights after a step with γ = 0, are equal to the student's to the bit.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from fate.errors import FateError
 Module = TypeVar("Module", bound=nn.Module)
 
 
-def teacher_of(student: Module) -> Module:
-    """A copy in evaluation mode whose weights no optimiser moves."""
+def make_teacher(student: Module) -> Module:
+    """A copy of the student in evaluation mode, without gradients."""
     teacher = copy.deepcopy(student)
     teacher.requires_grad_(False)
     return teacher.eval()
 
 
-def follow(teacher: nn.Module, student: nn.Module, decay: float) -> None:
-    """One step: every tensor of the teacher moves the share 1 − ``decay`` of the way to the student's."""
-    Following(teacher, student).step(decay)
+def update_teacher(teacher: nn.Module, student: nn.Module, decay: float) -> None:
+    """One step of the moving average with γ = ``decay``."""
+    EmaUpdate(teacher, student).step(decay)
 
 
-class Following:
-    """The same for many steps, while all tensors stay where they are: looking for them takes longer than a step."""
+class EmaUpdate:
+    """Many steps of the moving average. It finds the tensors once, because that takes longer than a step."""
 
     def __init__(self, teacher: nn.Module, student: nn.Module) -> None:
         theirs, ours = _tensors(student), _tensors(teacher)
@@ -45,7 +44,7 @@ class Following:
 
     @torch.no_grad()
     def step(self, decay: float) -> None:
-        """As ``follow``."""
+        """Update the teacher with γ = ``decay``."""
         if not 0 <= decay < 1:
             raise FateError(f"a decay of {decay} was given; expected γ from 0 to below 1")
         if self._real[0]:
@@ -55,10 +54,10 @@ class Following:
 
 
 def decay_at(step: int, decay: float, warmup: int) -> float:
-    """γ at a step; with a warm-up it rises from 0, so that a fresh teacher does not stay what it was made of."""
+    """γ at a step; with a warm-up it rises from 0, so that the first weights of the teacher fade quickly."""
     return decay if warmup == 0 else decay * (1.0 - 2.0 ** (-step / warmup))
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers that are saved; the others are tables that each module makes for itself."""
+    """Parameters and buffers that are saved; the others are tables that each module computes itself."""
     return dict(module.state_dict(keep_vars=True))

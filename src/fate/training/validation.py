@@ -65,7 +65,7 @@ class Validation(Callback):
         cuda = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
             many = device.type == "cuda"
-            streams, steps = at_once(self.dataset, self.config.lanes * self.config.data.steps) if many else (8, 1)
+            streams, steps = at_once(self.dataset, self.config.batch_size * self.config.data.steps) if many else (8, 1)
             found = evaluate(
                 module.teacher, self.dataset, run.validate_hz, device=device, streams=streams, steps=steps,
                 workers=self.config.data.workers if many else 0,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,6 +21,7 @@ from PIL import Image, ImageDraw
 from fate.boxes.detections import DetectionFrame, EventSource, FrameLookup
 from fate.errors import FateError
 from fate.events.events import Events
+from fate.progress import Progress
 from fate.view.drawing import (
     Colour,
     Palette,
@@ -38,7 +39,6 @@ from fate.view.drawing import (
 )
 from fate.view.video import VideoWriter
 
-Progress = Callable[[int, int], None]  # pictures done, of how many
 ColourBy = Literal["class", "track"]
 
 PICTURE_WIDTH = 800  # small sensors are enlarged by the largest whole factor up to this width

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.boxes.detections import DetectionFrame, EventSource, FrameLookup, class_name
-from fate.errors import FateError
+from fate.errors import PACKAGES, FateError, missing_packages
 from fate.events.events import Events
-from fate.optional_packages import PACKAGES, missing_packages
 from fate.view.drawing import Palette, class_colour, label_boxes, palette_of
 from fate.view.rendering import EventSurface
 from fate.whole_files import Draft, find_target

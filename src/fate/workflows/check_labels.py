@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -35,6 +35,7 @@ from fate.densify.quality import Figures, Quality, SizeLimits
 from fate.densify.sweep import streams_of
 from fate.errors import FateError
 from fate.evaluation.protocols import named_protocol
+from fate.progress import Progress, scale
 from fate.text import plural
 from fate.view.page import write_figure
 from fate.whole_files import find_target, write_whole
@@ -132,7 +133,7 @@ def check_labels(
     dataset: Dataset,
     hz: Sequence[float] | None = None,
     *,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
 ) -> LabelCheck:
     """Measure dense labels against exact ground truth or, without it, against the nearest annotated boxes.
 
@@ -158,7 +159,7 @@ def check_labels(
     rows: list[QualityRow] = []
     curves: dict[float, Curves] = {}
     for number, rate in enumerate(rates):
-        part = None if progress is None else _part_of(progress, number, len(rates))
+        part = None if progress is None else scale(progress, number / len(rates), (number + 1) / len(rates))
         found, curves[rate] = _measure_rate(folder, dataset, used, rate, bool(exact), part)
         rows += found
     rows.sort(key=lambda row: (*SPANS, BESIDE).index(row.span))
@@ -171,7 +172,7 @@ def _measure_rate(
     recordings: Sequence[LabelledRecording],
     hz: float,
     exact: bool,
-    progress: Callable[[float], None] | None,
+    progress: Progress | None,
 ) -> tuple[list[QualityRow], Curves]:
     limits = size_limits(dataset)
     spans, methods = (SPANS, METHODS) if exact else ((BESIDE,), METHODS[:1])
@@ -267,10 +268,6 @@ def _cells(row: QualityRow) -> list[str]:
     numbers = (figures.precision, figures.recall, row.same_recall, figures.median_iou, figures.above_half)
     cells = [f"{row.hz:g}", row.name, row.method, *("–" if value is None else f"{value:.3f}" for value in numbers)]
     return [*cells, str(figures.labels), str(figures.truth)]
-
-
-def _part_of(progress: Callable[[float], None], number: int, count: int) -> Callable[[float], None]:
-    return lambda share: progress((number + share) / count)
 
 
 #: Colours that colour-blind readers can distinguish (Okabe and Ito).

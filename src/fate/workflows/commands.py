@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from fate.evaluation.protocols import Protocol
     from fate.formats.converting import Converted
     from fate.formats.decoder import OutOfBounds
-    from fate.formats.index import Progress
     from fate.formats.recording import Recording
     from fate.formats.summary import Info
     from fate.inference.loading import Model
     from fate.inspection.inspect import Inspection
     from fate.models.nms import Score
     from fate.models.table import Entry
+    from fate.progress import Progress
     from fate.training.config import TrainConfig
     from fate.training.loop import Trained
     from fate.view.rerun_view import Shown
@@ -117,7 +117,7 @@ def convert(
 def models(
     classes: Sequence[str] = ("car", "pedestrian"),
     sensor: Sequence[int] = (240, 304),
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
 ) -> list[Entry]:
     """List the detectors that can be built by name, with parameters and GFLOPs per window.
 
@@ -168,7 +168,7 @@ def train(
     *,
     dataset: str | os.PathLike[str] | Dataset | None = None,
     allow_missing: bool = False,
-    show: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Trained:
     """Train a detector, or continue the run that is in ``out``.
 
@@ -178,7 +178,7 @@ def train(
         overrides: changes to the file, as ``"key.sub=value"``.
         dataset: folder, YAML file or open dataset to train on, in place of ``data.path`` of the file.
         allow_missing: train although files or boxes of the dataset are missing.
-        show: called with (steps done, steps in all, a short line).
+        progress: called with (steps done, steps in all, a short line).
 
     Example:
         >>> fate.train("fate-s-nano-20hz", "runs/nano", ["run.epochs=2"], dataset="drives")   # doctest: +SKIP
@@ -194,14 +194,14 @@ def train(
             raise FateError("a configuration without a file was given; expected a folder for the run too: out=DIR")
         if overrides or dataset is not None:
             raise FateError("overrides or a dataset were given with a configuration object; change the object instead")
-        return run(config, Path(out), show=show, allow_missing=allow_missing, draw_samples=draw_samples)
+        return run(config, Path(out), progress=progress, allow_missing=allow_missing, draw_samples=draw_samples)
     if dataset is not None:
         place, split = path_of(dataset)
         if split is not None:
             raise FateError(f"{place}: only the split {split} was given; training needs the whole dataset")
         overrides = [*overrides, f"data.path={place}"]
     folder = Path("runs") / Path(config).stem if out is None else Path(out)
-    return run(config, folder, overrides, show=show, allow_missing=allow_missing, draw_samples=draw_samples)
+    return run(config, folder, overrides, progress=progress, allow_missing=allow_missing, draw_samples=draw_samples)
 
 
 def densify(
@@ -218,7 +218,7 @@ def densify(
     device: str = "auto",
     batch_size: int = 64,
     workers: int = 0,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
 ) -> Densified:
     """Make labels at every time of several rates; labels that are there already are not made again.
 
@@ -263,7 +263,7 @@ def check_labels(
     *,
     split: str | None = None,
     kind: str | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
 ) -> LabelCheck:
     """Measure the quality of dense labels (``fate densify --check``).
 
@@ -297,7 +297,7 @@ def evaluate(
     shard: tuple[int, int] = (1, 1),
     predictions_to: str | os.PathLike[str] | None = None,
     images: str | os.PathLike[str] | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
 ) -> Evaluation:
     """Measure a detector, or predictions of any detector, on a dataset at several rates.
 
@@ -357,7 +357,7 @@ def study(
     workers: int = 4,
     jobs: int = 1,
     settings: Sequence[str] = (),
-    say: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> StudyResult:
     """Run a study of several detectors and write its table, or continue one.
 
@@ -375,7 +375,7 @@ def study(
         jobs: runs side by side, each in its own process. A script that asks for several needs
             ``if __name__ == "__main__"``.
         settings: changes to every run, as ``"key.sub=value"``.
-        say: called with a line about each step.
+        progress: called with a text about each step.
     """
     from fate.data.dataset import path_of
     from fate.errors import FateError
@@ -396,13 +396,13 @@ def study(
     if str(place) in ("sim", "smoke") and not place.exists():
         import torch
 
-        if say is not None:
-            say(f"{place} drives: in {Path(out) / f'{place}-drives'}, simulated unless they are there")
+        if progress is not None:
+            progress(0, None, f"{place} drives: in {Path(out) / f'{place}-drives'}, simulated unless they are there")
         on_gpu = device != "cpu" and torch.cuda.is_available()
         place = drives(str(place), out, "cuda" if on_gpu else "cpu")
     return run_study(
         name, place, out, scale=scale, seeds=seeds, only=only, rows=rows, device=device, workers=workers, jobs=jobs,
-        settings=settings, say=say,
+        settings=settings, progress=progress,
     )  # fmt: skip
 
 

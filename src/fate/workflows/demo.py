@@ -6,11 +6,10 @@ The drive is of the test split: half of its cars, people and houses are of model
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -19,6 +18,7 @@ from fate.formats.opening import open_recording
 from fate.inference.loading import DEFAULT_DETECTOR, FASTEST_ON_A_CPU, Model, load_detector
 from fate.inference.stream import StreamingDetector
 from fate.inference.stream_frames import StreamFrame
+from fate.progress import Progress, name_part
 from fate.simulation.writing.dataset import simulate
 from fate.text import duration, plural, significant
 from fate.view.rendering import render_comparison
@@ -81,7 +81,7 @@ def demo(
     seconds: float = 3.0,
     model: Model = DEFAULT_DETECTOR,
     device: str = "cpu",
-    show: Callable[[str, float, float, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Demo:
     """Simulate a drive, detect in it at two rates, and show both.
 
@@ -91,25 +91,34 @@ def demo(
         seconds: length of the drive.
         model: a bundled name, a .safetensors file, or a detector.
         device: cpu or cuda.
-        show: called with (what is done, how much, of how much, a short line).
+        progress: called with the work done, all of it, a short line and the name of the part.
     """
     detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)
     target = Path(folder)
     drives = target / f"drive-{seed}-{seconds:g}s"  # each seed has its own folder
-    simulated: Any = None if show is None else lambda done, total: show("simulating", done, total, "")
-    simulate(drives, recordings=1, seconds=seconds, seed=seed, preview=False, shares=(0, 0, 1), progress=simulated)
+    simulate(
+        drives,
+        recordings=1,
+        seconds=seconds,
+        seed=seed,
+        preview=False,
+        shares=(0, 0, 1),
+        progress=name_part(progress, "simulating"),
+    )
     recording = open_dataset(drives).recordings[0].events_file
     runs = {}
     with _threads_for(detector):
         for hz in RATES:
             page = target / "report.html" if hz == RATES[-1] else None
             boxes = target / f"detections-{hz:g}hz.json"
-            runs[hz] = detect(recording, detector, hz, track=True, report=page, json=boxes, look=LOOK, show=show)
-    drawn: Any = None if show is None else lambda done, total: show("drawing", done, total, "")
+            runs[hz] = detect(
+                recording, detector, hz, track=True, report=page, json=boxes, look=LOOK, progress=progress
+            )
     with open_recording(recording) as opened:
         render_comparison(
             opened, target / "comparison.mp4", [(f"{hz:g} Hz", _unnumbered(run)) for hz, run in runs.items()],
-            **asdict(LOOK), classes=detector.classes, progress=drawn,
+            **asdict(LOOK), classes=detector.classes,
+            progress=name_part(progress, "drawing"),
         )  # fmt: skip
     return Demo(target, recording, runs, detector.name, str(detector.device))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,13 +21,12 @@ from fate.inference.stream import RecordingStream, StreamingDetector
 from fate.inference.stream_frames import StreamFrame
 from fate.inference.stream_options import THRESHOLD, StreamOptions
 from fate.models.nms import MAX_OVERLAP
+from fate.progress import Progress, name_part
 from fate.text import encodable, frequency, significant
 from fate.view.rendering import VideoClock, render_video
 from fate.view.report import measure_event_rate, write_report
 from fate.workflows.summary import RunningSummary, summary_lines, summary_table
 
-#: Called with (what is done, how much, of how much, a short line).
-Show = Callable[[str, float, float, str], None]
 #: Files of boxes by format (json, jsonl, csv, coco); None for a format that is not written.
 BoxFiles = Mapping[str, Any]
 
@@ -156,7 +155,7 @@ def detect(
     csv: str | os.PathLike[str] | None = None,
     coco: str | os.PathLike[str] | None = None,
     look: Look | None = None,
-    show: Show | None = None,
+    progress: Progress | None = None,
 ) -> Detected:
     """Detect objects in a recording at any rate.
 
@@ -178,7 +177,7 @@ def detect(
         csv: a row for each box, as soon as its window is detected.
         coco: COCO's JSON, with times.
         look: how the video shows events.
-        show: called with the progress.
+        progress: called with the windows done, the windows in all, the speed and the name of the part.
     """
     options = StreamOptions(hz, window_us, threshold, track, max_overlap=max_overlap)
     detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)
@@ -186,9 +185,9 @@ def detect(
     with nullcontext(file) if isinstance(file, Recording) else open_recording(file, **(open_options or {})) as opened:
         opened.refuse_empty()
         part = part_of(opened, start_us, end_us)
-        done = _detect_windows(opened, detector, options, part, files, show)
+        done = _detect_windows(opened, detector, options, part, files, progress)
         if save is not None or report is not None:
-            _write_pages(opened, done, detector, part, save, report, look or Look(), show)
+            _write_pages(opened, done, detector, part, save, report, look or Look(), progress)
     return done
 
 
@@ -211,7 +210,7 @@ def _detect_windows(
     options: StreamOptions,
     part: tuple[int | None, int | None],
     files: BoxFiles,
-    show: Show | None,
+    progress: Progress | None,
 ) -> Detected:
     """Run the detector over all windows, and write the files of boxes."""
     stream = detector.stream(recording, start_us=part[0], end_us=part[1], **asdict(options))
@@ -221,10 +220,10 @@ def _detect_windows(
         for frame in stream:
             frames.append(frame)
             recorder.add(frame)
-            if show is not None:
+            if progress is not None:
                 speed = len(frames) / max(time.perf_counter() - began, 1e-9)
                 text = f"{frequency(speed, 'window')}, {significant(speed / options.hz)} × real time"
-                show("detecting", len(frames), len(stream), text)
+                progress(len(frames), len(stream), text, "detecting")
         return recorder.finish(stream, time.perf_counter() - began, frames=frames)
 
 
@@ -236,12 +235,12 @@ def _write_pages(
     save: Any,
     report: Any,
     look: Look,
-    show: Show | None,
+    progress: Progress | None,
 ) -> None:
     """Write the video, and the report that contains it; a video that is too large for the page lies next to it."""
     with ExitStack() as closing:
         video = Path(save) if save is not None else Path(closing.enter_context(TemporaryDirectory())) / "video.mp4"
-        clock = _draw_video(recording, video, done, detector, part, look, show)
+        clock = _draw_video(recording, video, done, detector, part, look, progress)
         if report is None:
             return
         hz, extra = done.log.hz, {"detector": detector.name, "device": str(detector.device)}
@@ -260,13 +259,12 @@ def _draw_video(
     detector: StreamingDetector,
     part: tuple[int | None, int | None],
     look: Look,
-    show: Show | None,
+    progress: Progress | None,
 ) -> VideoClock:
     start_us, end_us = part
     if end_us is not None:  # the last window may end after the part, and its boxes are shown
         end_us = max([end_us, *(frame.t_us for frame in done.frames[-1:])])
-    progress = None if show is None else lambda at, of: show("drawing", at, of, "")
     return render_video(
         recording, video, done.frames, **asdict(look), start_us=start_us, end_us=end_us, classes=detector.classes,
-        progress=progress,
+        progress=name_part(progress, "drawing"),
     )  # fmt: skip

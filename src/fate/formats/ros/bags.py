@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from fate.errors import FormatError
+from fate.errors import PACKAGES, FormatError, missing_packages
 from fate.events.events import Sensor
 from fate.files import check_regular
 from fate.formats.columns import Columns, join
@@ -27,7 +27,6 @@ from fate.formats.prophesee.evt3 import Evt3Decoder
 from fate.formats.ros.codecs import BasedDecoder, LibcaerCmpDecoder, LibcaerDecoder, MonoDecoder
 from fate.formats.ros.messages import ARRAY_TYPES, PACKET_TYPES, read_array, read_packet
 from fate.formats.source import BLOCK_BYTES, Bookmark, ByteFile, Hints, Source, refuse_damage, sensor_of_sides
-from fate.optional_packages import PACKAGES, missing_packages
 
 DECODERS: dict[str, tuple[type[Decoder], int]] = {  # encoding → decoder, bytes of a word
     "evt2": (Evt2Decoder, 4),

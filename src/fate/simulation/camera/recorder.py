@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fate.events.events import Events, Sensor
-from fate.processors import allowed_processors
+from fate.processes import allowed_processors
 from fate.simulation.art.plan import MAX_STEP_US, Plan, make_plan
 from fate.simulation.art.surfaces import Atlas, Surfaces
 from fate.simulation.camera import noise

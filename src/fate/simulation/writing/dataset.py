@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from fate.errors import FateError, warn
 from fate.processes import lock_file, open_folder_lock
+from fate.progress import Progress
 from fate.simulation.art.catalogue import SPLITS
 from fate.simulation.writing.manifest import FILE_NAME, Manifest, load_manifest
 from fate.simulation.writing.preview import make_preview, shown_in
@@ -39,8 +40,6 @@ if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments sho
     from fate.simulation.render.scene import Scene
 
 WAITING_PIECES = 8  # simulated and not yet written; a piece of 1mpx takes 20 MB
-
-Progress = Callable[[float, float], None]
 
 
 def simulate(

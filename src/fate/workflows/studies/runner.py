@@ -1,22 +1,23 @@
-"""One part of a study after another: a recipe is trained, its dense labels are made, it is evaluated.
+"""Train the recipes of a study, make their dense labels and evaluate them.
 
-Everything lies in one folder and is made once: ``OUT/SEED/RECIPE`` are run directories (``run_directory``), beside each
-its dense labels, its evaluation and the hours that each took. What was stopped in the middle goes on.
+Everything is in one folder and made once: ``OUT/SEED/RECIPE`` is a run directory, which also holds the dense labels of
+the recipe, its evaluation and the hours they took. A runner continues work that was stopped.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fate.data.dataset import Dataset
+from fate.data.dataset import Dataset, open_dataset
 from fate.workflows.check_labels import check_labels
 from fate.densify.making import densify
 from fate.densify.tracklets import TrackletOptions
@@ -27,13 +28,13 @@ from fate.models.checkpoints import load_model, read_card
 from fate.training.config import TrainConfig, make_config, read_config
 from fate.training.loop import train
 from fate.view.samples import draw_samples
-from fate.workflows.studies.tables import RATES, SIZES, Recipe, Study
-from fate.workflows.studies.labels import figures_of
-from fate.workflows.studies.table import METRICS
+from fate.progress import Progress
+from fate.rates import PAPER_RATES
+from fate.workflows.studies.declared import SIZES, Recipe, Study
+from fate.workflows.studies.table import METRICS, figures_of
 from fate.whole_files import write_whole
 
-Say = Callable[[str], None]
-#: Windows that a GPU evaluates or labels at once, about.
+#: About the number of windows that a GPU evaluates or labels at the same time.
 AT_ONCE = 320
 FIGURES = "figures of a study; delete it to measure them again"
 
@@ -43,10 +44,10 @@ class Scale:
     """How large a study is: sizes of models, and settings of its runs."""
 
     sizes: str  #: a key of ``SIZES``
-    settings: Mapping[str, Mapping[str, Any]]  #: of every run
-    later: Mapping[str, Mapping[str, Any]]  #: on top, of runs that start from another's weights
-    rates: tuple[float, ...] = RATES  #: that dense labels are made for
-    lr_factor: Mapping[str, float] = field(default_factory=dict)  #: by role, of the learning rate
+    settings: Mapping[str, Mapping[str, Any]]  #: settings of every run
+    later: Mapping[str, Mapping[str, Any]]  #: changes to them for runs that start from the weights of another run
+    rates: tuple[float, ...] = PAPER_RATES  #: rates of the dense labels in Hz
+    lr_factor: Mapping[str, float] = field(default_factory=dict)  #: factor of the learning rate, by role
 
 
 SCALES: Mapping[str, Scale] = {
@@ -77,51 +78,74 @@ SCALES: Mapping[str, Scale] = {
 
 
 class StudyStoppedError(Exception):
-    """A run was asked to stop; the study ends with what there is."""
+    """A run was asked to stop; the study ends with the results so far."""
 
 
 def _has_settings(folder: Path, config: TrainConfig) -> bool:
-    """Whether a run in this folder was trained with these settings; where not, training refuses to go on there."""
+    """Whether the run in this folder has these settings; training refuses to continue a run with others."""
     file = folder / "config.yaml"
     return file.exists() and read_config(file).fingerprint() == config.fingerprint()
 
 
 def _is_finished(folder: Path, config: TrainConfig) -> bool:
-    """Whether a run with these settings came to its end: its weights say so, whatever became of its checkpoint."""
+    """Whether a run with these settings is finished, by the step in its weights; its checkpoint may be deleted."""
     best, last = folder / "best.safetensors", folder / "last.safetensors"
     if not best.exists() or not _has_settings(folder, config):
         return False
-    told = [read_card(file).get("training") or {} for file in (last, best) if file.exists()]
-    return any(each.get("step", 0) >= config.steps for each in told)
+    cards = [read_card(file).get("training") or {} for file in (last, best) if file.exists()]
+    return any(card.get("step", 0) >= config.steps for card in cards)
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Everything in one folder; ``say`` is told what goes on."""
+    """Does the work of one study in one folder.
 
+    Attributes:
+        study: the study.
+        path: folder or YAML file of the dataset.
+        out: folder of all runs.
+        scale: size of models and runs.
+        device: cpu, cuda or auto.
+        workers: processes of each run that load data.
+        settings: ``key.sub=value`` changes to every run.
+        threads: CPU threads of a process, if several run in parallel.
+        progress: takes a text about each step.
+    """
+
+    study: Study
     path: str
-    dataset: Dataset
     out: Path
     scale: Scale
-    device: str
-    workers: int
-    settings: tuple[str, ...]
-    say: Say
+    device: str = "auto"
+    workers: int = 4
+    settings: tuple[str, ...] = ()
+    threads: int = 1
+    progress: Progress | None = None
 
-    def figures(self, recipe: Recipe, seed: int, study: Study, may_run: bool) -> dict[float, Any] | None:
-        """By rate; what is on disk, else made now, else None."""
-        if study.kind == "labels":
-            return self.label_figures(recipe, seed, may_run)
-        known = self.known(recipe, seed)
-        missing = [hz for hz in study.rates if hz not in known]
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The dataset, opened on first use."""
+        return open_dataset(self.path)
+
+    def report(self, text: str) -> None:
+        """Report a step of the work."""
+        if self.progress is not None:
+            self.progress(0, None, text)
+
+    def figures(self, recipe: Recipe, seed: int, may_run: bool) -> dict[float, Any] | None:
+        """Figures by rate, from the disk or, if ``may_run``, measured now; None if there are none."""
+        if self.study.kind == "labels":
+            return self._label_figures(recipe, seed, may_run)
+        known = self.measured(recipe, seed)
+        missing = [hz for hz in self.study.rates if hz not in known]
         if missing and may_run:
-            known |= self._evaluated(recipe, seed, missing)
+            known |= self._evaluate(recipe, seed, missing)
             text = json.dumps({f"{hz:g}": known[hz] for hz in sorted(known)}, indent=1)
             write_whole(self._evaluation(recipe, seed), text.encode())
-        return {hz: known[hz] for hz in study.rates if hz in known} or None
+        return {hz: known[hz] for hz in self.study.rates if hz in known} or None
 
-    def known(self, recipe: Recipe, seed: int) -> dict[float, Any]:
-        """What was measured before, by rate; nothing of a run with other settings."""
+    def measured(self, recipe: Recipe, seed: int) -> dict[float, Any]:
+        """Figures by rate that are on the disk; none if the run there has other settings."""
         file = self._evaluation(recipe, seed)
         if not file.exists() or not _has_settings(file.parent, self.config(recipe, seed)):
             return {}
@@ -130,10 +154,10 @@ class Runner:
     def _evaluation(self, recipe: Recipe, seed: int) -> Path:
         return self.folder(recipe, seed) / "evaluation.json"
 
-    def _evaluated(self, recipe: Recipe, seed: int, rates: list[float]) -> dict[float, Any]:
-        """Figures at these rates, of weights that are trained first where they are not there."""
-        weights = self.trained(recipe, seed)
-        self.say(f"{recipe.slug}, seed {seed}: evaluating at {', '.join(f'{hz:g}' for hz in rates)} Hz")
+    def _evaluate(self, recipe: Recipe, seed: int, rates: list[float]) -> dict[float, Any]:
+        """Train the recipe if that is not done, and measure its figures at these rates."""
+        weights = self.train(recipe, seed)
+        self.report(f"{recipe.slug}, seed {seed}: evaluating at {', '.join(f'{hz:g}' for hz in rates)} Hz")
         with self._timed(recipe, seed, "evaluation"):
             test = self.dataset.split("test")
             streams, steps = at_once(test, AT_ONCE) if self.where == "cuda" else (8, 1)
@@ -153,63 +177,61 @@ class Runner:
                 }
         return figures
 
-    def label_figures(self, recipe: Recipe, seed: int, may_run: bool) -> dict[float, Any] | None:
-        """Quality of the dense labels that a recipe makes of the test split, by rate; as ``figures``."""
+    def _label_figures(self, recipe: Recipe, seed: int, may_run: bool) -> dict[float, Any] | None:
+        """The quality of the dense labels that a recipe makes of the test split, by rate."""
         file = self.folder(recipe, seed) / "labels.json"
         ours = file.exists() and _has_settings(file.parent, self.config(recipe, seed))
         known = figures_of(read_object(file, FIGURES)) if ours else {}
         if not known.keys() >= set(self.scale.rates) and may_run:
-            checked = check_labels(self.dense(recipe, seed, "test"), self.dataset.split("test"))
+            checked = check_labels(self.make_labels(recipe, seed, "test"), self.dataset.split("test"))
             checked.save(file)
-            self.say(checked.table())
+            self.report(checked.table())
             known = figures_of(checked.to_dict())
         return known or None
 
-    def trained(self, recipe: Recipe, seed: int) -> Path:
-        """The weights of a recipe, trained now where they are not there, after all that it builds on."""
+    def train(self, recipe: Recipe, seed: int) -> Path:
+        """Train a recipe after all recipes it depends on, unless that is done, and return the file of its weights."""
         folder, config = self.folder(recipe, seed), self.config(recipe, seed)
         weights = folder / "best.safetensors"
         if _is_finished(folder, config):
             return weights
         if recipe.start is not None:
-            self.trained(recipe.start, seed)
+            self.train(recipe.start, seed)
         if recipe.labels is not None:
-            self.dense(recipe.labels, seed)
-        self.say(f"{recipe.slug}, seed {seed}: training for {config.steps} steps in {folder}")
+            self.make_labels(recipe.labels, seed)
+        self.report(f"{recipe.slug}, seed {seed}: training for {config.steps} steps in {folder}")
         with self._timed(recipe, seed, "training"):
-            done = train(
-                config,
-                folder,
-                show=lambda at, of, text: self.say(f"  step {at} of {of}: {text}"),
-                draw_samples=draw_samples,
-            )
+            done = train(config, folder, progress=self._report_step, draw_samples=draw_samples)
         if not done.finished:
             raise StudyStoppedError
         return weights
 
     def is_trained(self, recipe: Recipe, seed: int) -> bool:
-        """Whether its weights are there."""
+        """Whether the training of a recipe is finished."""
         return _is_finished(self.folder(recipe, seed), self.config(recipe, seed))
 
-    def dense(self, recipe: Recipe, seed: int, split: str = "train") -> Path:
-        """The dense labels that a recipe makes.
+    def _report_step(self, done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
+        self.report(f"  step {done} of {total}: {text}")
 
-        Those of the test split are for judging. Where truth is not exact, annotated boxes are all there is to judge by:
-        there tracks stand on their own, without these.
+    def make_labels(self, recipe: Recipe, seed: int, split: str = "train") -> Path:
+        """Make the dense labels of a recipe, unless that is done, and return their folder.
+
+        The labels of the test split are made to be compared with the ground truth. If the annotated boxes are the only
+        ground truth, the tracks must not use them.
         """
-        weights, folder = self.trained(recipe, seed), self.labels(recipe, seed, split)
+        weights, folder = self.train(recipe, seed), self._labels_folder(recipe, seed, split)
         part = self.dataset.split(split)
-        guided = split != "test" or any(recording.truth_file is not None for recording in part.recordings)
-        self.say(f"{recipe.slug}, seed {seed}: dense labels of {split}")
+        with_truth = split != "test" or any(recording.truth_file is not None for recording in part.recordings)
+        self.report(f"{recipe.slug}, seed {seed}: dense labels of {split}")
         with self._timed(recipe, seed, "dense labels"):
             densify(
-                load_model(weights), part, folder, self.scale.rates, options=TrackletOptions(with_truth=guided),
+                load_model(weights), part, folder, self.scale.rates, options=TrackletOptions(with_truth=with_truth),
                 device=self.where, batch_size=AT_ONCE, workers=self.workers,
             )  # fmt: skip
         return folder
 
     def config(self, recipe: Recipe, seed: int) -> TrainConfig:
-        """The settings of a recipe's run."""
+        """The settings of the run of a recipe."""
         role = SIZES[self.scale.sizes][recipe.role]
         content: dict[str, dict[str, Any]] = {name: dict(part) for name, part in self.scale.settings.items()}
         if recipe.start is not None:
@@ -225,21 +247,20 @@ class Runner:
         content["data"] = {"workers": self.workers, **content.get("data", {}), "path": self.path}
         content["strategy"] = {**content.get("strategy", {}), "name": recipe.strategy}
         if recipe.labels is not None:
-            content["strategy"]["labels"] = str(self.labels(recipe.labels, seed))
+            content["strategy"]["labels"] = str(self._labels_folder(recipe.labels, seed))
         content["run"] = {**content.get("run", {}), "seed": seed, "device": self.device}
         return make_config(content, self.settings, recipe.slug)
 
-    def labels(self, recipe: Recipe, seed: int, split: str = "train") -> Path:
-        """Of the dense labels that a recipe makes."""
+    def _labels_folder(self, recipe: Recipe, seed: int, split: str = "train") -> Path:
         return self.folder(recipe, seed) / f"dense-{split}"
 
     def folder(self, recipe: Recipe, seed: int) -> Path:
-        """Of a recipe's run."""
+        """The folder of the run of a recipe."""
         return self.out / f"seed-{seed}" / recipe.slug
 
     @contextmanager
     def _timed(self, recipe: Recipe, seed: int, work: str) -> Iterator[None]:
-        """What is done within is added to the hours of the recipe's run, on this device; each work has its own file."""
+        """Add the time of the block to the hours of a recipe on this device; each kind of work has its own file."""
         began = time.perf_counter()
         try:
             yield
@@ -251,7 +272,7 @@ class Runner:
                 write_whole(file, json.dumps(spent, indent=1).encode())
 
     def hours(self, recipes: Collection[Recipe], seeds: int) -> dict[str, float]:
-        """Spent on these recipes so far, by device."""
+        """Hours spent on these recipes so far, by device."""
         total: dict[str, float] = {}
         for folder in sorted({self.folder(recipe, seed) for recipe in recipes for seed in range(seeds)}):
             for file in sorted(folder.glob("hours-*.json")):

@@ -1,6 +1,6 @@
-"""Run a study: train what is missing, make dense labels where a row needs them, evaluate, and write the table.
+"""Run a study: train missing detectors, make dense labels if a row needs them, evaluate, and write the table.
 
-Stopped in the middle, the same command goes on; a cell that was not run says so.
+The same command continues a study that was stopped. A cell that was not run says so.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 from fate.data.dataset import open_dataset
 from fate.errors import FateError
+from fate.progress import Progress
 from fate.simulation.writing.dataset import simulate
-from fate.training.config import TrainConfig
-from fate.workflows.studies.tables import Study, study_named
-from fate.workflows.studies.jobs import Order, parts_of, side_by_side
-from fate.workflows.studies.labels import LabelStudyResult
-from fate.workflows.studies.runner import SCALES, Say, StudyStoppedError
-from fate.workflows.studies.table import StudyResult
+from fate.text import suggest_name
+from fate.workflows.studies.declared import Recipe, Study, find_study
+from fate.workflows.studies.parallel import find_parts, run_parts
+from fate.workflows.studies.runner import SCALES, Runner, StudyStoppedError
+from fate.workflows.studies.table import LabelStudyResult, StudyResult
 
 
 def run_study(
@@ -34,67 +34,78 @@ def run_study(
     workers: int = 4,
     jobs: int = 1,
     settings: Sequence[str] = (),
-    say: Say | None = None,
+    progress: Progress | None = None,
 ) -> StudyResult:
-    """Run a study, or go on with one.
+    """Run a study, or continue one.
 
     Args:
         name: a key of ``STUDIES``.
-        dataset: folder or YAML, with splits train, val and test.
-        out: everything is kept here; several studies may share a folder, and then share runs.
-        scale: a key of ``SCALES``; the paper's on Gen1 and 1Mpx, "sim" elsewhere, unless given.
-        seeds: how many, from 0 on.
-        only: of these, the seeds to run now, for others to run elsewhere; all unless given.
-        rows: names of those to run; all unless given.
+        dataset: folder or YAML file of a dataset with the splits train, val and test.
+        out: folder of all runs and tables; several studies may share one, and then share runs.
+        scale: a key of ``SCALES``; by default "paper" for Gen1 and 1Mpx, and "sim" for other datasets.
+        seeds: number of seeds, from 0.
+        only: seeds to run now, all by default; other machines may run the others.
+        rows: names of the rows to run, all by default.
         device: cpu, cuda or auto.
-        workers: processes that load, of each run.
-        jobs: runs side by side, each in a process of its own, which prints what goes on (a script that asks for several
-            needs the usual ``if __name__ == "__main__"``); what they share is trained first. The study of labels has
-            one at a time.
+        workers: processes of each run that load data.
+        jobs: runs at the same time, each in its own process, which prints its progress. A script that gives more than
+            one needs ``if __name__ == "__main__"``. The study of labels runs one at a time.
         settings: ``key.sub=value`` changes to every run.
-        say: is told what goes on.
+        progress: takes a text about each step.
     """
     study = check_request(name, scale, seeds, only, rows, jobs)
     opened = open_dataset(dataset)
-    chosen = scale or ("smoke" if name == "smoke" else "paper" if opened.kind in ("gen1", "1mpx") else "sim")
+    size = scale or ("smoke" if name == "smoke" else "paper" if opened.kind in ("gen1", "1mpx") else "sim")
     threads = max((os.cpu_count() or 1) // jobs, 1)
-    order = Order(name, str(dataset), Path(out), chosen, device, workers, tuple(settings), threads)
-    runner = order.runner(say or (lambda _: None))
+    runner = Runner(
+        study, str(dataset), Path(out), SCALES[size], device, workers, tuple(settings), threads, progress
+    )  # fmt: skip
     instead = study.small if runner.scale.sizes == "small" else {}
     recipes = {row.name: row.recipe.played_by(instead) for row in study.rows}
-    wanted = {
+    requested = [
         (row.name, seed)
-        for row in study.rows
         for seed in range(seeds)
+        for row in study.rows
         if (not rows or row.name in rows) and (not only or seed in only)
-    }
-    stopped, failed = False, ""
+    ]
+    may_run, problem = True, ""
     if jobs > 1 and study.kind == "labels":
-        runner.say(f"{jobs} jobs were asked for; {name} has one at a time")
+        runner.report(f"{jobs} jobs were asked for; {name} runs one at a time")
     elif jobs > 1:
-        asked = [(recipes[row.name], seed) for seed in range(seeds) for row in study.rows if (row.name, seed) in wanted]
-        _refuse_many_devices(runner.config(asked[0][0], 0) if asked else None)
-        try:
-            if not side_by_side(parts_of(asked, study.rates, runner), jobs, order):
-                runner.say("stopped; the same command goes on")
-        except FateError as error:
-            failed = str(error)
-        stopped = True  # what there is now is all there is
+        problem = _run_in_parallel([(recipes[row], seed) for row, seed in requested], jobs, runner)
+        may_run = False
     cells: dict[str, dict[int, Any]] = {row.name: dict.fromkeys(range(seeds)) for row in study.rows}
     for seed in range(seeds):
         for row in study.rows:
-            may_run = (row.name, seed) in wanted and not stopped
             try:
-                cells[row.name][seed] = runner.figures(recipes[row.name], seed, study, may_run)
+                cell = runner.figures(recipes[row.name], seed, may_run and (row.name, seed) in requested)
+                cells[row.name][seed] = cell
             except StudyStoppedError:
-                stopped = True
-    spent = runner.hours({part for recipe in recipes.values() for part in recipe.needed()}, seeds)
-    kind_of_result = LabelStudyResult if study.kind == "labels" else StudyResult
-    result = kind_of_result(study, opened.name, opened.kind, tuple(range(seeds)), cells, spent)
+                may_run = False
+    hours = runner.hours({part for recipe in recipes.values() for part in recipe.needed()}, seeds)
+    kind = LabelStudyResult if study.kind == "labels" else StudyResult
+    result = kind(study, opened.name, opened.kind, tuple(range(seeds)), cells, hours)
     result.save(runner.out)
-    if failed:
-        raise FateError(f"{failed} What was done is in {runner.out / name}.md.")
+    if problem:
+        raise FateError(f"{problem} The results so far are in {runner.out / name}.md.")
     return result
+
+
+def _run_in_parallel(recipes: Sequence[tuple[Recipe, int]], jobs: int, runner: Runner) -> str:
+    """Run recipes with several processes; returns what went wrong, or an empty text."""
+    if recipes:
+        run = runner.config(recipes[0][0], 0).run
+        if run.devices * run.nodes > 1:
+            raise FateError(
+                f"{jobs} runs at the same time were asked for, each on {run.devices * run.nodes} devices; give jobs=1,"
+                " or one device to each"
+            )
+    try:
+        if not run_parts(find_parts(recipes, runner), jobs, runner):
+            runner.report("stopped; the same command continues")
+    except FateError as error:
+        return str(error)
+    return ""
 
 
 def check_request(
@@ -105,13 +116,16 @@ def check_request(
     rows: Sequence[str] = (),
     jobs: int = 1,
 ) -> Study:
-    """The study; what ``run_study`` cannot do is refused, before anything is opened or made."""
-    study = study_named(name)
+    """The study of this name; refuses arguments of ``run_study`` that are wrong, before anything is opened."""
+    study = find_study(name)
     if scale is not None and scale not in SCALES:
         raise FateError(f"scale {scale!r} was given; there are {', '.join(SCALES)}")
-    unknown = [row for row in rows if row not in [each.name for each in study.rows]]
+    known = [row.name for row in study.rows]
+    unknown = [row for row in rows if row not in known]
     if unknown:
-        raise FateError(f"row {unknown[0]!r} was given; {name} has {', '.join(each.name for each in study.rows)}")
+        raise FateError(
+            f"row {unknown[0]!r} was given; {name} has {', '.join(known)}{suggest_name(unknown[0], known)}"
+        )  # fmt: skip
     if any(seed not in range(seeds) for seed in only):
         raise FateError(f"seed {max(only)} was given; there are {seeds}, from 0 to {seeds - 1}: give seeds too")
     if jobs < 1:
@@ -119,16 +133,8 @@ def check_request(
     return study
 
 
-def _refuse_many_devices(config: TrainConfig | None) -> None:
-    if config is not None and config.run.devices * config.run.nodes > 1:
-        raise FateError(
-            f"several runs side by side were asked for, each on {config.run.devices * config.run.nodes} devices; give"
-            " jobs=1, or one device to each"
-        )
-
-
 def drives(size: str, out: str | os.PathLike[str], device: str = "cpu") -> Path:
-    """Simulated drives of a study, ``sim`` or ``smoke``, made once: OUT/SIZE-drives."""
+    """Simulate the drives of a study, ``sim`` or ``smoke``, once; returns their folder OUT/SIZE-drives."""
     folder = Path(out) / f"{size}-drives"
     if size == "smoke":  # one for each split
         simulate(folder, recordings=3, seconds=1.0, seed=11, preview=False, shares=(1 / 3, 1 / 3, 1 / 3))

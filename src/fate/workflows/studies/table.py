@@ -1,4 +1,7 @@
-"""What a study found: a table of means over seeds, as text, values, and a picture."""
+"""The result of a study: a table of means over seeds, as Markdown, CSV, JSON and a picture.
+
+``StudyResult`` holds AP by rate, ``LabelStudyResult`` the quality of dense labels by detector, rate and class.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +15,32 @@ from typing import Any
 
 import numpy as np
 
-from fate.workflows.studies.tables import Row, Study
+from fate.text import plural
 from fate.view.page import write_figure
 from fate.whole_files import write_whole
+from fate.workflows.check_labels import BESIDE, METHODS, SPANS, draw_over_scores
+from fate.workflows.studies.declared import Row, Study
 
 METRICS = ("AP50:95", "AP50", "AP75")
-#: Time to detection: of the objects that were found the median; of all objects the shares found early, and missed.
+#: Time to detection: the median of the objects that were found, and the shares of all objects found early and missed.
 DELAYS = ("delay_p50_ms", "delay_within_100", "delay_missed")
+#: Colours that colour-blind people can tell apart (Okabe and Ito).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 
 
 @dataclass(frozen=True)
 class StudyResult:
-    """A table: for every row and seed the figures by rate, or None where it was not run."""
+    """A table: for every row and seed the figures by rate, or None if it was not run."""
 
     study: Study
     dataset: str
-    kind: str  #: of the dataset
+    kind: str  #: kind of the dataset
     seeds: tuple[int, ...]
     cells: dict[str, dict[int, dict[float, dict[str, Any]] | None]]
-    hours: Mapping[str, float]  #: of all its runs so far, by device
+    hours: Mapping[str, float]  #: hours of all runs so far, by device
 
     def mean(self, row: str, hz: float, metric: str = METRICS[0]) -> tuple[float, float, int] | None:
-        """Mean over seeds (in percent, but for ms), their spread (highest − lowest), and how many there are."""
+        """The mean over seeds (in percent, except times), their spread (highest − lowest) and their number."""
         found = [
             figures[hz].get(metric)
             for seed in self.seeds
@@ -43,10 +50,10 @@ class StudyResult:
         return (float(np.mean(known)), float(np.ptp(known)), len(known)) if known else None
 
     def table(self, metric: str = METRICS[0]) -> str:
-        """As Markdown; where the paper has a number for this dataset, it stands behind ours with the difference."""
+        """A Markdown table; a number of the paper for this dataset follows ours, with the difference."""
         kept = [f"{self.study.rates[-1]:g} of 20 Hz"] if 20.0 in self.study.rates[:-1] else []
         head = ["", *(f"{hz:g} Hz" for hz in self.study.rates), *kept]
-        lines = [f"{self.study.title}; {metric} in %, {self.dataset}, {seeds_in_words(len(self.seeds))}", "",
+        lines = [f"{self.study.title}; {metric} in %, {self.dataset}, {plural(len(self.seeds), 'seed')}", "",
                  f"| {' | '.join(head)} |", "|" + "---|" * len(head)]  # fmt: skip
         for row in self.study.rows:
             cells = [self._cell(row, hz, metric) for hz in self.study.rates]
@@ -57,13 +64,13 @@ class StudyResult:
         return "\n".join(lines)
 
     def delay_table(self) -> str:
-        """From half visible to the first right box, by rate; empty where no truth says when things appeared.
+        """The time from half visible to the first correct box, by rate; empty if that is not known for the dataset.
 
-        A median of what was found alone would praise a detector that finds only what is easy: the shares of all objects
-        stand beside it.
+        The median of found objects alone favours a detector that finds only easy ones, so the table also has the shares
+        of all objects.
         """
         lines = ["Time to detection: median in ms of the objects found (of all, found within 100 ms / missed),"
-                 f" {self.dataset}, {seeds_in_words(len(self.seeds))}", "",
+                 f" {self.dataset}, {plural(len(self.seeds), 'seed')}", "",
                  f"| | {' | '.join(f'{hz:g} Hz' for hz in self.study.rates)} |",
                  "|" + "---|" * (len(self.study.rates) + 1)]  # fmt: skip
         known = False
@@ -79,7 +86,7 @@ class StudyResult:
         return "\n".join(lines) if known else ""
 
     def conditions(self) -> str:
-        """What it took."""
+        """A sentence about the hours of the study."""
         spent = [f"{hours:.2f} hours on {device}" for device, hours in self.hours.items()]
         return f"Training, labels and evaluation: {', '.join(spent)}." if spent else ""
 
@@ -95,22 +102,22 @@ class StudyResult:
         return text if published is None else f"{text} [paper {published:.1f}, {mean - published:+.1f}]"
 
     def text(self) -> str:
-        """All tables, as Markdown."""
+        """All tables as Markdown."""
         parts = [*(self.table(metric) for metric in METRICS), self.delay_table(), self.conditions()]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Plain values for JSON."""
         rows = {
             name: {str(seed): None if found is None else {f"{hz:g}": figures for hz, figures in found.items()}
                    for seed, found in seeds.items()}
             for name, seeds in self.cells.items()
         }  # fmt: skip
-        told = {"study": self.study.name, "dataset": self.dataset, "seeds": list(self.seeds)}
-        return told | {"hours": dict(self.hours), "rows": rows}
+        head = {"study": self.study.name, "dataset": self.dataset, "seeds": list(self.seeds)}
+        return head | {"hours": dict(self.hours), "rows": rows}
 
     def save(self, folder: Path) -> None:
-        """Markdown, CSV, JSON and a picture, named after the study."""
+        """Write Markdown, CSV, JSON and a picture, named after the study."""
         base = folder / self.study.name
         write_whole(base.with_suffix(".md"), self.text().encode())
         write_whole(base.with_suffix(".json"), json.dumps(self.to_dict(), indent=1, allow_nan=False).encode())
@@ -121,7 +128,7 @@ class StudyResult:
             self.draw(base.with_suffix(".png"))
 
     def csv_rows(self) -> Iterator[list[Any]]:
-        """A head, then a line for each row, seed and rate."""
+        """A header, then a line for each row, seed and rate."""
         yield ["row", "seed", "hz", *METRICS, *DELAYS]
         for name, seeds in self.cells.items():
             for seed, found in seeds.items():
@@ -129,39 +136,159 @@ class StudyResult:
                     yield [name, seed, f"{hz:g}", *(figures.get(metric) for metric in METRICS + DELAYS)]
 
     def draw(self, path: Path) -> None:
-        """Accuracy over rate."""
-        draw_study(self, path)
+        """Draw AP50:95 over the rate, mean and spread over seeds, without rows that were not run."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (a second to load)
+        from matplotlib.figure import Figure  # noqa: PLC0415
+
+        figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        rates = self.study.rates
+        for row, colour in zip(self.study.rows, COLOURS, strict=False):
+            found = [self.mean(row.name, hz) for hz in rates]
+            mean = np.array([np.nan if each is None else each[0] for each in found])
+            spread = np.array([0.0 if each is None else each[1] / 2 for each in found])
+            if np.isfinite(mean).any():
+                axes.errorbar(rates, mean, spread, fmt="o-", color=colour, label=row.name, capsize=3)
+        axes.set_xscale("log")
+        axes.set_xticks(rates, [f"{hz:g}" for hz in rates])
+        axes.minorticks_off()
+        axes.set(xlabel="rate in Hz (window = 1 / rate)", ylabel="AP50:95, %", title=self.study.title, ylim=(0, None))
+        axes.grid(alpha=0.3)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=9)
+        write_figure(figure, path, dpi=150)
 
 
-def seeds_in_words(count: int) -> str:
-    """How many."""
-    return "1 seed" if count == 1 else f"{count} seeds"
+FIGURES = {"precision": "precision", "recall": "recall", "median_iou": "median IoU", "above_half": "IoU > 0.5"}
+#: The span of time in the table: what training uses, or what is known of recorded datasets.
+SHOWN = (SPANS[1], BESIDE)
+_NAIVE = {METHODS[1]: "naive interpolation, tracks known", METHODS[2]: "naive interpolation, tracks unknown"}
+
+#: The paper's figures on Gen1: those of ``FIGURES`` for cars, then for pedestrians.
+PUBLISHED: Mapping[str, Mapping[float, tuple[float, ...]]] = {
+    "PE + S5-ViT": {
+        20.0: (0.78, 0.64, 0.62, 0.78, 0.68, 0.52, 0.54, 0.68),
+        40.0: (0.75, 0.60, 0.59, 0.74, 0.65, 0.48, 0.51, 0.64),
+        80.0: (0.70, 0.54, 0.55, 0.69, 0.60, 0.43, 0.47, 0.60),
+        100.0: (0.66, 0.50, 0.52, 0.66, 0.57, 0.40, 0.44, 0.56),
+        200.0: (0.60, 0.42, 0.47, 0.45, 0.49, 0.32, 0.40, 0.49),
+    },
+    "PE + EvRT-DETR": {
+        20.0: (0.83, 0.68, 0.65, 0.83, 0.72, 0.56, 0.57, 0.72),
+        40.0: (0.80, 0.64, 0.62, 0.80, 0.69, 0.52, 0.54, 0.69),
+        80.0: (0.75, 0.58, 0.58, 0.75, 0.64, 0.47, 0.50, 0.48),
+        100.0: (0.72, 0.54, 0.55, 0.72, 0.61, 0.44, 0.47, 0.44),
+        200.0: (0.65, 0.46, 0.48, 0.47, 0.53, 0.36, 0.42, 0.38),
+    },
+}
+_PUBLISHED_CLASSES = ("car", "pedestrian")
 
 
-#: Told apart by colour-blind people too (Okabe and Ito).
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+def figures_of(check: Mapping[str, Any]) -> dict[float, dict[str, Any]]:
+    """The JSON of a ``LabelCheck`` by rate: ``METHOD CLASS FIGURE`` → value, and its curves and thresholds."""
+    found: dict[float, dict[str, Any]] = {}
+    for row in check["rows"]:
+        if row["span"] in SHOWN:
+            at = found.setdefault(row["hz"], {"span": row["span"], "thresholds": check["thresholds"]})
+            at |= {_key(row["method"], row["class"], figure): row[figure] for figure in FIGURES}
+    for each in check["detections"]:
+        found[each["hz"]]["curves"] = each["curves"]
+    return found
 
 
-def draw_study(result: StudyResult, path: Path) -> None:
-    """AP50:95 over rate, mean and spread over seeds; rows that were not run are left out."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (a second to load)
-    from matplotlib.figure import Figure  # noqa: PLC0415
+def _key(method: str, name: str, figure: str) -> str:
+    return f"{method} {name} {figure}"
 
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    rates = result.study.rates
-    for row, colour in zip(result.study.rows, COLOURS, strict=False):
-        found = [result.mean(row.name, hz) for hz in rates]
-        mean = np.array([np.nan if each is None else each[0] for each in found])
-        spread = np.array([0.0 if each is None else each[1] / 2 for each in found])
-        if np.isfinite(mean).any():
-            axes.errorbar(rates, mean, spread, fmt="o-", color=colour, label=row.name, capsize=3)
-    axes.set_xscale("log")
-    axes.set_xticks(rates, [f"{hz:g}" for hz in rates])
-    axes.minorticks_off()
-    axes.set(xlabel="rate in Hz (window = 1 / rate)", ylabel="AP50:95, %", title=result.study.title, ylim=(0, None))
-    axes.grid(alpha=0.3)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=9)
-    write_figure(figure, path, dpi=150)
+
+class LabelStudyResult(StudyResult):
+    """The quality of the dense labels that each detector makes, compared with the ground truth."""
+
+    def text(self) -> str:
+        """The table and the hours as Markdown."""
+        return "\n\n".join(part for part in (self.table(), self.conditions()) if part) + "\n"
+
+    def table(self, metric: str = "") -> str:
+        """A line for each detector and rate, then for naive interpolation, with all figures."""
+        words = [f"{name}: {word}" if number == 0 else word
+                 for name in self._classes() for number, word in enumerate(FIGURES.values())]  # fmt: skip
+        head = ["", "Hz", *(words or ["labels"])]
+        known = list(self._known())
+        span = known[0][2]["span"] if known else "no labels yet"
+        lines = [f"{self.study.title}; {span}, {self.dataset}, {plural(len(self.seeds), 'seed')}", "",
+                 f"| {' | '.join(head)} |", "|" + "---|" * len(head)]  # fmt: skip
+        not_run = ["not run", *[""] * (len(head) - 3)]
+        for row in self.study.rows:
+            count = sum(name == row.name for name, _, _ in known)
+            called = f"{row.name} ({count} of {len(self.seeds)})" if 0 < count < len(self.seeds) else row.name
+            for hz in self.study.rates:
+                was_run = any(hz in (found or {}) for found in self.cells[row.name].values())
+                shares = self._shares(row.name, hz, METHODS[0]) if was_run else not_run
+                lines.append(f"| {' | '.join([called, f'{hz:g}', *shares])} |")
+        naive = [(called, hz, self._shares(known[0][0], hz, method))
+                 for method, called in _NAIVE.items() if known for hz in self.study.rates]  # fmt: skip
+        lines += [
+            f"| {' | '.join([called, f'{hz:g}', *shares])} |" for called, hz, shares in naive if set(shares) - {"–"}
+        ]
+        return "\n".join(lines)
+
+    def csv_rows(self) -> Iterator[list[Any]]:
+        """A header, then a line for each row, seed, rate, method and class."""
+        yield ["row", "seed", "hz", "span", "method", "class", *FIGURES]
+        for row, seeds in self.cells.items():
+            for seed, found in seeds.items():
+                for hz, at in (found or {}).items():
+                    for method in METHODS:
+                        for name in self._classes():
+                            values = [at.get(_key(method, name, figure)) for figure in FIGURES]
+                            if any(value is not None for value in values):
+                                yield [row, seed, f"{hz:g}", at["span"], method, name, *values]
+
+    def draw(self, path: Path) -> None:
+        """Draw precision and recall of detections over their score; a dotted line marks the threshold of labels."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (a second to load)
+        from matplotlib.figure import Figure  # noqa: PLC0415
+
+        drawn = {name: at for name, _, at in reversed(list(self._known())) if "curves" in at}  # of the first seed
+        rows, classes = [row.name for row in self.study.rows if row.name in drawn], self._classes()
+        if not rows or not classes:
+            return
+        figure = Figure(figsize=(4.2 * len(classes), 3.2 * len(rows)), layout="constrained")
+        FigureCanvasAgg(figure)
+        panels = figure.subplots(len(rows), len(classes), squeeze=False, sharex=True, sharey=True)
+        for row, line in zip(rows, panels, strict=True):
+            for name, axes in zip(classes, line, strict=True):
+                draw_over_scores(axes, drawn[row]["curves"][name], drawn[row]["thresholds"][name])
+                axes.set_title(f"{row}: {name}")
+        for axes in panels[-1]:
+            axes.set_xlabel("score of detections, at least")
+        panels[0][0].legend(frameon=False)
+        figure.suptitle(f"Detections at the times of {max(self.study.rates):g} Hz, from 50 ms each", fontsize=11)
+        write_figure(figure, path, dpi=150)
+
+    def _known(self) -> Iterator[tuple[str, int, dict[str, Any]]]:
+        """Row, seed and figures at the highest rate, of each row and seed that was run."""
+        for row, seeds in self.cells.items():
+            for seed, found in seeds.items():
+                if found:
+                    yield row, seed, found[max(found)]
+
+    def _classes(self) -> list[str]:
+        return list(dict.fromkeys(name for _, _, at in self._known() for name in at["thresholds"]))
+
+    def _shares(self, row: str, hz: float, method: str) -> list[str]:
+        """A cell for each class and figure."""
+        cells = [self._share(row, hz, method, name, figure) for name in self._classes() for figure in FIGURES]
+        return ["–" if cell is None else cell for cell in cells]
+
+    def _share(self, row: str, hz: float, method: str, name: str, figure: str) -> str | None:
+        found = self.mean(row, hz, _key(method, name, figure))
+        if found is None:
+            return None
+        mean, spread, count = found[0] / 100, found[1] / 100, found[2]
+        text = f"{mean:.2f}" + (f" ± {spread / 2:.2f}" if count > 1 and method == METHODS[0] else "")
+        if self.kind != "gen1" or name not in _PUBLISHED_CLASSES or method != METHODS[0]:
+            return text
+        column = _PUBLISHED_CLASSES.index(name) * len(FIGURES) + list(FIGURES).index(figure)
+        published = PUBLISHED.get(row, {}).get(hz)
+        return text if published is None else f"{text} [paper {published[column]:.2f}, {mean - published[column]:+.2f}]"

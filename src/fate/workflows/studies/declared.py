@@ -1,8 +1,8 @@
-"""The paper's tables and figures as declarations: rows, what each is trained with, and the published numbers.
+"""The paper's tables as declarations: the rows, how each is trained, and the published numbers.
 
-A row is a *recipe*: a model, a strategy, and the recipes it builds on (weights to start from, labels of phase 1). What
-two rows share is trained once. Models are named by role, so that one declaration serves Gen1 with the paper's sizes and
-simulated drives with small ones: ``SIZES`` says which model plays which role.
+A row has a *recipe*: a model, a strategy, and the recipes it depends on (weights to start from, labels of phase 1).
+Recipes that two rows share are trained once. Recipes name a role instead of a model, so that one declaration serves
+Gen1 with the paper's sizes and simulated drives with small models: ``SIZES`` has the model of each role.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fate.errors import FateError
-
-RATES = (20.0, 40.0, 80.0, 100.0, 200.0)
+from fate.rates import PAPER_RATES
+from fate.text import suggest_name
 
 #: Role → model and options, for the paper's datasets and for simulated drives.
 SIZES: Mapping[str, Mapping[str, dict[str, Any]]] = {
@@ -43,9 +43,9 @@ class Recipe:
     Attributes:
         role: a key of ``SIZES``.
         strategy: a key of ``strategies.STRATEGIES``.
-        encoder_options: of Pillar Encoding.
-        start: whose weights it begins with.
-        labels: whose dense labels it learns from.
+        encoder_options: arguments of Pillar Encoding.
+        start: the recipe whose weights it starts from.
+        labels: the recipe whose dense labels it is trained with.
     """
 
     role: str
@@ -56,7 +56,7 @@ class Recipe:
 
     @property
     def slug(self) -> str:
-        """A name for its folder; equal recipes have equal ones."""
+        """A name for its folder; equal recipes have equal names."""
         parts = [self.role, self.strategy.replace("_", "-")]
         parts += [f"{name}-{value}".lower() for name, value in self.encoder_options]
         if self.start is None and self.strategy != "supervised":
@@ -66,13 +66,13 @@ class Recipe:
         return "_".join(parts)
 
     def played_by(self, instead: Mapping[str, str]) -> Recipe:
-        """The same with other detectors in some roles."""
-        start, labels = (None if of is None else of.played_by(instead) for of in (self.start, self.labels))
+        """The same recipe with other detectors in some roles."""
+        start, labels = (other and other.played_by(instead) for other in (self.start, self.labels))
         return replace(self, role=instead.get(self.role, self.role), start=start, labels=labels)
 
     def needed(self) -> tuple[Recipe, ...]:
-        """Itself and all that it builds on."""
-        return (self, *(one for of in (self.start, self.labels) if of is not None for one in of.needed()))
+        """This recipe and all recipes it depends on."""
+        return (self, *(one for other in (self.start, self.labels) if other is not None for one in other.needed()))
 
 
 @dataclass(frozen=True)
@@ -91,18 +91,18 @@ class Study:
     name: str
     title: str
     rows: tuple[Row, ...]
-    rates: tuple[float, ...] = RATES
+    rates: tuple[float, ...] = PAPER_RATES
     kind: str = "rates"  #: "rates": AP by rate; "labels": the quality of dense labels
-    #: Small studies show it with these detectors instead, which train sooner: role → role.
+    #: Roles that small studies replace by others, which train faster: role → role.
     small: Mapping[str, str] = field(default_factory=dict)
 
 
-def _at(*values: float, rates: tuple[float, ...] = RATES) -> dict[float, float]:
+def _at(*values: float, rates: tuple[float, ...] = PAPER_RATES) -> dict[float, float]:
     return dict(zip(rates, values, strict=True))
 
 
 def _fat(role: str, **changes: Any) -> Recipe:
-    """FAT on top of the detector it begins with, which also makes the labels."""
+    """FAT, started from the supervised detector that also makes the dense labels."""
     base = Recipe(role)
     if changes:
         options = tuple(sorted(changes.items()))
@@ -245,8 +245,8 @@ STUDIES: Mapping[str, Study] = {
 }
 
 
-def study_named(name: str) -> Study:
-    """A study; a name that is not there is answered with those that are."""
+def find_study(name: str) -> Study:
+    """The study of this name; an unknown name is refused with the known ones."""
     if name not in STUDIES:
-        raise FateError(f"study {name!r} was asked for; there are {', '.join(STUDIES)}")
+        raise FateError(f"study {name!r} was given; there are {', '.join(STUDIES)}{suggest_name(name, STUDIES)}")
     return STUDIES[name]

@@ -1,4 +1,4 @@
-"""Parts of a study side by side: in order, each once, and a failure takes with it only what builds on it."""
+"""Parts of a study in parallel: in order, each once, and a failure stops only the parts that depend on it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 from fate.errors import FateError
-from fate.workflows.studies.tables import RATES, STUDIES, Recipe
+from fate.rates import PAPER_RATES
+from fate.workflows.studies.declared import STUDIES, Recipe
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
-from fate.workflows.studies.jobs import STOPPED, Order, Part, parts_of, side_by_side
+from fate.workflows.studies.parallel import STOPPED, Part, find_parts, run_parts
+from fate.workflows.studies.runner import SCALES, Runner
 
 A, B, C = (Part("train", Recipe(name), 0) for name in "abc")
 
@@ -27,19 +29,21 @@ A, B, C = (Part("train", Recipe(name), 0) for name in "abc")
 class Known:
     """A runner that has done some things."""
 
+    study = STUDIES["frequency"]
+
     def __init__(self, trained: tuple[Recipe, ...] = (), measured: tuple[Recipe, ...] = ()) -> None:
-        self.done, self.measured = trained, measured
+        self.trained, self.evaluated = trained, measured
 
     def is_trained(self, recipe: Recipe, seed: int) -> bool:
-        return recipe in self.done
+        return recipe in self.trained
 
-    def known(self, recipe: Recipe, seed: int) -> dict[float, Any]:
-        return dict.fromkeys(RATES) if recipe in self.measured else {}
+    def measured(self, recipe: Recipe, seed: int) -> dict[float, Any]:
+        return dict.fromkeys(PAPER_RATES) if recipe in self.evaluated else {}
 
 
 def _parts(name: str, runner: Known, seeds: int = 1) -> dict[Part, set[Part]]:
     rows = STUDIES[name].rows
-    return parts_of([(row.recipe, seed) for seed in range(seeds) for row in rows], RATES, runner)  # type: ignore[arg-type]
+    return find_parts([(row.recipe, seed) for seed in range(seeds) for row in rows], runner)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", sorted(STUDIES))
@@ -76,13 +80,13 @@ def test_what_is_done_is_not_done_again_nor_what_it_alone_was_built_on() -> None
     }
 
 
-def _order(folder: Path) -> Order:
-    return Order("smoke", "", folder, "smoke", "cpu", 0, (), 1)
+def _runner(folder: Path) -> Runner:
+    return Runner(STUDIES["smoke"], "", folder, SCALES["smoke"], "cpu")
 
 
-def _note(order: Order, part: Part, answer: Connection) -> None:
+def _note(runner: Runner, part: Part, answer: Connection) -> None:
     """Leaves a file; "b" fails, and "c" ends as a process does that was killed."""
-    (order.out / part.recipe.role).touch()
+    (runner.out / part.recipe.role).touch()
     if part.recipe.role == "b":
         answer.send("it was told to fail")
     if part.recipe.role == "c":
@@ -91,39 +95,39 @@ def _note(order: Order, part: Part, answer: Connection) -> None:
 
 def test_a_part_begins_after_those_it_waits_for(tmp_path: Path) -> None:
     late = Part("label", Recipe("a"), 0)
-    assert side_by_side({late: {A}, A: set()}, 2, _order(tmp_path), _note_in_order)
+    assert run_parts({late: {A}, A: set()}, 2, _runner(tmp_path), _note_in_order)
     assert (tmp_path / "log").read_text().split() == ["train", "label"]
 
 
-def _note_in_order(order: Order, part: Part, answer: Connection) -> None:
-    with (order.out / "log").open("a") as file:
+def _note_in_order(runner: Runner, part: Part, answer: Connection) -> None:
+    with (runner.out / "log").open("a") as file:
         file.write(f"{part.work}\n")
 
 
 def test_a_failure_takes_only_what_builds_on_it_and_is_told(tmp_path: Path) -> None:
     after_b, after_c = Part("train", Recipe("after-b"), 0), Part("train", Recipe("after-c"), 0)
     parts: dict[Part, set[Part]] = {B: set(), C: set(), after_b: {B}, after_c: {A, C}, A: set()}
-    with pytest.raises(FateError, match="2 of 5 parts failed, and 2 were not begun") as told:
-        side_by_side(parts, 2, _order(tmp_path), _note)
+    with pytest.raises(FateError, match=r"2 of 5 parts failed.* 2 were not started") as told:
+        run_parts(parts, 2, _runner(tmp_path), _note)
     assert "b_supervised, seed 0 (train): it was told to fail" in str(told.value)
     assert "ended with 9" in str(told.value)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "b", "c"]
 
 
-def _wait_for_signal(order: Order, part: Part, answer: Connection) -> None:
+def _wait_for_signal(runner: Runner, part: Part, answer: Connection) -> None:
     heard = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: heard.set())
-    (order.out / part.recipe.role).touch()
+    (runner.out / part.recipe.role).touch()
     if heard.wait(60):
         answer.send(STOPPED)
 
 
-def _leave_a_worker(order: Order, part: Part, answer: Connection) -> None:
+def _leave_a_worker(runner: Runner, part: Part, answer: Connection) -> None:
     """Has a child of its own, and is deaf to SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    (order.out / "child.part").write_text(str(child.pid))
-    (order.out / "child.part").rename(order.out / "child")
+    (runner.out / "child.part").write_text(str(child.pid))
+    (runner.out / "child.part").rename(runner.out / "child")
     child.wait()
 
 
@@ -138,7 +142,7 @@ def test_a_second_signal_ends_all_at_once_with_those_that_load(tmp_path: Path) -
 
     asking = threading.Thread(target=ask)
     asking.start()
-    assert not side_by_side({A: set()}, 1, _order(tmp_path), _leave_a_worker)
+    assert not run_parts({A: set()}, 1, _runner(tmp_path), _leave_a_worker)
     asking.join()
     child = int((tmp_path / "child").read_text())
     for _ in range(100):  # whoever adopts it takes a moment to see that it is dead
@@ -162,7 +166,7 @@ def test_a_signal_is_passed_on_and_nothing_new_begins(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     asking = threading.Thread(target=ask)
     asking.start()
-    assert not side_by_side({A: set(), B: {A}, C: set()}, 1, _order(tmp_path), _wait_for_signal)
+    assert not run_parts({A: set(), B: {A}, C: set()}, 1, _runner(tmp_path), _wait_for_signal)
     asking.join()
     assert signal.getsignal(signal.SIGTERM) is before
     assert [file.name for file in tmp_path.iterdir()] == ["a"]

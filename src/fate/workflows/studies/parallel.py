@@ -1,0 +1,231 @@
+"""Run the parts of a study in parallel, each in its own process.
+
+One small detector does not use a large GPU fully; six at the same time do (docs/performance.md). A study is cut into
+parts: train a recipe, make its dense labels, evaluate it. A part starts when the parts it depends on are done. A part
+that fails stops only the parts that depend on it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from graphlib import TopologicalSorter
+from multiprocessing import connection, get_context, parent_process
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from threading import Thread
+from typing import Any, NamedTuple
+
+import torch
+
+from fate.errors import FateError
+from fate.processes import KILL_SIGNAL, STOP_SIGNALS
+from fate.workflows.studies.declared import Recipe
+from fate.workflows.studies.runner import Runner, StudyStoppedError
+
+#: The answer of a process that was asked to stop.
+STOPPED = "stopped"
+
+
+class Part(NamedTuple):
+    """The work of one process."""
+
+    work: str  #: "train", "label" or "evaluate"
+    recipe: Recipe
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The name that is printed."""
+        return f"{self.recipe.slug}, seed {self.seed}"
+
+
+#: The work of a process: it sends one answer if it did not finish its part.
+Work = Callable[[Runner, Part, Connection], None]
+
+
+def find_parts(recipes: Iterable[tuple[Recipe, int]], runner: Runner) -> dict[Part, set[Part]]:
+    """All parts that are not done yet, each with the parts it depends on.
+
+    Args:
+        recipes: the recipes to evaluate, with their seeds.
+        runner: knows the rates of the study and what is done.
+    """
+    parts: dict[Part, set[Part]] = {}
+
+    def add(part: Part, *dependencies: Part) -> Part:
+        parts[part] = {each for each in dependencies if each in parts}
+        return part
+
+    def add_training(recipe: Recipe, seed: int) -> Part:
+        part = Part("train", recipe, seed)
+        if part not in parts and not runner.is_trained(recipe, seed):
+            before = [] if recipe.start is None else [add_training(recipe.start, seed)]
+            if recipe.labels is not None:
+                before.append(add(Part("label", recipe.labels, seed), add_training(recipe.labels, seed)))
+            add(part, *before)
+        return part
+
+    for recipe, seed in recipes:
+        if not runner.measured(recipe, seed).keys() >= set(runner.study.rates):
+            add(Part("evaluate", recipe, seed), add_training(recipe, seed))
+    return parts
+
+
+def run_parts(parts: Mapping[Part, set[Part]], jobs: int, runner: Runner, work: Work | None = None) -> bool:
+    """Run all parts, at most ``jobs`` at a time, and return whether all of them were done.
+
+    Ctrl-C and SIGTERM let running trainings save and end, and start nothing new; the result is then False.
+
+    Args:
+        parts: the parts, each with the parts it depends on.
+        jobs: processes at the same time.
+        runner: does the work; every process has a copy.
+        work: what a process does; tests give their own.
+    """
+    sorter = TopologicalSorter(parts)
+    sorter.prepare()
+    ready: list[Part] = []
+    running: dict[Future[str | None], Part] = {}
+    failed: dict[Part, str] = {}
+    begun, stopped = 0, False
+    with _forward_signals() as processes, ThreadPoolExecutor(jobs) as executor:
+        while sorter.is_active():
+            ready += sorter.get_ready()
+            ready.sort(key=lambda part: part.work == "evaluate")  # no other part depends on an evaluation
+            while ready and len(running) < jobs and not (processes.is_stopping or stopped):
+                part = ready.pop(0)
+                running[executor.submit(processes.run, work or _do_part, runner, part)] = part
+                begun += 1
+            if not running:
+                break  # the other parts depend on one that failed, or must not start any more
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                part, problem = running.pop(future), future.result()
+                if problem is None:
+                    sorter.done(part)
+                elif problem == STOPPED or processes.is_stopping:
+                    stopped = True
+                else:
+                    failed[part] = problem
+    if failed:
+        problems = "; ".join(f"{part.name} ({part.work}): {problem}" for part, problem in failed.items())
+        left = f", and {len(parts) - begun} were not started" if begun < len(parts) else ""
+        raise FateError(f"{len(failed)} of {len(parts)} parts failed{left}: {problems}.")
+    return not (processes.is_stopping or stopped)
+
+
+@dataclass
+class _Processes:
+    """The running processes, and whether a signal asked them to stop."""
+
+    is_stopping: bool = False
+    running: set[BaseProcess] = field(default_factory=set)
+
+    def run(self, work: Work, runner: Runner, part: Part) -> str | None:
+        """Run one part in a new process and wait for it; returns what went wrong, or None."""
+        context = get_context("spawn")
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_start, args=(work, replace(runner, progress=None), part, theirs))
+        if hasattr(signal, "pthread_sigmask"):  # the process inherits that SIGINT is blocked
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            process.start()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        else:  # Windows
+            process.start()
+        theirs.close()
+        self.running.add(process)
+        if self.is_stopping:  # the signal came while the process was being started
+            _send_signal(process, signal.SIGTERM)
+        process.join()
+        self.running.discard(process)
+        with ours, suppress(EOFError):
+            return str(ours.recv())
+        if process.exitcode == 0:
+            return None
+        return f"its process ended with {process.exitcode}, see above; if nothing is there, memory may have run out"
+
+    def stop(self, number: int, frame: Any) -> None:
+        """At the first signal every process is asked to save and end, at the second one it is killed."""
+        if not self.is_stopping:
+            os.write(2, b"\nstops when all have saved; again Ctrl-C: at once\n")
+        passed_on = KILL_SIGNAL if self.is_stopping else signal.SIGTERM
+        self.is_stopping = True
+        for process in tuple(self.running):
+            _send_signal(process, passed_on)
+
+
+@contextmanager
+def _forward_signals() -> Iterator[_Processes]:
+    """Pass signals to stop on to the processes; the previous handlers return at the end."""
+    processes, before = _Processes(), {}
+    with suppress(ValueError):  # only the main thread can handle signals
+        for number in STOP_SIGNALS:
+            before[number] = signal.signal(number, processes.stop)
+    try:
+        yield processes
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _send_signal(process: BaseProcess, number: int) -> None:
+    """Send a signal to a process; to kill it means to kill the processes that load data for it too."""
+    with suppress(ProcessLookupError):
+        if process.pid is None:
+            return
+        if number == KILL_SIGNAL and hasattr(os, "killpg"):
+            with suppress(ProcessLookupError):  # it leads no group yet
+                os.killpg(process.pid, number)
+        os.kill(process.pid, number)
+
+
+def _start(work: Work, runner: Runner, part: Part, answer: Connection) -> None:
+    """Run in the new process, which leads its own process group together with the processes that load data for it.
+
+    Ctrl-C in a terminal does not reach it: the study sends one signal. It also stops when the study has ended.
+    """
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)
+    else:  # Windows has no process groups: Ctrl-C reaches all processes, and only the study may react
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _interrupt)
+    study = parent_process()
+    if study is not None:
+        Thread(target=_stop_after, args=(study.sentinel,), daemon=True).start()
+    work(runner, part, answer)
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _stop_after(study: int) -> None:
+    connection.wait([study])
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _do_part(runner: Runner, part: Part, answer: Connection) -> None:
+    """Do one part, and send an answer only if it was not finished."""
+    torch.set_num_threads(runner.threads)
+
+    def report(done: float, total: float | None = 1.0, text: str = "", name: str = "", /) -> None:
+        print(text if text.startswith(part.name) else f"{part.name}: {text.strip()}", flush=True)
+
+    runner = replace(runner, progress=report)
+    try:
+        if part.work == "train":
+            runner.train(part.recipe, part.seed)
+        elif part.work == "label":
+            runner.make_labels(part.recipe, part.seed)
+        else:
+            runner.figures(part.recipe, part.seed, may_run=True)
+    except (StudyStoppedError, KeyboardInterrupt, BrokenPipeError):  # BrokenPipeError: nobody reads the output
+        answer.send(STOPPED)
+    except FateError as error:
+        answer.send(str(error))
+    except torch.OutOfMemoryError as error:
+        answer.send(f"{str(error).split('. ')[0]}; give fewer jobs=N")
