@@ -107,13 +107,13 @@ class Protocol:
 
     def lines(self) -> list[str]:
         """All rules in words, for printing with every table."""
-        place = "any sensor" if self.sensor is None else f"boxes of {self.sensor} pixels"
+        sensor = "any sensor" if self.sensor is None else f"boxes of {self.sensor} pixels"
         sizes = f"diagonal ≥ {self.min_diagonal:g} px and sides ≥ {self.min_side:g} px, truth and predictions alike"
         if not (self.min_diagonal or self.min_side):
             sizes = "of any size"
         left_out = "only those with truth left after the filters; others are left out with their false positives"
         return [
-            f"protocol {self.name} ({place})",
+            f"protocol {self.name} ({sensor})",
             f"  boxes    {sizes}",
             f"  times    later than {self.skip_us / 1e6:g} s after the recording's start; {self._times_in_words()}",
             f"  scores   ≥ {self.score_floor:g}; at most {self.max_detections} boxes of a class in a frame",
