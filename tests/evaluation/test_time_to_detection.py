@@ -189,7 +189,7 @@ def test_recordings_add_up_and_one_without_predictions_is_missed() -> None:
 
 def test_truth_without_tracks_is_refused() -> None:
     labels = Labels([5000], [0], [0], [9], [9], [0])
-    with pytest.raises(FateError, match="without a track"):
+    with pytest.raises(FateError, match="truth of a: .*track"):
         delays(DenseTruth(labels, np.ones(1, np.float32)), Labels.empty())
     with pytest.raises(FateError, match="2 visible shares"):
         DenseTruth(labels, np.ones(2, np.float32))

@@ -120,12 +120,17 @@ def write_labels(
             write_whole(file, content, text=chosen == "coco")
 
 
+def recognise(data: bytes) -> str | None:
+    """The format of a label file by its first bytes (64 suffice); None if it is unknown."""
+    head = data[:64].removeprefix(b"\xef\xbb\xbf").lstrip()
+    return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+
+
 def _decode(path: Path, sensor: tuple[int, int] | None, classes: Sequence[str] | None) -> Labels:
     if path.is_dir():
         return yolo.decode(_read_folder(path), sensor, classes)
     data = _content(path)
-    head = data[:64].removeprefix(b"\xef\xbb\xbf").lstrip()
-    chosen = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+    chosen = recognise(data)
     if chosen == "npz":
         return npz.decode_labels(io.BytesIO(data))
     if chosen == "coco":

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.boxes import coco, npz, prophesee
-from fate.boxes.label_files import naming_errors, read_labels, times_path
+from fate.boxes.label_files import naming_errors, read_labels, recognise, times_path
 from fate.boxes.labels import Labels
 from fate.errors import FateError, FormatError
 from fate.files import check_regular, walk_folders
@@ -106,7 +106,7 @@ def _read_file(file: Path, name: str, images: PathLike | None, classes: Sequence
     check_regular(file, "predictions")
     with naming_errors(file, "predictions"):
         kind = _kind_of(file)
-        if kind == "json":
+        if kind == "coco":
             listing = None if images is None else read_json(Path(images), "COCO's images and categories")
             return Predictions(*coco.decode_results(file.read_bytes(), name, str(file), listing))
         if images is not None:
@@ -134,14 +134,12 @@ def _assumed_classes(classes: Sequence[str] | None) -> tuple[str, ...]:
     return (f"the predictions have class ids without names, which were read as {listed}",)
 
 
-def _kind_of(file: Path) -> str:
-    """ "json", "npy", or of archives "predictions", "archive" or "labels", by the first bytes and the member names."""
+def _kind_of(file: Path) -> str | None:
+    """The format by the first bytes; of an npz, by its members, "predictions", "archive" or "labels"."""
     with file.open("rb") as stream:
-        head = stream.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()
-    if head[:1] in (b"{", b"["):
-        return "json"
-    if not head.startswith(b"PK"):
-        return "npy"
+        kind = recognise(stream.read(64))
+    if kind != "npz":
+        return kind
     try:
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()

@@ -215,7 +215,7 @@ def _save(array: NDArray[Any]) -> bytes:
 
 
 def load_array(data: bytes) -> NDArray[Any]:
-    """Read the array of an npy file, never unpickled; an archive in its place is refused."""
+    """Read the array of an npy file without unpickling; an archive of arrays is refused."""
     try:
         array = np.load(io.BytesIO(data), allow_pickle=False)
     except DAMAGE as error:

@@ -108,7 +108,7 @@ class Tracker:
             class_ids: [N].
         """
         now = clip_time(t_us)
-        seen, strengths, classes = _detections(boxes, scores, class_ids)
+        detected, strengths, classes = _detections(boxes, scores, class_ids)
         noise = 1.0
         if self._t_us is not None:
             seconds = (now - self._t_us) / 1e6
@@ -118,13 +118,13 @@ class Tracker:
             self._remove_old(now)
             predict_filters(self._filters, seconds)
         self._t_us = now
-        tracks = self._associate(seen, classes)
+        tracks = self._associate(detected, classes)
         found = tracks >= 0
-        update_filters(self._filters, tracks[found], seen[found], noise)
+        update_filters(self._filters, tracks[found], detected[found], noise)
         self._seen_us[tracks[found]] = now
-        ids = np.full(len(seen), -1, np.int64)
+        ids = np.full(len(detected), -1, np.int64)
         ids[found] = self._ids[tracks[found]]
-        self._begin(now, ids, seen, classes, ~found & (strengths >= self.begin_score))
+        self._begin(now, ids, detected, classes, ~found & (strengths >= self.begin_score))
         return ids
 
     def _associate(self, boxes: Floats, class_ids: Ints) -> Ints:
@@ -163,17 +163,22 @@ class Tracker:
 
 
 def _detections(boxes: Any, scores: Any, class_ids: Any) -> tuple[Floats, Floats, Ints]:
-    seen = np.ascontiguousarray(boxes, np.float64)
-    seen = seen.reshape(0, 4) if not seen.size else seen
+    corners = np.ascontiguousarray(boxes, np.float64)
+    corners = corners.reshape(0, 4) if not corners.size else corners
     strengths, classes = np.asarray(scores, np.float64), np.asarray(class_ids, np.int64)
-    if seen.ndim != 2 or seen.shape[1] != 4 or strengths.shape != seen.shape[:1] or classes.shape != seen.shape[:1]:
+    if (
+        corners.ndim != 2
+        or corners.shape[1] != 4
+        or strengths.shape != corners.shape[:1]
+        or classes.shape != corners.shape[:1]
+    ):
         raise FateError(
-            f"boxes of shape {seen.shape}, scores {strengths.shape} and classes {classes.shape} were given; expected"
+            f"boxes of shape {corners.shape}, scores {strengths.shape} and classes {classes.shape} were given; expected"
             " [N, 4], [N] and [N]"
         )
-    if not np.isfinite(seen).all():
+    if not np.isfinite(corners).all():
         raise FateError("a box with a coordinate that is not finite was given; expected pixels")
-    return seen, strengths, classes
+    return corners, strengths, classes
 
 
 @compiled
@@ -211,9 +216,9 @@ def new_filters(boxes: Floats) -> Floats:
     """Filters [N, 17] of new tracks whose first boxes are [N, 4] xyxy."""
     filters = np.zeros((len(boxes), FILTER_SIZE))
     for n in range(len(boxes)):
-        filter, seen = filters[n], _measure(boxes[n])
-        side, area, aspect = math.sqrt(seen[2]), seen[2], seen[3]
-        filter[:4] = seen
+        filter, measured = filters[n], _measure(boxes[n])
+        side, area, aspect = math.sqrt(measured[2]), measured[2], measured[3]
+        filter[:4] = measured
         filter[VARIANCE : VARIANCE + 2] = (CENTRE_ERROR * side) ** 2
         filter[VARIANCE + 2] = (AREA_ERROR * area) ** 2
         filter[VARIANCE + 3] = (ASPECT_ERROR * aspect) ** 2
@@ -258,12 +263,12 @@ def update_filters(filters: Floats, rows: NDArray[np.int64], boxes: Floats, nois
         noise: variance of these detections divided by that of detections at 20 Hz.
     """
     for n in range(len(rows)):
-        filter, seen = filters[rows[n]], _measure(boxes[n])
+        filter, measured = filters[rows[n]], _measure(boxes[n])
         area, aspect = filter[2], filter[3]
         centre = CENTRE_ERROR**2 * area
         errors = (centre, centre, (AREA_ERROR * area) ** 2, (ASPECT_ERROR * aspect) ** 2)
         for i in range(4):
-            variance, surprise = filter[VARIANCE + i], seen[i] - filter[i]
+            variance, surprise = filter[VARIANCE + i], measured[i] - filter[i]
             gain = variance / (variance + noise * errors[i])
             filter[i] += gain * surprise
             filter[VARIANCE + i] = (1 - gain) * variance

@@ -169,14 +169,14 @@ def _whole(name: str, word: str, low: int, high: int) -> int:
 def _read_times(names: Sequence[str]) -> dict[str, int]:
     """Microseconds by file name, in order of time."""
     times: dict[str, int] = {}
-    seen: dict[int, str] = {}
+    names_by_time: dict[int, str] = {}
     for name in sorted(names):
         if not _TIME_NAME.fullmatch(name) or len(name) > 40 or not -(2**63) <= int(name[:-4]) < 2**63:
             raise FormatError(f"holds {name!r}; labels are named <t_us>.txt in microseconds; move it away")
         time = int(name[:-4])
-        if time in seen:
-            raise FormatError(f"holds {seen[time]} and {name}; each time has one file; merge them")
-        seen[time] = name
+        if time in names_by_time:
+            raise FormatError(f"holds {names_by_time[time]} and {name}; each time has one file; merge them")
+        names_by_time[time] = name
         times[name] = time
     return dict(sorted(times.items(), key=lambda item: item[1]))
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.boxes.coco import category_ids
-from fate.boxes.label_files import read_labels
+from fate.boxes.label_files import naming_errors, read_labels, recognise
 from fate.boxes.labels import Labels
 from fate.boxes.npz import DAMAGE
 from fate.boxes.yolo import META_FILE
@@ -132,21 +132,12 @@ def read_box_file(path: Path, full: Sensor, by_id: bool = False) -> Labels:
     """
     plain_text = path.is_dir() and not (path / META_FILE).exists()
     labels = read_labels(path, sensor=(full.height, full.width) if plain_text else None)
-    if not by_id or not is_json(path):
+    if not by_id or path.is_dir():
         return labels
-    try:
-        ids = category_ids(path.read_bytes())
-    except FateError as error:
-        raise FormatError(f"{path}: {error}") from error
+    with naming_errors(path, "labels", FormatError):
+        data = path.read_bytes()
+        ids = category_ids(data) if recognise(data) == "coco" else None
     return labels if ids is None else replace(labels, class_id=np.array(ids, np.int32)[labels.class_id], classes=None)
-
-
-def is_json(path: Path) -> bool:
-    """Whether a file begins like JSON."""
-    if path.is_dir():
-        return False
-    with path.open("rb") as file:
-        return file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
 
 
 def box_file_fault(path: Path) -> str:

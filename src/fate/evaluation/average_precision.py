@@ -1,10 +1,10 @@
 """Average precision and recall of frames, as COCO defines them; hotcoco computes them.
 
 ``AP50:95`` is the mean of AP over IoU thresholds 0.50, 0.55, …, 0.95, over 101 recalls and over classes that have
-truth; ``AP50`` and ``AP75`` are at one threshold. Small, medium and large are boxes below 32², between, and above 96²
-pixels *of the boxes as they are given*: at half the resolution a car is in another class of size. ``AR1``, ``AR10`` and
-``AR100`` are the largest recalls with that many predictions of a class in a frame. What has no truth has no figure:
-None, where COCO tools write -1.
+ground truth; ``AP50`` and ``AP75`` are at one threshold. Small, medium and large are boxes below 32², between, and
+above 96² pixels of the given boxes, so the size class depends on the resolution. ``AR1``, ``AR10`` and ``AR100`` are
+the largest recalls with that many predictions of a class in a frame. A metric without ground truth is None (COCO tools
+write -1).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fate.evaluation.labelled_frames import Frames
 
-#: IoU thresholds, T of them, and recalls, R of them, at which precision is looked at.
+#: The T IoU thresholds and R recalls at which precision is computed.
 THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 RECALLS = tuple(round(0.01 * step, 2) for step in range(101))
 
@@ -27,12 +27,12 @@ SIZES = ("all", "small", "medium", "large")
 
 @dataclass(frozen=True)
 class Curve:
-    """Precision and the score that gives it, over recall, of one class; 0 where a recall is not reached."""
+    """Precision over recall of one class, and the score that gives it; 0 for a recall that is not reached."""
 
-    thresholds: NDArray[np.float64]  #: [T] IoU from which on a box is found
+    thresholds: NDArray[np.float64]  #: [T] smallest IoU of a match
     recall: NDArray[np.float64]  #: [R]
     precision: NDArray[np.float64]  #: [T, R] never rising with recall, as COCO makes it
-    score: NDArray[np.float64]  #: [T, R] predictions from this score up give that recall
+    score: NDArray[np.float64]  #: [T, R] smallest score of the predictions that reach the recall
 
     def at(self, overlap: float) -> NDArray[np.float64]:
         """Precision [R] at one IoU threshold."""
@@ -41,11 +41,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class AveragePrecision:
-    """The figures of COCO by name, for all classes together and for each one."""
+    """COCO's metrics by name, for all classes together and for each one."""
 
     overall: dict[str, float | None]  #: "AP50:95", "AP50", "AP75", "AP50:95 small" …, "AR1" …
     by_class: dict[str, dict[str, float | None]]  #: the same for each class
-    curves: dict[str, Curve]  #: by class, of those that have truth
+    curves: dict[str, Curve]  #: by class, for classes with ground truth
 
 
 def average_precision(
@@ -54,32 +54,32 @@ def average_precision(
     """AP and AR of frames.
 
     Args:
-        frames: truth and predictions that belong together.
+        frames: ground truth and predictions.
         classes: names of the class ids.
-        sensor: (height, width) in pixels; COCO keeps it with a frame, no figure depends on it.
+        sensor: (height, width) in pixels; COCO stores it with a frame, no metric depends on it.
         max_detections: predictions of one class in a frame that count, highest scores first.
     """
-    result = _evaluated(frames, classes, sensor or (1, 1), max_detections)
+    result = _run_coco(frames, classes, sensor or (1, 1), max_detections)
     precision, recall, scores = (np.asarray(result[name], np.float64) for name in ("precision", "recall", "scores"))
     overall = _figures(precision, recall, max_detections)
     by_class, curves = {}, {}
-    for place, name in enumerate(classes):
-        one = slice(place, place + 1)
+    for index, name in enumerate(classes):
+        one = slice(index, index + 1)
         by_class[name] = _figures(precision[:, :, one], recall[:, one], max_detections)
-        drawn = precision[:, :, place, 0, -1]
+        drawn = precision[:, :, index, 0, -1]
         if (drawn >= 0).all():
-            curves[name] = Curve(np.array(THRESHOLDS), np.array(RECALLS), drawn, scores[:, :, place, 0, -1])
+            curves[name] = Curve(np.array(THRESHOLDS), np.array(RECALLS), drawn, scores[:, :, index, 0, -1])
     return AveragePrecision(overall, by_class, curves)
 
 
-def _evaluated(
+def _run_coco(
     frames: Frames, classes: Sequence[str], sensor: tuple[int, int], max_detections: int
 ) -> dict[str, NDArray[np.float64]]:
     """precision [T, R, classes, sizes, limits], recall [T, classes, sizes, limits] and scores as hotcoco has them."""
     height, width = sensor
     truth, found = frames.truth, frames.predictions
-    images = [{"id": number + 1, "width": width, "height": height} for number in range(frames.num_frames)]
-    categories = [{"id": place + 1, "name": name} for place, name in enumerate(classes)]
+    images = [{"id": index + 1, "width": width, "height": height} for index in range(frames.num_frames)]
+    categories = [{"id": index + 1, "name": name} for index, name in enumerate(classes)]
     known = COCO.from_arrays(
         images, categories, truth.frame + 1, truth.class_id + 1, np.ascontiguousarray(truth.xywh), area=truth.area
     )
@@ -106,12 +106,12 @@ def _figures(
         "AP50": _mean(precision[THRESHOLDS.index(0.5), :, :, 0, -1]),
         "AP75": _mean(precision[THRESHOLDS.index(0.75), :, :, 0, -1]),
     }
-    for place, size in enumerate(SIZES[1:], 1):
-        figures[f"AP50:95 {size}"] = _mean(precision[:, :, :, place, -1])
-    for place, limit in enumerate(_limits(max_detections)):
-        figures[f"AR{limit}"] = _mean(recall[:, :, 0, place])
-    for place, size in enumerate(SIZES[1:], 1):
-        figures[f"AR{max_detections} {size}"] = _mean(recall[:, :, place, -1])
+    for index, size in enumerate(SIZES[1:], 1):
+        figures[f"AP50:95 {size}"] = _mean(precision[:, :, :, index, -1])
+    for index, limit in enumerate(_limits(max_detections)):
+        figures[f"AR{limit}"] = _mean(recall[:, :, 0, index])
+    for index, size in enumerate(SIZES[1:], 1):
+        figures[f"AR{max_detections} {size}"] = _mean(recall[:, :, index, -1])
     return figures
 
 

@@ -1,4 +1,4 @@
-"""One detector, or anybody's predictions, over a dataset at several rates: the table, its JSON and its picture."""
+"""Evaluate a detector, or a file of predictions, on a dataset at several rates: the table and its JSON."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ FEWEST_OBJECTS = 10
 
 @dataclass(frozen=True)
 class AtRate:
-    """What was found at one rate."""
+    """The results at one rate."""
 
     hz: float
     scores: Scores
-    run: Run | None  #: None where predictions were given
-    delays: DetectionDelays | None  #: where the dataset has dense truth
+    run: Run | None  #: None if predictions were given
+    delays: DetectionDelays | None  #: None without dense ground truth
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -59,15 +59,11 @@ class AtRate:
             "ranked_by": None if run is None else run.score,
             "caps": None
             if run is None
-            else {
-                "events": run.events,
-                "events_dropped": run.events_dropped,
-                "pillars_dropped": run.pillars_dropped,
-            },
+            else {name: getattr(run, name) for name in ("events", "events_dropped", "pillars_dropped")},
         }
 
 
-#: What ranks predictions, in words.
+#: Which score ranks predictions, in words.
 RANKED = {"product": "objectness · class", "class": "class alone, as RVT's public evaluation"}
 
 
@@ -77,19 +73,19 @@ class Evaluation:
 
     what: str  #: the detector or the file of predictions
     dataset: str
-    protocol: Protocol  #: with the rule of times that goes with rates; ``rates[i].scores.protocol`` is that of one rate
+    protocol: Protocol  #: with the time rule for rates; ``rates[i].scores.protocol`` is that of one rate
     rates: tuple[AtRate, ...]
     notes: tuple[str, ...] = ()
     label_hz: Mapping[str, float] = field(default_factory=dict)  #: labelled times a second, by recording
 
     def kept(self, at: AtRate, metric: str = "AP50:95") -> float | None:
-        """The share of the 20 Hz figure that is left at a rate."""
+        """A metric at a rate divided by the same metric at 20 Hz; None if one of them is missing."""
         first = next((rate.scores[metric] for rate in self.rates if rate.hz == CANONICAL_HZ), None)
         value = at.scores[metric]
         return None if not first or value is None else value / first
 
     def table(self) -> str:
-        """Protocol, then a line for each rate, as Markdown."""
+        """Printed table in Markdown: the protocol, then a line for each rate."""
         dense = any(rate.delays is not None for rate in self.rates)
         head = ["Hz", "AP50:95", "AP50", "AP75", "of 20 Hz", "FP / min", *(["idle"] if dense else [])]
         head += ["load", "encode", "model", "post", "dropped"]
@@ -137,26 +133,21 @@ class Evaluation:
 
     def _cells(self, rate: AtRate, dense: bool) -> list[str]:
         scores, run = rate.scores, rate.run
+        wrong = scores.false_positives
         cells = [f"{rate.hz:g}", *(_figure(scores[name]) for name in ("AP50:95", "AP50", "AP75"))]
-        kept, wrong = self.kept(rate), scores.false_positives.per_minute
-        cells += ["–" if kept is None else f"{kept:.1%}", "–" if wrong is None else f"{wrong:.1f}"]
-        if dense:
-            rest = scores.false_positives.rest_per_minute
-            cells.append("–" if rest is None else f"{rest:.1f}")
-        spent = None if run is None else run.ms_per_window()
-        cells += (
-            ["–"] * 4 if spent is None else [f"{spent[stage]:.2f}" for stage in ("load", "encode", "model", "post")]
-        )
-        cells.append("–" if run is None else f"{run.events_dropped / max(run.events, 1):.1%}")
+        cells += [_format(self.kept(rate), ".1%"), _format(wrong.per_minute, ".1f")]
+        cells += [_format(wrong.rest_per_minute, ".1f")] if dense else []
+        spent: Mapping[str, float] = {} if run is None else run.ms_per_window()
+        cells += [_format(spent.get(stage), ".2f") for stage in ("load", "encode", "model", "post")]
+        cells.append(_format(None if run is None else run.events_dropped / max(run.events, 1), ".1%"))
         if dense:
             delays = rate.delays if rate.delays is not None and len(rate.delays) >= FEWEST_OBJECTS else None
-            quantiles = [None if delays is None else delays.quantile_ms(share) for share in (0.5, 0.9)]
-            cells += ["–" if value is None else f"{value:.0f}" for value in quantiles]
-            cells.append("–" if delays is None else f"{delays.missed / len(delays):.1%}")
+            cells += [_format(None if delays is None else delays.quantile_ms(share), ".0f") for share in (0.5, 0.9)]
+            cells.append(_format(None if delays is None else delays.missed / len(delays), ".1%"))
         return cells
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON holds them."""
+        """Plain values for JSON."""
         return {
             "what": self.what,
             "dataset": self.dataset,
@@ -167,7 +158,7 @@ class Evaluation:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all figures as JSON; ``"-"`` is standard output. ``view.rate_pictures.draw_rates`` draws them."""
+        """Write all results as JSON; ``"-"`` is standard output. ``view.rate_pictures.draw_rates`` draws them."""
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
         write_whole(path, f"{text}\n".encode("utf-8", "backslashreplace"), text=True)
 
@@ -185,21 +176,21 @@ def evaluate(
     progress: Progress | None = None,
     **running: Any,
 ) -> Evaluation:
-    """Measure a detector, or predictions that somebody has made.
+    """Evaluate a detector, or given predictions.
 
     Args:
-        what: a detector, or a file or folder of predictions (``evaluation.predictions`` lists the kinds).
+        what: a detector, or a file or folder of predictions (``fate.boxes.predictions`` lists the formats).
         dataset: its labelled recordings are used.
-        hz: rates; unless given, 20, 40, 80, 100 and 200, of histograms 20, and of predictions those that their files
-            name. Of predictions that name no rate, one is expected.
-        protocol: the dataset's own unless given; labels are compared with the nearest prediction in any case.
-        window_us: length of windows where it is not 1 / hz, of a detector; they may overlap.
+        hz: rates; by default 20, 40, 80, 100 and 200, for histograms 20, and for predictions those of their files.
+            Predictions without a rate need exactly one.
+        protocol: by default that of the dataset; labels are always compared with the nearest prediction.
+        window_us: length of windows of a detector if it is not 1 / hz; windows may overlap.
         images: for predictions as a plain list of COCO results, the COCO file that lists images and categories.
         shard: (i, n): only every n-th recording, from the i-th on; their predictions are merged later.
-        predictions_to: a folder that gets one file of predictions for each rate (and shard).
-        progress: is told the share that is done.
-        running: of ``running.predict``: ``device``, ``streams``, ``steps``, ``workers``, … and of ``nms.detections``:
-            ``max_overlap`` suppresses duplicate boxes of DETR heads, which are kept by default, as published.
+        predictions_to: a folder for one file of predictions per rate (and shard).
+        progress: called with the share that is done.
+        running: further arguments of ``predict`` (``device``, ``steps``, ``workers``, …), and ``max_overlap``, which
+            suppresses duplicate boxes of DETR heads; they are kept by default, as published.
     """
     rules = named_protocol(dataset.protocol, dataset.sensor) if protocol is None else protocol
     labelled = dataset.checked().labelled
@@ -239,7 +230,7 @@ def evaluate(
 
 
 def _check_classes(detector: Detector, dataset: Dataset) -> None:
-    """Refuse a detector that knows none of the dataset's classes, before it detects anything."""
+    """Refuse a detector without any class of the dataset, before it runs."""
     known = {plain(name) for name in detector.classes}
     if not any(plain(name) in known for name in dataset.classes):
         raise FateError(
@@ -268,11 +259,11 @@ def _at_rate(recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels
 
 
 def _dense(recording: LabelledRecording) -> DenseTruth:
-    """Dense truth in the classes of the dataset and in the pixels that models see."""
+    """Dense ground truth in the classes of the dataset and in the pixels of the model input."""
     whole = read_dense_truth(recording.truth_file or "")
-    places, _ = recording.class_map.places(whole.labels)
-    keep = places >= 0
-    named = replace(whole.labels.select(keep), class_id=places[keep], classes=recording.class_map.names)
+    class_ids, _ = recording.class_map.places(whole.labels)
+    keep = class_ids >= 0
+    named = replace(whole.labels.select(keep), class_id=class_ids[keep], classes=recording.class_map.names)
     truth = DenseTruth(named, whole.visible[keep])
     if recording.downscale == 1:
         return truth
@@ -313,33 +304,32 @@ def _given(
     hz: Sequence[float] | None,
     images: str | os.PathLike[str] | None,
 ) -> dict[float, Predictions]:
-    """Predictions by rate: files say theirs; one that does not stands for the only rate asked for."""
-    place = Path(what)
-    files = sorted(place.glob("*.npz")) if place.is_dir() else []
+    """Predictions by rate; a file without a rate is taken for the only requested one."""
+    source = Path(what)
+    files = sorted(source.glob("*.npz")) if source.is_dir() else []
     parts = [read_predictions(file, classes=dataset.classes) for file in files] if files else []
     if not parts or not all("hz" in part.facts for part in parts):
-        parts = [read_predictions(place, images=images, classes=dataset.classes)]
+        parts = [read_predictions(source, images=images, classes=dataset.classes)]
     by_rate: dict[float, list[Predictions]] = {}
     for part in parts:
         if "hz" not in part.facts and (hz is None or len(hz) != 1):
             raise FateError(f"{what}: does not say at which rate it was made; give that one rate, such as hz=(20,)")
-        by_rate.setdefault(_rate(part.facts["hz"], what) if "hz" in part.facts else float((hz or (0,))[0]), []).append(
-            part
-        )
+        rate = _rate(part.facts["hz"], what) if "hz" in part.facts else float((hz or (0,))[0])
+        by_rate.setdefault(rate, []).append(part)
     rates = tuple(dict.fromkeys(float(rate) for rate in hz)) if hz else tuple(sorted(by_rate))
     missing = [rate for rate in rates if rate not in by_rate]
     if missing:
-        there = [f"{rate:g}" for rate in sorted(by_rate)]
+        known = [f"{rate:g}" for rate in sorted(by_rate)]
         raise FateError(
-            f"{what}: has predictions at {' '.join(there)} Hz; {missing[0]:g} Hz was asked for; give"
-            f" hz=({', '.join(there)},)"
+            f"{what}: has predictions at {' '.join(known)} Hz; {missing[0]:g} Hz was asked for; give"
+            f" hz=({', '.join(known)},)"
         )
     spans = {recording.name: (recording.start_us, recording.end_us) for recording in recordings}
     return {rate: fit_predictions(merge_predictions(by_rate[rate]), spans) for rate in rates}
 
 
 def _rate(given: object, what: str | os.PathLike[str]) -> float:
-    """The rate that a file of predictions says it was made at."""
+    """The rate that a file of predictions states."""
     try:
         rate = finite_number(given, "hz")
     except FateError as error:
@@ -363,3 +353,7 @@ def _write(folder: str | os.PathLike[str], predictions: Mapping[str, Labels], hz
 
 def _figure(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.2f}"
+
+
+def _format(value: float | None, spec: str) -> str:
+    return "–" if value is None else format(value, spec)

@@ -1,18 +1,17 @@
-"""False positives per minute: of the frames that are labelled, and at rest, where nothing is to be seen at all.
+"""False positives per minute: in labelled frames, and at rest, when no object is in view.
 
-AP hardly feels a detector that sees ghosts in empty streets, because frames without truth are few or left out. A driver
-does. Two figures, both at one score threshold, the way a detector is used:
+AP hardly changes with false positives in empty scenes, because frames without ground truth are few or left out. Two
+rates count them, both at one score threshold, as a detector is used:
 
-- *in labelled frames*: predictions that find no truth (IoU below 0.5 with any free one of their class), per frame and
-  per minute. Labelled frames are a sample of all: per minute is per frame times the frames of a minute.
-- *at rest*: all predictions in stretches in which truth has no object, per minute that the detector looked at them. A
-  stretch is a run of labelled times without any box (before the filters of the protocol: a small car is no ghost) that
-  are at most a second apart; every prediction after its first and up to its last time counts, whether labelled at that
-  time or not. A detector looked as often as its predictions list a time, found or not, each for one hop; where they
-  cannot list times without boxes (Prophesee's arrays), it is taken to have looked all the time.
+- *in labelled frames*: predictions without a matching ground truth (IoU below 0.5 with every unmatched one of their
+  class), per frame and per minute. Per minute is per frame times the number of frames in a minute.
+- *at rest*: all predictions in spans without objects, per minute of these spans. A span is a run of labelled times
+  without any box (before the filters of the protocol) that are at most a second apart; every prediction after its first
+  and up to its last time counts. Its duration is one hop for each time of the predictions in it, with or without boxes;
+  if the predictions cannot list times without boxes (Prophesee's arrays), it is the whole span.
 
-A ghost that stays counts once for each prediction, so ten times as often at 200 Hz as at 20 Hz. The share of frames
-with a false positive does not grow with the rate alone, and is given beside.
+A persistent false positive counts once for each prediction, so ten times as often at 200 Hz as at 20 Hz. The share of
+frames with a false positive does not grow with the rate in this way, and is reported too.
 """
 
 from __future__ import annotations
@@ -27,28 +26,28 @@ from fate.boxes.iou import assign_to_truth
 from fate.evaluation.labelled_frames import BoxTable, Frames
 from fate.evaluation.protocols import Protocol
 
-#: Labels further apart say nothing about the time between them; the public ones come once a second at least.
+#: Nothing is known between labels further apart than this; public labels come at least once a second.
 REST_GAP_US = 1_000_000
 MIN_OVERLAP = 0.5
 
 
 @dataclass(frozen=True)
 class FalsePositives:
-    """How many predictions above a threshold are wrong."""
+    """Counts of wrong predictions with a score of at least the threshold."""
 
-    threshold: float  #: scores from this up
-    count: int  #: predictions in labelled frames that find no truth
-    frames: int  #: predictions' times that were looked at for them
-    frames_with: int  #: labelled frames that hold at least one
+    threshold: float  #: smallest score
+    count: int  #: predictions in labelled frames without a match
+    frames: int  #: times of predictions in labelled frames
+    frames_with: int  #: labelled frames with at least one
     num_frames: int  #: labelled frames
-    per_minute: float | None  #: count / frames · frames of a minute; None where no rate is known
-    found: int  #: predictions in labelled frames that find a truth
-    missed: int  #: truth that no prediction finds
+    per_minute: float | None  #: count / frames · frames of a minute; None if the rate is not known
+    found: int  #: predictions in labelled frames with a match
+    missed: int  #: ground truth without a match
     rest_count: int  #: predictions at rest
-    rest_seconds: float  #: time in stretches without any object that was looked at
-    rest_frames: int  #: predictions' times in them
-    rest_frames_with: int  #: those that hold at least one prediction
-    rest_per_minute: float | None  #: None where truth has no such stretch, or nobody looked
+    rest_seconds: float  #: duration of the spans without objects
+    rest_frames: int  #: times of predictions in them
+    rest_frames_with: int  #: those with at least one prediction
+    rest_per_minute: float | None  #: None if there are no such spans or no predictions
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -56,16 +55,16 @@ class FalsePositives:
 
 
 class RestCounter:
-    """Predictions where nothing is to be seen, summed over recordings."""
+    """Counts predictions at rest over recordings."""
 
     def __init__(self, protocol: Protocol, threshold: float) -> None:
         self.protocol, self.threshold = protocol, threshold
         self.count = self.frames = self.frames_with = 0
-        self.looked_us = 0.0
+        self.duration_us = 0.0
 
     def add(self, truth: BoxTable, predictions: BoxTable, start_us: int = 0) -> None:
-        """The next recording, which begins at ``start_us``; the denser its truth, the surer what is at rest."""
-        spans = stretches_at_rest(truth, start_us + self.protocol.skip_us)
+        """Add a recording that begins at ``start_us``."""
+        spans = spans_at_rest(truth, start_us + self.protocol.skip_us)
         if not len(spans):
             return
         wrong = predictions.score >= max(self.threshold, self.protocol.score_floor)
@@ -80,22 +79,22 @@ class RestCounter:
             step_us = self.protocol.hop_us
             if step_us is None:
                 step_us = int(np.median(np.diff(predictions.times_us))) if len(predictions.times_us) > 1 else 0
-            self.looked_us += frames * step_us
+            self.duration_us += frames * step_us
         else:
-            self.looked_us += float((spans[:, 1] - spans[:, 0]).sum())
+            self.duration_us += float((spans[:, 1] - spans[:, 0]).sum())
 
 
 def false_positives(
     frames: Frames, rest: RestCounter, protocol: Protocol, num_classes: int, threshold: float
 ) -> FalsePositives:
-    """Put the figures together.
+    """Count false positives in labelled frames, and combine them with those at rest.
 
     Args:
         frames: labelled frames with their predictions.
-        rest: what was found at rest.
-        protocol: for the rate of predictions; where it has none, the predictions' own median step is taken.
-        num_classes: how many there are.
-        threshold: scores from this up, the same as for ``rest``.
+        rest: the counts at rest.
+        protocol: for the rate of predictions; without one, their median step is used.
+        num_classes: number of classes.
+        threshold: smallest score, the same as for ``rest``.
     """
     chosen = frames.predictions.score >= max(threshold, protocol.score_floor)
     group = frames.predictions.frame * num_classes + frames.predictions.class_id
@@ -120,25 +119,25 @@ def false_positives(
         found=found,
         missed=len(frames.truth) - found,
         rest_count=rest.count,
-        rest_seconds=rest.looked_us / 1e6,
+        rest_seconds=rest.duration_us / 1e6,
         rest_frames=rest.frames,
         rest_frames_with=rest.frames_with,
-        rest_per_minute=rest.count / rest.looked_us * 60e6 if rest.looked_us else None,
+        rest_per_minute=rest.count / rest.duration_us * 60e6 if rest.duration_us else None,
     )
 
 
-def stretches_at_rest(truth: BoxTable, start_us: int) -> NDArray[np.int64]:
+def spans_at_rest(truth: BoxTable, start_us: int) -> NDArray[np.int64]:
     """[S, 2] first and last time of each run of labelled times later than ``start_us`` without a single box."""
     times = truth.times_us[truth.times_us > start_us]
     empty = ~np.isin(times, truth.t_us)
     # an interval between two labels is at rest where both are empty and close together
     quiet = empty[1:] & empty[:-1] & (np.diff(times) <= REST_GAP_US)
     edges = np.diff(np.concatenate([[0], quiet.astype(np.int8), [0]]))
-    first, behind = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
-    return np.stack([times[first], times[behind]], axis=1) if len(first) else np.zeros((0, 2), np.int64)
+    first, last = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+    return np.stack([times[first], times[last]], axis=1) if len(first) else np.zeros((0, 2), np.int64)
 
 
 def _inside(times_us: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """[N] whether a time lies in (first, last] of one of the spans [S, 2], which are apart and in order."""
-    place = np.searchsorted(spans[:, 0], times_us, "left") - 1
-    return np.asarray((place >= 0) & (times_us <= spans[np.maximum(place, 0), 1]))
+    """[N] whether a time lies in (first, last] of one of the spans [S, 2], which are disjoint and sorted."""
+    index = np.searchsorted(spans[:, 0], times_us, "left") - 1
+    return np.asarray((index >= 0) & (times_us <= spans[np.maximum(index, 0), 1]))

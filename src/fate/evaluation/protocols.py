@@ -1,16 +1,16 @@
-"""What counts in an evaluation: :class:`Protocol`, a named object that is printed with every table.
+"""The rules of an evaluation: :class:`Protocol`, a named object that is printed with every table.
 
-The same boxes give different figures under different rules, and published figures seldom say which rules they follow.
-Everything that moves a figure is therefore one field here, and ``str(protocol)`` says all of it.
+The same boxes give different metrics under different rules, and publications seldom state their rules. Every rule that
+changes a metric is therefore a field here, and ``str(protocol)`` lists them all.
 
-Named protocols: ``gen1`` and ``1mpx`` are the rules of Prophesee's toolbox on its two public datasets (filters of
-truth and predictions alike, the first half second skipped, every prediction within ± 50 ms of a label, frames without
-truth left out). ``sim`` is ours for simulated data: frames that are labelled and empty count, and each label is
-compared with one prediction, the nearest within half a hop. :meth:`Protocol.at` gives any protocol that rule of times
-for a stream of predictions at a rate, where ± 50 ms would hold many predictions of the same object.
+Named protocols: ``gen1`` and ``1mpx`` are the rules of Prophesee's toolbox on its two public datasets (the same filters
+for ground truth and predictions, the first half second skipped, every prediction within ± 50 ms of a label, frames
+without ground truth left out). ``sim`` is for simulated data: frames that are labelled and empty count, and each label
+is compared with one prediction, the nearest within half a hop. :meth:`Protocol.at` gives any protocol this time rule
+for a stream of predictions at a rate, because ± 50 ms would hold many predictions of the same object.
 
-The script that the toolbox ships beside its library has other figures (0.1 s skipped; sides of 20 pixels for Gen1 and
-of 10 for 1 Mpx, which are swapped); the library's, the paper's and RVT's are the ones here.
+The script shipped with the toolbox uses other values (0.1 s skipped; sides of 20 pixels for Gen1 and of 10 for 1 Mpx,
+which are swapped); the values here are those of the library, the paper and RVT.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class Protocol:
     """The rules of an evaluation; every field may be changed with :func:`dataclasses.replace`."""
 
     name: str = "custom"
-    sensor: Sensor | None = None  #: (height, width) that the sizes below are meant for; None: any
+    sensor: Sensor | None = None  #: (height, width) for which the sizes below are meant; None: any
     min_diagonal: float = 0.0  #: pixels; smaller boxes are dropped, truth and predictions alike
     min_side: float = 0.0  #: pixels; boxes with a shorter side are dropped, truth and predictions alike
-    skip_us: int = 500_000  #: what is not later than this after a recording's start is dropped
+    skip_us: int = 500_000  #: boxes up to this time after the start of a recording are dropped
     time_rule: TimeRule = "nearest"
-    tolerance_us: int | None = None  #: how far a prediction may be from its label; None: half a hop
-    score_floor: float = 0.001  #: predictions below are dropped; a higher floor lowers AP and makes it look cleaner
+    tolerance_us: int | None = None  #: largest distance in time of a prediction from its label; None: half a hop
+    score_floor: float = 0.001  #: predictions below are dropped; a higher floor lowers AP
     max_detections: int = 100  #: predictions of one class in a frame that count, highest scores first
-    classes: tuple[str, ...] | None = None  #: names of class ids 0, 1, … where the caller has none
-    count_empty: bool = True  #: whether labelled frames without truth count, and so their false positives
-    hz: float | None = None  #: rate of predictions; None: whatever the predictions have
-    window_us: int | None = None  #: length of the events behind one prediction; None: whatever they have
+    classes: tuple[str, ...] | None = None  #: names of class ids 0, 1, … if the caller has none
+    count_empty: bool = True  #: whether labelled frames without ground truth count, with their false positives
+    hz: float | None = None  #: rate of predictions; None: that of the predictions
+    window_us: int | None = None  #: window length of one prediction; None: that of the predictions
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -81,11 +81,11 @@ class Protocol:
 
     @property
     def hop_us(self) -> int | None:
-        """Time between two predictions, µs; None where the rate is not fixed."""
+        """Time between two predictions, µs; None if the rate is not fixed."""
         return None if self.hz is None else window_us(self.hz)
 
     def time_tolerance_us(self) -> int:
-        """How far a prediction may be from its label, µs."""
+        """Largest distance in time of a prediction from its label, µs."""
         if self.tolerance_us is not None:
             return self.tolerance_us
         if self.hop_us is None:
@@ -100,20 +100,20 @@ class Protocol:
 
         Args:
             hz: predictions a second.
-            window: µs of events behind each, where that is not 1 / hz.
+            window: window length in µs, if it is not 1 / hz.
         """
         length = window_us(hz) if window is None else window
         return replace(self, hz=hz, window_us=length, time_rule="nearest", tolerance_us=None)
 
     def lines(self) -> list[str]:
-        """All rules in words, to be printed with every table."""
-        place = "any sensor" if self.sensor is None else f"boxes of {self.sensor} pixels"
+        """All rules in words, for printing with every table."""
+        sensor = "any sensor" if self.sensor is None else f"boxes of {self.sensor} pixels"
         sizes = f"diagonal ≥ {self.min_diagonal:g} px and sides ≥ {self.min_side:g} px, truth and predictions alike"
         if not (self.min_diagonal or self.min_side):
             sizes = "of any size"
         left_out = "only those with truth left after the filters; others are left out with their false positives"
         return [
-            f"protocol {self.name} ({place})",
+            f"protocol {self.name} ({sensor})",
             f"  boxes    {sizes}",
             f"  times    later than {self.skip_us / 1e6:g} s after the recording's start; {self._times_in_words()}",
             f"  scores   ≥ {self.score_floor:g}; at most {self.max_detections} boxes of a class in a frame",
@@ -141,7 +141,7 @@ class Protocol:
         return "\n".join(self.lines())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON holds them; :meth:`from_dict` gives the protocol back."""
+        """Plain values for JSON; :meth:`from_dict` is the inverse."""
         values = asdict(self)
         for name in ("sensor", "classes"):
             if values[name] is not None:
@@ -170,15 +170,15 @@ def _checked_keys(values: Mapping[str, Any]) -> dict[str, Any]:
 
 _TOOLBOX: dict[str, Any] = {"time_rule": "window", "tolerance_us": 50_000, "count_empty": False}
 
-#: What differs from the defaults, by name.
+#: Fields that differ from the defaults, by name of the protocol.
 _RULES: dict[str, dict[str, Any]] = {
     "gen1": {**_TOOLBOX, "classes": ("car", "pedestrian")},
     "1mpx": {**_TOOLBOX, "classes": ("pedestrian", "two wheeler", "car")},
     "sim": {},
 }
 
-#: (min_diagonal, min_side) in pixels for each sensor that a name is used with, its own sensor first. At half the
-#: resolution of 1 Mpx the limits are halved, as RVT has them.
+#: (min_diagonal, min_side) in pixels for the sensors of each protocol, its own sensor first. At half the resolution of
+#: 1 Mpx the limits are halved, as in RVT.
 _SIZES: dict[str, dict[Sensor, tuple[float, float]]] = {
     "gen1": {GEN1_SENSOR: (30.0, 10.0)},
     "1mpx": {MPX_SENSOR: (60.0, 20.0), MPX_HALF_SENSOR: (30.0, 10.0)},
@@ -196,9 +196,9 @@ def named_protocol(name: str, /, sensor: tuple[int, int] | None = None, **change
 
     Args:
         name: "gen1", "1mpx", "sim", or "custom" (no filters by size).
-        sensor: (height, width) of the boxes, for the limits of size that go with it: "1mpx" at (360, 640) has half of
-            those at (720, 1280). None: the dataset's own.
-        changes: fields of :class:`Protocol`; a changed protocol says so in its name unless it is given one.
+        sensor: (height, width) of the boxes, which determines the size limits: those of "1mpx" at (360, 640) are half
+            of those at (720, 1280). None: the dataset's own.
+        changes: fields of :class:`Protocol`; the name of a changed protocol says so unless a name is given.
     """
     if name == "custom":
         return Protocol(**_checked_keys({"sensor": sensor, **changes}))

@@ -1,20 +1,20 @@
-"""Time to detection: how long after an object comes into view its first correct box is there.
+"""Time to detection: the delay from the time an object comes into view to its first correct box.
 
-Only exact boxes at many times can tell, as simulated recordings have them every 5 ms, with the visible share of each.
+It needs exact boxes at many times; simulated recordings have them every 5 ms, with the visible share of each object.
 For each object (track):
 
-- it *appears* at the first time at which at least half of it is visible (and its box passes the protocol's limits of
-  size, where a protocol is given). Objects that are there when the recording begins did not appear: they are counted
-  and left out, unless ``include_at_start``;
-- it is *found* by the first prediction from then on with its class, a score at or above the threshold, and an IoU of
-  at least 0.5 with the object's box at the time of the prediction. That box is interpolated between the two times of
-  truth around it, and there is none where the object is hidden in between. A prediction speaks for one object: the one
-  of its class that it overlaps most;
-- the *delay* is the time of that prediction minus that of appearing. A prediction has the time of its window's end, so
-  nothing of the future is in it. Computing takes time too, which is not in here: add the latency of a step.
+- it *appears* at the first time at which at least half of it is visible (and its box passes the size limits of the
+  protocol, if one is given). Objects in view at the start of the recording do not appear: they are counted and left
+  out, unless ``include_at_start``;
+- it is *found* by the first later prediction with its class, a score of at least the threshold, and an IoU of at least
+  0.5 with the object's box at the time of the prediction. That box is interpolated between the two neighbouring times
+  of ground truth; it does not exist while the object is hidden between them. A prediction counts for one object only:
+  the one of its class with the largest IoU;
+- the *delay* is the time of that prediction minus the time of appearance. The time of a prediction is the end of its
+  window. The latency of the computation is not included.
 
-Even a perfect detector is late by half a hop on average, 25 ms at 20 Hz and 2.5 ms at 200 Hz. An object that is never
-found is *missed*; medians are of those found, so they mean something only beside the share that was missed.
+A perfect detector has a mean delay of half a hop, 25 ms at 20 Hz and 2.5 ms at 200 Hz. An object that is never found is
+*missed*; quantiles are of the found objects, so read them together with the share of missed ones.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ from numpy.typing import NDArray
 
 from fate.boxes.iou import expand_ranges
 from fate.boxes.iou import iou as iou_of
-from fate.boxes.label_files import read_labels
+from fate.boxes.label_files import naming_errors, read_labels
 from fate.boxes.labels import Labels
-from fate.boxes.npz import DAMAGE
-from fate.boxes.prophesee import load_array
+from fate.boxes.npz import load_arrays
 from fate.errors import FateError, FormatError
 from fate.evaluation.labelled_frames import box_table
 from fate.evaluation.protocols import Protocol
 
-NEVER = np.iinfo(np.int64).max  # a time that does not come
-_GAP = 1.5  # median steps of the truth: further apart an object was hidden in between
+NEVER = np.iinfo(np.int64).max  # the time of something that does not happen
+_GAP = 1.5  # median steps of the ground truth; an object was hidden between boxes further apart
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class DenseTruth:
     """Exact boxes of one recording at many times."""
 
     labels: Labels  #: N rows, each with a track
-    visible: NDArray[np.float32]  #: [N] share of the object that is seen
+    visible: NDArray[np.float32]  #: [N] visible share of the object
 
     def __post_init__(self) -> None:
         if self.visible.shape != self.labels.t_us.shape:
@@ -58,20 +57,12 @@ class DenseTruth:
 
 
 def read_dense_truth(path: str | os.PathLike[str]) -> DenseTruth:
-    """The ``_truth.npz`` of a simulated recording; a label file without shares counts as fully visible."""
+    """Read the ``_truth.npz`` of a simulated recording; boxes of any other label file count as fully visible."""
     labels = read_labels(path)
-    try:
-        with zipfile.ZipFile(Path(path)) as archive:
-            member = archive.read("visible.npy") if "visible.npy" in archive.namelist() else None
-        visible = None if member is None else load_array(member)
-    except zipfile.BadZipFile:  # another kind of label file, which read_labels knows
-        visible = None
-    except FateError as error:
-        raise FormatError(f"{path}: visible shares: {error}") from error
-    except DAMAGE as error:
-        raise FormatError(f"{path}: visible shares cannot be read ({error}); it is damaged; get it again") from error
-    if visible is None:
-        visible = np.ones(len(labels), np.float32)
+    visible: NDArray[Any] = np.ones(len(labels), np.float32)
+    if zipfile.is_zipfile(path):
+        with naming_errors(Path(path), "ground truth", FormatError), Path(path).open("rb") as file:
+            visible = load_arrays(file, ending="visible").get("visible", visible)
     if visible.dtype.kind != "f" or visible.shape != labels.t_us.shape:
         raise FormatError(f"{path}: has {visible.shape} visible shares for {len(labels)} boxes; write it again")
     return DenseTruth(labels, visible.astype(np.float32))
@@ -82,12 +73,12 @@ class DetectionDelays:
     """Delays of K objects that appeared."""
 
     classes: tuple[str, ...]
-    at_start: int  #: objects that were there when their recording began, and left out
-    never_half: int  #: objects that never were half visible and large enough
+    at_start: int  #: objects in view at the start of their recording, left out
+    never_half: int  #: objects that were never half visible and large enough
     delay_ms: NDArray[np.float64]  #: [K] NaN for an object that was missed
     class_id: NDArray[np.int64]  #: [K]
-    life_ms: NDArray[np.float64]  #: [K] from appearing to the last box of truth
-    recording: NDArray[np.int64]  #: [K] number of the recording, in the order given
+    life_ms: NDArray[np.float64]  #: [K] from the appearance to the last box of ground truth
+    recording: NDArray[np.int64]  #: [K] index of the recording, in the order given
     track_id: NDArray[np.int64]  #: [K]
 
     def __len__(self) -> int:
@@ -99,24 +90,24 @@ class DetectionDelays:
         return int(np.count_nonzero(np.isnan(self.delay_ms)))
 
     def quantile_ms(self, share: float) -> float | None:
-        """The delay that this share of the objects *found* does not exceed; None where none was found."""
+        """A quantile of the delays of the *found* objects; None if none was found."""
         found = self.delay_ms[~np.isnan(self.delay_ms)]
         return float(np.quantile(found, share)) if len(found) else None
 
     def found_within(self, milliseconds: float) -> float | None:
-        """Share of *all* objects found at most this long after appearing; None where none appeared."""
+        """The share of *all* objects found within this time; None if none appeared."""
         return float(np.count_nonzero(self.delay_ms <= milliseconds) / len(self)) if len(self) else None
 
     def of_class(self, name: str) -> DetectionDelays:
-        """The objects of one class; what was left out is counted in the whole only."""
+        """The objects of one class; objects left out are counted only for all classes together."""
         if name not in self.classes:
             raise FateError(f"class {name!r} was asked for; classes are {', '.join(self.classes)}")
-        mine = self.class_id == self.classes.index(name)
-        columns = (each[mine] for each in (self.delay_ms, self.class_id, self.life_ms, self.recording, self.track_id))
+        rows = self.class_id == self.classes.index(name)
+        columns = (each[rows] for each in (self.delay_ms, self.class_id, self.life_ms, self.recording, self.track_id))
         return DetectionDelays(self.classes, 0, 0, *columns)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON holds them."""
+        """Plain values for JSON."""
         return {
             **_summary(self),
             "at_start": self.at_start,
@@ -143,12 +134,12 @@ def delay_table(by_rate: Mapping[Any, DetectionDelays]) -> list[str]:
     """Lines of a table, one for each rate: the key is printed in front (``"200 Hz"``, or a number)."""
     lines = [f"{'rate':>8}  {'objects':>8}  {'median ms':>10}  {'p90 ms':>10}  {'missed':>16}  {'within 100 ms':>14}"]
     for rate, delays in by_rate.items():
-        told = _summary(delays)
-        times = "  ".join(f"{'–' if told[name] is None else format(told[name], '.1f'):>10}" for name in
+        summary = _summary(delays)
+        times = "  ".join(f"{'–' if summary[name] is None else format(summary[name], '.1f'):>10}" for name in
                           ("median_ms", "p90_ms"))  # fmt: skip
-        missed = "–" if told["missed_share"] is None else f"{told['missed']} ({told['missed_share']:.1%})"
-        within = "–" if told["found_within_100_ms"] is None else f"{told['found_within_100_ms']:.1%}"
-        lines.append(f"{rate!s:>8}  {told['objects']:>8}  {times}  {missed:>16}  {within:>14}")
+        missed = "–" if summary["missed_share"] is None else f"{summary['missed']} ({summary['missed_share']:.1%})"
+        within = "–" if summary["found_within_100_ms"] is None else f"{summary['found_within_100_ms']:.1%}"
+        lines.append(f"{rate!s:>8}  {summary['objects']:>8}  {times}  {missed:>16}  {within:>14}")
     return lines
 
 
@@ -167,13 +158,13 @@ def time_to_detection(
 
     Args:
         truth: dense, by recording.
-        predictions: by recording, each stamped at its window's end. Without any, all its objects are missed.
-        classes: names of class ids; labels with names of their own are matched by name.
-        threshold: score from which on a prediction counts.
-        min_overlap: IoU that makes a box correct.
-        min_visible: visible share from which on an object counts as there.
-        protocol: an object appears once its box passes the limits of size too; None: at any size.
-        include_at_start: count objects that are there from the first time of truth on, with that time as their start.
+        predictions: by recording, with the end of the window as time. Without them, all its objects are missed.
+        classes: names of class ids; labels with class names are matched by name.
+        threshold: smallest score of a prediction.
+        min_overlap: smallest IoU of a correct box.
+        min_visible: smallest visible share of an object in view.
+        protocol: for its size limits, which the box of an appearing object must pass; None: any size.
+        include_at_start: count objects in view at the first time of ground truth, with that time as their appearance.
     """
     parts: list[tuple[NDArray[Any], ...]] = []
     at_start = never = 0
@@ -197,13 +188,13 @@ def time_to_detection(
 
 @dataclass(frozen=True)
 class _Objects:
-    """K objects; M stretches, each from a box of an object to its next."""
+    """K objects; M segments, each from a box of an object to its next box."""
 
     track: NDArray[np.int64]  #: [K]
     class_id: NDArray[np.int64]  #: [K]
     appeared: NDArray[np.int64]  #: [K] µs, or NEVER
     ended: NDArray[np.int64]  #: [K] µs, of the last box
-    owner: NDArray[np.int64]  #: [M] which of the K
+    owner: NDArray[np.int64]  #: [M] index of the object
     from_us: NDArray[np.int64]  #: [M]
     to_us: NDArray[np.int64]  #: [M] equal to from_us for a lone box
     from_xywh: NDArray[np.float64]  #: [M, 4]
@@ -215,18 +206,18 @@ def _objects(
 ) -> _Objects:
     labels = dense.labels
     if (labels.track_id < 0).any():
-        raise FateError(f"truth of {name}: a box without a track was given; objects are told apart by tracks; add them")
+        raise FateError(f"truth of {name}: a box has no track; objects are identified by tracks; add them")
     table = box_table(labels, classes, f"truth of {name}")
-    there = dense.visible >= min_visible
+    in_view = dense.visible >= min_visible
     if protocol is not None:
-        there &= table.is_large_enough(protocol)
+        in_view &= table.is_large_enough(protocol)
     order = np.lexsort((labels.t_us, labels.track_id))
     order = order[table.class_id[order] >= 0]
     times = labels.t_us[order]
     tracks, first, owner = np.unique(labels.track_id[order], return_index=True, return_inverse=True)
     appeared = np.full(len(tracks), NEVER)
-    np.minimum.at(appeared, owner, np.where(there[order], times, NEVER))
-    # each box with the next one of its object; alone where that is too far away, or none
+    np.minimum.at(appeared, owner, np.where(in_view[order], times, NEVER))
+    # each box with the next one of its object, or with itself if there is none near enough
     step = np.median(np.diff(labels.labelled_us)) if len(labels.labelled_us) > 1 else 0.0
     following = np.arange(len(order))
     following[:-1] += (owner[1:] == owner[:-1]) & (np.diff(times) <= _GAP * step)
@@ -249,24 +240,24 @@ def _first_found(
 ) -> NDArray[np.int64]:
     """[K] time of the first correct prediction of each object, µs, or NEVER."""
     table = box_table(predictions.select(predictions.score >= threshold), classes, f"predictions of {name}")
-    # predictions in [from, to) of each stretch; a lone box holds those at its very time
+    # predictions in [from, to) of each segment; of a single box, those at its time
     behind = np.maximum(objects.to_us, objects.from_us + 1)
-    stretch, row = expand_ranges(
+    segment, row = expand_ranges(
         np.searchsorted(table.t_us, objects.from_us, "left").astype(np.int64),
         np.searchsorted(table.t_us, behind, "left").astype(np.int64),
     )
-    same = objects.class_id[objects.owner[stretch]] == table.class_id[row]
-    stretch, row = stretch[same], row[same]
-    length = np.maximum(objects.to_us - objects.from_us, 1)[stretch]
-    share = ((table.t_us[row] - objects.from_us[stretch]) / length)[:, None]
-    expected = (1 - share) * objects.from_xywh[stretch] + share * objects.to_xywh[stretch]
+    same = objects.class_id[objects.owner[segment]] == table.class_id[row]
+    segment, row = segment[same], row[same]
+    length = np.maximum(objects.to_us - objects.from_us, 1)[segment]
+    share = ((table.t_us[row] - objects.from_us[segment]) / length)[:, None]
+    expected = (1 - share) * objects.from_xywh[segment] + share * objects.to_xywh[segment]
     iou = iou_of(table.xywh[row], expected)
-    # a prediction speaks for the object that it overlaps most, whether that has appeared yet or not
+    # a prediction counts for the object with the largest IoU, whether that has appeared yet or not
     order = np.lexsort((-iou, row))
-    stretch, row, iou = stretch[order], row[order], iou[order]
+    segment, row, iou = segment[order], row[order], iou[order]
     best = np.ones(len(row), np.bool_)
     best[1:] = row[1:] != row[:-1]
-    owner, when = objects.owner[stretch], table.t_us[row]
+    owner, when = objects.owner[segment], table.t_us[row]
     right = best & (iou >= min_overlap) & (when >= objects.appeared[owner])
     found = np.full(len(objects.track), NEVER)
     np.minimum.at(found, owner[right], when[right])
