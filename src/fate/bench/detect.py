@@ -12,7 +12,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fate.bench.harness import BenchResult, Report, check_device, describe_device, now, quantiles_ms, time_call
+from fate.bench.harness import (
+    BenchResult,
+    Report,
+    check_device,
+    cut_windows,
+    describe_device,
+    now,
+    quantiles_ms,
+    time_call,
+)
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.events.events import Events
@@ -91,7 +100,7 @@ def bench_detect(
     check_request(models, device, ways, precision)
     found = []
     for rate in hz:
-        windows = _windows(events, rate)
+        windows = cut_windows(events, window_us(rate), CALLS)
         decode_ms = _decode_ms(events, [window for window, _ in windows])
         batches = [EventBatch.from_windows([pair]).to(device) for pair in windows]
         per_window = float(np.mean([batch.num_events for batch in batches]))
@@ -124,16 +133,6 @@ def check_request(models: Sequence[str], device: str, ways: Sequence[str], preci
     check_device(device)
     for name in models:
         model_named(name)
-
-
-def _windows(events: Events, hz: float) -> list[tuple[Window, Events]]:
-    """Return consecutive windows, ``CALLS`` of them or as many as the events span."""
-    if not len(events):
-        raise FateError("no events were given; a measurement needs part of a recording")
-    start, length = int(events.t_us[0]), window_us(hz)
-    count = max(1, min(CALLS, (int(events.t_us[-1]) + 1 - start) // length))
-    spans = [Window(start + k * length, start + (k + 1) * length) for k in range(count)]
-    return [(window, events.between(window.start_us, window.end_us)) for window in spans]
 
 
 def _decode_ms(events: Events, windows: Sequence[Window]) -> float:

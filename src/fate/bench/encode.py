@@ -17,6 +17,7 @@ from fate.bench.harness import (
     BenchResult,
     Report,
     check_device,
+    cut_windows,
     describe_device,
     free_bytes,
     peak_on_cpu_mb,
@@ -158,12 +159,9 @@ def _make_encoder(name: str, batch: EventBatch) -> nn.Module:
 
 def _make_batch(events: Events, window_us: int, count: int) -> EventBatch:
     """Return ``count`` windows; a single one is the window with the median number of events."""
-    start, whole = int(events.t_us[0]), max((int(events.t_us[-1]) - int(events.t_us[0])) // window_us, 1)
-    spans = [Window(start + n * window_us, start + (n + 1) * window_us) for n in range(whole)]
-    busy = sorted(spans, key=lambda span: len(events.between(span.start_us, span.end_us)))
+    busy = sorted(cut_windows(events, window_us), key=lambda pair: len(pair[1]))
     middle = busy[len(busy) // 2 :] + busy[: len(busy) // 2]
-    chosen = [middle[n % len(middle)] for n in range(count)]
-    return EventBatch.from_windows([(span, events.between(span.start_us, span.end_us)) for span in chosen])
+    return EventBatch.from_windows([middle[n % len(middle)] for n in range(count)])
 
 
 def _measure(name: str, batch: EventBatch, window_ms: float) -> Iterator[EncodeMeasurement]:

@@ -28,6 +28,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fate.errors import FateError
+from fate.events.events import Events
+from fate.events.window import Window
 from fate.processes import peak_memory_mb
 from fate.text import format_table
 
@@ -88,6 +90,20 @@ def check_device(device: str) -> None:
 
     if device == "cuda" and not torch.cuda.is_available():
         raise FateError("device cuda was given, but torch finds no CUDA GPU; give cpu")
+
+
+# ---- data ---------------------------------------------------------------------------------------------------------
+
+
+def cut_windows(events: Events, length_us: int, most: int | None = None) -> list[tuple[Window, Events]]:
+    """Return consecutive whole windows from the first event on, at most ``most`` of them and at least one."""
+    if not len(events):
+        raise FateError("no events were given; a measurement needs part of a recording")
+    start = int(events.t_us[0])
+    count = max(1, (int(events.t_us[-1]) + 1 - start) // length_us)
+    count = count if most is None else min(count, most)
+    spans = [Window(start + k * length_us, start + (k + 1) * length_us) for k in range(count)]
+    return [(window, events.between(window.start_us, window.end_us)) for window in spans]
 
 
 # ---- time ---------------------------------------------------------------------------------------------------------
