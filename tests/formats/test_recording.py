@@ -292,7 +292,7 @@ def test_a_header_without_size_takes_the_smallest_known_sensor_and_says_so(tmp_p
         ("e.raw", b"% format EVT4;height=720;width=1280\n% end\n\x00\x80", "names the format 'evt4'"),
         ("e.raw", b"% Date 2020-01-01\n% end\n\x00\x80\xff", "does not name its event format"),
         ("e.raw", b"% evt 3.0\n% geometry 0x720\n% end\n\x00\x80", "sensor of height '720', width '0'"),
-        ("e.raw", b"% evt 3.0\n% geometry big\n% end\n\x00\x80", "expected pixels"),
+        ("e.raw", b"% evt 3.0\n% geometry big\n% end\n\x00\x80", "width .big."),
         ("e.dat", b"% Version 2\n% Width 5\n% Height 5\n", "before the two bytes that give the event type"),
         ("e.dat", b"% Version 2\n% Width 5\n% Height 5\n\x0e\x08", "DAT events of type 14 and 8 bytes"),
         ("e.dat", b"% Version 1\n% Width 5\n% Height 5\n\x0c\x08", "DAT version '1'"),

@@ -34,16 +34,16 @@ class Columns(NamedTuple):
 
 def empty_columns() -> Columns:
     """No events."""
-    return room_for(0)
+    return allocate_columns(0)
 
 
-def room_for(num_events: int) -> Columns:
-    """Columns of the final types, not yet filled."""
+def allocate_columns(num_events: int) -> Columns:
+    """Return columns of the final types, not yet filled."""
     return Columns(*(np.empty(num_events, dtype) for dtype in FINAL))
 
 
-def join(pieces: list[Columns]) -> Columns:
-    """Pieces one after the other."""
+def concatenate(pieces: list[Columns]) -> Columns:
+    """Concatenate pieces in order."""
     if len(pieces) == 1:
         return pieces[0]
     if not pieces:
@@ -53,7 +53,7 @@ def join(pieces: list[Columns]) -> Columns:
 
 @dataclass
 class Tally:
-    """What the check has seen so far, over all blocks in order. Indices count decoded events from 0."""
+    """The results of the check of all blocks so far, in order. Indices count decoded events from 0."""
 
     events: int = 0  # decoded, before anything is dropped
     on: int = 0
@@ -71,7 +71,7 @@ class Tally:
     block: tuple[int, int] = (0, 0)  # t_min, t_max of the last block checked
 
     def add(self, later: Tally) -> None:
-        """Go on with the counts of a later part in which nothing was odd."""
+        """Add the counts of a later part that breaks no rule."""
         if later.events:
             self.t_min = min(self.t_min, later.t_min) if self.events else later.t_min
             self.t_max = max(self.t_max, later.t_max) if self.events else later.t_max
@@ -82,9 +82,11 @@ class Tally:
 
 
 @compiled
-def _glance(t: Any, x: Any, y: Any, p: Any, out: Any) -> None:
-    """Four plain loops that the compiler turns into vector code, enough to see that nothing is odd. ``out`` (int64):
-    ON events, largest x, y and p, number of steps back. Columns are of the final types, n > 0."""
+def _summarise_regular(t: Any, x: Any, y: Any, p: Any, out: Any) -> None:
+    """Summarise columns of the final types, n > 0, in four loops that the compiler turns into vector code.
+
+    ``out`` (int64): ON events, largest x, y and p, number of steps back in time.
+    """
     n = t.shape[0]
     x_max = x[0]
     y_max = y[0]
@@ -108,8 +110,8 @@ def _glance(t: Any, x: Any, y: Any, p: Any, out: Any) -> None:
 
 
 @compiled
-def _survey(t: Any, x: Any, y: Any, p: Any, width: int, height: int, last_t: int, out: Any) -> None:
-    """One careful pass over a block with something odd in it. ``out`` (int64): see its reading in :func:`check`."""
+def _summarise_any(t: Any, x: Any, y: Any, p: Any, width: int, height: int, last_t: int, out: Any) -> None:
+    """Summarise a block that breaks a rule, with the first event that does. :func:`check` reads ``out`` (int64)."""
     n = t.shape[0]
     on = 0
     x_max = np.int64(-1)
@@ -166,17 +168,17 @@ def _survey(t: Any, x: Any, y: Any, p: Any, width: int, height: int, last_t: int
     out[16] = previous
 
 
-def _plain(columns: Columns) -> Columns:
-    """The final types where they are already there, else int64: two compiled versions serve every format."""
+def _as_checked_types(columns: Columns) -> Columns:
+    """Return columns of the final types as they are and all others as int64, so that two compiled versions suffice."""
     if all(c.dtype == d and c.flags.c_contiguous for c, d in zip(columns, FINAL, strict=True)):
         return columns
     return Columns(*(np.ascontiguousarray(column, np.int64) for column in columns))
 
 
-def _nothing_odd(columns: Columns, width: int, height: int, tally: Tally) -> bool:
-    """Count a block that needs no care, the usual case; False, with nothing counted, for any other."""
+def _count_regular(columns: Columns, width: int, height: int, tally: Tally) -> bool:
+    """Count a block that breaks no rule, the usual case; return False and count nothing for any other."""
     out = np.empty(5, np.int64)
-    _glance(*columns, out)
+    _summarise_regular(*columns, out)
     on, x_max, y_max, p_max, back = out.tolist()
     first, last = int(columns.t[0]), int(columns.t[-1])
     if x_max >= width or y_max >= height or p_max > 1 or back or first < tally.last_t:
@@ -192,7 +194,7 @@ def _nothing_odd(columns: Columns, width: int, height: int, tally: Tally) -> boo
 
 
 def check(columns: Columns, sensor: Sensor | None, tally: Tally) -> Columns:
-    """Columns of the final types with events outside ``sensor`` removed; everything odd is put in ``tally``.
+    """Return columns of the final types without events outside ``sensor``; count in ``tally`` what breaks a rule.
 
     Without a sensor every coordinate that fits 16 bits passes. Times that go back and unknown polarities
     are counted, not changed: the caller decides.
@@ -202,11 +204,11 @@ def check(columns: Columns, sensor: Sensor | None, tally: Tally) -> Columns:
     if n == 0:
         tally.block = (0, -1)
         return empty_columns()
-    columns = _plain(columns)
-    if columns.x.dtype == np.uint16 and _nothing_odd(columns, width, height, tally):
+    columns = _as_checked_types(columns)
+    if columns.x.dtype == np.uint16 and _count_regular(columns, width, height, tally):
         return columns
     out = np.zeros(17, np.int64)
-    _survey(*columns, width, height, tally.last_t, out)
+    _summarise_any(*columns, width, height, tally.last_t, out)
     on, x_max, y_max, t_min, t_max, outside, back = (int(value) for value in out[:7])
     kept = n - outside
     if outside and not tally.outside:

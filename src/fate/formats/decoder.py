@@ -33,7 +33,7 @@ class Decoder(ABC):
     """The state machine of one byte format.
 
     Everything it remembers between two calls is in ``state`` (int64), so that a copy of ``state`` and a
-    position in the file are a bookmark. The last ``len(skipped_kinds)`` entries count what was passed over.
+    position in the file are a bookmark. The last ``len(skipped_kinds)`` entries count what was skipped.
     """
 
     format: str
@@ -69,7 +69,7 @@ class Decoder(ABC):
         return decoder
 
     def skipped(self) -> dict[str, int]:
-        """How many words of each kind were passed over since the start."""
+        """Return how many words of each kind were skipped since the start."""
         counts = self.state[self.state_size :]
         return {kind: int(n) for kind, n in zip(self.skipped_kinds, counts, strict=True) if n}
 
@@ -114,11 +114,11 @@ class Decoder(ABC):
         return len(self._carry)
 
 
-# The sentences about what the check found. For a file they say which option helps; a stream has none of these.
+# Messages about what the check found. For a file they name the option that helps; streams have no such options.
 
 
 def describe_outside(name: object, tally: Tally, sensor: Sensor) -> str:
-    """Coordinates outside the sensor."""
+    """Describe coordinates outside the sensor."""
     index, x, y = tally.outside_first
     where = f"x = {grouped(x)}" if not 0 <= x < sensor.width else f"y = {grouped(y)}"
     return (
@@ -128,7 +128,7 @@ def describe_outside(name: object, tally: Tally, sensor: Sensor) -> str:
 
 
 def describe_back(name: object, tally: Tally) -> str:
-    """Times that go back."""
+    """Describe times that go back."""
     index, before, after = tally.back_first
     help_ = 'pass unsorted="sort" to order them by time' if name != "stream" else "the events fed were dropped"
     return (
@@ -138,7 +138,7 @@ def describe_back(name: object, tally: Tally) -> str:
 
 
 def describe_polarity(name: object, tally: Tally) -> str:
-    """Polarities that mean nothing."""
+    """Describe unknown polarities."""
     index, value = tally.bad_polarity_first
     return (
         f"{name}: {plural(tally.bad_polarity, 'event')} of a polarity that is none of 0, 1, -1 (first: index"
@@ -147,7 +147,7 @@ def describe_polarity(name: object, tally: Tally) -> str:
 
 
 def describe_far_times(name: object, tally: Tally) -> str:
-    """Times no clock gives."""
+    """Describe times beyond ± 2^62 µs."""
     return (
         f"{name}: times from {tally.t_min} to {tally.t_max} µs, beyond ± 2^62; check the unit and the order of columns"
     )

@@ -74,14 +74,14 @@ class Index:
         return int(self.t_min[filled].min()), int(self.t_max[filled].max())
 
     def blocks_between(self, start_us: int, end_us: int) -> Sequence[int]:
-        """Blocks that may hold events of ``[start_us, end_us)``: all are asked where times go back."""
+        """Return the blocks that may hold events of ``[start_us, end_us)``; they are adjacent unless times go back."""
         if self.tally.back:
             found: list[int] = np.flatnonzero((self.t_max >= start_us) & (self.t_min < end_us)).tolist()
             return found
         return range(int(self.t_max.searchsorted(start_us)), int(self.t_min.searchsorted(end_us)))
 
     def likely_events(self, start_us: int, end_us: int) -> float:
-        """Events in ``[start_us, end_us)`` if each block spread its own evenly over its time."""
+        """Estimate the events in ``[start_us, end_us)``, as if those of a block were evenly spread over its time."""
         blocks = np.array(self.blocks_between(start_us, end_us), np.intp)
         t_min, t_max = self.t_min[blocks], self.t_max[blocks] + 1
         overlap = np.minimum(t_max, end_us) - np.maximum(t_min, start_us)
@@ -132,7 +132,7 @@ def _index_in_order(source: Source, sensor: Sensor | None, progress: Progress | 
 
 
 def _index_evenly(source: Source, even: EvenBlocks, sensor: Sensor | None, out: Columns | None) -> Index | None:
-    """The same in several threads, for a file in which nothing is odd; None at the first oddity."""
+    """Build the index in several threads; return None if an event breaks a rule, which needs the pass in order."""
     blocks = len(even.positions) - 1
     t_min, t_max = np.zeros(blocks, np.int64), np.zeros(blocks, np.int64)
     counts = np.full(blocks, even.rows, np.int64)
@@ -178,7 +178,7 @@ def _index_evenly(source: Source, even: EvenBlocks, sensor: Sensor | None, out: 
 
 
 def cache_folder() -> Path:
-    """Where indexes are kept: ``$FATE_CACHE_DIR``, else the user's cache folder."""
+    """Return the folder of stored indexes: in ``$FATE_CACHE_DIR``, else in the user's cache folder."""
     if folder := os.environ.get("FATE_CACHE_DIR"):
         return Path(folder) / "index"
     base = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -186,7 +186,7 @@ def cache_folder() -> Path:
 
 
 def cache_path(path: Path, options: dict[str, Any]) -> Path | None:
-    """The cache file for this file, or this folder of files, as it is now: any change gives another name."""
+    """Return the cache file for the present state of a file or of a folder of files: any change gives another name."""
     try:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
         stats = [(file.name, file.stat()) for file in files]
@@ -200,7 +200,7 @@ def cache_path(path: Path, options: dict[str, Any]) -> Path | None:
 
 
 def load_index(file: Path) -> Index | None:
-    """A stored index, or None where there is none or it cannot be trusted (it is then built again)."""
+    """Return a stored index, or None if the file does not exist or is damaged (the index is then built again)."""
     try:
         with np.load(file, allow_pickle=False) as stored:
             text = str(stored["meta"])
@@ -220,7 +220,7 @@ def load_index(file: Path) -> Index | None:
                 bytes_consumed=meta["bytes_consumed"],
             )
             return index if _is_whole(index) else None
-    except DAMAGE:  # whatever numpy and zipfile make of a damaged file
+    except DAMAGE:
         return None
 
 
@@ -253,7 +253,7 @@ def _make_room(folder: Path) -> None:
 
 
 def store_index(file: Path, index: Index) -> None:
-    """Keep an index; when that fails (no room, no rights) say so once and go on without."""
+    """Store an index; warn if that fails (disk full, no permission)."""
     meta = json.dumps(
         {
             "tally": asdict(index.tally),

@@ -16,7 +16,7 @@ from fate.errors import FateError, FormatError, warn
 from fate.events.events import Events, Sensor
 from fate.events.sensors import smallest_known_sensor
 from fate.events.window import MAX_TIME_US, Window, WindowGrid, clip_time, window_us
-from fate.formats.columns import Columns, Tally, check, empty_columns, join, room_for
+from fate.formats.columns import Columns, Tally, allocate_columns, check, concatenate, empty_columns
 from fate.formats.decoder import (
     OutOfBounds,
     describe_back,
@@ -29,7 +29,7 @@ from fate.formats.source import Hints, Source, Tail
 from fate.progress import Progress
 from fate.text import grouped, plural
 
-KEPT_BLOCKS, KEPT_EVENTS = 32, 1 << 18  # at most, kept at hand: neighbouring and overlapping windows share blocks
+KEPT_BLOCKS, KEPT_EVENTS = 32, 1 << 18  # kept in memory at most: neighbouring and overlapping windows share blocks
 RUN_EVENTS = 1 << 16  # of several blocks, decoded in one go
 CACHED_FROM_BYTES = 1 << 20  # below this, scanning is faster than finding a stored index
 WHOLE_FILE_RUN_BYTES = 1 << 20  # decoded at a time by one thread when a whole file is read
@@ -37,7 +37,7 @@ WHOLE_FILE_RUN_BYTES = 1 << 20  # decoded at a time by one thread when a whole f
 
 @dataclass(frozen=True)
 class Options:
-    """How to treat what a file leaves open. See :func:`fate.open_recording`."""
+    """How to treat truncated, misplaced and unsorted events. See :func:`fate.open_recording`."""
 
     sensor: Sensor | None = None
     strict: bool = False
@@ -125,7 +125,7 @@ class Recording:
         return self._index or self._set_index(self._load_or_build(progress)[0])
 
     def _set_index(self, index: Index) -> Index:
-        self._judge(index)
+        self._check_index(index)
         self._index = index
         return index
 
@@ -137,13 +137,13 @@ class Recording:
         if file and (index := load_index(file)):
             return index, None
         even = self._source.even_blocks() if keep else None
-        out = room_for(even.num_events) if even else None
+        out = allocate_columns(even.num_events) if even else None
         index, filled = build_index(self._source, self._sensor, progress, out)
         if file:
             store_index(file, index)
         return index, out if filled else None
 
-    def _judge(self, index: Index) -> None:
+    def _check_index(self, index: Index) -> None:
         tally, options = index.tally, self._options
         if cut := describe_tail(index.tail, self.format):
             if options.strict:
@@ -200,11 +200,11 @@ class Recording:
                 pieces.append(Columns(*(column[inside] for column in columns)))
             else:
                 pieces.append(columns.slice(int(columns.t.searchsorted(start)), int(columns.t.searchsorted(end))))
-        columns = join(pieces)
+        columns = concatenate(pieces)
         if index.tally.back:
             columns = _sorted(columns)
         elif len(pieces) == 1:
-            columns = Columns(*(column.copy() for column in columns))  # not a window into a kept block
+            columns = Columns(*(column.copy() for column in columns))  # no view of a block that is kept in memory
         return Events.trusted(*columns, self.sensor)
 
     def _span(self, index: Index, start_us: int | None, end_us: int | None) -> tuple[int, int]:
@@ -213,7 +213,7 @@ class Recording:
         return clip_time(start), clip_time(end)
 
     def _pieces(self, index: Index, blocks: Sequence[int]) -> Iterator[Columns]:
-        """The events of ``blocks``: those at hand as they are, neighbouring others decoded in one go."""
+        """Yield the events of ``blocks``. Blocks in memory are reused; runs of other blocks are decoded together."""
         at = 0
         while at < len(blocks):
             block = blocks[at]
@@ -265,7 +265,7 @@ class Recording:
         index = self.index()
         if not index.num_events:
             return Events.empty(self.sensor)
-        out = room_for(index.num_events)
+        out = allocate_columns(index.num_events)
         size = max(1, int(index.positions[-1] - index.positions[0]) // max(1, index.num_blocks))
         step = max(1, WHOLE_FILE_RUN_BYTES // size)
 
@@ -371,7 +371,7 @@ class Recording:
 
 
 def describe_tail(tail: Tail, format: str) -> str:
-    """What is wrong with the end of a file; empty where nothing is."""
+    """Describe what is wrong with the end of a file; return an empty text if nothing is."""
     parts = []
     if tail.num_bytes:
         parts.append(
@@ -383,7 +383,7 @@ def describe_tail(tail: Tail, format: str) -> str:
 
 
 def _sorted(columns: Columns) -> Columns:
-    """By time; events of one time stay in file order."""
+    """Sort by time; events of one time stay in file order."""
     if not len(columns.t):
         return empty_columns()
     order = np.argsort(columns.t, kind="stable")

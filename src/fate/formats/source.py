@@ -1,4 +1,4 @@
-"""What a format must offer: its events in blocks, each of which can be decoded on its own.
+"""The interface of a format: its events in blocks, each of which can be decoded on its own.
 
 A :class:`Source` is one open file. A first pass, :meth:`Source.scan`, walks the file once and leaves a
 bookmark before every block (where it starts, and the decoder's state there); afterwards
@@ -28,7 +28,7 @@ BLOCK_BYTES = 64 * 1024  # of file per block: about 10 000 events, decoded in a 
 
 
 class Hints(NamedTuple):
-    """What the user said about a file beyond its name. See :func:`fate.open_recording`."""
+    """Facts about a file that the user gives. See :func:`fate.open_recording`."""
 
     sensor: Sensor | None = None
     format: str | None = None
@@ -62,8 +62,10 @@ class EvenBlocks(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """Bytes at the end that are not a whole record: how many, and where they start; and what the header promises beyond
-    them, such as "12 rows" (empty where nothing is missing)."""
+    """The bytes at the end that are not a whole record: their number and position.
+
+    ``missing`` says what the header announces beyond them, such as "12 rows"; it is empty if nothing is missing.
+    """
 
     num_bytes: int
     position: int
@@ -76,7 +78,7 @@ class Source(ABC):
     format: str  # as shown to users: "EVT3", "DAT"
     path: Path
     size: int  # bytes
-    sensor: Sensor | None = None  # None: the file does not say
+    sensor: Sensor | None = None  # None if the file does not give it
     notes: dict[str, str]  # what else the header says, for `fate info`
     thread_safe: bool = False  # whether decode may run in several threads at once
 
@@ -93,15 +95,15 @@ class Source(ABC):
         """The position after the last block, known once :meth:`scan` has run through."""
 
     def even_blocks(self) -> EvenBlocks | None:
-        """The blocks, where they are known without a scan."""
+        """Return the blocks if they are known without a scan, else None."""
         return None
 
     def skipped(self) -> dict[str, int]:
-        """After a scan: how many words or records of each kind were passed over."""
+        """After a scan: how many words or records of each kind were skipped."""
         return {}
 
     def tail(self) -> Tail:
-        """After a scan: what was left at the end."""
+        """After a scan: bytes at the end that are not a whole record."""
         return Tail(0, self.size)
 
     def bytes_consumed(self) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.errors import FormatError
-from fate.formats.columns import Columns, join
+from fate.formats.columns import Columns, concatenate
 from fate.formats.hdf5.layout import MIN_CACHE_BYTES, Chunks, ColumnPath, Layout, damage_is_a_format_error, examine
 from fate.formats.prophesee.ecf import decode_chunk
 from fate.formats.source import Bookmark, ByteFile, Hints, Source, open_bytes
@@ -100,7 +100,7 @@ class EcfSource(Hdf5Source):
             begin = chunk * size
             columns = self._chunk(chunk, min(size, self._layout.rows - begin))
             pieces.append(columns.slice(max(first - begin, 0), last - begin))
-        return join(pieces)
+        return concatenate(pieces)
 
     def _chunk(self, chunk: int, expected: int) -> Columns:
         """The first ``expected`` events of a chunk; the last one may be padded to its full size."""

@@ -21,7 +21,7 @@ MAX_BLOCK_BYTES = 1 << 20
 
 
 def root_text_attributes(file: ByteFile) -> dict[str, str]:
-    """Name → text; what cannot be made out is left out."""
+    """Return name → text; attributes that cannot be read are left out."""
     head = file.read(0, 128)
     found: dict[str, str] = {}
     try:
@@ -84,7 +84,7 @@ def _attribute(file: ByteFile, body: bytes) -> tuple[str, str] | None:
 
 
 def _heap_object(file: ByteFile, address: int, index: int) -> bytes:
-    """One object of a global heap collection; nothing where there is no such object."""
+    """Return one object of a global heap collection; no bytes if there is no such object."""
     head = file.read(address, 16)
     if head[:4] != b"GCOL":
         return b""

@@ -1,4 +1,4 @@
-"""Events into HDF5, in Prophesee's layout or in RVT's. See ``hdf5.py`` for what they look like."""
+"""Events into HDF5, in Prophesee's layout or in RVT's. ``events.py`` describes both."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ INDEX_PERIOD_US = 2000
 MAX_INDEX_ROWS = 24 * 3600 * 1_000_000 // INDEX_PERIOD_US  # a day: 0.7 GB of index
 
 
-class Paper(io.FileIO):
-    """The file under an HDF5 file. libhdf5 may crash the process when a write fails, so it is never told: the first
-    failure is kept in ``fault``, and whoever writes looks there after each step."""
+class FaultKeepingFile(io.FileIO):
+    """The file that libhdf5 writes to. libhdf5 may crash the process when a write fails, so errors are hidden from it:
+    the first one is kept in ``fault``, and the writer raises it after each step."""
 
     fault: OSError | None = None
 
@@ -58,9 +58,9 @@ class Hdf5Writer(EventWriter):
     def open(self) -> None:
         self._pending: list[Events] = []
         self._pending_rows = 0
-        self._paper = Paper(self.temporary, "w+")
-        with self._faults_named():
-            self.file = h5py.File(self._paper, "w")
+        self._disk_file = FaultKeepingFile(self.temporary, "w+")
+        with self._raise_disk_fault():
+            self.file = h5py.File(self._disk_file, "w")
 
     def append(self, events: Events) -> None:
         self.check(events)
@@ -71,18 +71,18 @@ class Hdf5Writer(EventWriter):
 
     def finish(self) -> None:
         self._write_pending()
-        with self._faults_named():
+        with self._raise_disk_fault():
             self.finish_tables()
             self.file.close()
-        self._paper.close()
+        self._disk_file.close()
 
     def abandon(self) -> None:
         self._pending = []
         if hasattr(self, "file"):
             with suppress(OSError, RuntimeError, ValueError):  # nothing of this file is kept anyway
                 self.file.close()
-        if hasattr(self, "_paper"):
-            self._paper.close()
+        if hasattr(self, "_disk_file"):
+            self._disk_file.close()
 
     def check(self, events: Events) -> None:
         """Refuse events the layout cannot hold."""
@@ -92,7 +92,7 @@ class Hdf5Writer(EventWriter):
         """Write up to ``BUFFER_ROWS`` events."""
 
     def finish_tables(self) -> None:
-        """Write what is due at the end."""
+        """Write the rows that complete the tables at the end."""
 
     def table(self, name: str, dtype: Any, **settings: Any) -> Any:
         """An empty dataset that grows."""
@@ -103,20 +103,20 @@ class Hdf5Writer(EventWriter):
             return
         events = Events.concatenate(self._pending)
         self._pending, self._pending_rows = [], 0
-        with self._faults_named():
+        with self._raise_disk_fault():
             for first in range(0, len(events), BUFFER_ROWS):
                 self.write_rows(events[first : first + BUFFER_ROWS])
 
     @contextmanager
-    def _faults_named(self) -> Iterator[None]:
-        """What went wrong with the disk comes first; h5py's own trouble often only follows from it."""
+    def _raise_disk_fault(self) -> Iterator[None]:
+        """Raise the fault of the disk, if there was one, before errors of h5py that may follow from it."""
         try:
             yield
         except (OSError, RuntimeError) as error:
-            if self._paper.fault is None:
+            if self._disk_file.fault is None:
                 raise FateError(f"{self.path}: cannot be written ({str(error).splitlines()[0]})") from error
-        if self._paper.fault is not None:
-            raise self._paper.fault
+        if self._disk_file.fault is not None:
+            raise self._disk_file.fault
 
 
 def _extend(table: Any, rows: Any) -> None:
@@ -135,7 +135,7 @@ class PropheseeHdf5Writer(Hdf5Writer):
     format = "HDF5"
 
     def begin(self, sensor: Sensor) -> None:
-        with self._faults_named():
+        with self._raise_disk_fault():
             self.file.attrs["version"] = "1.0"
             self.file.attrs["geometry"] = f"{sensor.width}x{sensor.height}"
             self._events = self.table("CD/events", RECORD)
@@ -178,8 +178,8 @@ class PropheseeHdf5Writer(Hdf5Writer):
         self._period, self._period_first = int(periods[-1]), firsts[-1]
 
     def _write_index(self, entries: list[tuple[int, int]], repeats: Any) -> None:
-        """Each entry as often as said; a long silence repeats one entry very often, so that is done in pieces."""
-        for entry, repeat in _gathered(np.array(entries, INDEX), np.asarray(repeats)):
+        """Repeat each entry; a long time without events repeats one entry very often, so rows are written in pieces."""
+        for entry, repeat in _split_repeats(np.array(entries, INDEX), np.asarray(repeats)):
             _extend(self._indexes, np.repeat(entry, repeat))
 
     def finish_tables(self) -> None:
@@ -187,7 +187,7 @@ class PropheseeHdf5Writer(Hdf5Writer):
             self._write_index([self._period_first], [1])
 
 
-def _gathered(entries: Any, repeats: Any) -> Iterator[tuple[Any, Any]]:
+def _split_repeats(entries: Any, repeats: Any) -> Iterator[tuple[Any, Any]]:
     """The same repetitions in pieces of at most about ``BUFFER_ROWS`` rows."""
     if int(repeats.sum()) <= BUFFER_ROWS:
         yield entries, repeats
@@ -203,7 +203,7 @@ class RvtHdf5Writer(Hdf5Writer):
     format = "HDF5"
 
     def begin(self, sensor: Sensor) -> None:
-        with self._faults_named():
+        with self._raise_disk_fault():
             types = {"t": "<i8", "x": "<u2", "y": "<u2", "p": "u1"}
             packed = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
             self._columns = {name: self.table(f"events/{name}", dtype, **packed) for name, dtype in types.items()}

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.events.events import Sensor
-from fate.formats.columns import Columns, room_for
+from fate.formats.columns import Columns, allocate_columns
 from fate.formats.decoder import Decoder, OutOfBounds
 from fate.formats.source import BLOCK_BYTES, ByteFile, ByteSource, Hints, open_bytes
 
@@ -177,7 +177,7 @@ class Aedat2Decoder(Decoder):
     def decode(self, data: bytes) -> tuple[Columns, int]:
         n = len(data) // RECORD_BYTES
         words = np.frombuffer(data, ">u4", 2 * n).astype(np.uint32)
-        columns = room_for(n)
+        columns = allocate_columns(n)
         height, width = self.sensor or DVS128
         turned = (height, width) if self.turned else (0, 0)
         found = _decode(words, self.layout == "davis", int(self.inverted), *turned, self.state, *columns)
@@ -222,7 +222,7 @@ def parse_aedat2_header(data: bytes) -> Aedat2Header:
 
 
 def open_aedat2(path: Path, hints: Hints) -> ByteSource:
-    """An AEDAT 2.0 file, its header read and the layout of its addresses settled."""
+    """Open an AEDAT 2.0 file: read its header and find the layout of its addresses."""
     with open_bytes(path) as file:
         return _open(path, file, hints)
 

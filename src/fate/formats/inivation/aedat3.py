@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from fate.compiled import compiled, inlined
 from fate.errors import FormatError
-from fate.formats.columns import Columns, room_for
+from fate.formats.columns import Columns, allocate_columns
 from fate.formats.decoder import Decoder, OutOfBounds
 from fate.formats.inivation.aedat2 import sensor_of_chip
 from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes
@@ -163,7 +163,7 @@ class Aedat3Decoder(Decoder):
         return plural(int(self.state[SKIP]), "byte") if self.state[SKIP] else ""
 
     def decode(self, data: bytes) -> tuple[Columns, int]:
-        columns = room_for(len(data) // EVENT_BYTES)
+        columns = allocate_columns(len(data) // EVENT_BYTES)
         found, used, ending = _decode(np.frombuffer(data, np.uint8), self.state, *columns)
         self.state[POSITION] += used
         if ending != WHOLE:

@@ -2,7 +2,7 @@
 
 ``#!AER-DAT4.0`` CRLF, a size-prefixed FlatBuffer (compression, position of the table, an XML description of the
 streams), then packets: ``i4`` stream, ``i4`` number of bytes, and a FlatBuffer that may be compressed (LZ4 or
-Zstandard). The table, where there is one, ends the packets. Times are Unix µs.
+Zstandard). The packets end at the table, if there is one. Times are Unix µs.
 
 Packets are found here and unpacked by the package ``aedat``, which reads only whole files from their start: it is given
 a small file in memory with a header of our own and the packets in question. Only packets of one event stream are

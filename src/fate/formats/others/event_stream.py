@@ -3,7 +3,7 @@
 The header is ``Event Stream``, three bytes of version, one of the stream's type, and for types 1 (DVS) and 2 (ATIS)
 ``u2`` width and height, little-endian. An event is one byte with time and polarity, then ``u2`` x and ``u2`` y:
 
-* DVS: 7 bits of time and, lowest, the polarity. Byte 0xFF adds 127 µs, byte 0xFE resets a confused reader.
+* DVS: 7 bits of time and, lowest, the polarity. Byte 0xFF adds 127 µs, byte 0xFE is a reset, which is skipped.
 * ATIS: 6 bits of time, polarity, and a bit that marks exposure measurements (skipped here). A byte whose six time
   bits are all set adds 63 µs times its two low bits; with both of them 0 it is a reset.
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from fate.compiled import compiled
 from fate.errors import FormatError
-from fate.formats.columns import Columns, room_for
+from fate.formats.columns import Columns, allocate_columns
 from fate.formats.decoder import Decoder, OutOfBounds
 from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes, sensor_of_sides
 
@@ -87,7 +87,7 @@ class EventStreamDecoder(Decoder):
 
     def decode(self, data: bytes) -> tuple[Columns, int]:
         room = len(data) // EVENT_BYTES
-        columns = room_for(room)
+        columns = allocate_columns(room)
         height = self.sensor.height if self.sensor else 0
         found, used = _decode(np.frombuffer(data, np.uint8), self.atis, height, self.state, *columns)
         return columns.slice(0, found), used

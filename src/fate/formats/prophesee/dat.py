@@ -15,7 +15,7 @@ import numpy as np
 from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.events.events import Events, Sensor
-from fate.formats.columns import Columns, room_for
+from fate.formats.columns import Columns, allocate_columns
 from fate.formats.decoder import Decoder
 from fate.formats.prophesee.header import MAX_HEADER_BYTES, parse_header
 from fate.formats.saving import FileWriter, check_fits
@@ -77,7 +77,7 @@ class DatDecoder(Decoder):
     def decode(self, data: bytes) -> tuple[Columns, int]:
         n = len(data) // RECORD_BYTES
         words = np.frombuffer(data, "<u4", 2 * n)
-        columns = room_for(n)
+        columns = allocate_columns(n)
         _decode(words, self.state, *columns)
         return columns, n * RECORD_BYTES
 

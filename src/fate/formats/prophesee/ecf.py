@@ -25,7 +25,7 @@ import numpy as np
 
 from fate.compiled import compiled
 from fate.errors import FormatError
-from fate.formats.columns import Columns, room_for
+from fate.formats.columns import Columns, allocate_columns
 
 FILTER_ID = 0x8ECF
 MAX_EVENTS = 65_535
@@ -212,7 +212,7 @@ def decode_chunk(data: bytes, max_events: int = MAX_EVENTS, name: str = "ECF chu
     n = header >> 2
     if n > min(max_events, MAX_EVENTS):
         raise FormatError(f"{name}: is damaged (it claims {n} events; at most {min(max_events, MAX_EVENTS)} fit)")
-    columns = room_for(n)
+    columns = allocate_columns(n)
     stop = _decode(np.frombuffer(data, np.uint8), header & 3, *columns)
     if stop < 0:
         raise FormatError(f"{name}: is damaged ({REASONS[stop]})")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.compiled import compiled
-from fate.formats.columns import Columns, room_for
+from fate.formats.columns import Columns, allocate_columns
 from fate.formats.decoder import Decoder, OutOfBounds
 
 OFF, ON, TIME_HIGH, TRIGGER, OTHER, CONTINUED = 0x0, 0x1, 0x8, 0xA, 0xE, 0xF
@@ -116,7 +116,7 @@ class Evt2Decoder(Decoder):
 
     def decode(self, data: bytes) -> tuple[Columns, int]:
         words = np.frombuffer(data, "<u4", len(data) // 4)
-        columns = room_for(len(words))
+        columns = allocate_columns(len(words))
         n = _decode(words, None, self.state, *columns)
         return columns.slice(0, n), 4 * len(words)
 
@@ -139,6 +139,6 @@ class Evt21Decoder(Evt2Decoder):
     def decode(self, data: bytes) -> tuple[Columns, int]:
         halves = np.frombuffer(data, "<u4", len(data) // 8 * 2).reshape(-1, 2)
         words, validity = (halves[:, 0], halves[:, 1]) if self.legacy else (halves[:, 1], halves[:, 0])
-        columns = room_for(int(_count_valid(validity)))
+        columns = allocate_columns(int(_count_valid(validity)))
         n = _decode(words, validity, self.state, *columns)
         return columns.slice(0, n), 8 * len(halves)

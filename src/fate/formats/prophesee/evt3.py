@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.compiled import compiled
-from fate.formats.columns import Columns, room_for
+from fate.formats.columns import Columns, allocate_columns
 from fate.formats.decoder import Decoder
 
 ADDR_Y, FOREIGN_Y, ADDR_X, VECT_BASE_X, VECT_12, VECT_8 = 0x0, 0x1, 0x2, 0x3, 0x4, 0x5
@@ -151,6 +151,6 @@ class Evt3Decoder(Decoder):
     def decode(self, data: bytes) -> tuple[Columns, int]:
         words = np.frombuffer(data, "<u2", len(data) // 2)
         room = int(_room_for(words))
-        columns = room_for(room)
+        columns = allocate_columns(room)
         n = _decode(words, self.state, *columns)
         return columns.slice(0, n), 2 * len(words)

@@ -20,7 +20,7 @@ import numpy as np
 from fate.errors import PACKAGES, FormatError, missing_packages
 from fate.events.events import Sensor
 from fate.files import check_regular
-from fate.formats.columns import Columns, join
+from fate.formats.columns import Columns, concatenate
 from fate.formats.decoder import Decoder
 from fate.formats.prophesee.evt2 import Evt2Decoder, Evt21Decoder
 from fate.formats.prophesee.evt3 import Evt3Decoder
@@ -104,7 +104,7 @@ class RosSource(Source):
     def _block(self, messages: list[Message], decoder: Decoder | None) -> tuple[Bookmark, Columns]:
         self._check_unchanged()
         state = decoder.state.copy() if decoder else np.zeros(0, np.int64)
-        return Bookmark(messages[0].time, state), join([self._columns(each, decoder) for each in messages])
+        return Bookmark(messages[0].time, state), concatenate([self._columns(each, decoder) for each in messages])
 
     def _check_unchanged(self) -> None:
         for watch in self._watches:
@@ -114,7 +114,7 @@ class RosSource(Source):
         decoder = self._decoder()
         if decoder:
             decoder.state[:] = start.state
-        columns = join([self._columns(message, decoder) for message in self._messages(start.position, end)])
+        columns = concatenate([self._columns(message, decoder) for message in self._messages(start.position, end)])
         self._check_unchanged()
         return columns
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fate.compiled import compiled
-from fate.formats.columns import Columns, room_for
+from fate.formats.columns import Columns, allocate_columns
 from fate.formats.decoder import Decoder
 
 RECORD_BYTES = 8
@@ -138,5 +138,5 @@ class LibcaerCmpDecoder(BasedDecoder):
         words = np.frombuffer(data, "<u2", n).astype(np.uint16)
         codes = words >> 12
         rows = np.unpackbits((words[codes == VECT_8] & 0xFF).astype(np.uint8))
-        columns = room_for(int((codes == ADDR_Y).sum()) + int(rows.sum()))
+        columns = allocate_columns(int((codes == ADDR_Y).sum()) + int(rows.sum()))
         return columns.slice(0, _decode_words(words, self.state, *columns)), n * 2

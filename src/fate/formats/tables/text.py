@@ -455,7 +455,7 @@ def number(cell: str) -> float | None:
         return None
 
 
-# ---- what the first rows tell -------------------------------------------------------------------------------
+# ---- the first rows -------------------------------------------------------------------------------
 
 
 def _first_rows(head: bytes, delimiter: str, *, whole_file: bool) -> list[list[str]]:
@@ -493,7 +493,7 @@ def _columns(path: Path, rows: list[list[str]], names: list[str], hints: Hints) 
 
 
 def _unit(columns: str, rows: list[list[str]], names: list[str], hints: Hints) -> TimeUnit:
-    """The unit of time of the whole file: given, named, or told from the first rows."""
+    """Return the unit of time of the whole file: given, named, or recognised in the first rows."""
     if hints.time_unit:
         return given_unit(hints.time_unit)
     column = columns.index("t")
