@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
@@ -125,6 +125,29 @@ def one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def format_table(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> str:
+    """Rows of cells as text, with columns of equal width, two spaces apart.
+
+    Args:
+        rows: cells of each line, as many in each.
+        left: indices of the columns that are aligned to the left; the others are aligned to the right.
+
+    Example:
+        >>> print(format_table([("name", "boxes"), ("car", "12")]))
+        name  boxes
+        car      12
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def nearest_name(given: object, known: Iterable[str]) -> str | None:

@@ -44,7 +44,7 @@ _DRAFT_END = r"\.[a-z0-9_]{8}\.part"
 _REPEATED_BYTES = 200
 #: Where locks are missing (Windows), a draft that was not written to for so long, seconds, belongs to a dead writer.
 _DEAD_S = 60.0
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 _UMASK_LOCK = threading.Lock()  # the mask can only be read by setting it
 
 
@@ -99,7 +99,7 @@ def find_target(path: str | os.PathLike[str], *, text: bool = False, seeks: bool
                     " name of a file"
                 )
             return Target(name, Path(name), "device", descriptor)
-        return Target(name, _checked_place(name), "file")
+        return Target(name, _checked_file(name), "file")
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise refusal(name, error) from None
 
@@ -124,7 +124,7 @@ def refusal(name: str | os.PathLike[str], error: Exception) -> FateError:
         errno.EACCES: "give another file",
         errno.EPERM: "give another file",
         errno.EROFS: "give another file",
-    }.get(number or 0, "make room or choose another place")
+    }.get(number or 0, "make room or choose another folder")
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return FateError(f"{os.fspath(name)}: cannot be written ({reason}); {remedy}")
 
@@ -257,7 +257,7 @@ def _open_device(target: Target) -> BinaryIO:
 
 
 def _mode(name: str) -> int | None:
-    """The type of what a path leads to, over links; None where nothing is there."""
+    """The type of the file behind a path and its links; None if it does not exist."""
     try:
         return os.stat(name).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -266,30 +266,30 @@ def _mode(name: str) -> int | None:
 
 def _descriptor(name: str) -> int | None:
     """N where a path such as ``/dev/stdout`` or ``/dev/fd/N`` stands for an open descriptor of this process."""
-    place = os.path.abspath(name)
-    for _ in range(_MOST_LINKS):
-        folder, last = os.path.split(place)
+    path = os.path.abspath(name)
+    for _ in range(_MAX_LINKS):
+        folder, last = os.path.split(path)
         folder = os.path.realpath(folder)
         if last.isdigit() and folder in ("/dev/fd", f"/proc/{os.getpid()}/fd"):
             return int(last)
-        place = os.path.join(folder, last)
-        if not os.path.islink(place):
+        path = os.path.join(folder, last)
+        if not os.path.islink(path):
             return None
-        place = os.path.normpath(os.path.join(folder, os.readlink(place)))
+        path = os.path.normpath(os.path.join(folder, os.readlink(path)))
     return None
 
 
-def _checked_place(name: str) -> Path:
+def _checked_file(name: str) -> Path:
     """The file behind a path, in a folder where it can be written."""
-    place = Path(os.path.realpath(name))
-    if place.is_symlink():
+    file = Path(os.path.realpath(name))
+    if file.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    if not place.parent.is_dir():
-        folder = place.parent if os.path.islink(name) else Path(name).parent
+    if not file.parent.is_dir():
+        folder = file.parent if os.path.islink(name) else Path(name).parent
         raise FateError(f"{name}: the folder {folder} does not exist; make it first")
-    if (place.exists() and not os.access(place, os.W_OK)) or not os.access(place.parent, os.W_OK):
+    if (file.exists() and not os.access(file, os.W_OK)) or not os.access(file.parent, os.W_OK):
         raise FateError(f"{name}: cannot be written (permission denied); give another file")
-    return place
+    return file
 
 
 def _draft_prefix(target: Path) -> str:

@@ -43,13 +43,7 @@ def parse_yaml(text: str, source: str) -> Any:
         content = yaml.load(text, _PlainLoader)
     except yaml.YAMLError as error:
         raise FateError(f"{source}: is not valid YAML ({' '.join(str(error).split())[:400]})") from None
-    except (
-        ValueError,
-        LookupError,
-        AttributeError,
-        TypeError,
-        ArithmeticError,
-    ) as error:  # the tag denies it
+    except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:  # the tag denies it
         raise FateError(
             f"{source}: holds a value that YAML cannot read ({type(error).__name__}: {str(error)[:200]}); put texts in"
             " quotes"
@@ -104,43 +98,43 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no type
         if self._values > MAX_VALUES:
             self._refuse(event, f"it stands for more than {MAX_VALUES} values; expected fewer, and fewer aliases")
 
-    def _refuse(self, place: Any, problem: str) -> None:
-        raise yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
+    def _refuse(self, node: Any, problem: str) -> None:
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
 
 
-def plain_tree(content: Any, source: str, place: str = "", depth: int = 0) -> Any:
+def plain_tree(content: Any, source: str, key_path: str = "", depth: int = 0) -> Any:
     """A copy of ``content`` that shares nothing, with tuples as lists; refuses what YAML and JSON cannot both hold.
 
     Args:
         content: what a document or a program gave.
         source: its name in errors.
-        place: the keys that lead to it, such as "run.seed".
+        key_path: the keys that lead to it, such as "run.seed".
         depth: their number.
     """
     if depth > MAX_DEPTH:
-        raise FateError(f"{source}: {place[:80]}… is nested deeper than {MAX_DEPTH} levels; expected a few")
+        raise FateError(f"{source}: {key_path[:80]}… is nested deeper than {MAX_DEPTH} levels; expected a few")
     if isinstance(content, Mapping):
         tree = {}
         for key, value in content.items():
             if not isinstance(key, str | int | float | None):
-                raise _not_plain(key, source, f"a key of {place or 'the document'}")
-            name = plain_tree(key, source, f"a key of {place or 'the document'}", depth + 1)
-            tree[name] = plain_tree(value, source, f"{place}.{key}"[:200].removeprefix("."), depth + 1)
+                raise _not_plain(key, source, f"a key of {key_path or 'the document'}")
+            name = plain_tree(key, source, f"a key of {key_path or 'the document'}", depth + 1)
+            tree[name] = plain_tree(value, source, f"{key_path}.{key}"[:200].removeprefix("."), depth + 1)
         return tree
     if isinstance(content, list | tuple):
-        return [plain_tree(value, source, f"{place}[{at}]", depth + 1) for at, value in enumerate(content)]
+        return [plain_tree(value, source, f"{key_path}[{at}]", depth + 1) for at, value in enumerate(content)]
     if isinstance(content, str) and ("\0" in content or any("\ud800" <= sign <= "\udfff" for sign in content)):
         raise FateError(
-            f"{source}: {place or 'the text'} = {content[:80]!r} holds a zero byte or half of a character; expected"
+            f"{source}: {key_path or 'the text'} = {content[:80]!r} holds a zero byte or half of a character; expected"
             " plain text"
         )
     if not isinstance(content, str | int | float | None):
-        raise _not_plain(content, source, place or "the document")
+        raise _not_plain(content, source, key_path or "the document")
     return content
 
 
-def _not_plain(content: object, source: str, place: str) -> FateError:
+def _not_plain(content: object, source: str, key_path: str) -> FateError:
     return FateError(
-        f"{source}: {place} = {str(content)[:80]!r} is a {type(content).__name__}; expected a text, a number, a list or"
-        " keys; put a text that looks like a date in quotes"
+        f"{source}: {key_path} = {str(content)[:80]!r} is a {type(content).__name__}; expected a text, a number, a list"
+        " or keys; put a text that looks like a date in quotes"
     )

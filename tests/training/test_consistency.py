@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fate.models.outputs import Outputs
-from fate.training.consistency import consistency, divergence, matched, select_teacher_predictions
+from fate.training.consistency import consistency, divergence, match, select_teacher_predictions
 
 SIZE = (100, 200)  # height, width
 
@@ -98,7 +98,7 @@ def test_every_followed_prediction_gets_one_of_the_student_s() -> None:
     corner = torch.rand(3, 9, 2) * 50
     said = Outputs(torch.cat([corner, corner + 20], -1), torch.randn(3, 9, 2))
     wanted = select_teacher_predictions(said, 0.5)
-    pairs = matched(wanted, said, SIZE)
+    pairs = match(wanted, said, SIZE)
     assert len(pairs.window) == int(wanted.there.sum())
     for window in range(3):
         chosen = pairs.student[pairs.window == window].tolist()

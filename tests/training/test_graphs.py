@@ -104,7 +104,7 @@ def trained_on(
     parts = build(config)
     torch.manual_seed(1)
     module = TrainingModule(parts.detector, parts.strategy, config)
-    module.place(device)
+    module.prepare(device)
     assert module.records == (record and device == "cuda")
     if record and device == "cpu":
         module._features, module._taught = RecordedFeatures(module.student), RecordedFeatures(module.teacher)

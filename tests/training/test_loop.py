@@ -24,6 +24,7 @@ from fate.training.config import TrainConfig
 from fate.training.loop import build, train
 from fate.training.module import TrainingModule
 from fate.training.run_directory import RunDirectory
+from fate.view.samples import draw_samples
 from tests.training.conftest import SMALL_DETR, small_config
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
@@ -208,7 +209,8 @@ def test_other_settings_are_refused_with_what_differs(drives: Path, tmp_path: Pa
 
 
 def test_a_run_leaves_all_that_its_folder_promises(drives: Path, tmp_path: Path) -> None:
-    train(small_config(drives, run={"epochs": 2, "validate_every": 1}), tmp_path / "run")
+    config = small_config(drives, run={"epochs": 2, "validate_every": 1})
+    train(config, tmp_path / "run", draw_samples=draw_samples)
     folder = tmp_path / "run"
     assert {path.name for path in folder.iterdir()} >= {
         "config.yaml", "environment.json", "data.json", "metrics.jsonl", "last.ckpt", "last.safetensors",
@@ -250,17 +252,17 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(
 def test_best_weights_that_cannot_be_kept_do_not_stop_the_run_and_are_tried_again(
     drives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fate.training import validation
+    from fate.training import callbacks
 
-    save, count = validation.save_model, [0]
+    save, count = callbacks.save_model, [0]
 
     def full_at_first(*given: Any, **options: Any) -> None:
-        count[0] += 1
+        count[0] += Path(given[1]).name == "best.safetensors"
         if count[0] == 1:
             raise OSError(28, "No space left on device")
         save(*given, **options)
 
-    monkeypatch.setattr(validation, "save_model", full_at_first)
+    monkeypatch.setattr(callbacks, "save_model", full_at_first)
     assert train(small_config(drives, run={"epochs": 2, "validate_every": 1}), tmp_path / "run").finished
     assert "step 2: not all of the validation could be kept" in capsys.readouterr().out
     assert read_card(tmp_path / "run" / "best.safetensors")["training"]["step"] == 4

@@ -56,7 +56,7 @@ def whole(config: TrainConfig) -> dict[str, Tensor]:
 
     parts = build(config)
     module = TrainingModule(parts.detector, parts.strategy, config)
-    module.place("cpu")
+    module.prepare("cpu")
     for batch in islice(parts.batches(), config.run.accumulate):
         (module.training_step(batch, 0) / config.run.accumulate).backward()  # type: ignore[no-untyped-call]
     return {name: weight.grad for name, weight in module.student.named_parameters() if weight.grad is not None}
@@ -100,10 +100,10 @@ def test_the_teacher_follows_after_its_tensors_have_moved(drives: Path) -> None:
     config = small_config(drives)
     parts = build(config)
     module = TrainingModule(parts.detector, parts.strategy, config)
-    module.place("cpu")
+    module.prepare("cpu")
     module.follow(0.5)
     module.double()  # other tensors in the places of buffers
-    module.place("cpu")
+    module.prepare("cpu")
     with torch.no_grad():
         for value in module.student.state_dict().values():
             value.add_(1)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fate.errors import FateError
-from fate.training.teacher import decay_at, make_teacher, update_teacher
+from fate.training.teacher import EmaUpdate, decay_at, make_teacher
 
 
 def net() -> nn.Sequential:
@@ -23,7 +23,7 @@ def test_parameters_and_buffers_move_by_hand_computed_amounts() -> None:
         for value in student.state_dict().values():
             value.add_(1)
     for _ in range(2):
-        update_teacher(teacher, student, 0.9)
+        EmaUpdate(teacher, student).step(0.9)
     for name, value in teacher.state_dict().items():
         moved = 1.0 if name.endswith("num_batches_tracked") else 1 - 0.9**2
         assert torch.allclose(value.double(), before[name].double() + moved), name
@@ -35,7 +35,7 @@ def test_with_gamma_zero_the_teacher_is_the_student_to_the_bit() -> None:
     student(torch.randn(8, 3))  # moves running statistics
     with torch.no_grad():
         student[0].weight.mul_(1.2345)
-    update_teacher(teacher, student, 0.0)
+    EmaUpdate(teacher, student).step(0.0)
     for name, value in student.state_dict().items():
         assert torch.equal(teacher.state_dict()[name], value), name
 
@@ -54,6 +54,6 @@ def test_a_warm_up_raises_the_decay_from_nothing() -> None:
 
 def test_another_model_and_a_decay_out_of_range_are_refused() -> None:
     with pytest.raises(FateError, match="another model"):
-        update_teacher(nn.Linear(2, 2), nn.Linear(2, 2, bias=False), 0.5)
+        EmaUpdate(nn.Linear(2, 2), nn.Linear(2, 2, bias=False)).step(0.5)
     with pytest.raises(FateError, match="decay of 1"):
-        update_teacher(net(), net(), 1.0)
+        EmaUpdate(net(), net()).step(1.0)

@@ -20,13 +20,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fate.data.clips import Clip, TrainingPlan
 from fate.errors import FateError
+from fate.training.callbacks import Validation
 from fate.training.config import TrainConfig
 from fate.training.curriculum import OneRate
 from fate.training.loop import build
 from fate.training.module import TrainingModule
 from fate.training.run_directory import RunDirectory
 from fate.training.together import TogetherBatchNorm, check_processes, join_norms
-from fate.training.validation import Validation
 from tests.training.conftest import SMALL_DETR, small_config
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")

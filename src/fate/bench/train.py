@@ -124,7 +124,7 @@ def _measure(parts: Parts, seconds: float) -> TrainMeasurement:
 
     config, device = parts.config, parts.device
     module = TrainingModule(parts.detector, parts.strategy, config)
-    module.place(device)
+    module.prepare(device)
     optimiser = module.configure_optimizers()["optimizer"]
     on_gpu = device == "cuda"
     if on_gpu:

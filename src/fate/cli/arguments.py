@@ -121,7 +121,7 @@ def open_options(
 
 
 def choice(option: str, given: str | None, known: tuple[str, ...]) -> str | None:
-    """One of ``known``, or nothing."""
+    """Refuse a value that is not one of ``known``; None is allowed."""
     if given is not None and given not in known:
         raise typer.BadParameter(f"{option} {given}: expected one of {', '.join(known)}")
     return given
@@ -148,7 +148,7 @@ def parse_roi(text: str) -> tuple[int, int, int, int]:
 
 @contextmanager
 def bad_usage() -> Iterator[None]:
-    """What is refused inside was wrong on the command line: the same sentence, but exit code 2 as for all bad usage."""
+    """Turn a FateError of the block into bad usage: the same message, but exit code 2."""
     try:
         yield
     except FateError as error:
@@ -165,13 +165,13 @@ def check_outputs(
     """Refuse files that cannot be written, before minutes of work and not after.
 
     Args:
-        outputs: the file of each option, or None where it was not given; ``-`` is standard output.
+        outputs: the file of each option, or None if it was not given; ``-`` is standard output.
         sources: files that are read, and folders whose files are all read; no output may replace them.
-        datasets: datasets that are read; no output may replace their files, but earlier reports beside these.
+        datasets: datasets that are read; outputs may replace earlier reports in them, but no other files.
         binary: options whose files are not text, and cannot go to standard output.
         seeks: of those, options whose files cannot be written into a device or a pipe.
     """
-    places: dict[str, str] = {}
+    taken: dict[str, str] = {}
     for option, file in outputs.items():
         if file is None:
             continue
@@ -186,12 +186,12 @@ def check_outputs(
                 refuse_file_of_dataset(option, target.path, dataset)
         if target.kind == "device" and not target.is_standard_output:
             continue  # such as /dev/null, which may take several
-        place = "standard output" if target.is_standard_output else str(target.path)
-        same = next((other for other in places if places[other] == place), None)
+        location = "standard output" if target.is_standard_output else str(target.path)
+        same = next((other for other in taken if taken[other] == location), None)
         if same:
-            what = place if target.is_standard_output else f"the file {file}"
+            what = location if target.is_standard_output else f"the file {file}"
             raise typer.BadParameter(f"{same} and {option} both name {what}; give one of them another file")
-        places[option] = place
+        taken[option] = location
 
 
 def refuse_file_of_dataset(
@@ -205,21 +205,21 @@ def refuse_file_of_dataset(
     Args:
         option: that names the output.
         file: the output.
-        dataset: a folder, a YAML file or one recording; None where none is read.
+        dataset: a folder, a YAML file or one recording; None if the command reads none.
         written: the usual suffixes of this output.
     """
-    place = Path(os.path.realpath(file))
-    if not dataset or not place.is_file():
+    location = Path(os.path.realpath(file))
+    if not dataset or not location.is_file():
         return
-    inside = _is_within(place, dataset)
-    held = inside and place.suffix.lower() not in written
+    inside = _is_within(location, dataset)
+    held = inside and location.suffix.lower() not in written
     if not held:
         from fate.inspection.subjects import holds_file
 
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FateWarning)  # the command itself opens the dataset and warns
-                held = holds_file(dataset, place)
+                held = holds_file(dataset, location)
         except FateError:
             held = inside  # what cannot be listed is not replaced
     if held:
@@ -230,12 +230,12 @@ def refuse_file_of_dataset(
 
 def _is_within(file: Path, source: str) -> bool:
     """Whether a file is the source or, if it exists, lies in it."""
-    place = os.path.realpath(source)
-    return str(file) == place or (file.is_file() and file.is_relative_to(place))
+    location = os.path.realpath(source)
+    return str(file) == location or (file.is_file() and file.is_relative_to(location))
 
 
 def printer(*files: str | None) -> Callable[[str], None]:
-    """How a command prints for its reader: on standard error where one of its files goes to standard output.
+    """The print function of a command: on standard error if one of its files goes to standard output.
 
     Args:
         files: the files of the command's options, None for those not given.
@@ -248,7 +248,7 @@ def write_and_print(text: str, file: str | None, write: Callable[[str], object])
     """Write the file, then print the text, so that a terminal that fails does not cost the file.
 
     Args:
-        text: the results in words and tables, printed also where the file cannot be written.
+        text: the results, which are printed even if the file cannot be written.
         file: of the option ``--json``, or None.
         write: writes the file of this name.
     """
@@ -305,14 +305,14 @@ def parse_part(start: str | None, end: str | None) -> tuple[Time | None, Time | 
 
 
 def check_inputs(*files: str | os.PathLike[str] | None) -> None:
-    """Refuse files and folders that are not there, before torch is loaded and before any work."""
+    """Refuse files and folders that do not exist, before torch is loaded."""
     for file in files:
         if file is not None and not os.path.lexists(file):
             raise FateError(f"{os.fspath(file) or '(empty name)'}: no such file or folder; check the name")
 
 
 def check_name(name: str) -> None:
-    """Refuse a name of no detector, without loading torch."""
+    """Refuse an unknown name of a detector, without loading torch."""
     from fate.models.table import NAMES
 
     if name not in NAMES:
@@ -320,7 +320,7 @@ def check_name(name: str) -> None:
 
 
 def check_count(option: str, value: int, least: int) -> None:
-    """Refuse a number below the least one that makes sense."""
+    """Refuse a number below ``least``."""
     if value < least:
         raise FateError(f"{option} {value} was given; expected {least} or more")
 
@@ -335,7 +335,7 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 @contextmanager
 def opened(file: str, options: dict[str, Any]) -> Iterator[Recording]:
-    """A recording with its time index, which must have events; bar and sentences as for every command."""
+    """Open a recording, show the progress of its index, and refuse it if it has no events."""
     from fate.formats.opening import open_recording
 
     with open_recording(file, **options) as recording:
@@ -346,7 +346,7 @@ def opened(file: str, options: dict[str, Any]) -> Iterator[Recording]:
 
 
 class ProgressLines:
-    """Progress where there is no bar: plain lines on standard error, for log files.
+    """Progress without a bar: lines on standard error, for log files.
 
     The time counts from the first call. Work of less than two seconds prints nothing. After that a line
     comes when a new part begins, and otherwise at least ten seconds after the last one: when a tenth of the work was
@@ -435,7 +435,7 @@ def step_bar(label: str) -> Iterator[Progress | None]:
 
 @contextmanager
 def status(first: str) -> Iterator[Callable[[str], None]]:
-    """Show what is being done, where nobody knows how long it takes: yields ``show(text)``."""
+    """Show the current step of work of unknown length: yields ``show(text)``."""
     if VERBOSITY.quiet:
         yield lambda text: None
         return

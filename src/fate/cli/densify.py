@@ -9,6 +9,7 @@ import typer
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, check_device, pick_device
+from fate.rates import PAPER_RATES
 from fate.text import plural
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _make(
     score, sure, with_truth, as_detected = tracking
     with args.bad_usage():
         part = args.parse_shard(shard)
-        rates = parse_rates(hz, (40, 80, 100, 200))
+        rates = parse_rates(hz, PAPER_RATES[1:])
         usual = TrackletOptions(score, {**THRESHOLDS, **_thresholds(sure)}, with_truth=with_truth)
         options = replace(usual, smooth_us=0, bend=False) if as_detected else usual
 

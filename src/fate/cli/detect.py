@@ -133,7 +133,7 @@ def _files(
     files: list[str], outputs: dict[str, str | None], model: tuple[str, str], options: dict[str, Any],
     part: tuple[Any, Any], asked: dict[str, Any], shown: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Detect one file after another; a fault of one does not keep the others from being detected.
+    """Detect one file after another; after an error the next file follows.
 
     torch and the detector are loaded when the first recording has been opened, so that a wrong file is refused at once.
     """
@@ -142,7 +142,7 @@ def _files(
     failed, detector = 0, None
     for file in files:
         given = {name: _named(value, file, files) for name, value in outputs.items()}
-        say = args.printer(*given.values())
+        print_line = args.printer(*given.values())
         try:
             with args.opened(file, options) as recording:
                 first, last = (None if at is None else at.at(recording.start_us) for at in part)
@@ -156,7 +156,7 @@ def _files(
                         report=given["--report"], look=Look(**shown), **_results(given), **asked,
                     )  # fmt: skip
         except KeyboardInterrupt:
-            _tell_stopped(file, given)
+            _print_stopped(file, given)
             raise
         except FateError as error:
             if len(files) == 1:
@@ -165,8 +165,8 @@ def _files(
             print(f"error: {with_options(str(error))}", file=sys.stderr)
             continue
         if len(files) > 1:
-            say(f"{file}:")
-        _tell(done, given, say)
+            print_line(f"{file}:")
+        _print_summary(done, given, print_line)
     if failed:
         print(f"error: {failed} of {len(files)} files could not be detected, see above", file=sys.stderr)
         raise typer.Exit(1)
@@ -201,7 +201,7 @@ def _live(
                 progress(0, None, f"{frame.t_us / 1e6:.2f} s, {boxes}, {frame.total_ms:.1f} ms", "live")
 
         done = detect_live(source, detector, name=file, on_frame=tell, **_results(outputs), **asked)
-    _tell(done, outputs, args.printer(*outputs.values()))
+    _print_summary(done, outputs, args.printer(*outputs.values()))
 
 
 def _results(given: dict[str, str | None]) -> dict[str, Any]:
@@ -209,13 +209,13 @@ def _results(given: dict[str, str | None]) -> dict[str, Any]:
     return {name: given[f"--{name}"] for name in ("json", "jsonl", "csv", "coco")}
 
 
-def _tell(done: Any, given: dict[str, str | None], say: Callable[[str], None]) -> None:
-    """Print the summary, when all files are written."""
+def _print_summary(done: Any, given: dict[str, str | None], print_line: Callable[[str], None]) -> None:
+    """Print the summary after all files are written."""
     written = [path for path in given.values() if path not in (None, "-")]
-    say("\n".join([*done.lines(), *([f"written: {', '.join(map(str, written))}"] if written else [])]))
+    print_line("\n".join([*done.lines(), *([f"written: {', '.join(map(str, written))}"] if written else [])]))
 
 
-def _tell_stopped(file: str, given: dict[str, str | None]) -> None:
+def _print_stopped(file: str, given: dict[str, str | None]) -> None:
     """Say after Ctrl-C which files hold the boxes so far, and which do not exist."""
     growing = [path for option, path in given.items() if path not in (None, "-") and option in ("--jsonl", "--csv")]
     whole = [path for option, path in given.items() if path is not None and option not in ("--jsonl", "--csv")]
@@ -333,8 +333,8 @@ def _named(output: str | None, file: str, files: list[str]) -> str | None:
         return output
     from pathlib import Path
 
-    place = Path(output)
-    return str(place.with_name(f"{place.stem}_{Path(file).stem}{place.suffix}"))
+    path = Path(output)
+    return str(path.with_name(f"{path.stem}_{Path(file).stem}{path.suffix}"))
 
 
 def _is_file(output: str) -> bool:

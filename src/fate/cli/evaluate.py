@@ -106,9 +106,7 @@ def evaluate(
     json_file: Annotated[
         str | None,
         typer.Option(
-            "--json",
-            metavar="FILE",
-            help="Write all numbers as JSON, with a picture next to it; - is standard output.",
+            "--json", metavar="FILE", help="Write all numbers as JSON, with a picture next to it; - is standard output."
         ),
     ] = None,
     kind: args.Kind = None,

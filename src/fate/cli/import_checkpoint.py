@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fate.cli import arguments as args
-from fate.text import plural
+from fate.text import format_table, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -89,17 +89,16 @@ def _summary(found: Imported, target: str) -> str:
         ("unused", f"{plural(len(found.unused), 'tensor')} ({unused})" if unused else "nothing"),
         ("written", target),
     ]
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+    return format_table(rows, left=(0, 1))
 
 
 def _modules(fresh: Sequence[str], every: Iterable[str]) -> list[str]:
-    """Names of entries, or of a module where all it has is among them, with how many it has."""
+    """Names of entries; a module of which all entries are fresh is named once, with their number."""
     kept = set(every) - set(fresh)
     found: dict[str, int] = {}
     for name in fresh:
         steps = name.split(".")
-        places = (".".join(steps[:depth]) for depth in range(1, len(steps) + 1))
-        place = next(place for place in places if not any(other.startswith(f"{place}.") for other in kept))
-        found[place] = found.get(place, 0) + 1
-    return [f"{place} ({number})" if place not in fresh else place for place, number in found.items()]
+        modules = (".".join(steps[:depth]) for depth in range(1, len(steps) + 1))
+        module = next(module for module in modules if not any(other.startswith(f"{module}.") for other in kept))
+        found[module] = found.get(module, 0) + 1
+    return [f"{module} ({number})" if module not in fresh else module for module, number in found.items()]

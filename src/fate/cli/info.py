@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fate.cli import arguments as args
-from fate.text import grouped
+from fate.text import format_table, grouped
 
 if TYPE_CHECKING:
     from fate.formats.summary import Info
@@ -62,8 +62,7 @@ def _table(found: Info) -> str:
         ("time steps back", grouped(found.time_steps_back)),
         ("bytes", f"{grouped(found.bytes_consumed)} of {grouped(found.bytes)} read"),
     ]
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+    return format_table(rows, left=(0, 1))
 
 
 def _counts(counts: dict[str, int]) -> str:

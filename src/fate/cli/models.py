@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fate.cli import arguments as args
-from fate.text import grouped
+from fate.text import format_table, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -72,9 +72,4 @@ def _table(entries: Sequence[Entry], bundled: Container[str]) -> str:
         parameters = grouped(entry.parameters)
         weights = "bundled" if entry.name in bundled else "–"
         rows.append((entry.name, parameters, f"{entry.gflops:.2f}", entry.encoder, weights, entry.about))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        f"{name:<{widths[0]}}  {parameters:>{widths[1]}}  {gflops:>{widths[2]}}  {encoder:<{widths[3]}}"
-        f"  {weights:<{widths[4]}}  {about}"
-        for name, parameters, gflops, encoder, weights, about in rows
-    )
+    return format_table(rows, left=(0, 3, 4, 5))

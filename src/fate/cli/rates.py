@@ -17,7 +17,7 @@ class SeveralRates(Command):
     """A command whose option ``--hz`` takes all numbers that follow it."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Options take one value each: the numbers behind ``--hz`` become options of their own."""
+        """Parse the command line; each number after ``--hz`` becomes its own option."""
         return super().parse_args(ctx, spread(args))
 
 
@@ -29,9 +29,9 @@ def spread(args: Sequence[str]) -> list[str]:
     """
     made: list[str] = []
     follows = False
-    for place, arg in enumerate(args):
+    for index, arg in enumerate(args):
         number = _NUMBER.fullmatch(arg) is not None
-        if follows and number and args[place - 1] != "--hz":
+        if follows and number and args[index - 1] != "--hz":
             made.append("--hz")
         made.append(arg)
         follows = arg == "--hz" or (follows and number)
@@ -39,7 +39,7 @@ def spread(args: Sequence[str]) -> list[str]:
 
 
 def parse_rates(given: Sequence[str] | None, default: Sequence[float]) -> tuple[float, ...]:
-    """The rates of all options ``--hz``, or the default where there is none."""
+    """The rates of all options ``--hz``, or the default without any."""
     words = [word for text in given or () for word in text.split(",") if word.strip()]
     if not words:
         return tuple(default)

@@ -8,7 +8,7 @@ import typer
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, check_device, pick_device
-from fate.text import grouped
+from fate.text import format_table, grouped
 
 if TYPE_CHECKING:
     from fate.simulation.writing.manifest import Manifest
@@ -98,17 +98,10 @@ def _summary(folder: str, done: Manifest, device: str) -> str:
     header = ("split", "recordings", *at_rest, *of_events, *done.classes, "boxes at 200 Hz", "MB")
     splits = [split for split in ("train", "val", "test") if done.totals(split)["recordings"]]
     rows = [header, *(_row(done, split) for split in splits), _row(done, None)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]
     previews = ", ".join(f"{split}/preview.mp4" for split in done.previews) or "no previews"
     return "\n".join(
         [
-            *lines,
+            format_table(rows),
             "",
             f"{folder}: manifest.json, {previews}; simulated on the device {device}",
             f"Compare it with real data: fate inspect {folder}",

@@ -112,10 +112,7 @@ class OptimiserConfig(_Frozen):
     lr: float = Field(2e-4, gt=0, description="highest learning rate of the OneCycle schedule; the paper's")
     weight_decay: float = Field(1e-4, ge=0, description="of AdamW; the paper's (the public peers use 0)")
     warmup: float = Field(
-        0.005,
-        gt=0,
-        lt=1,
-        description="share of the steps in which the learning rate rises; the paper's",
+        0.005, gt=0, lt=1, description="share of the steps in which the learning rate rises; the paper's"
     )
     start_divisor: float = Field(20.0, ge=1, description="the first learning rate is lr divided by this (RVT)")
     end_divisor: float = Field(10_000.0, ge=1, description="the last learning rate is lr divided by this (RVT)")
@@ -268,17 +265,17 @@ def _override(tree: dict[str, Any], text: str) -> None:
     names = key.strip().split(".")
     if not equals or not all(names):
         raise FateError(f"{text!r} was given; expected key.sub=value, such as optimiser.lr=1e-4")
-    place = tree
+    section = tree
     for name in names[:-1]:
-        below = place.setdefault(name, {})
+        below = section.setdefault(name, {})
         if not isinstance(below, dict):
             raise FateError(f"{text!r} was given, but {name} is a single value; expected {name}=value")
-        place = below
+        section = below
     try:
         parsed = parse_yaml(value, text)
     except FateError:
         raise FateError(f"{text!r} was given; expected a value as in YAML, such as 1e-4, true or [20, 200]") from None
-    place[names[-1]] = float(parsed) if isinstance(parsed, str) and _is_number(parsed) else parsed
+    section[names[-1]] = float(parsed) if isinstance(parsed, str) and _is_number(parsed) else parsed
 
 
 def _is_number(text: str) -> bool:
@@ -292,17 +289,19 @@ def _is_number(text: str) -> bool:
 
 def _sentence(error: Any) -> str:
     """One of pydantic's findings as a sentence: the key, what was given, what is expected, what to do."""
-    place = [str(part) for part in error["loc"]]
-    names = next(place[:end] for end in range(len(place), -1, -1) if end == 0 or field_at(TrainConfig, place[:end]))
+    location = [str(part) for part in error["loc"]]
+    names = next(
+        location[:end] for end in range(len(location), -1, -1) if end == 0 or field_at(TrainConfig, location[:end])
+    )
     field, key = field_at(TrainConfig, names), ".".join(names)
     if error["type"] == "extra_forbidden":
         known = sorted(keys_of(field) if field is not None else TrainConfig.model_fields)
-        near = nearest_name(place[-1], known)
-        hint = f"; did you mean {'.'.join([*place[:-1], near])!r}?" if near else ""
-        return f"unknown key {'.'.join(place)!r}; known are {', '.join(known)}{hint}"
+        near = nearest_name(location[-1], known)
+        hint = f"; did you mean {'.'.join([*location[:-1], near])!r}?" if near else ""
+        return f"unknown key {'.'.join(location)!r}; known are {', '.join(known)}{hint}"
     if error["type"] == "missing" or field is None:
         needed = [f"{key}.{name}" for name in keys_of(field)[:1]] if field is not None else []
-        wanted = needed[0] if needed else ".".join(place)
+        wanted = needed[0] if needed else ".".join(location)
         return f"{wanted} is missing; give it in the file, or as {wanted}=VALUE behind the configuration"
     given, keys = _shown(error["input"]), keys_of(field)
     if keys:
@@ -312,7 +311,7 @@ def _sentence(error: Any) -> str:
             f"{key} = {given} was given, but {key} is a section with the keys {', '.join(keys)}; give one of them, such"
             f" as {key}.{leading}={value}"
         )
-    item = "".join(f"[{part}]" for part in place[len(names) :])
+    item = "".join(f"[{part}]" for part in location[len(names) :])
     return f"{key}{item} = {given} was given; expected {kind_of(field)} (fate train --settings explains each setting)"
 
 

@@ -5,11 +5,11 @@
 U are the windows that teacher (canonical rate) and student (its own rate) both end at the same time, A_i the pairs of
 their predictions by Hungarian matching. Where the paper is silent:
 
-- Of the teacher's predictions those above a score are followed, after non-maximum suppression where the head needs it:
-  its other boxes lie on nothing, and the student would be taught to put some there too. The student's are all in play.
-- q says for every class how likely the prediction is an object of it: σ(class), or σ(objectness) · σ(class) for YOLOX.
-  Both heads answer each class with yes or no, so KL is summed over these answers; over a single softmax a detector of
-  one class would have nothing to agree on, and confidence would not count.
+- Only predictions of the teacher above a score are used, after non-maximum suppression if the head needs it. The others
+  are background, which the student must not learn as boxes. All predictions of the student take part in the matching.
+- q is the probability of each class: σ(class), or σ(objectness) · σ(class) for YOLOX. Both heads treat classes as
+  independent binary decisions, so KL is summed over classes; a softmax would ignore the confidence, and be constant for
+  a detector of one class.
 - Boxes are (centre, size) over the frame's size, as in DETR's own L1; pairs are found with DETR's costs.
 """
 
@@ -31,14 +31,14 @@ from fate.models.outputs import Outputs
 
 #: Weights of the matching's costs: class, L1, GIoU (RT-DETR).
 COSTS = (2.0, 5.0, 2.0)
-#: The most predictions of a window that a teacher is followed in.
-MOST = 100
+#: Number of predictions of the teacher that are used in a window.
+MAX_PREDICTIONS = 100
 #: Probabilities stay this far from 0 and 1.
 EDGE = 1e-6
 
 
-class Followed(NamedTuple):
-    """What the teacher says of N windows; M slots, some empty."""
+class TeacherPredictions(NamedTuple):
+    """Predictions of the teacher for N windows, in M slots, of which some are empty."""
 
     boxes: Tensor  #: [N, M, 4] xyxy, pixels
     probabilities: Tensor  #: [N, M, classes]
@@ -46,7 +46,7 @@ class Followed(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """K matched predictions, all windows together."""
+    """K matched predictions of all windows."""
 
     window: Tensor  #: [K]
     teacher: Tensor  #: [K] slot
@@ -54,17 +54,17 @@ class Pairs(NamedTuple):
 
 
 def probabilities(outputs: Outputs) -> Tensor:
-    """[N, Q, classes] q: how likely each prediction is an object of each class."""
+    """q [N, Q, classes]: the probability of each class for each prediction."""
     of_class = outputs.class_logits.float().sigmoid()
     return of_class if outputs.objectness is None else of_class * outputs.objectness.float().sigmoid()[..., None]
 
 
 @torch.no_grad()
-def select_teacher_predictions(outputs: Outputs, score: float, max_overlap: float = 0.45) -> Followed:
-    """The teacher's predictions of at least ``score``, best first, without doubles."""
+def select_teacher_predictions(outputs: Outputs, score: float, max_overlap: float = 0.45) -> TeacherPredictions:
+    """The predictions of the teacher with at least ``score``, best first, without duplicates."""
     chances = probabilities(outputs)
     confidences, class_ids = chances.max(-1)
-    order = confidences.argsort(dim=1, descending=True, stable=True)[:, :MOST]
+    order = confidences.argsort(dim=1, descending=True, stable=True)[:, :MAX_PREDICTIONS]
     confidences, class_ids = confidences.gather(1, order), class_ids.gather(1, order)
     boxes = outputs.boxes.float().gather(1, order[..., None].expand(-1, -1, 4))
     chances = chances.gather(1, order[..., None].expand(-1, -1, chances.shape[-1]))
@@ -74,7 +74,7 @@ def select_teacher_predictions(outputs: Outputs, score: float, max_overlap: floa
         there = suppress(Candidates(boxes, ranked, confidences, class_ids, None), max_overlap)
     most = int(there.sum(1).max()) if len(there) else 0
     first = there.int().argsort(dim=1, descending=True, stable=True)[:, :most]
-    return Followed(
+    return TeacherPredictions(
         boxes.gather(1, first[..., None].expand(-1, -1, 4)),
         chances.gather(1, first[..., None].expand(-1, -1, chances.shape[-1])),
         there.gather(1, first),
@@ -82,8 +82,8 @@ def select_teacher_predictions(outputs: Outputs, score: float, max_overlap: floa
 
 
 @torch.no_grad()
-def matched(teacher: Followed, student: Outputs, size: Sequence[int]) -> Pairs:
-    """Pairs of least cost in each window, every followed prediction with one of the student's.
+def match(teacher: TeacherPredictions, student: Outputs, size: Sequence[int]) -> Pairs:
+    """Match each prediction of the teacher with one of the student, at the least cost in each window.
 
     Args:
         teacher: N windows.
@@ -102,8 +102,10 @@ def matched(teacher: Followed, student: Outputs, size: Sequence[int]) -> Pairs:
     return Pairs(*found)
 
 
-def consistency(teacher: Followed, student: Outputs, size: Sequence[int], windows: Tensor | float) -> dict[str, Tensor]:
-    """KL and L1 over matched pairs: the mean over pairs of each window, summed over windows, over |U|.
+def consistency(
+    teacher: TeacherPredictions, student: Outputs, size: Sequence[int], windows: Tensor | float
+) -> dict[str, Tensor]:
+    """KL and L1 over matched pairs: the mean over the pairs of a window, summed over windows, divided by |U|.
 
     Args:
         teacher: of N windows, without gradients.
@@ -111,7 +113,7 @@ def consistency(teacher: Followed, student: Outputs, size: Sequence[int], window
         size: (height, width) of the padded frame, pixels.
         windows: |U|, by which the sum is divided: N, or its mean over processes that train together.
     """
-    pairs = matched(teacher, student, size)
+    pairs = match(teacher, student, size)
     share = 1.0 / torch.bincount(pairs.window, minlength=max(len(teacher.there), 1)).clamp(min=1)
     weight = share[pairs.window] / windows
     wanted = teacher.probabilities[pairs.window, pairs.teacher]
@@ -124,7 +126,7 @@ def consistency(teacher: Followed, student: Outputs, size: Sequence[int], window
 
 
 def divergence(wanted: Tensor, class_logits: Tensor, objectness: Tensor | None = None) -> Tensor:
-    """KL between yes-or-no answers, summed over classes: [K, classes], [K, classes], [K] → [K].
+    """KL divergence of binary decisions, summed over classes: [K, classes], [K, classes], [K] → [K].
 
     Args:
         wanted: the teacher's probabilities.

@@ -46,7 +46,7 @@ from fate.training.strategies import Supervised, make_strategy
 from fate.training.together import check_processes
 
 if TYPE_CHECKING:
-    from fate.training.validation import DrawSamples
+    from fate.training.callbacks import DrawSamples
 
 AUGMENTATIONS = {
     "paper": (Augmentation.paper(), Augmentation.paper()),
@@ -237,14 +237,11 @@ def train(
         allow_missing: train although files or boxes of the dataset are missing; see ``fate.data.completeness``.
         begins: called once before the first step, after all checks, with the number of steps that are already done;
             in the first process only.
-        draw_samples: draws labels and predictions after each validation; see ``validation.DrawSamples``.
+        draw_samples: draws labels and predictions after each validation; see ``callbacks.DrawSamples``.
     """
     need_lightning()
-    from fate.training.guard import Guard  # noqa: PLC0415
-    from fate.training.metrics import Metrics  # noqa: PLC0415
+    from fate.training.callbacks import Checkpoints, Guard, Metrics, Validation  # noqa: PLC0415
     from fate.training.module import TrainingModule  # noqa: PLC0415
-    from fate.training.saving import Checkpoints  # noqa: PLC0415
-    from fate.training.validation import Validation  # noqa: PLC0415
 
     wanted = config if isinstance(config, TrainConfig) else read_config(config, overrides)
     check_processes(wanted.run.devices, wanted.run.nodes)
@@ -312,7 +309,7 @@ def _engine(config: TrainConfig, device: str, folder: Path, callbacks: Any) -> A
             enable_model_summary=False,
             use_distributed_sampler=False,
             default_root_dir=folder,
-            # saving and queueing again are ours (saving.py): two kinds of checkpoints would contradict each other
+            # saving and queueing again are ours (callbacks.py): two kinds of checkpoints would contradict each other
             plugins=[SLURMEnvironment(auto_requeue=False)] if by_slurm else None,
         )
     except (ValueError, MisconfigurationException) as error:  # more GPUs than there are, other numbers than SLURM's

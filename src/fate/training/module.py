@@ -66,9 +66,9 @@ class TrainingModule(LightningModule):
         device = self.trainer.strategy.root_device
         if processes() > 1 or self.trainer.world_size > 1:
             join_norms(self.student, device.type)
-        self.place(device)
+        self.prepare(device)
 
-    def place(self, device: torch.device | str) -> None:
+    def prepare(self, device: torch.device | str) -> None:
         """Prepare training on a device."""
         self.to(device).train()
         self._ema = None  # the tensors may have been replaced

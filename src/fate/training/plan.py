@@ -98,7 +98,7 @@ def plan(config: TrainConfig, progress: Progress = ignore) -> Plan:
     progress(0, None, f"loading a batch of {config.batch_size} clips of {config.data.steps} windows")
     loaded = _load(parts)
     module = TrainingModule(parts.detector, parts.strategy, config)
-    module.place(parts.device)
+    module.prepare(parts.device)
     step_s, memory_gb = _measure(module, loaded.tries, parts.device, progress)
     own = [recording.labels for recording in parts.dataset.labelled]
     return Plan(

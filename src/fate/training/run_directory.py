@@ -1,16 +1,15 @@
-"""One folder per run: what was asked for, what came of it, and everything to go on with.
+"""The folder of a run: its settings, its results, and the checkpoint to continue from.
 
     config.yaml          every setting, defaults included
     environment.json     versions, device, seed, the code's git hash
     data.json            the recordings, and a hash of their names, spans and labels
     metrics.jsonl        a line every few steps, and one for each validation
-    last.ckpt            weights, optimiser, schedule, memories, generators: training goes on from here
+    last.ckpt            weights, optimiser, schedule, states, generators; training continues from here
     last.safetensors     the teacher's weights at that time; best.safetensors: those that validated best
     pictures/            predictions beside labels, at each validation
-    log.txt              what was said
+    log.txt              messages with their time
 
-Files are replaced at once or not at all. A run in a folder that holds one goes on with it; with other settings it is
-refused.
+Files are written atomically. Training in the folder of a run continues it; other settings are refused.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class RunDirectory:
 
     @property
     def checkpoint(self) -> Path:
-        """From which training goes on."""
+        """The checkpoint that training continues from."""
         return self.folder / "last.ckpt"
 
     @property
@@ -58,13 +57,13 @@ class RunDirectory:
         return self.folder / "pictures"
 
     def begin(self, config: TrainConfig) -> bool:
-        """Make the folder, or go on with the run in it: True where there is a checkpoint to go on from."""
+        """Make the folder, or check that the run in it has these settings; returns whether it has a checkpoint."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.pictures.mkdir(exist_ok=True)
         except OSError as error:
             raise FateError(f"{self.folder}: cannot be made ({error.strerror}); choose another out=DIR") from None
-        self._take()
+        self._lock_folder()
         settings = self.folder / "config.yaml"
         begun = self.checkpoint.exists() or (self.folder / "metrics.jsonl").exists()
         if begun and settings.exists():
@@ -75,13 +74,13 @@ class RunDirectory:
     def describe(
         self, config: TrainConfig, recordings: Sequence[Any], device: str, faults: Mapping[str, Any] | None = None
     ) -> None:
-        """Write down where and on what; a run that goes on over other data is refused.
+        """Write data.json and environment.json; other data than those of the existing run are refused.
 
         Args:
-            config: of the run.
-            recordings: to learn from.
+            config: the configuration of the run.
+            recordings: the recordings to train on.
             device: ``"cpu"`` or ``"cuda"``.
-            faults: what is wrong with the data, which ``data.json`` keeps.
+            faults: faults of the data, which are written to ``data.json``.
         """
         content = {**data_facts(recordings, config.strategy.labels), **(faults or {})}
         known = self.folder / "data.json"
@@ -96,36 +95,36 @@ class RunDirectory:
         write_whole(self.folder / "environment.json", json.dumps(environment(config, device), indent=1).encode())
 
     def saved_step(self) -> int:
-        """The step that ``last.ckpt`` was written at; all of the file is looked at first."""
+        """The step of ``last.ckpt``; the whole file is checked first."""
         import torch  # noqa: PLC0415
 
         fault = _damage(self.checkpoint)
         if fault is None:
             try:
                 return int(torch.load(self.checkpoint, map_location="cpu", weights_only=True, mmap=True)["global_step"])
-            except Exception:  # of many kinds, and none that its reader would understand
+            except Exception:  # torch raises many kinds of errors
                 fault = "holds something else than the state of a training run"
         weights = [path for name in ("last", "best") if (path := self.folder / f"{name}.safetensors").exists()]
         instead = f", or give model.weights={weights[0]} and another out=DIR to begin from those" if weights else ""
-        raise FateError(f"{self.checkpoint}: {fault}; delete it, and the same command begins anew{instead}")
+        raise FateError(f"{self.checkpoint}: {fault}; delete it, and the same command starts again{instead}")
 
     def log(self, text: str) -> None:
-        """Say something, with the time, in log.txt; where the disk is full it is lost, and training goes on."""
+        """Write a message with its time to log.txt; errors of the disk are ignored, so that training continues."""
         with suppress(OSError), (self.folder / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
-        """One more line; where the disk is full that is said once, and training goes on."""
+        """Add a line to metrics.jsonl; an error of the disk is printed once, and training continues."""
         try:
             with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line, allow_nan=False) + "\n")
         except OSError as error:
             if not self.metrics_failed:
-                print(f"metrics.jsonl: cannot be written ({error.strerror}); training goes on", file=sys.stderr)
+                print(f"metrics.jsonl: cannot be written ({error.strerror}); training continues", file=sys.stderr)
             self.metrics_failed = True
 
     def cut_metrics(self, step: int) -> None:
-        """Drop lines past the step that training goes on from: they will come again."""
+        """Remove the lines after the step that training continues from, because it writes them again."""
         path = self.folder / "metrics.jsonl"
         if not path.exists():
             return
@@ -139,12 +138,12 @@ class RunDirectory:
         write_whole(path, "".join(f"{line}\n" for line in kept).encode())
 
     def close(self) -> None:
-        """Let another process have it."""
+        """Release the folder."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
-    def _take(self) -> None:
+    def _lock_folder(self) -> None:
         try:
             self._lock = (self.folder / ".lock").open("w")
         except OSError as error:
@@ -172,24 +171,21 @@ class RunDirectory:
             raise FateError(f"{error}; repair it, or choose another out=DIR") from None
         if before.fingerprint() == config.fingerprint():
             return
-        old, new = (
-            _flat(before.model_dump(mode="json", by_alias=True)),
-            _flat(config.model_dump(mode="json", by_alias=True)),
-        )
+        old, new = (_flat(each.model_dump(mode="json", by_alias=True)) for each in (before, config))
         differing = [f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in sorted(old.keys() | new.keys())
                      if old.get(key) != new.get(key)]  # fmt: skip
-        more = " (OneCycle cannot be stretched: a longer run begins anew)" if before.steps != config.steps else ""
+        more = " (OneCycle cannot be stretched: a longer run starts again)" if before.steps != config.steps else ""
         raise FateError(
             f"{self.folder}: holds a run with other settings: {'; '.join(differing[:5])}{more}; choose another out=DIR"
         )
 
 
 def data_facts(recordings: Sequence[Any], dense: str | None = None) -> dict[str, Any]:
-    """What identifies the data: names, spans and labels of all recordings, and what made the dense labels.
+    """A hash of the data: names, spans and labels of all recordings, and the options of the dense labels.
 
     Args:
-        recordings: of the dataset.
-        dense: the folder of dense labels, where they are learned from.
+        recordings: the recordings to train on.
+        dense: the folder of dense labels, if the strategy uses them.
     """
     seen = hashlib.sha256()
     boxes = 0
@@ -208,7 +204,7 @@ def data_facts(recordings: Sequence[Any], dense: str | None = None) -> dict[str,
 
 
 def environment(config: TrainConfig, device: str) -> dict[str, Any]:
-    """Versions and places."""
+    """Versions, device and seed of the run."""
     import torch  # noqa: PLC0415
 
     return {
@@ -225,7 +221,7 @@ def environment(config: TrainConfig, device: str) -> dict[str, Any]:
 
 
 def _damage(checkpoint: Path) -> str | None:
-    """What is wrong with an archive of tensors, in words; None where each part has the checksum it was given."""
+    """What is wrong with a checkpoint file; None if all its checksums are correct."""
     try:
         size = checkpoint.stat().st_size
         with checkpoint.open("rb") as file:
@@ -235,7 +231,7 @@ def _damage(checkpoint: Path) -> str | None:
                 sound = archive.testzip() is None
     except OSError as error:
         return f"cannot be read ({error.strerror})"
-    except Exception:  # tables of contents may be wrong in any way
+    except Exception:  # a damaged table of contents raises many kinds of errors
         sound = False
     return None if sound else "has been changed since it was written (its checksums do not fit)"
 

@@ -63,11 +63,11 @@ def settings_table(model: type[BaseModel]) -> str:
     return "\n".join(parts[1:]) + "\n"
 
 
-def field_at(model: type[BaseModel], place: Sequence[str]) -> FieldInfo | None:
-    """The field at a place of the tree, such as ``("optimiser", "lr")``; None if there is none."""
+def field_at(model: type[BaseModel], keys: Sequence[str]) -> FieldInfo | None:
+    """The field with these keys, such as ``("optimiser", "lr")``; None if it does not exist."""
     here: Any = model
     field = None
-    for name in place:
+    for name in keys:
         if not _is_section(here):
             return None
         field = next((one for key, one in here.model_fields.items() if name in (key, one.alias)), None)

@@ -26,11 +26,6 @@ def make_teacher(student: Module) -> Module:
     return teacher.eval()
 
 
-def update_teacher(teacher: nn.Module, student: nn.Module, decay: float) -> None:
-    """One step of the moving average with γ = ``decay``."""
-    EmaUpdate(teacher, student).step(decay)
-
-
 class EmaUpdate:
     """Many steps of the moving average. It finds the tensors once, because that takes longer than a step."""
 

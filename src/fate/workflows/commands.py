@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from fate.rates import PAPER_RATES
+
 if TYPE_CHECKING:
     from fate.bench.data_loading import DataBench
     from fate.boxes.dense_labels import DenseLabels
@@ -208,7 +210,7 @@ def densify(
     model: Model,
     dataset: str | os.PathLike[str] | Dataset,
     out: str | os.PathLike[str],
-    hz: Sequence[float] = (40, 80, 100, 200),
+    hz: Sequence[float] = PAPER_RATES[1:],
     *,
     split: str | None = None,
     kind: str | None = None,

@@ -1,0 +1,426 @@
+"""What happens after each training step, as Lightning callbacks.
+
+Guard        stops the run if the loss is not finite, and saves the batch
+Metrics      writes means over some steps to metrics.jsonl and TensorBoard, and reports progress
+Checkpoints  writes last.ckpt and last.safetensors, and stops the run after a signal
+Validation   evaluates the teacher at several rates and keeps the best weights
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pytorch_lightning import Callback, Trainer
+from torch import Tensor, distributed
+
+from fate.data.batches import ClipBatch
+from fate.data.dataset import Dataset
+from fate.errors import FateError
+from fate.evaluation.evaluate import AtRate, Evaluation, evaluate
+from fate.inference.running import at_once
+from fate.models.checkpoints import save_model
+from fate.processes import STOP_SIGNALS, existing_signals, own_rank
+from fate.progress import Progress
+from fate.training.config import TrainConfig
+from fate.training.module import TrainingModule
+from fate.training.run_directory import RunDirectory
+from fate.training.together import mean_of_processes, patient_group, processes
+
+#: Longest time between two reports of progress, in seconds.
+SHOW_EVERY_S = 10.0
+METRIC = "AP50:95"
+#: Draws labels and predictions at one rate into a picture file.
+DrawSamples = Callable[[AtRate, Dataset, Path], None]
+
+
+class Guard(Callback):
+    """Checks every loss; the first of the callbacks.
+
+    Reading a loss waits for the GPU, so there the loss of a step is read during the next one, but always before weights
+    are saved.
+
+    Attributes:
+        ended: time at which the last step ended.
+    """
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+        self.ended = 0.0
+        self._pending: tuple[Tensor, Any, ClipBatch, int] | None = None
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: ClipBatch, batch_idx: int) -> None:
+        """Check the previous loss and keep this one."""
+        self.check()
+        loss = outputs["loss"].detach()
+        self._pending = (*_copy_to_cpu(torch.isfinite(loss).all()), batch, trainer.global_step)
+        if loss.device.type != "cuda":
+            self.check()
+        self.ended = time.perf_counter()
+
+    def on_train_end(self, trainer: Trainer, module: Any) -> None:
+        """Check the loss of the last step."""
+        self.check()
+
+    def check(self) -> None:
+        """Stop the run if the last loss is not finite."""
+        if self._pending is None:
+            return
+        good, arrived, batch, step = self._pending
+        self._pending = None
+        if arrived is not None:
+            arrived.synchronize()
+        if bool(good):
+            return
+        path = self.run.folder / f"bad-batch-{step}.npz"
+        try:
+            save_batch(path, batch)
+            kept = f"its batch was saved as {path.name}"
+        except OSError as error:
+            kept = f"its batch could not be saved ({error.strerror})"
+        older = f", and the last good state is {self.run.checkpoint.name}" if self.run.checkpoint.exists() else ""
+        raise FateError(
+            f"{self.run.folder}: the loss of step {step} is not a number; {kept}{older}; try a smaller optimiser.lr, or"
+            " run.precision=float32"
+        )
+
+
+def save_batch(path: Path, batch: ClipBatch) -> None:
+    """Write a batch as plain arrays: its events or images, its clips, and a row for each label."""
+    events, given = batch.events, [labels for labels in batch.labels if labels is not None]
+    windows = [number for number, labels in enumerate(batch.labels) if labels is not None]
+    names = ("t_us", "x", "y", "p", "offsets", "start_us", "duration_us")
+    columns: dict[str, Any] = (
+        {"images": events} if isinstance(events, Tensor) else {name: getattr(events, name) for name in names}
+    )
+    np.savez_compressed(
+        path,
+        steps=batch.steps,
+        clips=np.array(
+            [[clip.recording, clip.hz, clip.first, clip.steps, clip.begins] for clip in batch.clips], np.float64
+        ),
+        labelled_windows=np.array(windows, np.int64),
+        label_window=np.repeat(windows, [len(labels) for labels in given]).astype(np.int64),
+        label_boxes=np.concatenate([np.zeros((0, 4), np.float32), *(labels.boxes for labels in given)]),
+        label_class=np.concatenate([np.zeros(0, np.int32), *(labels.class_id for labels in given)]),
+        label_score=np.concatenate([np.zeros(0, np.float32), *(labels.score for labels in given)]),
+        **{name: column.cpu().numpy() for name, column in columns.items()},
+    )
+
+
+def _copy_to_cpu(flag: Tensor) -> tuple[Tensor, Any]:
+    """Start to copy a flag to the CPU; returns the copy and the event to wait for before reading it."""
+    if flag.device.type != "cuda":
+        return flag, None
+    home = torch.empty((), dtype=flag.dtype, pin_memory=True).copy_(flag, non_blocking=True)
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrived.record()
+    return home, arrived
+
+
+class Metrics(Callback):
+    """A line of ``metrics.jsonl`` every few steps; the last of the callbacks, so that their time is not counted.
+
+    Loss terms are summed on their device and read once a line, because reading waits for the GPU.
+    """
+
+    def __init__(self, run: RunDirectory, config: TrainConfig, guard: Guard, progress: Progress | None = None) -> None:
+        self.run, self.config, self.guard, self.progress = run, config, guard, progress
+        self.board = _Board(run)
+        self._shown = time.perf_counter()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._rates: dict[float, int] = {}
+        self._count, self._windows, self._data_s, self._step_s = 0, 0, 0.0, 0.0
+        self._last = time.perf_counter()
+
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+        """Start the clock."""
+        self._begin()
+
+    def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+        """Add the time that was spent on waiting for the batch."""
+        now = time.perf_counter()
+        self._data_s, self._last = self._data_s + now - self._last, now
+        self._lr = trainer.optimizers[0].param_groups[0]["lr"]  # after the step it is the next one's
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: ClipBatch, batch_idx: int) -> None:
+        """Add the batch to the sums; every few steps, write a line."""
+        terms = {**module.last_terms, "loss": outputs["loss"].detach() * self.config.run.accumulate}
+        for name, term in terms.items():
+            self._sums[name] = self._sums[name] + term if name in self._sums else term.clone()
+        self._count += 1
+        self._windows += batch.steps * len(batch.clips)
+        for clip in batch.clips:
+            self._rates[clip.hz] = self._rates.get(clip.hz, 0) + 1
+        self._step_s += self.guard.ended - self._last
+        if trainer.global_step % self.config.run.log_every == 0 and stepped(trainer, batch_idx):
+            self._write(trainer)
+        elif self.progress is not None and time.perf_counter() - self._shown >= SHOW_EVERY_S and self._count:
+            step_s = (self._data_s + self._step_s) / self._count * self.config.run.accumulate
+            self._report(trainer, f"{step_s:.2f} s a step")
+        self._last = time.perf_counter()
+
+    def teardown(self, trainer: Trainer, module: Any, stage: str) -> None:
+        """Close TensorBoard, also if training failed."""
+        self.board.close()
+
+    def _write(self, trainer: Trainer) -> None:
+        now = time.perf_counter()
+        shares = mean_of_processes(torch.stack([total.float() for total in self._sums.values()])) / self._count
+        means = dict(zip(self._sums, shares.tolist(), strict=True))
+        spent = self._data_s + self._step_s + time.perf_counter() - now  # reading waited for running steps
+        line = {
+            "step": trainer.global_step,
+            "epoch": (trainer.global_step - 1) // self.config.run.epoch_steps,
+            "lr": self._lr,
+            **{name: value for name, value in means.items() if math.isfinite(value)},
+            "windows_per_s": self._windows * processes() / spent,
+            "waiting_for_data": self._data_s / spent,
+            "step_s": spent / self._count * self.config.run.accumulate,
+            "rates": {f"{hz:g}": self._rates[hz] for hz in sorted(self._rates)},
+        }
+        if trainer.is_global_zero:
+            self.run.add_metrics(line)
+            self.board.write(trainer.global_step, line)
+            if self.progress is not None:
+                text = (
+                    f"loss {means['loss']:.3f} · {line['step_s']:.2f} s a step, {line['waiting_for_data']:.0%} for data"
+                )
+                self._report(trainer, text)
+        self._begin()
+
+    def _report(self, trainer: Trainer, text: str) -> None:
+        """Report progress; on a slow machine also between two lines of metrics."""
+        self._shown = time.perf_counter()
+        if trainer.is_global_zero and self.progress is not None:
+            self.progress(trainer.global_step, self.config.steps, text)
+
+
+def stepped(trainer: Trainer, batch_idx: int) -> bool:
+    """Whether the batch ended with a step of the optimiser."""
+    return (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+
+
+class _Board:
+    """Writes numbers for TensorBoard if it is installed. An error in it is reported once and never stops training."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._folder = run.folder / "tensorboard"
+        self._writer: Any = None
+        self._used = True
+
+    def write(self, step: int, line: dict[str, Any]) -> None:
+        """Write all floats of a line of metrics."""
+        if not self._used:
+            return
+        try:
+            if self._writer is None:
+                from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
+
+                self._writer = SummaryWriter(str(self._folder))
+            for name, value in line.items():
+                if isinstance(value, float):
+                    self._writer.add_scalar(name, value, step)
+        except ModuleNotFoundError:  # it is optional
+            self._used = False
+        except Exception as error:
+            self._failed(error)
+
+    def close(self) -> None:
+        """Flush to the disk; TensorBoard's thread would lose the last lines when Python ends."""
+        if self._writer is None or not self._used:
+            return
+        try:
+            self._writer.close()
+        except Exception as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self._used = False
+        print(f"TensorBoard failed ({error}); training goes on without it", flush=True)
+
+
+class Checkpoints(Callback):
+    """Writes ``last.ckpt`` and ``last.safetensors`` atomically; after a signal, stops at the end of a step."""
+
+    def __init__(self, run: RunDirectory, config: TrainConfig, guard: Guard) -> None:
+        self.run, self.config, self.guard = run, config, guard
+        self.stop_asked = self.queue_again = False
+        self.saved_at = -1
+        self.failed: str | None = None
+
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+        """Handle signals: SIGTERM and Ctrl-C save and stop, SIGUSR1 also queues the job again.
+
+        Lightning restores the previous handlers at the end.
+        """
+        with suppress(ValueError):  # only the main thread can handle signals
+            for number in STOP_SIGNALS:
+                signal.signal(number, self._asked)
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Save every few steps, after a signal and at the end."""
+        if not stepped(trainer, batch_idx):
+            return
+        step, run = trainer.global_step, self.config.run
+        stop = self.stop_asked if processes() == 1 else step % run.log_every == 0 and _anyone(self.stop_asked, module)
+        if stop:
+            trainer.should_stop = True
+        if stop or step % run.save_every == 0 or step >= self.config.steps:
+            self.save(trainer, module)
+
+    def save(self, trainer: Trainer, module: TrainingModule) -> None:
+        """Write both files; if that fails, the previous files stay and training continues."""
+        self.guard.check()
+        checkpoint = Path(os.path.realpath(self.run.checkpoint))  # the file behind a link is replaced
+        draft = checkpoint.with_name(".last.ckpt.part")
+        try:
+            self._write(trainer, draft)
+            if trainer.is_global_zero:
+                _to_disk(draft)
+                os.replace(draft, checkpoint)
+                save_model(module.teacher, self.run.folder / "last.safetensors", facts=self._facts(trainer))
+        except (OSError, RuntimeError, FateError) as error:
+            if isinstance(error, RuntimeError) and "file" not in str(error).lower():
+                raise
+            self.failed = " ".join(str(error).split())
+            self._print(
+                f"step {trainer.global_step}: no checkpoint could be written ({self.failed}); the last good one stays"
+            )
+        else:
+            self.saved_at, self.failed = trainer.global_step, None
+        finally:
+            if trainer.is_global_zero:
+                with suppress(OSError):
+                    draft.unlink(missing_ok=True)
+
+    def _write(self, trainer: Trainer, draft: Path) -> None:
+        """All processes save together and the first one writes; all of them continue, also if writing fails."""
+        try:
+            trainer.save_checkpoint(draft)
+        except (OSError, RuntimeError):
+            if trainer.is_global_zero:
+                trainer.strategy.barrier()  # the others wait there already
+            raise
+
+    def _print(self, text: str) -> None:
+        print(text, flush=True)
+        self.run.log(text)
+
+    def _facts(self, trainer: Trainer) -> dict[str, Any]:
+        return {"training": {"step": trainer.global_step, "strategy": self.config.strategy.name,
+                             "seed": self.config.run.seed, "data": self.config.data.path,
+                             "fingerprint": self.config.fingerprint()}}  # fmt: skip
+
+    def on_train_end(self, trainer: Trainer, module: Any) -> None:
+        """Queue the job again if SLURM has announced its end (``--signal=USR1@90``)."""
+        job = os.environ.get("SLURM_JOB_ID")
+        if self.queue_again and job and trainer.is_global_zero and self.saved_at == trainer.global_step:
+            done = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, check=False)
+            self._print(f"job {job} queues again" if done.returncode == 0 else f"scontrol requeue {job}: {done.stderr}")
+
+    def _asked(self, number: int, frame: Any) -> None:
+        if number == signal.SIGINT:
+            if self.stop_asked:
+                raise KeyboardInterrupt
+            if own_rank() == 0:  # print could wait for a lock that the interrupted code holds
+                os.write(2, b"\nstops after this step, and saves; again Ctrl-C: at once\n")
+        self.stop_asked = True
+        self.queue_again = number in existing_signals("SIGUSR1")
+
+
+def _to_disk(file: Path) -> None:
+    """Wait until the file is on the disk, or a power cut after the rename could leave an empty file."""
+    with file.open("r+b") as written:  # Windows refuses to sync a file that is open for reading only
+        os.fsync(written.fileno())
+
+
+def _anyone(asked: bool, module: TrainingModule) -> bool:
+    flag = torch.tensor([float(asked)], device=module.device)
+    distributed.all_reduce(flag)
+    return bool(flag.item())
+
+
+class Validation(Callback):
+    """Evaluates in the first process while the others wait; it leaves the generators of training unchanged."""
+
+    def __init__(
+        self, run: RunDirectory, config: TrainConfig, dataset: Dataset, draw_samples: DrawSamples | None = None
+    ) -> None:
+        self.run, self.config, self.dataset, self.draw_samples = run, config, dataset, draw_samples
+        self.best: float | None = None
+        self._everyone: distributed.ProcessGroup | None = None
+
+    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
+        """Make the group in which the other processes wait for the first."""
+        self._everyone = patient_group()
+
+    def state_dict(self) -> dict[str, Any]:
+        """State for the checkpoint."""
+        return {"best": self.best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the state of a checkpoint."""
+        self.best = state_dict["best"]
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Validate every few epochs and at the end."""
+        step, run = trainer.global_step, self.config.run
+        if not stepped(trainer, batch_idx):
+            return
+        if step % (run.validate_every * run.epoch_steps) == 0 or step == self.config.steps:
+            if trainer.is_global_zero:
+                self.validate(module, step)
+            if self._everyone is not None:
+                distributed.barrier(self._everyone)
+
+    def validate(self, module: TrainingModule, step: int) -> Evaluation:
+        """Evaluate the teacher, write the figures and a picture, and keep the best weights."""
+        run, device = self.config.run, module.device
+        cuda = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=cuda):
+            many = device.type == "cuda"
+            streams, steps = at_once(self.dataset, self.config.batch_size * self.config.data.steps) if many else (8, 1)
+            found = evaluate(
+                module.teacher, self.dataset, run.validate_hz, device=device, streams=streams, steps=steps,
+                workers=self.config.data.workers if many else 0,
+            )  # fmt: skip
+        figures = {f"{at.hz:g}": {name: at.scores[name] for name in (METRIC, "AP50", "AP75")} for at in found.rates}
+        known = [value for at in found.rates if (value := at.scores[METRIC]) is not None]
+        score = float(np.mean(known)) if known else None
+        is_best = score is not None and (self.best is None or score > self.best)
+        self.run.add_metrics({"step": step, "validation": figures, "score": score, "is_best": is_best})
+        self.run.log(
+            f"step {step}: " + ", ".join(f"{hz} Hz {METRIC} {_format_score(of[METRIC])}" for hz, of in figures.items())
+        )
+        try:
+            if is_best:
+                facts = {"training": {"step": step, "strategy": self.config.strategy.name,
+                                      "data": self.config.data.path, "seed": self.config.run.seed},
+                         "validation": figures, "protocol": found.protocol.to_dict()}  # fmt: skip
+                save_model(module.teacher, self.run.folder / "best.safetensors", facts=facts)
+                self.best = score  # only after the weights are saved
+            if self.draw_samples is not None:
+                for at in found.rates:
+                    self.draw_samples(at, self.dataset, self.run.pictures / f"step-{step:07d}-{at.hz:g}hz.png")
+        except (OSError, FateError) as error:
+            text = f"step {step}: not all of the validation could be kept ({' '.join(str(error).split())})"
+            print(f"{text}; training goes on", flush=True)
+            self.run.log(text)
+        return found
+
+
+def _format_score(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
