@@ -14,9 +14,8 @@ import numpy as np
 import torch
 
 from fate.events.events import Events
-from fate.simulation.camera.pixel import EventCamera
-from fate.simulation.camera.recorder import record
-from fate.simulation.camera.recording import record_many
+from fate.simulation.camera.event_camera import EventCamera
+from fate.simulation.camera.recorder import record, record_many
 from fate.simulation.render.scene import Scene
 from fate.simulation.writing.request import Request, check_machine
 
