@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fate.models.checkpoints import load_model, save_model
     from fate.models.official import import_checkpoint
     from fate.models.zoo import build_model
-    from fate.simulation.camera.pixel import CameraModel, EventCamera, camera_preset
+    from fate.simulation.camera.event_camera import CameraModel, EventCamera, camera_preset
     from fate.simulation.render.scene import Scene
     from fate.simulation.writing.dataset import simulate
     from fate.workflows.commands import (
@@ -102,9 +102,9 @@ _HOME = {
     "load_detector": "fate.inference.loading",
     "compile_for_streaming": "fate.inference.streaming_step",
     "bench_simulate": "fate.bench.simulate",
-    "CameraModel": "fate.simulation.camera.pixel",
-    "EventCamera": "fate.simulation.camera.pixel",
-    "camera_preset": "fate.simulation.camera.pixel",
+    "CameraModel": "fate.simulation.camera.event_camera",
+    "EventCamera": "fate.simulation.camera.event_camera",
+    "camera_preset": "fate.simulation.camera.event_camera",
     "simulate": "fate.simulation.writing.dataset",
     "Scene": "fate.simulation.render.scene",
     "bench_train": "fate.bench.train",

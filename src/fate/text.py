@@ -87,11 +87,11 @@ def frequency(per_second: float, noun: str, nouns: str | None = None) -> str:
     return f"{significant(per_second)} {noun if significant(per_second) == '1.0' else several} per second"
 
 
-def format_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def format_markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table.
 
     Example:
-        >>> print(format_table(("model", "ms"), [("fate-s", "4.1")]))
+        >>> print(format_markdown_table(("model", "ms"), [("fate-s", "4.1")]))
         | model | ms |
         |---|---|
         | fate-s | 4.1 |

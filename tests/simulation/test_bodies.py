@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,40 +12,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fate.errors import FateError
-from fate.simulation.art import street
-from fate.simulation.art.bodies import (
-    CAR_BODIES,
-    TWO_WHEELER_BODIES,
-    bodies_for,
-    choose_body,
-    make_car,
-    make_two_wheeler,
-    shadow,
-)
+from fate.simulation.art import roadside
+from fate.simulation.art.buildings import BOUNDARIES, FACADES, make_boundary, make_facade
+from fate.simulation.art.canvas import Canvas
+from fate.simulation.art.cars import CARS, make_car
 from fate.simulation.art.catalogue import SPLITS, Catalogue
-from fate.simulation.art.drawing import Canvas
-from fate.simulation.art.people import LEG_SWING, PEDESTRIAN_STYLES, PEDESTRIANS, choose_style, make_pedestrian
-from fate.simulation.art.street import FACADE_STYLES, make_boundary, make_facade, make_pole, make_tree
-from fate.simulation.art.textures import MAX_TEXELS, SUM_SCALE, Body, Panel, Swing, Texture, outline, summed_area
+from fate.simulation.art.panels import MAX_TEXELS, SUM_SCALE, Body, Panel, Swing, Texture, outline, summed_area
+from fate.simulation.art.pedestrians import LEG_SWING, PEDESTRIANS, make_pedestrian
+from fate.simulation.art.roadside import POLES, TREES, make_pole, make_shadow, make_tree
+from fate.simulation.art.two_wheelers import TWO_WHEELERS, make_two_wheeler
+from tests.simulation.panel_points import panel_points
 
 Maker = Callable[[np.random.Generator], Body]
 
 
 def _makers() -> dict[str, Maker]:
     makers: dict[str, Maker] = {}
-    for name in CAR_BODIES:
+    for name in CARS.names:
         makers[name] = lambda rng, name=name: make_car(rng, name)  # type: ignore[misc]
-    for name in TWO_WHEELER_BODIES:
+    for name in TWO_WHEELERS.names:
         makers[name] = lambda rng, name=name: make_two_wheeler(rng, name, night=True)  # type: ignore[misc]
-    for name in PEDESTRIAN_STYLES:
+    for name in PEDESTRIANS.names:
         makers[name] = lambda rng, name=name: make_pedestrian(rng, name)  # type: ignore[misc]
-    for name in FACADE_STYLES:
-        makers[f"facade {name}"] = lambda rng, name=name: make_facade(rng, 13.0, 9.0, name, depth_m=6.0)  # type: ignore[misc]
-    for name in street.BOUNDARY_STYLES:
+    for name in FACADES.names:
+        makers[f"facade {name}"] = lambda rng, name=name: make_facade(rng, 13.0, 9.0, name)  # type: ignore[misc]
+    for name in BOUNDARIES.names:
         makers[name] = lambda rng, name=name: make_boundary(rng, 9.0, name)  # type: ignore[misc]
-    for name in street.TREE_STYLES:
+    for name in TREES.names:
         makers[name] = lambda rng, name=name: make_tree(rng, name)  # type: ignore[misc]
-    for name in street.POLE_STYLES:
+    for name in POLES.names:
         makers[name] = lambda rng, name=name: make_pole(rng, name, night=True)  # type: ignore[misc]
     return makers
 
@@ -54,11 +50,7 @@ MAKERS = _makers()
 
 def _solid_points(body: Body) -> npt.NDArray[np.float64]:
     """Corners of everything solid, [n, 3], limbs at rest."""
-    points = []
-    for panel in body.panels:
-        at_rest = Panel(panel.texture, panel.origin, panel.across, panel.down)
-        points.append(at_rest.points(outline(panel)))
-    return np.concatenate(points)
+    return np.concatenate([panel_points(panel, outline(panel.texture)) for panel in body.panels])
 
 
 def _bytes(body: Body) -> bytes:
@@ -77,7 +69,7 @@ def test_a_body_is_as_large_as_it_says_and_stands_on_the_ground(name: str, seed:
     low, high = points.min(axis=0), points.max(axis=0)
     assert high[1] == pytest.approx(0.0, abs=0.03)
     assert -low[1] == pytest.approx(body.height, rel=0.03, abs=0.03)
-    if name in street.POLE_STYLES or name in street.TREE_STYLES:  # lamp arms and crowns may reach to one side only
+    if name in POLES.names or name in TREES.names:  # lamp arms and crowns may reach to one side only
         assert max(-low[0], high[0]) == pytest.approx(body.width / 2, rel=0.05, abs=0.03)
     else:
         assert high[0] - low[0] == pytest.approx(body.width, rel=0.12 if body.facing else 0.03, abs=0.03)
@@ -101,14 +93,14 @@ def test_every_panel_shows_something_and_is_no_sliver(name: str) -> None:
     body = MAKERS[name](np.random.default_rng(3))
     for panel in body.panels:
         assert panel.area > 1e-3
-        assert len(outline(panel)) >= 3
+        assert len(outline(panel.texture)) >= 3
         across, down = np.linalg.norm(panel.across), np.linalg.norm(panel.down)
         assert panel.area > 0.2 * across * down
 
 
 def test_a_scaled_panel_lies_where_its_points_go_and_keeps_the_rest() -> None:
     texture = Texture(np.full((2, 3), 0.5, np.float32), np.ones((2, 3), np.float32))
-    swing = Swing(np.array([0.1, -0.9, 0.4]), 0.3, 1.2)
+    swing = Swing(np.array([0.0, -0.9, 0.4]), 0.3, 1.2)
     panel = Panel(
         texture, np.array([0.0, -1, 0.5]), np.array([0, 0, 1.0]), np.array([0, 1.0, 0]), faces="both", emission=0.7,
         flicker_hz=100, flicker_depth=0.5, swing=swing,
@@ -117,18 +109,20 @@ def test_a_scaled_panel_lies_where_its_points_go_and_keeps_the_rest() -> None:
     for scale in (1.5, np.array([1.1, 1.1, 1.1])):  # a swing keeps its shape where all axes are stretched alike
         moved = panel.scaled(scale, about=middle)
         for phase in (0.0, 1.0):
-            np.testing.assert_allclose(moved.points(places, phase), (panel.points(places, phase) - middle) * scale)
+            np.testing.assert_allclose(
+                panel_points(moved, places, phase), (panel_points(panel, places, phase) - middle) * scale
+            )
         kept = ("texture", "faces", "emission", "flicker_hz", "flicker_depth")
         assert [getattr(moved, name) for name in kept] == [getattr(panel, name) for name in kept]
         assert moved.swing is not None
         assert (moved.swing.amplitude, moved.swing.phase) == (0.3, 1.2)
     rigid = Panel(texture, panel.origin, panel.across, panel.down)
-    stretched = rigid.scaled(np.array([1.0, 2.0, 3.0]))
-    np.testing.assert_allclose(stretched.points(places), rigid.points(places) * (1, 2, 3))
+    stretched = rigid.scaled(np.array([1.0, 2.0, 3.0]), about=np.zeros(3))
+    np.testing.assert_allclose(panel_points(stretched, places), panel_points(rigid, places) * (1, 2, 3))
     assert stretched.swing is None
 
 
-@pytest.mark.parametrize("name", CAR_BODIES)
+@pytest.mark.parametrize("name", CARS.names)
 def test_both_wheels_of_a_flank_touch_the_ground_and_the_road_shows_between_them(name: str) -> None:
     body = make_car(np.random.default_rng(0), name)
     flanks = [
@@ -157,7 +151,7 @@ def _hits_before(body: Body, viewer: npt.NDArray[np.float64], target: npt.NDArra
     return False
 
 
-@pytest.mark.parametrize("name", CAR_BODIES)
+@pytest.mark.parametrize("name", CARS.names)
 def test_nobody_looks_into_a_car_from_any_side(name: str) -> None:
     """The hull is closed and no panel is written inside out: the middle is hidden by what faces the viewer."""
     rng = np.random.default_rng(1)
@@ -182,7 +176,7 @@ def test_a_pedestrians_legs_swing_against_each_other_and_keep_to_their_plane() -
     body = make_pedestrian(np.random.default_rng(0), "jacket")
     legs = [p for p in body.panels if p.swing is not None and p.swing.amplitude == LEG_SWING]
     assert len(legs) == 2
-    feet = [[leg.points([[0.5, 1.0]], phase)[0] for leg in legs] for phase in np.linspace(0, 2 * np.pi, 9)]
+    feet = [[panel_points(leg, [[0.5, 1.0]], phase)[0] for leg in legs] for phase in np.linspace(0, 2 * np.pi, 9)]
     swings = np.array(feet)
     np.testing.assert_allclose(swings[..., 2], 0.0, atol=1e-12)
     offsets = swings[..., 0] - swings[0, :, 0]
@@ -191,54 +185,34 @@ def test_a_pedestrians_legs_swing_against_each_other_and_keep_to_their_plane() -
     assert swings[..., 1].max() < 0.02  # feet do not sink into the ground
 
 
-def test_a_swing_turns_across_towards_down_about_its_pivot() -> None:
-    texture = Texture(np.ones((1, 1), np.float32), np.ones((1, 1), np.float32))
-    right, below, corner = np.array([1.0, 0, 0]), np.array([0, 2.0, 0]), np.array([0.5, -3.0, 0])
-    panel = Panel(texture, corner, right, below, swing=Swing(np.array([1.0, -3.0, 0]), np.pi / 2, 0.0))
-    origin, across, down = panel.at_gait(np.pi / 2)
-    np.testing.assert_allclose(across, [0, 1, 0], atol=1e-12)
-    np.testing.assert_allclose(down, [-2, 0, 0], atol=1e-12)
-    np.testing.assert_allclose(origin, [1.0, -3.5, 0], atol=1e-12)
-
-
 def test_a_shadow_lies_on_the_ground_around_the_body_and_is_seen_from_above() -> None:
     body = make_car(np.random.default_rng(0), "estate")
-    panel = shadow(body)
-    corners = panel.points([[0, 0], [1, 1]])
+    (panel,) = make_shadow(body).panels
+    corners = panel_points(panel, [[0, 0], [1, 1]])
     np.testing.assert_array_equal(corners[:, 1], 0.0)
     assert np.cross(panel.across, panel.down)[1] > 0
     assert (np.abs(corners[0]) >= [body.width / 2, 0, body.length / 2]).all()
     assert panel.texture.alpha.max() == pytest.approx(0.6)
 
 
-def test_training_never_draws_a_held_out_make_and_test_draws_one_half_of_the_time() -> None:
-    assert bodies_for("train") == CAR_BODIES[:-2]
-    assert bodies_for("test") == CAR_BODIES
-    assert len(CAR_BODIES) >= 8
-    held_out = set(CAR_BODIES[-2:])
+@pytest.mark.parametrize("catalogue", [CARS, TWO_WHEELERS, PEDESTRIANS, FACADES, TREES, POLES, BOUNDARIES])
+def test_training_never_draws_a_held_out_style_and_test_draws_one_half_of_the_time(catalogue: Catalogue[Any]) -> None:
+    assert catalogue.held_out
+    assert not set(catalogue.held_out) & set(catalogue.common)
     for split in SPLITS:
         rng = np.random.default_rng(0)
-        drawn = [choose_body(rng, split) for _ in range(2000)]
-        assert set(drawn) <= set(bodies_for(split))
-        share = np.mean([name in held_out for name in drawn])
+        drawn = [catalogue.choose(rng, split) for _ in range(2000)]
+        assert set(drawn) == set(catalogue.common if split == "train" else catalogue.names)
+        share = np.mean([name in catalogue.held_out for name in drawn])
         assert share == (0 if split == "train" else pytest.approx(0.5, abs=0.05))
 
 
-@pytest.mark.parametrize("catalogue", [PEDESTRIANS, street.FACADES, street.TREES, street.POLES, street.BOUNDARIES])
-def test_every_kind_of_thing_holds_something_out(catalogue: Catalogue) -> None:
-    assert catalogue.held_out
-    assert not set(catalogue.held_out) & set(catalogue.for_split("train"))
-    assert set(catalogue.for_split("test")) == set(catalogue.names)
+def test_there_are_many_cars_of_which_two_are_held_out() -> None:
+    assert len(CARS.names) >= 8
+    assert set(CARS.held_out) == {"pickup", "minivan"}
 
 
-def test_two_wheelers_and_pedestrians_are_held_out_too() -> None:
-    rng = np.random.default_rng(0)
-    assert set(TWO_WHEELER_BODIES) - set(bodies_for("train", "two-wheeler"))
-    assert {choose_body(rng, "train", "two-wheeler") for _ in range(50)} == set(bodies_for("train", "two-wheeler"))
-    assert {choose_style(rng, "train") for _ in range(200)} == set(PEDESTRIANS.common)
-
-
-@pytest.mark.parametrize("style", FACADE_STYLES)
+@pytest.mark.parametrize("style", FACADES.names)
 def test_a_facade_is_mostly_plain_wall(style: str) -> None:
     """Steps of more than a threshold's worth of log light are rare: the street must not be a field of edges."""
     shares = []
@@ -256,32 +230,25 @@ def test_an_unknown_name_or_split_is_answered_with_the_known_ones() -> None:
     with pytest.raises(FateError, match="jacket"):
         make_pedestrian(rng, "ghost")
     with pytest.raises(FateError, match="train, val, test"):
-        bodies_for("training")  # type: ignore[arg-type]
+        CARS.choose(rng, "training")  # type: ignore[arg-type]
 
 
-def test_markings_are_textures_and_impossible_ones_are_refused() -> None:
-    assert street.dash_strip(25).shape == (125, 1)
-    assert street.dash_strip(3).alpha.sum() == 6
-    assert street.crosswalk(7).alpha.sum() == 7
+def test_markings_are_textures() -> None:
+    assert roadside.dash_strip(25).shape == (125, 1)
+    assert roadside.dash_strip(3).alpha.sum() == 6
+    assert roadside.crosswalk(7).alpha.sum() == 7
     rng = np.random.default_rng(0)
-    assert all(street.patch(rng).alpha.max() <= 0.3 for _ in range(20))
-    np.testing.assert_array_equal(street.arrow("left").alpha, street.arrow("right").alpha[:, ::-1])
-    assert street.make_skyline(rng).shape[1] == 128
-    with pytest.raises(FateError, match="26 dashes"):
-        street.dash_strip(26)
-    with pytest.raises(FateError, match="0 stripes"):
-        street.crosswalk(0)
-    with pytest.raises(FateError, match="road"):
-        street.ground_profile(rng, 3.0, -3.0, -20.0, 20.0)
+    assert all(roadside.patch(rng).alpha.max() <= 0.3 for _ in range(20))
+    assert roadside.make_skyline(rng).shape[1] == 128
 
 
 def test_the_ground_keeps_its_mean_light_however_coarse_its_texels() -> None:
-    fine = street.ground_profile(np.random.default_rng(0), -3.0, 3.0, -4.0, 4.0)
-    coarse = street.ground_profile(np.random.default_rng(0), -3.0, 3.0, -64.0, 64.0)
+    fine = roadside.ground_profile(np.random.default_rng(0), -3.0, 3.0, -4.0, 4.0)
+    coarse = roadside.ground_profile(np.random.default_rng(0), -3.0, 3.0, -64.0, 64.0)
     middle = coarse.light[0, 60:68]
     assert middle.mean() == pytest.approx(float(fine.light.mean()), rel=0.02)
     assert fine.opaque
-    assert fine.light.max() == pytest.approx(street.KERB, abs=1e-6)
+    assert fine.light.max() == pytest.approx(roadside.KERB, abs=1e-6)
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**32 - 1))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
-from fate.simulation.camera.pixel import (
+from fate.simulation.camera.event_camera import (
     AWAKE,
     PRESETS,
     CameraModel,

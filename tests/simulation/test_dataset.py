@@ -24,14 +24,13 @@ from fate.data.layout import find_recordings
 from fate.events.events import Sensor
 from fate.formats.prophesee.dat import DatWriter
 from fate.simulation.art.catalogue import SPLITS
-from fate.simulation.camera.pixel import camera_preset
-from fate.simulation.camera.recorder import Piece
-from fate.simulation.render.scene import Boxes, Scene
+from fate.simulation.camera.event_camera import camera_preset
+from fate.simulation.render.scene import Boxes, RecordedPiece, Scene
 from fate.simulation.writing import dataset, preview, recording_files
 from fate.simulation.writing.dataset import simulate
 from fate.simulation.writing.manifest import load_manifest
-from fate.simulation.writing.recording_files import Setting
-from fate.simulation.writing.request import Job, Request
+from fate.simulation.writing.recording_files import SceneFacts
+from fate.simulation.writing.request import RecordingJob, Request
 
 STRETCH_US = 100_000
 #: Twelve recordings are spread like this.
@@ -55,25 +54,29 @@ class FakeScene(NamedTuple):
         return Boxes(corners, ids.astype(np.int32), ids.astype(np.int64), np.linspace(0.5, 1, 2, dtype="f4")[:count])
 
 
-def fake_recording(place: int, scene: FakeScene) -> Iterator[Piece]:
+def fake_recording(place: int, scene: FakeScene) -> Iterator[RecordedPiece]:
     random = np.random.default_rng(scene.seed)
-    times = Setting.of(scene).times_us  # type: ignore[arg-type]
+    times = SceneFacts.of(scene).times_us  # type: ignore[arg-type]
     for start in range(0, scene.duration_us, STRETCH_US):
         end = min(start + STRETCH_US, scene.duration_us)
         last = end == scene.duration_us
         t = np.sort(random.integers(start, end, 300))
         x, y, p = (random.integers(0, size, 300) for size in (304, 240, 2))
         wanted = times[(times >= start) & ((times < end) | (last & (times == end)))]
-        yield Piece(place, Events(t, x, y, p, scene.sensor), [(int(at), scene.boxes(int(at))) for at in wanted], last)
+        yield RecordedPiece(
+            place, Events(t, x, y, p, scene.sensor), [(int(at), scene.boxes(int(at))) for at in wanted], last
+        )
 
 
-Fake = Callable[..., Iterator[Piece]]
+Fake = Callable[..., Iterator[RecordedPiece]]
 
 
 def fake(side_by_side: bool = False) -> Fake:
-    """Instead of :func:`dataset.pieces_of`: random events, one recording after the other or all in turn."""
+    """Instead of :func:`dataset.simulate_pieces`: random events, one recording after the other or all in turn."""
 
-    def pieces(jobs: Sequence[Job], asked: Request, device: str, threads: int | None, see: Any) -> Iterator[Piece]:
+    def pieces(
+        jobs: Sequence[RecordingJob], asked: Request, device: str, threads: int | None, see: Any
+    ) -> Iterator[RecordedPiece]:
         camera = replace(camera_preset("gen1"), threshold_on=0.35)
         running = []
         for place, job in enumerate(jobs):
@@ -91,7 +94,7 @@ def fake(side_by_side: bool = False) -> Fake:
 
 @pytest.fixture
 def faked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset, "pieces_of", fake())
+    monkeypatch.setattr(dataset, "simulate_pieces", fake())
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -211,12 +214,12 @@ def test_times_without_boxes_are_labelled_and_empty(tmp_path: Path, faked: None)
 
 
 def test_label_times_follow_the_rate_and_start_after_0() -> None:
-    at_60 = Setting(Sensor(720, 1280), (), 1_000_000, 60, {}).label_us
+    at_60 = SceneFacts(Sensor(720, 1280), (), 1_000_000, 60, {}).label_us
     assert len(at_60) == 60
     assert at_60[[0, 1, 2, 59]].tolist() == [16_667, 33_333, 50_000, 1_000_000]
-    short = Setting(Sensor(240, 304), (), 4999, 4, {})
+    short = SceneFacts(Sensor(240, 304), (), 4999, 4, {})
     assert len(short.times_us) == 0
-    assert Setting(Sensor(240, 304), (), 3_600_000_000, 1, {}).label_us.tolist()[-1] == 3_600_000_000
+    assert SceneFacts(Sensor(240, 304), (), 3_600_000_000, 1, {}).label_us.tolist()[-1] == 3_600_000_000
 
 
 def test_the_shortest_recording_is_complete(tmp_path: Path, faked: None) -> None:
@@ -247,7 +250,7 @@ def test_previews_show_the_first_recordings_up_to_ten_seconds(tmp_path: Path, fa
 
 def test_recordings_that_come_side_by_side_give_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, side_by_side in (("one", False), ("other", True)):
-        monkeypatch.setattr(dataset, "pieces_of", fake(side_by_side))
+        monkeypatch.setattr(dataset, "simulate_pieces", fake(side_by_side))
         simulate(tmp_path / name, 5, 0.3, preview=False)
     assert contents(tmp_path / "one") == contents(tmp_path / "other")
 
@@ -303,7 +306,7 @@ def test_lost_cut_and_left_over_files_are_put_right(tmp_path: Path, faked: None)
 
 KILLED = """
     import os, signal, sys
-    from fate.simulation import dataset, recording_files
+    from fate.simulation.writing import dataset, recording_files
     calls = []
     usual = recording_files.RecordingFiles.take
     def take(self, *arguments):
@@ -364,7 +367,7 @@ def test_a_full_disk_is_one_sentence_and_loses_no_finished_recording(
     finished: int,
     side_by_side: bool,
 ) -> None:
-    monkeypatch.setattr(dataset, "pieces_of", fake(side_by_side))
+    monkeypatch.setattr(dataset, "simulate_pieces", fake(side_by_side))
     simulate(tmp_path / "whole", 4, 0.3, preview=False)
     folder = tmp_path / "set"
     with monkeypatch.context() as patched:
@@ -396,7 +399,7 @@ def test_without_previews_a_dataset_is_complete_and_says_why(
     assert len(found.recordings) == 3
     assert not found.previews
     monkeypatch.undo()
-    monkeypatch.setattr(dataset, "pieces_of", fake())
+    monkeypatch.setattr(dataset, "simulate_pieces", fake())
     assert set(simulate(tmp_path, 3, 0.2).previews) == set(SPLITS)
 
 

@@ -1,4 +1,4 @@
-"""Recording on a GPU: the march agrees with the CPU's, and finishing many recordings at once loses nothing."""
+"""Recording on a GPU: pixels agree with the CPU's, and finishing many recordings at once loses nothing."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import torch
 from numpy.typing import NDArray
 
 from fate.events.events import Events, Sensor
-from fate.simulation.art.plan import make_plan
-from fate.simulation.camera.pixel import CameraModel, camera_preset
-from fate.simulation.camera.recorder import circuit_of, first_pixels, record
-from fate.simulation.render.march import march_tiles
+from fate.simulation.camera.event_camera import CameraModel, camera_preset
+from fate.simulation.camera.pixels_cpu import advance_tiles
+from fate.simulation.camera.recorder import adapted_pixels, record, shared_circuit
 from fate.simulation.render.scene import STRETCH_US, Scene
+from fate.simulation.render.tiles import schedule_tiles
 
-pytest.importorskip("triton", reason="the GPU march is written in Triton, which is not installed here")
+pytest.importorskip("triton", reason="the GPU kernel is written in Triton, which is not installed here")
 
 from fate.simulation.camera import recorder_gpu as gpu
-from fate.simulation.render.march_gpu import RECORDING_SHIFT, TIME_OFFSET, TIME_SHIFT
+from fate.simulation.camera.pixels_gpu import RECORDING_SHIFT, TIME_OFFSET, TIME_SHIFT
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU on this machine")
 CPU = torch.device("cpu")
@@ -31,7 +31,7 @@ DARK = torch.full((2, 240, 304), -3.0)
 
 
 def keyed(recording: Any, t_us: Any, y: Any, x: Any, p: Any) -> torch.Tensor:
-    """Keys as the march writes them, times from the start of the stretch."""
+    """Keys as the kernel writes them, times from the start of the stretch."""
     parts = [torch.as_tensor(part, dtype=torch.int64) for part in (recording, t_us, y, x, p)]
     return (
         (parts[0] << RECORDING_SHIFT)
@@ -73,7 +73,7 @@ def test_background_events_become_keys_of_their_recording() -> None:
     windows = [camera_preset("gen1").background(seed).window(200_000, 300_000) for seed in (1, 2)]
     nothing: Any = None
     packets = [
-        gpu.Packet(place, nothing, nothing, nothing, torch.stack(list(window), 1).numpy(), [])
+        gpu.PreparedStretch(place, nothing, nothing, nothing, torch.stack(list(window), 1).numpy(), [])
         for place, window in enumerate(windows)
     ]
     keys = torch.sort(gpu._background_keys(packets, 200_000)).values
@@ -84,7 +84,7 @@ def test_background_events_become_keys_of_their_recording() -> None:
 
 @pytest.mark.parametrize("jitter_us", [0.0, 15.0, 400.0])
 def test_finishing_loses_and_doubles_nothing_but_what_leaves_the_recording(jitter_us: float) -> None:
-    finishing = gpu._Finishing(cameras(jitter_us), [5, 6], CPU)
+    finishing = gpu._GpuSensorOutput(cameras(jitter_us), [5, 6], CPU)
     ends: list[list[Events]] = []
     count, near_the_end = 0, 0
     for stretch, length in enumerate((100_000, 100_000, 50_000)):
@@ -109,7 +109,7 @@ def test_finishing_depends_on_the_events_and_not_on_their_order() -> None:
     keys, nothing = random_keys(1, 3000, 2, 100_000), torch.zeros(0, dtype=torch.int64)
     shuffled = keys[torch.randperm(len(keys), generator=torch.Generator().manual_seed(0))]
     made = [
-        gpu._Finishing(cameras(20.0), [5, 6], CPU).finish(part, DARK, nothing, 0, 100_000, True)
+        gpu._GpuSensorOutput(cameras(20.0), [5, 6], CPU).finish(part, DARK, nothing, 0, 100_000, True)
         for part in (keys, shuffled)
     ]
     assert torch.equal(made[0], made[1])
@@ -119,7 +119,7 @@ def test_each_recording_has_its_own_jitter() -> None:
     apart = torch.arange(5_000, 95_000, 1_000)
     keys = torch.cat([keyed(recording, apart, 7, 9, 1) for recording in range(2)])
     nothing = torch.zeros(0, dtype=torch.int64)
-    done = gpu._Finishing(cameras(15.0), [5, 6], CPU).finish(keys, DARK, nothing, 0, 100_000, True)
+    done = gpu._GpuSensorOutput(cameras(15.0), [5, 6], CPU).finish(keys, DARK, nothing, 0, 100_000, True)
     for part, sigma in zip(gpu._split(done, 2, SENSOR, 0), (15.0, 30.0), strict=True):
         moved = part.t_us - apart.numpy()
         assert moved.std() == pytest.approx(sigma, rel=0.3)
@@ -132,7 +132,7 @@ def test_each_recording_has_its_own_jitter() -> None:
 def test_jitter_takes_no_event_before_the_recordings_start() -> None:
     keys = keyed(torch.zeros(400), torch.arange(400) % 20, 3, 4, 0)
     nothing = torch.zeros(0, dtype=torch.int64)
-    finishing = gpu._Finishing(cameras(30.0), [5, 6], CPU)
+    finishing = gpu._GpuSensorOutput(cameras(30.0), [5, 6], CPU)
     part = gpu._split(finishing.finish(keys, DARK, nothing, 0, 100_000, True), 2, SENSOR, 0)[0]
     assert len(part) == 400
     assert part.t_us[0] == 0
@@ -144,7 +144,7 @@ def test_bursts_fall_on_recordings_that_have_them_alone() -> None:
     light = torch.full((2, 240, 304), 0.02)
     light[..., ::2] = 1.02
     keys, nothing = random_keys(3, 6000, 2, 90_000), torch.zeros(0, dtype=torch.int64)
-    done = gpu._Finishing(two, [5, 6], CPU).finish(keys, torch.log(light), nothing, 0, 100_000, True)
+    done = gpu._GpuSensorOutput(two, [5, 6], CPU).finish(keys, torch.log(light), nothing, 0, 100_000, True)
     quiet, bursting = gpu._split(done, 2, SENSOR, 0)
     given = [keys[keys >> RECORDING_SHIFT == i] for i in range(2)]
     assert len(quiet) == len(given[0])
@@ -167,23 +167,23 @@ def turns(what: NDArray[Any], when: NDArray[Any]) -> dict[tuple[int, int], int]:
 @needs_gpu
 @pytest.mark.parametrize("seed", [0, 3])
 @pytest.mark.parametrize("room", [1 << 22, 100])
-def test_the_gpu_marches_as_the_cpu_does(seed: int, room: int) -> None:
+def test_pixels_on_a_gpu_agree_with_the_cpu(seed: int, room: int) -> None:
     scene = Scene(seed, seconds=0.2)
-    surfaces, atlas = scene.surfaces(0), scene.stage.atlas
-    plan = make_plan(surfaces, atlas, *scene.sensor)
-    pixels = first_pixels(scene.camera, seed, scene.light(0))
+    surfaces, atlas = scene.surfaces(0), scene.atlas
+    schedule = schedule_tiles(surfaces, atlas, *scene.sensor)
+    pixels = adapted_pixels(scene.camera, seed, scene.light(0))
     which = surfaces.texture
     textures = np.stack([atlas.offset[which], atlas.width[which], atlas.height[which], atlas.opaque[which]], axis=1)
-    packet = gpu.Packet(0, surfaces, textures.astype(np.int64), plan, np.zeros((0, 4), np.int64), [])
+    packet = gpu.PreparedStretch(0, surfaces, textures.astype(np.int64), schedule, np.zeros((0, 4), np.int64), [])
     device = torch.device("cuda")
-    opening = gpu.Opening(0, atlas, tuple(part.copy() for part in pixels))
-    march, bases = gpu._opened([opening, opening], [scene, scene], device)
-    march._keys = torch.empty(room, dtype=torch.int64, device=device)
-    keys = march.march(gpu._batched([packet, packet], bases, device), float(STRETCH_US)).cpu().numpy()
-    circuit = circuit_of(scene.camera)
-    ours, _ = march_tiles(0, 1, float(STRETCH_US), surfaces, atlas, plan, pixels, circuit)
+    start = gpu.PreparedScene(0, atlas, tuple(part.copy() for part in pixels))
+    batch, bases = gpu._start_batch([start, start], [scene, scene], device)
+    batch._keys = torch.empty(room, dtype=torch.int64, device=device)
+    keys = batch.advance(gpu._batch_stretch([packet, packet], bases, device), float(STRETCH_US)).cpu().numpy()
+    circuit = shared_circuit(scene.camera)
+    ours, _ = advance_tiles(0, 1, float(STRETCH_US), surfaces, atlas, schedule, pixels, circuit)
     expected = turns(ours & ((1 << 29) - 1), ours >> 29)
-    states = [part.cpu().numpy() for part in march.pixels]
+    states = [part.cpu().numpy() for part in batch.state]
     for recording in range(2):
         mine = keys[keys >> RECORDING_SHIFT == recording]
         found = turns(mine & ((1 << 29) - 1), ((mine >> TIME_SHIFT) & 0x7FFFF) - TIME_OFFSET)

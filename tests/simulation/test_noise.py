@@ -11,8 +11,8 @@ import torch
 from fate.errors import FateError
 from fate.events.events import Sensor
 from fate.simulation.camera import noise
+from fate.simulation.camera.event_camera import camera_preset
 from fate.simulation.camera.noise import EventColumns
-from fate.simulation.camera.pixel import camera_preset
 
 GEN1 = Sensor(240, 304)
 

@@ -12,11 +12,18 @@ import torch
 
 from fate.events.events import Events
 from fate.simulation.camera import noise
+from fate.simulation.camera.event_camera import CameraModel, camera_preset
 from fate.simulation.camera.noise import EventColumns
-from fate.simulation.camera.pixel import CameraModel, camera_preset
-from fate.simulation.camera.recorder import Finisher, Piece, circuit_of, first_pixels, record, unpacked
-from fate.simulation.camera.recording import record_many
-from fate.simulation.render.march import event_key
+from fate.simulation.camera.pixels_cpu import event_key
+from fate.simulation.camera.recorder import (
+    RecordedPiece,
+    SensorOutput,
+    adapted_pixels,
+    record,
+    record_many,
+    shared_circuit,
+    unpack_keys,
+)
 from fate.simulation.render.scene import STRETCH_US, Scene
 
 SECONDS = 0.25
@@ -31,11 +38,11 @@ def scene(seed: int, **camera: Any) -> Scene:
 
 
 @cache
-def pieces(seed: int, threads: int = 2, bursts: bool = True) -> tuple[Piece, ...]:
+def pieces(seed: int, threads: int = 2, bursts: bool = True) -> tuple[RecordedPiece, ...]:
     return tuple(record(scene(seed, bursts=bursts), TIMES, threads))
 
 
-def whole(parts: tuple[Piece, ...] | list[Piece]) -> Events:
+def whole(parts: tuple[RecordedPiece, ...] | list[RecordedPiece]) -> Events:
     return Events.concatenate([piece.events for piece in parts])
 
 
@@ -137,7 +144,7 @@ def signal_of(random: np.random.Generator, count: int, start: int, end: int) -> 
 def test_the_finisher_loses_and_doubles_nothing_but_what_leaves_the_recording(jitter_us: float) -> None:
     camera = camera_preset("gen1", jitter_us=jitter_us, noise_hz=2.0)
     duration, random = 350_000, np.random.default_rng(0)
-    finisher = Finisher(camera, 11, duration)
+    finisher = SensorOutput(camera, 11, duration)
     light = torch.full((240, 304), 0.5)
     background = camera.background(11)
     given, background_given, done = [], 0, []
@@ -160,7 +167,7 @@ def test_the_finisher_loses_and_doubles_nothing_but_what_leaves_the_recording(ji
 
 def test_jitter_moves_events_by_its_spread() -> None:
     camera = camera_preset("gen1", jitter_us=20.0, noise_hz=0.0, hot_pixels=0)
-    finisher = Finisher(camera, 3, 10**6)
+    finisher = SensorOutput(camera, 3, 10**6)
     apart = torch.arange(0, 90_000, 500)  # so far apart that jitter leaves their order
     still = torch.zeros_like(apart)
     done = finisher.finish(EventColumns(apart, still, still, still), torch.full((240, 304), 0.5), 0, 100_000)
@@ -175,7 +182,7 @@ def test_bursts_repeat_events_where_it_is_bright_and_textured() -> None:
     light[:, ::2] = 1.0  # bright columns on dark ones
     light[120:] = 0.5  # even
     signal = signal_of(np.random.default_rng(1), 8000, 0, 200_000)
-    done = Finisher(camera, 3, 200_000).finish(signal, light, 0, 200_000)
+    done = SensorOutput(camera, 3, 200_000).finish(signal, light, 0, 200_000)
 
     def count(of: EventColumns, top: bool, bright: bool) -> int:
         half = of.y < 118 if top else of.y > 122
@@ -189,13 +196,13 @@ def test_bursts_repeat_events_where_it_is_bright_and_textured() -> None:
 def test_keys_are_unpacked_to_what_was_packed() -> None:
     rows = [(0, 0, 0, 0), (99_999, 239, 303, 1), (100_000, 719, 1279, 0), (5, 1, 2, 1)]
     keys = torch.tensor([int(event_key(float(t), y, x, p)) for t, y, x, p in rows])
-    t_us, x, y, p = (column.tolist() for column in unpacked(keys, 700_000))
+    t_us, x, y, p = (column.tolist() for column in unpack_keys(keys, 700_000))
     assert list(zip(t_us, y, x, p, strict=True)) == [(t + 700_000, y, x, p) for t, y, x, p in rows]
 
 
 @pytest.mark.parametrize("camera", [camera_preset("gen1"), camera_preset("1mpx"), camera_preset("ideal")])
 def test_the_circuit_is_the_cameras_in_microseconds(camera: CameraModel) -> None:
-    circuit = circuit_of(camera)
+    circuit = shared_circuit(camera)
     assert circuit.cutoff == pytest.approx(2 * np.pi * (camera.cutoff_hz or 0) / 1e6)
     assert circuit.leak == pytest.approx(camera.leak_hz / 1e6)
     assert circuit.max_change == min(camera.threshold_on, camera.threshold_off)
@@ -205,7 +212,7 @@ def test_the_circuit_is_the_cameras_in_microseconds(camera: CameraModel) -> None
 def test_pixels_start_adapted_to_the_light() -> None:
     camera = camera_preset("gen1")
     light = np.random.default_rng(0).uniform(0, 1, (240, 304)).astype(np.float32)
-    pixels = first_pixels(camera, 5, light)
+    pixels = adapted_pixels(camera, 5, light)
     np.testing.assert_allclose(pixels.log_light, np.log(light + 0.02), atol=1e-5)
     np.testing.assert_array_equal(pixels.receptor, pixels.log_light)
     change = pixels.receptor - pixels.reference

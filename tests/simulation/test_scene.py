@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from fate.errors import FateError
 from fate.events.events import Events
-from fate.simulation.art.motion import Ego
-from fate.simulation.art.surfaces import KNOT_US
+from fate.simulation.art.actors import Actor, Ego, Layer
 from fate.simulation.camera.recorder import record
 from fate.simulation.render.scene import MIN_VISIBLE, STRETCH_US, Boxes, Scene, draw_camera
-from fate.simulation.render.stage import Actor, Layer, Stage
-from fate.simulation.render.truth import Outlines
+from fate.simulation.render.surface_builder import SurfaceBuilder
+from fate.simulation.render.surfaces import KNOT_US
+from fate.simulation.render.visible_boxes import Outlines
 
 SECONDS = 2.0
 TIMES = np.random.default_rng(5).integers(0, int(SECONDS * 1e6), 4).tolist()
@@ -52,7 +52,7 @@ def alone(of: Scene, t_us: int, owner: int, pad: int, every: int = 1) -> NDArray
         m = first + (place - knot) * (second - first)
         u, v, w = (m[3 * i] * columns + m[3 * i + 1] * rows + m[3 * i + 2] for i in range(3))
         hit = (w > 1e-9) & (u >= 0) & (u < w) & (v >= 0) & (v < w)
-        alpha = of.stage.textures[surfaces.texture[k]].alpha
+        alpha = of.builder.textures[surfaces.texture[k]].alpha
         texel = [
             np.clip((part[hit] / w[hit] * size).astype(np.int64), 0, size - 1)
             for part, size in zip((v, u), alpha.shape, strict=True)
@@ -147,17 +147,17 @@ def test_a_pickled_scene_is_the_same_scene() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_of_a_camera_at_rest_nothing_changes_but_what_moves_and_all_that_moves_is_labelled(seed: int) -> None:
     of = Scene(seed, seconds=SECONDS, at_rest=True)
-    stage, ends = of.stage, np.array([0.0, SECONDS])
+    builder, ends = of.builder, np.array([0.0, SECONDS])
 
     def moves(actor: Actor) -> bool:
         pose = actor.path.at(ends)
         return bool(np.hypot(np.ptp(pose.x), np.ptp(pose.z)) > 0.5)
 
-    movers = {actor.owner for actor in stage.actors if moves(actor) and actor.layer != Layer.SHADOW}
-    assert movers == {actor.owner for actor in stage.actors if actor.owner >= 0} == set(range(len(of._world[2])))
+    movers = {actor.owner for actor in builder.actors if moves(actor) and actor.layer != Layer.SHADOW}
+    assert movers == {actor.owner for actor in builder.actors if actor.owner >= 0} == set(range(len(of._world[2])))
     still = Scene(seed, seconds=SECONDS, at_rest=True)
-    left = [actor for actor in stage.actors if not moves(actor)]
-    scenery = Stage(stage.pinhole, stage.ego, left, stage.lighting, stage.height)
+    left = [actor for actor in builder.actors if not moves(actor)]
+    scenery = SurfaceBuilder(builder.pinhole, builder.ego, left, builder.lighting, builder.height)
     still.__dict__["_world"] = (scenery, Outlines.build([None] * len(scenery.textures)), of._world[2])
     times = (300_000, 800_000, 1_700_000)  # lamps flicker at 100 Hz: at these all shine alike
     first, *later = (still.light(t) for t in times)
@@ -192,11 +192,11 @@ def test_light_shows_an_object_where_its_owner_map_says() -> None:
 
 
 def without_actor(of: Scene, track: int, camera: Any = None) -> Scene:
-    """The scene with one object (not its shadow) taken off the stage."""
+    """The scene with one object (not its shadow) removed."""
     copy = Scene(of.seed, of.profile.name, of.split, of.seconds)
-    stage = of.stage
-    left = [actor for actor in stage.actors if actor.owner != track]
-    fewer = Stage(stage.pinhole, stage.ego, left, stage.lighting, stage.height)
+    builder = of.builder
+    left = [actor for actor in builder.actors if actor.owner != track]
+    fewer = SurfaceBuilder(builder.pinhole, builder.ego, left, builder.lighting, builder.height)
     nothing = [None] * len(fewer.textures)
     copy.__dict__["_world"] = (fewer, Outlines.build(nothing), of._world[2])
     copy.camera = camera or of.camera
@@ -210,10 +210,14 @@ def recorded(of: Scene) -> Events:
 def at_rest(seed: int) -> Scene:
     """A scene whose camera stands, without noise: then every event is due to something that moves."""
     of = Scene(seed, seconds=0.3)
-    stage, outlines, classes = of._world
+    builder, outlines, classes = of._world
     still = np.zeros(4)
-    ego = Ego(still + stage.ego.x[0], still + stage.ego.z[0], still, still + stage.ego.yaw[0], still)
-    of.__dict__["_world"] = Stage(stage.pinhole, ego, stage.actors, stage.lighting, stage.height), outlines, classes
+    ego = Ego(still + builder.ego.x[0], still + builder.ego.z[0], still, still + builder.ego.yaw[0], still)
+    of.__dict__["_world"] = (
+        SurfaceBuilder(builder.pinhole, ego, builder.actors, builder.lighting, builder.height),
+        outlines,
+        classes,
+    )
     of.camera = replace(of.camera, noise_hz=0.0, hot_pixels=0, jitter_us=0.0, bursts=False, leak_hz=0.0)
     return of
 
@@ -227,9 +231,9 @@ def test_boxes_hold_the_events_of_the_objects_they_label() -> None:
     objects, inside, total = 0, 0, 0
     for seed in range(20):
         of = at_rest(seed)
-        if of.stage.lighting.lamps > 0.5:
+        if of.builder.lighting.lamps > 0.5:
             continue
-        moving = {actor.owner for actor in of.stage.actors if getattr(actor.path, "speed", 0) > 0}
+        moving = {actor.owner for actor in of.builder.actors if getattr(actor.path, "speed", 0) > 0}
         for track in [int(track) for track in of.boxes(150_000).track_id if int(track) in moving][:2]:
             alone = only_mover(of, track)
             events = recorded(alone)
@@ -245,11 +249,11 @@ def test_boxes_hold_the_events_of_the_objects_they_label() -> None:
 
 
 def only_mover(of: Scene, track: int) -> Scene:
-    """The scene with nothing on the stage that moves but one object."""
-    stage, classes = of.stage, of._world[2]
-    left = [actor for actor in stage.actors if actor.owner == track or not getattr(actor.path, "speed", 0) > 0]
+    """The scene with nothing on the builder that moves but one object."""
+    builder, classes = of.builder, of._world[2]
+    left = [actor for actor in builder.actors if actor.owner == track or not getattr(actor.path, "speed", 0) > 0]
     alone = Scene(of.seed, of.profile.name, of.split, of.seconds)
-    fewer = Stage(stage.pinhole, stage.ego, left, stage.lighting, stage.height)
+    fewer = SurfaceBuilder(builder.pinhole, builder.ego, left, builder.lighting, builder.height)
     labelled = {id(panel.texture) for actor in left if actor.owner == track for panel in actor.body.panels}
     shapes = [texture if id(texture) in labelled else None for texture in fewer.textures]
     alone.__dict__["_world"] = fewer, Outlines.build(shapes), classes

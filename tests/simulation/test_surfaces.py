@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fate.simulation.art.surfaces import NEAR, Atlas, Pinhole, matrices, projected_bounds
-from fate.simulation.art.textures import Texture
+from fate.simulation.art.panels import Texture
+from fate.simulation.render.surfaces import NEAR, Atlas, Pinhole, matrices, projected_bounds
 
 Floats = NDArray[np.float64]
 

@@ -31,7 +31,7 @@ from fate.errors import FateError
 from fate.events.events import Events
 from fate.events.window import Window
 from fate.processes import peak_memory_mb
-from fate.text import format_table
+from fate.text import format_markdown_table
 
 #: Called with a line about the next measurement.
 Report = Callable[[str], None]
@@ -66,7 +66,7 @@ class BenchResult(ABC):
 
     def table(self) -> str:
         """Return the description and all measurements as Markdown."""
-        return f"{self.describe()}\n\n{format_table(self.COLUMNS, self.rows())}"
+        return f"{self.describe()}\n\n{format_markdown_table(self.COLUMNS, self.rows())}"
 
 
 # ---- the machine --------------------------------------------------------------------------------------------------

@@ -14,9 +14,8 @@ import torch
 from fate.bench.harness import BenchResult, describe_device, time_call
 from fate.events.events import Events
 from fate.progress import Progress
-from fate.simulation.camera.pixel import EventCamera
-from fate.simulation.camera.recorder import record
-from fate.simulation.camera.recording import record_many
+from fate.simulation.camera.event_camera import EventCamera
+from fate.simulation.camera.recorder import record, record_many
 from fate.simulation.render.scene import Scene
 from fate.simulation.writing.request import Request, check_machine
 from fate.text import plural

@@ -1,5 +1,5 @@
 """A driving scene seen by an event camera: labelled recordings with exact boxes at any time.
 
-``camera.py`` is the pixel (parameters and the readable model), ``noise.py`` what a sensor adds to the signal; the
-scene, its renderer and the dataset writer stand beside them.
+``art/`` draws a street from a seed, ``render/`` turns it into light and boxes (``scene.py`` is the entry point),
+``camera/`` turns light into events (``recorder.py``), and ``writing/`` makes datasets on disk (``dataset.py``).
 """

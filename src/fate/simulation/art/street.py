@@ -1,381 +1,432 @@
-"""What stands and lies along a street: trees, lamp posts, signs, markings on the road, the skyline.
+"""A street, from a seed: what stands along it, who drives and walks on it, and in which light.
 
-Trees and posts are billboards. Markings are textures for the ground: columns run to the right, the first row is the
-far end; :func:`on_ground` lays one down.
+x = 0 is the middle of the ego lane, z runs along it. Traffic keeps to the right. Everything is drawn from one
+generator in one order, so a seed gives one roadside.
+
+Cars, people and two-wheelers are solid: one that would pass through another, or through the ego car, where the camera
+may see it, is left out.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
 
 import numpy as np
 
-from fate.errors import FateError
-from fate.simulation.art.catalogue import Catalogue
-from fate.simulation.art.drawing import Canvas, Point, smooth_noise
-from fate.simulation.art.facades import (
-    BOUNDARIES,
-    BOUNDARY_STYLES,
-    FACADE_STYLES,
-    FACADES,
-    choose_facade_style,
-    make_boundary,
-    make_facade,
-)
-from fate.simulation.art.textures import MAX_TEXELS, Body, Float32, Float64, Panel, Texture
+from fate.simulation.arrays import Float64
+from fate.simulation.art import buildings, roadside
+from fate.simulation.art.actors import REACH, Actor, Ego, Following, Layer, Lighting, Path, Straight, drive, stand
+from fate.simulation.art.cars import CARS, make_car
+from fate.simulation.art.catalogue import Split
+from fate.simulation.art.panels import Body, Panel, Texture, vector
+from fate.simulation.art.pedestrians import PEDESTRIANS, make_pedestrian
+from fate.simulation.art.roadside import lay_on_ground, make_shadow
+from fate.simulation.art.two_wheelers import TWO_WHEELERS, make_two_wheeler
 
-__all__ = [
-    "BOUNDARIES",
-    "BOUNDARY_STYLES",
-    "FACADES",
-    "FACADE_STYLES",
-    "POLES",
-    "POLE_STYLES",
-    "TREES",
-    "TREE_STYLES",
-    "arrow",
-    "choose_facade_style",
-    "crosswalk",
-    "dash_strip",
-    "ground_profile",
-    "kerb_strip",
-    "make_boundary",
-    "make_facade",
-    "make_pole",
-    "make_skyline",
-    "make_tree",
-    "manhole",
-    "on_ground",
-    "patch",
-]
-
-TREES = Catalogue("tree style", common=("round", "tall", "bush"), held_out=("fir",))
-TREE_STYLES: tuple[str, ...] = TREES.names
-POLES = Catalogue("pole style", common=("lamp", "sign", "traffic-light", "bollard"), held_out=("double-lamp",))
-POLE_STYLES: tuple[str, ...] = POLES.names
-
-PAINT = 0.60  # reflectance of worn road paint
-MAINS_FLICKER_HZ = 100.0  # lamps on 50 Hz mains
-_FLICKER_DEPTH = 0.3
-KERB = 0.36  # reflectance of kerb stones
-_STEEL = 0.22
-_KERB = 0.16  # m, width of the stones
-_GUTTER = 0.40  # m, a darker rim of the asphalt
+#: How far beyond the end of the drive the street continues, metres.
+AHEAD = 150.0
+LANE = 3.5  #: metres
+#: Two bodies must be this far apart along each axis, metres.
+ELBOW_ROOM = 0.25
+#: How often the way of a body is checked, seconds.
+CHECK_S = 0.2
+#: What is further behind the camera than this need not keep out of the way, metres.
+BEHIND = 12.0
+#: Half the width of a side street, metres.
+SIDE_STREET = 5.0
 
 
-def make_tree(rng: np.random.Generator, style: str | None = None) -> Body:
-    """A trunk and a blotchy crown with a ragged edge; a billboard of one panel, 96 × 128.
+@dataclass(frozen=True)
+class StreetLayout:
+    """The cross-section of a street, in metres from the middle of the ego lane."""
 
-    Args:
-        rng: decides size, light and growth.
-        style: one of :data:`TREE_STYLES`; None draws one that no split holds out.
-    """
-    style = TREES.choose(rng, "train") if style is None else TREES.check(style)
-    tall, wide, stem = {
-        "round": ((5.5, 9.0), 0.75, 0.32),
-        "tall": ((8.0, 12.0), 0.40, 0.22),
-        "bush": ((1.2, 2.4), 1.15, 0.02),
-        "fir": ((6.0, 11.0), 0.48, 0.10),
-    }[style]
-    height = float(rng.uniform(*tall))
-    width = height * wide * float(rng.uniform(0.9, 1.1))
-    rows, columns = 128, 96
-    v, u = (np.arange(rows) + 0.5)[:, None] / rows, (np.arange(columns) + 0.5)[None, :] / columns * 2 - 1
-    if style == "fir":
-        edge = 1.0 - np.abs(u) / np.maximum(v / (1 - stem), 1e-3) * (1.0 + 0.25 * ((v * 7) % 1.0))
-        edge = np.where(v > 1 - stem, -1.0, edge)
+    kind: str  #: "town", "suburb" or "open"
+    left_kerb: float
+    right_kerb: float
+    parking_left: bool
+    parking_right: bool
+    oncoming_lanes: int
+    length: float
+
+
+class StreetBuilder:
+    """Collects actors, and remembers bodies so that many actors share a few of them."""
+
+    def __init__(
+        self, rng: np.random.Generator, split: Split, night: bool, ego: Ego, seconds: float, at_rest: bool = False
+    ) -> None:
+        self.rng, self.night, self.split = rng, night, split
+        self.ego, self.seconds, self.at_rest = ego, seconds, at_rest
+        self.actors: list[Actor] = []
+        self.objects: list[Body] = []  #: labelled ones; an actor's owner is its place here
+        self.side_streets: list[float] = []  #: z of streets that cross
+        self.cars = [make_car(rng, CARS.choose(rng, split), night=night) for _ in range(10)]
+        self.people = [make_pedestrian(rng, PEDESTRIANS.choose(rng, split)) for _ in range(8)]
+        self.two_wheelers = [make_two_wheeler(rng, TWO_WHEELERS.choose(rng, split), night=night) for _ in range(4)]
+        self.shadows = {id(body): make_shadow(body) for body in (*self.cars, *self.people, *self.two_wheelers)}
+        self._times = np.arange(0.0, seconds + CHECK_S, CHECK_S)
+        x, z, _, _ = ego.at(self._times)
+        self._ego_z = z
+        self._ways: list[Float64] = []  # of each solid thing while it is near, [4, its times]
+        self._spans: list[tuple[int, int]] = []  # which of the times those are
+        self._keep(np.stack([x, z, np.full_like(x, 0.9), np.full_like(x, 2.5)]))  # the ego car itself
+
+    def pick(self, bodies: list[Body]) -> Body:
+        """One of them."""
+        return bodies[int(self.rng.integers(len(bodies)))]
+
+    def add_labelled(self, body: Body, path: Path, mirror: float = 1.0) -> bool:
+        """A car, a two-wheeler or a pedestrian, with its shadow; False if it would pass through someone."""
+        placed = self._place(body, path, mirror, owner=len(self.objects))
+        if placed:
+            self.objects.append(body)
+        return placed
+
+    def add_unlabelled(self, body: Body, path: Path) -> bool:
+        """The same of one that hides others, and has no box itself."""
+        return self._place(body, path, 1.0, owner=-1)
+
+    def _place(self, body: Body, path: Path, mirror: float, owner: int) -> bool:
+        way = self._way(body, path)
+        if self._meets_someone(way):
+            return False
+        self._keep(way)
+        self.actors.append(Actor(body, path, owner=owner, mirror=mirror))
+        self.actors.append(Actor(self.shadows[id(body)], path, Layer.SHADOW))
+        return True
+
+    def _near(self, way: Float64) -> tuple[int, int]:
+        """The first and past-last time at which something is where the camera may see it."""
+        near = np.flatnonzero((way[1] > self._ego_z - BEHIND) & (way[1] < self._ego_z + REACH))
+        return (int(near[0]), int(near[-1]) + 1) if len(near) else (0, 0)
+
+    def _keep(self, way: Float64) -> None:
+        begin, end = self._near(way)
+        self._ways.append(way[:, begin:end].copy())
+        self._spans.append((begin, end))
+
+    def _meets_someone(self, way: Float64) -> bool:
+        """Whether it would pass through someone while it is near."""
+        begin, end = self._near(way)
+        spans = np.array(self._spans)
+        for other in np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > begin)):
+            first, last = max(begin, spans[other, 0]), min(end, spans[other, 1])
+            theirs = self._ways[other][:, first - spans[other, 0] : last - spans[other, 0]]
+            mine = way[:, first:last]
+            apart = np.abs(theirs[:2] - mine[:2]) - theirs[2:] - mine[2:] - ELBOW_ROOM
+            if bool(np.any(np.all(apart < 0, axis=0))):
+                return True
+        return False
+
+    def _way(self, body: Body, path: Path) -> Float64:
+        """x, z and half the extent along x and z, [4, T]."""
+        pose = path.at(self._times)
+        along, across = np.abs(np.cos(pose.heading)), np.abs(np.sin(pose.heading))
+        half_length, half_width = max(body.length, 0.4) / 2, max(min(body.width, 3.0), 0.4) / 2
+        return np.stack(
+            [pose.x, pose.z, half_width * along + half_length * across, half_length * along + half_width * across]
+        )
+
+    def add_scenery(self, body: Body, x: float, z: float, layer: Layer = Layer.STANDING) -> None:
+        """Something that stays where it is."""
+        self.actors.append(Actor(body, Straight(x, z), layer))
+
+    def in_side_street(self, z: float, half: float = 0.0) -> bool:
+        """Whether something of half a length ``half`` at ``z`` beside the street would stand in a side roadside."""
+        return any(abs(z - middle) < SIDE_STREET + half for middle in self.side_streets)
+
+
+def make_street(
+    seed: int, split: Split, seconds: float, two_wheelers: bool, at_rest: bool = False
+) -> tuple[Ego, StreetBuilder, Lighting]:
+    """The drive, its actors and its light; or a camera at rest, and who passes it."""
+    rng = np.random.default_rng([seed, 0x5CE7E])
+    if at_rest:
+        lighting, night = make_lighting(rng)
+        layout = make_layout(rng, fast=bool(rng.random() < 0.3), stops=False, length=AHEAD)
+        ego = stand(rng, seconds, layout.left_kerb, layout.right_kerb)
     else:
-        middle = 0.5 * (1 - stem)
-        rise = (v - middle) / middle
-        if style == "bush":
-            rise = np.minimum(rise, 0.35)  # it sits on the ground, with no underside
-        edge = 1.0 - np.sqrt(u**2 + rise**2)
-    ragged = edge - 0.30 * smooth_noise(rng, rows, columns, (9, 9)) - 0.12 * smooth_noise(rng, rows, columns, (28, 24))
-    gaps = smooth_noise(rng, rows, columns, (24, 18))  # the sky shows through the leaves
-    crown = np.clip(ragged * 16.0, 0.0, 1.0) * np.clip((0.84 - gaps) * 14.0, 0.0, 1.0)
-    light = float(rng.uniform(0.06, 0.14))
-    clumps = 0.5 * smooth_noise(rng, rows, columns, (7, 6)) + 0.9 * smooth_noise(rng, rows, columns, (32, 24)) ** 2
-    leaves = light * (0.35 + 1.3 * clumps) * (1.15 - 0.5 * v)
-    trunk = (np.abs(u) < np.clip(0.28 / width, 0.04, 0.2)) & (v > 0.5 * (1 - stem))
-    alpha = np.maximum(crown, trunk).astype(np.float32)
-    shade = np.where(crown > 0.5, leaves, 0.07).astype(np.float32)
-    # Trim to what is drawn, so that width and height are the tree's own.
-    solid = alpha >= 0.5
-    top, sides = int(solid.any(axis=1).argmax()), np.flatnonzero(solid.any(axis=0))
-    left, right = int(sides[0]), int(sides[-1]) + 1
-    panel = Panel(
-        Texture(shade[top:, left:right], alpha[top:, left:right]),
-        _v((left / columns - 0.5) * width, -height, 0),
-        _v((right - left) / columns * width, 0, 0),
-        _v(0, height, 0),
-        faces="both",
+        ego = drive(rng, seconds)
+        fast = float(np.mean(ego.speed)) > 13
+        lighting, night = make_lighting(rng)
+        stops = bool(np.any(ego.speed == 0))
+        layout = make_layout(rng, fast, stops, float(ego.z[-1]) + AHEAD)
+    builder = StreetBuilder(rng, split, night, ego, seconds, at_rest)
+    _add_traffic(builder, layout)
+    if two_wheelers:
+        _add_two_wheelers(builder, layout)
+    _add_parked(builder, layout)
+    _add_pedestrians(builder, layout)
+    _add_ground(builder, layout)
+    _add_roadside(builder, layout, sunny=lighting.sun > 0.3)
+    _add_buildings(builder, layout, split)
+    _add_hedges(builder, layout)
+    _add_kerbside(builder, layout)
+    return ego, builder, lighting
+
+
+def make_lighting(rng: np.random.Generator) -> tuple[Lighting, bool]:
+    """Sun, overcast, dusk or night; the second value says whether lamps are lit."""
+    kind = rng.choice(["sun", "overcast", "dusk", "night"], p=[0.45, 0.35, 0.1, 0.1])
+    azimuth, elevation = rng.uniform(0, 2 * np.pi), rng.uniform(0.35, 1.1)
+    to_sun = (
+        float(np.cos(elevation) * np.sin(azimuth)),
+        float(-np.sin(elevation)),
+        float(np.cos(elevation) * np.cos(azimuth)),
     )
-    drawn = width * max(0.5 - left / columns, right / columns - 0.5) * 2
-    return Body(style, "scenery", (panel,), drawn, drawn, height, facing=True)
+    if kind == "sun":
+        return Lighting(0.55, 1.3, to_sun, rng.uniform(1.2, 1.7), rng.uniform(0.7, 1.1), 0.0, 0.3), False
+    if kind == "overcast":
+        return Lighting(1.25, 0.2, to_sun, rng.uniform(1.2, 1.6), rng.uniform(1.0, 1.5), 0.0, 0.3), False
+    if kind == "dusk":
+        return Lighting(0.45, 0.15, to_sun, rng.uniform(0.5, 0.9), rng.uniform(0.25, 0.5), 0.05, 0.8), True
+    return Lighting(0.32, 0.0, to_sun, 0.06, 0.02, 1.5, 1.5), True
 
 
-def make_pole(rng: np.random.Generator, style: str | None = None, *, night: bool = False) -> Body:
-    """A lamp post, sign, traffic light or bollard; a billboard.
+def make_layout(rng: np.random.Generator, fast: bool, stops: bool, length: float) -> StreetLayout:
+    """A cross-section: wide and open where one drives fast; red lights are in town."""
+    shares = [0.1, 0.35, 0.55] if fast else [0.65, 0.35, 0.0] if stops else [0.5, 0.35, 0.15]
+    kind = str(rng.choice(["town", "suburb", "open"], p=shares))
+    oncoming = 1 if kind != "open" or rng.random() < 0.5 else 2
+    parking_left, parking_right = (kind != "open" and bool(rng.random() < 0.6) for _ in range(2))
+    right = LANE / 2 + (2.3 if parking_right else 0.4) + rng.uniform(0, 0.8)
+    left = -LANE / 2 - oncoming * LANE - (2.3 if parking_left else 0.4) - rng.uniform(0, 0.8)
+    return StreetLayout(kind, left, right, parking_left, parking_right, oncoming, length)
 
-    Args:
-        rng: decides size, light, which sign and which lamp is lit.
-        style: one of :data:`POLE_STYLES`; None draws one that no split holds out.
-        night: street lamps burn, and flicker with the mains. Traffic lights burn day and night, without flicker.
+
+def _add_traffic(builder: StreetBuilder, layout: StreetLayout) -> None:
+    """Cars ahead in the lane, oncoming ones, ones that overtake, and ones that come out of a side roadside."""
+    rng, ego = builder.rng, builder.ego
+    if builder.at_rest:
+        _add_passing(builder, layout)
+    elif rng.random() < 0.75:
+        gap = rng.uniform(8, 26)
+        sway = rng.uniform(0.1, 0.3) * gap
+        first = Following(ego, rng.normal(0, 0.2), gap + 2, sway, rng.uniform(6, 20), rng.uniform(0, 6.28))
+        builder.add_labelled(builder.pick(builder.cars), first)
+        if rng.random() < 0.5:
+            second = gap + sway + rng.uniform(12, 25)
+            builder.add_labelled(builder.pick(builder.cars), Following(ego, rng.normal(0, 0.2), second, 2.0, 11.0, 0.0))
+    mean = float(np.mean(ego.speed))
+    wide = layout.oncoming_lanes == 2  # then the lane beside ours goes our way
+    if wide:
+        z = rng.uniform(-20, 20)
+        while z < 90:
+            speed = max(mean + rng.uniform(-6, 6), 2.0)
+            builder.add_labelled(builder.pick(builder.cars), Straight(-LANE + rng.normal(0, 0.15), z, 0.0, speed))
+            z += 15 + rng.exponential(40)
+    speed = rng.uniform(5, 12) if layout.kind != "open" else rng.uniform(12, 20)
+    z, headway = rng.uniform(10, 40), rng.uniform(18, 60)
+    lane = 2 if wide else 1
+    while z < layout.length + speed * builder.seconds:
+        path = Straight(-lane * LANE + rng.normal(0, 0.15), z, np.pi, speed + rng.normal(0, 0.02))
+        builder.add_labelled(builder.pick(builder.cars), path)
+        z += 9 + rng.exponential(headway)
+    for _ in range(rng.poisson(builder.seconds / 8)):
+        when, speed = rng.uniform(0, builder.seconds), rng.uniform(3, 10)
+        side = float(rng.choice([-1, 1]))
+        z = float(ego.at(np.array([when]))[1][0]) + rng.uniform(14, 38)
+        if builder.add_labelled(builder.pick(builder.cars), Straight(-side * speed * when, z, side * np.pi / 2, speed)):
+            builder.side_streets.append(z)
+
+
+def _add_passing(builder: StreetBuilder, layout: StreetLayout) -> None:
+    """Cars that come from behind a camera at rest and drive on."""
+    rng = builder.rng
+    speed, headway = rng.uniform(5, 12) if layout.kind != "open" else rng.uniform(12, 20), rng.uniform(12, 50)
+    z = rng.uniform(-10, 60)
+    while z > -speed * builder.seconds:
+        builder.add_labelled(builder.pick(builder.cars), Straight(rng.normal(0, 0.15), z, 0.0, speed))
+        z -= 9 + rng.exponential(headway)
+
+
+def _add_parked(builder: StreetBuilder, layout: StreetLayout) -> None:
+    """Cars along the kerbs, not at the mouth of a side roadside.
+
+    From a camera at rest nothing can be seen of them by their events: there they hide others, and have no boxes.
     """
-    style = POLES.choose(rng, "train") if style is None else POLES.check(style)
-    if style in ("lamp", "double-lamp"):
-        return _lamp_post(rng, style, night)
-    if style == "sign":
-        return _sign(rng)
-    if style == "traffic-light":
-        return _traffic_light(rng)
-    height = float(rng.uniform(0.8, 1.1))
-    canvas = Canvas((-0.08, height, 0.08, 0.0), 8, 40, light=float(rng.choice([0.05, 0.12, 0.35])))
-    canvas.block(-0.08, height - 0.12, 0.08, height - 0.24, 0.7)
-    return _billboard(style, [_standing(canvas)], 0.16, height)
+    rng = builder.rng
+    taken = rng.uniform(0.25, 0.85)
+    for on, x, heading in (
+        (layout.parking_right, layout.right_kerb - 1.05, 0.0),
+        (layout.parking_left, layout.left_kerb + 1.05, np.pi),
+    ):
+        z = rng.uniform(4, 14)
+        while on and z < layout.length:
+            car = builder.pick(builder.cars)
+            if rng.random() < taken and not builder.in_side_street(z, car.length / 2):
+                away = np.pi if rng.random() < 0.15 else 0.0
+                path = Straight(x + rng.normal(0, 0.08), z, heading + away + rng.normal(0, 0.01))
+                (builder.add_unlabelled if builder.at_rest else builder.add_labelled)(car, path)
+            z += car.length + rng.uniform(0.8, 2.0)
 
 
-def make_skyline(rng: np.random.Generator) -> Texture:
-    """Far roofs and trees in haze, 32 × 128: low contrast against a sky of about 0.9."""
-    rows, columns = 32, 128
-    ends = np.linspace(0.0, 2 * np.pi, columns, endpoint=False)
-    hills = 4 + sum(float(rng.uniform(0.5, 2.0)) * np.sin(k * ends + rng.uniform(0, 6.28)) for k in (1, 2, 3, 5))
-    far, near = np.clip(hills + 3, 2, rows - 2), np.clip(hills - 1, 1, rows - 6)
-    at = 0
-    while at < columns:
-        wide = int(rng.integers(3, 12))
-        if rng.random() < 0.55:
-            near[at : at + wide] += rng.uniform(1, 12)
-        else:
-            near[at : at + wide] += 2 * rng.random(near[at : at + wide].size)
-        at += wide
-    heights = rows - 0.5 - np.arange(rows)[:, None]
-    haze = float(rng.uniform(0.55, 0.75))
-    light = np.where(heights < near, haze, haze + 0.12)
-    alpha = np.clip(np.maximum(near, far) - heights + 0.5, 0.0, 1.0)
-    return Texture(light.astype(np.float32), alpha.astype(np.float32))
+def _add_pedestrians(builder: StreetBuilder, layout: StreetLayout) -> None:
+    """On the pavements, those who come nearer to the kerb, and now and then across the roadside."""
+    rng = builder.rng
+    busy = {"town": 16.0, "suburb": 35.0, "open": 200.0}[layout.kind]
+    for side, kerb in ((-1.0, layout.left_kerb), (1.0, layout.right_kerb)):
+        z = rng.exponential(busy / 2)
+        while z < layout.length:
+            body = builder.pick(builder.people)
+            away = bool(rng.random() < 0.5)
+            pace = rng.uniform()  # the faster, the further from the kerb: nobody runs into the one ahead
+            speed, beside = 0.8 + pace, 0.4 + 0.8 * pace + (1.1 if away else 0.0)
+            path = Straight(side * (abs(kerb) + beside), z, 0.0 if away else np.pi, speed, 0.8 * body.height)
+            builder.add_labelled(body, path, float(rng.choice([-1, 1])))
+            z += rng.exponential(busy)
+    for _ in range(rng.poisson(builder.seconds / 4 if layout.kind != "open" else 0.1)):
+        when, speed, side = rng.uniform(0, builder.seconds), rng.uniform(0.9, 1.8), float(rng.choice([-1, 1]))
+        z = float(builder.ego.at(np.array([when]))[1][0]) + rng.uniform(8, 22)
+        body = builder.pick(builder.people)
+        path = Straight(rng.uniform(-2, 2) - side * speed * when, z, side * np.pi / 2, speed, 0.8 * body.height)
+        builder.add_labelled(body, path, side)
 
 
-def on_ground(texture: Texture, x: float, z: float, width: float, length: float) -> Panel:
-    """Lay a marking on the road, its middle at (x, z), ``length`` metres along z; the first row at the far end."""
-    return Panel(texture, _v(x - width / 2, 0, z + length / 2), _v(width, 0, 0), _v(0, 0, -length))
+def _add_two_wheelers(builder: StreetBuilder, layout: StreetLayout) -> None:
+    """Beside the traffic in our lane, and at the edge of the oncoming one."""
+    rng = builder.rng
+    gap = rng.uniform(5, 10)
+    for _ in range(1 + rng.poisson(1.5)):
+        sway = rng.uniform(0.5, 1.5)
+        body, x = builder.pick(builder.two_wheelers), rng.uniform(1.3, 1.5)
+        following = Following(builder.ego, x, gap, sway, rng.uniform(5, 15), rng.uniform(0, 6.28), 5.0)
+        passing = Straight(x, gap - 12.0, 0.0, 5.0, 5.0)  # from behind the camera
+        builder.add_labelled(body, passing if builder.at_rest else following)
+        gap += rng.uniform(6, 12)
+    z, speed = rng.uniform(15, 60), rng.uniform(3, 9)
+    while z < layout.length + speed * builder.seconds:
+        x = -layout.oncoming_lanes * LANE - 1.6
+        builder.add_labelled(builder.pick(builder.two_wheelers), Straight(x, z, np.pi, speed, 5.0))
+        z += 10 + rng.exponential(50)
 
 
-def dash_strip(n: int, *, painted: int = 2, gap: int = 3) -> Texture:
-    """``n`` dashes in a row along the road, one texel wide, ``painted`` to ``gap`` in length; each ends in its gap."""
-    if n < 1 or painted < 1 or gap < 0 or n * (painted + gap) > MAX_TEXELS:
-        raise FateError(
-            f"A strip of {n} dashes of {painted} + {gap} texels cannot be; give at least one dash, "
-            f"and at most {MAX_TEXELS} texels in all."
-        )
-    alpha = np.tile(np.r_[np.zeros(gap), np.ones(painted)], n)[:, None]
-    return _painted(alpha)
+def _add_ground(builder: StreetBuilder, layout: StreetLayout) -> None:
+    """Asphalt and pavements, lane markings, crossings, patches and covers; and the skyline far behind."""
+    rng = builder.rng
+    profile = roadside.ground_profile(rng, layout.left_kerb, layout.right_kerb, -30.0, 30.0)
+    meadow = Texture.plain(rng.uniform(0.08, 0.16))
+    for layer, texture, reach in ((Layer.GROUND, profile, 30.0), (Layer.LAND, meadow, 500.0)):
+        panel = Panel(texture, vector(-reach, 0, 700), vector(2 * reach, 0, 0), vector(0, 0, -699.5))
+        builder.add_scenery(Body("ground", "scenery", (panel,), 700.0, 2 * reach, 0.0), 0.0, 0.0, layer)
+    if layout.kind != "open":
+        strips = roadside.kerb_strip("left"), roadside.kerb_strip("right")
+        for x, strip in zip((layout.left_kerb, layout.right_kerb), strips, strict=True):
+            panel = Panel(strip, vector(x - 0.25, 0, 300), vector(0.5, 0, 0), vector(0, 0, -299.5))
+            builder.add_scenery(Body("kerb", "scenery", (panel,), 300.0, 0.5, 0.0), 0.0, 0.0, Layer.KERB)
+    skyline = roadside.make_skyline(rng)
+    far = Panel(skyline, vector(-900, -95, 800), vector(1800, 0, 0), vector(0, 97, 0))
+    builder.add_scenery(Body("skyline", "scenery", (far,), 0.0, 1800.0, 95.0), 0.0, 0.0, Layer.FAR)
+
+    dashes, count, pitch = roadside.dash_strip(8), 8, 9.0 if layout.kind != "open" else 12.0
+    line = lay_on_ground("dashes", dashes, 0.14, count * pitch)
+    for lane in range(1, layout.oncoming_lanes + 1):
+        for z in np.arange(-10.0, layout.length, count * pitch):
+            builder.add_scenery(line, LANE / 2 - lane * LANE, z + count * pitch / 2, Layer.MARKING)
+    patches = [
+        lay_on_ground("patch", roadside.patch(rng), rng.uniform(0.8, 2.5), rng.uniform(1.5, 6)) for _ in range(4)
+    ]
+    cover = lay_on_ground("manhole", roadside.manhole(), 0.7, 0.7)
+    z = 0.0
+    while z < layout.length:
+        z += rng.exponential(14.0)
+        body = cover if rng.random() < 0.35 else patches[int(rng.integers(len(patches)))]
+        builder.add_scenery(body, rng.uniform(layout.left_kerb + 1, layout.right_kerb - 0.5), z, Layer.MARKING)
+    if layout.kind != "open":
+        width = layout.right_kerb - layout.left_kerb
+        crossing = lay_on_ground("crossing", roadside.crosswalk(), width, 3.5)
+        z = rng.uniform(15, 90)
+        while z < layout.length:
+            builder.add_scenery(crossing, (layout.left_kerb + layout.right_kerb) / 2, z, Layer.MARKING)
+            z += rng.uniform(70, 200)
 
 
-def crosswalk(stripes: int = 7) -> Texture:
-    """A zebra crossing: ``stripes`` bars side by side across the road, as wide as the gaps between them."""
-    if not 1 <= stripes <= MAX_TEXELS // 2:
-        raise FateError(f"A crosswalk of {stripes} stripes cannot be; give 1 to {MAX_TEXELS // 2}.")
-    return _painted((np.arange(2 * stripes - 1) % 2 == 0)[None, :])
+def _add_roadside(builder: StreetBuilder, layout: StreetLayout, sunny: bool) -> None:
+    """Paving, grass or gravel along the road, and shadows across it when the sun shines."""
+    rng = builder.rng
+    surface = roadside.paving if layout.kind == "town" else roadside.verge
+    strips = [lay_on_ground("roadside", surface(rng), 3.0, 16.0) for _ in range(2)]
+    for side, kerb in ((-1.0, layout.left_kerb), (1.0, layout.right_kerb)):
+        away = side * (abs(kerb) + 0.3 + 1.5 + (2.2 if layout.kind == "suburb" else 0.0))
+        for z in np.arange(-8.0, layout.length, 16.0):
+            builder.add_scenery(builder.pick(strips), away, float(z), Layer.MARKING)
+    if sunny:
+        shadows = [
+            lay_on_ground("shadow", roadside.cast_shadow(rng), rng.uniform(3, 7), rng.uniform(3, 8)) for _ in range(4)
+        ]
+        z = rng.uniform(0, 20)
+        while z < layout.length:
+            x = rng.uniform(layout.left_kerb, layout.right_kerb + 1.0)
+            builder.add_scenery(builder.pick(shadows), x, z, Layer.SHADOW)
+            z += rng.exponential(14.0)
 
 
-def arrow(turn: Literal["ahead", "left", "right"] = "ahead") -> Texture:
-    """A direction arrow, 96 × 32, drawn as long as the driver sees it."""
-    left, right = (1.0, 0.0) if turn == "left" else (0.0, 1.0)
-    canvas = Canvas((left, 0.0, right, 5.0), 32, 96)
-    if turn == "ahead":
-        canvas.rect(0.40, 1.6, 0.60, 5.0, PAINT)
-        canvas.fill(((0.5, 0.0), (0.95, 1.8), (0.05, 1.8)), PAINT)
+def _add_buildings(builder: StreetBuilder, layout: StreetLayout, split: Split) -> None:
+    """Facades along both sides, set back behind the pavement, with gaps; hedges and fences where it is greener."""
+    rng = builder.rng
+    if layout.kind == "open":
+        walls = [buildings.make_boundary(rng) for _ in range(3)]
     else:
-        canvas.rect(0.15, 1.4, 0.35, 5.0, PAINT)
-        canvas.rect(0.15, 1.0, 0.60, 1.8, PAINT)
-        canvas.fill(((0.55, 0.2), (0.98, 1.4), (0.55, 2.6)), PAINT)
-    return canvas.texture()
+        walls = []
+        for _ in range(8):
+            style = buildings.FACADES.choose(rng, split)
+            width = rng.uniform(9, 20) if layout.kind == "town" else rng.uniform(8, 14)
+            height = rng.uniform(6, 16) if layout.kind == "town" else rng.uniform(4, 8)
+            walls.append(buildings.make_facade(rng, width, height, style))
+    density = {"town": 0.88, "suburb": 0.6, "open": 0.6}[layout.kind]
+    for side, kerb in ((-1.0, layout.left_kerb), (1.0, layout.right_kerb)):
+        back = abs(kerb) + (rng.uniform(2.5, 4.5) if layout.kind == "town" else rng.uniform(4.5, 10))
+        z = -15.0
+        while z < layout.length:
+            wall = builder.pick(walls)
+            if rng.random() < density and not builder.in_side_street(z + wall.width / 2, wall.width / 2):
+                heading = -side * np.pi / 2  # a wall's front looks at the street
+                set_back = back + (rng.uniform(0, 0.6) if layout.kind == "town" else rng.uniform(0, 3))
+                middle = z + wall.width / 2
+                path = Straight(side * set_back, middle, heading)
+                builder.actors.append(Actor(wall, path, reach=wall.width / 2))
+                z += wall.width + (-0.5 if layout.kind == "town" else rng.uniform(2, 9))  # neighbours overlap: no gap
+            else:
+                z += rng.uniform(6, 14)
 
 
-def patch(rng: np.random.Generator) -> Texture:
-    """Mended asphalt, 24 × 24: a rough-edged dark or pale spot of alpha 0.3 at most."""
-    size = 24
-    place = np.abs((np.arange(size) + 0.5) / size * 2 - 1)
-    edge = 1.0 - np.maximum(place[:, None], place[None, :]) - 0.25 * smooth_noise(rng, size, size, (6, 6))
-    alpha = float(rng.uniform(0.15, 0.30)) * np.clip(edge * 12.0, 0.0, 1.0)
-    light = 0.06 if rng.random() < 0.7 else 0.28
-    return Texture(np.full((size, size), light, dtype=np.float32), alpha.astype(np.float32))
+def _add_hedges(builder: StreetBuilder, layout: StreetLayout) -> None:
+    """Hedges, fences and low walls in front of gardens and fields."""
+    rng = builder.rng
+    if layout.kind == "town":
+        return
+    bodies = [buildings.make_boundary(rng) for _ in range(3)]
+    for side, kerb in ((-1.0, layout.left_kerb), (1.0, layout.right_kerb)):
+        back, share = abs(kerb) + rng.uniform(2.6, 4.5), rng.uniform(0.2, 0.95)
+        for z in np.arange(-12.0, layout.length, bodies[0].width):
+            body = builder.pick(bodies)
+            if rng.random() < share and not builder.in_side_street(float(z), body.width / 2):
+                path = Straight(side * back, float(z), -side * np.pi / 2)
+                builder.actors.append(Actor(body, path, reach=body.width / 2))
 
 
-def verge(rng: np.random.Generator) -> Texture:
-    """Grass, gravel or paving beside the road, 128 × 24, blotchy at every scale."""
-    rows, columns = 128, 24
-    blotches = 0.6 * smooth_noise(rng, rows, columns, (12, 3)) + 0.8 * smooth_noise(rng, rows, columns, (60, 12))
-    light = float(rng.uniform(0.07, 0.14)) * (0.4 + 1.1 * blotches)
-    return Texture(light.astype(np.float32), np.ones((rows, columns), dtype=np.float32))
-
-
-def paving(rng: np.random.Generator) -> Texture:
-    """Slabs of a pavement, 128 × 24: each of its own light, with dark joints."""
-    rows, columns, slab = 128, 24, 8
-    slabs = rng.uniform(0.75, 1.15, (rows // slab, columns // slab))
-    light = float(rng.uniform(0.22, 0.32)) * np.kron(slabs, np.ones((slab, slab)))
-    light[::slab], light[:, ::slab] = 0.10, 0.10
-    return Texture(light.astype(np.float32), np.ones((rows, columns), dtype=np.float32))
-
-
-def cast_shadow(rng: np.random.Generator) -> Texture:
-    """The shadow of a tree or a house on the road, 48 × 48: dark, with a ragged edge and spots of light."""
-    size = 48
-    place = np.abs((np.arange(size) + 0.5) / size * 2 - 1)
-    edge = 1.0 - np.sqrt(place[:, None] ** 2 + place[None, :] ** 2) - 0.45 * smooth_noise(rng, size, size, (8, 8))
-    spots = smooth_noise(rng, size, size, (12, 12))
-    alpha = float(rng.uniform(0.4, 0.6)) * np.clip(edge * 10.0, 0.0, 1.0) * np.clip((0.75 - spots) * 8.0, 0.0, 1.0)
-    return Texture(np.full((size, size), 0.02, dtype=np.float32), alpha.astype(np.float32))
-
-
-def manhole() -> Texture:
-    """An iron lid in its ring, 24 × 24."""
-    canvas = Canvas((-0.5, -0.5, 0.5, 0.5), 24, 24)
-    canvas.disc(0, 0, 0.5, 0.24)
-    canvas.disc(0, 0, 0.42, 0.09)
-    for y in (-0.2, 0.0, 0.2):
-        canvas.rect(-0.25, y - 0.03, 0.25, y + 0.03, 0.16)
-    return canvas.texture()
-
-
-def ground_profile(
-    rng: np.random.Generator,
-    left_kerb: float,
-    right_kerb: float,
-    left: float,
-    right: float,
-    *,
-    pavement_m: float = 2.5,
-    verge_m: float = 0.0,
-    edge_lines: bool = False,
-) -> Texture:
-    """The ground across the street, 1 × 128, the same along its whole length.
-
-    A texel holds the mean of what it covers: over a wide stretch of ground a kerb is a faint blur, and a
-    :func:`kerb_strip` laid over it makes it sharp.
-
-    Args:
-        rng: decides the lights and the wear.
-        left_kerb: x of the road's left edge, m.
-        right_kerb: x of its right edge.
-        left: x where the texture begins.
-        right: x where it ends; beyond the pavements lies grass or gravel.
-        pavement_m: width of the pavement on either side.
-        verge_m: a strip of grass between kerb and pavement.
-        edge_lines: paint lines just inside the kerbs.
-    """
-    if not left <= left_kerb < right_kerb <= right or pavement_m < 0.0 or verge_m < 0.0:
-        raise FateError(
-            f"A road from {left_kerb} to {right_kerb} m on ground from {left} to {right} m with {pavement_m} m "
-            f"pavement and {verge_m} m verge cannot be; give a road inside the ground and widths ≥ 0."
-        )
-    fine = 16  # samples within a texel
-    x = left + (np.arange(MAX_TEXELS * fine) + 0.5) / (MAX_TEXELS * fine) * (right - left)
-    road = right_kerb - left_kerb
-    away = np.abs(x - 0.5 * (left_kerb + right_kerb)) - road / 2  # metres beyond the kerb
-    asphalt, grass = float(rng.uniform(0.12, 0.19)), float(rng.uniform(0.08, 0.14))
-    light = np.full(x.size, float(rng.uniform(0.10, 0.20)))
-    light[away < _KERB + verge_m + pavement_m] = float(rng.uniform(0.26, 0.32))
-    light[away < _KERB + verge_m] = grass
-    light[away < _KERB] = KERB
-    worn = 1.0 + 0.06 * float(rng.uniform(0.3, 1.0)) * np.cos(2 * np.pi * away / (road / 4))
-    light = np.where(away < 0, asphalt * worn, light)
-    light[(away < 0) & (away >= -_GUTTER)] = 0.8 * asphalt
-    if edge_lines:
-        light[(away < -_GUTTER) & (away >= -_GUTTER - 0.15)] = PAINT
-    texels = light.reshape(MAX_TEXELS, fine).mean(axis=1)[None, :].astype(np.float32)
-    return Texture(texels, np.ones_like(texels))
-
-
-def kerb_strip(side: Literal["left", "right"] = "right") -> Texture:
-    """A sharp kerb, 1 × 4, for a strip about 0.5 m wide: gutter, two texels of bright stone, the pavement's joint."""
-    light = np.array([[0.10, KERB, KERB, 0.22]], dtype=np.float32)
-    return Texture(light if side == "right" else light[:, ::-1], np.ones((1, 4), dtype=np.float32))
-
-
-def _lamp_post(rng: np.random.Generator, style: str, night: bool) -> Body:
-    height, reach = float(rng.uniform(5.0, 8.0)), float(rng.uniform(0.7, 1.4))
-    if style == "double-lamp":
-        arms: tuple[float, ...] = (-1.0, 1.0)
-    else:
-        arms = (float(rng.choice([-1.0, 1.0])),)
-    light = float(rng.choice([0.12, _STEEL, 0.40]))
-    mast = Canvas((-0.09, height, 0.09, 0.0), 6, 64)
-    mast.fill(((-0.05, height), (0.05, height), (0.09, 0.0), (-0.09, 0.0)), light)
-    panels = [_standing(mast)]
-    for side in arms:
-        beam = Canvas((0.0, height, side * reach, height - 0.2), 24, 8)
-        beam.block(0.0, height, 0.6 * side * reach, height - 0.08, light)
-        beam.block(0.5 * side * reach, height, side * reach, height - 0.2, 0.8 * light)
-        # Drawn outwards from the mast: to the left the panel's own columns run to the left as well.
-        across = _v(side * reach, 0, 0)
-        panels.append(Panel(beam.texture(), _v(0, -height, 0), across, _v(0, 0.2, 0), faces="both"))
-        bulb = Texture(np.full((1, 1), 0.8, dtype=np.float32), np.ones((1, 1), dtype=np.float32))
-        x0, x1 = sorted((0.55 * side * reach, 0.97 * side * reach))
-        panels.append(
-            Panel(bulb, _v(x0, -height + 0.16, 0), _v(x1 - x0, 0, 0), _v(0, 0.09, 0), faces="both",
-                  emission=1.25 if night else 0.0, flicker_hz=MAINS_FLICKER_HZ, flicker_depth=_FLICKER_DEPTH)
-        )  # fmt: skip
-    return _billboard(style, panels, 2 * reach, height)
-
-
-def _sign(rng: np.random.Generator) -> Body:
-    """A round, three-cornered or square sign with a dark or bright rim on a post."""
-    height, size = float(rng.uniform(2.3, 2.9)), float(rng.uniform(0.55, 0.75))
-    half = size / 2
-    y = height - half
-    face, rim = ((0.65, 0.14), (0.10, 0.6), (0.70, 0.08))[int(rng.integers(3))]
-    canvas = Canvas((-half, height, half, height - size), 40, 40)
-    shape = int(rng.integers(3))
-    for scale, light in ((1.0, rim), (0.74, face)):
-        if shape == 0:
-            canvas.disc(0.0, y, scale * half, light)
-        elif shape == 1:
-            middle = y - 0.12 * size
-            corners: list[Point] = [(0.0, middle + 0.62 * size), (0.5 * size, middle - 0.38 * size)]
-            corners.append((-0.5 * size, middle - 0.38 * size))
-            canvas.fill([(scale * cx, middle + scale * (cy - middle)) for cx, cy in corners], light)
-        else:
-            canvas.rect(-scale * half, y + scale * half, scale * half, y - scale * half, light)
-    canvas.rect(-0.15 * size, y + 0.08 * size, 0.15 * size, y - 0.12 * size, rim)
-    post = Texture(np.full((1, 1), _STEEL, dtype=np.float32), np.ones((1, 1), dtype=np.float32))
-    mast = Panel(post, _v(-0.03, -height + half, 0), _v(0.06, 0, 0), _v(0, height - half, 0), faces="both")
-    return _billboard("sign", [mast, _standing(canvas, bottom=height - size)], size, height)
-
-
-def _traffic_light(rng: np.random.Generator) -> Body:
-    """A black box with three lenses on a post; one lens is lit."""
-    height = float(rng.uniform(2.9, 3.5))
-    post = Texture(np.full((1, 1), 0.15, dtype=np.float32), np.ones((1, 1), dtype=np.float32))
-    mast = Panel(post, _v(-0.05, -height + 0.5, 0), _v(0.10, 0, 0), _v(0, height - 0.5, 0), faces="both")
-    box = Canvas((-0.17, height, 0.17, height - 1.0), 24, 64, light=0.025)
-    lenses = [height - 0.19 - 0.31 * k for k in range(3)]
-    for y in lenses:
-        box.disc(0.0, y, 0.11, 0.07)
-    lit = lenses[(0, 2)[int(rng.integers(2))]]
-    lamp = Canvas((-0.12, lit + 0.12, 0.12, lit - 0.12), 16, 16)
-    lamp.disc(0.0, lit, 0.11, 0.4)
-    panels = [mast, _standing(box, bottom=height - 1.0), _standing(lamp, bottom=lit - 0.12, emission=1.5)]
-    return _billboard("traffic-light", panels, 0.34, height)
-
-
-def _billboard(name: str, panels: list[Panel], width: float, height: float) -> Body:
-    return Body(name, "scenery", tuple(panels), width, width, height, facing=True)
-
-
-def _standing(canvas: Canvas, bottom: float = 0.0, emission: float = 0.0) -> Panel:
-    """A canvas drawn in (x, height) as a panel in the plane z = 0."""
-    left, top, right, _ = canvas.window
-    down = _v(0, top - bottom, 0)
-    return Panel(canvas.texture(), _v(left, -top, 0), _v(right - left, 0, 0), down, faces="both", emission=emission)
-
-
-def _painted(alpha: np.typing.ArrayLike) -> Texture:
-    cover: Float32 = np.asarray(alpha, dtype=np.float32)
-    return Texture(np.full(cover.shape, PAINT, dtype=np.float32), cover)
-
-
-def _v(x: float, y: float, z: float) -> Float64:
-    return np.array([x, y, z], dtype=np.float64)
+def _add_kerbside(builder: StreetBuilder, layout: StreetLayout) -> None:
+    """Lamp posts, signs, traffic lights and trees."""
+    rng = builder.rng
+    if layout.kind != "town":  # gardens and woods behind
+        far_trees = [roadside.make_tree(rng) for _ in range(4)]
+        for side in (-1.0, 1.0):
+            z = rng.uniform(-5, 10)
+            pitch = rng.uniform(4, 14)
+            while z < layout.length:
+                builder.add_scenery(builder.pick(far_trees), side * rng.uniform(11, 30), z)
+                z += rng.exponential(pitch)
+    poles = [roadside.make_pole(rng, night=builder.night) for _ in range(6)]
+    trees = [roadside.make_tree(rng) for _ in range(4)]
+    wooded = rng.uniform(0.1, 0.9)
+    for side, kerb in ((-1.0, layout.left_kerb), (1.0, layout.right_kerb)):
+        z = rng.uniform(-5, 12)
+        while z < layout.length:
+            beside = side * (abs(kerb) + rng.uniform(0.4, 0.8))
+            if builder.in_side_street(z):
+                pass
+            elif rng.random() < wooded:
+                builder.add_scenery(builder.pick(trees), side * (abs(kerb) + rng.uniform(0.8, 2.2)), z)
+            else:
+                builder.add_scenery(builder.pick(poles), beside, z)
+            z += rng.uniform(5, 12)

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fate.simulation.art.canvas import Canvas, Point
 from fate.simulation.art.catalogue import Catalogue
-from fate.simulation.art.drawing import Canvas, Point
-from fate.simulation.art.textures import Body, Float64, Panel, Swing, Texture
-
-TWO_WHEELERS = Catalogue("two-wheeler", common=("bicycle", "motorbike"), held_out=("scooter",))
+from fate.simulation.art.panels import Body, Panel, Swing, Texture, vector
 
 _RUBBER = 0.03
 _TEXELS = 128
@@ -43,35 +41,16 @@ class _Machine:
         return self.head[1] + 0.13
 
 
-_MACHINES = {
-    "bicycle": _Machine(
-        1.76, 0.34, (0.34, 1.42), (0.64, 0.98), (0.98, 1.46), (1.22, 1.06), (0.82, 0.16), (1.08, 1.64), 0.58, None
-    ),
-    "motorbike": _Machine(
-        2.08,
-        0.31,
-        (0.31, 1.77),
-        (0.72, 0.86),
-        (1.00, 1.38),
-        (1.42, 1.00),
-        (0.88, 0.34),
-        (1.10, 1.57),
-        0.74,
-        (0.78, 0.88),
-    ),
-    "scooter": _Machine(
-        1.82,
-        0.22,
-        (0.26, 1.58),
-        (0.66, 0.82),
-        (0.76, 1.34),
-        (1.30, 1.02),
-        (1.16, 0.30),
-        (0.82, 1.54),
-        0.68,
-        (0.62, 0.86),
-    ),
-}
+# length, wheel, axles, hip, shoulder, hand, foot, head, bars, lamps
+TWO_WHEELERS = Catalogue("two-wheeler", common={
+    "bicycle": _Machine(1.76, 0.34, (0.34, 1.42), (0.64, 0.98), (0.98, 1.46), (1.22, 1.06), (0.82, 0.16), (1.08, 1.64),
+                        0.58, None),
+    "motorbike": _Machine(2.08, 0.31, (0.31, 1.77), (0.72, 0.86), (1.00, 1.38), (1.42, 1.00), (0.88, 0.34),
+                          (1.10, 1.57), 0.74, (0.78, 0.88)),
+}, held_out={
+    "scooter": _Machine(1.82, 0.22, (0.26, 1.58), (0.66, 0.82), (0.76, 1.34), (1.30, 1.02), (1.16, 0.30), (0.82, 1.54),
+                        0.68, (0.62, 0.86)),
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,7 +70,7 @@ def make_two_wheeler(rng: np.random.Generator, body: str, *, night: bool = False
         body: one of ``TWO_WHEELERS.names``.
         night: lamps on, where the machine has lamps.
     """
-    machine = _MACHINES[TWO_WHEELERS.check(body)]
+    machine = TWO_WHEELERS.get(body)
     clothes = _Clothes(
         frame=float(rng.choice([0.05, 0.10, 0.20, 0.45, 0.7])),
         jacket=float(rng.choice([0.05, 0.10, 0.25, 0.45, 0.70])),
@@ -100,17 +79,12 @@ def make_two_wheeler(rng: np.random.Generator, body: str, *, night: bool = False
         helmet=float(rng.choice([0.04, 0.15, 0.5, 0.8])),
     )
     scale = float(rng.uniform(0.95, 1.05))
-    panels = [_end_panel(body, machine, clothes), _side_panel(body, machine, clothes)]
-    if body == "bicycle":
-        # One leg behind the frame, one before it; the frame is thin, so the order hardly shows.
-        panels = [
-            panels[0],
-            _leg_panel(machine, clothes, 0.7, np.pi),
-            panels[1],
-            _leg_panel(machine, clothes, 1.0, 0.0),
-        ]
+    end, side = _end_panel(body, machine, clothes), _side_panel(body, machine, clothes)
+    panels = [end, side]
+    if body == "bicycle":  # one leg behind the frame, one in front; the frame is thin, so the order hardly matters
+        panels = [end, _leg_panel(machine, clothes, 0.7, np.pi), side, _leg_panel(machine, clothes, 1.0, 0.0)]
     panels = [*_tyre_panels(body, machine), *panels, *_lamp_panels(machine, night)]
-    middle = _v(0, 0, machine.length / 2)
+    middle = vector(0, 0, machine.length / 2)
     scaled = tuple(panel.scaled(scale, about=middle) for panel in panels)
     return Body(body, "two-wheeler", scaled, scale * machine.length, scale * machine.bars, scale * machine.height)
 
@@ -127,8 +101,8 @@ def _side_panel(body: str, machine: _Machine, clothes: _Clothes) -> Panel:
     if body != "bicycle":
         knee = (machine.foot[0] + 0.12, 0.5 * (machine.hip[1] + machine.foot[1]) + 0.12)
         _draw_leg(canvas, machine.hip, knee, machine.foot, clothes.trousers)
-    down = _v(0, machine.height, 0)
-    return Panel(canvas.texture(), _v(0, -machine.height, 0), _v(0, 0, machine.length), down, faces="both")
+    down = vector(0, machine.height, 0)
+    return Panel(canvas.texture(), vector(0, -machine.height, 0), vector(0, 0, machine.length), down, faces="both")
 
 
 def _draw_bicycle(canvas: Canvas, machine: _Machine, clothes: _Clothes) -> None:
@@ -222,14 +196,9 @@ def _leg_panel(machine: _Machine, clothes: _Clothes, shade: float, phase: float)
     (hip_z, hip), (foot_z, foot) = machine.hip, machine.foot
     canvas = Canvas((hip_z - 0.10, hip + 0.05, hip_z + 0.50, foot), 48, 80)
     _draw_leg(canvas, machine.hip, (hip_z + 0.34, hip - 0.34), (foot_z, foot), shade * clothes.trousers)
-    return Panel(
-        canvas.texture(),
-        _v(0, -hip - 0.05, hip_z - 0.10),
-        _v(0, 0, 0.60),
-        _v(0, hip + 0.05 - foot, 0),
-        faces="both",
-        swing=Swing(_v(0, -hip, hip_z), _PEDALLING, phase),
-    )
+    corner, down = vector(0, -hip - 0.05, hip_z - 0.10), vector(0, hip + 0.05 - foot, 0)
+    swing = Swing(vector(0, -hip, hip_z), _PEDALLING, phase)
+    return Panel(canvas.texture(), corner, vector(0, 0, 0.60), down, faces="both", swing=swing)
 
 
 def _end_panel(body: str, machine: _Machine, clothes: _Clothes) -> Panel:
@@ -242,12 +211,8 @@ def _end_panel(body: str, machine: _Machine, clothes: _Clothes) -> Panel:
     canvas.rect(-half, machine.hand[1] + 0.02, half, machine.hand[1] - 0.02, 0.08)
     for side, lift in ((-1.0, 0.0), (1.0, 0.10 if body == "bicycle" else 0.0)):
         sole = foot + lift
-        leg = (
-            (side * 0.02, hip + 0.05),
-            (side * 0.19, hip + 0.05),
-            (side * 0.20, sole + 0.06),
-            (side * 0.09, sole + 0.06),
-        )
+        upper, lower = hip + 0.05, sole + 0.06
+        leg = ((side * 0.02, upper), (side * 0.19, upper), (side * 0.20, lower), (side * 0.09, lower))
         canvas.fill(leg, clothes.trousers)
         canvas.rect(side * 0.08, sole + 0.07, side * 0.20, sole, 0.03)
         elbow, hand = (side * 0.27, 0.5 * (neck + machine.hand[1])), (side * (half - 0.06), machine.hand[1])
@@ -259,15 +224,18 @@ def _end_panel(body: str, machine: _Machine, clothes: _Clothes) -> Panel:
     canvas.fill(
         ((-0.12, y - 0.02), (-0.10, y + 0.09), (0.0, y + 0.13), (0.10, y + 0.09), (0.12, y - 0.02)), clothes.helmet
     )
-    origin = _v(-half, -top, machine.head[0])
-    return Panel(canvas.texture(), origin, _v(2 * half, 0, 0), _v(0, top - foot, 0), faces="both")
+    origin = vector(-half, -top, machine.head[0])
+    return Panel(canvas.texture(), origin, vector(2 * half, 0, 0), vector(0, top - foot, 0), faces="both")
 
 
 def _tyre_panels(body: str, machine: _Machine) -> list[Panel]:
     """Both tyres seen end on."""
     half, tall = (0.025 if body == "bicycle" else 0.07), 2 * machine.wheel
-    rubber = _plain(_RUBBER)
-    return [Panel(rubber, _v(-half, -tall, z), _v(2 * half, 0, 0), _v(0, tall, 0), faces="both") for z in machine.axles]
+    rubber = Texture.plain(np.full((2, 2), _RUBBER))
+    return [
+        Panel(rubber, vector(-half, -tall, z), vector(2 * half, 0, 0), vector(0, tall, 0), faces="both")
+        for z in machine.axles
+    ]
 
 
 def _lamp_panels(machine: _Machine, night: bool) -> list[Panel]:
@@ -277,13 +245,21 @@ def _lamp_panels(machine: _Machine, night: bool) -> list[Panel]:
     (tail, head), front = machine.lamps, machine.length - 0.4
     glow = 1.2 if night else 0.7
     return [
-        Panel(_plain(0.25), _v(-0.06, -tail, 0.02), _v(0.12, 0, 0), _v(0, 0.08, 0), emission=1.2 if night else 0.0),
-        Panel(_plain(0.85), _v(0.08, -head, front), _v(-0.16, 0, 0), _v(0, 0.14, 0), emission=glow),
+        Panel(
+            Texture.plain(np.full((2, 2), 0.25)),
+            vector(-0.06, -tail, 0.02),
+            vector(0.12, 0, 0),
+            vector(0, 0.08, 0),
+            emission=1.2 if night else 0.0,
+        ),
+        Panel(
+            Texture.plain(np.full((2, 2), 0.85)),
+            vector(0.08, -head, front),
+            vector(-0.16, 0, 0),
+            vector(0, 0.14, 0),
+            emission=glow,
+        ),
     ]
-
-
-def _plain(light: float) -> Texture:
-    return Texture(np.full((2, 2), light, dtype=np.float32), np.ones((2, 2), dtype=np.float32))
 
 
 def _ring(canvas: Canvas, z: float, outer: float, inner: float, light: float) -> None:
@@ -292,7 +268,3 @@ def _ring(canvas: Canvas, z: float, outer: float, inner: float, light: float) ->
     around: list[Point] = [(z + outer * float(np.cos(a)), outer + outer * float(np.sin(a))) for a in angles]
     back: list[Point] = [(z + inner * float(np.cos(a)), outer + inner * float(np.sin(a))) for a in angles[::-1]]
     canvas.fill((*around, *back), light)
-
-
-def _v(x: float, y: float, z: float) -> Float64:
-    return np.array([x, y, z], dtype=np.float64)

@@ -198,13 +198,7 @@ PRESETS: dict[str, CameraModel] = {
     ),
     # Nothing but logarithm and thresholds: every event can be worked out by hand.
     "ideal": CameraModel(
-        threshold_sigma=0.0,
-        cutoff_hz=None,
-        refractory_us=0,
-        leak_hz=0.0,
-        noise_hz=0.0,
-        hot_pixels=0,
-        jitter_us=0.0,
+        threshold_sigma=0.0, cutoff_hz=None, refractory_us=0, leak_hz=0.0, noise_hz=0.0, hot_pixels=0, jitter_us=0.0
     ),
 }
 

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fate.errors import FateError
 from fate.events.events import Sensor
+from fate.simulation.arrays import Float64
 
 #: Kinds of randomness of one recording; each has its own stream of numbers, so switching one off moves no other.
 PIXEL_MAPS, RATE_MAP, SHOT_NOISE, HOT_PLACES, HOT_EVENTS, JITTER, BURSTS = range(7)
@@ -280,7 +281,7 @@ def check_burst_lengths(mean: float, longest: int) -> None:
 
 
 @lru_cache(maxsize=16)
-def _length_table(mean: float, longest: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _length_table(mean: float, longest: int) -> Float64:
     """Cumulative probabilities of burst lengths 2, 3, … longest: k^−a with the exponent that gives this mean."""
     check_burst_lengths(mean, longest)
     lengths = np.arange(2, longest + 1, dtype=np.float64)

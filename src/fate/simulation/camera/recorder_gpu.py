@@ -24,14 +24,22 @@ from torch import Tensor
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
 from fate.processes import worker_context
-from fate.simulation.art.plan import Plan, make_plan
-from fate.simulation.art.surfaces import Atlas, Surfaces
+from fate.simulation.arrays import Float32, Int64
 from fate.simulation.camera import noise
+from fate.simulation.camera.event_camera import CameraModel
 from fate.simulation.camera.noise import EventColumns
-from fate.simulation.camera.pixel import CameraModel
-from fate.simulation.camera.recorder import Piece, circuit_of, first_pixels
-from fate.simulation.render.march_gpu import RECORDING_SHIFT, TIME_OFFSET, TIME_SHIFT, Batch, GpuMarch, PixelBatch
-from fate.simulation.render.scene import STRETCH_US, BoxesAt, Scene
+from fate.simulation.camera.pixels_cpu import adapted_pixels, shared_circuit
+from fate.simulation.camera.pixels_gpu import (
+    RECORDING_SHIFT,
+    TIME_OFFSET,
+    TIME_SHIFT,
+    GpuPixels,
+    GpuPixelState,
+    StretchBatch,
+)
+from fate.simulation.render.scene import STRETCH_US, BoxesAt, RecordedPiece, Scene
+from fate.simulation.render.surfaces import Atlas, Surfaces
+from fate.simulation.render.tiles import TileSchedule, schedule_tiles
 
 #: Recordings side by side: enough to fill a large GPU, few enough that the first ones start soon.
 RECORDINGS = 120
@@ -41,63 +49,63 @@ PIXELS = RECORDINGS * 304 * 240
 AHEAD = 6
 
 
-class Opening(NamedTuple):
-    """What a process sends of a scene first: its pictures and pixels."""
+class PreparedScene(NamedTuple):
+    """The first message about a scene: its textures and pixels."""
 
-    place: int
+    scene_index: int
     atlas: Atlas
-    pixels: tuple[NDArray[np.float32], ...]
+    pixels: tuple[Float32, ...]
 
 
-class Packet(NamedTuple):
-    """What a process sends of one stretch of one scene."""
+class PreparedStretch(NamedTuple):
+    """A message with one stretch of one scene."""
 
-    place: int
+    scene_index: int
     surfaces: Surfaces
-    textures: NDArray[np.int64]  #: [K, 4] first entry, columns, rows, opaque
-    plan: Plan
-    background: NDArray[np.int64]  #: [E, 4] t_us, x, y, p
+    textures: Int64  #: [K, 4] first entry, columns, rows, opaque
+    schedule: TileSchedule
+    background: Int64  #: [E, 4] t_us, x, y, p
     boxes: BoxesAt
 
 
-#: A scene's place in its batch, the scene, and when its boxes are wanted.
-Share = list[tuple[int, Scene, NDArray[np.int64]]]
+#: Index of a scene in its batch, the scene, and the times of its boxes.
+SceneShare = list[tuple[int, Scene, Int64]]
 
 
-def _prepare(shares: list[Share], pipe: Connection) -> None:
+def _prepare(shares: list[SceneShare], pipe: Connection) -> None:
     """A process's work: its share of one batch of scenes after the other."""
     torch.set_num_threads(1)  # the processes share the cores among them
     try:
         for share in shares:
-            _prepare_share(share, pipe)
-    except BrokenPipeError:  # nobody listens any more
+            _prepare_scenes(share, pipe)
+    except BrokenPipeError:  # the main process has closed the pipe
         pass
     except Exception as error:  # it is raised again in the main process
         pipe.send(error)
 
 
-def _prepare_share(scenes: Share, pipe: Connection) -> None:
-    """Openings of some scenes, then their stretches in turn."""
-    for place, scene, _ in scenes:
-        pixels = first_pixels(scene.camera, scene.seed, scene.light(0))
-        pipe.send(Opening(place, scene.stage.atlas, tuple(pixels)))
-    noises = {place: scene.camera.background(scene.seed) for place, scene, _ in scenes}
+def _prepare_scenes(scenes: SceneShare, pipe: Connection) -> None:
+    """Send the start of each scene, then the stretches of all scenes in turn."""
+    for index, scene, _ in scenes:
+        pixels = adapted_pixels(scene.camera, scene.seed, scene.light(0))
+        pipe.send(PreparedScene(index, scene.atlas, tuple(pixels)))
+    noises = {index: scene.camera.background(scene.seed) for index, scene, _ in scenes}
     for stretch in range(max((scene.num_stretches for _, scene, _ in scenes), default=0)):
         start_us = stretch * STRETCH_US
-        for place, scene, times_us in scenes:
+        for index, scene, times_us in scenes:
             end_us = min(start_us + STRETCH_US, scene.duration_us)
-            surfaces, atlas = scene.surfaces(stretch), scene.stage.atlas
+            surfaces, atlas = scene.surfaces(stretch), scene.atlas
             which = surfaces.texture
             textures = np.stack(
                 [atlas.offset[which], atlas.width[which], atlas.height[which], atlas.opaque[which]], axis=1
             )
             pipe.send(
-                Packet(
-                    place,
+                PreparedStretch(
+                    index,
                     surfaces,
                     textures.astype(np.int64),
-                    make_plan(surfaces, atlas, *scene.sensor),
-                    torch.stack(list(noises[place].window(start_us, end_us)), 1).numpy(),
+                    schedule_tiles(surfaces, atlas, *scene.sensor),
+                    torch.stack(list(noises[index].window(start_us, end_us)), 1).numpy(),
                     scene.boxes_at(scene.times_in(stretch, times_us)),
                 )
             )
@@ -125,7 +133,7 @@ class _Workers:
     A thread for each process takes in what it sends, a few stretches ahead of the GPU.
     """
 
-    def __init__(self, batches: list[Share], count: int) -> None:
+    def __init__(self, batches: list[SceneShare], count: int) -> None:
         context = worker_context(preload=__name__)
         self._count = min(count, len(batches[0]))
         self._processes, self._received = [], []
@@ -137,13 +145,13 @@ class _Workers:
                 process.start()
             far_end.close()  # so that the pipe ends when the process does
             received: Queue[Any] = Queue(maxsize=AHEAD * len(shares[0]))
-            Thread(target=_take_in, args=(pipe, received), daemon=True).start()
+            Thread(target=_receive, args=(pipe, received), daemon=True).start()
             self._processes.append(process)
             self._received.append(received)
 
-    def next(self, place: int) -> Any:
-        """What the process of a scene sends next; scenes of one process come in turn."""
-        message = self._received[place % self._count].get()
+    def next(self, index: int) -> Any:
+        """The next message about a scene; scenes of one process take turns."""
+        message = self._received[index % self._count].get()
         if isinstance(message, Exception):
             raise message
         return message
@@ -159,7 +167,7 @@ class _Workers:
                     received.get_nowait()
 
 
-def _take_in(pipe: Connection, received: Queue[Any]) -> None:
+def _receive(pipe: Connection, received: Queue[Any]) -> None:
     """Messages from a pipe to a queue, until the pipe ends."""
     try:
         while True:
@@ -173,8 +181,8 @@ def _take_in(pipe: Connection, received: Queue[Any]) -> None:
         )
 
 
-class _Finishing:
-    """What comes after the pixel, for all recordings of a batch at once: ``recorder.Finisher`` on sorted keys."""
+class _GpuSensorOutput:
+    """What comes after the pixel, for all recordings of a batch at once: ``recorder.SensorOutput`` on sorted keys."""
 
     def __init__(self, cameras: Sequence[CameraModel], seeds: Sequence[int], device: torch.device) -> None:
         self.camera, self.device = cameras[0], device
@@ -230,10 +238,10 @@ class _Finishing:
 
 def record_on_gpu(
     scenes: Sequence[Callable[[], Scene]],
-    times_us: Callable[[Scene], NDArray[np.int64]],
+    times_us: Callable[[Scene], Int64],
     device: str = "cuda",
     threads: int | None = None,
-) -> Iterator[Piece]:
+) -> Iterator[RecordedPiece]:
     """Record scenes of one profile and length on a GPU, many side by side; see ``recorder.record_many``."""
     made = [make() for make in scenes]  # streets are drawn when they are first looked at, in the processes
     if not made:
@@ -243,8 +251,8 @@ def record_on_gpu(
         raise FateError(f"scenes of {len(kinds)} sensors and lengths were given; on a GPU all must be of one")
     size = min(max(PIXELS // (made[0].sensor.height * made[0].sensor.width), 1), len(made))
     numbers = [range(first, min(first + size, len(made))) for first in range(0, len(made), size)]
-    batches: list[Share] = [
-        [(place, made[number], times_us(made[number])) for place, number in enumerate(batch)] for batch in numbers
+    batches: list[SceneShare] = [
+        [(index, made[number], times_us(made[number])) for index, number in enumerate(batch)] for batch in numbers
     ]
     workers = _Workers(batches, threads or max((os.cpu_count() or 2) - 1, 1))
     try:
@@ -257,16 +265,20 @@ def record_on_gpu(
 
 def _record_batch(
     numbers: Sequence[int], scenes: list[Scene], workers: _Workers, device: torch.device
-) -> Iterator[Piece]:
-    openings: list[Opening] = [workers.next(place) for place in range(len(scenes))]
-    march, bases = _opened(openings, scenes, device)
-    del openings
-    finishing = _Finishing([scene.camera for scene in scenes], [scene.seed for scene in scenes], device)
+) -> Iterator[RecordedPiece]:
+    prepared_scenes: list[PreparedScene] = [workers.next(index) for index in range(len(scenes))]
+    pixels, bases = _start_batch(prepared_scenes, scenes, device)
+    del prepared_scenes
+    finishing = _GpuSensorOutput([scene.camera for scene in scenes], [scene.seed for scene in scenes], device)
     stretches = scenes[0].num_stretches
 
-    def prepared(stretch: int) -> tuple[list[Packet], Batch, Tensor]:
-        packets: list[Packet] = [workers.next(place) for place in range(len(scenes))]
-        return packets, _batched(packets, bases, device), _background_keys(packets, stretch * STRETCH_US).to(device)
+    def prepared(stretch: int) -> tuple[list[PreparedStretch], StretchBatch, Tensor]:
+        packets: list[PreparedStretch] = [workers.next(index) for index in range(len(scenes))]
+        return (
+            packets,
+            _batch_stretch(packets, bases, device),
+            _background_keys(packets, stretch * STRETCH_US).to(device),
+        )
 
     with ThreadPoolExecutor(1) as ahead:  # puts the next stretch together while the GPU is at this one
         upcoming = ahead.submit(prepared, 0)
@@ -276,69 +288,71 @@ def _record_batch(
             packets, batch, background = upcoming.result()
             if not last:
                 upcoming = ahead.submit(prepared, stretch + 1)
-            keys = march.march(batch, float(length_us))
-            done = finishing.finish(keys, march.pixels.log_light, background, start_us, length_us, last)
+            keys = pixels.advance(batch, float(length_us))
+            done = finishing.finish(keys, pixels.state.log_light, background, start_us, length_us, last)
             events = _split(done, len(scenes), scenes[0].sensor, start_us)
             for number, packet, piece in zip(numbers, packets, events, strict=True):
-                yield Piece(number, piece, packet.boxes.by_moment(), last)
+                yield RecordedPiece(number, piece, packet.boxes.by_time(), last)
 
 
-def _opened(openings: list[Opening], scenes: list[Scene], device: torch.device) -> tuple[GpuMarch, NDArray[np.int64]]:
-    """The march of a batch, and where each recording's textures begin in its tables."""
-    sizes = [len(opening.atlas.light) for opening in openings]
+def _start_batch(
+    prepared_scenes: list[PreparedScene], scenes: list[Scene], device: torch.device
+) -> tuple[GpuPixels, Int64]:
+    """The pixels of a batch, and where each recording's textures begin in its tables."""
+    sizes = [len(scene.atlas.light) for scene in prepared_scenes]
     bases = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
     light, alpha = (
-        torch.from_numpy(np.concatenate([opening.atlas[part] for opening in openings])).to(device) for part in (0, 1)
+        torch.from_numpy(np.concatenate([scene.atlas[part] for scene in prepared_scenes])).to(device) for part in (0, 1)
     )
-    pixels = PixelBatch(
-        *(torch.from_numpy(np.stack([opening.pixels[part] for opening in openings])).to(device) for part in range(6))
+    pixels = GpuPixelState(
+        *(torch.from_numpy(np.stack([scene.pixels[part] for scene in prepared_scenes])).to(device) for part in range(6))
     )
-    circuits = [circuit_of(scene.camera) for scene in scenes]
+    circuits = [shared_circuit(scene.camera) for scene in scenes]
     shared = torch.tensor([list(circuit[:6]) for circuit in circuits], dtype=torch.float32, device=device)
-    return GpuMarch(pixels, shared, light, alpha, room=pixels.receptor.numel() * 2), bases
+    return GpuPixels(pixels, shared, light, alpha, room=pixels.receptor.numel() * 2), bases
 
 
-def _batched(packets: list[Packet], bases: NDArray[np.int64], device: torch.device) -> Batch:
+def _batch_stretch(packets: list[PreparedStretch], bases: Int64, device: torch.device) -> StretchBatch:
     """The packets of one stretch as padded arrays on the GPU."""
     knots = len(packets[0].surfaces.maps)
     most = max(1, *(packet.surfaces.maps.shape[1] for packet in packets))
     maps = np.zeros((len(packets), knots, most, 11), np.float32)
     light = np.zeros((len(packets), most, 4), np.float32)
-    places = np.ones((len(packets), most, 4), np.int64)
+    slots = np.ones((len(packets), most, 4), np.int64)
     firsts = []
     used = 0
-    for place, packet in enumerate(packets):
+    for index, packet in enumerate(packets):
         part = packet.surfaces
         count = part.maps.shape[1]
-        maps[place, :, :count] = part.maps
-        light[place, :count] = np.stack([part.glow, part.flicker, part.depth, part.phase], axis=1)
-        places[place, :count] = packet.textures
-        places[place, :, 0] += bases[place]
-        firsts.append(packet.plan.first + used)
-        used += len(packet.plan.ids)
+        maps[index, :, :count] = part.maps
+        light[index, :count] = np.stack([part.glow, part.flicker, part.depth, part.phase], axis=1)
+        slots[index, :count] = packet.textures
+        slots[index, :, 0] += bases[index]
+        firsts.append(packet.schedule.first + used)
+        used += len(packet.schedule.ids)
 
     def moved(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
 
-    return Batch(
+    return StretchBatch(
         maps=moved(maps),
         light=moved(light),
-        places=moved(places),
+        slots=moved(slots),
         first=moved(np.stack(firsts)),
-        ids=moved(np.concatenate([packet.plan.ids for packet in packets])),
-        step_us=moved(np.stack([packet.plan.step_us for packet in packets])),
+        ids=moved(np.concatenate([packet.schedule.ids for packet in packets])),
+        step_us=moved(np.stack([packet.schedule.step_us for packet in packets])),
         sky=moved(np.stack([packet.surfaces.sky for packet in packets])),
         focal=packets[0].surfaces.focal,
     )
 
 
-def _background_keys(packets: list[Packet], start_us: int) -> Tensor:
+def _background_keys(packets: list[PreparedStretch], start_us: int) -> Tensor:
     """Noise of all recordings as keys."""
     parts = []
-    for place, packet in enumerate(packets):
+    for index, packet in enumerate(packets):
         t_us, x, y, p = packet.background.T
         key = ((t_us - start_us + TIME_OFFSET) << TIME_SHIFT) | (y << 15) | (x << 1) | p
-        parts.append((place << RECORDING_SHIFT) | key)
+        parts.append((index << RECORDING_SHIFT) | key)
     return torch.from_numpy(np.concatenate(parts))
 
 

@@ -1,4 +1,4 @@
-"""One simulated drive: light, events' source and exact boxes at any microsecond, from a seed.
+"""One simulated drive: light on the sensor and exact boxes at any microsecond, from a seed.
 
     scene = Scene(seed=7, profile="gen1", seconds=10)
     scene.light(1_234_567)      # what the sensor sees, [H, W] linear light
@@ -16,21 +16,21 @@ from itertools import pairwise
 from typing import NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fate.errors import FateError
-from fate.events.events import Sensor
+from fate.events.events import Events, Sensor
+from fate.simulation.arrays import Float32, Int32, Int64
 from fate.simulation.art.catalogue import Split
-from fate.simulation.art.plan import make_plan
-from fate.simulation.art.surfaces import KNOT_US, Pinhole, Surfaces
-from fate.simulation.art.world import make_world
-from fate.simulation.camera.pixel import CameraModel, camera_preset
-from fate.simulation.render.shading import render
-from fate.simulation.render.stage import Stage
-from fate.simulation.render.truth import Outlines, look_at_times, owners_of_pixels
+from fate.simulation.art.street import make_street
+from fate.simulation.camera.event_camera import CameraModel, camera_preset
+from fate.simulation.render.compositing import render
+from fate.simulation.render.surface_builder import SurfaceBuilder
+from fate.simulation.render.surfaces import KNOT_US, Atlas, Pinhole, Surfaces
+from fate.simulation.render.tiles import schedule_tiles
+from fate.simulation.render.visible_boxes import Outlines, find_boxes_at_times, find_pixel_owners
 from fate.simulation.writing.request import check_number, check_seconds, check_switch
 
-#: Surfaces are posed and sorted anew after this many µs.
+#: Surfaces are posed and sorted again after this many µs.
 STRETCH_US = 100_000
 #: An object of which less than this share can be seen has no box.
 MIN_VISIBLE = 0.30
@@ -61,33 +61,42 @@ PROFILES = {
 class Boxes(NamedTuple):
     """The objects seen at one moment; N rows."""
 
-    boxes: NDArray[np.float32]  #: [N, 4] x1, y1, x2, y2 in pixels: the visible extent
-    class_id: NDArray[np.int32]  #: [N] into the profile's classes
-    track_id: NDArray[np.int64]  #: [N] the same object has the same number throughout a recording
-    visible: NDArray[np.float32]  #: [N] share of the object that is seen
+    boxes: Float32  #: [N, 4] x1, y1, x2, y2 in pixels: the visible extent
+    class_id: Int32  #: [N] into the profile's classes
+    track_id: Int64  #: [N] constant for an object throughout a recording
+    visible: Float32  #: [N] share of the object that is seen
 
 
 class BoxesAt(NamedTuple):
-    """The objects seen at T moments, one behind the other."""
+    """The objects seen at T times, concatenated."""
 
-    t_us: NDArray[np.int64]  #: [T]
-    first: NDArray[np.int64]  #: [T + 1] where a moment's rows begin
+    t_us: Int64  #: [T]
+    first: Int64  #: [T + 1] first row of each time
     boxes: Boxes
 
     @staticmethod
-    def nothing() -> BoxesAt:
-        """No moment at all."""
+    def empty() -> BoxesAt:
+        """Boxes at no time."""
         none = np.zeros(0, np.int64)
         return BoxesAt(none, np.zeros(1, np.int64), Boxes(np.zeros((0, 4), np.float32), none.astype(np.int32), none,
                                                           np.zeros(0, np.float32)))  # fmt: skip
 
-    def by_moment(self) -> list[tuple[int, Boxes]]:
-        """Each moment and what is seen then."""
+    def by_time(self) -> list[tuple[int, Boxes]]:
+        """Each time and the objects seen then."""
         ends = self.first.tolist()
         return [
             (t_us, Boxes._make(column[a:b] for column in self.boxes))
             for t_us, (a, b) in zip(self.t_us.tolist(), pairwise(ends), strict=True)
         ]
+
+
+class RecordedPiece(NamedTuple):
+    """One stretch of one recording."""
+
+    recording: int  #: which of the scenes
+    events: Events  #: its next events, in time order; those of the stretch's last moments come with the next piece
+    boxes: list[tuple[int, Boxes]]  #: of the times asked for that lie in the stretch
+    last: bool  #: the recording is complete
 
 
 class Scene:
@@ -124,24 +133,29 @@ class Scene:
         return Scene, (self.seed, self.profile.name, self.split, self.seconds, self.at_rest)
 
     @cached_property
-    def _world(self) -> tuple[Stage, Outlines, NDArray[np.int32]]:
-        """The street, drawn when it is first looked at: the stage, textures' outlines, and the class of each object."""
+    def _world(self) -> tuple[SurfaceBuilder, Outlines, Int32]:
+        """The street, made when it is first needed: its surfaces, the outlines of its textures, each object's class."""
         two_wheelers = "two wheeler" in self.classes
-        ego, cast, lighting = make_world(self.seed, self.split, self.seconds, two_wheelers, self.at_rest)
+        ego, street, lighting = make_street(self.seed, self.split, self.seconds, two_wheelers, self.at_rest)
         height, width = self.sensor
         focal = 0.5 * width / np.tan(np.deg2rad(self.profile.field_of_view / 2))
         pinhole = Pinhole(height, width, float(focal), width / 2, height * self._horizon)
-        stage = Stage(pinhole, ego, cast.actors, lighting, self._height)
-        names = [body.kind.replace("-", " ") for body in cast.objects]
+        builder = SurfaceBuilder(pinhole, ego, street.actors, lighting, self._height)
+        names = [body.kind.replace("-", " ") for body in street.objects]
         class_of = np.array([self.classes.index(name) for name in names], np.int32)
-        labelled = {id(panel.texture) for body in cast.objects for panel in body.panels}
-        outlines = Outlines.build([texture if id(texture) in labelled else None for texture in stage.textures])
-        return stage, outlines, class_of
+        labelled = {id(panel.texture) for body in street.objects for panel in body.panels}
+        outlines = Outlines.build([texture if id(texture) in labelled else None for texture in builder.textures])
+        return builder, outlines, class_of
 
     @property
-    def stage(self) -> Stage:
+    def builder(self) -> SurfaceBuilder:
         """The actors, the camera's path and the light."""
         return self._world[0]
+
+    @property
+    def atlas(self) -> Atlas:
+        """The textures of all actors."""
+        return self.builder.atlas
 
     @property
     def num_stretches(self) -> int:
@@ -150,7 +164,7 @@ class Scene:
 
     def _surfaces(self, stretch: int) -> Surfaces:
         """What can be seen in one stretch (kept for the next call)."""
-        return self.stage.surfaces(stretch * STRETCH_US, STRETCH_US // KNOT_US + 1)
+        return self.builder.surfaces(stretch * STRETCH_US, STRETCH_US // KNOT_US + 1)
 
     def _at(self, t_us: int) -> tuple[Surfaces, float]:
         if not 0 <= t_us <= self.duration_us:
@@ -158,41 +172,41 @@ class Scene:
         stretch = min(int(t_us) // STRETCH_US, self.num_stretches - 1)
         return self.surfaces(stretch), float(t_us - stretch * STRETCH_US)
 
-    def times_in(self, stretch: int, times_us: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of some times that fall into a stretch; the last one holds the end of the drive too."""
+    def times_in(self, stretch: int, times_us: Int64) -> Int64:
+        """The times that fall into a stretch; the last stretch includes the end of the drive."""
         start_us = stretch * STRETCH_US
         last = stretch == self.num_stretches - 1
         end_us = self.duration_us + 1 if last else start_us + STRETCH_US
         return times_us[(times_us >= start_us) & (times_us < end_us)]
 
-    def light(self, t_us: int) -> NDArray[np.float32]:
+    def light(self, t_us: int) -> Float32:
         """Linear light on the sensor at a time, [H, W]; 1 is a white wall in full sun."""
         surfaces, since = self._at(t_us)
         image = np.empty(self.sensor, np.float32)
-        render(surfaces, self.stage.atlas, make_plan(surfaces, self.stage.atlas, *self.sensor), since, image)
+        render(surfaces, self.atlas, schedule_tiles(surfaces, self.atlas, *self.sensor), since, image)
         return image
 
-    def owners(self, t_us: int) -> NDArray[np.int32]:
+    def owners(self, t_us: int) -> Int32:
         """The track id of the object each pixel shows, [H, W]; -1 where it shows none."""
         surfaces, since = self._at(t_us)
         image = np.empty(self.sensor, np.int32)
-        owners_of_pixels(surfaces, self.stage.atlas, since, image)
+        find_pixel_owners(surfaces, self.atlas, since, image)
         return image
 
     def boxes(self, t_us: int) -> Boxes:
         """What can be detected at a time: objects seen to 30 % or more and not too small."""
         return self.boxes_at(np.array([t_us])).boxes
 
-    def boxes_at(self, times_us: NDArray[np.int64]) -> BoxesAt:
-        """The same at several times [T] of one stretch, in one go."""
+    def boxes_at(self, times_us: Int64) -> BoxesAt:
+        """The boxes at several times [T] of one stretch."""
         if not len(times_us):
-            return BoxesAt.nothing()
+            return BoxesAt.empty()
         surfaces, since = self._at(int(times_us[0]))
         owners = np.unique(surfaces.owner[surfaces.owner >= 0])
         boxes, visible = np.zeros((len(times_us), len(owners), 4)), np.zeros((len(times_us), len(owners)))
-        look_at_times(
+        find_boxes_at_times(
             surfaces,
-            self.stage.atlas,
+            self.atlas,
             self._world[1],
             (since + (times_us - times_us[0])).astype(np.float64),
             *self.sensor,

@@ -3,8 +3,8 @@
     manifest = simulate("drives", recordings=12, seconds=10, profile="gen1", seed=0)
 
 A dataset is a folder of ``train|val|test/<name>_td.dat`` with ``<name>_bbox.npy`` and ``<name>_truth.npz`` beside it, a
-``preview.mp4`` in each split, and ``manifest.json``. A run that was stopped, by whatever, goes on when it is started
-again: what the manifest lists is kept, anything else is made anew, and on a CPU the bytes come out the same.
+``preview.mp4`` in each split, and ``manifest.json``. A run that was stopped continues when it is started
+again: recordings in the manifest are kept, all others are made again, and on a CPU the bytes are the same.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from fate.progress import Progress
 from fate.simulation.art.catalogue import SPLITS
 from fate.simulation.writing.manifest import FILE_NAME, Manifest, load_manifest
 from fate.simulation.writing.preview import make_preview, shown_in
-from fate.simulation.writing.recording_files import RecordingFiles, Setting, clear_leftovers
+from fate.simulation.writing.recording_files import RecordingFiles, SceneFacts, clear_leftovers
 from fate.simulation.writing.request import (
     SHARES,
-    Job,
+    RecordingJob,
     Request,
     check_machine,
     check_place,
@@ -36,8 +36,7 @@ from fate.simulation.writing.request import (
 )
 
 if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments should not wait for it
-    from fate.simulation.camera.recorder import Piece
-    from fate.simulation.render.scene import Scene
+    from fate.simulation.render.scene import RecordedPiece, Scene
 
 WAITING_PIECES = 8  # simulated and not yet written; a piece of 1mpx takes 20 MB
 
@@ -56,7 +55,7 @@ def simulate(
     at_rest: float = 0.0,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Make a dataset, or go on with one that the same arguments have begun.
+    """Make a dataset, or continue one that was begun with the same arguments.
 
     Args:
         folder: a new or empty folder, or one with such a dataset. Its manifest is rewritten after each recording.
@@ -69,7 +68,7 @@ def simulate(
         preview: whether each split gets a video of up to ten seconds.
         shares: of the recordings for train, val and test; from three recordings on, each with a share has one.
         at_rest: share of the recordings whose camera stands beside the street instead of driving; 0 to 1.
-        progress: called with the simulated seconds that are done and wanted.
+        progress: called with the simulated seconds so far and in total.
 
     Returns:
         The manifest of the finished dataset.
@@ -78,21 +77,21 @@ def simulate(
     check_switch("preview", preview)
     check_machine(device, threads)
     home = check_place(folder)
-    check_room(home, request, request.recordings - len(_begun(home, request).recordings))
+    check_room(home, request, request.recordings - len(_existing_manifest(home, request).recordings))
     _make_folder(home)
-    with _claimed(home):
-        manifest = _begun(home, request)
+    with _locked(home):
+        manifest = _existing_manifest(home, request)
         clear_leftovers(home, manifest)
         manifest.save(home)  # first of all: a run that stops early has to be recognised
         for split in sorted({job.split for job in request.jobs()}):
             _make_folder(home / split)
-        work = _Work(home, manifest, device, preview, progress)
-        work.run(threads)
-        return work.manifest
+        run = _DatasetRun(home, manifest, device, preview, progress)
+        run.make_recordings(threads)
+        return run.manifest
 
 
-class _Work:
-    """One run: takes the pieces of all recordings, and keeps the manifest up to date."""
+class _DatasetRun:
+    """One run: writes the pieces of all recordings and keeps the manifest up to date."""
 
     def __init__(self, home: Path, manifest: Manifest, device: str, preview: bool, progress: Progress | None) -> None:
         self.home, self.manifest, self.device = home, manifest, device
@@ -100,22 +99,22 @@ class _Work:
         self.all_jobs = manifest.request.jobs()
         finished = {entry.index for entry in manifest.recordings}
         self.jobs = [job for job in self.all_jobs if job.index not in finished]
-        self.settings: dict[int, Setting] = {}
+        self.facts: dict[int, SceneFacts] = {}
         self._open: dict[int, RecordingFiles] = {}
         self._done_us = dict.fromkeys(finished, manifest.request.duration_us)
         self._without_preview: set[str] = set()
         self._failed = False
 
-    def run(self, threads: int | None) -> None:
-        """Make what is missing. Pieces are written by a thread of their own while the next ones are simulated."""
+    def make_recordings(self, threads: int | None) -> None:
+        """Make the missing recordings. A separate thread writes pieces while the next ones are simulated."""
         self._report()
         waiting: deque[Future[None]] = deque()
         try:
             with ThreadPoolExecutor(1, "dataset-writer") as writer:
                 request, jobs = self.manifest.request, self.jobs
-                with closing(pieces_of(jobs, request, self.device, threads, self._see)) as pieces:
+                with closing(simulate_pieces(jobs, request, self.device, threads, self._keep_facts)) as pieces:
                     for piece in pieces if jobs else ():
-                        waiting.append(writer.submit(self.take, piece))
+                        waiting.append(writer.submit(self.write_piece, piece))
                         while len(waiting) > WAITING_PIECES or (waiting and waiting[0].done()):
                             waiting.popleft().result()
                 while waiting:
@@ -135,19 +134,19 @@ class _Work:
                 with suppress(OSError):  # the next run removes what cannot be removed now
                     files.discard()
 
-    def _see(self, job: Job, scene: Scene) -> Setting:
-        """Called when a scene is there, before its first piece."""
-        self.settings[job.index] = setting = Setting.of(scene)
-        return setting
+    def _keep_facts(self, job: RecordingJob, scene: Scene) -> SceneFacts:
+        """Called with each scene before its first piece."""
+        self.facts[job.index] = facts = SceneFacts.of(scene)
+        return facts
 
-    def take(self, piece: Piece) -> None:
-        """Write a piece; ``piece.recording`` is its place in ``jobs``. After a failure, pieces are ignored."""
+    def write_piece(self, piece: RecordedPiece) -> None:
+        """Write a piece; ``piece.recording`` is an index into ``jobs``. After a failure, pieces are ignored."""
         if self._failed:
             return
         try:
             job = self.jobs[piece.recording]
             if job.index not in self._open:
-                self._open[job.index] = RecordingFiles(self.home, job, self.settings.pop(job.index))
+                self._open[job.index] = RecordingFiles(self.home, job, self.facts.pop(job.index))
             self._open[job.index].take(piece.events, piece.boxes)
             if piece.last:
                 self._finish(job)
@@ -158,13 +157,13 @@ class _Work:
             self._failed = True
             raise
 
-    def _finish(self, job: Job) -> None:
+    def _finish(self, job: RecordingJob) -> None:
         files = self._open[job.index]
         manifest = self.manifest
         if not manifest.classes:
             preset = _preset(manifest.request.profile)
-            sensor = (files.setting.sensor.height, files.setting.sensor.width)
-            manifest = replace(manifest, classes=files.setting.classes, sensor=sensor, camera=preset)
+            sensor = (files.facts.sensor.height, files.facts.sensor.width)
+            manifest = replace(manifest, classes=files.facts.classes, sensor=sensor, camera=preset)
         manifest = manifest.with_recording(files.finish(self.device, manifest.camera))
         manifest.save(self.home)
         self.manifest = manifest
@@ -173,7 +172,7 @@ class _Work:
         self._make_previews()
 
     def _make_previews(self) -> None:
-        """Those whose recordings are finished. A video is not worth a lost run: failing to make one is a warning."""
+        """Make the previews whose recordings are finished. If a video cannot be made, warn and continue."""
         entries = {entry.name: entry for entry in self.manifest.recordings}
         for split in SPLITS if self.preview else ():
             shown = shown_in(split, self.all_jobs, self.manifest.request)
@@ -197,38 +196,38 @@ class _Work:
             self.progress(sum(self._done_us.values()) / 1e6, total / 1e6)
 
 
-def pieces_of(
-    jobs: Sequence[Job],
+def simulate_pieces(
+    jobs: Sequence[RecordingJob],
     request: Request,
     device: str,
     threads: int | None,
-    see: Callable[[Job, Scene], Setting],
-) -> Generator[Piece, None, None]:
-    """The recordings of ``jobs``, simulated; ``see`` is called with every scene once it is made."""
-    from fate.simulation.camera.recording import record_many  # noqa: PLC0415  (loads torch)
+    on_scene: Callable[[RecordingJob, Scene], SceneFacts],
+) -> Generator[RecordedPiece, None, None]:
+    """The recordings of ``jobs``, simulated; ``on_scene`` is called with every scene before its first piece."""
+    from fate.simulation.camera.recorder import record_many  # noqa: PLC0415  (loads torch)
     from fate.simulation.render.scene import Scene  # noqa: PLC0415
 
-    def maker(job: Job) -> Callable[[], Scene]:
+    def maker(job: RecordingJob) -> Callable[[], Scene]:
         def make() -> Scene:
             scene = Scene(job.seed, request.profile, job.split, request.seconds, job.at_rest)
-            see(job, scene)
+            on_scene(job, scene)
             return scene
 
         return make
 
-    yield from record_many([maker(job) for job in jobs], lambda scene: Setting.of(scene).times_us, device, threads)
+    yield from record_many([maker(job) for job in jobs], lambda scene: SceneFacts.of(scene).times_us, device, threads)
 
 
 def _preset(profile: str) -> dict[str, Any]:
-    from fate.simulation.camera.pixel import camera_preset  # noqa: PLC0415  (loads torch)
+    from fate.simulation.camera.event_camera import camera_preset  # noqa: PLC0415  (loads torch)
 
     camera = asdict(camera_preset(profile))
     camera.pop("sensor")
     return camera
 
 
-def _begun(home: Path, request: Request) -> Manifest:
-    """What the folder already holds of the dataset; refused if it is another one, or none of ours."""
+def _existing_manifest(home: Path, request: Request) -> Manifest:
+    """The manifest of what the folder already holds; raises if it holds something else."""
     known = load_manifest(home)
     if known is None:
         try:
@@ -266,21 +265,21 @@ def _plain(value: Any) -> str:
     return "/".join(f"{share:g}" for share in value) if isinstance(value, tuple) else f"{value}"
 
 
-def _make_folder(place: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        there = next(each for each in place.absolute().parents if each.is_dir())
+        parent = next(each for each in folder.absolute().parents if each.is_dir())
         raise FateError(
-            f"{place}: no folder can be made in {there} ({error.strerror}); give a folder on a disk that can be written"
+            f"{folder}: no folder can be made in {parent} ({error.strerror}); give one on a disk that can be written"
         ) from None
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise FateError(f"{place}: cannot be written; change its permissions or give another folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise FateError(f"{folder}: cannot be written; change its permissions or give another folder")
 
 
 @contextmanager
-def _claimed(home: Path) -> Iterator[None]:
-    """Let only one process write a dataset: two would remove each other's drafts."""
+def _locked(home: Path) -> Iterator[None]:
+    """Lock the folder: two processes would remove each other's unfinished files."""
     try:
         handle = open_folder_lock(home)
     except OSError as error:
@@ -296,4 +295,4 @@ def _claimed(home: Path) -> Iterator[None]:
             warn(f"{home}: this disk cannot be claimed for one run ({error.strerror}); start no second one on it")
         yield
     finally:
-        os.close(handle)  # ends the claim
+        os.close(handle)  # releases the lock

@@ -1,7 +1,7 @@
 """The manifest of a simulated dataset: what was asked for, what is finished, and how to recognise every file.
 
-``manifest.json`` is rewritten after each finished recording, whole or not at all. It is also what a run that was
-stopped goes on from: a recording that is not in it does not exist. It holds neither dates nor durations, so the same
+``manifest.json`` is rewritten after each finished recording, whole or not at all. A stopped
+run continues from it: a recording that is not in it does not exist. It holds neither dates nor durations, so the same
 arguments give the same bytes.
 """
 
@@ -37,7 +37,7 @@ class FileEntry:
 
     @classmethod
     def of(cls, path: Path) -> FileEntry:
-        """Measured from the disk."""
+        """The entry of a file on disk."""
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256")
             return cls(file.tell(), digest.hexdigest())
@@ -78,7 +78,7 @@ class PreviewEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that is known about a simulated dataset."""
+    """The arguments, recordings and previews of a simulated dataset."""
 
     request: Request
     classes: tuple[str, ...] = ()  #: name of each class id; empty until there is a recording
@@ -124,7 +124,7 @@ class Manifest:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is written."""
+        """The content of the JSON file."""
         return {
             "format": FORMAT,
             "schema": SCHEMA,
@@ -146,7 +146,7 @@ class Manifest:
 
 
 def load_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
-    """The manifest of a dataset folder, or None where there is none."""
+    """The manifest of a dataset folder, or None if the folder has none."""
     path = Path(folder) / FILE_NAME
     try:
         data = read_bytes(path, "the manifest of a simulated dataset")

@@ -12,7 +12,7 @@ from fate.boxes.labels import Labels
 from fate.formats.opening import open_recording
 from fate.simulation.writing.manifest import FileEntry, PreviewEntry, RecordingEntry, preview_path
 from fate.simulation.writing.recording_files import ENDINGS
-from fate.simulation.writing.request import Job, Request
+from fate.simulation.writing.request import RecordingJob, Request
 from fate.view.drawing import Picture, draw_boxes, draw_events, enlargement
 from fate.view.video import VideoWriter
 
@@ -22,7 +22,7 @@ WINDOW_US = 50_000  # events of this time before a frame are in it
 LONGEST_US = 10_000_000
 
 
-def shown_in(split: str, jobs: Sequence[Job], request: Request) -> tuple[str, ...]:
+def shown_in(split: str, jobs: Sequence[RecordingJob], request: Request) -> tuple[str, ...]:
     """The names of the recordings that the preview of a split shows: the first ones, up to ten seconds."""
     names = [job.name for job in jobs if job.split == split]
     return tuple(names[: -(-LONGEST_US // request.duration_us)])

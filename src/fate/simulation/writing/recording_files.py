@@ -1,4 +1,4 @@
-"""The files of one simulated recording, written as it goes on, in the layout of the public datasets.
+"""The files of one simulated recording, written while it is simulated, in the layout of the public datasets.
 
 ``<name>_td.dat`` holds the events, ``<name>_bbox.npy`` the boxes at the rate of the public labels, and
 ``<name>_truth.npz`` the boxes every 5 ms, with the visible share of each (``visible``) beside the columns of every
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fate.boxes import npz
 from fate.boxes.label_files import write_labels
@@ -24,9 +23,10 @@ from fate.boxes.labels import Labels
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
 from fate.formats.saving import open_writer
+from fate.simulation.arrays import Float32, Int64
 from fate.simulation.art.catalogue import SPLITS
 from fate.simulation.writing.manifest import FileEntry, Manifest, RecordingEntry
-from fate.simulation.writing.request import Job
+from fate.simulation.writing.request import RecordingJob
 from fate.version import __version__
 from fate.whole_files import write_whole
 
@@ -37,15 +37,15 @@ TRUTH_US = 5000  # 200 Hz
 
 ENDINGS = {"events": "_td.dat", "labels": "_bbox.npy", "times": "_bbox_times.npy", "truth": "_truth.npz"}
 
-#: Parameters of the camera that a manifest gives for every recording; others where they differ from the preset.
-TOLD_ALWAYS = ("threshold_on", "threshold_off", "bursts")
+#: Camera parameters listed for every recording; others are listed if they differ from the preset.
+ALWAYS_LISTED = ("threshold_on", "threshold_off", "bursts")
 
 _OURS = re.compile(r"sim_\w+_\d{6,}(_td\.dat|_bbox\.npy|_bbox_times\.npy|_truth\.npz)|preview\.mp4|manifest\.json")
 _DRAFT = re.compile(r"\.(?P<name>.+?\.(dat|npy|npz|mp4|json))\..*(part|tmp)")
 
 
 @dataclass(frozen=True)
-class Setting:
+class SceneFacts:
     """What the files need to know of a scene; the scene itself is large and is not kept."""
 
     sensor: Sensor
@@ -55,26 +55,26 @@ class Setting:
     camera: dict[str, Any]  #: all parameters
 
     @classmethod
-    def of(cls, scene: Scene) -> Setting:
+    def of(cls, scene: Scene) -> SceneFacts:
         """Taken from a scene."""
         camera = asdict(scene.camera)
-        camera.pop("sensor")  # has its own place
+        camera.pop("sensor")  # is stored separately
         return cls(scene.sensor, scene.classes, scene.duration_us, scene.label_hz, camera)
 
     @property
-    def label_us(self) -> NDArray[np.int64]:
+    def label_us(self) -> Int64:
         """Times of the label file, k / label_hz from k = 1 up: public files have none at 0."""
         counts = np.arange(1, self.duration_us * self.label_hz // 1_000_000 + 2)
         times = np.rint(counts * 1e6 / self.label_hz).astype(np.int64)
         return times[times <= self.duration_us]
 
     @property
-    def truth_us(self) -> NDArray[np.int64]:
+    def truth_us(self) -> Int64:
         """Times of the exact boxes, every 5 ms from 5 ms up."""
         return np.arange(TRUTH_US, self.duration_us + 1, TRUTH_US, dtype=np.int64)
 
     @property
-    def times_us(self) -> NDArray[np.int64]:
+    def times_us(self) -> Int64:
         """All times at which boxes are wanted, sorted."""
         return np.union1d(self.label_us, self.truth_us)
 
@@ -83,8 +83,8 @@ class Setting:
 class _Table:
     """Boxes at some times, collected piece by piece as arrays."""
 
-    labelled_us: NDArray[np.int64]
-    parts: list[tuple[NDArray[np.int64], Boxes]] = field(default_factory=list)
+    labelled_us: Int64
+    parts: list[tuple[Int64, Boxes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._wanted = frozenset(self.labelled_us.tolist())
@@ -98,9 +98,9 @@ class _Table:
             columns = (np.concatenate(column) for column in zip(*(boxes for _, boxes in mine), strict=True))
             self.parts.append((times, type(mine[0][1])(*columns)))
 
-    def labels(self, setting: Setting) -> tuple[Labels, NDArray[np.float32]]:
+    def labels(self, facts: SceneFacts) -> tuple[Labels, Float32]:
         """The table and the visible share of each of its N rows."""
-        known: dict[str, Any] = {"classes": setting.classes, "sensor": tuple(setting.sensor)}
+        known: dict[str, Any] = {"classes": facts.classes, "sensor": tuple(facts.sensor)}
         if not self.parts:
             return Labels.empty(self.labelled_us, **known), np.zeros(0, np.float32)
         times = np.concatenate([times for times, _ in self.parts])
@@ -113,17 +113,17 @@ class _Table:
 
 
 class RecordingFiles:
-    """The files of one recording while it is being made; they count once the manifest lists them."""
+    """Writes the files of one recording; they are valid once the manifest lists them."""
 
-    def __init__(self, folder: Path, job: Job, setting: Setting) -> None:
-        self.job, self.setting = job, setting
+    def __init__(self, folder: Path, job: RecordingJob, facts: SceneFacts) -> None:
+        self.job, self.facts = job, facts
         self.paths = {kind: folder / job.split / f"{job.name}{ending}" for kind, ending in ENDINGS.items()}
         self.events = self.on_events = 0
-        self._labels, self._truth = _Table(setting.label_us), _Table(setting.truth_us)
-        self._writer = open_writer(self.paths["events"], setting.sensor)
+        self._labels, self._truth = _Table(facts.label_us), _Table(facts.truth_us)
+        self._writer = open_writer(self.paths["events"], facts.sensor)
 
     def take(self, events: Events, seen: list[tuple[int, Boxes]]) -> None:
-        """The recording's next events, and boxes at the next of ``setting.times_us``."""
+        """The recording's next events, and boxes at the next of ``facts.times_us``."""
         self._writer.write(events)
         self.events += len(events)
         self.on_events += int(np.count_nonzero(events.p))
@@ -131,10 +131,10 @@ class RecordingFiles:
         self._truth.add(seen)
 
     def finish(self, device: str, preset: dict[str, Any]) -> RecordingEntry:
-        """Complete all files and describe them; ``preset`` are the usual parameters of the camera."""
+        """Complete all files and return their manifest entry; ``preset`` holds the profile's camera parameters."""
         self._writer.close()
-        labels, _ = self._labels.labels(self.setting)
-        truth, visible = self._truth.labels(self.setting)
+        labels, _ = self._labels.labels(self.facts)
+        truth, visible = self._truth.labels(self.facts)
         write_labels(self.paths["labels"], labels)
         write_whole(self.paths["truth"], truth_bytes(truth, visible))
         job = self.job
@@ -143,31 +143,31 @@ class RecordingFiles:
             name=job.name,
             split=job.split,
             seed=job.seed,
-            seconds=self.setting.duration_us / 1e6,
+            seconds=self.facts.duration_us / 1e6,
             device=device,
             fate=__version__,
-            label_hz=self.setting.label_hz,
+            label_hz=self.facts.label_hz,
             events=self.events,
             on_events=self.on_events,
             boxes=_by_class(labels),
             truth_boxes=_by_class(truth),
             camera={
                 name: value
-                for name, value in self.setting.camera.items()
-                if name in TOLD_ALWAYS or preset.get(name) != value
+                for name, value in self.facts.camera.items()
+                if name in ALWAYS_LISTED or preset.get(name) != value
             },
             files={f"{job.split}/{path.name}": FileEntry.of(path) for path in self.paths.values() if path.exists()},
             at_rest=job.at_rest,
         )
 
     def discard(self) -> None:
-        """Remove what was written: half a recording is none."""
+        """Remove what was written."""
         self._writer.discard()
         for path in self.paths.values():
             path.unlink(missing_ok=True)
 
 
-def truth_bytes(labels: Labels, visible: NDArray[np.float32]) -> bytes:
+def truth_bytes(labels: Labels, visible: Float32) -> bytes:
     """A label file with one more member: ``visible`` [N] float32, the visible share of each row."""
     column = io.BytesIO()
     np.save(column, visible, allow_pickle=False)
@@ -187,7 +187,7 @@ def _by_class(labels: Labels) -> dict[str, int]:
 
 
 def clear_leftovers(folder: Path, manifest: Manifest) -> list[Path]:
-    """Remove what a stopped run has left: drafts, and files of recordings that the manifest does not list.
+    """Remove unfinished files of a stopped run, and files of recordings that the manifest does not list.
 
     Only names that the simulator itself gives are touched. Returns what was removed.
     """

@@ -1,4 +1,4 @@
-"""What a simulated dataset is asked to be: checked before any work, and taken apart into recordings.
+"""The arguments of a simulated dataset: checked before any work, and split into recordings.
 
 A recording's number decides its split, its name and its seed, and nothing else does. So a dataset can be continued, or
 made larger later, and recording 17 is the same drive whether 18 or 1800 were asked for.
@@ -37,7 +37,7 @@ MOST_SECONDS = 3600.0  # DAT holds 71 minutes
 
 
 @dataclass(frozen=True)
-class Job:
+class RecordingJob:
     """One recording to be made."""
 
     index: int  #: its number in the dataset, from 0
@@ -56,7 +56,7 @@ class Request:
         seed: of the dataset, 0 or larger.
         seconds: length of every recording.
         recordings: how many there are in all splits together.
-        shares: of train, val and test; any numbers from 0 up, which are scaled to a sum of 1.
+        shares: of train, val and test, from 0 up; scaled to a sum of 1.
         at_rest: share of the recordings whose camera stands beside the street, 0 to 1.
     """
 
@@ -83,10 +83,10 @@ class Request:
         """Length of a recording in whole µs, at least 1."""
         return max(round(self.seconds * 1e6), 1)
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[RecordingJob]:
         """All recordings in the order of their numbers."""
         return [
-            Job(
+            RecordingJob(
                 index,
                 split,
                 scene_seed(self.seed, split, index),
@@ -128,12 +128,12 @@ def scene_seed(seed: int, split: Split, index: int) -> int:
 
 
 def stands_still(seed: int, index: int, share: float) -> bool:
-    """Whether a recording's camera is at rest; those that are with one share still are with a larger one."""
+    """Whether a recording's camera is at rest. A recording at rest with one share is at rest with every larger one."""
     return bool(np.random.default_rng([seed, index, 0x5711]).random() < share)
 
 
 def check_seconds(seconds: object) -> float:
-    """The length of a recording, refused if it cannot be."""
+    """The length of a recording, refused if it is out of range."""
     real = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
     if not real or not LEAST_SECONDS <= seconds <= MOST_SECONDS:  # type: ignore[operator]  # NaN is refused too
         raise FateError(
@@ -144,7 +144,7 @@ def check_seconds(seconds: object) -> float:
 
 
 def check_device(device: str, threads: int | None) -> None:
-    """Refuse a device that there is none of anywhere, or a number of threads that cannot be."""
+    """Refuse an unknown device or an impossible number of threads."""
     if device not in DEVICES:
         raise FateError(f"there is no device {device!r}; give one of {', '.join(DEVICES)}")
     if threads is not None:
@@ -152,7 +152,7 @@ def check_device(device: str, threads: int | None) -> None:
 
 
 def check_machine(device: str, threads: int | None) -> None:
-    """The same, and refuse a device that is not on this machine."""
+    """Refuse what :func:`check_device` refuses, and a device that this machine does not have."""
     check_device(device, threads)
     if device == "cuda":
         import torch  # noqa: PLC0415  (takes seconds to load)
@@ -166,7 +166,7 @@ def check_machine(device: str, threads: int | None) -> None:
 
 
 def check_place(folder: str | os.PathLike[str]) -> Path:
-    """The path of a folder that is there or may be made, refused where none can be; nothing is created."""
+    """The path of a folder that exists or could be created; raises if neither holds. Nothing is created."""
     try:
         path = Path(folder)
     except TypeError:

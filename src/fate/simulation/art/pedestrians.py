@@ -13,16 +13,9 @@ from typing import Literal
 
 import numpy as np
 
-from fate.simulation.art.catalogue import Catalogue, Split
-from fate.simulation.art.drawing import Canvas, Point
-from fate.simulation.art.textures import Body, Float64, Panel, Swing, Texture
-
-PEDESTRIANS = Catalogue(
-    "pedestrian style",
-    common=("jacket", "coat", "skirt", "suit", "shirt", "child"),
-    held_out=("hooded", "backpack"),
-)
-PEDESTRIAN_STYLES: tuple[str, ...] = PEDESTRIANS.names
+from fate.simulation.art.canvas import Canvas, Point
+from fate.simulation.art.catalogue import Catalogue
+from fate.simulation.art.panels import Body, Panel, Swing, Texture, vector
 
 LEG_SWING = 0.45  # rad to either side of upright
 ARM_SWING = 0.38
@@ -35,39 +28,29 @@ _ARM_AT = 0.095  # shoulders, off the middle
 
 @dataclass(frozen=True)
 class _Style:
-    """What a style wears.
+    """What a style wears."""
 
-    Attributes:
-        heights: range of a person's size, m.
-        girth: range of how much wider than slim.
-        upper: range of the jacket's, coat's or shirt's reflectance; a person is at its dark or at its bright end.
-        lower: the same of the trousers or legs.
-        hem: how far down the coat or skirt reaches, of the height; None for trousers only.
-        hair: "short", "long" or "hood".
-        load: "none", "bag" at the hip, or "pack" on the back.
-        bare_arms: whether the arms show skin.
-    """
-
-    heights: tuple[float, float] = (1.55, 1.90)
-    girth: tuple[float, float] = (0.92, 1.15)
-    upper: tuple[float, float] = (0.05, 0.65)
-    lower: tuple[float, float] = (0.03, 0.12)
-    hem: float | None = None
-    hair: Literal["short", "long", "hood"] = "short"
-    load: Literal["none", "bag", "pack"] = "none"
-    bare_arms: bool = False
+    heights: tuple[float, float] = (1.55, 1.90)  #: range of a person's size, m
+    girth: tuple[float, float] = (0.92, 1.15)  #: range of how much wider than slim
+    upper: tuple[float, float] = (0.05, 0.65)  #: range of reflectance of the jacket, coat or shirt
+    lower: tuple[float, float] = (0.03, 0.12)  #: the same of the trousers or legs
+    hem: float | None = None  #: lower end of the coat or skirt, of the height; None for trousers only
+    hair: Literal["short", "long", "hood"] = "short"  #: "short", "long" or "hood"
+    load: Literal["none", "bag", "pack"] = "none"  #: "none", "bag" at the hip, or "pack" on the back
+    bare_arms: bool = False  #: whether the arms show skin
 
 
-_STYLES = {
+PEDESTRIANS = Catalogue("pedestrian style", common={
     "jacket": _Style(upper=(0.08, 0.65)),
     "coat": _Style(upper=(0.04, 0.45), lower=(0.03, 0.08), hem=0.30, load="bag"),
     "skirt": _Style(heights=(1.52, 1.78), upper=(0.10, 0.70), lower=(0.20, 0.40), hem=0.27, hair="long", load="bag"),
     "suit": _Style(heights=(1.70, 1.95), upper=(0.03, 0.15), lower=(0.03, 0.08)),
     "shirt": _Style(upper=(0.25, 0.80), lower=(0.06, 0.30), bare_arms=True),
     "child": _Style(heights=(1.20, 1.45), girth=(1.0, 1.2), upper=(0.15, 0.70), lower=(0.05, 0.20)),
+}, held_out={
     "hooded": _Style(upper=(0.05, 0.40), girth=(1.05, 1.25), hair="hood"),
     "backpack": _Style(heights=(1.62, 1.95), upper=(0.10, 0.60), load="pack"),
-}
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -80,34 +63,30 @@ class _Look:
     shoes: float
 
 
-def choose_style(rng: np.random.Generator, split: Split) -> str:
-    """One style for a split; in validation and test a held-out one half of the time."""
-    return PEDESTRIANS.choose(rng, split)
-
-
 def make_pedestrian(rng: np.random.Generator, style: str) -> Body:
     """A walking person; a billboard.
 
     Args:
         rng: decides size, build and colours.
-        style: one of :data:`PEDESTRIAN_STYLES`.
+        style: one of ``PEDESTRIANS.names``.
 
     Returns:
         A facing body whose limbs swing with the gait phase: one full turn of it is two steps.
     """
-    wears = _STYLES[PEDESTRIANS.check(style)]
+    wears = PEDESTRIANS.get(style)
     look = _look(rng, wears)
     height, girth = float(rng.uniform(*wears.heights)), float(rng.uniform(*wears.girth))
     head = 0.13 if style == "child" else 0.105
     arms = look.skin if wears.bare_arms else 0.8 * look.upper
     parts = [
-        _limb(_arm(arms, look.skin), _ARM_AT, _SHOULDER, 0.36, 0.075, Swing(_v(0, 0, 0), ARM_SWING, 0.0)),
-        _limb(_leg(0.7 * look.lower, look.shoes), _LEG_AT, _HIP, _HIP, 0.12, Swing(_v(0, 0, 0), LEG_SWING, np.pi)),
-        _limb(_leg(look.lower, look.shoes), -_LEG_AT, _HIP, _HIP, 0.12, Swing(_v(0, 0, 0), LEG_SWING, 0.0)),
-        _trunk(wears, look, head),
-        _limb(_arm(arms, look.skin), -_ARM_AT, _SHOULDER, 0.36, 0.075, Swing(_v(0, 0, 0), ARM_SWING, np.pi)),
+        _arm_panel(arms, look.skin, _ARM_AT, 0.0),
+        _leg_panel(0.7 * look.lower, look.shoes, _LEG_AT, np.pi),
+        _leg_panel(look.lower, look.shoes, -_LEG_AT, 0.0),
+        _trunk_panel(wears, look, head),
+        _arm_panel(arms, look.skin, -_ARM_AT, np.pi),
     ]
-    panels = tuple(_scaled(part, height * girth, height) for part in parts)
+    scale = vector(height * girth, height, height * girth)
+    panels = tuple(part.scaled(scale, about=vector(0, 0, 0)) for part in parts)
     width = 2 * _HALF * height * girth
     return Body(style, "pedestrian", panels, width, width, height, facing=True)
 
@@ -127,7 +106,7 @@ def _look(rng: np.random.Generator, wears: _Style) -> _Look:
     )
 
 
-def _trunk(wears: _Style, look: _Look, head: float) -> Panel:
+def _trunk_panel(wears: _Style, look: _Look, head: float) -> Panel:
     """Clothes from the shoulders down to the hem, head and load, 48 × 96."""
     bottom = _HIP - 0.04 if wears.hem is None else wears.hem
     canvas = Canvas((-_HALF, 1.0, _HALF, bottom), 48, 96)
@@ -155,7 +134,9 @@ def _trunk(wears: _Style, look: _Look, head: float) -> Panel:
         for x in (-0.06, 0.06):
             canvas.line(((x, shoulder), (x, 0.64)), 0.018, look.load)
     _draw_head(canvas, wears, look, head)
-    return Panel(canvas.texture(), _v(-_HALF, -1.0, 0), _v(2 * _HALF, 0, 0), _v(0, 1.0 - bottom, 0), faces="both")
+    return Panel(
+        canvas.texture(), vector(-_HALF, -1.0, 0), vector(2 * _HALF, 0, 0), vector(0, 1.0 - bottom, 0), faces="both"
+    )
 
 
 def _draw_head(canvas: Canvas, wears: _Style, look: _Look, size: float) -> None:
@@ -173,42 +154,29 @@ def _draw_head(canvas: Canvas, wears: _Style, look: _Look, size: float) -> None:
     canvas.fill(_rounded(-1.1 * half, 1.0 - 0.30 * size, 1.1 * half, 1.0), look.hair)
 
 
-def _leg(trousers: float, shoes: float) -> Texture:
+def _leg_panel(trousers: float, shoes: float, x: float, phase: float) -> Panel:
     """A leg and its shoe, 24 × 64, toes a little to the right."""
     canvas = Canvas((-0.5, 1.0, 0.5, 0.0), 24, 64)
     canvas.fill(((-0.42, 1.0), (0.42, 1.0), (0.36, 0.55), (0.26, 0.06), (-0.26, 0.06), (-0.32, 0.55)), trousers)
     canvas.fill(((-0.32, 0.09), (0.28, 0.09), (0.5, 0.03), (0.5, 0.0), (-0.34, 0.0)), shoes)
-    return canvas.texture()
+    return _limb_panel(canvas.texture(), x, _HIP, _HIP, 0.12, LEG_SWING, phase)
 
 
-def _arm(sleeve: float, skin: float) -> Texture:
+def _arm_panel(sleeve: float, skin: float, x: float, phase: float) -> Panel:
     """An arm with its hand, 16 × 48."""
     canvas = Canvas((-0.5, 1.0, 0.5, 0.0), 16, 48)
     canvas.fill(((-0.5, 0.94), (-0.2, 1.0), (0.2, 1.0), (0.5, 0.94), (0.34, 0.12), (-0.34, 0.12)), sleeve)
     canvas.fill(_oval(0.0, 0.09, 0.34, 0.09), skin)
-    return canvas.texture()
+    return _limb_panel(canvas.texture(), x, _SHOULDER, 0.36, 0.075, ARM_SWING, phase)
 
 
-def _limb(texture: Texture, x: float, top: float, length: float, wide: float, swing: Swing) -> Panel:
+def _limb_panel(
+    texture: Texture, x: float, top: float, length: float, width: float, amplitude: float, phase: float
+) -> Panel:
     """A panel hanging from (x, top); the pivot lies a little below its upper end, inside the body."""
-    pivot = _v(x, -(top - 0.02), 0)
-    return Panel(
-        texture,
-        _v(x - wide / 2, -top, 0),
-        _v(wide, 0, 0),
-        _v(0, length, 0),
-        faces="both",
-        swing=Swing(pivot, swing.amplitude, swing.phase),
-    )
-
-
-def _scaled(panel: Panel, across: float, up: float) -> Panel:
-    """From a person 1 m tall to one of ``up`` metres, ``across`` wide for each metre of the drawing."""
-    scale = _v(across, up, across)
-    swing = panel.swing and Swing(panel.swing.pivot * scale, panel.swing.amplitude, panel.swing.phase)
-    return Panel(
-        panel.texture, panel.origin * scale, panel.across * scale, panel.down * scale, faces=panel.faces, swing=swing
-    )
+    swing = Swing(vector(x, -(top - 0.02), 0), amplitude, phase)
+    corner, across = vector(x - width / 2, -top, 0), vector(width, 0, 0)
+    return Panel(texture, corner, across, vector(0, length, 0), faces="both", swing=swing)
 
 
 def _oval(x: float, y: float, half_width: float, half_height: float) -> tuple[Point, ...]:
@@ -223,7 +191,3 @@ def _rounded(x0: float, y0: float, x1: float, y1: float) -> tuple[Point, ...]:
         (x0 + cut, y0), (x1 - cut, y0), (x1, y0 + cut), (x1, y1 - cut),
         (x1 - cut, y1), (x0 + cut, y1), (x0, y1 - cut), (x0, y0 + cut),
     )  # fmt: skip
-
-
-def _v(x: float, y: float, z: float) -> Float64:
-    return np.array([x, y, z], dtype=np.float64)

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fate.compiled import compiled, inlined
-from fate.simulation.art.surfaces import Atlas, Surfaces
-from fate.simulation.art.textures import Texture, outline
-from fate.simulation.render.shading import TINY, ZERO, maps_at, places_of
+from fate.simulation.arrays import Float32, Float64, Int32, Int64
+from fate.simulation.art.panels import Texture, outline
+from fate.simulation.render.compositing import TINY, ZERO, maps_at, texture_slots
+from fate.simulation.render.surfaces import Atlas, Surfaces
 
 #: Half of full coverage, in the units of the summed-area tables.
 HALF = 32768
@@ -29,8 +29,8 @@ SAMPLES = 16
 class Outlines(NamedTuple):
     """The convex outline of each texture's solid part, one behind the other."""
 
-    first: NDArray[np.int64]  #: [textures + 1]
-    points: NDArray[np.float64]  #: [points, 2] texture coordinates (u, v)
+    first: Int64  #: [textures + 1]
+    points: Float64  #: [points, 2] texture coordinates (u, v)
 
     @staticmethod
     def build(textures: Sequence[Texture | None]) -> Outlines:
@@ -42,7 +42,7 @@ class Outlines(NamedTuple):
 
 
 @inlined
-def solid(maps: NDArray[np.float32], places: NDArray[np.int64], table: NDArray[np.int32], i: int,
+def solid(maps: Float32, places: Int64, table: Int32, i: int,
           x: np.float32, y: np.float32) -> bool:  # fmt: skip
     """Whether surface i hides what is behind it at the image point (x, y); ``table`` is the atlas's alpha."""
     hides = False
@@ -59,7 +59,7 @@ def solid(maps: NDArray[np.float32], places: NDArray[np.int64], table: NDArray[n
 
 
 @compiled
-def extent(maps: NDArray[np.float32], i: int, points: NDArray[np.float64], box: NDArray[np.float64]) -> bool:
+def extent(maps: Float32, i: int, points: Float64, box: Float64) -> bool:
     """Grow ``box`` (x1, y1, x2, y2) by outline points of surface i; False if some lie behind the camera."""
     a, b, c = float(maps[i, 0]), float(maps[i, 1]), float(maps[i, 2])
     d, e, f = float(maps[i, 3]), float(maps[i, 4]), float(maps[i, 5])
@@ -81,8 +81,8 @@ def extent(maps: NDArray[np.float32], i: int, points: NDArray[np.float64], box: 
 
 
 @compiled
-def seen_at(maps: NDArray[np.float32], places: NDArray[np.int64], table: NDArray[np.int32], own: NDArray[np.int32],
-            before: NDArray[np.int32], x1: int, y1: int, x2: int, y2: int, stride: int) -> tuple[int, int]:  # fmt: skip
+def count_visible(maps: Float32, places: Int64, table: Int32, own: Int32,
+            before: Int32, x1: int, y1: int, x2: int, y2: int, stride: int) -> tuple[int, int]:  # fmt: skip
     """Of every ``stride``-th pixel in columns [x1, x2) and rows [y1, y2), how many an object would cover, and does.
 
     ``own`` are its surfaces, ``before`` those in front of it.
@@ -109,25 +109,25 @@ def seen_at(maps: NDArray[np.float32], places: NDArray[np.int64], table: NDArray
 
 
 @compiled
-def mask_extent(maps: NDArray[np.float32], places: NDArray[np.int64], table: NDArray[np.int32],
-                own: NDArray[np.int32], before: NDArray[np.int32], x1: int, y1: int, x2: int, y2: int,
+def mask_extent(maps: Float32, places: Int64, table: Int32,
+                own: Int32, before: Int32, x1: int, y1: int, x2: int, y2: int,
                 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Columns [x1, x2) and rows [y1, y2) in which an object is seen: each border moves in until it meets a pixel."""
-    while x1 < x2 and seen_at(maps, places, table, own, before, x1, y1, x1 + 1, y2, 1)[1] == 0:
+    while x1 < x2 and count_visible(maps, places, table, own, before, x1, y1, x1 + 1, y2, 1)[1] == 0:
         x1 += 1
-    while x1 < x2 and seen_at(maps, places, table, own, before, x2 - 1, y1, x2, y2, 1)[1] == 0:
+    while x1 < x2 and count_visible(maps, places, table, own, before, x2 - 1, y1, x2, y2, 1)[1] == 0:
         x2 -= 1
-    while y1 < y2 and seen_at(maps, places, table, own, before, x1, y1, x2, y1 + 1, 1)[1] == 0:
+    while y1 < y2 and count_visible(maps, places, table, own, before, x1, y1, x2, y1 + 1, 1)[1] == 0:
         y1 += 1
-    while y1 < y2 and seen_at(maps, places, table, own, before, x1, y2 - 1, x2, y2, 1)[1] == 0:
+    while y1 < y2 and count_visible(maps, places, table, own, before, x1, y2 - 1, x2, y2, 1)[1] == 0:
         y2 -= 1
     return x1, y1, x2, y2
 
 
 @compiled
-def look(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, t_us: float, height: int, width: int, min_share: float,
-         min_diagonal: float, owners: NDArray[np.int32], boxes: NDArray[np.float64],
-         shares: NDArray[np.float64]) -> None:  # fmt: skip
+def find_boxes(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, t_us: float, height: int, width: int,
+               min_share: float, min_diagonal: float, owners: Int32, boxes: Float64,
+               shares: Float64) -> None:  # fmt: skip
     """The visible box [N, 4] and the visible share [N] of each owner, ``t_us`` after the stretch's start.
 
     Owners seen to less than ``min_share``, or smaller than ``min_diagonal`` pixels, keep an empty box.
@@ -136,7 +136,7 @@ def look(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, t_us: float, heig
     ids = np.arange(count).astype(np.int32)
     maps = np.empty((count, 11), np.float32)
     maps_at(surfaces, ids, t_us, maps)
-    places, table = places_of(surfaces, atlas, ids), atlas.alpha
+    places, table = texture_slots(surfaces, atlas, ids), atlas.alpha
     own_ids, before_ids = np.empty(count, np.int32), np.empty(count, np.int32)
     whole = np.empty(4)
     for n in range(len(owners)):
@@ -166,7 +166,7 @@ def look(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, t_us: float, heig
                 hiding += 1
         own, before = own_ids[:owned], before_ids[:hiding]
         stride = max(1, int(math.sqrt(max(right - left, 0) * max(bottom - top, 0))) // SAMPLES)
-        alone, seen = seen_at(maps, places, table, own, before, left, top, right, bottom, stride)
+        alone, seen = count_visible(maps, places, table, own, before, left, top, right, bottom, stride)
         if not seen:
             continue
         area = max((whole[2] - whole[0]) * (whole[3] - whole[1]), 1e-9)
@@ -182,24 +182,24 @@ def look(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, t_us: float, heig
 
 
 @compiled
-def look_at_times(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, times_us: NDArray[np.float64], height: int,
-                  width: int, min_share: float, min_diagonal: float, owners: NDArray[np.int32],
-                  boxes: NDArray[np.float64], shares: NDArray[np.float64]) -> None:  # fmt: skip
-    """``look`` at T times of one stretch: boxes [T, N, 4], shares [T, N]."""
+def find_boxes_at_times(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, times_us: Float64, height: int,
+                  width: int, min_share: float, min_diagonal: float, owners: Int32,
+                  boxes: Float64, shares: Float64) -> None:  # fmt: skip
+    """``find_boxes`` at T times of one stretch: boxes [T, N, 4], shares [T, N]."""
     for n in range(len(times_us)):
-        look(
+        find_boxes(
             surfaces, atlas, outlines, times_us[n], height, width, min_share, min_diagonal, owners, boxes[n], shares[n]
         )
 
 
 @compiled
-def owners_of_pixels(surfaces: Surfaces, atlas: Atlas, t_us: float, image: NDArray[np.int32]) -> None:
+def find_pixel_owners(surfaces: Surfaces, atlas: Atlas, t_us: float, image: Int32) -> None:
     """The object each pixel shows [H, W], -1 where none, ``t_us`` after the stretch's start, into ``image``."""
     count = surfaces.maps.shape[1]
     ids = np.arange(count).astype(np.int32)
     maps = np.empty((count, 11), np.float32)
     maps_at(surfaces, ids, t_us, maps)
-    places, table = places_of(surfaces, atlas, ids), atlas.alpha
+    places, table = texture_slots(surfaces, atlas, ids), atlas.alpha
     height, width = image.shape
     for row in range(height):
         for column in range(width):

@@ -1,4 +1,4 @@
-"""The march of ``march.py`` on a GPU: one program a tile, many recordings at once.
+"""The computation of ``pixels_cpu.py`` on a GPU: one program per tile, many recordings at once.
 
 The same steps in the same order, in Triton: a program keeps its tile's pixels in registers from the first step of the
 stretch to the last, so memory is touched for textures and events alone. Events of all recordings go to one list, as
@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fate.simulation.art.plan import MIN_STEP_US, TILE
-from fate.simulation.art.surfaces import KNOT_US
-from fate.simulation.render.shading import HALF_BLUR, SEEN_THROUGH, TINY, UNIT
+from fate.simulation.render.compositing import HALF_BLUR, MIN_CLEAR, TINY, UNIT
+from fate.simulation.render.surfaces import KNOT_US
+from fate.simulation.render.tiles import MIN_STEP_US, TILE
 
 #: A key is recording << 48 | (time + TIME_OFFSET) << 29 | row << 15 | column << 1 | polarity.
 RECORDING_SHIFT = 48
@@ -27,18 +27,18 @@ TIME_OFFSET = 4096
 _KNOT_US = tl.constexpr(float(KNOT_US))
 _MIN_STEP_US = tl.constexpr(float(MIN_STEP_US))
 _HALF_BLUR = tl.constexpr(float(HALF_BLUR))
-_SEEN_THROUGH = tl.constexpr(float(SEEN_THROUGH))
+_SEEN_THROUGH = tl.constexpr(float(MIN_CLEAR))
 _TINY = tl.constexpr(float(TINY))
 _UNIT = tl.constexpr(float(UNIT))
 _OFFSET = tl.constexpr(TIME_OFFSET)
 
 
-class Batch(NamedTuple):
+class StretchBatch(NamedTuple):
     """One stretch of B recordings on the GPU; K surfaces each (padded), R knots, N tiles."""
 
     maps: Tensor  #: [B, R, K, 11] float32: matrix, light on it, haze before it
     light: Tensor  #: [B, K, 4] float32: glow, flicker, depth, phase
-    places: Tensor  #: [B, K, 4] int64: first entry in the tables, columns, rows, opaque
+    slots: Tensor  #: [B, K, 4] int64: first entry in the tables, columns, rows, opaque
     first: Tensor  #: [B, N + 1] int64, into ``ids``
     ids: Tensor  #: surfaces of all tiles of all recordings, int32
     step_us: Tensor  #: [B, N] float32
@@ -46,8 +46,8 @@ class Batch(NamedTuple):
     focal: float
 
 
-class PixelBatch(NamedTuple):
-    """The state of B × H × W pixels, float32; see ``march.Pixels``."""
+class GpuPixelState(NamedTuple):
+    """The state of B × H × W pixels, float32; see ``pixels_cpu.PixelState``."""
 
     theta_on: Tensor
     theta_off: Tensor
@@ -79,8 +79,8 @@ def _box_sum(table, stride, i0, i1, j0, j1, fu0, fu1, fv0, fv1,
 
 @triton.jit
 def _shade(x, y, now, knot, share, recording, begin, end, maps, light,
-           places, ids, light_table, alpha_table, sky, surfaces, knots):  # fmt: skip
-    """Linear light at image points (x, y): ``shading.shade``."""
+           slots, ids, light_table, alpha_table, sky, surfaces, knots):  # fmt: skip
+    """Linear light at image points (x, y): ``compositing.shade``."""
     total = tl.zeros_like(x)
     clear = tl.zeros_like(x) + 1.0
     for i in range(begin, end):
@@ -108,11 +108,11 @@ def _shade(x, y, now, knot, share, recording, begin, end, maps, light,
         hit = ahead & (clear >= _SEEN_THROUGH)
         hit = hit & (u + half_u > 0.0) & (u - half_u < 1.0) & (v + half_v > 0.0) & (v - half_v < 1.0)
         if tl.sum(hit.to(tl.int32), 0) > 0:
-            place = places + (recording * surfaces + k) * 4
-            first = tl.load(place)
-            width = tl.load(place + 1).to(tl.int32)
-            height = tl.load(place + 2).to(tl.int32)
-            opaque = tl.load(place + 3)
+            texture = slots + (recording * surfaces + k) * 4
+            first = tl.load(texture)
+            width = tl.load(texture + 1).to(tl.int32)
+            height = tl.load(texture + 2).to(tl.int32)
+            opaque = tl.load(texture + 3)
             columns, rows = width.to(tl.float32), height.to(tl.float32)
             u0 = tl.where(hit, tl.maximum(u - half_u, 0.0), 0.0) * columns
             u1 = tl.where(hit, tl.minimum(u + half_u, 1.0), 0.5) * columns
@@ -140,18 +140,18 @@ def _shade(x, y, now, knot, share, recording, begin, end, maps, light,
 
 
 @triton.jit
-def _march(maps, light, places, first, ids, steps_us, sky, light_table,
+def _advance_kernel(maps, light, slots, first, ids, steps_us, sky, light_table,
            alpha_table, theta_on, theta_off, log_light, receptor, reference, release,
            log_light_out, receptor_out, reference_out, release_out, circuits, keys,
            counter, capacity, length_us, focal, height, width, tiles, columns,
            surfaces, knots, tile_size: tl.constexpr):  # fmt: skip
-    """One tile of one recording through the stretch: ``march.march_tile``."""
+    """One tile of one recording through the stretch: ``pixels_cpu.advance_tile``."""
     program = tl.program_id(0)
     recording = (program // tiles).to(tl.int64)
     tile = program % tiles
-    lane = tl.arange(0, tile_size * tile_size)
-    row = (tile // columns) * tile_size + lane // tile_size
-    column = (tile % columns) * tile_size + lane % tile_size
+    offset = tl.arange(0, tile_size * tile_size)
+    row = (tile // columns) * tile_size + offset // tile_size
+    column = (tile % columns) * tile_size + offset % tile_size
     inside = (row < height) & (column < width)
     x, y = column.to(tl.float32) + 0.5, row.to(tl.float32) + 0.5
     pixel = recording * height * width + row * width + column
@@ -180,7 +180,7 @@ def _march(maps, light, places, first, ids, steps_us, sky, light_table,
         horizon = tl.load(at_knot) + share * (tl.load(at_knot + 3) - tl.load(at_knot))
         low, high = tl.load(at_knot + 1), tl.load(at_knot + 2)
         above = tl.minimum(tl.maximum((horizon - y) / focal, 0.0), 1.0)
-        seen = _shade(x, y, then, knot, share, recording, begin, end, maps, light, places, ids, light_table,
+        seen = _shade(x, y, then, knot, share, recording, begin, end, maps, light, slots, ids, light_table,
                       alpha_table, low + above * (high - low), surfaces, knots)  # fmt: skip
         u1 = tl.log(seen + dark)
         corner = tl.where(cutoff > 0.0, cutoff, 1.0) * tl.maximum(floor, tl.minimum(seen, 1.0))
@@ -228,11 +228,11 @@ def _march(maps, light, places, first, ids, steps_us, sky, light_table,
     tl.store(release_out + pixel, tl.where(r > length_us, r - length_us, -1.0), mask=inside)
 
 
-class GpuMarch:
+class GpuPixels:
     """The pixels of a batch of recordings, and the room for their events."""
 
     def __init__(
-        self, pixels: PixelBatch, circuits: Tensor, light_table: Tensor, alpha_table: Tensor, room: int
+        self, pixels: GpuPixelState, circuits: Tensor, light_table: Tensor, alpha_table: Tensor, room: int
     ) -> None:
         """Args:
         pixels: their state at the start.
@@ -240,28 +240,28 @@ class GpuMarch:
         light_table, alpha_table: of the atlases of all recordings, one behind the other, int32.
         room: events of one stretch that fit at first; more is made when they do not.
         """
-        self.pixels, self.circuits = pixels, circuits
+        self.state, self.circuits = pixels, circuits
         self._tables = light_table, alpha_table
         self._next = tuple(torch.empty_like(state) for state in pixels[2:])
         self._keys = torch.empty(room, dtype=torch.int64, device=pixels.receptor.device)
 
-    def march(self, batch: Batch, length_us: float) -> Tensor:
+    def advance(self, batch: StretchBatch, length_us: float) -> Tensor:
         """All events of the stretch as keys, unsorted; the pixels move on to its end."""
-        count, height, width = self.pixels.receptor.shape
+        count, height, width = self.state.receptor.shape
         tiles, columns = batch.step_us.shape[1], -(-width // TILE)
         surfaces, knots = batch.maps.shape[2], batch.maps.shape[1]
         while True:
             counter = torch.zeros(1, dtype=torch.int64, device=self._keys.device)
-            _march[(count * tiles,)](
-                batch.maps, batch.light, batch.places, batch.first, batch.ids, batch.step_us, batch.sky, *self._tables,
-                *self.pixels, *self._next, self.circuits, self._keys, counter, len(self._keys), length_us, batch.focal,
+            _advance_kernel[(count * tiles,)](
+                batch.maps, batch.light, batch.slots, batch.first, batch.ids, batch.step_us, batch.sky, *self._tables,
+                *self.state, *self._next, self.circuits, self._keys, counter, len(self._keys), length_us, batch.focal,
                 height, width, tiles, columns, surfaces, knots, TILE, num_warps=1,
             )  # fmt: skip
             found = int(counter)
             if found <= len(self._keys):
                 break
             self._keys = torch.empty(found + found // 4, dtype=torch.int64, device=self._keys.device)
-        before = self.pixels
-        self.pixels = PixelBatch(before.theta_on, before.theta_off, *self._next)
+        before = self.state
+        self.state = GpuPixelState(before.theta_on, before.theta_off, *self._next)
         self._next = before[2:]
         return self._keys[:found]

@@ -1,4 +1,4 @@
-"""The fast march is the twin of the readable pixel model, whatever the buffers, the steps and the stretches."""
+"""The fast pixels agree with the readable pixel model, whatever the buffers, the steps and the stretches."""
 
 from __future__ import annotations
 
@@ -12,15 +12,23 @@ import torch
 from numpy.typing import NDArray
 
 from fate.events.events import Sensor
-from fate.simulation.art.plan import MIN_STEP_US, TILE, Plan, make_plan
-from fate.simulation.art.surfaces import KNOT_US, Atlas, Surfaces
-from fate.simulation.art.textures import Texture
-from fate.simulation.camera.pixel import CameraModel, EventCamera, camera_preset
-from fate.simulation.camera.recorder import circuit_of, first_pixels
-from fate.simulation.render import march
-from fate.simulation.render.march import Circuit, Pixels, compare, event_key, low_pass, march_tile, march_tiles
+from fate.simulation.art.panels import Texture
+from fate.simulation.camera import pixels_cpu
+from fate.simulation.camera.event_camera import CameraModel, EventCamera, camera_preset
+from fate.simulation.camera.pixels_cpu import (
+    Circuit,
+    PixelState,
+    advance_tile,
+    advance_tiles,
+    compare,
+    event_key,
+    low_pass,
+)
+from fate.simulation.camera.recorder import adapted_pixels, shared_circuit
+from fate.simulation.render.compositing import maps_at, render
 from fate.simulation.render.scene import STRETCH_US, Scene
-from fate.simulation.render.shading import maps_at, render
+from fate.simulation.render.surfaces import KNOT_US, Atlas, Surfaces
+from fate.simulation.render.tiles import MIN_STEP_US, TILE, TileSchedule, schedule_tiles
 
 Keys = NDArray[np.int64]
 
@@ -28,27 +36,27 @@ SEED = 5
 
 
 @cache
-def scenery() -> tuple[Scene, Surfaces, Plan]:
+def scenery() -> tuple[Scene, Surfaces, TileSchedule]:
     """A stretch of a fast drive."""
     scene = Scene(SEED, seconds=0.3)
     surfaces = scene.surfaces(0)
-    return scene, surfaces, make_plan(surfaces, scene.stage.atlas, *scene.sensor)
+    return scene, surfaces, schedule_tiles(surfaces, scene.atlas, *scene.sensor)
 
 
 def light_at(t_us: float) -> NDArray[np.float32]:
-    scene, surfaces, plan = scenery()
+    scene, surfaces, schedule = scenery()
     image = np.empty(scene.sensor, np.float32)
-    render(surfaces, scene.stage.atlas, plan, t_us, image)
+    render(surfaces, scene.atlas, schedule, t_us, image)
     return image
 
 
-def fresh(camera: CameraModel) -> Pixels:
-    return first_pixels(camera, 3, light_at(0.0))
+def fresh(camera: CameraModel) -> PixelState:
+    return adapted_pixels(camera, 3, light_at(0.0))
 
 
-def evenly(plan: Plan, step_us: float) -> Plan:
-    """The plan with one step for all tiles."""
-    return plan._replace(step_us=np.full_like(plan.step_us, step_us))
+def evenly(schedule: TileSchedule, step_us: float) -> TileSchedule:
+    """The schedule with one step for all tiles."""
+    return schedule._replace(step_us=np.full_like(schedule.step_us, step_us))
 
 
 def columns(keys: Keys) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -83,12 +91,12 @@ def agreement(ours: tuple[NDArray[Any], NDArray[Any]], theirs: tuple[NDArray[Any
     ids=["gen1", "leaky", "ideal"],
 )
 def test_the_march_gives_the_events_of_the_readable_pixel(camera: CameraModel) -> None:
-    scene, surfaces, plan = scenery()
+    scene, surfaces, schedule = scenery()
     step_us = 4_000
-    circuit = circuit_of(camera)._replace(max_change=math.inf)
+    circuit = shared_circuit(camera)._replace(max_change=math.inf)
     pixels = fresh(camera)
-    keys, taken = march_tiles(
-        0, 1, float(STRETCH_US), surfaces, scene.stage.atlas, evenly(plan, step_us), pixels, circuit
+    keys, taken = advance_tiles(
+        0, 1, float(STRETCH_US), surfaces, scene.atlas, evenly(schedule, step_us), pixels, circuit
     )
     assert taken == STRETCH_US // step_us * pixels.receptor.size
 
@@ -185,38 +193,38 @@ def test_keys_sort_by_time_then_row_column_and_polarity() -> None:
     assert int(event_key(41.49, 0, 0, 0)) >> 29 == 41
 
 
-def copied(pixels: Pixels) -> Pixels:
-    return Pixels(*(part.copy() for part in pixels))
+def copied(pixels: PixelState) -> PixelState:
+    return PixelState(*(part.copy() for part in pixels))
 
 
-def same_state(a: Pixels, b: Pixels) -> bool:
+def same_state(a: PixelState, b: PixelState) -> bool:
     return all(np.array_equal(one, other) for one, other in zip(a, b, strict=True))
 
 
 def test_a_full_buffer_loses_nothing() -> None:
-    scene, surfaces, plan = scenery()
+    scene, surfaces, schedule = scenery()
     camera = camera_preset("gen1", threshold_on=0.1, threshold_off=0.1, refractory_us=100)
-    circuit, start = circuit_of(camera), fresh(camera)
+    circuit, start = shared_circuit(camera), fresh(camera)
     together, apart = copied(start), copied(start)
-    keys, _ = march_tiles(0, 1, 1e5, surfaces, scene.stage.atlas, plan, together, circuit)
+    keys, _ = advance_tiles(0, 1, 1e5, surfaces, scene.atlas, schedule, together, circuit)
     assert len(keys) > 1 << 16  # far beyond the room there is at first
     room = np.empty(1 << 20, np.int64)
     parts = []
-    for tile in range(len(plan.step_us)):
-        found, _ = march_tile(tile, 1e5, surfaces, scene.stage.atlas, plan, apart, circuit, room)
+    for tile in range(len(schedule.step_us)):
+        found, _ = advance_tile(tile, 1e5, surfaces, scene.atlas, schedule, apart, circuit, room)
         parts.append(room[:found].copy())
     assert np.array_equal(np.concatenate(parts), keys)
     assert same_state(together, apart)
 
 
 def test_a_tile_whose_events_do_not_fit_is_left_as_it_was() -> None:
-    scene, surfaces, plan = scenery()
+    scene, surfaces, schedule = scenery()
     camera = camera_preset("gen1")
-    circuit, pixels = circuit_of(camera), fresh(camera)
+    circuit, pixels = shared_circuit(camera), fresh(camera)
     before = copied(pixels)
     counts = [0]
-    for tile in range(len(plan.step_us)):
-        counts.append(march_tile(tile, 1e5, surfaces, scene.stage.atlas, plan, pixels, circuit, np.empty(0, "i8"))[0])
+    for tile in range(len(schedule.step_us)):
+        counts.append(advance_tile(tile, 1e5, surfaces, scene.atlas, schedule, pixels, circuit, np.empty(0, "i8"))[0])
         if counts[-1] == 0:  # no events: that is no overflow
             before = copied(pixels)
         assert same_state(pixels, before)
@@ -224,12 +232,12 @@ def test_a_tile_whose_events_do_not_fit_is_left_as_it_was() -> None:
 
 
 def test_shares_of_the_tiles_are_together_the_whole() -> None:
-    scene, surfaces, plan = scenery()
+    scene, surfaces, schedule = scenery()
     camera = camera_preset("gen1")
-    circuit, start = circuit_of(camera), fresh(camera)
+    circuit, start = shared_circuit(camera), fresh(camera)
     one, three = copied(start), copied(start)
-    whole, steps = march_tiles(0, 1, 1e5, surfaces, scene.stage.atlas, plan, one, circuit)
-    parts = [march_tiles(task, 3, 1e5, surfaces, scene.stage.atlas, plan, three, circuit) for task in range(3)]
+    whole, steps = advance_tiles(0, 1, 1e5, surfaces, scene.atlas, schedule, one, circuit)
+    parts = [advance_tiles(task, 3, 1e5, surfaces, scene.atlas, schedule, three, circuit) for task in range(3)]
     assert np.array_equal(np.sort(whole), np.sort(np.concatenate([keys for keys, _ in parts])))
     assert steps == sum(taken for _, taken in parts)
     assert same_state(one, three)
@@ -237,46 +245,47 @@ def test_shares_of_the_tiles_are_together_the_whole() -> None:
 
 @pytest.mark.parametrize("even", [True, False], ids=["even steps", "adaptive steps"])
 def test_two_halves_of_a_stretch_give_the_events_of_the_whole(even: bool) -> None:
-    scene, surfaces, plan = scenery()
-    atlas, half_us = scene.stage.atlas, STRETCH_US // 2
+    scene, surfaces, schedule = scenery()
+    atlas, half_us = scene.atlas, STRETCH_US // 2
     camera = camera_preset("gen1")
-    circuit, start = circuit_of(camera), fresh(camera)
+    circuit, start = shared_circuit(camera), fresh(camera)
     if even:
-        circuit, plan = circuit._replace(max_change=math.inf), evenly(plan, 1_000.0)
+        circuit, schedule = circuit._replace(max_change=math.inf), evenly(schedule, 1_000.0)
     whole, pixels = copied(start), copied(start)
-    keys, _ = march_tiles(0, 1, float(STRETCH_US), surfaces, atlas, plan, whole, circuit)
-    first, _ = march_tiles(0, 1, float(half_us), surfaces, atlas, plan, pixels, circuit)
+    keys, _ = advance_tiles(0, 1, float(STRETCH_US), surfaces, atlas, schedule, whole, circuit)
+    first, _ = advance_tiles(0, 1, float(half_us), surfaces, atlas, schedule, pixels, circuit)
     knots = half_us // KNOT_US
     assert knots * KNOT_US == half_us
     later = surfaces._replace(
         maps=surfaces.maps[knots:], sky=surfaces.sky[knots:], phase=surfaces.phase + surfaces.flicker * half_us
     )
-    second, _ = march_tiles(0, 1, float(half_us), later, atlas, plan, pixels, circuit)
+    second, _ = advance_tiles(0, 1, float(half_us), later, atlas, schedule, pixels, circuit)
     both = np.concatenate([first, second + (half_us << 29)])
     assert len(keys) > 10_000
     assert abs(len(both) - len(keys)) < (1e-3 if even else 5e-3) * len(keys)
     assert agreement(columns(both), columns(keys), us=2 if even else 500) > (0.998 if even else 0.97)
 
 
-# --- the choice of steps: marched in plain Python, where steps can be watched ---
+# --- the choice of steps: run in plain Python, where steps can be watched ---
 
 
-def plain_march(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, plan: Plan, pixels: Pixels,
+def advance_in_python(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, schedule: TileSchedule,
+                pixels: PixelState,
                 circuit: Circuit) -> int:  # fmt: skip
-    found, _ = march_tile.py_func(  # type: ignore[attr-defined]
-        tile, length_us, surfaces, atlas, plan, pixels, circuit, np.empty(1 << 16, np.int64)
+    found, _ = advance_tile.py_func(  # type: ignore[attr-defined]
+        tile, length_us, surfaces, atlas, schedule, pixels, circuit, np.empty(1 << 16, np.int64)
     )
     return int(found)
 
 
 def test_no_photoreceptor_changes_by_more_than_a_threshold_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene, surfaces, plan = scenery()
+    scene, surfaces, schedule = scenery()
     camera = camera_preset("gen1", cutoff_hz=1000.0)
-    circuit, pixels = circuit_of(camera), fresh(camera)
+    circuit, pixels = shared_circuit(camera), fresh(camera)
     room = np.empty(1 << 16, np.int64)
     counts = [
-        march_tile(tile, 1e5, surfaces, scene.stage.atlas, plan, copied(pixels), circuit, room)[0]
-        for tile in range(0, len(plan.step_us), 7)
+        advance_tile(tile, 1e5, surfaces, scene.atlas, schedule, copied(pixels), circuit, room)[0]
+        for tile in range(0, len(schedule.step_us), 7)
     ]
     changes: list[tuple[float, float]] = []
 
@@ -284,9 +293,9 @@ def test_no_photoreceptor_changes_by_more_than_a_threshold_in_a_step(monkeypatch
         changes.append((t1 - t0, abs(float(v1) - float(v0))))
         return compare(t0, t1, v0, v1, *others)
 
-    monkeypatch.setattr(march, "compare", watched)
+    monkeypatch.setattr(pixels_cpu, "compare", watched)
     for busy in np.argsort(counts)[-3:]:
-        plain_march(7 * int(busy), 30_000.0, surfaces, scene.stage.atlas, plan, copied(pixels), circuit)
+        advance_in_python(7 * int(busy), 30_000.0, surfaces, scene.atlas, schedule, copied(pixels), circuit)
     step, change = np.array(changes).T
     assert len(step) > 100
     free = step > 2 * MIN_STEP_US + 1e-6
@@ -295,7 +304,7 @@ def test_no_photoreceptor_changes_by_more_than_a_threshold_in_a_step(monkeypatch
     assert change.max() > 0.3 * circuit.max_change  # and steps are used up
 
 
-def still_life() -> tuple[Surfaces, Atlas, Plan]:
+def still_life() -> tuple[Surfaces, Atlas, TileSchedule]:
     """One tile before an even wall."""
     matrix = np.array([1 / 80, 0, 0.5, 0, 1 / 80, 0.5, 0, 0, 1, 1, 0], np.float32)
     zero = np.zeros(1, np.float32)
@@ -312,16 +321,16 @@ def still_life() -> tuple[Surfaces, Atlas, Plan]:
         focal=50.0,
     )
     atlas = Atlas.build([Texture(np.full((1, 1), 0.5, "f4"), np.ones((1, 1), "f4"))])
-    return surfaces, atlas, make_plan(surfaces, atlas, TILE, TILE)
+    return surfaces, atlas, schedule_tiles(surfaces, atlas, TILE, TILE)
 
 
 @pytest.mark.parametrize("length_us", [30.0, 51.0, 60.0, 75.0, 100.0, 130.0, 200.0, 249.0, 1000.0])
 def test_a_stretch_comes_to_its_end_however_the_light_jumps_shortly_before(
     length_us: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    surfaces, atlas, plan = still_life()
+    surfaces, atlas, schedule = still_life()
     camera = camera_preset("ideal", sensor=Sensor(TILE, TILE))
-    circuit = circuit_of(camera)
+    circuit = shared_circuit(camera)
     tries = 0
 
     def counted(*arguments: Any) -> None:
@@ -331,10 +340,10 @@ def test_a_stretch_comes_to_its_end_however_the_light_jumps_shortly_before(
             raise RuntimeError(f"the march does not get to the end of {length_us} µs")
         maps_at(*arguments)
 
-    monkeypatch.setattr(march, "maps_at", counted)
+    monkeypatch.setattr(pixels_cpu, "maps_at", counted)
     for excess in (1.01, 1.1, 1.3, 1.45, 2.0, 5.0):
         tries = 0
         dim = np.full((TILE, TILE), 0.52 * math.exp(-excess * circuit.max_change) - 0.02, np.float32)
-        pixels = first_pixels(camera, 0, dim)
-        plain_march(0, length_us, surfaces, atlas, plan, pixels, circuit)
+        pixels = adapted_pixels(camera, 0, dim)
+        advance_in_python(0, length_us, surfaces, atlas, schedule, pixels, circuit)
         np.testing.assert_allclose(pixels.receptor, math.log(0.52), atol=1e-3)

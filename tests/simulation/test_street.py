@@ -1,4 +1,4 @@
-"""The drive, the street and the stage: poses are functions of time, and panels land where geometry puts them."""
+"""The drive, the street and its surfaces: poses are functions of time, and panels land where geometry puts them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,29 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fate.simulation.art.bodies import TWO_WHEELER_BODIES
-from fate.simulation.art.car_shapes import CARS
+from fate.simulation.art.actors import (
+    STEP_S,
+    Actor,
+    Ego,
+    Following,
+    Layer,
+    Lighting,
+    Straight,
+    drive,
+    ornstein_uhlenbeck,
+    smooth,
+)
+from fate.simulation.art.buildings import BOUNDARIES, FACADES
+from fate.simulation.art.cars import CARS
 from fate.simulation.art.catalogue import Split
-from fate.simulation.art.facades import BOUNDARIES, FACADES
-from fate.simulation.art.motion import STEP_S, Ego, Following, Straight, drive, ornstein_uhlenbeck, smooth
-from fate.simulation.art.people import PEDESTRIANS
-from fate.simulation.art.surfaces import KNOT_US, Pinhole, Surfaces
-from fate.simulation.art.textures import Body, Panel, Swing, Texture
+from fate.simulation.art.panels import Body, Panel, Swing, Texture
+from fate.simulation.art.pedestrians import PEDESTRIANS
+from fate.simulation.art.street import make_street
 from fate.simulation.art.two_wheelers import TWO_WHEELERS
-from fate.simulation.art.world import make_world
 from fate.simulation.render.scene import Scene
-from fate.simulation.render.stage import Actor, Layer, Lighting, Stage
+from fate.simulation.render.surface_builder import SurfaceBuilder
+from fate.simulation.render.surfaces import KNOT_US, Pinhole, Surfaces
+from tests.simulation.panel_points import panel_points
 
 Floats = NDArray[np.float64]
 
@@ -31,7 +42,7 @@ BOARD = np.array([[-1.0, -1, 0], [2, 0, 0], [0, 1, 0]])  #: corner, across and d
 
 
 def world_light(seed: int) -> Lighting:
-    return make_world(seed, "train", 0.3, two_wheelers=False)[2]
+    return make_street(seed, "train", 0.3, two_wheelers=False)[2]
 
 
 def rng(seed: int) -> np.random.Generator:
@@ -135,11 +146,11 @@ def test_smoothing_keeps_length_constants_and_range(seconds: float) -> None:
 
 @cache
 def world(seed: int, split: Split = "train") -> tuple[Ego, Any, Lighting]:
-    return make_world(seed, split, 1.0, two_wheelers=True)
+    return make_street(seed, split, 1.0, two_wheelers=True)
 
 
 def test_a_seed_gives_one_street() -> None:
-    (_, first, light), (_, second, same_light) = world(2), make_world(2, "train", 1.0, two_wheelers=True)
+    (_, first, light), (_, second, same_light) = world(2), make_street(2, "train", 1.0, two_wheelers=True)
     assert light == same_light
     assert [actor.body.name for actor in first.actors] == [actor.body.name for actor in second.actors]
     seconds = np.array([0.0, 0.7])
@@ -150,23 +161,23 @@ def test_a_seed_gives_one_street() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_every_labelled_object_is_one_actor_with_its_own_number(seed: int) -> None:
-    _, cast, _ = world(seed)
-    owners = [actor.owner for actor in cast.actors if actor.owner >= 0]
-    assert owners == list(range(len(cast.objects)))
-    for actor in cast.actors:
+    _, street, _ = world(seed)
+    owners = [actor.owner for actor in street.actors if actor.owner >= 0]
+    assert owners == list(range(len(street.objects)))
+    for actor in street.actors:
         labelled = actor.owner >= 0
         assert labelled == (actor.body.kind != "scenery")
-        assert not labelled or (cast.objects[actor.owner] is actor.body and actor.layer == Layer.STANDING)
+        assert not labelled or (street.objects[actor.owner] is actor.body and actor.layer == Layer.STANDING)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_training_never_sees_what_is_held_out(seed: int) -> None:
-    _, cast, _ = world(seed)
+    _, street, _ = world(seed)
     kinds = {"car": CARS, "pedestrian": PEDESTRIANS, "two-wheeler": TWO_WHEELERS}
-    everything = [*cast.objects, *cast.cars, *cast.people, *cast.two_wheelers]
+    everything = [*street.objects, *street.cars, *street.people, *street.two_wheelers]
     for body in everything:
         assert body.name in kinds[body.kind].common
-    scenery = {actor.body.name for actor in cast.actors if actor.body.kind == "scenery"}
+    scenery = {actor.body.name for actor in street.actors if actor.body.kind == "scenery"}
     assert not scenery & {*FACADES.held_out, *BOUNDARIES.held_out}
 
 
@@ -175,10 +186,9 @@ def test_the_other_splits_do_see_what_is_held_out() -> None:
         names = {body.name for seed in range(4) for body in world(seed, split)[1].cars}
         assert names & set(CARS.held_out)
         assert names & set(CARS.common)
-    assert set(TWO_WHEELER_BODIES) == set(TWO_WHEELERS.names)
 
 
-# --- the stage ---
+# --- surfaces ---
 
 
 def plain(name: str = "board", faces: Any = "both", swing: Swing | None = None, facing: bool = False) -> Body:
@@ -194,8 +204,8 @@ def resting(yaw: float = 0.0, pitch: float = 0.0, speed: float = 0.0) -> Ego:
     return Ego(np.zeros(steps), z, np.full(steps, speed), np.full(steps, yaw), np.full(steps, pitch))
 
 
-def staged(actors: list[Actor], ego: Ego | None = None, light: Lighting = NOON) -> Surfaces:
-    return Stage(PINHOLE, ego or resting(), actors, light, HEIGHT).surfaces(0, 3)
+def posed(actors: list[Actor], ego: Ego | None = None, light: Lighting = NOON) -> Surfaces:
+    return SurfaceBuilder(PINHOLE, ego or resting(), actors, light, HEIGHT).surfaces(0, 3)
 
 
 def place(surfaces: Surfaces, k: int, column: float, row: float, knot: int = 0) -> Floats:
@@ -214,7 +224,7 @@ def project(point: Floats, yaw: float, pitch: float, eye: Floats) -> Floats:
 @pytest.mark.parametrize(("yaw", "pitch", "heading"), [(0, 0, 0), (0.1, 0, 0.4), (-0.2, 0.05, -0.6), (0.05, -0.1, 2.8)])
 def test_panels_land_where_geometry_puts_them(yaw: float, pitch: float, heading: float) -> None:
     path = Straight(1.5, 9.0, heading)
-    surfaces = staged([Actor(plain(), path)], resting(yaw, pitch))
+    surfaces = posed([Actor(plain(), path)], resting(yaw, pitch))
     assert surfaces.maps.shape == (3, 1, 11)
     right = np.array([np.cos(heading), 0.0, -np.sin(heading)])
     for u, v in ((0, 0), (1, 0), (0.3, 0.8), (1, 1)):
@@ -227,13 +237,13 @@ def test_panels_land_where_geometry_puts_them(yaw: float, pitch: float, heading:
 
 
 def test_the_ground_ends_at_the_horizon_of_the_sky() -> None:
-    surfaces = staged([Actor(plain(), Straight(0, 9))], resting(pitch=0.04))
+    surfaces = posed([Actor(plain(), Straight(0, 9))], resting(pitch=0.04))
     far = project(np.array([0.0, -HEIGHT, 1e6]), 0.0, 0.04, np.array([0, -HEIGHT, 0]))
     np.testing.assert_allclose(surfaces.sky[:, 0], far[1], atol=0.01)
 
 
 def test_the_camera_moves_past_what_stands() -> None:
-    surfaces = staged([Actor(plain(), Straight(0, 9))], resting(speed=20.0))
+    surfaces = posed([Actor(plain(), Straight(0, 9))], resting(speed=20.0))
     for knot in range(3):
         away = 9.0 - 20.0 * knot * KNOT_US * 1e-6
         column = PINHOLE.centre_x + PINHOLE.focal * 1.0 / away
@@ -241,7 +251,7 @@ def test_the_camera_moves_past_what_stands() -> None:
 
 
 def test_a_billboard_turns_towards_the_camera() -> None:
-    surfaces = staged([Actor(plain(facing=True), Straight(3.0, 6.0, heading=1.1))])
+    surfaces = posed([Actor(plain(facing=True), Straight(3.0, 6.0, heading=1.1))])
     bearing = np.arctan2(3.0, 6.0)
     right = np.array([np.cos(bearing), 0.0, -np.sin(bearing)])
     for u in (0.0, 1.0):
@@ -254,11 +264,11 @@ def test_limbs_swing_with_the_gait() -> None:
     swing = Swing(np.array([0.0, -1.0, 0.0]), 0.5, 0.2)
     path = Straight(0, 6.0, heading=np.pi / 2, speed=1.0, stride=0.04)
     body = plain(swing=swing)
-    surfaces = staged([Actor(body, path)])
+    surfaces = posed([Actor(body, path)])
     for knot in range(3):
         pose = path.at(np.array([knot * KNOT_US * 1e-6]))
         for corner in ((0.0, 0.0), (0.4, 1.0)):
-            local = body.panels[0].points([corner], float(pose.gait[0]))[0]
+            local = panel_points(body.panels[0], [corner], float(pose.gait[0]))[0]
             # heading to the right: the body's x is the street's -z, its z the street's x
             point = np.array([pose.x[0] + local[2], local[1], pose.z[0] - local[0]])
             if abs(point[0]) < 1e-3:
@@ -275,21 +285,21 @@ def test_nearer_actors_and_higher_layers_come_first() -> None:
         Actor(plain(), Straight(0, 7), Layer.SHADOW, owner=3),
         Actor(plain(), Straight(0, 20), Layer.STANDING, owner=4, reach=15.0),
     ]
-    assert staged(actors).owner.tolist() == [2, 0, 4, 3, 1]
+    assert posed(actors).owner.tolist() == [2, 0, 4, 3, 1]
 
 
 def test_later_panels_of_a_body_lie_over_its_earlier_ones() -> None:
     texture = [Texture(np.full((1, 1), light, "f4"), np.ones((1, 1), "f4")) for light in (0.1, 0.2, 0.3)]
     panels = tuple(Panel(part, BOARD[0], BOARD[1], BOARD[2], faces="both") for part in texture)
-    surfaces = staged([Actor(Body("stack", "scenery", panels, 0.1, 2.0, 1.0), Straight(0, 9))])
+    surfaces = posed([Actor(Body("stack", "scenery", panels, 0.1, 2.0, 1.0), Straight(0, 9))])
     assert surfaces.texture.tolist() == [2, 1, 0]
 
 
 @pytest.mark.parametrize("mirror", [1.0, -1.0])
 def test_outward_panels_are_seen_from_their_front_alone(mirror: float) -> None:
     body = plain(faces="outward")
-    front = staged([Actor(body, Straight(0, 9, 0.0), mirror=mirror), Actor(plain(), Straight(0, 20))])
-    back = staged([Actor(body, Straight(0, 9, np.pi), mirror=mirror), Actor(plain(), Straight(0, 20))])
+    front = posed([Actor(body, Straight(0, 9, 0.0), mirror=mirror), Actor(plain(), Straight(0, 20))])
+    back = posed([Actor(body, Straight(0, 9, np.pi), mirror=mirror), Actor(plain(), Straight(0, 20))])
     assert front.maps.shape[1] == 2
     assert back.maps.shape[1] == 1
 
@@ -297,14 +307,14 @@ def test_outward_panels_are_seen_from_their_front_alone(mirror: float) -> None:
 def test_what_is_out_of_sight_is_left_out() -> None:
     seen = Actor(plain(), Straight(0, 20), owner=7)
     away = [Straight(0, -9), Straight(80, 20), Straight(0, 400), Straight(-60, 30)]
-    surfaces = staged([seen, *(Actor(plain(), path) for path in away)])
+    surfaces = posed([seen, *(Actor(plain(), path) for path in away)])
     assert surfaces.owner.tolist() == [7]
 
 
 def test_light_is_ambient_and_sun_by_the_slant_plus_headlamps_by_distance() -> None:
     light = Lighting(0.2, 1.0, (0.0, -0.6, -0.8), 1.0, 0.7, 0.5, 0.5)
-    facing_us = staged([Actor(plain(), Straight(0, 24 - 1e-9, 0.0))], light=light)
-    turned = staged([Actor(plain(), Straight(0, 24, np.pi / 3))], light=light)
+    facing_us = posed([Actor(plain(), Straight(0, 24 - 1e-9, 0.0))], light=light)
+    turned = posed([Actor(plain(), Straight(0, 24, np.pi / 3))], light=light)
     distance = np.hypot(24, HEIGHT - 0.5)
     lamps = 0.5 / (1 + (distance / 12) ** 2)
     assert facing_us.maps[0, 0, 9] == pytest.approx(0.2 + 0.8 + lamps, rel=1e-3)

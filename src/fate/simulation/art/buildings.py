@@ -13,14 +13,10 @@ from typing import Literal
 
 import numpy as np
 
-from fate.simulation.art.catalogue import Catalogue, Split
-from fate.simulation.art.drawing import Canvas, smooth_noise
-from fate.simulation.art.textures import Body, Float64, Panel, Texture
-
-FACADES = Catalogue("facade style", common=("plaster", "brick", "office", "shops"), held_out=("balconies", "workshop"))
-FACADE_STYLES: tuple[str, ...] = FACADES.names
-BOUNDARIES = Catalogue("boundary style", common=("hedge", "fence", "wall"), held_out=("railing",))
-BOUNDARY_STYLES: tuple[str, ...] = BOUNDARIES.names
+from fate.simulation.arrays import Float64
+from fate.simulation.art.canvas import Canvas, smooth_noise
+from fate.simulation.art.catalogue import Catalogue
+from fate.simulation.art.panels import Body, Panel, Texture, vector
 
 _TEXELS = 128
 _STOREY = 3.0  # m
@@ -28,57 +24,47 @@ _STOREY = 3.0  # m
 
 @dataclass(frozen=True)
 class _Front:
-    """How a style of house looks.
+    """How a style of house looks."""
 
-    Attributes:
-        wall: range of the wall's reflectance.
-        pane: window width and height, m.
-        axis: range of the distance between two windows' middles, m.
-        bare: share of the windows that are left out, whole axes at a time, so that plain wall remains.
-        frame: whether windows have bright surrounds.
-        ground: what is at street level.
-    """
-
-    wall: tuple[float, float]
-    pane: tuple[float, float]
-    axis: tuple[float, float]
-    bare: float
-    frame: bool
-    ground: Literal["windows", "shops", "gates", "columns"]
+    wall: tuple[float, float]  #: range of the wall's reflectance
+    pane: tuple[float, float]  #: window width and height, m
+    axis: tuple[float, float]  #: range of the distance between two windows' middles, m
+    bare: float  #: share of the windows that are left out, whole axes at a time, so that plain wall remains
+    frame: bool  #: whether windows have bright surrounds
+    ground: Literal["windows", "shops", "gates", "columns"]  #: what is at street level
 
 
-_FRONTS = {
+FACADES = Catalogue("facade style", common={
     "plaster": _Front((0.35, 0.60), (1.1, 1.5), (2.8, 3.8), 0.15, True, "windows"),
     "brick": _Front((0.15, 0.30), (1.0, 1.4), (2.6, 3.6), 0.15, True, "windows"),
     "office": _Front((0.30, 0.50), (3.2, 1.3), (4.0, 5.0), 0.10, False, "columns"),
     "shops": _Front((0.28, 0.55), (1.1, 1.6), (2.8, 4.0), 0.18, True, "shops"),
+}, held_out={
     "balconies": _Front((0.40, 0.60), (1.6, 2.0), (4.0, 5.0), 0.10, False, "windows"),
     "workshop": _Front((0.20, 0.45), (2.0, 0.8), (3.5, 5.0), 0.25, False, "gates"),
-}
+})  # fmt: skip
+#: Lowest and highest height, m.
+BOUNDARIES = Catalogue(
+    "boundary style",
+    common={"hedge": (1.0, 1.9), "fence": (1.0, 1.6), "wall": (0.8, 1.8)},
+    held_out={"railing": (0.9, 1.1)},
+)
 
 
-def choose_facade_style(rng: np.random.Generator, split: Split) -> str:
-    """One style for a split; in validation and test a held-out one half of the time."""
-    return FACADES.choose(rng, split)
-
-
-def make_facade(rng: np.random.Generator, width_m: float, height_m: float, style: str, *, depth_m: float = 0.0) -> Body:
+def make_facade(rng: np.random.Generator, width_m: float, height_m: float, style: str) -> Body:
     """A house front of 128 texels across: one panel for street level, one for the storeys above.
 
     Args:
         rng: decides the wall, the rhythm of the windows, doors, shops, cornices.
         width_m: along the street; up to about 20 m keeps texels under 16 cm.
         height_m: to the eaves; anything under 4.5 m is all street level.
-        style: one of :data:`FACADE_STYLES`.
-        depth_m: with a number above 0, plain end walls run back this far, for a house that stands free.
+        style: one of ``FACADES.names``.
     """
-    front = _FRONTS[FACADES.check(style)]
+    front = FACADES.get(style)
     wall = float(rng.uniform(*front.wall))
     street_level = height_m if height_m < 4.5 else float(rng.uniform(3.2, 3.9))
     axes = _axes(rng, front, width_m)
     panels = []
-    if depth_m > 0:
-        panels += _end_walls(width_m, height_m, depth_m, 0.8 * wall)
     lower = Canvas((0.0, street_level, width_m, 0.0), _TEXELS, 64, light=wall)
     _weather(rng, lower, float(rng.uniform(0.3, 0.9)))
     _draw_street_level(rng, lower, front, wall, axes, width_m, street_level)
@@ -89,7 +75,7 @@ def make_facade(rng: np.random.Generator, width_m: float, height_m: float, style
         _weather(rng, upper, float(rng.uniform(0.3, 0.9)))
         _draw_storeys(rng, upper, front, style, wall, axes, (street_level, height_m))
         panels.append(_upright(upper.texture(), width_m, street_level, height_m))
-    return Body(style, "scenery", tuple(panels), depth_m, width_m, height_m)
+    return Body(style, "scenery", tuple(panels), 0.0, width_m, height_m)
 
 
 def make_boundary(rng: np.random.Generator, length_m: float = 12.0, style: str | None = None) -> Body:
@@ -98,11 +84,10 @@ def make_boundary(rng: np.random.Generator, length_m: float = 12.0, style: str |
     Args:
         rng: decides height, light and growth.
         length_m: along x.
-        style: one of :data:`BOUNDARY_STYLES`; None draws one that no split holds out.
+        style: one of ``BOUNDARIES.names``; None draws a common one.
     """
-    style = BOUNDARIES.choose(rng, "train") if style is None else BOUNDARIES.check(style)
-    low, high = {"hedge": (1.0, 1.9), "fence": (1.0, 1.6), "wall": (0.8, 1.8), "railing": (0.9, 1.1)}[style]
-    height = float(rng.uniform(low, high))
+    style = style or BOUNDARIES.choose(rng)
+    height = float(rng.uniform(*BOUNDARIES.get(style)))
     canvas = Canvas((0.0, height, length_m, 0.0), _TEXELS, 32)
     if style == "hedge":
         _draw_hedge(rng, canvas, length_m, height)
@@ -251,16 +236,6 @@ def _bars(rng: np.random.Generator, style: str, length: float, height: float) ->
     return canvas
 
 
-def _end_walls(width: float, height: float, depth: float, light: float) -> list[Panel]:
-    """Plain walls running back from both ends of the front, seen from outside."""
-    plain = Texture(np.full((1, 1), light, dtype=np.float32), np.ones((1, 1), dtype=np.float32))
-    down = np.array([0.0, height, 0.0])
-    return [
-        Panel(plain, np.array([-width / 2, -height, 0.0]), np.array([0.0, 0.0, -depth]), down),
-        Panel(plain, np.array([width / 2, -height, -depth]), np.array([0.0, 0.0, depth]), down),
-    ]
-
-
 def _weather(rng: np.random.Generator, canvas: Canvas, depth: float) -> None:
     """Stains: large soft ones, and smaller ones down to a few decimetres."""
     large = smooth_noise(rng, canvas.rows, canvas.columns, (3, 5))
@@ -269,6 +244,5 @@ def _weather(rng: np.random.Generator, canvas: Canvas, depth: float) -> None:
 
 
 def _upright(texture: Texture, width: float, bottom: float, top: float, both: bool = False) -> Panel:
-    origin = np.array([width / 2, -top, 0.0])
-    down = np.array([0.0, top - bottom, 0.0])
-    return Panel(texture, origin, np.array([-width, 0.0, 0.0]), down, faces="both" if both else "outward")
+    origin, down = vector(width / 2, -top, 0), vector(0, top - bottom, 0)
+    return Panel(texture, origin, vector(-width, 0, 0), down, faces="both" if both else "outward")

@@ -1,4 +1,4 @@
-"""How things move along the street: the car that carries the camera, and every other actor.
+"""Who is in a street and how it moves: paths, the car that carries the camera, actors, and the light on them.
 
 The street runs along z; x is to the right of its middle line. A heading of 0 looks along +z and grows towards +x.
 Every path is a function of time alone, so a pose can be asked for at any microsecond and never depends on what was
@@ -8,30 +8,42 @@ asked before.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from fate.simulation.arrays import Float64
+from fate.simulation.art.panels import Body
 
 #: The ego car's path is integrated in steps of this many seconds.
 STEP_S = 0.005
+#: Nothing further ahead than this is drawn, metres: it would be lost in the haze.
+REACH = 170.0
 
 
 class Pose(NamedTuple):
     """Where something is at some times; every field has one entry a time."""
 
-    x: Floats  #: metres right of the middle line
-    z: Floats  #: metres along the street
-    heading: Floats  #: rad
-    gait: Floats  #: rad, how far the walk has come; 0 for what does not walk
+    x: Float64  #: metres right of the middle line
+    z: Float64  #: metres along the street
+    heading: Float64  #: rad
+    gait: Float64  #: rad, how far the walk has come; 0 for what does not walk
+
+
+class CameraPose(NamedTuple):
+    """Where the camera is at some times [R], and where it looks."""
+
+    x: Float64  #: metres right of the middle line
+    z: Float64  #: metres along the street
+    yaw: Float64  #: rad, to the right
+    pitch: Float64  #: rad, upwards
 
 
 class Path(Protocol):
-    """Anything with a pose at any time."""
+    """A way through the street: a pose at any time."""
 
-    def at(self, seconds: Floats) -> Pose:
+    def at(self, seconds: Float64) -> Pose:
         """The pose at times [R] in seconds."""
         ...
 
@@ -46,7 +58,7 @@ class Straight:
     speed: float = 0.0  #: m/s
     stride: float = 0.0  #: metres of one full walking cycle, or of one turn of the pedals; 0: it rolls
 
-    def at(self, seconds: Floats) -> Pose:
+    def at(self, seconds: Float64) -> Pose:
         """The pose at times [R] in seconds."""
         way = self.speed * seconds
         gait = 2 * np.pi * way / self.stride if self.stride > 0 else np.zeros_like(way)
@@ -62,22 +74,22 @@ class Straight:
 class Ego:
     """The car with the camera: its path and the camera's angles, sampled every ``STEP_S`` seconds."""
 
-    x: Floats
-    z: Floats
-    speed: Floats  #: m/s
-    yaw: Floats  #: rad, to the right
-    pitch: Floats  #: rad, upwards
+    x: Float64
+    z: Float64
+    speed: Float64  #: m/s
+    yaw: Float64  #: rad, to the right
+    pitch: Float64  #: rad, upwards
 
-    def at(self, seconds: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-        """x, z, yaw and pitch at times [R] in seconds."""
-        place = np.clip(seconds / STEP_S, 0, len(self.z) - 1)
-        first = np.minimum(place.astype(np.int64), len(self.z) - 2)
-        share = place - first
+    def at(self, seconds: Float64) -> CameraPose:
+        """The camera's pose at times [R] in seconds."""
+        sample = np.clip(seconds / STEP_S, 0, len(self.z) - 1)
+        first = np.minimum(sample.astype(np.int64), len(self.z) - 2)
+        share = sample - first
 
-        def between(values: Floats) -> Floats:
+        def between(values: Float64) -> Float64:
             return np.asarray(values[first] + share * (values[first + 1] - values[first]))
 
-        return between(self.x), between(self.z), between(self.yaw), between(self.pitch)
+        return CameraPose(between(self.x), between(self.z), between(self.yaw), between(self.pitch))
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +104,7 @@ class Following:
     phase: float  #: rad
     stride: float = 0.0  #: metres of one turn of the pedals; 0: nobody pedals
 
-    def at(self, seconds: Floats) -> Pose:
+    def at(self, seconds: Float64) -> Pose:
         """The pose at times [R] in seconds."""
         _, z, _, _ = self.ego.at(seconds)
         gap = self.gap + self.sway * np.sin(2 * np.pi * seconds / self.period + self.phase)
@@ -100,7 +112,43 @@ class Following:
         return Pose(np.full_like(seconds, self.x), z + gap, np.zeros_like(seconds), gait)
 
 
-def ornstein_uhlenbeck(rng: np.random.Generator, steps: int, sigma: float, time_constant: float) -> Floats:
+class Layer(IntEnum):
+    """What lies over what, whatever the distance."""
+
+    STANDING = 0  #: everything upright, sorted by depth
+    SHADOW = 1  #: on the ground, over markings
+    MARKING = 2  #: on the ground
+    KERB = 3  #: on the ground and the same all along the street, so it goes along with the camera
+    GROUND = 4  #: road and pavements, likewise
+    LAND = 5  #: what lies beside them, likewise
+    FAR = 6  #: so far away that it goes along with the camera
+
+
+class Actor(NamedTuple):
+    """A body on its way."""
+
+    body: Body
+    path: Path
+    layer: Layer = Layer.STANDING
+    owner: int = -1  #: the labelled object it is; -1: scenery
+    mirror: float = 1.0  #: -1 turns a billboard's left to its right
+    reach: float = 0.0  #: metres from its origin to its far end: walls beside the street are sorted by that end
+
+
+@dataclass(frozen=True)
+class Lighting:
+    """The light of one drive, in units where a white wall in full sun gives 1."""
+
+    ambient: float  #: from everywhere
+    sun: float  #: from the sun's direction
+    to_sun: tuple[float, float, float]  #: unit vector in street coordinates (x right, y down, z along)
+    horizon: float  #: light of the sky just above the skyline
+    zenith: float  #: light of the sky one focal length higher
+    headlamps: float  #: of the ego car, on something right in front
+    lamps: float  #: share of their full glow at which lamps shine
+
+
+def ornstein_uhlenbeck(rng: np.random.Generator, steps: int, sigma: float, time_constant: float) -> Float64:
     """A random walk [steps] drawn back to 0, with standard deviation ``sigma`` and a memory of seconds."""
     keep = np.exp(-STEP_S / time_constant)
     kicks = rng.normal(0.0, sigma * np.sqrt(1 - keep * keep), steps)
@@ -112,7 +160,7 @@ def ornstein_uhlenbeck(rng: np.random.Generator, steps: int, sigma: float, time_
     return values
 
 
-def smooth(values: Floats, seconds: float) -> Floats:
+def smooth(values: Float64, seconds: float) -> Float64:
     """A moving average over ``seconds``, the ends held."""
     width = max(int(seconds / STEP_S), 1)
     padded = np.concatenate([np.full(width // 2, values[0]), values, np.full(width - 1 - width // 2, values[-1])])

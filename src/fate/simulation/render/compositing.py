@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fate.compiled import compiled, inlined
-from fate.simulation.art.plan import TILE, Plan
-from fate.simulation.art.surfaces import BLUR_WIDTH, KNOT_US, Atlas, Surfaces
+from fate.simulation.arrays import Float32, Int32, Int64
+from fate.simulation.render.surfaces import BLUR_WIDTH, KNOT_US, Atlas, Surfaces
+from fate.simulation.render.tiles import TILE, TileSchedule
 
 #: Less light than this share, seen through surfaces on top of each other, is left out.
-SEEN_THROUGH = np.float32(0.001)
+MIN_CLEAR = np.float32(0.001)
 #: Texture values are stored in units of one 65535th.
 UNIT = np.float32(1.0 / 65535.0)
 HALF_BLUR = np.float32(0.5 * BLUR_WIDTH)
@@ -26,7 +26,7 @@ ZERO, QUARTER, HALF, ONE, TINY = np.float32(0.0), np.float32(0.25), np.float32(0
 
 
 @compiled
-def maps_at(surfaces: Surfaces, ids: NDArray[np.int32], t_us: float, maps: NDArray[np.float32]) -> None:
+def maps_at(surfaces: Surfaces, ids: Int32, t_us: float, maps: Float32) -> None:
     """The matrices of surfaces ``ids`` at ``t_us`` after the stretch's start, into ``maps`` [len(ids), 11].
 
     Column 9 is the light that falls on the surface or comes from it, column 10 the light of the haze before it.
@@ -46,7 +46,7 @@ def maps_at(surfaces: Surfaces, ids: NDArray[np.int32], t_us: float, maps: NDArr
 
 
 @compiled
-def places_of(surfaces: Surfaces, atlas: Atlas, ids: NDArray[np.int32]) -> NDArray[np.int64]:
+def texture_slots(surfaces: Surfaces, atlas: Atlas, ids: Int32) -> Int64:
     """Where the textures of surfaces ``ids`` lie: first entry, columns, rows, and 1 if it is opaque; [len(ids), 4]."""
     places = np.empty((len(ids), 4), np.int64)
     for i in range(len(ids)):
@@ -59,8 +59,8 @@ def places_of(surfaces: Surfaces, atlas: Atlas, ids: NDArray[np.int32]) -> NDArr
 
 
 @compiled
-def keep_seen(top: int, left: int, rows: int, columns: int, maps: NDArray[np.float32], places: NDArray[np.int64],
-              kept: NDArray[np.float32], kept_places: NDArray[np.int64]) -> int:  # fmt: skip
+def keep_visible(top: int, left: int, rows: int, columns: int, maps: Float32, places: Int64,
+              kept: Float32, kept_places: Int64) -> int:  # fmt: skip
     """Of a part's surfaces, those that reach into it at this moment, up to one that covers it whole.
 
     A surface whose u or v lies beyond the same border at all four corners of the part cannot be seen in it.
@@ -99,7 +99,7 @@ def keep_seen(top: int, left: int, rows: int, columns: int, maps: NDArray[np.flo
 
 
 @inlined
-def row_sum(table: NDArray[np.int32], line: int, i0: int, i1: int, fu0: np.float32, fu1: np.float32) -> np.float32:
+def row_sum(table: Int32, line: int, i0: int, i1: int, fu0: np.float32, fu1: np.float32) -> np.float32:
     """The sum along one line of a summed-area table between two fractional columns.
 
     Integers are subtracted before they become floats, so that nothing is lost.
@@ -110,7 +110,7 @@ def row_sum(table: NDArray[np.int32], line: int, i0: int, i1: int, fu0: np.float
 
 
 @inlined
-def box_sum(table: NDArray[np.int32], first: int, stride: int, i0: int, i1: int, j0: int, j1: int,
+def box_sum(table: Int32, first: int, stride: int, i0: int, i1: int, j0: int, j1: int,
             fu0: np.float32, fu1: np.float32, fv0: np.float32, fv1: np.float32) -> np.float32:  # fmt: skip
     """The sum over a box with fractional borders, in the summed-area table that starts at ``first``."""
     upper = first + stride * j0
@@ -126,8 +126,8 @@ def box_sum(table: NDArray[np.int32], first: int, stride: int, i0: int, i1: int,
 
 
 @compiled
-def shade(top: int, left: int, maps: NDArray[np.float32], places: NDArray[np.int64], light_table: NDArray[np.int32],
-          alpha_table: NDArray[np.int32], sky: NDArray[np.float32], image: NDArray[np.float32]) -> None:  # fmt: skip
+def shade(top: int, left: int, maps: Float32, places: Int64, light_table: Int32,
+          alpha_table: Int32, sky: Float32, image: Float32) -> None:  # fmt: skip
     """Linear light of a part of the picture, from its surfaces.
 
     Single precision throughout: the constants are float32 so that nothing is widened on the way. One call does many
@@ -136,7 +136,7 @@ def shade(top: int, left: int, maps: NDArray[np.float32], places: NDArray[np.int
     Args:
         top, left: the part's first row and column.
         maps: [n, 11] of its surfaces, nearest first, from :func:`maps_at`.
-        places: [n, 4] of its surfaces, from :func:`places_of`.
+        places: [n, 4] of its surfaces, from :func:`texture_slots`.
         light_table, alpha_table: of the atlas.
         sky: [rows] light where nothing covers it.
         image: [rows, columns] the result.
@@ -185,14 +185,14 @@ def shade(top: int, left: int, maps: NDArray[np.float32], places: NDArray[np.int
                 cover = min(max(cover, ZERO), ONE)
                 light += clear * (max(colour, ZERO) * maps[i, 9] + cover * maps[i, 10])
                 clear *= ONE - cover
-                if clear < SEEN_THROUGH:
+                if clear < MIN_CLEAR:
                     clear = ZERO
                     break
             image[row, column] = light + clear * sky[row]
 
 
 @compiled
-def sky_rows(surfaces: Surfaces, t_us: float, top: int, sky: NDArray[np.float32]) -> None:
+def sky_rows(surfaces: Surfaces, t_us: float, top: int, sky: Float32) -> None:
     """Light of the sky in the rows from ``top`` on: even at and below the horizon, changing linearly above it."""
     place = t_us / KNOT_US
     knot = min(int(place), surfaces.sky.shape[0] - 2)
@@ -205,15 +205,15 @@ def sky_rows(surfaces: Surfaces, t_us: float, top: int, sky: NDArray[np.float32]
 
 
 @compiled
-def render(surfaces: Surfaces, atlas: Atlas, plan: Plan, t_us: float, image: NDArray[np.float32]) -> None:
+def render(surfaces: Surfaces, atlas: Atlas, schedule: TileSchedule, t_us: float, image: Float32) -> None:
     """The whole picture at ``t_us`` after the stretch's start, linear light [H, W], into ``image``."""
     columns = (image.shape[1] + TILE - 1) // TILE
     sky = np.empty(TILE, np.float32)
-    for tile in range(len(plan.step_us)):
+    for tile in range(len(schedule.step_us)):
         top, left = tile // columns * TILE, tile % columns * TILE
         part = image[top : top + TILE, left : left + TILE]
-        ids = plan.ids[plan.first[tile] : plan.first[tile + 1]]
+        ids = schedule.ids[schedule.first[tile] : schedule.first[tile + 1]]
         maps = np.empty((len(ids), 11), np.float32)
         maps_at(surfaces, ids, t_us, maps)
         sky_rows(surfaces, t_us, top, sky)
-        shade(top, left, maps, places_of(surfaces, atlas, ids), atlas.light, atlas.alpha, sky, part)
+        shade(top, left, maps, texture_slots(surfaces, atlas, ids), atlas.light, atlas.alpha, sky, part)

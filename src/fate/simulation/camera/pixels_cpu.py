@@ -1,8 +1,8 @@
-"""The pixels of a recording, marched through a stretch of time tile by tile: light, photoreceptor, comparator.
+"""The pixels of a recording, advanced tile by tile through a stretch of time on the CPU: light to events.
 
-This is the fast CPU path; ``camera.py`` holds the readable twin of the pixel, to which tests compare it. Every tile
-steps on its own (``plan.py``): no surface moves more than half a pixel in a step, and a step in which a photoreceptor
-would change by more than a threshold is taken again at a fraction.
+This is the fast version of the pixel in ``event_camera.py``; tests compare the two. Every tile has its own time steps
+(``tiles.py``): no surface moves more than half a pixel in a step, and a step in which a photoreceptor would change by
+more than a threshold is repeated with a shorter time.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.compiled import compiled
-from fate.simulation.art.plan import MIN_STEP_US, TILE, Plan
-from fate.simulation.art.surfaces import Atlas, Surfaces
-from fate.simulation.render.shading import ONE, ZERO, keep_seen, maps_at, places_of, shade, sky_rows
+from fate.simulation.arrays import Float32, Int64
+from fate.simulation.camera.camera_model import CameraModel
+from fate.simulation.camera.event_camera import pixel_maps
+from fate.simulation.render.compositing import ONE, ZERO, keep_visible, maps_at, shade, sky_rows, texture_slots
+from fate.simulation.render.surfaces import Atlas, Surfaces
+from fate.simulation.render.tiles import MAX_STEP_US, MIN_STEP_US, TILE, TileSchedule
 
 
-class Pixels(NamedTuple):
+class PixelState(NamedTuple):
     """The state of H × W pixels. Times are µs after the start of the stretch to come."""
 
-    theta_on: NDArray[np.float32]  #: [H, W] threshold for more light, in ln
-    theta_off: NDArray[np.float32]  #: [H, W] threshold for less light, in ln
-    log_light: NDArray[np.float32]  #: [H, W] ln of the light, u
-    receptor: NDArray[np.float32]  #: [H, W] low-passed u, v
-    reference: NDArray[np.float32]  #: [H, W] the level the comparator holds, m
-    release: NDArray[np.float32]  #: [H, W] when the pixel comes out of reset; negative: it is awake
+    theta_on: Float32  #: [H, W] threshold for more light, in ln
+    theta_off: Float32  #: [H, W] threshold for less light, in ln
+    log_light: Float32  #: [H, W] ln of the light, u
+    receptor: Float32  #: [H, W] low-passed u, v
+    reference: Float32  #: [H, W] the level the comparator holds, m
+    release: Float32  #: [H, W] when the pixel comes out of reset; negative: it is awake
 
 
 class Circuit(NamedTuple):
@@ -40,6 +43,28 @@ class Circuit(NamedTuple):
     leak: float  #: thresholds per µs
     max_change: float  #: the largest change of a photoreceptor in a step, in ln
     most: int  #: the most events a pixel can make in one step
+
+
+def shared_circuit(camera: CameraModel) -> Circuit:
+    """The numbers of a camera that all its pixels share, in rad, µs and ln(light)."""
+    smallest = min(camera.threshold_on, camera.threshold_off)
+    return Circuit(
+        dark_light=camera.dark_light,
+        cutoff=2e-6 * math.pi * (camera.cutoff_hz or 0.0),
+        cutoff_floor=camera.cutoff_floor,
+        refractory_us=float(camera.refractory_us),
+        leak=camera.leak_hz * 1e-6,
+        max_change=smallest,
+        most=int((16.0 + camera.leak_hz * camera.threshold_on * 2e-6 * MAX_STEP_US) / (0.2 * smallest)) + 2,
+    )
+
+
+def adapted_pixels(camera: CameraModel, seed: int, light: Float32) -> PixelState:
+    """The state of pixels that have adapted to ``light`` [H, W]."""
+    maps = pixel_maps(camera, seed)
+    on, off, phase = (part.numpy().astype(np.float32) for part in maps)
+    level = np.log(light + np.float32(camera.dark_light))
+    return PixelState(on, off, level, level.copy(), level - phase, np.full_like(level, -1.0))
 
 
 @compiled
@@ -61,7 +86,7 @@ def low_pass(cutoff: np.float32, floor: np.float32, light: np.float32, step: np.
 
 @compiled
 def compare(t0: float, t1: float, v0: float, v1: float, m: float, r: float, on: float, off: float, leak: float,
-            refractory: float, times: NDArray[np.float32], signs: NDArray[np.uint8],
+            refractory: float, times: Float32, signs: NDArray[np.uint8],
             ) -> tuple[float, float, int]:  # fmt: skip
     """One comparator from t0 to t1 while its photoreceptor goes from v0 to v1 in a straight line.
 
@@ -98,9 +123,9 @@ def compare(t0: float, t1: float, v0: float, v1: float, m: float, r: float, on: 
 
 
 @compiled
-def march_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, plan: Plan, pixels: Pixels,
-               circuit: Circuit, keys: NDArray[np.int64]) -> tuple[int, int]:  # fmt: skip
-    """March one tile through the stretch; its events go to ``keys`` (see :func:`event_key`) as far as they fit.
+def advance_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, schedule: TileSchedule,
+                 pixels: PixelState, circuit: Circuit, keys: Int64) -> tuple[int, int]:  # fmt: skip
+    """Advance one tile through the stretch; its events go to ``keys`` (see :func:`event_key`) as far as they fit.
 
     The pixels' state is changed only if all events fitted.
 
@@ -111,9 +136,9 @@ def march_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, pl
     columns = (width + TILE - 1) // TILE
     top, left = tile // columns * TILE, tile % columns * TILE
     rows, cols = min(TILE, height - top), min(TILE, width - left)
-    ids = plan.ids[plan.first[tile] : plan.first[tile + 1]]
+    ids = schedule.ids[schedule.first[tile] : schedule.first[tile + 1]]
     maps = np.empty((len(ids), 11), np.float32)
-    places = places_of(surfaces, atlas, ids)
+    places = texture_slots(surfaces, atlas, ids)
     kept, kept_places = np.empty_like(maps), np.empty_like(places)
     u0, v0 = np.empty((rows, cols), np.float32), np.empty((rows, cols), np.float32)
     m, r = np.empty((rows, cols), np.float32), np.empty((rows, cols), np.float32)
@@ -123,7 +148,7 @@ def march_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, pl
     m[:] = pixels.reference[top : top + rows, left : left + cols]
     r[:] = pixels.release[top : top + rows, left : left + cols]
     times, signs = np.empty(circuit.most, np.float32), np.empty(circuit.most, np.uint8)
-    longest = plan.step_us[tile]
+    longest = schedule.step_us[tile]
     cutoff, floor = np.float32(circuit.cutoff), np.float32(circuit.cutoff_floor)
     dark, leak = np.float32(circuit.dark_light), np.float32(circuit.leak)
     light, sky = np.empty((rows, cols), np.float32), np.empty(rows, np.float32)
@@ -133,7 +158,7 @@ def march_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, pl
         step = rest if rest <= 2 * MIN_STEP_US else min(step, rest)
         maps_at(surfaces, ids, now + step, maps)
         sky_rows(surfaces, now + step, top, sky)
-        seen = keep_seen(top, left, rows, cols, maps, places, kept, kept_places)
+        seen = keep_visible(top, left, rows, cols, maps, places, kept, kept_places)
         shade(top, left, kept[:seen], kept_places[:seen], atlas.light, atlas.alpha, sky, light)
         largest = 0.0
         for i in range(rows):
@@ -177,22 +202,22 @@ def march_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, pl
 
 
 @compiled
-def march_tiles(begin: int, every: int, length_us: float, surfaces: Surfaces, atlas: Atlas, plan: Plan, pixels: Pixels,
-                circuit: Circuit) -> tuple[NDArray[np.int64], int]:  # fmt: skip
-    """March the tiles ``begin``, ``begin + every``, … through the stretch.
+def advance_tiles(begin: int, every: int, length_us: float, surfaces: Surfaces, atlas: Atlas, schedule: TileSchedule,
+                  pixels: PixelState, circuit: Circuit) -> tuple[Int64, int]:  # fmt: skip
+    """Advance the tiles ``begin``, ``begin + every``, … through the stretch.
 
     Returns:
         The events as keys, unsorted, and how many pixel steps were taken.
     """
     keys = np.empty(1 << 14, np.int64)
     used, steps = 0, 0
-    for tile in range(begin, len(plan.step_us), every):
-        found, taken = march_tile(tile, length_us, surfaces, atlas, plan, pixels, circuit, keys[used:])
-        if used + found > len(keys):  # it did not fit and nothing was changed: make room and march it again
+    for tile in range(begin, len(schedule.step_us), every):
+        found, taken = advance_tile(tile, length_us, surfaces, atlas, schedule, pixels, circuit, keys[used:])
+        if used + found > len(keys):  # it did not fit and nothing was changed: make room and repeat it
             larger = np.empty(2 * (used + found), np.int64)
             larger[:used] = keys[:used]
             keys = larger
-            found, taken = march_tile(tile, length_us, surfaces, atlas, plan, pixels, circuit, keys[used:])
+            found, taken = advance_tile(tile, length_us, surfaces, atlas, schedule, pixels, circuit, keys[used:])
         used += found
         steps += taken
     return keys[:used], steps

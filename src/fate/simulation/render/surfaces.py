@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.compiled import compiled
-from fate.simulation.art.textures import Texture, summed_area
-
-Floats = NDArray[np.float64]
+from fate.simulation.arrays import Float32, Float64, Int32, Int64
+from fate.simulation.art.panels import Texture, summed_area
 
 #: Distance between knots, µs.
 KNOT_US = 10_000
@@ -45,11 +44,11 @@ class Pinhole(NamedTuple):
 class Atlas(NamedTuple):
     """The summed-area tables of all textures, one behind the other; a texture is a place in them."""
 
-    light: NDArray[np.int32]  #: light × alpha
-    alpha: NDArray[np.int32]
-    offset: NDArray[np.int64]  #: [textures] first entry of each
-    height: NDArray[np.int32]  #: [textures] texels
-    width: NDArray[np.int32]  #: [textures] texels
+    light: Int32  #: light × alpha
+    alpha: Int32
+    offset: Int64  #: [textures] first entry of each
+    height: Int32  #: [textures] texels
+    width: Int32  #: [textures] texels
     opaque: NDArray[np.bool_]  #: [textures] alpha is 1 everywhere
 
     @staticmethod
@@ -72,21 +71,19 @@ class Atlas(NamedTuple):
 class Surfaces(NamedTuple):
     """K rectangles over one stretch of time, nearest first; R knots, ``KNOT_US`` apart from the stretch's start."""
 
-    maps: NDArray[
-        np.float32
-    ]  #: [R, K, 11] the matrix M by rows; light on it, 1 = full sun; light of the haze before it
-    bounds: NDArray[np.float32]  #: [K, 4] columns x1, rows y1, x2, y2 it stays within, blur included
-    texture: NDArray[np.int32]  #: [K] place in the atlas
-    glow: NDArray[np.float32]  #: [K] light it gives off itself, for texture light 1
-    flicker: NDArray[np.float32]  #: [K] of the glow, rad/µs
-    depth: NDArray[np.float32]  #: [K] of the flicker, 0 to 1
-    phase: NDArray[np.float32]  #: [K] of the flicker at the stretch's start, rad
-    owner: NDArray[np.int32]  #: [K] the object it belongs to; -1: none
-    sky: NDArray[np.float32]  #: [R, 3] row of the horizon, light there, light one focal length above it
+    maps: Float32  #: [R, K, 11] the matrix M by rows; light on it, 1 = full sun; light of the haze before it
+    bounds: Float32  #: [K, 4] columns x1, rows y1, x2, y2 it stays within, blur included
+    texture: Int32  #: [K] place in the atlas
+    glow: Float32  #: [K] light it gives off itself, for texture light 1
+    flicker: Float32  #: [K] of the glow, rad/µs
+    depth: Float32  #: [K] of the flicker, 0 to 1
+    phase: Float32  #: [K] of the flicker at the stretch's start, rad
+    owner: Int32  #: [K] the object it belongs to; -1: none
+    sky: Float32  #: [R, 3] row of the horizon, light there, light one focal length above it
     focal: float  #: pixels
 
 
-def matrices(corner: Floats, across: Floats, down: Floats, pinhole: Pinhole) -> tuple[NDArray[np.float32], Floats]:
+def matrices(corner: Float64, across: Float64, down: Float64, pinhole: Pinhole) -> tuple[Float32, Float64]:
     """The matrices M of rectangles, and on which side of each the camera is.
 
     Args:
@@ -110,7 +107,7 @@ def matrices(corner: Floats, across: Floats, down: Floats, pinhole: Pinhole) -> 
     return maps.reshape(*side.shape, 9).astype(np.float32), side / length
 
 
-def cross(a: Floats, b: Floats) -> Floats:
+def cross(a: Float64, b: Float64) -> Float64:
     """Cross products of vectors [..., 3]; several times as fast as numpy's for short arrays."""
     result = np.empty(np.broadcast_shapes(a.shape, b.shape))
     result[..., 0] = a[..., 1] * b[..., 2] - a[..., 2] * b[..., 1]
@@ -121,8 +118,8 @@ def cross(a: Floats, b: Floats) -> Floats:
 
 @compiled
 def projected_bounds(
-    corner: Floats, across: Floats, down: Floats, focal: float, centre_x: float, centre_y: float, margin: float
-) -> NDArray[np.float32]:
+    corner: Float64, across: Float64, down: Float64, focal: float, centre_x: float, centre_y: float, margin: float
+) -> Float32:
     """Columns and rows [K, 4] (x1, y1, x2, y2) that rectangles [R, K, 3] reach, clipped at ``NEAR``; none: x1 > x2."""
     knots, count = corner.shape[0], corner.shape[1]
     bounds = np.empty((count, 4), np.float32)

@@ -1,9 +1,9 @@
-"""Who has to look at what, and how often: surfaces per tile, and each tile's time step.
+"""The tiles of the picture: which surfaces reach each of them, and how long its time steps may be.
 
-The picture is cut into tiles. Pixels do not know of each other, so every tile keeps its own time: a tile of quiet sky
+The picture is cut into tiles. Pixels are independent, so every tile has its own time steps: a tile of quiet sky
 takes a few steps in a tenth of a second, one with a lamp post rushing by takes hundreds. A tile's step is chosen so
-that nothing in it moves by more than half a pixel; the march (see ``march.py``) shortens it further where a pixel would
-change by more than a threshold.
+that nothing in it moves by more than half a pixel; ``pixels_cpu.py`` shortens it further where a pixel would change
+by more than a threshold.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fate.compiled import compiled, inlined
-from fate.simulation.art.surfaces import KNOT_US, Atlas, Surfaces
+from fate.simulation.arrays import Float32, Int32, Int64
+from fate.simulation.render.surfaces import KNOT_US, Atlas, Surfaces
 
 #: Rows and columns of a tile.
 TILE = 8
@@ -29,16 +29,16 @@ FLICKER_STEP_US = 500.0
 MIN_STEP_US = 25.0
 
 
-class Plan(NamedTuple):
+class TileSchedule(NamedTuple):
     """What each of N tiles (row by row) has to draw in one stretch of time."""
 
-    first: NDArray[np.int64]  #: [N + 1] where a tile's surfaces begin in ``ids``
-    ids: NDArray[np.int32]  #: surfaces, nearest first
-    step_us: NDArray[np.float32]  #: [N] longest time step
+    first: Int64  #: [N + 1] where a tile's surfaces begin in ``ids``
+    ids: Int32  #: surfaces, nearest first
+    step_us: Float32  #: [N] longest time step
 
 
 @inlined
-def motion(maps: NDArray[np.float32], knot: int, k: int, x: float, y: float, flat_u: bool, flat_v: bool) -> float:
+def motion(maps: Float32, knot: int, k: int, x: float, y: float, flat_u: bool, flat_v: bool) -> float:
     """How fast surface k moves at the image point (x, y) after a knot, pixels per knot.
 
     The speed is that of lines of equal u and of equal v, at right angles to them. Along a direction in which the
@@ -65,7 +65,7 @@ def motion(maps: NDArray[np.float32], knot: int, k: int, x: float, y: float, fla
 
 
 @compiled
-def tile_motion(maps: NDArray[np.float32], k: int, x1: float, y1: float, x2: float, y2: float, flat_u: bool,
+def tile_motion(maps: Float32, k: int, x1: float, y1: float, x2: float, y2: float, flat_u: bool,
                 flat_v: bool) -> float:  # fmt: skip
     """The fastest motion of surface k within a rectangle of the picture, pixels per µs."""
     fastest = 0.0
@@ -79,7 +79,7 @@ def tile_motion(maps: NDArray[np.float32], k: int, x1: float, y1: float, x2: flo
 
 
 @compiled
-def tiles_of(bounds: NDArray[np.float32], height: int, width: int) -> tuple[int, int, int, int]:
+def tiles_of(bounds: Float32, height: int, width: int) -> tuple[int, int, int, int]:
     """First and past-last row and column of tiles that a rectangle of the picture reaches."""
     rows, columns = (height + TILE - 1) // TILE, (width + TILE - 1) // TILE
     if bounds[0] >= width or bounds[1] >= height or bounds[2] <= 0 or bounds[3] <= 0:
@@ -90,7 +90,7 @@ def tiles_of(bounds: NDArray[np.float32], height: int, width: int) -> tuple[int,
 
 
 @compiled
-def make_plan(surfaces: Surfaces, atlas: Atlas, height: int, width: int) -> Plan:
+def schedule_tiles(surfaces: Surfaces, atlas: Atlas, height: int, width: int) -> TileSchedule:
     """Lists the surfaces that reach each tile during the stretch, and the step each tile can take."""
     rows, columns = (height + TILE - 1) // TILE, (width + TILE - 1) // TILE
     count = surfaces.maps.shape[1]
@@ -126,4 +126,4 @@ def make_plan(surfaces: Surfaces, atlas: Atlas, height: int, width: int) -> Plan
     step = np.empty(rows * columns, np.float32)
     for tile in range(rows * columns):
         step[tile] = max(min(longest[tile], MAX_MOTION / max(fastest[tile], 1e-9)), MIN_STEP_US)
-    return Plan(first, ids, step)
+    return TileSchedule(first, ids, step)

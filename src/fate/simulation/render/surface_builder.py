@@ -1,21 +1,21 @@
-"""Bodies put on the street: from actors and a camera to the surfaces of one stretch of time.
+"""From actors and a camera path to the surfaces that can be seen in one stretch of time.
 
-An actor is a body with a path. For a stretch of time the stage poses every actor in reach at a few knots, carries
-its panels into camera coordinates, drops what cannot be seen, lights the rest and sorts it nearest first.
+An actor is a body with a path. For a stretch of time the builder poses every actor in reach at a few knots,
+transforms its panels to camera coordinates, drops what cannot be seen, lights the rest and sorts it nearest first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.simulation.art.motion import Ego, Path, Straight
-from fate.simulation.art.surfaces import (
+from fate.simulation.arrays import Float64, Int32, Int64
+from fate.simulation.art.actors import REACH, Actor, CameraPose, Ego, Layer, Lighting, Path, Straight
+from fate.simulation.art.panels import Body, Texture
+from fate.simulation.render.surfaces import (
     BLUR_WIDTH,
     KNOT_US,
     Atlas,
@@ -25,70 +25,29 @@ from fate.simulation.art.surfaces import (
     matrices,
     projected_bounds,
 )
-from fate.simulation.art.textures import Body, Texture
 
-Floats = NDArray[np.float64]
-
-#: Nothing further ahead than this is drawn, metres; there it would be lost in the haze.
-REACH = 170.0
 #: Haze begins at this distance, metres.
 HAZE_FROM = 60.0
-
-
-class Layer(IntEnum):
-    """What lies over what, whatever the distance."""
-
-    STANDING = 0  #: everything upright, sorted by depth
-    SHADOW = 1  #: on the ground, over markings
-    MARKING = 2  #: on the ground
-    KERB = 3  #: on the ground and the same all along the street, so it goes along with the camera
-    GROUND = 4  #: road and pavements, likewise
-    LAND = 5  #: what lies beside them, likewise
-    FAR = 6  #: so far away that it goes along with the camera
-
-
-class Actor(NamedTuple):
-    """A body on its way."""
-
-    body: Body
-    path: Path
-    layer: Layer = Layer.STANDING
-    owner: int = -1  #: the labelled object it is; -1: scenery
-    mirror: float = 1.0  #: -1 turns a billboard's left to its right
-    reach: float = 0.0  #: metres from its origin to its far end: walls beside the street are sorted by that end
-
-
-@dataclass(frozen=True)
-class Lighting:
-    """The light of one drive, in units where a white wall in full sun gives 1."""
-
-    ambient: float  #: from everywhere
-    sun: float  #: from the sun's direction
-    to_sun: tuple[float, float, float]  #: unit vector in street coordinates (x right, y down, z along)
-    horizon: float  #: light of the sky just above the skyline
-    zenith: float  #: light of the sky one focal length higher
-    headlamps: float  #: of the ego car, on something right in front
-    lamps: float  #: share of their full glow at which lamps shine
 
 
 class _Panels(NamedTuple):
     """All panels of all bodies, one behind the other (K panels)."""
 
-    corner: Floats  # [K, 3]
-    across: Floats  # [K, 3]
-    down: Floats  # [K, 3]
-    texture: NDArray[np.int32]
+    corner: Float64  # [K, 3]
+    across: Float64  # [K, 3]
+    down: Float64  # [K, 3]
+    texture: Int32
     outward: NDArray[np.bool_]
-    emission: Floats
-    flicker: Floats  # rad/µs
-    depth: Floats
-    pivot: Floats  # [K, 3]
-    amplitude: Floats
-    phase: Floats
+    emission: Float64
+    flicker: Float64  # rad/µs
+    depth: Float64
+    pivot: Float64  # [K, 3]
+    amplitude: Float64
+    phase: Float64
 
 
-class Stage:
-    """The actors of one drive, ready to be looked at."""
+class SurfaceBuilder:
+    """Builds the surfaces of one drive from its actors."""
 
     def __init__(self, pinhole: Pinhole, ego: Ego, actors: Sequence[Actor], lighting: Lighting, height: float) -> None:
         self.pinhole = pinhole
@@ -131,7 +90,7 @@ class Stage:
         """What can be seen from ``start_us`` on at ``knots`` times ``KNOT_US`` apart, up to ``REACH`` ahead."""
         seconds = (start_us + KNOT_US * np.arange(knots, dtype=np.float64)) * 1e-6
         camera = self.ego.at(seconds)
-        near = camera[1].min()
+        near = camera.z.min()
         chosen = self._in_reach(near, seconds)
         x, z, heading, gait = self._poses(chosen, seconds, camera)
         body = self._body[chosen]
@@ -157,11 +116,11 @@ class Stage:
         )
         order = self._order(chosen, which, x, z, camera, middle)
         order = order[seen[order]]
-        gain, haze = self._light(panel, which, chosen, across, down, corner, side, camera[2])
+        gain, haze = self._light(panel, which, chosen, across, down, corner, side, camera.yaw)
         glow = data.emission[panel] * self.lighting.lamps
         flicker = data.flicker[panel]
         maps = np.concatenate([maps, gain[..., None], haze[..., None]], axis=2, dtype=np.float32)
-        horizon = self.pinhole.centre_y + self.pinhole.focal * np.tan(camera[3])
+        horizon = self.pinhole.centre_y + self.pinhole.focal * np.tan(camera.pitch)
         sky = np.stack([horizon, np.full(knots, self.lighting.horizon), np.full(knots, self.lighting.zenith)], axis=1)
         return Surfaces(
             maps=np.ascontiguousarray(maps[:, order]),
@@ -176,7 +135,7 @@ class Stage:
             focal=float(self.pinhole.focal),
         )
 
-    def _in_reach(self, near: float, seconds: Floats) -> NDArray[np.int64]:
+    def _in_reach(self, near: float, seconds: Float64) -> Int64:
         """Actors that may be seen: not far behind the camera, not too far ahead."""
         z = self._place[:, 1].copy()
         span = np.maximum(self._size, self._reach)
@@ -186,9 +145,7 @@ class Stage:
         travelling = self._layer >= Layer.KERB
         return np.flatnonzero(travelling | ((z + span > near) & (z - span < near + REACH)))
 
-    def _poses(
-        self, chosen: NDArray[np.int64], seconds: Floats, camera: tuple[Floats, ...]
-    ) -> tuple[Floats, Floats, Floats, Floats]:
+    def _poses(self, chosen: Int64, seconds: Float64, camera: CameraPose) -> tuple[Float64, Float64, Float64, Float64]:
         """x, z, heading and gait [R, I] of the chosen actors; billboards face the camera."""
         shape = len(seconds), len(chosen)
         place = self._place[chosen]
@@ -198,26 +155,26 @@ class Stage:
             pose = self.actors[chosen[column]].path.at(seconds)
             x[:, column], z[:, column], heading[:, column], gait[:, column] = pose
         layer = self._layer[chosen]
-        z[:, layer >= Layer.KERB] = camera[1][:, None]
-        x[:, layer == Layer.FAR] = camera[0][:, None]
+        z[:, layer >= Layer.KERB] = camera.z[:, None]
+        x[:, layer == Layer.FAR] = camera.x[:, None]
         return x, z, heading, gait
 
     def _posed(
         self,
-        panel: NDArray[np.int64],
-        which: NDArray[np.int64],
-        chosen: NDArray[np.int64],
-        x: Floats,
-        z: Floats,
-        heading: Floats,
-        gait: Floats,
-        camera: tuple[Floats, ...],
-    ) -> tuple[Floats, Floats, Floats]:
+        panel: Int64,
+        which: Int64,
+        chosen: Int64,
+        x: Float64,
+        z: Float64,
+        heading: Float64,
+        gait: Float64,
+        camera: CameraPose,
+    ) -> tuple[Float64, Float64, Float64]:
         """Corner, across and down [R, K, 3] of panels in camera coordinates."""
         data = self._panels
         knots = len(x)
         facing = self._facing[chosen]
-        bearing = np.arctan2(x - camera[0][:, None], z - camera[1][:, None])
+        bearing = np.arctan2(x - camera.x[:, None], z - camera.z[:, None])
         turned = np.where(facing, bearing, heading)
         vectors = [
             np.broadcast_to(part[panel], (knots, len(panel), 3)) for part in (data.corner, data.across, data.down)
@@ -236,14 +193,14 @@ class Stage:
                 vector[:, swinging] = _turned(vector[:, swinging] - pivot, axis, angle) + pivot
         cos, sin = np.cos(turned)[:, which], np.sin(turned)[:, which]
         mirror = self._mirror[chosen][which]
-        yaw, pitch = camera[2][:, None], camera[3][:, None]
+        yaw, pitch = camera.yaw[:, None], camera.pitch[:, None]
         results = []
         for number, vector in enumerate(vectors):
             right, below, ahead = vector[..., 0] * mirror, vector[..., 1], vector[..., 2]
             east, north = right * cos + ahead * sin, ahead * cos - right * sin
             if number == 0:
-                east = east + (x - camera[0][:, None])[:, which]
-                north = north + (z - camera[1][:, None])[:, which]
+                east = east + (x - camera.x[:, None])[:, which]
+                north = north + (z - camera.z[:, None])[:, which]
                 below = below + self.height
             along_x, along_z = east * np.cos(yaw) - north * np.sin(yaw), east * np.sin(yaw) + north * np.cos(yaw)
             results.append(
@@ -258,18 +215,10 @@ class Stage:
             )
         return results[0], results[1], results[2]
 
-    def _order(
-        self,
-        chosen: NDArray[np.int64],
-        which: NDArray[np.int64],
-        x: Floats,
-        z: Floats,
-        camera: tuple[Floats, ...],
-        middle: int,
-    ) -> NDArray[np.int64]:
+    def _order(self, chosen: Int64, which: Int64, x: Float64, z: Float64, camera: CameraPose, middle: int) -> Int64:
         """Panels nearest first: by layer, by actor, and within an actor as its body lists them, last on top."""
-        yaw = camera[2][middle]
-        ahead = (x[middle] - camera[0][middle]) * np.sin(yaw) + (z[middle] - camera[1][middle]) * np.cos(yaw)
+        yaw = camera.yaw[middle]
+        ahead = (x[middle] - camera.x[middle]) * np.sin(yaw) + (z[middle] - camera.z[middle]) * np.cos(yaw)
         ahead = ahead + self._reach[chosen]
         rank = np.empty(len(chosen))
         rank[np.lexsort((chosen, ahead, self._layer[chosen]))] = np.arange(len(chosen))
@@ -277,15 +226,15 @@ class Stage:
 
     def _light(
         self,
-        panel: NDArray[np.int64],
-        which: NDArray[np.int64],
-        chosen: NDArray[np.int64],
-        across: Floats,
-        down: Floats,
-        corner: Floats,
-        side: Floats,
-        yaw: Floats,
-    ) -> tuple[Floats, Floats]:
+        panel: Int64,
+        which: Int64,
+        chosen: Int64,
+        across: Float64,
+        down: Float64,
+        corner: Float64,
+        side: Float64,
+        yaw: Float64,
+    ) -> tuple[Float64, Float64]:
         """Light on each panel [R, K], and light of the haze before it [R, K], which also dims the panel."""
         light = self.lighting
         outward = -cross(across, down)
@@ -315,7 +264,7 @@ def _fixed(path: Path) -> tuple[float, float, float] | None:
     return None
 
 
-def _turned(vectors: Floats, axis: Floats, angle: Floats) -> Floats:
+def _turned(vectors: Float64, axis: Float64, angle: Float64) -> Float64:
     """Vectors [R, K, 3] turned about unit axes [K, 3] by angles [R, K]."""
     cos, sin = np.cos(angle)[..., None], np.sin(angle)[..., None]
     along = np.sum(vectors * axis, axis=-1, keepdims=True) * axis

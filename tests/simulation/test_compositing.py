@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fate.simulation.art.plan import TILE, Plan, make_plan
-from fate.simulation.art.surfaces import BLUR_WIDTH, KNOT_US, Atlas, Pinhole, Surfaces, matrices, projected_bounds
-from fate.simulation.art.textures import Texture
+from fate.simulation.art.panels import Texture
+from fate.simulation.render.compositing import keep_visible, maps_at, render, shade, sky_rows, texture_slots
 from fate.simulation.render.scene import Scene
-from fate.simulation.render.shading import keep_seen, maps_at, places_of, render, shade, sky_rows
+from fate.simulation.render.surfaces import BLUR_WIDTH, KNOT_US, Atlas, Pinhole, Surfaces, matrices, projected_bounds
+from fate.simulation.render.tiles import TILE, TileSchedule, schedule_tiles
 
 Floats = NDArray[np.float64]
 Image = NDArray[np.float32]
@@ -52,7 +52,7 @@ def made(
 
 def rendered(surfaces: Surfaces, atlas: Atlas, t_us: float = 0.0) -> Image:
     image = np.empty((PINHOLE.height, PINHOLE.width), np.float32)
-    render(surfaces, atlas, make_plan(surfaces, atlas, *image.shape), t_us, image)
+    render(surfaces, atlas, schedule_tiles(surfaces, atlas, *image.shape), t_us, image)
     return image
 
 
@@ -188,27 +188,27 @@ def test_maps_are_interpolated_between_knots_and_end_at_the_last_one() -> None:
 # --- real scenes ---
 
 
-def all_in_every_tile(plan: Plan, count: int) -> Plan:
-    """A plan in which every tile looks at every surface."""
-    tiles = len(plan.step_us)
+def all_in_every_tile(schedule: TileSchedule, count: int) -> TileSchedule:
+    """A schedule in which every tile looks at every surface."""
+    tiles = len(schedule.step_us)
     ids = np.tile(np.arange(count, dtype=np.int32), tiles)
-    return Plan(np.arange(tiles + 1, dtype=np.int64) * count, ids, plan.step_us)
+    return TileSchedule(np.arange(tiles + 1, dtype=np.int64) * count, ids, schedule.step_us)
 
 
-def as_marched(surfaces: Surfaces, atlas: Atlas, plan: Plan, t_us: float, shape: tuple[int, int]) -> Image:
+def as_marched(surfaces: Surfaces, atlas: Atlas, schedule: TileSchedule, t_us: float, shape: tuple[int, int]) -> Image:
     """The picture on the march's way: a tile's list is first cut down to what is seen at this moment."""
     image = np.empty(shape, np.float32)
     sky = np.empty(TILE, np.float32)
-    for tile in range(len(plan.step_us)):
+    for tile in range(len(schedule.step_us)):
         top, left = (TILE * part for part in divmod(tile, -(-shape[1] // TILE)))
         part = image[top : top + TILE, left : left + TILE]
-        ids = plan.ids[plan.first[tile] : plan.first[tile + 1]]
-        maps, places = np.empty((len(ids), 11), np.float32), places_of(surfaces, atlas, ids)
+        ids = schedule.ids[schedule.first[tile] : schedule.first[tile + 1]]
+        maps, places = np.empty((len(ids), 11), np.float32), texture_slots(surfaces, atlas, ids)
         kept, kept_places = np.empty_like(maps), np.empty_like(places)
         maps_at(surfaces, ids, t_us, maps)
         sky_rows(surfaces, t_us, top, sky)
         rows, columns = part.shape
-        seen = keep_seen(top, left, rows, columns, maps, places, kept, kept_places)
+        seen = keep_visible(top, left, rows, columns, maps, places, kept, kept_places)
         shade(top, left, kept[:seen], kept_places[:seen], atlas.light, atlas.alpha, sky, part)
     return image
 
@@ -220,11 +220,11 @@ def scene(request: pytest.FixtureRequest) -> Scene:
 
 @pytest.mark.parametrize("t_us", [0.0, 33_333.0, 100_000.0])
 def test_tiles_that_look_at_their_own_surfaces_see_what_they_would_see_of_all(scene: Scene, t_us: float) -> None:
-    surfaces, atlas = scene.surfaces(1), scene.stage.atlas
-    plan = make_plan(surfaces, atlas, *scene.sensor)
+    surfaces, atlas = scene.surfaces(1), scene.atlas
+    schedule = schedule_tiles(surfaces, atlas, *scene.sensor)
     tiled, whole = np.empty(scene.sensor, np.float32), np.empty(scene.sensor, np.float32)
-    render(surfaces, atlas, plan, t_us, tiled)
-    render(surfaces, atlas, all_in_every_tile(plan, surfaces.maps.shape[1]), t_us, whole)
+    render(surfaces, atlas, schedule, t_us, tiled)
+    render(surfaces, atlas, all_in_every_tile(schedule, surfaces.maps.shape[1]), t_us, whole)
     change = np.abs(np.log(tiled + 0.02) - np.log(whole + 0.02))
     # a surface seen nearly edge-on is smeared along itself by more than the blur, a little beyond its bounds
     assert (change > 0.01).mean() < 2e-3
@@ -233,9 +233,9 @@ def test_tiles_that_look_at_their_own_surfaces_see_what_they_would_see_of_all(sc
 
 @pytest.mark.parametrize("t_us", [0.0, 51_234.0, 100_000.0])
 def test_nothing_that_is_seen_is_left_out_of_the_march(scene: Scene, t_us: float) -> None:
-    surfaces, atlas = scene.surfaces(1), scene.stage.atlas
-    plan = make_plan(surfaces, atlas, *scene.sensor)
+    surfaces, atlas = scene.surfaces(1), scene.atlas
+    schedule = schedule_tiles(surfaces, atlas, *scene.sensor)
     image = np.empty(scene.sensor, np.float32)
-    render(surfaces, atlas, plan, t_us, image)
-    marched = as_marched(surfaces, atlas, plan, t_us, (scene.sensor.height, scene.sensor.width))
+    render(surfaces, atlas, schedule, t_us, image)
+    marched = as_marched(surfaces, atlas, schedule, t_us, (scene.sensor.height, scene.sensor.width))
     np.testing.assert_allclose(np.log(marched + 0.02), np.log(image + 0.02), atol=2e-3)

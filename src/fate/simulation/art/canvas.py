@@ -14,7 +14,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fate.simulation.art.textures import Float32, Texture
+from fate.simulation.arrays import Float32
+from fate.simulation.art.panels import Texture
 
 Point: TypeAlias = tuple[float, float]
 Light: TypeAlias = float | tuple[float, float]  # one light, or from the shape's first row to its last

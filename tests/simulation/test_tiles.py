@@ -9,10 +9,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fate.simulation.art.plan import FLICKER_STEP_US, MAX_MOTION, MAX_STEP_US, MIN_STEP_US, TILE, Plan, make_plan
-from fate.simulation.art.surfaces import BLUR_WIDTH, KNOT_US, Atlas, Surfaces
-from fate.simulation.art.textures import Texture
+from fate.simulation.art.panels import Texture
 from fate.simulation.render.scene import STRETCH_US, Scene
+from fate.simulation.render.surfaces import BLUR_WIDTH, KNOT_US, Atlas, Surfaces
+from fate.simulation.render.tiles import (
+    FLICKER_STEP_US,
+    MAX_MOTION,
+    MAX_STEP_US,
+    MIN_STEP_US,
+    TILE,
+    TileSchedule,
+    schedule_tiles,
+)
 
 Floats = NDArray[np.float64]
 
@@ -20,10 +28,10 @@ SEEDS = [0, 5, 6, 8]
 
 
 @cache
-def planned(seed: int, profile: str = "gen1") -> tuple[Scene, Surfaces, Plan]:
+def planned(seed: int, profile: str = "gen1") -> tuple[Scene, Surfaces, TileSchedule]:
     scene = Scene(seed, profile, seconds=0.3)
     surfaces = scene.surfaces(1)
-    return scene, surfaces, make_plan(surfaces, scene.stage.atlas, *scene.sensor)
+    return scene, surfaces, schedule_tiles(surfaces, scene.atlas, *scene.sensor)
 
 
 def maps_of(surfaces: Surfaces, which: NDArray[Any], t_us: Floats) -> Floats:
@@ -36,25 +44,27 @@ def maps_of(surfaces: Surfaces, which: NDArray[Any], t_us: Floats) -> Floats:
     return np.asarray(both.reshape(-1, 3, 3))
 
 
-def samples(surfaces: Surfaces, plan: Plan, width: int, count: int) -> tuple[NDArray[Any], Floats, Floats, Floats]:
+def samples(
+    surfaces: Surfaces, schedule: TileSchedule, width: int, count: int
+) -> tuple[NDArray[Any], Floats, Floats, Floats]:
     """Random surfaces of random tiles: ids, image points [n, 3] and times [n] within the stretch, steps [n]."""
     random = np.random.default_rng(7)
-    entry = random.integers(0, len(plan.ids), count)
-    tile = np.searchsorted(plan.first, entry, side="right") - 1
+    entry = random.integers(0, len(schedule.ids), count)
+    tile = np.searchsorted(schedule.first, entry, side="right") - 1
     columns = -(-width // TILE)
     corner = np.stack([tile % columns, tile // columns], axis=1) * TILE
     points = np.concatenate([corner + random.uniform(0, TILE, (count, 2)), np.ones((count, 1))], axis=1)
-    step = plan.step_us[tile].astype(np.float64)
-    return plan.ids[entry], points, random.uniform(0, STRETCH_US - step), step
+    step = schedule.step_us[tile].astype(np.float64)
+    return schedule.ids[entry], points, random.uniform(0, STRETCH_US - step), step
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_moves_more_than_half_a_pixel_in_a_step(seed: int) -> None:
-    scene, surfaces, plan = planned(seed)
-    which, points, t_us, step = samples(surfaces, plan, scene.sensor.width, 200_000)
+    scene, surfaces, schedule = planned(seed)
+    which, points, t_us, step = samples(surfaces, schedule, scene.sensor.width, 200_000)
     before = maps_of(surfaces, which, t_us)
     after = maps_of(surfaces, which, t_us + step)
-    atlas, texture = scene.stage.atlas, surfaces.texture[which]
+    atlas, texture = scene.atlas, surfaces.texture[which]
     size = np.stack([atlas.width[texture], atlas.height[texture]], axis=1)
     first, second = np.einsum("nij,nj->ni", before, points), np.einsum("nij,nj->ni", after, points)
     w = np.where(first[:, 2] > 1e-6, first[:, 2], np.nan)
@@ -72,12 +82,12 @@ def test_nothing_moves_more_than_half_a_pixel_in_a_step(seed: int) -> None:
 
 @pytest.mark.parametrize("profile", ["gen1", "1mpx"])
 def test_every_surface_that_covers_a_pixel_is_in_its_tiles_list(profile: str) -> None:
-    scene, surfaces, plan = planned(3, profile)
+    scene, surfaces, schedule = planned(3, profile)
     height, width = scene.sensor
     columns = -(-width // TILE)
-    tile = np.repeat(np.arange(len(plan.step_us)), np.diff(plan.first))
-    listed = np.zeros((surfaces.maps.shape[1], len(plan.step_us)), np.bool_)
-    listed[plan.ids, tile] = True
+    tile = np.repeat(np.arange(len(schedule.step_us)), np.diff(schedule.first))
+    listed = np.zeros((surfaces.maps.shape[1], len(schedule.step_us)), np.bool_)
+    listed[schedule.ids, tile] = True
     rows, column = np.mgrid[: height : TILE // 2, : width : TILE // 2]
     points = np.stack([column.ravel() + 0.5, rows.ravel() + 0.5, np.ones(rows.size)])
     of_tile = rows.ravel() // TILE * columns + column.ravel() // TILE
@@ -92,18 +102,18 @@ def test_every_surface_that_covers_a_pixel_is_in_its_tiles_list(profile: str) ->
 
 
 def test_lists_are_nearest_first_and_name_a_surface_once() -> None:
-    _, _, plan = planned(0)
-    assert plan.first[0] == 0
-    assert plan.first[-1] == len(plan.ids)
-    for first, last in zip(plan.first[:-1], plan.first[1:], strict=True):
-        assert (np.diff(plan.ids[first:last]) > 0).all()
+    _, _, schedule = planned(0)
+    assert schedule.first[0] == 0
+    assert schedule.first[-1] == len(schedule.ids)
+    for first, last in zip(schedule.first[:-1], schedule.first[1:], strict=True):
+        assert (np.diff(schedule.ids[first:last]) > 0).all()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_steps_keep_within_their_limits(seed: int) -> None:
-    _, _, plan = planned(seed)
-    assert plan.step_us.min() >= MIN_STEP_US
-    assert plan.step_us.max() <= MAX_STEP_US
+    _, _, schedule = planned(seed)
+    assert schedule.step_us.min() >= MIN_STEP_US
+    assert schedule.step_us.max() <= MAX_STEP_US
 
 
 def one_surface(**changes: Any) -> tuple[Surfaces, Atlas]:
@@ -128,18 +138,18 @@ def one_surface(**changes: Any) -> tuple[Surfaces, Atlas]:
 
 def test_a_picture_at_rest_takes_the_longest_steps() -> None:
     surfaces, atlas = one_surface()
-    assert (make_plan(surfaces, atlas, 40, 48).step_us == MAX_STEP_US).all()
+    assert (schedule_tiles(surfaces, atlas, 40, 48).step_us == MAX_STEP_US).all()
 
 
 def test_a_lamp_that_flickers_shortens_the_steps_of_its_tiles_alone() -> None:
     one = np.ones(1, np.float32)
-    plan = make_plan(*one_surface(glow=one, depth=one), 40, 48)
-    short = (plan.step_us == FLICKER_STEP_US).reshape(5, 6)
+    schedule = schedule_tiles(*one_surface(glow=one, depth=one), 40, 48)
+    short = (schedule.step_us == FLICKER_STEP_US).reshape(5, 6)
     expected = np.zeros((5, 6), np.bool_)
     expected[1:3, 1:4] = True
     assert (short == expected).all()
     unlit, atlas = one_surface(depth=one)
-    assert (make_plan(unlit, atlas, 40, 48).step_us == MAX_STEP_US).all()
+    assert (schedule_tiles(unlit, atlas, 40, 48).step_us == MAX_STEP_US).all()
 
 
 @pytest.mark.parametrize("pixels_a_knot", [4.0, -9.0])
@@ -147,6 +157,6 @@ def test_the_step_is_the_time_in_which_a_surface_moves_half_a_pixel(pixels_a_kno
     surfaces, atlas = one_surface()
     maps = surfaces.maps.copy()
     maps[:, 0, 2] -= np.arange(3) * pixels_a_knot / 20  # it glides along the rows
-    step = make_plan(surfaces._replace(maps=maps), atlas, 40, 48).step_us.reshape(5, 6)
+    step = schedule_tiles(surfaces._replace(maps=maps), atlas, 40, 48).step_us.reshape(5, 6)
     assert step[1, 2] == pytest.approx(MAX_MOTION * KNOT_US / abs(pixels_a_knot), rel=1e-3)
     assert step[4, 5] == MAX_STEP_US

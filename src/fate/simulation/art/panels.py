@@ -1,0 +1,226 @@
+"""What a simulated street is made of: flat textured rectangles (panels), gathered into bodies.
+
+Everything visible is a :class:`Panel`, a :class:`Texture` stretched over a parallelogram in space. A texture is
+piecewise constant: each texel is a small square of one light and one coverage, so an edge along a texel border is
+sharp at any zoom, and the mean over any rectangle is exact with the sums of :func:`summed_area`. A :class:`Body` is
+a rigid group of panels in its own frame; limbs may swing (:class:`Swing`).
+
+Frames: x right, y **down**, z forward, in metres. A body's origin lies on the ground under its centre, so the
+ground is y = 0, up is negative y, and the body drives or walks along z. Light is linear: 1.0 is a white wall in full
+sun.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fate.compiled import compiled
+from fate.errors import FateError
+from fate.simulation.arrays import Float32, Float64, Int32, Int64
+
+MAX_TEXELS = 128  # along either side: 128 · 128 · 65535 is the largest square whose sum still fits an int32
+SUM_SCALE = 65535  # summed_area counts in units of 1/65535: 16 bits, finer than a pixel can resolve
+
+
+def vector(x: float, y: float, z: float) -> Float64:
+    """A point or a direction [3] in metres."""
+    return np.array([x, y, z], dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Texture:
+    """A picture to be stretched over a panel. Row 0 is the top, column 0 the left; both arrays become read-only."""
+
+    light: Float32  #: float32 [h, w], light reflected in full sun, 0 to 1 (not multiplied by ``alpha``)
+    alpha: Float32  #: float32 [h, w], coverage, 0 (empty) to 1 (hides what lies behind)
+
+    def __post_init__(self) -> None:
+        light = _unit_values(self.light, "light")
+        alpha = _unit_values(self.alpha, "alpha")
+        if light.shape != alpha.shape:
+            raise FateError(
+                f"A texture's light {light.shape} and alpha {alpha.shape} differ in shape; give both the same [h, w]."
+            )
+        object.__setattr__(self, "light", light)
+        object.__setattr__(self, "alpha", alpha)
+
+    @staticmethod
+    def plain(light: npt.ArrayLike) -> Texture:
+        """An opaque texture from the light [h, w] of its texels, or of one texel."""
+        texels = np.atleast_2d(np.asarray(light, dtype=np.float32))
+        return Texture(texels, np.ones_like(texels))
+
+    @staticmethod
+    def stain(light: float, alpha: npt.ArrayLike) -> Texture:
+        """A texture of one light and the coverage ``alpha`` [h, w]."""
+        coverage = np.asarray(alpha, dtype=np.float32)
+        return Texture(np.full_like(coverage, light), coverage)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(h, w) in texels."""
+        return self.light.shape[0], self.light.shape[1]
+
+    @property
+    def opaque(self) -> bool:
+        """Whether every texel has alpha 1."""
+        return bool(self.alpha.min() == 1.0)
+
+    def mirrored(self) -> Texture:
+        """The same texture with left and right exchanged."""
+        return Texture(self.light[:, ::-1], self.alpha[:, ::-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Swing:
+    """A panel that turns like a limb, in its own plane, by ``amplitude · sin(gait phase + phase)``.
+
+    A positive angle turns the panel's ``across`` towards its ``down``.
+    """
+
+    pivot: Float64  #: [3] metres, the point that does not move: a hip or a shoulder
+    amplitude: float  #: radians
+    phase: float = 0.0  #: radians, ahead of the body's gait phase
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """A texture over a parallelogram in a body's frame.
+
+    ``origin + u · across + v · down`` is the point at texture coordinates (u, v): u runs along the columns, v along
+    the rows, both from 0 to 1.
+
+    ``faces="outward"`` panels are drawn only for a viewer who sees the texture as it is written, ``across`` going
+    right and ``down`` going down, not mirrored. With x right, y down and z forward that is the viewer whom
+    ``across × down`` points **away** from: ``(across × down) · (origin - viewer) > 0``.
+    """
+
+    texture: Texture
+    origin: Float64  #: [3] metres, the outer corner of texel (0, 0)
+    across: Float64  #: [3] metres, the vector along a row, from the first column's edge to the last one's
+    down: Float64  #: [3] metres, the vector along a column, from the first row's edge to the last one's
+    faces: Literal["outward", "both"] = "outward"
+    emission: float = 0.0  #: light the panel emits: ``texture.light · emission`` is added
+    flicker_hz: float = 0.0  #: frequency of the emission's flicker; 0 for a steady lamp
+    flicker_depth: float = 0.0  #: share of the emission that flickers, 0 to 1
+    swing: Swing | None = None  #: how the panel moves with the gait
+
+    def __post_init__(self) -> None:
+        if not self.area > 0.0:
+            raise FateError(
+                f"A panel along {self.across.tolist()} and {self.down.tolist()} m has no area; "
+                "give two vectors that are not parallel."
+            )
+
+    @property
+    def area(self) -> float:
+        """m² of the whole parallelogram, including empty texels."""
+        (ax, ay, az), (bx, by, bz) = self.across.tolist(), self.down.tolist()
+        return math.hypot(ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx)
+
+    def scaled(self, scale: Float64 | float, about: Float64) -> Panel:
+        """The same panel in a frame whose origin is ``about`` [3], stretched by ``scale`` (one number, or [3])."""
+        swing = self.swing and replace(self.swing, pivot=(self.swing.pivot - about) * scale)
+        return replace(
+            self,
+            origin=(self.origin - about) * scale,
+            across=self.across * scale,
+            down=self.down * scale,
+            swing=swing,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """A thing in the street: panels that move together. Sizes are in metres, as drawn.
+
+    In a ``facing`` body (a billboard) every panel lies in the plane z = 0 of the body's frame, and the renderer turns
+    that plane about the vertical towards the camera.
+    """
+
+    name: str  #: the make or style, for instance ``"saloon"``
+    kind: Literal["car", "pedestrian", "two-wheeler", "scenery"]  #: the labelled class; scenery is not labelled
+    panels: tuple[Panel, ...]  #: back to front: where two overlap, the later one lies on top
+    length: float  #: along z; of a billboard the same as its width, since it turns
+    width: float  #: along x
+    height: float  #: above the ground
+    facing: bool = False
+
+
+def summed_area(values: npt.ArrayLike) -> Int32:
+    """The summed-area table of a texture plane, exact.
+
+    Values are rounded to 1/65535 once; from there every sum is an exact integer, so the sum over texels
+    ``[y0, y1) × [x0, x1)`` is ``s[y1, x1] - s[y0, x1] - s[y1, x0] + s[y0, x0]`` with nothing lost.
+
+    Args:
+        values: [h, w] within 0..1, at most 128 × 128.
+
+    Returns:
+        int32 [h + 1, w + 1] in units of 1/65535; the first row and column are 0.
+    """
+    plane = _unit_values(values, "values")
+    counts = np.rint(plane.astype(np.float64) * SUM_SCALE).astype(np.int64)
+    table = np.zeros((plane.shape[0] + 1, plane.shape[1] + 1), dtype=np.int32)
+    table[1:, 1:] = counts.cumsum(axis=0).cumsum(axis=1)
+    return table
+
+
+def outline(texture: Texture) -> Float32:
+    """The convex hull of what is solid (alpha ≥ 0.5): the corners a projected box has to enclose.
+
+    Returns:
+        float32 [n, 2] of (u, v) texture coordinates within 0..1, in turning order; [0, 2] if no texel is solid.
+    """
+    solid = texture.alpha >= 0.5
+    rows = np.flatnonzero(solid.any(axis=1))
+    if rows.size == 0:
+        return np.zeros((0, 2), dtype=np.float32)
+    height, width = texture.shape
+    first = solid[rows].argmax(axis=1)
+    last = width - solid[rows, ::-1].argmax(axis=1)
+    # The hull's corners are ends of rows: the upper and the lower corner of each row's solid span are enough.
+    x, y = np.concatenate([first, first, last, last]), np.concatenate([rows, rows + 1, rows, rows + 1])
+    order = np.lexsort((y, x))
+    points = np.stack([x[order], y[order]], axis=1).astype(np.int64)
+    return np.asarray(_convex_hull(points) / (width, height), dtype=np.float32)
+
+
+@compiled
+def _convex_hull(points: Int64) -> Float64:
+    """Monotone chain over points [n, 2] sorted by (x, y); collinear points are left out."""
+    count = len(points)
+    hull = np.empty((2 * count + 2, 2), np.int64)
+    used = 0
+    for chain in range(2):  # along the lower side, and back along the upper one
+        begin = used
+        for step in range(count):
+            point = points[step] if chain == 0 else points[count - 1 - step]
+            while used - begin >= 2:
+                a, b = hull[used - 2], hull[used - 1]
+                if (b[0] - a[0]) * (point[1] - a[1]) - (b[1] - a[1]) * (point[0] - a[0]) > 0:
+                    break
+                used -= 1
+            hull[used] = point
+            used += 1
+        used -= 1  # the last point of a chain is the first of the next
+    return hull[:used].astype(np.float64)
+
+
+def _unit_values(values: npt.ArrayLike, name: str) -> Float32:
+    """A read-only float32 [h, w] copy, checked to be finite, within 0..1 and of a size the sums can hold."""
+    plane = np.array(values, dtype=np.float32, order="C")
+    if plane.ndim != 2 or not all(1 <= side <= MAX_TEXELS for side in plane.shape):
+        raise FateError(
+            f"A texture's {name} has the shape {plane.shape}; give [h, w] with 1 to {MAX_TEXELS} texels each."
+        )
+    low, high = float(plane.min()), float(plane.max())
+    if not (low >= 0.0 and high <= 1.0):  # also catches NaN
+        raise FateError(f"A texture's {name} runs from {low} to {high}; give numbers within 0..1.")
+    plane.flags.writeable = False
+    return plane
