@@ -207,7 +207,7 @@ def refuse_file_of_dataset(
     inside = _is_within(place, dataset)
     held = inside and place.suffix.lower() not in written
     if not held:
-        from fate.inspection.subjects import holds_file
+        from fate.inspection.reports import holds_file
 
         try:
             with warnings.catch_warnings():

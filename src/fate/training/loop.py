@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from fate.boxes.labels import Labels
 from fate.data.batches import ClipBatch, LabelsOf
 from fate.data.clips import Grid, TrainingPlan
-from fate.data.completeness import data_faults
-from fate.data.dataset import Dataset, open_dataset
+from fate.data.dataset import Dataset, data_faults, open_dataset
 from fate.data.label_rules import PLAIN_RULES, LabelRules, RuledLabels, label_rules
 from fate.data.labelled_recording import LabelledRecording
 from fate.data.loading import ClipReader, load
@@ -235,7 +234,7 @@ def train(
         out: the run's folder; see ``run_directory``.
         overrides: ``key.sub=value`` texts.
         show: is told (steps done, of all, a short line).
-        allow_missing: train although files or boxes of the dataset are missing; see ``fate.data.completeness``.
+        allow_missing: train although files or boxes of the dataset are missing; see ``fate.data.dataset.DataFaults``.
         begins: called once with the number of steps that are done already, after all settings, the data and the model
             have been checked and before the first step; in one of several processes only.
         draw_samples: draws labels and predictions after each validation; see ``validation.DrawSamples``.

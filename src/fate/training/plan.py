@@ -15,7 +15,7 @@ import torch
 
 from fate.data.batches import ClipBatch
 from fate.data.clips import Clip, canonical_steps
-from fate.data.completeness import DataFaults, data_faults
+from fate.data.dataset import DataFaults, data_faults
 from fate.processes import peak_memory_mb
 from fate.text import duration, plural
 from fate.training.config import TrainConfig
