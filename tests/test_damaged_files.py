@@ -22,7 +22,7 @@ from fate.boxes.dense_labels import begin_dense_labels, open_dense_labels
 from fate.boxes.detection_files import DetectionLog, read_detections, read_frames
 from fate.boxes.detections import Frame
 from fate.boxes.predictions import read_predictions, write_predictions
-from fate.data.listing import find_listing
+from fate.data.manifests import find_listing
 from fate.evaluation.evaluate import evaluate
 from fate.inference.loading import bundled_weights
 from fate.json_files import MAX_DEPTH, read_json

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from fate import open_dataset
 from fate.data.batches import ClipBatch
-from fate.data.clip_images import stacked
 from fate.data.clips import NOTHING, Clip, Grid, Timing, TrainingPlan, evaluation_batches
 from fate.data.dataset import Dataset
-from fate.data.loading import ClipReader, load
+from fate.data.loading import ClipReader, load, stack_images
 from fate.data.transforms import Augmentation
 from fate.errors import FateError
 from tests.data.test_rvt_layout import write_sequence
@@ -150,7 +149,7 @@ def test_what_histograms_cannot_give_is_refused(dataset: Dataset) -> None:
     with pytest.raises(FateError, match="1 of 2 recordings hold histograms"):
         ClipReader([dataset.recordings[0], SimpleNamespace()], dataset.sensor)  # type: ignore[list-item]
     with pytest.raises(FateError, match="images of shapes"):
-        stacked([np.zeros((1, 20, 4, 4), np.uint8), np.zeros((1, 10, 4, 4), np.uint8)], 1, (4, 4))
+        stack_images([np.zeros((1, 20, 4, 4), np.uint8), np.zeros((1, 10, 4, 4), np.uint8)], 1, (4, 4))
 
 
 def test_a_sequence_whose_images_and_times_disagree_is_left_out(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_streams_see_all_of_a_recording_whatever_their_rates() -> None:
         assert total > 0.9 * wanted
 
 
-def test_every_lane_has_an_order_of_its_own_and_goes_through_all_labelled_recordings() -> None:
+def test_every_stream_has_an_order_of_its_own_and_goes_through_all_labelled_recordings() -> None:
     seen: list[list[int]] = [[], [], []]
     for batch in islice(plan(random=0, timing=at_20_hz).batches(), 400):
         for lane, clip in enumerate(batch):
@@ -193,7 +193,7 @@ def test_evaluation_sees_every_window_once_and_in_order(lanes: int, steps: int) 
         assert seen[number] == list(range(Grid.of(recording, 40).count(recording.end_us)))
 
 
-def test_a_lane_that_has_run_out_shows_nothing() -> None:
+def test_a_row_without_a_recording_is_empty() -> None:
     last = list(evaluation_batches(RECORDINGS, 20, 6, 10))[-1]
     assert NOTHING in last
     assert Clip(3, 20.0, 190, 10, False, 0) in last
@@ -202,7 +202,7 @@ def test_a_lane_that_has_run_out_shows_nothing() -> None:
 def test_impossible_plans_are_refused() -> None:
     with pytest.raises(FateError, match="clips of 0 windows"):
         plan(steps=0)
-    with pytest.raises(FateError, match="0 random and 0 stream lanes"):
+    with pytest.raises(FateError, match="0 random and 0 stream rows"):
         plan(random=0, streams=0)
     with pytest.raises(FateError, match="no recording has labels"):
         TrainingPlan(RECORDINGS[2:3], LABELLED[2:3], 5, 1, 0, at_20_hz)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import fate
 from fate import FateError, Labels, open_dataset, read_labels, write_events, write_labels
 from fate.cli.main import app
-from fate.data.completeness import data_faults
+from fate.data.dataset import data_faults
 from tests.conftest import make_events
 from tests.training.conftest import small_config, write_drives
 

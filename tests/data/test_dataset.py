@@ -23,7 +23,7 @@ from fate import (
     write_events,
     write_labels,
 )
-from fate.data import event_files
+from fate.data import labelled_recording
 from fate.data.findings import LISTED, Finding, sentences
 from fate.formats import recording as recording_module
 from tests.conftest import make_events
@@ -224,7 +224,7 @@ def test_opening_lists_folders_and_goes_through_no_recording(gen1: Path, monkeyp
 
     monkeypatch.setattr(recording_module, "build_index", refuse)
     monkeypatch.setattr(recording_module, "load_index", refuse)
-    monkeypatch.setattr(event_files, "open_recording", refuse)
+    monkeypatch.setattr(labelled_recording, "open_recording", refuse)
     dataset = open_dataset(gen1)
     spans = [(r.start_us, r.end_us, r.num_events) for r in dataset]
     monkeypatch.undo()

@@ -12,7 +12,7 @@ import pytest
 from fate import FateError, Labels, open_recording, read_labels, write_events, write_labels
 from fate.data import layout as layout_module
 from fate.data.layout import find_recordings
-from fate.data.rvt_sequences import find_sequences
+from fate.data.rvt_layout import find_sequences
 from tests.conftest import make_events
 
 EVENTS = make_events(50)
@@ -39,14 +39,13 @@ def test_the_public_layout_gives_splits_labels_and_truth(tmp_path: Path) -> None
     (tmp_path / "manifest.json").write_text("{}")
     (tmp_path / "train" / "preview.mp4").write_bytes(b"x")
     layout = find_recordings(tmp_path)
-    assert layout.splits == ("train", "val", "test")
-    assert [entry.name for entry in layout.entries] == ["test/drive_1", "train/drive_1", "val/drive_1"]
-    for entry in layout.entries:
+    assert [entry.name for entry in layout] == ["test/drive_1", "train/drive_1", "val/drive_1"]
+    for entry in layout:
         assert entry.labels == entry.events.with_name("drive_1_bbox.npy")
         assert entry.truth == entry.events.with_name("drive_1_truth.npz")
     only = find_recordings(tmp_path, "val")
-    assert [entry.name for entry in only.entries] == ["val/drive_1"]
-    assert find_recordings(tmp_path / "test").entries[0].split == "test"
+    assert [entry.name for entry in only] == ["val/drive_1"]
+    assert find_recordings(tmp_path / "test")[0].split == "test"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,7 @@ def test_the_public_layout_gives_splits_labels_and_truth(tmp_path: Path) -> None
 def test_labels_are_found_by_the_stem_of_the_recording(tmp_path: Path, events: str, labels: str) -> None:
     put(tmp_path / events)
     put(tmp_path / labels)
-    (entry,) = find_recordings(tmp_path).entries
+    (entry,) = find_recordings(tmp_path)
     assert (entry.name, entry.split) == ("a", None)
     assert entry.events == tmp_path / events
     assert entry.labels == tmp_path / labels
@@ -70,7 +69,7 @@ def test_an_npz_of_labels_is_not_a_recording_and_one_of_events_no_labels(tmp_pat
     put(tmp_path / "b.raw")
     write_events(tmp_path / "b.npz", EVENTS)
     layout = find_recordings(tmp_path)
-    assert [(entry.name, entry.labels) for entry in layout.entries] == [
+    assert [(entry.name, entry.labels) for entry in layout] == [
         ("a", tmp_path / "a.npz"),
         ("b.npz", None),
         ("b.raw", None),
@@ -80,7 +79,7 @@ def test_an_npz_of_labels_is_not_a_recording_and_one_of_events_no_labels(tmp_pat
 def test_a_folder_for_each_recording_gives_its_name(tmp_path: Path) -> None:
     put(tmp_path / "train" / "zurich" / "events.h5")
     put(tmp_path / "train" / "zurich" / "labels.npz")
-    (entry,) = find_recordings(tmp_path).entries
+    (entry,) = find_recordings(tmp_path)
     assert (entry.name, entry.split) == ("train/zurich", "train")
     assert entry.labels == tmp_path / "train" / "zurich" / "labels.npz"
 
@@ -91,21 +90,21 @@ def test_tables_of_other_things_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "README.txt").write_text("Recorded on Monday.\n")
     (tmp_path / "a_calibration.csv").write_text("fx,fy\n1.0,2.0\n")
     (tmp_path / ".hidden.raw").write_bytes(b"x")
-    assert [entry.name for entry in find_recordings(tmp_path).entries] == ["a"]
+    assert [entry.name for entry in find_recordings(tmp_path)] == ["a"]
 
 
 def test_a_single_recording_finds_its_labels(tmp_path: Path) -> None:
     put(tmp_path / "a_td.dat")
     put(tmp_path / "a_bbox.npy")
     put(tmp_path / "b_td.dat")
-    (entry,) = find_recordings(tmp_path / "a_td.dat").entries
+    (entry,) = find_recordings(tmp_path / "a_td.dat")
     assert (entry.name, entry.labels) == ("a", tmp_path / "a_bbox.npy")
 
 
 def test_links_in_a_circle_end(tmp_path: Path) -> None:
     put(tmp_path / "data" / "a.raw")
     (tmp_path / "data" / "again").symlink_to(tmp_path / "data")
-    assert len(find_recordings(tmp_path).entries) == 1
+    assert len(find_recordings(tmp_path)) == 1
 
 
 def test_nothing_to_find_gets_a_sentence(tmp_path: Path) -> None:
@@ -129,7 +128,7 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, lock_folder: Cal
     put(tmp_path / "locked" / "drive_2_td.dat")
     put(tmp_path / ".hidden" / "drive_3_td.dat")
     lock_folder(tmp_path / ".hidden")
-    assert [entry.name for entry in find_recordings(tmp_path).entries] == ["locked/drive_2", "open/drive_1"]
+    assert [entry.name for entry in find_recordings(tmp_path)] == ["locked/drive_2", "open/drive_1"]
     lock_folder(tmp_path / "locked")
     with pytest.raises(FateError, match="locked.*[Pp]ermission denied"):
         find_recordings(tmp_path)
@@ -147,14 +146,14 @@ def test_sequences_that_may_not_be_read_are_named(tmp_path: Path, lock_folder: C
     (tmp_path / "train" / "drive_1").mkdir(parents=True)
     lock_folder(tmp_path / "train")
     with pytest.raises(FateError, match="train.*[Pp]ermission denied"):
-        find_sequences(tmp_path, None, None)
+        find_sequences(tmp_path)
 
 
 def test_a_folder_with_very_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(6):
         put(tmp_path / f"part_{number}" / "drive_td.dat")
     monkeypatch.setattr(layout_module, "MAX_ENTRIES", 12)
-    assert len(find_recordings(tmp_path).entries) == 6
+    assert len(find_recordings(tmp_path)) == 6
     monkeypatch.setattr(layout_module, "MAX_ENTRIES", 11)
     with pytest.raises(FateError, match="more than 11 files"):
         find_recordings(tmp_path)

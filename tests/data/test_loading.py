@@ -114,7 +114,7 @@ def test_a_window_may_begin_before_the_recording() -> None:
 
 
 def test_shorter_clips_and_empty_lanes_are_filled_up_with_nothing() -> None:
-    batches = list(evaluation_batches(SOURCES, 40, lanes=4, steps=20))
+    batches = list(evaluation_batches(SOURCES, 40, batch_size=4, steps=20))
     reader = ClipReader(SOURCES, SENSOR)
     loaded = [reader.batch(clips) for clips in batches]
     last = loaded[-1]
@@ -152,7 +152,7 @@ def test_labels_are_kept_until_they_are_many(monkeypatch: pytest.MonkeyPatch) ->
     for number in (0, 1, 2, 0, 1, 2):
         reader.batch([Clip(number, 40.0, 0, 2, True, 0)])
     assert asked == [0, 1, 2]
-    monkeypatch.setattr(loading, "KEPT_ROWS", 2 * len(SOURCES[1].labels))
+    monkeypatch.setattr(loading, "MAX_LABEL_ROWS", 2 * len(SOURCES[1].labels))
     reader.batch([Clip(2, 20.0, 0, 2, True, 0)])  # another table, which leaves room for one of the others at most
     asked.clear()
     for number in (0, 1):
@@ -161,7 +161,7 @@ def test_labels_are_kept_until_they_are_many(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_few_recordings_are_open_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "OPEN", 2)
+    monkeypatch.setattr(loading, "MAX_OPEN", 2)
     OPENED[0] = 0
     reader = ClipReader(SOURCES, SENSOR)
     for clips in islice(training_plan().batches(), 12):
@@ -279,7 +279,7 @@ def test_a_rank_opens_no_recording_but_those_of_its_lanes() -> None:
 
 
 def test_lanes_that_cannot_be_shared_equally_are_refused() -> None:
-    with pytest.raises(FateError, match="batch of 3 lanes was given to 2 processes"):
+    with pytest.raises(FateError, match="3 .* 2 processes"):
         ClipReader(SOURCES, SENSOR, rank=0, world=2).batch([Clip(0, 40.0, 0, 2, True, 0)] * 3)
     with pytest.raises(FateError, match="rank 2 of 2"):
         ClipReader(SOURCES, SENSOR, rank=2, world=2)

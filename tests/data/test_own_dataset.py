@@ -201,7 +201,7 @@ def test_recordings_without_any_labels_are_a_dataset_for_detection(tmp_path: Pat
     write_events(tmp_path / "a.raw", make_events(500, SENSOR))
     dataset = open_dataset(tmp_path)
     assert (dataset.classes, len(dataset), dataset.labelled) == ((), 1, ())
-    assert dataset.faults == ("a: has no labels; it serves detection, not training",)
+    assert dataset.faults == ("a: has no labels; it can be used for detection, not for training",)
     one = open_dataset(tmp_path / "a.raw")
     assert [r.name for r in one] == ["a"]
 

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fate.boxes.labels import Labels
-from fate.data.batches import ClipBatch, SoughtWindows
+from fate.data.batches import ClipBatch, WindowRequests
 from fate.data.clips import NOTHING, Clip
 from fate.data.loading import ClipReader, load
-from fate.data.resident import ResidentEvents, completed
+from fate.data.resident import ResidentEvents, complete_batches
 from fate.data.transforms import Augmentation
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
@@ -56,7 +56,7 @@ def both(
         ClipReader(SOURCES, SENSOR, augmentation=augmentation, warmup=warmup, resident=each) for each in (False, True)
     )
     read, sought = (reader.batch(clips) for reader in readers)
-    assert isinstance(sought.events, SoughtWindows)
+    assert isinstance(sought.events, WindowRequests)
     return read, resident.complete(sought)
 
 
@@ -102,7 +102,7 @@ def test_a_thread_completes_them_in_their_order(resident: ResidentEvents, worker
     plans = partial(_first, 6)
     read = list(load(ClipReader(SOURCES, SENSOR, augmentation=Augmentation.rvt_random()), plans))
     reader = ClipReader(SOURCES, SENSOR, augmentation=Augmentation.rvt_random(), resident=True)
-    found = list(completed(load(reader, plans, workers), resident))
+    found = list(complete_batches(load(reader, plans, workers), resident))
     assert len(found) == len(read) == 6
     for one, other in zip(read, found, strict=True):
         check_same(one.inputs("cpu"), other.inputs("cpu"))  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ def test_a_thread_completes_them_in_their_order(resident: ResidentEvents, worker
 def test_who_stops_early_leaves_no_thread(resident: ResidentEvents) -> None:
     reader = ClipReader(SOURCES, SENSOR, resident=True)
     before = active_count()
-    batches = completed((reader.batch(clips) for clips in training_plan().batches()), resident)
+    batches = complete_batches((reader.batch(clips) for clips in training_plan().batches()), resident)
     assert len(list(islice(batches, 2))) == 2
     assert active_count() == before + 1
     batches.close()  # type: ignore[attr-defined]
@@ -124,7 +124,7 @@ def test_a_fault_of_the_thread_is_raised_where_batches_are_taken(resident: Resid
         yield ClipReader(SOURCES, SENSOR, resident=True).batch([Clip(0, 40.0, 0, 2, True, 0)])
         raise FateError("the disk is gone")
 
-    batches = completed(broken(), resident)
+    batches = complete_batches(broken(), resident)
     next(batches)
     with pytest.raises(FateError, match="the disk is gone"):
         next(batches)
@@ -165,7 +165,7 @@ def test_who_never_closes_it_ends_well_all_the_same() -> None:
         "from tests.data.test_resident import *\n"
         "reader = ClipReader(SOURCES, SENSOR, resident=True)\n"
         "resident = ResidentEvents(SOURCES, SENSOR, 'cpu')\n"
-        "batches = completed((reader.batch(clips) for clips in training_plan().batches()), resident)\n"
+        "batches = complete_batches((reader.batch(clips) for clips in training_plan().batches()), resident)\n"
         "next(batches)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from fate.boxes.labels import Labels
 from fate.data.batches import ClipBatch, TeacherPart
-from fate.data.clips import NOTHING, Clip, Grid
+from fate.data.clips import NOTHING, Clip, Grid, canonical_numbers, canonical_steps
 from fate.data.loading import ClipReader, load
-from fate.data.teacher_windows import canonical_numbers, canonical_steps
 from fate.data.transforms import Augmentation
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError

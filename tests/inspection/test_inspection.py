@@ -180,21 +180,16 @@ def test_labels_on_another_clock_are_noted(tmp_path: Path) -> None:
 
 def test_labels_after_the_end_tell_that_the_recording_may_be_cut_short(tmp_path: Path) -> None:
     write_events(tmp_path / "a.npz", drive(0, 100_000, seconds=2.0))
-    for times, sentence in (
-        (
-            [1_000_000, 9_000_000],
-            "a: the recording ends at 2.000 s, and the last label is at 9.000 s; the recording may",
-        ),
-        (
-            [5_000_000, 9_000_000],
-            "a: the recording ends at 2.000 s, and the last label is at 9.000 s; the recording may",
-        ),
-        ([10**15], "a: labels run from 1000000000.000 to 1000000000.000 s"),
+    for times, facts in (
+        ([1_000_000, 9_000_000], ("a: ", "2.000 s", "9.000 s", "may be cut short")),
+        ([5_000_000, 9_000_000], ("a: ", "2.000 s", "9.000 s", "may be cut short")),
+        ([10**15], ("a: labels run from 1000000000.000 to 1000000000.000 s",)),
     ):
         n = len(times)
         write_labels(tmp_path / "a_bbox.npy", Labels(times, [1] * n, [150] * n, [40] * n, [190] * n, [0] * n))
         (remark,) = inspect(tmp_path, windows=2).remarks
-        assert remark.startswith(sentence)
+        assert remark.startswith("a: ")
+        assert all(fact in remark for fact in facts)
         assert ("different clocks" in remark) == (times[0] == 10**15)
     write_labels(tmp_path / "a_bbox.npy", Labels([1_000_000], [1], [150], [40], [190], [0]))
     assert inspect(tmp_path, windows=2).remarks == []

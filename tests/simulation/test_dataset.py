@@ -181,8 +181,8 @@ def test_the_layout_is_the_public_one_and_the_manifest_tells_all_of_it(tmp_path:
     found = simulate(tmp_path / "set", 12, 0.51, seed=1)
     folder = tmp_path / "set"
     layout = find_recordings(folder)
-    assert {split: sum(entry.split == split for entry in layout.entries) for split in SPLITS} == SPREAD
-    assert all(entry.labels is not None and entry.truth is not None for entry in layout.entries)
+    assert {split: sum(entry.split == split for entry in layout) for split in SPLITS} == SPREAD
+    assert all(entry.labels is not None and entry.truth is not None for entry in layout)
     on_disk = contents(folder)
     del on_disk["manifest.json"]
     told = {name: file.sha256 for entry in found.recordings for name, file in entry.files.items()}
@@ -195,7 +195,7 @@ def test_the_layout_is_the_public_one_and_the_manifest_tells_all_of_it(tmp_path:
         "profile": "gen1", "seed": 1, "seconds": 0.51, "recordings": 12, "shares": [0.7, 0.15, 0.15],
             "at_rest": 0.0,
     }  # fmt: skip
-    assert document["totals"]["all"]["events"] == sum(open_recording(each.events).num_events for each in layout.entries)
+    assert document["totals"]["all"]["events"] == sum(open_recording(each.events).num_events for each in layout)
     for kind, ending in (("boxes", "_bbox.npy"), ("truth_boxes", "_truth.npz")):
         rows = np.concatenate([read_labels(path).class_id for path in sorted(folder.rglob(f"*{ending}"))])
         assert document["totals"]["all"][kind] == {"car": int((rows == 0).sum()), "pedestrian": int((rows == 1).sum())}

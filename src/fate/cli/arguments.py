@@ -214,7 +214,7 @@ def refuse_file_of_dataset(
     inside = _is_within(location, dataset)
     held = inside and location.suffix.lower() not in written
     if not held:
-        from fate.inspection.subjects import holds_file
+        from fate.inspection.reports import holds_file
 
         try:
             with warnings.catch_warnings():

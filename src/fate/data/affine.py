@@ -73,7 +73,7 @@ def zoom_into(sensor: Sensor, part: tuple[float, float, float, float]) -> Map:
 
 
 def compose(*maps: Map) -> Map:
-    """One map that does what the given ones do one after the other, the first one first."""
+    """The composition of maps; the first one is applied first."""
     whole = np.eye(3)
     for each in maps:
         whole = np.vstack([each, [0, 0, 1]]) @ whole
@@ -81,7 +81,7 @@ def compose(*maps: Map) -> Map:
 
 
 def inverse(affine: Map) -> Map:
-    """The map back; one that flattens the frame to a line has none."""
+    """The inverse map; raises FateError for a map that flattens the frame to a line."""
     determinant = affine[0, 0] * affine[1, 1] - affine[0, 1] * affine[1, 0]
     if abs(determinant) < 1e-9:
         raise FateError(f"the map {affine.tolist()} flattens the frame and cannot be undone; scale by more than 0")
@@ -103,7 +103,7 @@ def box_rows(boxes: ArrayLike) -> NDArray[np.float64]:
 
 
 def checked(affine: ArrayLike) -> Map:
-    """A [2, 3] map of finite numbers that whole numbers can carry."""
+    """Refuse anything but a [2, 3] map of finite numbers in the range of the fixed-point arithmetic."""
     given = np.array(affine, np.float64)
     if given.shape != (2, 3) or not np.isfinite(given).all():
         raise FateError(f"the map {given.tolist()} was given; expected 2 rows of 3 finite numbers")
@@ -115,15 +115,15 @@ def checked(affine: ArrayLike) -> Map:
 
 
 def moved_pixels(affine: Map, sensor: Sensor, x: NDArray[np.uint16], y: NDArray[np.uint16]) -> Placed:
-    """Where events go that move: x, y [K], and for each the event it was [K], rising. E events at x, y [E]."""
+    """Move events at x, y [E]. Returns new x, y [K], and the index of the event at each [K], ascending."""
     moved: Placed = _move(x, y, _whole(affine), sensor.height, sensor.width)
     return moved
 
 
 def resampled_pixels(affine: Map, sensor: Sensor, x: NDArray[np.uint16], y: NDArray[np.uint16]) -> Placed:
-    """The same for events that are resampled; an event may come several times, or not at all.
+    """Resample events at x, y [E]; an event may occur several times or not at all. Returns the same as `moved_pixels`.
 
-    A table over the frame is made first (1 ms for 304×240): call it for many events at a time.
+    It first makes a table of the whole frame (1 ms for 304×240), so call it for many events at a time.
     """
     starts, targets = _sources(_whole(inverse(affine)), sensor.height, sensor.width)
     repeated: Placed = _repeat(x, y, starts, targets, sensor.width)
@@ -131,7 +131,7 @@ def resampled_pixels(affine: Map, sensor: Sensor, x: NDArray[np.uint16], y: NDAr
 
 
 def resampled_image(affine: Map, sensor: Sensor, image: NDArray[Any]) -> NDArray[Any]:
-    """Images [..., H, W] of any type, resampled: a new one, with 0 where nothing comes from."""
+    """Resample images [..., H, W] of any type into new ones; pixels from outside the frame are 0."""
     xx, xy, right, yx, yy, down = _whole(inverse(affine)).tolist()
     x, y = 2 * np.arange(sensor.width) + 1, 2 * np.arange(sensor.height)[:, None] + 1
     column, row = (x * xx + y * xy + right) >> (PLACES + 1), (x * yx + y * yy + down) >> (PLACES + 1)
@@ -162,9 +162,9 @@ def resampled_columns(affine: Map, sensor: Sensor, x: Tensor, y: Tensor) -> tupl
 
 
 def resampling_table(maps: Map, sensor: Sensor, device: Any) -> tuple[Tensor, Tensor]:
-    """Of M maps [M, 2, 3], the new pixels of each old one: where they begin in a list, by :func:`slots`, and the list.
+    """The new pixels of each old pixel under M maps [M, 2, 3]: their starts in a list, by :func:`slots`, and the list.
 
-    New pixels stand in the order of the old ones they come from; those that come from outside stand behind them.
+    The list has new pixels in the order of their old pixels; those from outside the frame come last.
     """
     import torch  # noqa: PLC0415
 
@@ -175,18 +175,18 @@ def resampling_table(maps: Map, sensor: Sensor, device: Any) -> tuple[Tensor, Te
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
     old = torch.where(inside, row * width + column, height * width)
     order = slots(torch.arange(len(maps), device=device)[:, None], old, sensor).flatten()
-    source, place = order.sort(stable=True)
+    source, position = order.sort(stable=True)
     starts = torch.searchsorted(source, torch.arange(len(maps) * (height * width + 1) + 1, device=device))
-    return starts, place % (height * width)
+    return starts, position % (height * width)
 
 
 def slots(which: Tensor, pixel: Tensor, sensor: Sensor) -> Tensor:
-    """The places in the table of :func:`resampling_table` of pixels ``y · width + x`` under the maps ``which``."""
+    """Indices into the starts of :func:`resampling_table` for pixels ``y · width + x`` under the maps ``which``."""
     return which * (sensor.height * sensor.width + 1) + pixel
 
 
 def repeated(starts: Tensor, targets: Tensor, slot: Tensor) -> tuple[Tensor, Tensor]:
-    """Events at E slots, each as often as its pixel has new ones: which event [K], rising, and its new pixel [K]."""
+    """Repeat events at E slots for each new pixel: the index of the event [K], ascending, and its new pixel [K]."""
     import torch  # noqa: PLC0415
 
     first = starts[slot]
@@ -226,7 +226,7 @@ def _move(x: Any, y: Any, whole: Any, height: int, width: int) -> Any:
         column, row = 2 * np.int64(x[i]) + 1, 2 * np.int64(y[i]) + 1
         new_x = (column * whole[0] + row * whole[1] + whole[2]) >> (PLACES + 1)
         new_y = (column * whole[3] + row * whole[4] + whole[5]) >> (PLACES + 1)
-        # written in any case and overwritten by the next one: the processor need not guess which events stay
+        # always written, and overwritten by the next event if this one is outside: no branch to predict
         moved_x[kept], moved_y[kept], event[kept] = new_x, new_y, i
         kept += (new_x >= 0) & (new_x < width) & (new_y >= 0) & (new_y < height)
     return moved_x[:kept], moved_y[:kept], event[:kept]
@@ -234,9 +234,9 @@ def _move(x: Any, y: Any, whole: Any, height: int, width: int) -> Any:
 
 @compiled
 def _sources(whole: Any, height: int, width: int) -> Any:
-    """By old pixel: where its new pixels begin in the list of new pixels, [H W + 1]; and that list, rising in each.
+    """The start of the new pixels of each old pixel in a list, [H W + 1], and the list, ascending for each old pixel.
 
-    A pixel of the list is ``row << 16 | column``, which spares a division for each event.
+    A pixel of the list is ``row << 16 | column``, which saves a division for each event.
     """
     source = np.empty((height, width), np.int32)
     starts = np.zeros(height * width + 1, np.int32)

@@ -1,12 +1,12 @@
-"""Batches of clips as they are passed from loading to training and evaluation.
+"""Batches of clips, as they are passed from loading to training and evaluation.
 
-A batch holds the events of its windows, or says where the device finds them (:class:`SoughtWindows`).
+A batch holds the events of its windows, or requests for them if all events are on the device (:class:`WindowRequests`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from fate.events.window import Window
 
 NO_HOLE = (0, 0, 0, 0)
 
+Images = NDArray[np.uint8]
+
 
 class Reader(Protocol):
     """An open recording."""
@@ -31,11 +33,11 @@ class Reader(Protocol):
         """Its events from ``start_us`` to before ``end_us``."""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
 
 
 class Source(Span, Protocol):
-    """A recording as clips are loaded from it; those of ``data.dataset`` are."""
+    """A recording from which clips are loaded, such as ``LabelledRecording``."""
 
     @property
     def labels(self) -> Labels:
@@ -45,92 +47,103 @@ class Source(Span, Protocol):
         """Open it for reading."""
 
 
-#: From the number of a recording and a rate to labels; None where it has none at that rate.
+@runtime_checkable
+class ImageSource(Protocol):
+    """A recording that holds images instead of events, such as ``rvt_layout.RvtSequence``."""
+
+    def images(self, first: int, last: int) -> Images:
+        """Images ``first`` to ``last`` (not included): [last − first, C, H, W] uint8."""
+
+    def read_images(self, start_us: int, end_us: int) -> tuple[Images, NDArray[np.int64]]:
+        """Images whose windows end in ``(start_us, end_us]``, and the times at which they end."""
+
+
+#: From the index of a recording and a rate to labels; None if it has none at that rate.
 LabelsOf = Callable[[int, float], Labels | None]
 
 
-class Sought(NamedTuple):
-    """Where the events of a window come from."""
+class WindowRequest(NamedTuple):
+    """Where the events of one window come from."""
 
     recording: int
-    change: Transform | None  #: of the frame
-    number: int  #: of the window in its clip, for what is erased
+    transform: Transform | None  #: of the frame
+    window_index: int  #: in its clip; it decides which rectangle is erased
 
 
-class SoughtWindows(NamedTuple):
-    """W windows whose events are to be found; small, and plain to send."""
+class WindowRequests(NamedTuple):
+    """W windows whose events are on the device; small, so that workers can send them to the training process."""
 
     windows: NDArray[np.int64]  #: [W, 2] start and end, µs on the recording's clock
-    recording: NDArray[np.int64]  #: [W] number; -1 for a window without events
-    map: NDArray[np.int64]  #: [W] row of ``maps``; -1 where the frame stays as it is
+    recording: NDArray[np.int64]  #: [W] index; -1 for a window without events
+    map: NDArray[np.int64]  #: [W] row of ``maps``; -1 if the frame stays as it is
     maps: NDArray[np.float64]  #: [M, 2, 3] of the frame
     holes: NDArray[np.int64]  #: [W, 4] x1 y1 x2 y2 of the pixels that are erased
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[Window, Sought | None]]) -> SoughtWindows:
-        """Of windows in their order; None for one in which nothing happens."""
+    def of(cls, pairs: Iterable[tuple[Window, WindowRequest | None]]) -> WindowRequests:
+        """Collect windows in their order; None for a window without events."""
         windows, recording, chosen, holes = [], [], [], []
         maps: dict[Any, int] = {}
-        for window, sought in pairs:
+        for window, request in pairs:
             windows.append((window.start_us, window.end_us))
-            recording.append(-1 if sought is None else sought.recording)
-            change = None if sought is None else sought.change
+            recording.append(-1 if request is None else request.recording)
+            transform = None if request is None else request.transform
             hole = None
-            if sought is not None and change is not None and change.erasing is not None:
-                hole = change.erasing.rectangle(change.sensor, sought.number)
+            if request is not None and transform is not None and transform.erasing is not None:
+                hole = transform.erasing.rectangle(transform.sensor, request.window_index)
             holes.append(hole or NO_HOLE)
-            if change is None or change.is_identity:
+            if transform is None or transform.is_identity:
                 chosen.append(-1)
-            elif change.pixels != "resample":
+            elif transform.pixels != "resample":
                 raise FateError('pixels="move" was given; events on the device can only be resampled')
             else:
-                chosen.append(maps.setdefault(change.matrix, len(maps)))
-        whole = [np.array(rows, np.int64) for rows in (windows, recording, chosen, holes)]
-        return cls(whole[0], whole[1], whole[2], np.array(list(maps), np.float64).reshape(-1, 2, 3), whole[3])
+                chosen.append(maps.setdefault(transform.matrix, len(maps)))
+        spans, recordings, rows, empty = (np.array(each, np.int64) for each in (windows, recording, chosen, holes))
+        return cls(spans, recordings, rows, np.array(list(maps), np.float64).reshape(-1, 2, 3), empty)
 
 
 class TeacherPart(NamedTuple):
-    """T' · B canonical windows of the B lanes of a batch, time-major; at the first the teacher remembers nothing."""
+    """T' · B canonical windows of the B rows of a batch, time-major; the teacher starts with a reset state."""
 
-    events: EventBatch | SoughtWindows
-    steps: int  #: T', the same for all lanes
-    ends_us: NDArray[np.int64]  #: [T', B] when each window ends; -1 in a lane that shows nothing
+    events: EventBatch | WindowRequests
+    steps: int  #: T', the same for all rows
+    ends_us: NDArray[np.int64]  #: [T', B] end of each window; -1 in an empty row
     shared: NDArray[np.int64]  #: [M, 2] rows t · B + b of the student and t' · B + b of the teacher that end together
 
     def inputs(self, device: str | torch.device) -> EventBatch:
-        """What a detector takes, on its device."""
-        if isinstance(self.events, SoughtWindows):
-            raise FateError("a batch without its events was given; ResidentEvents.complete finds them")
+        """The input of a detector, on its device."""
+        if isinstance(self.events, WindowRequests):
+            raise FateError("a batch without its events was given; ResidentEvents.complete adds them")
         return self.events.to(device, non_blocking=True)
 
     def pin_memory(self) -> TeacherPart:
-        """The events in page-locked memory."""
+        """Copy the events to pinned memory."""
         events = self.events
-        return self if isinstance(events, SoughtWindows) else self._replace(events=events.pin_memory())
+        return self if isinstance(events, WindowRequests) else self._replace(events=events.pin_memory())
 
 
 class ClipBatch(NamedTuple):
-    """T · B windows of B lanes, time-major: first the first window of every lane."""
+    """T · B windows of B clips, time-major: the first window of every clip comes first."""
 
-    #: or, of a dataset of histograms, images [T · B, 20, H, W] uint8; or where to find the events (``resident.py``)
-    events: EventBatch | Tensor | SoughtWindows
-    labels: list[Labels | None]  #: of each window; None where nobody has labelled it
+    #: images [T · B, 20, H, W] uint8 for a dataset of histograms; requests if all events are on the device
+    events: EventBatch | Tensor | WindowRequests
+    labels: list[Labels | None]  #: of each window; None if it is not labelled
     steps: int  #: T
-    clips: list[Clip]  #: of the B lanes
-    begins: Tensor  #: [B] bool, whose memory begins anew
-    ends_us: NDArray[np.int64]  #: [T, B] when each window ends; -1 where a lane has none
-    teacher: TeacherPart | None = None  #: canonical windows over the same time, where they were asked for
+    clips: list[Clip]  #: B
+    begins: Tensor  #: [B] bool, whether the state is reset before the first window
+    ends_us: NDArray[np.int64]  #: [T, B] end of each window; -1 for padding
+    teacher: TeacherPart | None = None  #: canonical windows over the same time, if a teacher needs them
 
     def pin_memory(self) -> ClipBatch:
-        """The events in page-locked memory; called by the loader."""
-        if isinstance(self.events, SoughtWindows):
+        """Copy the events to pinned memory; the data loader calls it."""
+        if isinstance(self.events, WindowRequests):
             return self
         teacher = None if self.teacher is None else self.teacher.pin_memory()
         return self._replace(events=self.events.pin_memory(), teacher=teacher)
 
     def inputs(self, device: str | torch.device) -> EventBatch | Tensor:
-        """What a detector takes, on its device: events, or images as float32."""
-        if isinstance(self.events, SoughtWindows):
-            raise FateError("a batch without its events was given; ResidentEvents.complete finds them")
+        """The input of a detector, on its device: events, or images as float32."""
+        if isinstance(self.events, WindowRequests):
+            raise FateError("a batch without its events was given; ResidentEvents.complete adds them")
         moved = self.events.to(device, non_blocking=True)
         return moved.float() if isinstance(moved, Tensor) else moved

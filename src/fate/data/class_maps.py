@@ -1,11 +1,11 @@
-"""Which class ids of a label file are which class of a dataset. Data, not code: a name → the ids that mean it.
+"""Map the class ids of label files to the classes of a dataset: a name → the ids that mean it.
 
     GEN1 = {"car": 0, "pedestrian": 1}
     open_dataset("1mpx", classes=("car", "truck"))                       # two of the seven
-    open_dataset("1mpx", classes={"person": 0, "vehicle": (2, 3, 4)})    # names of one's own, ids merged
+    open_dataset("1mpx", classes={"person": 0, "vehicle": (2, 3, 4)})    # other names, ids merged
 
-The place of a name is the class id that models see. Label files with names of their own are mapped by name; the public
-box files have none and are mapped by id.
+The index of a name is the class id that models see. Label files with class names are mapped by name; the public box
+files have none and are mapped by id.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ GEN1: Mapping[str, int] = MappingProxyType({"car": 0, "pedestrian": 1})
 MPX: Mapping[str, int] = MappingProxyType(
     {"pedestrian": 0, "two wheeler": 1, "car": 2, "truck": 3, "bus": 4, "traffic sign": 5, "traffic light": 6}
 )
-#: What RVT and all who compare with it use of each, in their order.
+#: The classes that RVT and all who compare with it use, in their order.
 USED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"gen1": ("car", "pedestrian"), "1mpx": ("pedestrian", "two wheeler", "car")}
 )
 PUBLIC: Mapping[str, Mapping[str, int]] = MappingProxyType({"gen1": GEN1, "1mpx": MPX})
 
-#: What a user may give: names, or names with the ids that mean them.
+#: Names, or names with the ids in label files that mean them.
 Classes = Sequence[str] | Mapping[str, int | Sequence[int]]
 
 
 class Mapped(NamedTuple):
-    """The classes of N boxes in a dataset."""
+    """The class ids of N boxes in a dataset."""
 
     class_id: NDArray[np.int32]  #: [N] of the dataset; -1 for boxes of other classes, which are dropped
-    unknown: dict[str, int]  #: of those, boxes whose class nobody knows: class → how many
+    unknown: dict[str, int]  #: boxes of unknown classes: class → number of boxes
 
 
 @dataclass(frozen=True)
 class ClassMap:
-    """The classes of a dataset, and how its label files call them. Made by :func:`class_map`."""
+    """The classes of a dataset, and their ids in its label files. Made by :func:`class_map`."""
 
     names: tuple[str, ...]  #: by class id of the dataset
     ids: tuple[tuple[int, ...], ...]  #: for each name the ids in label files
-    unused: Mapping[int, str] = field(default_factory=dict)  #: ids that are known, and left out on purpose
-    by_id: bool = False  #: ids were given: they count even where a label file has names, and others are left out
+    unused: Mapping[int, str] = field(default_factory=dict)  #: known ids that are left out on purpose
+    by_id: bool = False  #: ids were given: they count even if a label file has names; other ids are left out
 
     def places(self, labels: Labels) -> Mapped:
-        """What each box is in the dataset."""
+        """The class of each box in the dataset."""
         if labels.classes is not None and not self.by_id:
             table, unused, shown = self._table_by_name(labels.classes)
         else:
-            table = {number: place for place, numbers in enumerate(self.ids) for number in numbers}
+            table = {number: index for index, numbers in enumerate(self.ids) for number in numbers}
             unused, shown = set(self.unused), {}
         present, counts = np.unique(labels.class_id, return_counts=True)
         unknown = {
@@ -66,8 +66,8 @@ class ClassMap:
             for number, count in zip(present.tolist(), counts.tolist(), strict=True)
             if number not in table and number not in unused and not self.by_id
         }
-        places = np.array([table.get(number, -1) for number in present.tolist()], np.int32)
-        return Mapped(places[np.searchsorted(present, labels.class_id)], unknown)
+        class_ids = np.array([table.get(number, -1) for number in present.tolist()], np.int32)
+        return Mapped(class_ids[np.searchsorted(present, labels.class_id)], unknown)
 
     def select(self, wanted: Sequence[str], where: str, whose: str = "the dataset") -> ClassMap:
         """Keep some classes, found by their names; the order of ``wanted`` gives the new class ids.
@@ -77,16 +77,16 @@ class ClassMap:
             where: the file or folder of the dataset, to begin an error with.
             whose: what an error calls the owner of the names, such as ``"gen1"``.
         """
-        places = {plain(name): place for place, name in enumerate(self.names)}
+        indices = {plain(name): index for index, name in enumerate(self.names)}
         for name in checked_names(wanted):
-            if plain(name) not in places:
-                near = nearest_name(plain(name), places)
-                hint = f"did you mean {self.names[places[near]]!r}?" if near else "give names of this list"
+            if plain(name) not in indices:
+                near = nearest_name(plain(name), indices)
+                hint = f"did you mean {self.names[indices[near]]!r}?" if near else "give names of this list"
                 raise FateError(
                     f"{where}: class {name!r} was given; {whose} has {', '.join(self.names) or 'no classes'}; {hint}"
                     " (a mapping from names to ids in the label files gives them names of your own)"
                 )
-        kept = {self.names[place]: self.ids[place] for place in (places[plain(name)] for name in wanted)}
+        kept = {self.names[index]: self.ids[index] for index in (indices[plain(name)] for name in wanted)}
         left_out = {
             number: name
             for name, numbers in zip(self.names, self.ids, strict=True)
@@ -96,8 +96,8 @@ class ClassMap:
         return _checked(kept, {**self.unused, **left_out}, self.by_id)
 
     def _table_by_name(self, names: tuple[str, ...]) -> tuple[dict[int, int], set[int], dict[int, str]]:
-        """For a file with names: its ids to ours, its ids that are left out on purpose, and what it calls each."""
-        ours = {plain(name): place for place, name in enumerate(self.names)}
+        """For a file with names: from its ids to ours, its ids that are left out on purpose, and its names."""
+        ours = {plain(name): index for index, name in enumerate(self.names)}
         left_out = {plain(name) for name in self.unused.values()}
         table = {number: ours[plain(name)] for number, name in enumerate(names) if plain(name) in ours}
         unused = {number for number, name in enumerate(names) if plain(name) in left_out}
@@ -108,8 +108,8 @@ def class_map(classes: Classes | None, kind: str | None = None, where: str = "cl
     """Make the class map of a dataset from its class names.
 
     Args:
-        classes: names in the order wanted, or names with their ids in the label files; None for the usual classes of
-            ``kind``.
+        classes: names in the order of their class ids, or names with their ids in the label files; None for the
+            usual classes of ``kind``.
         kind: ``"gen1"`` or ``"1mpx"``, whose ids are known. For any other dataset the list itself says which id has
             which name: the first name is id 0.
         where: the file or folder of the dataset, to begin an error with.
@@ -121,11 +121,11 @@ def class_map(classes: Classes | None, kind: str | None = None, where: str = "cl
     if known:
         whole = _checked({name: (number,) for name, number in known.items()}, unused={})
         return whole.select(USED[kind or ""] if classes is None else classes, where, str(kind))
-    return _checked({name: (place,) for place, name in enumerate(checked_names(classes or ()))}, unused={})
+    return _checked({name: (index,) for index, name in enumerate(checked_names(classes or ()))}, unused={})
 
 
 def plain(name: str) -> str:
-    """Names differ in case, hyphens and underscores only by habit: ``"Two-Wheeler"`` is ``"two wheeler"``."""
+    """A name without differences in case, hyphens and underscores: ``"Two-Wheeler"`` gives ``"two wheeler"``."""
     return " ".join(name.replace("-", " ").replace("_", " ").casefold().split())
 
 

@@ -1,13 +1,13 @@
-"""Which windows of which recordings are looked at, and when: clips for training, streams for evaluation.
+"""Which windows of which recordings are in each batch: clips for training, whole recordings for evaluation.
 
-A *plan* says what a batch holds, for each of its lanes: recording, rate, first window. It is made without reading
-anything, from a seed and a number alone, so that any worker can load any batch, any number of workers gives the same
-batches, and training goes on in the middle of an epoch by asking for the next number.
+A *plan* lists the clips of a batch: recording, rate, first window. It depends only on a seed and the index of the
+batch, and no file is read for it. So any worker can load any batch, any number of workers gives the same batches, and
+training resumes in the middle of an epoch by asking for the next index.
 
-Lanes are of two kinds, and a batch may mix them as RVT does:
+The rows of a batch are of two kinds, and a batch may mix them as RVT does:
 
-- a *random* lane holds a new clip every time, which ends at some labelled time; its state is reset with each;
-- a *stream* lane reads one recording after another, clip by clip; its state is reset where a recording or a new rate
+- a *random* row holds a new clip every time, which ends at a labelled time; its state is reset for each clip;
+- a *stream* row reads one recording after another, clip by clip; its state is reset when a recording or a new rate
   begins.
 
 Windows end at whole multiples of the hop after the recording's start. The hop is 1 / f at rate f. A window is as long
@@ -29,7 +29,7 @@ from fate.events.window import WindowGrid, window_us
 
 
 class Span(Protocol):
-    """What a plan needs to know of a recording."""
+    """The time that a recording covers."""
 
     @property
     def start_us(self) -> int:
@@ -37,15 +37,15 @@ class Span(Protocol):
 
     @property
     def end_us(self) -> int:
-        """Behind the last event."""
+        """Just after the last event."""
 
 
 class Clip(NamedTuple):
-    """Some windows of one recording, one after another; or nothing, where a lane has run out."""
+    """Consecutive windows of one recording; or nothing, for a row of a batch that has no recording left."""
 
-    recording: int  #: number in the dataset; -1 for nothing
+    recording: int  #: index in the dataset; -1 for nothing
     hz: float
-    first: int  #: number of the first window
+    first: int  #: index of the first window
     steps: int  #: T
     begins: bool  #: whether the state is reset before the first window
     seed: int  #: of the augmentation; a stream keeps it until its state is reset
@@ -54,12 +54,13 @@ class Clip(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the lane has nothing to show."""
+        """Whether there is nothing in this row of the batch."""
         return self.recording < 0
 
 
 #: The rate of the windows that detectors are first trained on, and that a teacher sees.
 CANONICAL_HZ = 20.0
+CANONICAL_US = window_us(CANONICAL_HZ)
 NOTHING = Clip(-1, 20.0, 0, 0, True, 0)
 
 
@@ -67,7 +68,7 @@ class Timing(NamedTuple):
     """The rate of a clip's windows, and their length."""
 
     hz: float
-    window_us: int | None = None  #: None: as long as the hop, 1 / hz
+    window_us: int | None = None  #: None for windows as long as the hop, 1 / hz
 
 
 #: From the index of a batch and two numbers in [0, 1) to a timing. The first number is the quantile of the rate, the
@@ -81,7 +82,7 @@ class Grid(WindowGrid):
 
     @staticmethod
     def of(recording: Span, hz: float, length_us: int | None = None) -> Grid:
-        """Windows of 1 / hz, or of ``length_us`` every 1 / hz; of a recording kept as images those of its images."""
+        """Windows every 1 / hz, as long as that or ``length_us``; for a recording of images, those of its images."""
         hop = window_us(hz)
         ends = getattr(recording, "timestamps_us", None)
         if ends is not None:
@@ -91,16 +92,16 @@ class Grid(WindowGrid):
 
 @dataclass(frozen=True)
 class ImageGrid(Grid):
-    """The windows of a recording that is kept as images (``rvt_layout.py``): each ends where its image does.
+    """The windows of a recording of images (``rvt_layout.py``): each window ends when its image does.
 
-    Images need not be evenly spaced: published code that makes them leaves 125 ms between those of Gen1.
+    Images need not be evenly spaced: the published code leaves 125 ms between those of Gen1.
     """
 
     images_us: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)  #: their ends
 
     @staticmethod
     def of_images(recording: Any, ends_us: NDArray[np.int64], length_us: int) -> ImageGrid:
-        """The images of a recording, if they are of windows as long as that."""
+        """The windows of the images of a recording; refused if they are not ``length_us`` long."""
         if recording.window_us != length_us:
             raise FateError(
                 f"{recording.name}: holds histograms of {recording.window_us / 1000:g} ms, and windows of"
@@ -155,8 +156,8 @@ class TrainingPlan:
     def __post_init__(self) -> None:
         if self.steps < 1 or self.random < 0 or self.streams < 0 or self.random + self.streams < 1:
             raise FateError(
-                f"clips of {self.steps} windows in {self.random} random and {self.streams} stream lanes were asked for;"
-                " expected at least one window and one lane"
+                f"clips of {self.steps} windows in {self.random} random and {self.streams} stream rows were asked for;"
+                " expected at least one window and one row"
             )
         if self.rate_clips < 1:
             raise FateError(f"rate_clips={self.rate_clips} was given; expected at least 1 clip")
@@ -170,15 +171,15 @@ class TrainingPlan:
 
     def batches(self, first: int = 0) -> Iterator[list[Clip]]:
         """The batches from index ``first`` on: random clips, then streams."""
-        lanes = [_Stream(self, lane) for lane in range(self.streams)]
+        streams = [_Stream(self, index) for index in range(self.streams)]
         times = np.array([len(self.labelled_us[number]) for number in self.usable], np.int64)
         timings: list[Timing] = []
         for number in count():
             if number % self.rate_clips == 0:
                 timings = self._stream_timings(number)
-            clips = [lane.next(timing) for lane, timing in zip(lanes, timings, strict=True)]
+            clips = [stream.next(timing) for stream, timing in zip(streams, timings, strict=True)]
             if number >= first:
-                yield [self._random(number, lane, times) for lane in range(self.random)] + clips
+                yield [self._random(number, row, times) for row in range(self.random)] + clips
 
     def _stream_timings(self, number: int) -> list[Timing]:
         """A timing for each stream, from the batch of that index on."""
@@ -188,13 +189,13 @@ class TrainingPlan:
         ]
         return [self.timing(number, float(u), float(v)) for u, v in zip(*quantiles, strict=True)]
 
-    def _random(self, number: int, lane: int, times: NDArray[np.int64]) -> Clip:
-        """A clip whose last window stands for a labelled time, all of them equally likely."""
-        generator = np.random.default_rng([self.seed, 0, number, lane])
-        of_all = int(generator.integers(times.sum()))
-        place = int(np.searchsorted(np.cumsum(times), of_all, side="right"))
-        recording = self.usable[place]
-        time = self.labelled_us[recording][of_all - int(times[:place].sum())]
+    def _random(self, number: int, row: int, times: NDArray[np.int64]) -> Clip:
+        """A clip whose last window has a labelled time; all labelled times are equally likely."""
+        generator = np.random.default_rng([self.seed, 0, number, row])
+        drawn = int(generator.integers(times.sum()))
+        index = int(np.searchsorted(np.cumsum(times), drawn, side="right"))
+        recording = self.usable[index]
+        time = self.labelled_us[recording][drawn - int(times[:index].sum())]
         hz, length_us = self.timing(number, float(generator.random()), float(generator.random()))
         last = int(Grid.of(self.recordings[recording], hz).nearest(np.array([time]))[0])
         seed = int(generator.integers(2**62))
@@ -202,17 +203,17 @@ class TrainingPlan:
 
 
 class _Stream:
-    """A lane that reads one recording after another, in its own random order.
+    """A row that reads one recording after another, in its own random order.
 
-    Of each recording it takes the span from one clip before the first label to the last label. Where its rate changes
-    within a recording it goes on at the same time, with its state reset.
+    It reads each recording from one clip before the first label to the last label. If its rate changes within a
+    recording, it continues at the same time with its state reset.
     """
 
-    def __init__(self, plan: TrainingPlan, lane: int) -> None:
-        self.plan, self.lane = plan, lane
+    def __init__(self, plan: TrainingPlan, index: int) -> None:
+        self.plan, self.index = plan, index
         self.cycle = 0
         self.order: list[int] = []
-        self.last: Clip | None = None  # None: the next clip begins a recording
+        self.last: Clip | None = None  # None if the next clip begins a recording
 
     def next(self, timing: Timing) -> Clip:
         """The clip for the next batch."""
@@ -226,7 +227,7 @@ class _Stream:
         clip = clip._replace(window_us=length_us)
         grid = Grid.of(self.plan.recordings[clip.recording], hz)
         last_label = int(grid.nearest(self.plan.labelled_us[clip.recording][-1:])[0])
-        if clip.first > last_label:  # a coarser rate has no window left behind the clip before
+        if clip.first > last_label:  # at a coarser rate no window is left after the previous clip
             self.last = None
             return self.next(timing)
         self.last = clip if clip.first + clip.steps <= last_label else None
@@ -234,55 +235,115 @@ class _Stream:
 
     def _next_recording(self) -> int:
         if not self.order:
-            drawn = np.random.default_rng([self.plan.seed, 1, self.lane, self.cycle])
+            drawn = np.random.default_rng([self.plan.seed, 1, self.index, self.cycle])
             self.order = drawn.permutation(self.plan.usable).tolist()
             self.cycle += 1
         return self.order.pop()
 
     def _first(self, recording: int, hz: float, before: Clip | None) -> Clip:
-        """The first clip of a recording at a rate, or the first one behind the clip ``before``."""
+        """The first clip of a recording at a rate, or the first one after the clip ``before``."""
         plan = self.plan
         grid = Grid.of(plan.recordings[recording], hz)
         if before is None:
             first = max(int(grid.nearest(plan.labelled_us[recording][:1])[0]) - plan.steps + 1, 0)
         else:
-            behind = Grid.of(plan.recordings[recording], before.hz)
-            seen_us = behind.end_us(before.first + before.steps - 1) - grid.start_us
+            previous = Grid.of(plan.recordings[recording], before.hz)
+            seen_us = previous.end_us(before.first + before.steps - 1) - grid.start_us
             first = -(-seen_us // grid.hop_us)
-        generator = np.random.default_rng([plan.seed, 2, self.lane, self.cycle, recording, first])
+        generator = np.random.default_rng([plan.seed, 2, self.index, self.cycle, recording, first])
         return Clip(recording, hz, first, plan.steps, True, int(generator.integers(2**62)), True)
 
 
 def evaluation_batches(
-    recordings: Sequence[Span], hz: float, lanes: int, steps: int, length_us: int | None = None
+    recordings: Sequence[Span], hz: float, batch_size: int, steps: int, length_us: int | None = None
 ) -> Iterator[list[Clip]]:
-    """Every recording once from its start to its end, ``lanes`` side by side; a lane takes the next when it is done.
+    """Every recording once, from its start to its end; a row of the batch that is done takes the next recording.
 
-    Long ones come first, so that the last lanes end together. A lane that has run out is ``NOTHING``.
+    Long recordings come first, so that all rows end at about the same time. A row without a recording is ``NOTHING``.
 
     Args:
         recordings: of the dataset.
         hz: rate of windows.
-        lanes: B.
-        steps: T, windows to a call; a recording's last clip may be shorter.
-        length_us: of a window, where it is not 1 / hz.
+        batch_size: B, recordings that are read side by side.
+        steps: T, windows in a clip; the last clip of a recording may be shorter.
+        length_us: length of a window; None for 1 / hz.
     """
     counts = [Grid.of(recording, hz, length_us).count(recording.end_us) for recording in recordings]
     waiting = sorted((n for n in range(len(recordings)) if counts[n]), key=lambda n: (counts[n], -n))
-    now: list[tuple[int, int] | None] = [None] * lanes
+    current: list[tuple[int, int] | None] = [None] * batch_size  # recording and next window of each row
     while True:
         clips = []
-        for lane in range(lanes):
-            if now[lane] is None and waiting:
-                now[lane] = (waiting.pop(), 0)
-            at = now[lane]
-            if at is None:
+        for row in range(batch_size):
+            position = current[row]
+            if position is None and waiting:
+                position = (waiting.pop(), 0)
+            if position is None:
                 clips.append(NOTHING)
                 continue
-            recording, first = at
+            recording, first = position
             taken = min(steps, counts[recording] - first)
             clips.append(Clip(recording, hz, first, taken, first == 0, 0))
-            now[lane] = (recording, first + taken) if first + taken < counts[recording] else None
+            current[row] = (recording, first + taken) if first + taken < counts[recording] else None
         if all(clip.is_empty for clip in clips):
             return
         yield clips
+
+
+# ---- the windows of a teacher -----------------------------------------------------------------------------------
+#
+# A student at rate f is compared with a teacher at 20 Hz at the times at which windows of both end. The canonical grid
+# is ``Grid`` at 20 Hz: windows at 40, 80, 100 and 200 Hz end at all of its ends, those at other rates at some of them.
+#
+# All rows of a batch have equally many canonical windows, up to the last one that ends within the clip. A row that
+# needs fewer than another has more windows to warm up on: real windows of the recording, since an empty window changes
+# the state too. Before the start of a recording there are no events, as for a detector that has just been reset.
+
+
+def canonical_numbers(clip: Clip, steps: int) -> range:
+    """Indices of the last ``steps`` canonical windows that end no later than the clip.
+
+    Negative indices lie before the start of the recording.
+    """
+    end = _last_canonical(clip) + 1
+    return range(end - steps, end)
+
+
+def canonical_steps(clips: Sequence[Clip], warmup: int) -> int:
+    """T': the canonical windows that end within the longest of the clips, and ``warmup`` before.
+
+    Clips at the canonical rate do not count: their student sees what the teacher would. Returns 0 without other clips.
+    """
+    taught = [clip for clip in clips if _has_teacher(clip)]
+    within = [_last_canonical(clip) - (clip.first * window_us(clip.hz) // CANONICAL_US - 1) for clip in taught]
+    return max(warmup + max(within), 1) if within else 0
+
+
+def _has_teacher(clip: Clip) -> bool:
+    """Whether a clip is compared with a teacher: it is not empty and not at the canonical rate."""
+    return not clip.is_empty and clip.hz != CANONICAL_HZ
+
+
+def _last_canonical(clip: Clip) -> int:
+    """The index of the last canonical window that ends no later than the clip."""
+    return (clip.first + clip.steps) * window_us(clip.hz) // CANONICAL_US - 1
+
+
+def shared_rows(
+    student_us: NDArray[np.int64], teacher_us: NDArray[np.int64], clips: Sequence[Clip]
+) -> NDArray[np.int64]:
+    """[M, 2] rows of windows of student and teacher that end together, in the order of the student's.
+
+    Args:
+        student_us: [T, B] ends of the student's windows.
+        teacher_us: [T', B] ends of the teacher's windows.
+        clips: the B clips of the batch.
+    """
+    pairs = [np.zeros((0, 2), np.int64)]
+    for row, clip in enumerate(clips):
+        if not _has_teacher(clip):
+            continue
+        ends = student_us[: clip.steps, row]  # padding follows
+        _, student, teacher = np.intersect1d(ends, teacher_us[:, row], assume_unique=True, return_indices=True)
+        pairs.append(np.stack([student, teacher], axis=1).astype(np.int64) * len(clips) + row)
+    rows = np.concatenate(pairs)
+    return rows[np.argsort(rows[:, 0])]

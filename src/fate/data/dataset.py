@@ -1,4 +1,4 @@
-"""Datasets read in place: Gen1 and 1Mpx as published, simulated ones, RVT's histograms, and one's own.
+"""Datasets, read in place: Gen1 and 1Mpx as published, simulated ones, RVT's histograms, and your own.
 
     dataset = fate.open_dataset("gen1", "train")
     for recording in dataset.labelled:
@@ -6,29 +6,26 @@
             events.read(0, 50_000)
         recording.labels
 
-Nothing is converted, and opening goes through no file: folders are listed, and of each recording the head and the last
-records are read. A recording that cannot be used is left out, and named in ``dataset.faults``.
+Nothing is converted, and opening decodes no file: folders are listed, and the header and the last records of each
+recording are read (:mod:`fate.data.opening`). A recording that cannot be used is left out and named in
+``dataset.faults``.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from fate.data import kinds, own, prepared, rvt_sequences
-from fate.data.assembly import Draft, assemble
-from fate.data.box_files import small_sensor
 from fate.data.class_maps import Classes
-from fate.data.event_files import check_downscale
-from fate.data.findings import Finding, check_recordings, sentences
-from fate.data.labelled_recording import LabelledRecording
-from fate.data.layout import SPLITS
-from fate.data.manifests import PREPARED, find_manifest
+from fate.data.findings import LACKING, Finding, check_recordings, sentences
+from fate.data.labelled_recording import LabelledRecording, check_downscale
+from fate.data.layout import SPLITS, splits_of
+from fate.data.opening import KINDS, open_files
 from fate.errors import FateError, FateWarning, warn
 from fate.events.events import Sensor
 
@@ -37,20 +34,21 @@ Holds = Literal["events", "histograms"]
 
 @dataclass(frozen=True)
 class Dataset:
-    """The recordings of a dataset that can be used, and what is wrong with the others. Made by :func:`open_dataset`.
+    """The usable recordings of a dataset, and what is wrong with the others. Made by :func:`open_dataset`.
 
     Attributes:
-        name: of its folder or YAML file.
-        root: where it lies.
+        name: the name of its folder or YAML file.
+        root: its folder.
         classes: the name of each class id.
-        sensor: (height, width) of what models see, after downscaling.
-        downscale: pixels along a side of those that become one.
+        sensor: (height, width) that models see, after downscaling.
+        downscale: this many pixels along each side become one.
         recordings: in order of name.
-        kind: one of ``fate.data.kinds.KINDS``.
-        protocol: the evaluation that goes with it: ``"gen1"``, ``"1mpx"``, ``"sim"`` or ``"custom"``.
+        kind: one of ``fate.data.opening.KINDS``.
+        protocol: the evaluation protocol that goes with it: ``"gen1"``, ``"1mpx"``, ``"sim"`` or ``"custom"``.
         holds: ``"events"``, or ``"histograms"`` for RVT's layout.
-        findings: what was found wrong so far.
+        findings: the faults found so far.
         labels_checked: whether all label files have been read.
+        source: the path that ``open_dataset`` was given.
     """
 
     name: str
@@ -64,17 +62,17 @@ class Dataset:
     holds: Holds = "events"
     findings: tuple[Finding, ...] = ()
     labels_checked: bool = False
-    source: Path | None = None  #: what ``open_dataset`` was given
+    source: Path | None = None
 
     @cached_property
     def faults(self) -> tuple[str, ...]:
-        """A sentence for each fault. The first use reads all label files, unless ``fate prepare`` has done so."""
+        """A sentence for each fault. The first access reads all label files, unless ``fate prepare`` has done so."""
         return sentences((self if self.labels_checked else self.checked()).findings)
 
     def checked(self) -> Dataset:
-        """The same with all label files read once, and recordings gone through whose length nothing else tells.
+        """Read all label files once, and decode recordings whose length is not known otherwise.
 
-        Recordings with unreadable labels count as unlabelled, those that cannot be read are left out.
+        Recordings with unreadable labels become unlabelled ones; those that cannot be read are left out.
         """
         if self.labels_checked:
             return self
@@ -83,7 +81,7 @@ class Dataset:
 
     @property
     def labelled(self) -> tuple[LabelledRecording, ...]:
-        """Recordings for training and evaluation."""
+        """The recordings with labels, which training and evaluation use."""
         return tuple(recording for recording in self.recordings if recording.labelled)
 
     @property
@@ -93,16 +91,14 @@ class Dataset:
         return tuple(split for split in ("train", "val", "test") if split in found)
 
     def split(self, name: str) -> Dataset:
-        """The part of one split, with its own faults."""
-        wanted = _split(name)
-        kept = tuple(recording for recording in self.recordings if recording.split == wanted)
+        """The recordings of one split, with their faults."""
+        split = _check_split(name)
+        kept = tuple(recording for recording in self.recordings if recording.split == split)
         if not kept:
-            raise FateError(f"{self.root}: has no recordings of the split {name!r}; its splits are {self._shown()}")
-        findings = tuple(each for each in self.findings if each.split in (None, wanted))
+            known = splits_of(self.recordings)
+            raise FateError(f"{self.root}: has no recordings of the split {name!r}; its splits are {known}")
+        findings = tuple(finding for finding in self.findings if finding.split in (None, split))
         return replace(self, recordings=kept, findings=findings)
-
-    def _shown(self) -> str:
-        return ", ".join(self.splits) or "none: no folder is called train, val or test"
 
     def __len__(self) -> int:
         return len(self.recordings)
@@ -134,43 +130,48 @@ def open_dataset(
     downscale: int | None = None,
     sensor: Sequence[int] | None = None,
 ) -> Dataset:
-    """Open a dataset where it lies.
+    """Open a dataset in place.
 
     Args:
         path: a folder of recordings with their labels, a YAML file that lists them, one recording, or what
             ``fate prepare`` has written.
         split: only ``"train"``, ``"val"`` or ``"test"``.
-        kind: ``"gen1"``, ``"1mpx"``, ``"sim"``, ``"rvt"`` or ``"own"``, where it cannot be told from the files.
-        classes: names of the dataset's classes; only these are kept, and their order gives the class ids. Where the
-            label files have ids and nothing gives them names, the list names id 0, id 1 and so on. A mapping from names
-            to the ids in the label files replaces the names of the dataset.
-        downscale: pixels along a side of those that become one; 2 for 1Mpx, else 1, unless given.
+        kind: ``"gen1"``, ``"1mpx"``, ``"sim"``, ``"rvt"`` or ``"own"``, if the files do not tell.
+        classes: names of the dataset's classes; only these are kept, and their order gives the class ids. If the
+            label files have ids without names, the list names id 0, id 1 and so on. A mapping from names to the ids
+            in the label files replaces the names of the dataset.
+        downscale: this many pixels along each side become one. The default is 2 for 1Mpx and 1 for others.
         sensor: (height, width) of the camera, for files that do not say.
 
     Example:
         >>> dataset = fate.open_dataset("gen1", "train")                          # doctest: +SKIP
         >>> dataset = fate.open_dataset("1mpx", classes={"vehicle": (2, 3, 4)})   # doctest: +SKIP
     """
-    place, wanted = Path(path), None if split is None else _split(split)
-    if kind is not None and kind not in kinds.KINDS:
-        raise FateError(f"kind {kind!r} was given; expected one of {', '.join(kinds.KINDS)}")
+    folder, wanted = Path(path), None if split is None else _check_split(split)
+    if kind is not None and kind not in KINDS:
+        raise FateError(f"kind {kind!r} was given; expected one of {', '.join(KINDS)}")
     scale = None if downscale is None else check_downscale(downscale)
     size = None if sensor is None else Sensor.of(sensor)
-    described = own.yaml_of(place) if kind in (None, "own") else None
-    manifest = None if described else find_manifest(place)
-    if described is not None:
-        draft = own.draft_from_yaml(described, wanted)
-        draft = replace(draft, wanted=classes, sensor=size or draft.sensor)
-        dataset = _of_draft(draft, scale)
-    elif manifest is not None and manifest.format == PREPARED:
-        dataset = _of_prepared(prepared.read(manifest), kind, classes, scale)
-        dataset = dataset if wanted is None else dataset.split(wanted)
-    elif kind == "rvt" or (kind is None and rvt_sequences.holds_histograms(place)):
-        dataset = _of_histograms(place, wanted, classes, scale)
-    else:
-        dataset = _of_draft(kinds.draft_of(place, wanted, kind, classes, size), scale)
-    _warn(dataset)
-    return replace(dataset, source=place)
+    opened = open_files(folder, wanted, kind, classes, scale, size)
+    first = opened.recordings[0]
+    dataset = Dataset(
+        name=opened.name,
+        root=opened.root,
+        classes=opened.class_map.names,
+        sensor=first.sensor,
+        downscale=first.downscale,
+        recordings=opened.recordings,
+        kind=opened.kind,
+        protocol=opened.protocol,
+        holds="histograms" if opened.kind == "rvt" else "events",
+        findings=opened.findings,
+        labels_checked=opened.is_prepared,
+        source=folder,
+    )
+    if opened.is_prepared and wanted is not None:
+        dataset = dataset.split(wanted)
+    _warn_of_left_out(dataset)
+    return dataset
 
 
 def as_dataset(
@@ -181,13 +182,13 @@ def as_dataset(
     usual: str | None = None,
     sensor: Sequence[int] | None = None,
 ) -> Dataset:
-    """The dataset that is meant.
+    """Open a dataset, or take one that is open already.
 
     Args:
-        dataset: an open dataset, or what ``open_dataset`` takes as path.
+        dataset: an open dataset, or a path for ``open_dataset``.
         split: ``"train"``, ``"val"`` or ``"test"`` for this part only, ``"all"`` for everything.
         kind: see ``open_dataset``; for a path only.
-        usual: the split to take where the dataset is given by its path, has this split, and ``split`` is None.
+        usual: the split to use if ``dataset`` is a path, has this split, and ``split`` is None.
         sensor: (height, width) of the camera, for files that do not say; for a path only.
     """
     wanted = None if split == "all" else split
@@ -226,7 +227,7 @@ def _identity(dataset: Dataset) -> tuple[object, ...]:
 
 
 def sharded(recordings: Sequence[LabelledRecording], shard: tuple[int, int]) -> tuple[LabelledRecording, ...]:
-    """Shard i of n: every n-th recording, from the i-th on, for work that several processes or machines share."""
+    """Shard i of n: every n-th recording from the i-th on, so that several processes or machines share the work."""
     number, count = shard
     if not 1 <= number <= count:
         raise FateError(f"shard {number}/{count} was given; expected 1/{count} to {count}/{count}")
@@ -236,70 +237,62 @@ def sharded(recordings: Sequence[LabelledRecording], shard: tuple[int, int]) -> 
     return kept
 
 
-def _split(name: str) -> str:
+def _check_split(name: str) -> str:
     if name not in SPLITS:
         raise FateError(f"split {name!r} was given; expected train, val or test")
     return SPLITS[name]
 
 
-def _of_draft(draft: Draft, downscale: int | None) -> Dataset:
-    if downscale is not None:
-        draft = replace(draft, downscale=downscale)
-    made = assemble(draft)
-    return Dataset(
-        name=draft.name,
-        root=draft.root,
-        classes=made.class_map.names,
-        sensor=small_sensor(made.sensor, draft.downscale),
-        downscale=draft.downscale,
-        recordings=made.recordings,
-        kind=draft.kind,
-        protocol=draft.protocol,
-        findings=made.findings,
-    )
-
-
-def _of_histograms(root: Path, split: str | None, classes: Classes | None, downscale: int | None) -> Dataset:
-    made = rvt_sequences.assemble_sequences(root, split, classes, downscale)
-    first = made.recordings[0]
-    return Dataset(
-        name=root.resolve().name,
-        root=root,
-        classes=made.class_map.names,
-        sensor=first.sensor,
-        downscale=first.downscale,
-        recordings=made.recordings,
-        kind="rvt",
-        protocol=kinds.public_kind(made.sensor) or "custom",
-        holds="histograms",
-        findings=made.findings,
-    )
-
-
-def _of_prepared(facts: prepared.Prepared, kind: str | None, classes: Classes | None, downscale: int | None) -> Dataset:
-    """Without a look at any file: the manifest knows."""
-    if kind not in (None, facts.kind):
-        raise FateError(f"{facts.manifest}: was prepared as {facts.kind}, and kind={kind!r} was given; leave it out")
-    recordings = facts.recordings(classes, downscale)
-    return Dataset(
-        name=facts.name,
-        root=facts.root,
-        classes=recordings[0].class_map.names,
-        sensor=recordings[0].sensor,
-        downscale=recordings[0].downscale,
-        recordings=recordings,
-        kind=facts.kind,
-        protocol=facts.protocol,
-        holds="histograms" if facts.kind == "rvt" else "events",
-        findings=facts.findings,
-        labels_checked=True,
-    )
-
-
-def _warn(dataset: Dataset) -> None:
-    """What was left out is said once, on opening; the rest is in ``faults``."""
-    left_out = [each for each in dataset.findings if each.kind in ("damaged", "sensor")]
+def _warn_of_left_out(dataset: Dataset) -> None:
+    """Warn once about recordings that are left out; other faults are in ``dataset.faults``."""
+    left_out = [finding for finding in dataset.findings if finding.kind in ("damaged", "sensor")]
     if left_out:
-        whole = len(dataset) + len(left_out)
+        total = len(dataset) + len(left_out)
         more = f" and {len(left_out) - 1} more, see dataset.faults" if len(left_out) > 1 else ""
-        warn(f"{dataset.root}: {len(left_out)} of {whole} recordings are left out: {left_out[0].sentence}{more}")
+        warn(f"{dataset.root}: {len(left_out)} of {total} recordings are left out: {left_out[0].sentence}{more}")
+
+
+@dataclass(frozen=True)
+class DataFaults:
+    """The faults of the datasets of one training run. Made by :func:`data_faults`.
+
+    A dataset is incomplete if a file is missing, cannot be read or ends early, if labels lie beyond the end of their
+    recording, or if boxes have a class without a name. Small, clipped or odd boxes and recordings without labels are
+    reported, but the dataset still counts as complete.
+    """
+
+    path: str  #: of the first dataset
+    every: tuple[str, ...]  #: a sentence for each fault
+    shown: tuple[str, ...]  #: the same, with long lists of one kind cut short
+    missing: tuple[str, ...]  #: those that make the data incomplete
+
+    def tell(self, *outputs: Callable[[str], object]) -> None:
+        """Write each fault to each output, such as ``print``."""
+        for fault in self.shown:
+            for write in outputs:
+                write(f"dataset: {fault}")
+
+    def refuse(self, allow_missing: bool) -> None:
+        """Raise FateError if the data is incomplete, unless the user accepts that."""
+        if self.missing and not allow_missing:
+            others = f" and {len(self.missing) - 1} more" if len(self.missing) > 1 else ""
+            raise FateError(
+                f"{self.path}: the data is incomplete: {self.missing[0]}{others}; mend the data, or accept it as it is"
+                " with allow_missing=True"
+            )
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values, for ``data.json``."""
+        return {"complete": not self.missing, "faults": list(self.every), "missing": list(self.missing)}
+
+
+def data_faults(*datasets: Dataset) -> DataFaults:
+    """Collect the faults of some datasets, each sentence once; label files that were not read yet are read."""
+    checked = [dataset.checked() for dataset in datasets]
+    findings = tuple(dict.fromkeys(finding for dataset in checked for finding in dataset.findings))
+    return DataFaults(
+        str(datasets[0].root),
+        tuple(dict.fromkeys(finding.sentence for finding in findings)),
+        sentences(findings),
+        tuple(dict.fromkeys(finding.sentence for finding in findings if finding.kind in LACKING)),
+    )

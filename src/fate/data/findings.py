@@ -1,4 +1,4 @@
-"""What is wrong with the recordings of a dataset, each fault named once, and long lists of the same fault cut short."""
+"""Faults of a dataset: their kinds, the check of all recordings, and their sentences with long lists cut short."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fate.boxes.labels import Labels
 from fate.data.box_files import Boxes
 from fate.data.labelled_recording import LabelledRecording
 from fate.errors import FateError
 
-#: Events this long before a label show whether something is in its box; labels may lie this far outside a recording.
+#: Events in this time before a label show whether its box is empty; labels may lie this far outside a recording.
 LOOK_BACK_US = 50_000
-#: Recordings are rarely longer: labels that start later use another clock.
+#: Recordings are rarely longer than this: labels that start later use another clock.
 CUT_SHORT_US = 3_600_000_000
-#: Sentences of one kind of fault that are listed; what is left is counted in one more.
+#: Sentences of one kind of fault that are listed; one more sentence counts the others.
 LISTED = 20
-#: Files looked at side by side: network disks answer slowly and many at once.
+#: Files that are read in parallel: network disks answer slowly, but many requests at once.
 THREADS = 8
 
-#: Kinds of faults, and how many more of a kind are spoken of.
+#: Kinds of faults, and the end of the sentence that counts those that are not listed.
 KINDS = {
     "damaged": "are left out because they cannot be read",
     "sensor": "are left out because they are of another sensor size",
@@ -51,31 +51,31 @@ class Finding(NamedTuple):
 
     kind: str  #: a key of ``KINDS``
     sentence: str
-    split: str | None = None  #: of the recording; None where that has none, or all are meant
+    split: str | None = None  #: of the recording; None if it has none or the fault concerns the whole dataset
 
 
 def sentences(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """One sentence for each fault; of a kind that is frequent the first ones, and how many more there are."""
-    told: list[str] = []
+    """One sentence for each fault; of a frequent kind only the first ones, and one sentence that counts the others."""
+    listed: list[str] = []
     seen: Counter[str] = Counter()
     for finding in findings:
         seen[finding.kind] += 1
         if seen[finding.kind] <= LISTED:
-            told.append(finding.sentence)
-    told += [f"{number - LISTED} more recordings {KINDS[kind]}" for kind, number in seen.items() if number > LISTED]
-    return tuple(told)
+            listed.append(finding.sentence)
+    listed += [f"{number - LISTED} more recordings {KINDS[kind]}" for kind, number in seen.items() if number > LISTED]
+    return tuple(listed)
 
 
 def check_recordings(
     recordings: Iterable[LabelledRecording],
 ) -> tuple[tuple[LabelledRecording, ...], tuple[Finding, ...]]:
-    """Read the labels of all recordings, one after another and none kept, and find out how long each one is.
+    """Read the labels of all recordings once, and find out how long each recording is.
 
-    Where only going through a file tells its length, its time index is made, or found on the disk: whoever reads the
-    recording needs it, and a file that is damaged in the middle is better met now than hours later.
+    If only decoding the file tells its length, its time index is built or loaded: every reader needs it, and a file
+    that is damaged in the middle is found now instead of hours later.
 
     Returns:
-        The recordings that can be used, those with unreadable labels as unlabelled ones; and what was found.
+        The usable recordings, those with unreadable labels as unlabelled ones; and the faults.
     """
     with ThreadPoolExecutor(THREADS) as pool:
         checked = list(pool.map(_check, recordings))
@@ -98,13 +98,13 @@ def _check(recording: LabelledRecording) -> tuple[LabelledRecording | None, list
         sentence = f"{recording.name}: its labels are not used: {error}"
         return replace(recording, label_file=None), [*before, Finding("bad labels", sentence, recording.split)]
     found = before + box_findings(recording.name, recording.split, boxes)
-    if apart := _other_clock(recording, boxes.labels):
-        found.append(Finding("clock", f"{recording.name}: {apart}", recording.split))
+    if mismatch := describe_time_mismatch(boxes.labels.labelled_us, span.start_us, span.end_us):
+        found.append(Finding("clock", f"{recording.name}: {mismatch}", recording.split))
     return recording, found
 
 
 def box_findings(name: str, split: str | None, boxes: Boxes) -> list[Finding]:
-    """What had to be changed in the boxes of a recording."""
+    """Boxes of a recording that were cut or dropped."""
     found = []
     if boxes.clipped:
         reach = "box reaches" if boxes.clipped == 1 else "boxes reach"
@@ -121,15 +121,14 @@ def box_findings(name: str, split: str | None, boxes: Boxes) -> list[Finding]:
     return found
 
 
-def _other_clock(recording: LabelledRecording, labels: Labels) -> str:
-    """Whether labels lie outside the time of the events, where that is known without going through the file."""
-    span = recording.known_span
-    if span is None or not len(labels.labelled_us):
+def describe_time_mismatch(labelled_us: NDArray[np.int64], start_us: int, end_us: int) -> str:
+    """A sentence if labelled times [N] do not fit a recording from ``start_us`` to ``end_us``; empty if they do."""
+    if not len(labelled_us):
         return ""
-    first, last = int(labels.labelled_us[0]), int(labels.labelled_us[-1])
-    shown = f"labels run from {first / 1e6:.3f} to {last / 1e6:.3f} s, events from {span.start_us / 1e6:.3f} to"
-    shown += f" {span.end_us / 1e6:.3f} s"
-    if last < span.start_us - LOOK_BACK_US or first > span.end_us + CUT_SHORT_US:
+    first, last = int(labelled_us.min()), int(labelled_us.max())
+    shown = f"labels run from {first / 1e6:.3f} to {last / 1e6:.3f} s, events from {start_us / 1e6:.3f} to"
+    shown += f" {end_us / 1e6:.3f} s"
+    if last < start_us - LOOK_BACK_US or first > end_us + CUT_SHORT_US:
         return f"{shown}; they are on different clocks: give the difference as label_offset_us"
-    late = int(np.count_nonzero(labels.labelled_us > span.end_us + LOOK_BACK_US))
-    return f"{shown}; {late} labelled times come after the last event" if late else ""
+    late = int(np.count_nonzero(labelled_us > end_us + LOOK_BACK_US))
+    return f"{shown}; {late} labelled times come after the last event: the recording may be cut short" if late else ""

@@ -28,8 +28,8 @@ class LabelRules:
         min_side: the least width and height.
         min_diagonal: the least diagonal.
         max_width_share: of the frame's width, above which boxes of the training split are dropped; None for no limit.
-        drop_emptied: a labelled time that loses all its boxes is no longer labelled, rather than labelled and empty:
-            something is there. Times that were empty to begin with stay.
+        drop_emptied: a labelled time that loses all its boxes is no longer labelled, since it does show objects.
+            Times that were empty before stay labelled.
     """
 
     crop: bool = True
@@ -40,7 +40,7 @@ class LabelRules:
     drop_emptied: bool = True
 
     def apply(self, labels: Labels, *, split: str | None = None, downscale: int = 1) -> Labels:
-        """The boxes that are left.
+        """Apply the rules; returns the boxes that are kept.
 
         Args:
             labels: with the sensor they are drawn in.
@@ -78,18 +78,18 @@ RULES: Mapping[str, LabelRules] = MappingProxyType({"gen1": GEN1_RULES, "1mpx": 
 
 
 def label_rules(protocol: str) -> LabelRules:
-    """The rules that go with a dataset's protocol."""
+    """The rules of a dataset's protocol."""
     return RULES.get(protocol, PLAIN_RULES)
 
 
 @dataclass(frozen=True)
 class RuledLabels:
-    """The labels of recordings as training sees them, for any rate: what ``ClipReader`` takes as ``labels_of``."""
+    """The labels of recordings after the rules, the same for any rate: the argument ``labels_of`` of ``ClipReader``."""
 
     recordings: Sequence[LabelledRecording]
     rules: LabelRules
 
-    def __call__(self, number: int, hz: float = 0.0) -> Labels:
-        """Those of the recording of that number; people label at times of their own, whatever the rate."""
-        recording = self.recordings[number]
+    def __call__(self, index: int, hz: float = 0.0) -> Labels:
+        """The labels of the recording with that index; hand-made labels do not depend on the rate."""
+        recording = self.recordings[index]
         return self.rules.apply(recording.labels, split=recording.split, downscale=recording.downscale)

@@ -1,39 +1,207 @@
-"""One recording of a dataset: its events and the boxes that belong to it, as models see both.
+"""One recording of a dataset: the events and the boxes that belong to it, in the pixels that models see.
 
-It holds names of files and facts, and nothing that is large: thousands of them are kept at once and sent to other
-processes. Events, labels and truth are read when they are asked for.
+A :class:`LabelledRecording` holds file names and facts and is small: thousands of them are kept at once and pickled to
+other processes. Events and labels are read on demand.
+
+A dataset has thousands of recordings, and some are damaged. :func:`read_head` reports what a file claims to be without
+decoding all of it: the header and, if all records have one size (DAT), the first and the last block. Reading repairs
+what can be repaired (it drops events outside the sensor, sorts times that go back and ignores a cut tail) with a
+warning. A file with many impossible events is refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
 
 from fate.boxes.labels import Labels
 from fate.data.box_files import Boxes, Clock, load_boxes, read_box_file, small_sensor
 from fate.data.class_maps import ClassMap
-from fate.data.event_files import EventOptions, EventReader, Span, look_at
-from fate.errors import FateError
-from fate.events.events import Sensor
+from fate.errors import FateError, FormatError
+from fate.events.events import Events, Sensor
+from fate.events.window import Window
+from fate.formats.columns import Columns
+from fate.formats.opening import open_recording, open_source
+from fate.formats.recording import Recording, describe_tail
+from fate.formats.source import Bookmark, EvenBlocks, Hints, Source
+
+#: A file is refused if a larger share of its events lies outside the sensor.
+MAX_OUTSIDE_SHARE = 0.1
+
+
+class EventOptions(NamedTuple):
+    """What an event file does not say itself. The fields are arguments of :func:`fate.open_recording`."""
+
+    sensor: Sensor | None = None
+    format: str | None = None
+    columns: str | None = None
+    time_unit: str | None = None
+
+    def open(self, path: Path) -> Recording:
+        """Open the file; faults that can be repaired are repaired on reading."""
+        given: dict[str, Any] = self._asdict()
+        return open_recording(path, **given, out_of_bounds="drop", unsorted="sort")
+
+
+class Span(NamedTuple):
+    """The time that a recording covers, from its first event to just after its last one."""
+
+    start_us: int
+    end_us: int
+    num_events: int
+
+
+class FileHead(NamedTuple):
+    """What the header and the ends of an event file say."""
+
+    sensor: Sensor | None  #: None if the file does not say
+    span: Span | None  #: None if only decoding the whole file would tell
+    cut: str = ""  #: what is missing at the end of the file; empty if nothing is known to be missing
+
+
+def read_head(path: Path, options: EventOptions) -> FileHead:
+    """Read what a file claims to be without decoding all of it; raises FateError if it cannot be a recording.
+
+    The span runs from the first to the last record and counts every record. If some events lie outside the sensor or
+    out of order, the time index of the recording is more exact.
+    """
+    source = open_source(path, Hints(*options))
+    try:
+        even = source.even_blocks()
+        if even is None:
+            return FileHead(source.sensor, None)
+        if not even.num_events:
+            raise FormatError(f"{path}: has a header and no events; the recording or the download did not finish")
+        first, last = (_decode_block(source, even, index) for index in (0, len(even.positions) - 2))
+        if source.sensor is not None:
+            height, width = source.sensor
+            outside = sum(int(np.count_nonzero((each.x >= width) | (each.y >= height))) for each in (first, last))
+            _refuse_outside(path, source.sensor, outside, len(first.t) + len(last.t))
+        start, end = int(first.t[0]), int(last.t[-1])
+        # times that end before they start come from a counter that wrapped around: only the time index knows the span
+        span = Span(start, end + 1, even.num_events) if start <= end else None
+        return FileHead(source.sensor, span, describe_tail(source.tail(), source.format))
+    finally:
+        source.close()
+
+
+def _decode_block(source: Source, even: EvenBlocks, index: int) -> Columns:
+    return source.decode(Bookmark(int(even.positions[index]), even.state), int(even.positions[index + 1]))
+
+
+def _refuse_outside(path: Path, sensor: Sensor, outside: int, events: int) -> None:
+    if outside > MAX_OUTSIDE_SHARE * events:
+        raise FormatError(
+            f"{path}: is damaged or of another sensor: {outside} of {events} events lie outside {sensor}; get it again"
+        )
+
+
+def check_recording(recording: Recording) -> None:
+    """Refuse a recording without events, or with many outside the sensor. Builds its time index if it has none."""
+    index = recording.index()
+    if index.tally.outside:
+        _refuse_outside(recording.path, recording.sensor, index.tally.outside, index.num_events + index.tally.outside)
+    recording.refuse_empty()
+
+
+class EventReader:
+    """One open recording of a dataset, in the pixels that models see. Use it in a ``with`` block or call ``close``.
+
+    A pickled reader opens the file again in the process that receives it.
+    """
+
+    def __init__(self, recording: Recording, downscale: int, reopen: Callable[[], EventReader]) -> None:
+        """Args:
+        recording: open; this reader closes it.
+        downscale: this many pixels along each side become one.
+        reopen: opens the same recording in any process.
+        """
+        self._recording, self.downscale, self._reopen = recording, downscale, reopen
+        try:
+            check_recording(recording)
+            self.sensor = small_sensor(recording.sensor, downscale)
+        except BaseException:
+            recording.close()
+            raise
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._recording.path
+
+    @property
+    def start_us(self) -> int:
+        """Time of the first event."""
+        return self._recording.start_us
+
+    @property
+    def end_us(self) -> int:
+        """Just after the last event."""
+        return self._recording.end_us
+
+    @property
+    def num_events(self) -> int:
+        """Number of events that reading gives."""
+        return self._recording.num_events
+
+    @property
+    def cut(self) -> str:
+        """What is missing at the end of the file; empty if nothing is."""
+        return describe_tail(self._recording.index().tail, self._recording.format)
+
+    def read(self, start_us: int | None = None, end_us: int | None = None) -> Events:
+        """Events with ``start_us <= t < end_us``; without bounds, all of them."""
+        return self._downscale(self._recording.read(start_us, end_us))
+
+    def windows(self, hz: float | None = None, **more: Any) -> Iterator[tuple[Window, Events]]:
+        """Windows in order, each with its events. Same arguments as :meth:`fate.Recording.windows`."""
+        for window, events in self._recording.windows(hz, **more):
+            yield window, self._downscale(events)
+
+    def _downscale(self, events: Events) -> Events:
+        if self.downscale == 1:
+            return events
+        side = np.uint16(self.downscale)
+        return Events.trusted(events.t_us, events.x // side, events.y // side, events.p, self.sensor)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._recording.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Callable[[], EventReader], tuple[()]]:
+        return self._reopen, ()
 
 
 @dataclass(frozen=True)
 class LabelledRecording:
-    """One recording of a dataset. A dataset of one's own may override :meth:`read_label_file`.
+    """One recording of a dataset. A subclass may override :meth:`read_label_file`.
 
     Attributes:
         name: unique in the dataset, such as ``"train/drive_0003"``.
         split: ``"train"``, ``"val"``, ``"test"``, or None.
         events_file: any file that :func:`fate.open_recording` opens.
-        label_file: any that :func:`fate.read_labels` reads; None where there is none, or none that can be read.
+        label_file: any file that :func:`fate.read_labels` reads; None if there is none or it cannot be read.
         class_map: the classes of the dataset.
-        full_sensor: (height, width) of the camera, in whose pixels both files are.
-        downscale: pixels along a side of those that become one.
+        full_sensor: (height, width) of the camera; both files are in its pixels.
+        downscale: this many pixels along each side become one.
         truth_file: boxes at 200 Hz, from the simulator.
         event_options: what the events file does not say itself.
-        clock: how times of the label file become times of the events.
-        known_span: where it is known without opening the file.
+        clock: converts times of the label file to times of the events.
+        known_span: the span, if it is known without opening the file.
     """
 
     name: str
@@ -50,12 +218,12 @@ class LabelledRecording:
 
     @property
     def sensor(self) -> Sensor:
-        """(height, width) of what is read."""
+        """(height, width) after downscaling."""
         return small_sensor(self.full_sensor, self.downscale)
 
     @property
     def labelled(self) -> bool:
-        """Whether it has labels, and so a place in training and evaluation."""
+        """Whether it has labels and can be used in training and evaluation."""
         return self.label_file is not None
 
     @property
@@ -65,54 +233,62 @@ class LabelledRecording:
 
     @property
     def end_us(self) -> int:
-        """Behind the last event, µs."""
+        """Just after the last event, µs."""
         return self.span.end_us
 
     @property
     def num_events(self) -> int:
-        """Events in the file."""
+        """Number of events in the file."""
         return self.span.num_events
 
     @cached_property
     def span(self) -> Span:
-        """Known, or from the file: of DAT from its first and last record, else from its time index."""
+        """The known span, or the one that the file gives: from the ends of a DAT file, else from the time index."""
         return self.known_span or self.measure()[0]
 
     def measure(self) -> tuple[Span, str]:
-        """The span, and what is missing at the end of the file (empty where nothing is, or the span was known)."""
+        """The span, and what is missing at the end of the file (empty if nothing is, or if the span was known)."""
         if self.known_span is not None:
             return self.known_span, ""
-        looked = look_at(self.events_file, self.event_options)
-        if looked.span is not None:
-            return looked.span, looked.cut
+        head = read_head(self.events_file, self.event_options)
+        if head.span is not None:
+            return head.span, head.cut
         with self.open() as reader:
             return Span(reader.start_us, reader.end_us, reader.num_events), reader.cut
 
     def open(self) -> EventReader:
-        """Open it for reading, in the pixels of :attr:`sensor`. The first time, its time index is made and kept."""
+        """Open it for reading, in the pixels of :attr:`sensor`. The first call builds and stores its time index."""
         return EventReader(self.event_options.open(self.events_file), self.downscale, self.open)
 
     @property
     def labels(self) -> Labels:
-        """Its boxes in the dataset's classes and pixels, cut at the frame. Read anew at each use: keep the value."""
+        """Its boxes in the dataset's classes and pixels, cut at the frame. Every access reads the file again."""
         return self.load_labels().labels
 
     def load_labels(self) -> Boxes:
-        """The same, with counts of what was cut or dropped."""
+        """The labels, and how many boxes were cut or dropped."""
         if self.label_file is None:
-            raise FateError(f"{self.name}: has no labels; ask its attribute labelled first")
+            raise FateError(f"{self.name}: has no labels; check its attribute labelled first")
         raw = self.read_label_file(self.label_file)
         return load_boxes(raw, str(self.label_file), self.class_map, self.full_sensor, self.downscale, self.clock)
 
     @property
     def truth(self) -> Labels | None:
-        """Exact boxes at 200 Hz, likewise; None where the recording has none."""
+        """Exact boxes at 200 Hz in the dataset's classes and pixels; None if the recording has none."""
         if self.truth_file is None:
             return None
         raw = read_box_file(self.truth_file, self.full_sensor, self.class_map.by_id)
-        whole = load_boxes(raw, str(self.truth_file), self.class_map, self.full_sensor, self.downscale, Clock())
-        return whole.labels
+        return load_boxes(
+            raw, str(self.truth_file), self.class_map, self.full_sensor, self.downscale, Clock()
+        ).labels  # fmt: skip
 
     def read_label_file(self, path: Path) -> Labels:
-        """The boxes as the file has them: its own classes, times and pixels of the camera."""
+        """The boxes as the file has them: in its own classes and times and in pixels of the camera."""
         return read_box_file(path, self.full_sensor, self.class_map.by_id)
+
+
+def check_downscale(downscale: object) -> int:
+    """Refuse anything but a whole number from 1 to 64."""
+    if not isinstance(downscale, int) or isinstance(downscale, bool) or not 1 <= downscale <= 64:
+        raise FateError(f"downscale {downscale!r} was given; expected a whole number from 1 to 64, such as 2")
+    return downscale

@@ -1,6 +1,6 @@
-"""Find the recordings of a dataset and the labels that belong to them, in whatever way the files lie.
+"""Find the recordings of a dataset and the label files that belong to them.
 
-Known ways, which may be mixed:
+Known layouts, which may be mixed:
 
 - the public layout: ``train|val|test/<name>_td.dat`` with ``<name>_bbox.npy`` beside it (and, from the simulator,
   ``<name>_truth.npz`` with boxes at 200 Hz);
@@ -10,7 +10,7 @@ Known ways, which may be mixed:
 - a folder per recording, which then gives the name: ``<name>/events.h5`` with ``labels.npz``, ``bbox.npy`` or
   ``tracks.npy``.
 
-Tables (``.npy``, ``.npz``, ``.csv``, ``.txt``) may be events or labels; a look at their head tells which.
+Tables (``.npy``, ``.npz``, ``.csv``, ``.txt``) may hold events or labels; their head tells which.
 """
 
 from __future__ import annotations
@@ -18,14 +18,20 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from fate.boxes.npz import DAMAGE
+from fate.data.box_files import Clock
+from fate.data.class_maps import Classes
+from fate.data.findings import Finding
+from fate.data.labelled_recording import EventOptions, LabelledRecording
 from fate.errors import FateError
+from fate.events.events import Sensor
 from fate.files import readable_folders, walk_folders
 
 SPLITS = {
@@ -67,61 +73,76 @@ _LABEL_ENDINGS = ("_bbox", "_labels", "_truth", "_bbox_times", "_labels_times", 
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One recording of a dataset and the files that belong to it."""
+class RecordingPaths:
+    """One recording of a dataset, the files that belong to it, and what is needed to read them."""
 
     name: str  #: path inside the dataset without suffix, such as ``"train/drive_0003"``
-    split: str | None  #: ``"train"``, ``"val"``, ``"test"``, or None where the folders do not say
-    events: Path
+    split: str | None  #: ``"train"``, ``"val"``, ``"test"``, or None if the folders do not say
+    events: Path  #: the events, or the images of a sequence in RVT's layout
     labels: Path | None = None
     truth: Path | None = None  #: dense exact boxes, from the simulator
+    options: EventOptions = field(default_factory=EventOptions)
+    clock: Clock = field(default_factory=Clock)
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The recordings of a dataset, in order of name."""
+class DatasetFiles:
+    """A dataset before its recordings are opened: its files, and what it says about them."""
 
+    name: str
     root: Path
-    entries: tuple[Entry, ...]
+    kind: str  #: one of ``fate.data.opening.KINDS``
+    protocol: str  #: the evaluation protocol that goes with it
+    recordings: tuple[RecordingPaths, ...]
+    classes: Classes | None = None  #: None for the classes of the kind, or those that the label files name
+    sensor: Sensor | None = None  #: the expected (height, width) of the camera
+    downscale: int = 1
+    source: Path | None = None  #: the YAML file that describes the dataset
+    findings: tuple[Finding, ...] = ()  #: faults that are known so far
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that occur, in the usual order."""
-        found = {entry.split for entry in self.entries}
-        return tuple(split for split in ("train", "val", "test") if split in found)
+
+def dataset_root(path: Path) -> Path:
+    """The folder of a dataset; for a single recording, the folder that it is in."""
+    return path.parent if _is_bag(path) or path.is_file() else path
+
+
+def splits_of(recordings: Iterable[RecordingPaths | LabelledRecording]) -> str:
+    """The splits that occur, for an error message."""
+    present = {recording.split for recording in recordings}
+    listed = ", ".join(split for split in ("train", "val", "test") if split in present)
+    return listed or "none: no folder is called train, val or test"
 
 
 @readable_folders("recordings")
-def find_recordings(path: str | os.PathLike[str], split: str | None = None) -> Layout:
-    """The recordings under ``path``: a dataset folder, or a single recording.
+def find_recordings(path: str | os.PathLike[str], split: str | None = None) -> tuple[RecordingPaths, ...]:
+    """The recordings under ``path`` in order of name.
 
     Args:
-        path: a folder in one of the layouts above, or one file.
+        path: a folder in one of the layouts above, or one recording.
         split: keep only ``"train"``, ``"val"`` or ``"test"``.
     """
     root = Path(path)
     if split is not None and split not in SPLITS:
         raise FateError(f"split {split!r} was given; expected train, val or test")
     if _is_bag(root) or root.is_file():
-        return Layout(root.parent, (_entry(root, root.parent),))
+        return (_find_labels(root, root.parent),)
     if not root.exists():
         raise FateError(f"{path}: no such folder or file; give the folder of a dataset, or one recording")
     if not root.is_dir():
         raise FateError(f"{path}: is neither a folder nor a file; give the folder of a dataset, or one recording")
-    entries = _unique_names([_entry(file, root) for file in _event_files(root)])
-    if not entries:
+    recordings = _make_names_unique([_find_labels(file, root) for file in _event_files(root)])
+    if not recordings:
         raise FateError(_nothing_found(root))
     if split is None:
-        return Layout(root, entries)
-    kept = tuple(entry for entry in entries if entry.split == SPLITS[split])
+        return recordings
+    kept = tuple(recording for recording in recordings if recording.split == SPLITS[split])
     if not kept:
-        found = ", ".join(Layout(root, entries).splits) or "none: no folder is called train, val or test"
-        raise FateError(f"{path}: has no recordings of the split {split!r}; its splits are {found}")
-    return Layout(root, kept)
+        raise FateError(f"{path}: has no recordings of the split {split!r}; its splits are {splits_of(recordings)}")
+    return kept
 
 
 def _event_files(root: Path) -> Iterator[Path]:
-    """Files that hold events, sorted; links to folders are followed, each folder once."""
+    """Files that hold events, sorted; links to folders are followed, and each folder is listed once."""
     seen: set[str] = set()
     for folder, folders, files in walk_folders(root, "recordings", limit=MAX_ENTRIES, follow_links=True):
         here = Path(folder)
@@ -152,7 +173,7 @@ def _holds_events(path: Path) -> bool:
     if suffix not in TABLE_SUFFIXES or path.stem.endswith(_LABEL_ENDINGS):
         return False
     try:
-        if path.exists() and not path.is_file():  # a pipe, say: looking into it could take for ever
+        if path.exists() and not path.is_file():  # a pipe, say: reading it could block for ever
             return False
         if suffix == ".npy":
             return _npy_holds_events(path)
@@ -190,22 +211,21 @@ def _text_holds_events(path: Path) -> bool:
     return False
 
 
-def _entry(events: Path, root: Path) -> Entry:
+def _find_labels(events: Path, root: Path) -> RecordingPaths:
+    """The recording of an event file under ``root``, with the label files that belong to it."""
     stem = _stem(events)
-    generic = stem in ("events", "")
-    shown = events.parent.name if generic else stem
+    generic = stem in ("events", "")  # the folder gives the name
     inside = events.parent.relative_to(root) if events.parent != root else Path()
-    home = inside.parent if generic and inside.name else inside
+    folder = inside.parent if generic and inside.name else inside
     parts = [*reversed([part.lower() for part in inside.parts]), root.name.lower()]
     split = next((SPLITS[part] for part in parts if part in SPLITS), None)
     names = list(_LABEL_NAMES_OF_A_FOLDER) if generic else [name.format(stem) for name in _LABEL_NAMES]
-    places = [events.parent, events.parent / "labels", events.parent.parent / "labels"]
-    labels = next(
-        (place / name for place in places for name in names if _may_be_labels(place / name, events)),
-        None,
-    )
+    folders = [events.parent, events.parent / "labels", events.parent.parent / "labels"]
+    candidates = (place / name for place in folders for name in names)
+    labels = next((path for path in candidates if _may_be_labels(path, events)), None)
     truth = events.parent / ("truth.npz" if generic else f"{stem}_truth.npz")
-    return Entry((home / shown).as_posix(), split, events, labels, truth if truth.is_file() else None)
+    name = (folder / (events.parent.name if generic else stem)).as_posix()
+    return RecordingPaths(name, split, events, labels, truth if truth.is_file() else None)
 
 
 def _stem(path: Path) -> str:
@@ -230,20 +250,16 @@ def _may_be_labels(path: Path, events: Path) -> bool:
     return not (plain and _holds_events(path))
 
 
-def _unique_names(entries: list[Entry]) -> tuple[Entry, ...]:
-    """Two files of one stem, ``drive.raw`` and ``drive.dat``, are called by their whole names."""
-    names = [entry.name for entry in entries]
+def _make_names_unique(recordings: list[RecordingPaths]) -> tuple[RecordingPaths, ...]:
+    """Recordings from two files with one stem, such as ``drive.raw`` and ``drive.dat``, get the whole file names."""
+    count = Counter(recording.name for recording in recordings)
     renamed = [
-        Entry((Path(entry.name).parent / entry.events.name).as_posix(), *_rest(entry))
-        if names.count(entry.name) > 1
-        else entry
-        for entry in entries
+        replace(recording, name=(Path(recording.name).parent / recording.events.name).as_posix())
+        if count[recording.name] > 1
+        else recording
+        for recording in recordings
     ]
-    return tuple(sorted(renamed, key=lambda entry: entry.name))
-
-
-def _rest(entry: Entry) -> tuple[str | None, Path, Path | None, Path | None]:
-    return entry.split, entry.events, entry.labels, entry.truth
+    return tuple(sorted(renamed, key=lambda recording: recording.name))
 
 
 def _nothing_found(root: Path) -> str:

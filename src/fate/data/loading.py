@@ -1,8 +1,11 @@
-"""Clips off the disk: the events and labels of every window of a batch, in the order detectors take them.
+"""Load clips from disk: the events and labels of every window of a batch, in the order that detectors take them.
 
-Everything a batch holds follows from its plan (``clips.py``), so workers share nothing: worker w of W loads the batches
+The content of a batch follows from its plan (``clips.py``), so workers share nothing: worker w of W loads the batches
 w, w + W, w + 2 W …, and batches come out in order, the same for any W. A worker keeps a few recordings open, some
-labels, and the batches it is ahead by; nothing else.
+labels, and its prefetched batches.
+
+A recording may hold images instead of events (RVT's preprocessed datasets). Window k is then image k
+(``clips.ImageGrid``), windows after the last image are zero, and images stay uint8 until they are on the device.
 """
 
 from __future__ import annotations
@@ -19,10 +22,18 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from fate.boxes.labels import Labels
-from fate.data.batches import ClipBatch, LabelsOf, Reader, Sought, SoughtWindows, Source, TeacherPart
-from fate.data.clip_images import Images, all_images, clip_images, stacked
-from fate.data.clips import CANONICAL_HZ, Clip, Grid
-from fate.data.teacher_windows import canonical_numbers, canonical_steps, shared_rows
+from fate.data.batches import (
+    ClipBatch,
+    Images,
+    ImageSource,
+    LabelsOf,
+    Reader,
+    Source,
+    TeacherPart,
+    WindowRequest,
+    WindowRequests,
+)
+from fate.data.clips import CANONICAL_HZ, Clip, Grid, canonical_numbers, canonical_steps, shared_rows
 from fate.data.transforms import Augmentation, Transform
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
@@ -30,8 +41,9 @@ from fate.events.events import Events
 from fate.events.window import Window
 from fate.processes import worker_context
 
-#: Recordings a worker keeps open, and rows of labels that it keeps: 40 MB of them.
-OPEN, KEPT_ROWS = 16, 1_000_000
+MAX_OPEN = 16  # recordings that a worker keeps open
+MAX_LABEL_ROWS = 1_000_000  # rows of labels that a worker keeps, about 40 MB
+CHANNELS = 20  # of RVT's images, for a batch of empty clips
 
 
 class ClipReader:
@@ -53,17 +65,17 @@ class ClipReader:
         resident: bool = False,
     ) -> None:
         """Args:
-        recordings: of the dataset, all of one sensor; all of events, or all of histograms.
+        recordings: of the dataset, all with one sensor; all with events, or all with histograms.
         sensor: (height, width), pixels.
-        window_us: length of windows where it is not 1 / hz.
-        augmentation: drawn once for each clip, and once for a recording that a stream goes through; None for none.
+        window_us: length of windows; None for 1 / hz.
+        augmentation: drawn once for each clip, and once for a recording that a stream reads; None for none.
         with_labels: False to leave labels unread.
-        stream_augmentation: for streams, where it is another one.
-        labels_of: gives other labels than the recordings' own, for each rate; with workers it must be picklable.
-        warmup: canonical windows before each clip, to give batches the part of a teacher as well; None for no teacher.
-        rank, world: this process and the number of those that share each batch; its lanes are ``rank``,
-            ``rank + world`` … of the plan's.
-        resident: leave events unread, for a device that holds them all (``resident.py``).
+        stream_augmentation: for streams; None for the same one.
+        labels_of: returns other labels than those of the recording, for each rate; with workers it must be picklable.
+        warmup: number of canonical windows before each clip, for a teacher; None for no teacher.
+        rank, world: index of this process and number of processes that share each batch; this one loads the rows
+            ``rank``, ``rank + world`` … of the plan.
+        resident: do not read events, because the device holds them all (``resident.py``).
         """
         if not 0 <= rank < world:
             raise FateError(f"rank {rank} of {world} was given; expected 0 to {world - 1}")
@@ -73,117 +85,123 @@ class ClipReader:
         self.augmentation, self.stream_augmentation = augmentation, stream_augmentation or augmentation
         self.with_labels, self.labels_of, self.warmup = with_labels, labels_of, warmup
         self.rank, self.world, self.resident = rank, world, resident
-        self.holds_images = all_images(recordings)
+        self.holds_images = holds_images(recordings)
         if self.holds_images and warmup is not None:
             raise FateError("warmup was given with a dataset of histograms; a teacher needs events: leave it out")
         self._open: OrderedDict[int, Reader] = OrderedDict()
-        self._read: OrderedDict[tuple[int, float], Labels | None] = OrderedDict()
-        self._rows = 0  # of all that were read and kept
+        self._labels: OrderedDict[tuple[int, float], Labels | None] = OrderedDict()
+        self._label_rows = 0
 
     def batch(self, clips: Sequence[Clip]) -> ClipBatch:
-        """The windows of one clip of each lane; shorter clips are filled up with windows in which nothing happens.
+        """Load the windows of some clips; shorter clips are padded with empty windows.
 
-        Of the clips of all lanes only those of this rank are read; T, and T' of a teacher, are the same on all ranks.
+        Only the clips of this rank are read. T, and T' of a teacher, are the same on all ranks.
         """
         if len(clips) % self.world:
             raise FateError(
-                f"a batch of {len(clips)} lanes was given to {self.world} processes; expected equally many for each"
+                f"a batch of {len(clips)} clips was given to {self.world} processes; expected equally many for each"
             )
         steps = max(clip.steps for clip in clips)
         teacher_steps = 0 if self.warmup is None else canonical_steps(clips, self.warmup)
-        mine = list(clips[self.rank :: self.world])
-        lanes = [self._lane(clip, steps, teacher_steps) for clip in mine]
-        ends = np.array([[lane.ends_us[t] for lane in lanes] for t in range(steps)], np.int64)
-        ends = ends.reshape(steps, len(lanes))
+        own = list(clips[self.rank :: self.world])
+        loaded = [self._load(clip, steps, teacher_steps) for clip in own]
+        ends = np.array([[each.ends_us[t] for each in loaded] for t in range(steps)], np.int64)
+        ends = ends.reshape(steps, len(loaded))
         if self.holds_images:
-            shown: EventBatch | Tensor | SoughtWindows = stacked([lane.images for lane in lanes], steps, self.sensor)
+            events: EventBatch | Tensor | WindowRequests = stack_images(
+                [each.images for each in loaded], steps, self.sensor
+            )
         else:
-            shown = self._together([lane.windows[t] for t in range(steps) for lane in lanes])
+            events = self._make_batch([each.windows[t] for t in range(steps) for each in loaded])
         return ClipBatch(
-            shown,
-            [lane.labels[t] for t in range(steps) for lane in lanes],
+            events,
+            [each.labels[t] for t in range(steps) for each in loaded],
             steps,
-            mine,
-            torch.tensor([clip.begins for clip in mine]),
+            own,
+            torch.tensor([clip.begins for clip in own]),
             ends,
-            self._teacher(lanes, mine, teacher_steps, ends) if teacher_steps else None,
+            self._teacher(loaded, own, teacher_steps, ends) if teacher_steps else None,
         )
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         while self._open:
             self._open.popitem()[1].close()
 
     def _teacher(
-        self, lanes: Sequence[_Lane], clips: Sequence[Clip], steps: int, student_us: NDArray[np.int64]
+        self, loaded: Sequence[_LoadedClip], clips: Sequence[Clip], steps: int, student_us: NDArray[np.int64]
     ) -> TeacherPart:
-        pairs = [lane.canonical[t] for t in range(steps) for lane in lanes]
-        shown = [not clip.is_empty for clip in clips]
-        ends = np.array([window.end_us for window, _ in pairs], np.int64).reshape(steps, len(lanes))
-        ends = np.where(shown, ends, -1)
-        return TeacherPart(self._together(pairs), steps, ends, shared_rows(student_us, ends, clips))
+        pairs = [each.canonical[t] for t in range(steps) for each in loaded]
+        ends = np.array([window.end_us for window, _ in pairs], np.int64).reshape(steps, len(loaded))
+        ends = np.where([not clip.is_empty for clip in clips], ends, -1)
+        return TeacherPart(self._make_batch(pairs), steps, ends, shared_rows(student_us, ends, clips))
 
-    def _together(self, pairs: Sequence[tuple[Window, Any]]) -> EventBatch | SoughtWindows:
-        return SoughtWindows.of(pairs) if self.resident else EventBatch.from_windows(pairs)
+    def _make_batch(self, pairs: Sequence[tuple[Window, Any]]) -> EventBatch | WindowRequests:
+        return WindowRequests.of(pairs) if self.resident else EventBatch.from_windows(pairs)
 
-    def _lane(self, clip: Clip, steps: int, teacher_steps: int) -> _Lane:
-        """What one clip shows, filled up to so many windows, and as many canonical windows as are asked for."""
+    def _load(self, clip: Clip, steps: int, teacher_steps: int) -> _LoadedClip:
+        """Load one clip, padded to ``steps`` windows, and ``teacher_steps`` canonical windows."""
         if clip.is_empty:
-            nothing = (Window(0, 50_000), self._nothing)
-            return _Lane([nothing] * steps, None, [None] * steps, [-1] * steps, [nothing] * teacher_steps)
+            empty = (Window(0, 50_000), self._no_events)
+            return _LoadedClip([empty] * steps, None, [None] * steps, [-1] * steps, [empty] * teacher_steps)
         source = self.recordings[clip.recording]
         grid = Grid.of(source, clip.hz, clip.window_us or self.window_us)
         windows = [grid.window(clip.first + t) for t in range(clip.steps)]
-        found, times = self._labels(clip, grid)
-        change = self._drawn(clip, found)
-        left = steps - clip.steps
-        shown = found if found is None or change is None else change.labels(found)
-        labels = [None if shown is None or time is None else shown.at(time) for time in times] + [None] * left
-        ends = [window.end_us for window in windows] + [-1] * left
+        clip_labels, times = self._clip_labels(clip, grid)
+        transform = self._draw_transform(clip, clip_labels)
+        if clip_labels is not None and transform is not None:
+            clip_labels = transform.labels(clip_labels)
+        missing = steps - clip.steps
+        labels = [None if clip_labels is None or time is None else clip_labels.at(time) for time in times]
+        labels += [None] * missing
+        ends = [window.end_us for window in windows] + [-1] * missing
         if self.holds_images:
-            return _Lane([], clip_images(source, clip, change), labels, ends, [])
-        canonical = Grid.of(source, CANONICAL_HZ)
-        beside = [canonical.window(number) for number in canonical_numbers(clip, teacher_steps)]
-        seen = self._events(clip, grid, [*beside, *windows], change)
-        filling = Window(windows[-1].end_us, windows[-1].end_us + grid.window_us), self._nothing
-        return _Lane(seen[teacher_steps:] + [filling] * left, None, labels, ends, seen[:teacher_steps])
+            return _LoadedClip([], _read_images(source, clip, transform), labels, ends, [])
+        canonical_grid = Grid.of(source, CANONICAL_HZ)
+        canonical = [canonical_grid.window(index) for index in canonical_numbers(clip, teacher_steps)]
+        pairs = self._events(clip, grid, [*canonical, *windows], transform)
+        padding = Window(windows[-1].end_us, windows[-1].end_us + grid.window_us), self._no_events
+        return _LoadedClip(pairs[teacher_steps:] + [padding] * missing, None, labels, ends, pairs[:teacher_steps])
 
     def _events(
-        self, clip: Clip, grid: Grid, windows: Sequence[Window], change: Transform | None
+        self, clip: Clip, grid: Grid, windows: Sequence[Window], transform: Transform | None
     ) -> list[tuple[Window, Any]]:
-        """Of each window, all read and changed at once; or where to find them.
+        """Each window with its transformed events, or with a request for them.
 
-        Rectangles are erased by the number of the clip's own window that ends nearest, so that a canonical window lacks
-        the same one as the window it is compared with.
+        The erased rectangle of a window is that of the clip's own window which ends nearest, so that a canonical window
+        lacks the same rectangle as the window it is compared with.
         """
-        numbers = grid.nearest(np.array([window.end_us for window in windows])).tolist()
+        indices = grid.nearest(np.array([window.end_us for window in windows])).tolist()
         if self.resident:
-            return [(each, Sought(clip.recording, change, at)) for each, at in zip(windows, numbers, strict=True)]
-        whole = self._recording(clip.recording).read(
+            return [
+                (window, WindowRequest(clip.recording, transform, index))
+                for window, index in zip(windows, indices, strict=True)
+            ]
+        events = self._recording(clip.recording).read(
             min(window.start_us for window in windows), max(window.end_us for window in windows)
         )
-        if change is None:
-            return [(window, whole.between(window.start_us, window.end_us)) for window in windows]
-        whole = change.events(whole)
+        if transform is None:
+            return [(window, events.between(window.start_us, window.end_us)) for window in windows]
+        events = transform.events(events)
         return [
-            (window, change.erased(whole.between(window.start_us, window.end_us), number))
-            for window, number in zip(windows, numbers, strict=True)
+            (window, transform.erased(events.between(window.start_us, window.end_us), index))
+            for window, index in zip(windows, indices, strict=True)
         ]
 
     @property
-    def _nothing(self) -> Events | None:
+    def _no_events(self) -> Events | None:
         return None if self.resident else Events.empty(self.sensor)
 
-    def _drawn(self, clip: Clip, labels: Labels | None) -> Transform | None:
-        """The change of a clip. A stream's is one for the whole recording, so it must not depend on a clip's labels."""
-        wanted = self.stream_augmentation if clip.stream else self.augmentation
-        if wanted is None:
+    def _draw_transform(self, clip: Clip, labels: Labels | None) -> Transform | None:
+        """The transform of a clip. A stream has one for the whole recording, independent of the clip's labels."""
+        augmentation = self.stream_augmentation if clip.stream else self.augmentation
+        if augmentation is None:
             return None
-        return wanted.draw(np.random.default_rng(clip.seed), self.sensor, None if clip.stream else labels)
+        return augmentation.draw(np.random.default_rng(clip.seed), self.sensor, None if clip.stream else labels)
 
-    def _labels(self, clip: Clip, grid: Grid) -> tuple[Labels | None, list[int | None]]:
-        """Those that some window of a clip stands for; and of each window the labelled time that it stands for."""
-        labels = self._all_labels(clip.recording, clip.hz) if self.with_labels else None
+    def _clip_labels(self, clip: Clip, grid: Grid) -> tuple[Labels | None, list[int | None]]:
+        """The labels of a clip, and the labelled time of each of its windows (None if the window has none)."""
+        labels = self._recording_labels(clip.recording, clip.hz) if self.with_labels else None
         if labels is None:
             return None, [None] * clip.steps
         first, last = grid.end_us(clip.first) - grid.hop_us, grid.end_us(clip.first + clip.steps) + grid.hop_us
@@ -192,36 +210,70 @@ class ClipReader:
         times = [chosen.get(number) for number in range(clip.first, clip.first + clip.steps)]
         return near.select(np.isin(near.t_us, [time for time in times if time is not None])), times
 
-    def _all_labels(self, number: int, hz: float) -> Labels | None:
-        """Of a recording; kept, since reading them takes longer than reading a clip."""
-        own = self.labels_of is None
-        key = (number, 0.0 if own else hz)
-        if key not in self._read:
-            found = self.recordings[number].labels if self.labels_of is None else self.labels_of(number, hz)
-            self._read[key] = found
-            self._rows += _rows(found)
-            while self._rows > KEPT_ROWS and len(self._read) > 1:
-                self._rows -= _rows(self._read.popitem(last=False)[1])
-        self._read.move_to_end(key)
-        return self._read[key]
+    def _recording_labels(self, index: int, hz: float) -> Labels | None:
+        """The labels of a recording. They are cached, since reading them takes longer than reading a clip."""
+        key = (index, 0.0 if self.labels_of is None else hz)
+        if key not in self._labels:
+            labels = self.recordings[index].labels if self.labels_of is None else self.labels_of(index, hz)
+            self._labels[key] = labels
+            self._label_rows += _count_rows(labels)
+            while self._label_rows > MAX_LABEL_ROWS and len(self._labels) > 1:
+                self._label_rows -= _count_rows(self._labels.popitem(last=False)[1])
+        self._labels.move_to_end(key)
+        return self._labels[key]
 
     def _recording(self, number: int) -> Reader:
         if number not in self._open:
-            while len(self._open) >= OPEN:
+            while len(self._open) >= MAX_OPEN:
                 self._open.popitem(last=False)[1].close()
             self._open[number] = self.recordings[number].open()
         self._open.move_to_end(number)
         return self._open[number]
 
 
-def _rows(labels: Labels | None) -> int:
+def _count_rows(labels: Labels | None) -> int:
     return 1 if labels is None else len(labels) + len(labels.labelled_us)
 
 
-class _Lane(NamedTuple):
-    """What one lane adds to a batch: T windows, and T' canonical ones for a teacher."""
+def holds_images(recordings: Sequence[Any]) -> bool:
+    """Whether recordings hold images; a mixture with recordings of events is refused."""
+    number = sum(isinstance(recording, ImageSource) for recording in recordings)
+    if number not in (0, len(recordings)):
+        raise FateError(
+            f"{number} of {len(recordings)} recordings hold histograms, the others events; expected one kind in a batch"
+        )
+    return number > 0
 
-    windows: list[tuple[Window, Any]]  #: with their events, or what is sought
+
+def _read_images(source: Any, clip: Clip, transform: Transform | None) -> Images:
+    """The images of a clip, [t, C, H, W] uint8; t is less than its steps if the recording ends before."""
+    last = min(clip.first + clip.steps, source.num_images)
+    images: Images = source.images(min(clip.first, last), last)
+    return images if transform is None else transform.images(images, clip.first)
+
+
+def stack_images(parts: Sequence[Images | None], steps: int, sensor: Sequence[int]) -> Tensor:
+    """Images of B clips as one batch [steps · B, C, H, W], time-major, padded with zeros.
+
+    Args:
+        parts: images of each clip, [t, C, H, W] with t of at most ``steps``; None for an empty clip.
+        steps: T.
+        sensor: (height, width) of the images.
+    """
+    shapes = {part.shape[1:] for part in parts if part is not None} or {(CHANNELS, *sensor)}
+    if len(shapes) > 1:
+        raise FateError(f"images of shapes {' and '.join(map(str, sorted(shapes)))} are in one batch; expected one")
+    batch = np.zeros((steps, len(parts), *shapes.pop()), np.uint8)
+    for row, part in enumerate(parts):
+        if part is not None:
+            batch[: len(part), row] = part
+    return torch.from_numpy(batch).flatten(0, 1)
+
+
+class _LoadedClip(NamedTuple):
+    """T windows of one clip, and T' canonical ones for a teacher."""
+
+    windows: list[tuple[Window, Any]]  #: with their events, or requests for them
     images: Images | None  #: [t ≤ T, C, H, W] instead of events
     labels: list[Labels | None]
     ends_us: list[int]
@@ -236,10 +288,10 @@ class _Batches(IterableDataset[ClipBatch]):
 
     def __iter__(self) -> Iterator[ClipBatch]:
         info = get_worker_info()
-        mine, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         try:
-            for number, clips in enumerate(self.plans()):
-                if number % workers == mine:
+            for index, clips in enumerate(self.plans()):
+                if index % workers == worker:
                     yield self.reader.batch(clips)
         finally:
             self.reader.close()
@@ -248,33 +300,33 @@ class _Batches(IterableDataset[ClipBatch]):
 def load(
     reader: ClipReader, plans: Callable[[], Iterable[list[Clip]]], workers: int = 0, pin_memory: bool = False
 ) -> DataLoader[Any]:
-    """Batches in the order of their plans.
+    """A data loader that gives batches in the order of their plans.
 
     Args:
-        reader: what loads them; each worker gets a copy.
-        plans: gives the plans from the first wanted on, anew at each call: ``partial(plan.batches, 1000)``; with
-            workers it must be picklable.
-        workers: processes; 0 to load in this one.
-        pin_memory: page-locked memory, for a GPU.
+        reader: loads the batches; each worker gets a copy.
+        plans: returns an iterator over the plans, such as ``partial(plan.batches, 1000)``; with workers it must be
+            picklable.
+        workers: number of processes; 0 to load in this one.
+        pin_memory: whether batches are copied to pinned memory, for a GPU.
     """
     return DataLoader(
         _Batches(reader, plans),
         batch_size=None,
-        collate_fn=_as_it_is,
+        collate_fn=_identity,
         num_workers=workers,
         pin_memory=pin_memory,
         prefetch_factor=2 if workers else None,
         persistent_workers=False,
         multiprocessing_context=worker_context(preload=__name__) if workers else None,
-        worker_init_fn=_leave_stopping_to_the_first,
-        generator=torch.Generator(),  # a loader draws a number when it begins: not one of those that training draws
+        worker_init_fn=_ignore_interrupts,
+        generator=torch.Generator(),  # a loader draws a seed when it starts; it must not come from training's generator
     )
 
 
-def _as_it_is(batch: Any) -> Any:
+def _identity(batch: Any) -> Any:
     return batch
 
 
-def _leave_stopping_to_the_first(worker: int) -> None:
-    """Ctrl-C reaches every process of a terminal: workers load on until the first one, which may save, lets go."""
+def _ignore_interrupts(worker: int) -> None:
+    """Workers ignore Ctrl-C, which reaches all processes of a terminal; the main process saves and then stops them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,9 +1,9 @@
-"""Events that stay on the GPU: of a training set that fits there, batches are cut and changed without the CPU.
+"""Keep all events of a training set on the GPU, and make and augment batches there.
 
-A batch of 320 windows holds 8 million events. Workers read, resample and send them in about half a second each, which
-keeps a small detector waiting. Here workers only say which windows are sought and how their frames are changed
-(:class:`SoughtWindows`, a few kB), and :class:`ResidentEvents` finds their events among those of all recordings, which
-lie one behind the other on the device. The batches are those that ``ClipReader`` reads, event by event.
+A batch of 320 windows holds 8 million events. Workers read, resample and send them in about half a second each, so a
+small detector waits for them. Here workers only request windows and transforms of their frames
+(:class:`WindowRequests`, a few kB), and :class:`ResidentEvents` selects their events from those of all recordings,
+which are concatenated on the device. The batches equal those of ``ClipReader``, event by event.
 """
 
 from __future__ import annotations
@@ -22,50 +22,49 @@ import torch
 from torch import Tensor
 
 from fate.data import affine
-from fate.data.batches import ClipBatch, SoughtWindows, Source
+from fate.data.batches import ClipBatch, Source, WindowRequests
 from fate.encoding.batch import MAX_SIDE, EventBatch
 from fate.errors import FateError
 from fate.events.events import Sensor
 from fate.events.window import MAX_TIME_US, Window
 
-#: Recordings read at a time, and batches made ahead.
-READERS, AHEAD = 4, 2
-#: Bytes that an event takes on the device: time 8, pixel 4, polarity 1.
-BYTES = 13
+READERS = 4  # recordings that are read at the same time
+PREFETCHED = 2  # batches that are made ahead
+BYTES_PER_EVENT = 13  # on the device: time 8, pixel 4, polarity 1
 
 
 class ResidentEvents:
-    """All events of some recordings on one device, one recording behind the other on a clock of its own."""
+    """All events of some recordings on one device, concatenated on one common clock."""
 
     def __init__(self, recordings: Sequence[Source], sensor: Sequence[int], device: str | torch.device) -> None:
         """Args:
-        recordings: all of one sensor; every one is read whole, now.
+        recordings: all with one sensor; each is read completely, now.
         sensor: (height, width).
-        device: that holds 13 bytes an event.
+        device: it needs 13 bytes per event.
         """
         self.sensor = Sensor.of(sensor)
         if max(self.sensor) > MAX_SIDE:
             raise FateError(f"the sensor is {self.sensor}; batches hold sensors of up to {MAX_SIDE} pixels a side")
         where = torch.device(device)
-        if where.type == "cuda" and where.index is None:  # threads have their own idea of the current one
+        if where.type == "cuda" and where.index is None:  # each thread has its own current device
             where = torch.device("cuda", torch.cuda.current_device())
         with ThreadPoolExecutor(READERS) as pool:
             parts = list(pool.map(self._read, recordings, repeat(where)))
         times = [(int(clock[0]), int(clock[-1]) + 1) if len(clock) else (0, 0) for clock, _, _ in parts]
         self.start_us, ends = np.array(times, np.int64).reshape(-1, 2).T
         self.length_us = ends - self.start_us
-        self.begin = np.concatenate([[0], np.cumsum(self.length_us)])[:-1]  # of each recording on the common clock
+        self.begin = np.concatenate([[0], np.cumsum(self.length_us)])[:-1]  # start of each recording, common clock
         for (clock, _, _), shift in zip(parts, (self.begin - self.start_us).tolist(), strict=True):
             clock.add_(shift)
         columns = [list(column) for column in zip(*parts, strict=True)]
-        del parts  # so that of one column alone there are two copies at a time
+        del parts  # so that at most one column is in memory twice
         self.clock, self.pixel, self.p = (torch.cat(columns.pop(0)) for _ in range(3))
 
     def _read(self, source: Source, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """All its times [E] int64, pixels [E] int32 (y · width + x) and polarities [E] uint8."""
+        """All times [E] int64, pixels [E] int32 (y · width + x) and polarities [E] uint8 of a recording."""
         reader = source.open()
         try:
-            events = reader.read(-MAX_TIME_US, MAX_TIME_US)  # its span may be only that of its first and last record
+            events = reader.read(-MAX_TIME_US, MAX_TIME_US)  # its known span may leave out events that are out of order
         finally:
             reader.close()
         if events.sensor != self.sensor:
@@ -74,63 +73,63 @@ class ResidentEvents:
         columns = (torch.from_numpy(np.array(column)).to(device) for column in (events.t_us, pixel, events.p))
         return next(columns), next(columns), next(columns)
 
-    def batch(self, sought: SoughtWindows) -> EventBatch:
-        """The batch that reading those windows would give."""
-        device, windows = self.clock.device, len(sought.windows)
-        behind = np.maximum(sought.recording, 0)
-        since = (sought.windows - self.start_us[behind, None]).T  # [2, W], on the recording's clock
-        limits = np.where(sought.recording < 0, 0, self.length_us[behind])
-        bounds = np.clip(since, 0, limits) + self.begin[behind]
+    def batch(self, requests: WindowRequests) -> EventBatch:
+        """The batch that reading the requested windows would give."""
+        device, windows = self.clock.device, len(requests.windows)
+        recording = np.maximum(requests.recording, 0)
+        since = (requests.windows - self.start_us[recording, None]).T  # [2, W], on the recording's clock
+        limits = np.where(requests.recording < 0, 0, self.length_us[recording])
+        bounds = np.clip(since, 0, limits) + self.begin[recording]
         first, last = torch.searchsorted(self.clock, torch.from_numpy(np.ascontiguousarray(bounds)).to(device))
         counts = last - first
         window = torch.arange(windows, device=device).repeat_interleave(counts)
         index = torch.arange(len(window), device=device) + (first - (counts.cumsum(0) - counts))[window]
-        start = torch.from_numpy(since[0] + self.begin[behind]).to(device)  # a window may begin before its recording
+        start = torch.from_numpy(since[0] + self.begin[recording]).to(device)  # a window may begin before its recording
         time = self.clock[index] - start[window]
         pixel = self.pixel[index].long()
-        event, pixel = self._placed(sought, window, pixel)
+        event, pixel = self._transform(requests, window, pixel)
         window, index, time = window[event], index[event], time[event]
-        found = torch.bincount(window, minlength=windows).tolist()
-        batch = EventBatch.of_counts(found, [Window(*each) for each in sought.windows.tolist()], self.sensor, device)
+        totals = torch.bincount(window, minlength=windows).tolist()
+        batch = EventBatch.of_counts(totals, [Window(*each) for each in requests.windows.tolist()], self.sensor, device)
         batch.t_us.copy_(time)
         batch.x.copy_(pixel % self.sensor.width)
         batch.y.copy_(pixel // self.sensor.width)
         batch.p.copy_(self.p[index])
         return batch
 
-    def _placed(self, sought: SoughtWindows, window: Tensor, pixel: Tensor) -> tuple[Tensor, Tensor]:
-        """Which events are seen in the changed frames, [K] rising, and their pixels there [K]."""
+    def _transform(self, requests: WindowRequests, window: Tensor, pixel: Tensor) -> tuple[Tensor, Tensor]:
+        """Indices of the events that are in the transformed frames, [K] ascending, and their pixels there [K]."""
         device = pixel.device
         event = torch.arange(len(pixel), device=device)
-        if len(sought.maps):
-            maps = sought.maps
-            which = sought.map
+        if len(requests.maps):
+            maps = requests.maps
+            which = requests.map
             if (which < 0).any():
                 maps = np.concatenate([maps, np.eye(3)[None, :2]])
                 which = np.where(which < 0, len(maps) - 1, which)
             starts, targets = affine.resampling_table(maps, self.sensor, device)
             slot = affine.slots(torch.from_numpy(which).to(device)[window], pixel, self.sensor)
             event, pixel = affine.repeated(starts, targets, slot)
-        if sought.holes.any():
-            x1, y1, x2, y2 = torch.from_numpy(sought.holes).to(device)[window[event]].unbind(1)
+        if requests.holes.any():
+            x1, y1, x2, y2 = torch.from_numpy(requests.holes).to(device)[window[event]].unbind(1)
             x, y = pixel % self.sensor.width, pixel // self.sensor.width
-            stays = (x < x1) | (x >= x2) | (y < y1) | (y >= y2)
-            event, pixel = event[stays], pixel[stays]
+            keep = (x < x1) | (x >= x2) | (y < y1) | (y >= y2)
+            event, pixel = event[keep], pixel[keep]
         return event, pixel
 
     def complete(self, batch: ClipBatch) -> ClipBatch:
-        """A batch of clips with its events, and with those of its teacher."""
-        if not isinstance(batch.events, SoughtWindows):
+        """Add the events to a batch of requests, and to its teacher."""
+        if not isinstance(batch.events, WindowRequests):
             return batch
         teacher = batch.teacher
-        if teacher is not None and isinstance(teacher.events, SoughtWindows):
+        if teacher is not None and isinstance(teacher.events, WindowRequests):
             teacher = teacher._replace(events=self.batch(teacher.events))
         return batch._replace(events=self.batch(batch.events), teacher=teacher)
 
 
-def completed(batches: Iterable[ClipBatch], resident: ResidentEvents) -> Iterator[ClipBatch]:
-    """Batches of sought windows with their events, made ahead by a thread, on a GPU on a stream of its own."""
-    ready: Queue[tuple[Any, ClipBatch | BaseException | None]] = Queue(AHEAD)
+def complete_batches(batches: Iterable[ClipBatch], resident: ResidentEvents) -> Iterator[ClipBatch]:
+    """Add the events to batches of requests, ahead of time in a thread and, on a GPU, on a separate CUDA stream."""
+    ready: Queue[tuple[Any, ClipBatch | BaseException | None]] = Queue(PREFETCHED)
     stop = Event()
     device = resident.clock.device
     on_gpu = device.type == "cuda"
@@ -148,12 +147,12 @@ def completed(batches: Iterable[ClipBatch], resident: ResidentEvents) -> Iterato
             stream = torch.cuda.Stream(device, priority=-1) if on_gpu else None  # type: ignore[no-untyped-call]
             with torch.cuda.stream(stream) if on_gpu else nullcontext():
                 for batch in batches:
-                    whole = resident.complete(batch)
-                    put((stream.record_event() if stream is not None else None, whole))
+                    complete = resident.complete(batch)
+                    put((stream.record_event() if stream is not None else None, complete))
                     if stop.is_set():
                         return
             put((None, None))
-        except BaseException as error:  # raised again where batches are taken
+        except BaseException as error:  # raised again in the thread that takes the batches
             put((None, error))
 
     thread = Thread(target=work, name="events on the device", daemon=True)
@@ -162,7 +161,7 @@ def completed(batches: Iterable[ClipBatch], resident: ResidentEvents) -> Iterato
         stop.set()
         thread.join()
 
-    atexit.register(end)  # who still holds this when Python ends: a thread that dies within torch takes all with it
+    atexit.register(end)  # a thread that is killed inside torch when Python exits would crash the process
     thread.start()
     try:
         while True:
@@ -175,15 +174,15 @@ def completed(batches: Iterable[ClipBatch], resident: ResidentEvents) -> Iterato
             if isinstance(item, BaseException):
                 raise item
             if done is not None:
-                _hand_over(item, done)
+                _wait_for(item, done)
             yield item
     finally:
         atexit.unregister(end)
         end()
 
 
-def _hand_over(batch: ClipBatch, done: Any) -> None:
-    """From the stream that made a batch to the one that trains: it waits, and memory is not given away before."""
+def _wait_for(batch: ClipBatch, done: Any) -> None:
+    """Make the current CUDA stream wait for a batch, and keep its memory until that stream is done with it."""
     stream = torch.cuda.current_stream()
     stream.wait_event(done)
     for events in (batch.events, None if batch.teacher is None else batch.teacher.events):

@@ -1,4 +1,4 @@
-"""RVT's preprocessed datasets: histograms of 50 ms and the boxes at some of their ends, read in place.
+"""RVT's preprocessed datasets, read in place: histograms of 50 ms windows, and boxes at the ends of some windows.
 
     <root>/{train,val,test}/<sequence>/
         event_representations_v2/stacked_histogram_dt=50_nbins=10/
@@ -10,16 +10,18 @@
             labels.npz                             "labels" as in _bbox.npy, in pixels of the camera
             timestamps_us.npy                      [F] the labelled times
 
-Events cannot be had back from histograms: such a dataset goes with histogram encoders only.
+Events cannot be recovered from histograms, so such a dataset works with histogram encoders only.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import zipfile
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +32,115 @@ from numpy.typing import NDArray
 from fate.boxes import prophesee
 from fate.boxes.labels import Labels
 from fate.boxes.npz import DAMAGE
-from fate.data.event_files import EventReader, Span
-from fate.data.labelled_recording import LabelledRecording
+from fate.data.class_maps import ClassMap
+from fate.data.findings import Finding
+from fate.data.labelled_recording import EventReader, LabelledRecording, Span
+from fate.data.layout import SPLITS, RecordingPaths
 from fate.errors import FateError, FormatError, missing_packages
-from fate.files import MissingFileError, check_regular
+from fate.events.events import Sensor
+from fate.files import MissingFileError, check_regular, readable_folders
 from fate.formats.hdf5.layout import damage_is_a_format_error, refuse_other_files
 
-WINDOW_US = 50_000  # where the folder's name does not say
+REPRESENTATIONS = "event_representations_v2"
+LABELS = "labels_v2"
+#: The representation that RVT trains on. Another one is used if it is the only one.
+USUAL_REPRESENTATION = "stacked_histogram_dt=50_nbins=10"
+FULL_SIZE, HALF_SIZE = "event_representations.h5", "event_representations_ds2_nearest.h5"
+WINDOW_US = 50_000  # used if the name of the folder does not say
+
+_SCANNED = 20  # files of a folder that are listed to find out whether it holds sequences
+
+
+@readable_folders("sequences")
+def holds_histograms(root: Path) -> bool:
+    """Whether a folder is a sequence of RVT's layout, or holds sequences or splits of them."""
+    if not root.is_dir():
+        return False
+    if (root / REPRESENTATIONS).is_dir():
+        return True
+    for folder, _ in _split_folders(root):
+        with os.scandir(folder) as children:  # a public dataset has thousands of files; only the first are listed
+            first = next((child.path for child in islice(children, _SCANNED) if child.is_dir()), None)
+        if first is not None and Path(first, REPRESENTATIONS).is_dir():
+            return True
+    return False
+
+
+@readable_folders("sequences")
+def find_sequences(
+    root: Path, split: str | None = None, downscale: int | None = None
+) -> tuple[list[RecordingPaths], list[Finding]]:
+    """All sequences in order of name, and a fault for each folder that is not a sequence.
+
+    Args:
+        root: the dataset, a split, or one sequence.
+        split: keep only ``"train"``, ``"val"`` or ``"test"``.
+        downscale: 1 or 2 for that resolution; None for half resolution if it exists.
+    """
+    if not root.is_dir():
+        raise FateError(f"{root}: no such folder; give a dataset in RVT's layout")
+    if (root / REPRESENTATIONS).is_dir():
+        splits = {root: SPLITS.get(root.absolute().parent.name.lower())}
+    else:
+        splits = {child: name for folder, name in _split_folders(root) for child in folder.iterdir() if child.is_dir()}
+    sequences, findings = [], []
+    for folder in sorted(splits):
+        if split is not None and splits[folder] != SPLITS[split]:
+            continue
+        name = folder.relative_to(root).as_posix() if folder != root else root.absolute().name
+        images = _find_images(folder, downscale)
+        if isinstance(images, str):
+            findings.append(Finding("damaged", f"{name}: left out: {images}", splits[folder]))
+            continue
+        labels = folder / LABELS / "labels.npz"
+        sequences.append(RecordingPaths(name, splits[folder], images, labels if labels.is_file() else None))
+    if not sequences:
+        reason = findings[0].sentence if findings else f"no folder in it holds {REPRESENTATIONS}"
+        of_split = f" of the split {split!r}" if split else ""
+        raise FateError(f"{root}: has no sequences in RVT's layout{of_split}; {reason}")
+    return sequences, findings
+
+
+def _split_folders(root: Path) -> list[tuple[Path, str | None]]:
+    """Folders that contain sequences, each with its split."""
+    with os.scandir(root) as children:
+        inside = [Path(child.path) for child in children if child.name.lower() in SPLITS and child.is_dir()]
+    if inside:
+        return [(child, SPLITS[child.name.lower()]) for child in sorted(inside)]
+    return [(root, SPLITS.get(root.resolve().name.lower()))]
+
+
+def _find_images(folder: Path, downscale: int | None) -> Path | str:
+    """The file of images of a sequence, or a description of why there is none."""
+    home = folder / REPRESENTATIONS
+    if not home.is_dir():
+        return f"it has no folder {REPRESENTATIONS}"
+    kinds = sorted(child for child in home.iterdir() if child.is_dir())
+    usual = home / USUAL_REPRESENTATION
+    chosen = usual if usual in kinds else kinds[0] if len(kinds) == 1 else None
+    if chosen is None:
+        return f"it has {len(kinds)} representations and none is {USUAL_REPRESENTATION}"
+    names = {None: (HALF_SIZE, FULL_SIZE), 1: (FULL_SIZE,), 2: (HALF_SIZE,)}.get(downscale, ())
+    file = next((chosen / name for name in names if (chosen / name).is_file()), None)
+    return file or f"{chosen.name} holds no {' or '.join(names) or f'images divided by {downscale}'}"
+
+
+def image_downscale(images: Path) -> int:
+    """2 if a file of images is of half resolution, else 1."""
+    return 2 if images.name == HALF_SIZE else 1
+
+
+def open_sequence(paths: RecordingPaths) -> RvtSequence:
+    """Open a sequence without classes; the number, shape, type and filter of its images are checked."""
+    with damage_is_a_format_error(paths.events), h5py.File(paths.events, "r") as file:
+        images, _, height, width = image_table(paths.events, file).shape
+    downscale = image_downscale(paths.events)
+    sensor = Sensor(int(height) * downscale, int(width) * downscale)
+    no_classes = ClassMap((), ())
+    found = RvtSequence(paths.name, paths.split, paths.events, paths.labels, no_classes, sensor, downscale)
+    if not 0 < found.num_images <= images:
+        raise FormatError(f"{paths.events}: holds {images} images, and {found.num_images} end times; get it again")
+    return found
 
 
 @dataclass(frozen=True)
@@ -45,7 +149,7 @@ class RvtSequence(LabelledRecording):
 
     @property
     def num_images(self) -> int:
-        """T."""
+        """Number of images, T."""
         return len(self.timestamps_us)
 
     @cached_property
@@ -55,16 +159,16 @@ class RvtSequence(LabelledRecording):
 
     @cached_property
     def label_images(self) -> NDArray[np.int64]:
-        """[F] int64: the number of the image that ends at each labelled time."""
+        """[F] int64: the index of the image that ends at each labelled time."""
         path = self.events_file.parent / "objframe_idx_2_repr_idx.npy"
-        places = _array(path)
-        if places.ndim != 1 or places.dtype.kind not in "iu":
-            raise FormatError(f"{path}: holds {places.dtype} of shape {places.shape}; expected numbers of images")
-        return places.astype(np.int64)
+        indices = _array(path)
+        if indices.ndim != 1 or indices.dtype.kind not in "iu":
+            raise FormatError(f"{path}: holds {indices.dtype} of shape {indices.shape}; expected indices of images")
+        return indices.astype(np.int64)
 
     @property
     def window_us(self) -> int:
-        """How long the events of an image were gathered, from the name of its folder."""
+        """Length of the window of one image, from the name of the folder."""
         match = re.search(r"_dt=(\d+)_", self.events_file.parent.name)
         return int(match[1]) * 1000 if match else WINDOW_US
 
@@ -77,22 +181,22 @@ class RvtSequence(LabelledRecording):
         return Span(int(times[0]) - self.window_us, int(times[-1]), 0) if len(times) else Span(0, 0, 0)
 
     def measure(self) -> tuple[Span, str]:
-        """The span; files of images tell their number at their head, so none ends early unnoticed."""
+        """The span. The header of the file gives the number of images, so a cut file is noticed on opening."""
         return self.span, ""
 
     @property
     def num_events(self) -> int:
-        """Not known."""
+        """Raises FateError: the number of events is not known."""
         raise self._no_events()
 
     def open(self) -> EventReader:
-        """There is nothing to open: events cannot be had back."""
+        """Raises FateError: events cannot be recovered from histograms."""
         raise self._no_events()
 
     def _no_events(self) -> FateError:
         return FateError(
-            f"{self.name}: holds histograms, from which events cannot be had back; use read_images with a histogram"
-            " encoder, or open the recordings that they were made from"
+            f"{self.name}: holds histograms, from which events cannot be recovered; use read_images with a histogram"
+            " encoder, or open the recordings that they were computed from"
         )
 
     def images(self, first: int, last: int) -> NDArray[np.uint8]:

@@ -41,7 +41,7 @@ ERASE_ATTEMPTS = 10  # to draw a rectangle that is smaller than the frame both w
 
 @dataclass(frozen=True, slots=True)
 class Erasing:
-    """Which rectangle is empty in each window of one clip; drawn anew from the seed whenever it is asked for."""
+    """The erased rectangle of each window of one clip; it follows from the seed."""
 
     seed: int
     probability: float
@@ -94,38 +94,38 @@ class Transform:
 
     @classmethod
     def identity(cls, sensor: Sequence[int]) -> Transform:
-        """Changes nothing."""
+        """The transform that changes nothing."""
         return cls(IDENTITY, Sensor.of(sensor))
 
     @property
     def is_identity(self) -> bool:
-        """Whether the map leaves every point where it is; rectangles may be erased all the same."""
+        """Whether the map changes no point; rectangles may still be erased."""
         return self.matrix == IDENTITY
 
     def inverse(self) -> Transform:
-        """The map back, without erasing: to show predictions on the recording as it was."""
+        """The inverse map without erasing, for example to show predictions on the original recording."""
         return replace(self, matrix=_rows(affine.inverse(self._map())), erasing=None)
 
     def events(self, events: Events) -> Events:
-        """The events of a clip in the new frame, in their order; the same object where nothing changes."""
+        """The events of a clip in the new frame, in their order; the same object for the identity."""
         self._check_sensor("events", events.sensor)
         if self.is_identity:
             return events
-        place = affine.resampled_pixels if self.pixels == "resample" else affine.moved_pixels
-        x, y, event = place(self._map(), self.sensor, events.x, events.y)
+        apply = affine.resampled_pixels if self.pixels == "resample" else affine.moved_pixels
+        x, y, event = apply(self._map(), self.sensor, events.x, events.y)
         return Events.trusted(events.t_us[event], x, y, events.p[event], self.sensor)
 
     def columns(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same for tensors of whole numbers on one device: pixels x, y [E], all in the frame.
+        """Transform pixels x, y [E], tensors of whole numbers on one device, all in the frame.
 
         Returns:
-            The new x, y [K], and for each of them the event it was: [K] int64, rising; ``t_us[event]`` are their times.
+            The new x, y [K], and the index of the event at each: [K] int64, ascending; ``t_us[event]`` are their times.
         """
         if x.ndim != 1 or x.shape != y.shape or x.is_floating_point() or y.is_floating_point():
             given = f"x {tuple(x.shape)} {x.dtype}, y {tuple(y.shape)} {y.dtype}"
             raise FateError(f"{given} were given; expected two columns of whole numbers of one length")
-        place = affine.resampled_columns if self.pixels == "resample" and not self.is_identity else affine.moved_columns
-        return place(self._map(), self.sensor, x, y)
+        apply = affine.resampled_columns if self.pixels == "resample" and not self.is_identity else affine.moved_columns
+        return apply(self._map(), self.sensor, x, y)
 
     def images(self, images: NDArray[Any], first: int = 0) -> NDArray[Any]:
         """Images [T, C, H, W] of windows, such as histograms, as if they were made of the transformed events.
@@ -155,7 +155,7 @@ class Transform:
         keep = self.not_erased(events.x, events.y, window)
         if keep is None:
             return events
-        left = np.flatnonzero(keep)  # one look at the mask instead of four
+        left = np.flatnonzero(keep)  # the mask is evaluated once instead of four times
         return Events.trusted(events.t_us[left], events.x[left], events.y[left], events.p[left], self.sensor)
 
     def not_erased(self, x: Any, y: Any, window: int = 0) -> Any:
@@ -318,7 +318,7 @@ def _within(span: tuple[float, float], share: float) -> float:
 
 
 def _last_box(transform: Transform, labels: Labels | None, choice: float) -> tuple[float, float, float, float] | None:
-    """One of the boxes of the last time that has any, where the transform puts it; None where none is in view."""
+    """One of the transformed boxes of the last time that has boxes; None if none of them is in the frame."""
     if labels is None or not len(labels):
         return None
     boxes, keep = transform.boxes(labels.at(int(labels.t_us[-1])).boxes)

@@ -1,50 +1,52 @@
-"""A close look at one recording for ``fate prepare``: is it whole, what does it hold, and what is wrong with it?
+"""Examine one recording for ``fate prepare``: whether it is complete, what it holds, and what is wrong with it.
 
-The result is plain data, as it stands in the manifest. Files are known by size and time of change, so that the next run
-looks only at what has changed.
+The result is plain data, as it is written to the manifest. Files are identified by size and time of change, so that the
+next run examines only what has changed.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fate.boxes.labels import Labels
-from fate.data.box_files import Clock, box_file_fault, load_boxes, read_box_file
-from fate.data.class_maps import PUBLIC, ClassMap, class_map
-from fate.data.event_files import EventOptions, check_recording, look_at
+from fate.data.box_files import Boxes, Clock, box_file_fault, load_boxes, read_box_file
+from fate.data.class_maps import PUBLIC, class_map
 from fate.data.findings import Finding, box_findings
-from fate.data.kinds import PUBLIC_SETS, public_kind
-from fate.data.layout import Entry
-from fate.data.rvt_layout import RvtSequence
-from fate.data.rvt_sequences import LABELS, SequenceFiles, open_sequence
+from fate.data.labelled_recording import EventOptions, check_recording, read_head
+from fate.data.layout import RecordingPaths
+from fate.data.opening import PUBLIC_SETS, public_kind
+from fate.data.rvt_layout import LABELS, open_sequence
 from fate.errors import FateError, MissingDependencyError
+from fate.events.events import Sensor
 from fate.files import open_regular
-from fate.formats.recording import Recording, describe_tail
-from fate.inspection.label_statistics import label_statistics
-from fate.inspection.misfits import misfits
+from fate.formats.recording import describe_tail
+from fate.inspection.label_statistics import find_mismatches, label_statistics
 
-FRAMES = 20  # labelled times of a recording whose events are looked at
-#: What is said of boxes: faults that are to be expected in a standing scene are not worth a sentence.
-TOLD = ("without events", "frozen", "no area", "twice", "outside the recording")
+CHECKED_FRAMES = 20  # labelled times of a recording at which boxes are compared with events
+#: Faults of boxes that are reported; those that are normal in a scene without motion are not.
+REPORTED_FAULTS = ("without events", "frozen", "no area", "twice", "outside the recording")
 
 
-class Examined:
-    """What is found out about one recording, put together as its entry of the manifest."""
+class _Entry:
+    """The entry of one recording in the manifest, while it is filled in."""
 
-    def __init__(self, root: Path, name: str, split: str | None, events: Path, labels: Path | None) -> None:
-        self.root, self.name = root, name
+    def __init__(self, root: Path, paths: RecordingPaths) -> None:
+        def inside(path: Path | None) -> str | None:
+            return None if path is None else path.relative_to(root).as_posix()
+
+        self.name, self.split, self.labels = paths.name, paths.split, paths.labels
         self.faults: list[Finding] = []
         self.facts: dict[str, Any] = {
-            "name": name,
-            "split": split,
-            "events": self._inside(events),
-            "labels": None if labels is None else self._inside(labels),
-            "truth": None,
+            "name": paths.name,
+            "split": paths.split,
+            "events": inside(paths.events),
+            "labels": inside(paths.labels),
+            "truth": inside(paths.truth),
             "readable": False,
             "labelled": False,
             "sensor": None,
@@ -57,58 +59,125 @@ class Examined:
             "boxes": {},
         }
 
-    def _inside(self, path: Path) -> str:
-        return path.relative_to(self.root).as_posix()
-
-    def fault(self, kind: str, sentence: str) -> None:
-        """Name a fault."""
-        self.faults.append(Finding(kind, f"{self.name}: {sentence}", self.facts["split"]))
+    def add_fault(self, kind: str, sentence: str) -> None:
+        self.faults.append(Finding(kind, f"{self.name}: {sentence}", self.split))
 
     def set_span(self, start_us: int, end_us: int, num_events: int) -> None:
-        """The time it covers."""
         self.facts |= {"start_us": start_us, "end_us": end_us, "num_events": num_events}
 
-    def count_boxes(self, labels: Labels, names: dict[int, str]) -> None:
-        """Boxes by class, those that are not used included."""
-        present, counts = np.unique(labels.class_id, return_counts=True)
-        self.facts["labelled_times"] = len(labels.labelled_us)
-        self.facts["boxes"] = {
-            names.get(number, f"id {number}"): count
-            for number, count in zip(present.tolist(), counts.tolist(), strict=True)
-        }
+    def add_labels(self, read: Callable[[Path], Labels], sensor: Sensor, kind: str | None) -> Labels | None:
+        """Read the label file, count its boxes and name their faults; returns None if there are no labels to use.
 
-    def entry(self) -> dict[str, Any]:
-        """For the manifest, still without its files."""
+        Args:
+            read: reads the boxes as the file has them.
+            sensor: of the camera.
+            kind: the public dataset, which names the class ids; None if there is none.
+        """
+        if self.labels is None:
+            self.add_fault("no labels", "has no labels; it can be used for detection, not for training")
+            return None
+        try:
+            raw = read(self.labels)
+            boxes: Boxes = load_boxes(raw, str(self.labels), class_map(None, kind), sensor, 1, Clock())
+        except FateError as error:
+            self.add_fault("bad labels", f"its labels are not used: {error}")
+            return None
+        names = {number: name for name, number in PUBLIC.get(kind or "", {}).items()}
+        ids, counts = np.unique(raw.class_id, return_counts=True)
+        self.facts |= {
+            "labelled": True,
+            "labelled_times": len(raw.labelled_us),
+            "boxes": {names.get(i, f"id {i}"): n for i, n in zip(ids.tolist(), counts.tolist(), strict=True)},
+        }
+        if kind is not None:
+            self.faults += box_findings(self.name, self.split, boxes)
+        return raw
+
+    def to_dict(self) -> dict[str, Any]:
+        """The entry, still without the states of its files."""
         return self.facts | {"faults": [finding._asdict() for finding in self.faults]}
 
 
-def examine_recording(root: Path, entry: Entry, kind: str) -> dict[str, Any]:
-    """Go through a recording of Gen1 or 1Mpx: its time index is made and kept, its labels are held against its events.
+def examine_recording(root: Path, paths: RecordingPaths, kind: str) -> dict[str, Any]:
+    """Decode a recording of Gen1 or 1Mpx, store its time index, and compare its labels with its events.
 
     Args:
         root: of the dataset.
-        entry: the recording.
+        paths: the recording.
         kind: ``"gen1"`` or ``"1mpx"``.
     """
-    found = Examined(root, entry.name, entry.split, entry.events, entry.labels)
-    if entry.truth is not None:
-        found.facts["truth"] = entry.truth.relative_to(root).as_posix()
-    public = PUBLIC_SETS[kind]
+    entry = _Entry(root, paths)
     try:
-        says = look_at(entry.events, EventOptions()).sensor is not None
-        with EventOptions(None if says else public.sensor).open(entry.events) as recording:
+        says_sensor = read_head(paths.events, EventOptions()).sensor is not None
+        with EventOptions(None if says_sensor else PUBLIC_SETS[kind].sensor).open(paths.events) as recording:
             check_recording(recording)
-            found.facts |= {"readable": True, "says_sensor": says, "sensor": recording.sensor._asdict()}
-            found.set_span(recording.start_us, recording.end_us, recording.num_events)
-            _name_repairs(found, recording)
-            _examine_labels(found, entry.labels, recording, kind)
+            sensor, index = recording.sensor, recording.index()
+            entry.facts |= {"readable": True, "says_sensor": says_sensor, "sensor": sensor._asdict()}
+            entry.set_span(recording.start_us, recording.end_us, recording.num_events)
+            if index.tally.outside:
+                entry.add_fault(
+                    "repaired", f"{index.tally.outside} events outside {sensor} are dropped when it is read"
+                )
+            if index.tally.back:
+                entry.add_fault(
+                    "repaired", f"time goes back {index.tally.back} times; events are sorted when it is read"
+                )
+            if tail := describe_tail(index.tail, recording.format):
+                entry.add_fault("cut", f"ends early: {tail}; all before is read")
+
+            def read(path: Path) -> Labels:
+                if fault := box_file_fault(path):
+                    raise FateError(f"{path}: {fault}")
+                return read_box_file(path, sensor)
+
+            labels = entry.add_labels(read, sensor, kind)
+            if labels is not None:
+                counts = label_statistics(recording, labels, frames=CHECKED_FRAMES).counts
+                wrong = [f"{counts[fault]} {fault}" for fault in REPORTED_FAULTS if counts[fault]]
+                if wrong:
+                    entry.add_fault("boxes", f"some of {len(labels)} boxes look wrong: {', '.join(wrong)}")
+                notes = find_mismatches(entry.name, recording, labels, None)
+                entry.faults += [Finding("clock", note, entry.split) for note in notes]
     except FateError as error:
-        found.fault("damaged", f"left out: {error}")
-    return found.entry()
+        entry.add_fault("damaged", f"left out: {error}")
+    return entry.to_dict()
+
+
+def examine_sequence(root: Path, paths: RecordingPaths) -> dict[str, Any]:
+    """Check a sequence of histograms: shapes, times, number of images, the first and the last image, and the boxes."""
+    entry = _Entry(root, paths)
+    try:
+        sequence = open_sequence(paths)
+        times, sensor = sequence.timestamps_us, sequence.full_sensor
+        if not len(times):
+            raise FateError(f"{paths.events}: holds no images")
+        sequence.images(0, 1)
+        sequence.images(len(times) - 1, len(times))  # the last one: downloads end early
+        entry.facts |= {"readable": True, "sensor": sensor._asdict(), "downscale": sequence.downscale}
+        entry.set_span(*sequence.span)
+
+        def read(path: Path) -> Labels:
+            labels, images = sequence.read_label_file(path), sequence.label_images
+            if len(images) and not (images.min() >= 0 and images.max() < sequence.num_images):
+                raise FateError(f"{path}: belongs to images up to {images.max()}, and there are {sequence.num_images}")
+            return labels
+
+        labels = entry.add_labels(read, sensor, public_kind(sensor))
+        if labels is not None:
+            apart = len(np.setdiff1d(labels.labelled_us, times[sequence.label_images]))
+            if apart:
+                entry.add_fault(
+                    "clock", f"{apart} of {len(labels.labelled_us)} labelled times are at the end of no image"
+                )
+    except MissingDependencyError:
+        raise
+    except FateError as error:
+        entry.add_fault("damaged", f"left out: {error}")
+    return entry.to_dict()
 
 
 def has_index(root: Path, entry: dict[str, Any], kind: str) -> bool:
-    """Whether a recording that has not changed is as it was; its time index is made again where it is gone."""
+    """Whether an unchanged recording can still be read; its time index is built again if it is gone."""
     if not entry["readable"]:
         return True
     options = EventOptions(None if entry["says_sensor"] else PUBLIC_SETS[kind].sensor)
@@ -120,119 +189,38 @@ def has_index(root: Path, entry: dict[str, Any], kind: str) -> bool:
     return True
 
 
-def _name_repairs(found: Examined, recording: Recording) -> None:
-    tally, tail = recording.index().tally, describe_tail(recording.index().tail, recording.format)
-    if tally.outside:
-        found.fault("repaired", f"{tally.outside} events outside {recording.sensor} are dropped when it is read")
-    if tally.back:
-        found.fault("repaired", f"time goes back {tally.back} times; events are sorted when it is read")
-    if tail:
-        found.fault("cut", f"ends early: {tail}; all before is read")
-
-
-def _examine_labels(found: Examined, path: Path | None, recording: Recording, kind: str) -> None:
-    if path is None:
-        found.fault("no labels", "has no labels; it serves detection, not training")
-        return
-    try:
-        if head := box_file_fault(path):
-            raise FateError(f"{path}: {head}")
-        raw = read_box_file(path, recording.sensor)
-        boxes = load_boxes(raw, str(path), class_map(None, kind), recording.sensor, 1, Clock())
-    except FateError as error:
-        found.fault("bad labels", f"its labels are not used: {error}")
-        return
-    found.facts["labelled"] = True
-    found.count_boxes(raw, {number: name for name, number in PUBLIC[kind].items()})
-    found.faults += box_findings(found.name, found.facts["split"], boxes)
-    counts = label_statistics(recording, raw, frames=FRAMES).counts
-    wrong = [f"{counts[fault]} {fault}" for fault in TOLD if counts[fault]]
-    if wrong:
-        found.fault("boxes", f"some of {len(raw)} boxes look wrong: {', '.join(wrong)}")
-    found.faults += [Finding("clock", note, found.facts["split"]) for note in misfits(found.name, recording, raw, None)]
-
-
-# ---- RVT's layout -----------------------------------------------------------------------------------------------
-
-
-def examine_sequence(root: Path, files: SequenceFiles) -> dict[str, Any]:
-    """Look at a sequence of histograms: shapes, times, numbers of images and the boxes; two images are unpacked."""
-    found = Examined(root, files.name, files.split, files.images, files.labels)
-    try:
-        sequence = open_sequence(files, ClassMap((), ()))
-        times = sequence.timestamps_us
-        if not len(times):
-            raise FateError(f"{files.images}: holds no images")
-        sequence.images(0, 1)
-        sequence.images(len(times) - 1, len(times))  # the last one: downloads end early
-        found.facts |= {"readable": True, "sensor": sequence.full_sensor._asdict(), "downscale": files.downscale}
-        found.set_span(*sequence.span)
-        _examine_sequence_labels(found, sequence)
-    except MissingDependencyError:
-        raise
-    except FateError as error:
-        found.fault("damaged", f"left out: {error}")
-    return found.entry()
-
-
-def _examine_sequence_labels(found: Examined, sequence: RvtSequence) -> None:
-    path = sequence.label_file
-    if path is None:
-        found.fault("no labels", "has no labels; it serves detection, not training")
-        return
-    kind = public_kind(sequence.full_sensor)
-    try:
-        raw = sequence.read_label_file(path)
-        boxes = load_boxes(raw, str(path), class_map(None, kind), sequence.full_sensor, 1, Clock())
-        places = sequence.label_images
-        if len(places) and not (places.min() >= 0 and places.max() < sequence.num_images):
-            raise FateError(f"{path}: belongs to images up to {places.max()}, and there are {sequence.num_images}")
-    except FateError as error:
-        found.fault("bad labels", f"its labels are not used: {error}")
-        return
-    found.facts["labelled"] = True
-    found.count_boxes(raw, {number: name for name, number in PUBLIC.get(kind or "", {}).items()})
-    if kind is not None:
-        found.faults += box_findings(found.name, found.facts["split"], boxes)
-    ends = sequence.timestamps_us[places]
-    apart = len(np.setdiff1d(raw.labelled_us, ends))
-    if apart:
-        found.fault("clock", f"{apart} of {len(raw.labelled_us)} labelled times are at the end of no image")
-
-
-def sequence_files(files: SequenceFiles) -> list[Path]:
-    """All files of a sequence that are there."""
-    folder = files.images.parent
-    beside = [folder / "timestamps_us.npy", folder / "objframe_idx_2_repr_idx.npy"]
-    beside.append(folder.parent.parent / LABELS / "timestamps_us.npy")
-    return [files.images, *(path for path in (files.labels, *beside) if path is not None and path.is_file())]
-
-
 # ---- files ------------------------------------------------------------------------------------------------------
 
 
-def recording_files(entry: Entry) -> list[Path]:
-    """All files of a recording that are there."""
-    times = None if entry.labels is None else entry.labels.with_name(f"{entry.labels.stem}_times.npy")
-    beside = [path for path in (entry.labels, times, entry.truth) if path is not None and path.is_file()]
-    return [entry.events, *beside]
+def recording_files(paths: RecordingPaths) -> list[Path]:
+    """All files of a recording that exist."""
+    times = None if paths.labels is None else paths.labels.with_name(f"{paths.labels.stem}_times.npy")
+    return [paths.events, *(path for path in (paths.labels, times, paths.truth) if path and path.is_file())]
+
+
+def sequence_files(paths: RecordingPaths) -> list[Path]:
+    """All files of a sequence that exist."""
+    folder = paths.events.parent
+    others = [paths.labels, folder / "timestamps_us.npy", folder / "objframe_idx_2_repr_idx.npy"]
+    others.append(folder.parent.parent / LABELS / "timestamps_us.npy")
+    return [paths.events, *(path for path in others if path and path.is_file())]
 
 
 def file_states(root: Path, files: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """By path inside the dataset: size and time of change; the hash is filled in later."""
+    """Size and time of change of each file, by its path inside the dataset; the hash is filled in later."""
     states = {}
     for path in files:
         try:
             state = path.stat()
         except OSError:
-            continue  # gone since it was listed: examining it says so
+            continue  # deleted since it was listed: the examination reports it
         name = path.relative_to(root).as_posix()
         states[name] = {"bytes": state.st_size, "mtime_ns": state.st_mtime_ns, "sha256": None}
     return states
 
 
 def hash_files(root: Path, states: dict[str, dict[str, Any]]) -> None:
-    """Fill in the SHA-256 of every file; one that cannot be read keeps none."""
+    """Fill in the SHA-256 of every file; None for a file that cannot be read."""
     for name, state in states.items():
         try:
             with open_regular(root / name) as file:
@@ -241,9 +229,10 @@ def hash_files(root: Path, states: dict[str, dict[str, Any]]) -> None:
             state["sha256"] = None
 
 
-def unchanged(old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]], hashed: bool) -> bool:
-    """Whether the files are those of an earlier run, which has hashed them where that is wanted."""
-    same = {name: (state["bytes"], state["mtime_ns"]) for name, state in old.items()} == {
-        name: (state["bytes"], state["mtime_ns"]) for name, state in new.items()
-    }
-    return same and (not hashed or all(state["sha256"] for state in old.values()))
+def is_unchanged(old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]], hashed: bool) -> bool:
+    """Whether files are those of an earlier run, and, if ``hashed``, the earlier run has hashed them."""
+
+    def identity(states: dict[str, dict[str, Any]]) -> dict[str, tuple[int, int]]:
+        return {name: (state["bytes"], state["mtime_ns"]) for name, state in states.items()}
+
+    return identity(old) == identity(new) and (not hashed or all(state["sha256"] for state in old.values()))

@@ -1,18 +1,19 @@
-"""``inspect`` looks at a dataset: what its events and boxes are like, beside real data, and what is wrong with it."""
+"""``inspect`` measures the events and boxes of a dataset, compares them with real data, and names faults."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from fate.data.listing import Comparison, find_listing
+import numpy as np
+
+from fate.data.manifests import Comparison, find_listing
 from fate.errors import FateError
 from fate.events.sensors import GEN1_SENSOR, MPX_SENSOR
 from fate.inspection import references
-from fate.inspection.label_statistics import LabelStatistics
 from fate.inspection.page import Contents, write_inspection_page
 from fate.inspection.references import Row
 from fate.inspection.reports import (
@@ -22,21 +23,21 @@ from fate.inspection.reports import (
     boxes_by_class,
     count_faults,
     figures,
+    find_subjects,
     motion_source,
     report_on,
 )
-from fate.inspection.statistics import EventStatistics, Occupancy, PillarStatistics
-from fate.inspection.subjects import find_subjects
 from fate.progress import Progress, ignore, scale
+from fate.text import plural
 
-HASHING = 100  # thousandths of the work on a recording that hashing its files takes, about
+HASHING = 100  # thousandths of the work on a recording that hashing its files takes, roughly
 SHOWN_FLAGS = 20  # in the text
 
 HEADER = ("", "this dataset", "real Gen1", "real 1Mpx")
 
 #: Sensors of the public datasets, 1Mpx also at the half resolution of RVT.
 COMPARED_SENSORS = (GEN1_SENSOR, MPX_SENSOR, (360, 640))
-#: What the text says of a dataset with another sensor, whose figures cannot be held against the public ones.
+#: Rows of the text for a dataset with another sensor, whose figures cannot be compared with the public ones.
 OWN_ROWS = (
     references.RATE, references.BUSIEST, references.ON, references.SILENT, references.REPEATS, references.ACTIVE,
     references.LABEL_RATE, references.PER_FRAME, references.LIFE,
@@ -45,13 +46,13 @@ OWN_ROWS = (
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found in a dataset. Made by :func:`inspect`."""
+    """The reports on all recordings of a dataset. Made by :func:`inspect`."""
 
     dataset: str
     split: str | None
     reports: tuple[RecordingReport, ...]  #: one for each recording that could be read
     unreadable: tuple[str, ...]  #: a sentence for each recording that could not
-    comparison: Comparison | None = None  #: with the manifest of a simulated dataset; None where there is none
+    comparison: Comparison | None = None  #: with the manifest of a simulated dataset; None without one
 
     @property
     def figures(self) -> dict[str, float]:
@@ -89,7 +90,7 @@ class Inspection:
             shown = row.show(found, judged=self.is_gen1_like)
             cells = [row.title, shown, row.gen1, row.mpx]
             if self.is_gen1_like:
-                judged = row.accept is not None and shown != "–"  # what was not measured is neither in nor out
+                judged = row.accept is not None and shown != "–"  # a figure that was not measured is neither in nor out
                 verdict = "" if not judged else ("out" if row.judge(found) else "in")
                 cells += [row.accepted_text(), verdict]
             rows.append(tuple(cells))
@@ -97,12 +98,12 @@ class Inspection:
 
     @property
     def header(self) -> tuple[str, ...]:
-        """Heads of the columns of :meth:`rows`."""
+        """The header of :meth:`rows`."""
         return (*HEADER, "accepted", "") if self.is_gen1_like else HEADER
 
     @property
     def lead(self) -> str:
-        """One line about the whole."""
+        """One line about the whole dataset."""
         number, labelled = len(self.reports), sum(report.labels is not None for report in self.reports)
         events = sum(report.events.num_events for report in self.reports)
         seconds = sum(report.events.duration_s for report in self.reports)
@@ -110,13 +111,13 @@ class Inspection:
         sizes = ", ".join(f"{size} ({count})" if len(sensors) > 1 else size for size, count in sensors.items())
         split = f"split {self.split}: " if self.split else ""
         return (
-            f"{split}{number} recording{'' if number == 1 else 's'}, {labelled} with labels; {seconds:.1f} s,"
+            f"{split}{plural(number, 'recording')}, {labelled} with labels; {seconds:.1f} s,"
             f" {events / 1e6:.2f} million events; {sizes}"
         )
 
     @property
     def verdict(self) -> str:
-        """Whether Gen1-like data is accepted, and if not, for what; empty for other sensors."""
+        """Whether Gen1-like data is accepted, and if not, which figures are outside; empty for other sensors."""
         if not self.is_gen1_like:
             return ""
         found = self.figures
@@ -132,7 +133,7 @@ class Inspection:
 
     @property
     def motion_source(self) -> str:
-        """What speeds, track lives and faults are taken from, where that is not the labels alone."""
+        """Where speeds, track lives and faults come from; empty if that is the labels alone."""
         return motion_source(self.reports)
 
     @property
@@ -157,7 +158,7 @@ class Inspection:
         return [cells for cells in shown if cells[1] != references.UNKNOWN]
 
     def text(self) -> str:
-        """Everything as plain text; a few figures only where no public dataset has this sensor."""
+        """Everything as plain text; only a few figures if no public dataset has this sensor."""
         compared = self.is_compared
         table = _table(self.header, self.rows()) if compared else _table(HEADER[:2], self._own_rows())
         parts = [f"{self.dataset}: {self.lead}", "", table]
@@ -183,7 +184,7 @@ class Inspection:
         return "\n".join(parts)
 
     def page(self, path: str | os.PathLike[str]) -> None:
-        """The same as a page with plots and pictures, in one HTML file."""
+        """Write a page with plots and pictures, in one HTML file."""
         write_inspection_page(
             path,
             Contents(
@@ -205,7 +206,7 @@ class Inspection:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: figures of the dataset, its classes and faults, and of each recording."""
+        """Plain values for JSON: figures of the dataset, its faults, and a report on each recording."""
         return {
             "dataset": self.dataset,
             "split": self.split,
@@ -232,18 +233,18 @@ def inspect(
     progress: Progress | None = None,
     **options: Any,
 ) -> Inspection:
-    """Look at a dataset of any known layout, or at one recording.
+    """Inspect a dataset of any known layout, or one recording.
 
     Args:
         dataset: a folder (see :mod:`fate.data.layout`), a YAML file, a folder with a ``dataset.yaml``, or a recording.
         split: only ``"train"``, ``"val"`` or ``"test"``.
         windows: at most this many windows of each length, and labelled frames, in each recording.
         progress: called with (done, in all), in thousandths of a recording.
-        options: as for :func:`fate.open_recording`; they count before what a YAML file says.
+        options: arguments of :func:`fate.open_recording`; they override those of a YAML file.
 
-    A recording that cannot be read is noted and left out; if none can be, that is an error. Where the simulator has
-    left exact boxes beside the labels, speeds, track lives and faults are those of the exact boxes; where it has left a
-    manifest, every file is compared with it.
+    A recording that cannot be read is noted and left out; if none can be read, that is an error. If the simulator has
+    written exact boxes beside the labels, speeds, track lives and faults are those of the exact boxes. If it has
+    written a manifest, every file is compared with it.
 
     Example:
         >>> print(inspect("gen1", split="test").text())            # doctest: +SKIP
@@ -271,7 +272,7 @@ def inspect(
 
 
 def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], left: int = 1) -> str:
-    """Columns set by width; the first ``left`` ones to the left, the others to the right."""
+    """A table with aligned columns: the first ``left`` ones to the left, the others to the right."""
     lines = [header, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     made = [
@@ -285,43 +286,30 @@ def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], left: int =
 
 
 def _report_dict(report: RecordingReport) -> dict[str, Any]:
+    labels = report.labels
     return {
         "name": report.entry.name,
         "split": report.entry.split,
         "format": report.format,
-        "events": _event_dict(report.events),
-        "labels": None if report.labels is None else _label_dict(report.labels),
+        "events": _to_plain(report.events),
+        "labels": labels
+        and {
+            "num_boxes": labels.num_boxes,
+            "num_times": labels.num_times,
+            "rate_hz": labels.rate_hz,
+            "truth_hz": labels.truth_hz,
+            "faults": labels.counts,
+            "checked": labels.checked,
+            "worst": [vars(fault) for fault in labels.faults],
+        },
     }
 
 
-def _event_dict(events: EventStatistics) -> dict[str, Any]:
-    plain = {
-        name: value
-        for name, value in vars(events).items()
-        if name not in ("pillars", "busiest_pillars", "rate_per_second")
-    }
-    plain["rate_per_second"] = events.rate_per_second.tolist()
-    for name in ("pillars", "busiest_pillars"):
-        plain[name] = {str(length): _pillar_dict(each) for length, each in getattr(events, name).items()}
-    return plain
-
-
-def _pillar_dict(pillars: PillarStatistics) -> dict[str, Any]:
-    plain = {name: value for name, value in vars(pillars).items() if name not in ("raw", "merged")}
-    return plain | {"raw": _occupancy_dict(pillars.raw), "merged": _occupancy_dict(pillars.merged)}
-
-
-def _occupancy_dict(occupancy: Occupancy) -> dict[str, Any]:
-    return {name: value for name, value in vars(occupancy).items() if name != "histogram"}
-
-
-def _label_dict(labels: LabelStatistics) -> dict[str, Any]:
-    return {
-        "num_boxes": labels.num_boxes,
-        "num_times": labels.num_times,
-        "rate_hz": labels.rate_hz,
-        "truth_hz": labels.truth_hz,
-        "faults": labels.counts,
-        "checked": labels.checked,
-        "worst": [vars(fault) for fault in labels.faults],
-    }
+def _to_plain(value: Any) -> Any:
+    """Values for JSON: dataclasses without their histograms as objects, arrays as lists, keys as text."""
+    if is_dataclass(value):
+        plain = {each.name: getattr(value, each.name) for each in fields(value) if each.name != "histogram"}
+        return {name: _to_plain(part) for name, part in plain.items()}
+    if isinstance(value, dict):
+        return {str(key): _to_plain(part) for key, part in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value

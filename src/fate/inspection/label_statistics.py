@@ -1,14 +1,14 @@
-"""What the boxes of one recording are like, and what is wrong with them.
+"""Statistics and faults of the boxes of one recording.
 
 Figures: sizes, speeds along tracks, track lives, boxes a frame, label rate. Faults: boxes without events, frozen
 tracks, boxes out of the frame or without area, boxes that occur twice, labels outside the time of the recording.
-Labels once a second are too sparse for motion and faults: where exact boxes at 200 Hz lie beside them, as in simulated
+Labels once a second are too sparse for motion and faults. If there are exact boxes at 200 Hz too, as in simulated
 datasets, speeds, lives and faults are taken from those.
 
 A scene that stands still makes no events, so a parked car in it is no fault. A labelled frame is called *standing* when
-fewer than 1 % of the pixels fired in the 50 ms before it (noise alone makes about 0.5 %); boxes without events are told
-apart by that, and a box that itself moves along its track must have events either way. A frozen track is told apart by
-what is inside its box: at a red light cars drive past parked ones.
+fewer than 1 % of the pixels fired in the 50 ms before it (noise alone makes about 0.5 %). Boxes without events are
+distinguished by that, and a box that itself moves along its track must have events in any case. Frozen tracks are
+distinguished by the events inside their box: at a red light cars drive past parked ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels, label_rate_hz
 from fate.data.box_files import MARGIN_PX
-from fate.data.findings import LOOK_BACK_US
+from fate.data.findings import LOOK_BACK_US, describe_time_mismatch
 from fate.events.events import Events
 from fate.formats.recording import Recording
 from fate.progress import Progress
@@ -31,6 +31,7 @@ FROZEN_US = 1_000_000  # a box this long on the very same pixels is frozen
 MOVING_PX_S = 10.0  # a box at this speed makes events
 SPEED_GAP_US = 1_500_000  # labels of a track further apart say nothing about its speed
 TRUTH_SPEED_US = 50_000  # exact boxes are compared over this time: an edge that jumps by a pixel is no speed
+SAME_BOX_PX = 0.05  # label files round: the public ones hold a corner and a size
 TRUTH_MOVING_PX_S = 20.0  # in that time a pixel, which no jump of one edge moves a centre by
 
 #: Kinds of faults, and what each means.
@@ -91,7 +92,7 @@ def label_statistics(
         recording: open, with at least one event.
         labels: those that belong to it.
         truth: exact boxes of the same objects at many more times, for speeds, lives and faults.
-        frames: labelled times, spread evenly, whose events are looked at.
+        frames: number of labelled times, evenly spread, at which boxes are compared with events.
         progress: called with the share that is done.
     """
     dense = labels if truth is None else truth
@@ -161,7 +162,7 @@ def _lives(labels: Labels) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
 
 
 class _Findings:
-    """Rows of ``labels`` at fault, by kind, and how many were looked at."""
+    """Rows of ``labels`` with a fault, by kind, and the number of rows that were checked."""
 
     def __init__(self, labels: Labels, boxes: NDArray[np.float64]) -> None:
         self.labels, self.boxes = labels, boxes
@@ -169,12 +170,12 @@ class _Findings:
         self.checked = dict.fromkeys(FAULTS, 0)
 
     def mark(self, kind: str, bad: NDArray[np.bool_]) -> None:
-        """All rows were looked at; those where ``bad`` [N] is true are at fault."""
+        """Record a check of all rows; those with ``bad`` [N] have the fault."""
         self.checked[kind] = len(bad)
         self.rows[kind] = np.flatnonzero(bad).tolist()
 
     def worst(self, most: int) -> tuple[Fault, ...]:
-        """The largest boxes of each kind: where a fault weighs most."""
+        """The faults with the largest boxes of each kind."""
         listed = []
         for kind, rows in self.rows.items():
             area = (self.boxes[:, 2] - self.boxes[:, 0]) * (self.boxes[:, 3] - self.boxes[:, 1])
@@ -246,7 +247,7 @@ def _check_events(
 
 def frozen_runs(labels: Labels) -> tuple[list[tuple[int, int]], int]:
     """First and last row of every stretch of a track that stays on the same whole pixels for 1 s or more, and the
-    number of tracks looked at."""
+    number of tracks checked."""
     order = _by_track(labels)
     if not len(order):
         return [], 0
@@ -282,3 +283,64 @@ def _any_inside(events: Events, box: NDArray[np.float64]) -> bool:
     x1, y1 = np.floor(box[:2])
     x2, y2 = np.ceil(box[2:])
     return bool(((events.x >= x1) & (events.x < x2) & (events.y >= y1) & (events.y < y2)).any())
+
+
+# ---- what does not fit together in the files of one recording ---------------------------------------------------
+
+
+def find_mismatches(name: str, recording: Recording, labels: Labels, truth: Labels | None) -> tuple[str, ...]:
+    """A sentence for each thing that does not fit together: sensors, clocks, lengths, labels and exact boxes.
+
+    Args:
+        name: of the recording; it begins each sentence.
+        recording: open, with at least one event.
+        labels: the boxes of its label file.
+        truth: exact boxes of the same objects; None if there are none.
+    """
+    tables = [labels] if truth is None else [labels, truth]
+    times = np.concatenate([table.labelled_us for table in tables])
+    notes = _sensor_mismatches(recording, tables)
+    if mismatch := describe_time_mismatch(times, recording.start_us, recording.end_us):
+        notes.append(mismatch)
+    if truth is not None and truth is not labels:
+        notes += _box_mismatches(labels, truth)
+    return tuple(f"{name}: {note}" for note in notes)
+
+
+def _sensor_mismatches(recording: Recording, tables: list[Labels]) -> list[str]:
+    sizes = {table.sensor for table in tables if table.sensor is not None} - {tuple(recording.sensor)}
+    return [
+        f"labels are of a {width}×{height} sensor, events of a {recording.sensor} one"
+        for height, width in sorted(sizes)
+    ]
+
+
+def _box_mismatches(labels: Labels, truth: Labels) -> list[str]:
+    """Times that both tables label with different boxes: one of the two files was changed."""
+    shared = np.intersect1d(labels.labelled_us, truth.labelled_us)
+    tracks = bool((labels.track_id >= 0).all())  # some label files have none
+    own, exact = (_rows_at(table, shared, tracks) for table in (labels, truth))
+    differ = _numbers_at(own, shared) != _numbers_at(exact, shared)
+    bad = shared[differ]
+    # the times left have equally many rows in both tables, so sorted rows correspond
+    own, exact = (rows[~np.isin(rows[:, 0], bad)] for rows in (own, exact))
+    bad = np.union1d(bad, own[(np.abs(own - exact) > SAME_BOX_PX).any(axis=1), 0])
+    if not len(bad):
+        return []
+    return [
+        f"at {len(bad)} of {len(shared)} times the label file and the exact boxes beside it differ, first at"
+        f" {bad[0] / 1e6:.3f} s; speeds and faults are those of the exact boxes"
+    ]
+
+
+def _rows_at(labels: Labels, times: NDArray[np.int64], tracks: bool) -> NDArray[np.float64]:
+    """Sorted rows at these times: [N, 7] time, track (0 if tracks do not count), class and box."""
+    track = labels.track_id if tracks else np.zeros(len(labels))
+    rows = np.column_stack([labels.t_us, track, labels.class_id, labels.boxes]).astype(np.float64)
+    rows = rows[np.isin(labels.t_us, times)]
+    return rows[np.lexsort((rows[:, 4], rows[:, 3], rows[:, 2], rows[:, 1], rows[:, 0]))]
+
+
+def _numbers_at(rows: NDArray[np.float64], times: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Number of sorted rows at each time."""
+    return np.searchsorted(rows[:, 0], times, "right") - np.searchsorted(rows[:, 0], times, "left")

@@ -1,7 +1,7 @@
-"""``prepare`` goes through a public dataset once: checks every file, makes the time indexes, writes a manifest.
+"""``prepare`` checks every file of a public dataset once, builds the time indexes and writes a manifest.
 
-Nothing is converted or copied. What is missing or broken is named, and the rest is used. A second run looks only at
-what has changed (size and time of change), also after the first was stopped.
+Nothing is converted or copied. Files that are missing or broken are named, and the rest is used. A second run examines
+only files that have changed (size and time of change), also if the first run was stopped.
 """
 
 from __future__ import annotations
@@ -19,38 +19,37 @@ from typing import Any
 
 from fate.data.class_maps import PUBLIC
 from fate.data.findings import LACKING, Finding, sentences
-from fate.data.kinds import PUBLIC_SETS
 from fate.data.layout import find_recordings
-from fate.data.listing import MANIFEST
-from fate.data.manifests import PREPARED, SCHEMAS, find_manifest, write_manifest
-from fate.data.prepared import is_sound
-from fate.data.rvt_sequences import find_sequences
+from fate.data.manifests import MANIFEST, PREPARED, SCHEMAS, find_manifest, is_valid_entry, write_manifest
+from fate.data.opening import PUBLIC_SETS
+from fate.data.rvt_layout import find_sequences
 from fate.errors import FateError, FateWarning
 from fate.events.events import Sensor
-from fate.inspection import examination as look
+from fate.inspection import examination
 from fate.progress import Progress
+from fate.text import grouped
 from fate.version import __version__
 
 KINDS = (*PUBLIC_SETS, "rvt")
-SAVE_EVERY_S = 30.0  # a run that is stopped loses no more work than this
+SAVE_EVERY_S = 30.0  # a run that is stopped loses at most this much work
 
 #: Recordings in each split as published. The Gen1 paper counts 1460 for training; the files that are given out are
 #: 1459 (prophesee-automotive-dataset-toolbox, issue 42).
 EXPECTED_RECORDINGS: dict[str, dict[str, int]] = {"gen1": {"train": 1459, "val": 429, "test": 470}}
-#: Where only the hours of all splits together are published.
+#: Datasets of which only the total hours are published.
 EXPECTED_HOURS: dict[str, float] = {"1mpx": 14.65}
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """What ``prepare`` found. Made by :func:`prepare`; the same stands in ``manifest.json``."""
+    """The content of ``manifest.json``. Made by :func:`prepare`."""
 
     folder: Path
     document: dict[str, Any]
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """A sentence for each fault, long lists of one kind cut short."""
+        """A sentence for each fault, with long lists of one kind cut short."""
         return sentences(Finding(**each) for each in self.document["faults"])
 
     @property
@@ -59,7 +58,7 @@ class Preparation:
         return tuple(self.document["missing"])
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A table: heads, one row for each split, and one for all."""
+        """A table: the header, one row for each split, and one for all."""
         totals = self.document["totals"]
         names = list(totals["all"]["boxes"])
         head = ("split", "recordings", "usable", "labelled", "hours", "Mev", *names, "GB")
@@ -85,16 +84,12 @@ def _row(split: str, total: dict[str, Any], names: list[str]) -> tuple[str, ...]
     boxes = [total["boxes"].get(name, 0) for name in names]
     return (
         split,
-        *map(_spaced, numbers),
+        *map(grouped, numbers),
         f"{total['seconds'] / 3600:.2f}",
         f"{total['events'] / 1e6:.1f}",
-        *map(_spaced, boxes),
+        *map(grouped, boxes),
         f"{total['bytes'] / 1e9:.2f}",
     )
-
-
-def _spaced(number: int) -> str:
-    return f"{number:,}".replace(",", " ")
 
 
 def prepare(
@@ -106,15 +101,15 @@ def prepare(
     hashed: bool = True,
     progress: Progress | None = None,
 ) -> Preparation:
-    """Check a public dataset and write down what is there, so that it opens at once and reads quickly.
+    """Check a public dataset and write a manifest, so that it opens at once and reads quickly.
 
     Args:
         kind: ``"gen1"``, ``"1mpx"`` or ``"rvt"``.
         source: the folder of the dataset, which is not changed.
         target: a folder for ``manifest.json``; :func:`fate.open_dataset` takes it in place of ``source``.
-        workers: recordings gone through side by side; as many as there are cores, at most 4, unless given.
-        hashed: whether SHA-256 of all files are taken.
-        progress: called with the bytes that are done and those in all.
+        workers: recordings that are examined in parallel; the default is one per core, at most 4.
+        hashed: whether the SHA-256 of all files is computed.
+        progress: called with the bytes that are done and the total.
 
     Example:
         >>> print(fate.prepare("gen1", "/data/gen1", "gen1-prepared").text())      # doctest: +SKIP
@@ -147,7 +142,7 @@ def check_workers(workers: int | None) -> int:
 
 @dataclass(frozen=True)
 class _Task:
-    """One recording to go through."""
+    """One recording to examine."""
 
     name: str
     files: list[Path]
@@ -155,14 +150,14 @@ class _Task:
 
 
 def _recordings(kind: str, root: Path) -> tuple[list[_Task], list[Finding]]:
-    entries = find_recordings(root).entries
+    recordings = find_recordings(root)
     if not root.is_dir():
         raise FateError(f"{root}: is not a folder; give the folder of the dataset")
     tasks = [
-        _Task(entry.name, look.recording_files(entry), partial(look.examine_recording, root, entry, kind))
-        for entry in entries
+        _Task(paths.name, examination.recording_files(paths), partial(examination.examine_recording, root, paths, kind))
+        for paths in recordings
     ]
-    known = {entry.labels for entry in entries}
+    known = {paths.labels for paths in recordings}
     lonely = [path for path in sorted(root.rglob("*_bbox.npy")) if path not in known]
     missing = [
         Finding("missing", f"{path.relative_to(root).as_posix()}: the recording of these labels is missing")
@@ -172,18 +167,16 @@ def _recordings(kind: str, root: Path) -> tuple[list[_Task], list[Finding]]:
 
 
 def _sequences(root: Path) -> tuple[list[_Task], list[Finding]]:
-    if not root.is_dir():
-        raise FateError(f"{root}: no such folder; give a dataset in RVT's layout")
-    files, left_out = find_sequences(root, None, None)
-    if not files:
-        reason = left_out[0].sentence if left_out else "it is empty"
-        raise FateError(f"{root}: has no sequences in RVT's layout; {reason}")
-    tasks = [_Task(one.name, look.sequence_files(one), partial(look.examine_sequence, root, one)) for one in files]
-    return tasks, left_out
+    sequences, findings = find_sequences(root)
+    tasks = [
+        _Task(paths.name, examination.sequence_files(paths), partial(examination.examine_sequence, root, paths))
+        for paths in sequences
+    ]
+    return tasks, findings
 
 
 def _earlier(kind: str, root: Path, home: Path) -> dict[str, dict[str, Any]]:
-    """Entries of an earlier run by name; a manifest of anything else is not replaced."""
+    """Entries of an earlier run by name; any other manifest is not replaced."""
     path = home / MANIFEST
     if not path.exists():
         return {}
@@ -196,13 +189,13 @@ def _earlier(kind: str, root: Path, home: Path) -> dict[str, dict[str, Any]]:
             raise FateError(
                 f"{path}: is of {document['kind']} in {document['source']['path']}; choose another folder, or delete it"
             )
-        return {entry["name"]: entry for entry in document["recordings"] if is_sound(entry)}
+        return {entry["name"]: entry for entry in document["recordings"] if is_valid_entry(entry)}
     except (LookupError, TypeError, AttributeError) as error:
         raise found.damaged(error) from error
 
 
 class _Run:
-    """One run: goes through recordings, and keeps the manifest up to date."""
+    """One run: examines recordings and keeps the manifest up to date."""
 
     def __init__(
         self,
@@ -223,7 +216,7 @@ class _Run:
         self.findings += [
             Finding("missing", f"{name}: was there before and is missing now", self.old[name]["split"]) for name in gone
         ]
-        states = {task.name: look.file_states(self.root, task.files) for task in tasks}
+        states = {task.name: examination.file_states(self.root, task.files) for task in tasks}
         sizes = {name: sum(state["bytes"] for state in files.values()) for name, files in states.items()}
         total, finished, saved = sum(sizes.values()), 0, time.monotonic()
         with ThreadPoolExecutor(threads) as pool:
@@ -247,21 +240,21 @@ class _Run:
         write_manifest(self.home, self.document(finished=True))
 
     def _one(self, task: _Task, states: dict[str, dict[str, Any]]) -> dict[str, Any]:
-        """The entry of a recording: that of an earlier run where nothing has changed since."""
+        """The entry of a recording: that of an earlier run if nothing has changed since."""
         before = self.old.get(task.name)
-        same = before is not None and look.unchanged(before["files"], states, self.hashed)
-        if before is not None and same and (self.kind == "rvt" or look.has_index(self.root, before, self.kind)):
+        same = before is not None and examination.is_unchanged(before["files"], states, self.hashed)
+        if before is not None and same and (self.kind == "rvt" or examination.has_index(self.root, before, self.kind)):
             return before
         entry = task.examine()
         if self.hashed:
-            look.hash_files(self.root, states)
+            examination.hash_files(self.root, states)
         return entry | {"files": states}
 
     def document(self, finished: bool) -> dict[str, Any]:
-        """The manifest as it is now; what holds for the whole is worked out again.
+        """The manifest of the recordings examined so far.
 
         Args:
-            finished: whether all recordings were looked at. ``"complete"`` says more: that nothing is missing.
+            finished: whether all recordings were examined; ``"complete"`` also says that nothing is missing.
         """
         entries = [self.done[name] for name in sorted(self.done)]
         sensor, downscale = self._common(entries)
@@ -299,7 +292,7 @@ class _Run:
         }
 
     def _common(self, entries: list[dict[str, Any]]) -> tuple[dict[str, int] | None, int]:
-        """The sensor and the downscaling of the dataset: the published one where it occurs, else the most frequent."""
+        """The sensor and the downscaling of the dataset: the published one if it occurs, else the most frequent."""
         found = Counter((*entry["sensor"].values(), entry["downscale"]) for entry in entries if entry["readable"])
         if not found:
             return None, 1
@@ -309,7 +302,7 @@ class _Run:
         return {"height": height, "width": width}, downscale
 
     def _missing(self, totals: dict[str, Any]) -> Iterator[Finding]:
-        """What was published and is not here."""
+        """Published recordings that are missing."""
         for split, number in EXPECTED_RECORDINGS.get(self.kind, {}).items():
             there = totals.get(split, {"recordings": 0})["recordings"]
             if there < number:
@@ -323,7 +316,7 @@ class _Run:
 
 
 def _relative(root: Path, home: Path) -> str:
-    """The way from the manifest to the dataset; empty where there is none (another drive)."""
+    """The path from the manifest to the dataset; empty if there is none, as on another drive."""
     try:
         return Path(os.path.relpath(root, home)).as_posix()
     except ValueError:
@@ -331,15 +324,12 @@ def _relative(root: Path, home: Path) -> str:
 
 
 def _other_sensor(entry: dict[str, Any], sensor: dict[str, int] | None) -> Finding:
-    mine = entry["sensor"]
-    others = "" if sensor is None else f", the others {sensor['width']}×{sensor['height']}"
-    return Finding(
-        "sensor", f"{entry['name']}: left out: it is {mine['width']}×{mine['height']}{others}", entry["split"]
-    )
+    others = "" if sensor is None else f", the others {Sensor(**sensor)}"
+    return Finding("sensor", f"{entry['name']}: left out: it is {Sensor(**entry['sensor'])}{others}", entry["split"])
 
 
 def _totals(entries: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
-    """Sums for each split that occurs, and for all."""
+    """Totals of each split that occurs, and of all."""
     splits = [split for split in ("train", "val", "test", None) if any(each["split"] == split for each in entries)]
     parts = {split or "no split": [each for each in entries if each["split"] == split] for split in splits}
     return {name: _total(part, names) for name, part in (*parts.items(), ("all", entries))}

@@ -1,41 +1,152 @@
-"""One report for each recording of a dataset, and what they say together: means, quantiles, boxes and faults."""
+"""The recordings that ``fate inspect`` examines, a report on each, and the figures of all reports together.
+
+Recordings are found as :func:`fate.open_dataset` finds them, but none is left out. A YAML file, or a folder with a
+``dataset.yaml``, says where events and labels are, what their classes are called and how their clocks differ. Any other
+folder is searched, and its ``classes.txt`` gives the class names.
+"""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels
-from fate.data.layout import Entry
+from fate.data.box_files import Clock, read_box_file
+from fate.data.class_maps import ClassMap, class_map
+from fate.data.labelled_recording import read_head
+from fate.data.layout import SPLITS, RecordingPaths, find_recordings
+from fate.data.manifests import MANIFEST, PREPARED, find_listing, find_manifest
+from fate.data.opening import open_prepared, read_classes_file
+from fate.data.yaml_datasets import find_yaml, read_dataset_yaml
 from fate.errors import FateError
 from fate.events.events import Sensor
+from fate.formats.opening import open_recording
+from fate.formats.recording import Recording
 from fate.inspection import references
-from fate.inspection.label_statistics import FAULTS, Fault, LabelStatistics, label_statistics
-from fate.inspection.misfits import misfits
+from fate.inspection.label_statistics import FAULTS, Fault, LabelStatistics, find_mismatches, label_statistics
 from fate.inspection.statistics import EventStatistics, PillarStatistics, event_statistics
-from fate.inspection.subjects import Subject
 from fate.progress import Progress, scale
+from fate.text import grouped, plural
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One recording, its label files, and what is needed to read both."""
+
+    entry: RecordingPaths  #: its name, split and files
+    class_map: ClassMap | None = None  #: of the dataset; None if only the label files may have names
+    options: Mapping[str, Any] = field(default_factory=dict)  #: for ``open_recording``; they override those of the YAML
+    sensor: Sensor | None = None  #: for a file that does not say
+
+    def open(self, sensor: tuple[int, int] | None = None) -> Recording:
+        """Open the events; ``sensor`` is (height, width) if it is known already."""
+        described = self.entry.options._asdict()
+        given = {**described, **{key: value for key, value in self.options.items() if value is not None}}
+        if sensor is not None:
+            given["sensor"] = sensor
+        elif given["sensor"] is None and self.sensor is not None:
+            said = read_head(self.entry.events, self.entry.options).sensor
+            given["sensor"] = self.sensor if said is None else None
+        return open_recording(self.entry.events, **given)
+
+    def read_labels(self, sensor: Sensor) -> Labels | None:
+        """The labels on the clock of the events, in the classes of the dataset; None if there is no file.
+
+        Args:
+            sensor: (height, width) of the recording; YOLO text divides by it.
+        """
+        return None if self.entry.labels is None else self._read(self.entry.labels, sensor, self.entry.clock)
+
+    def read_truth(self, sensor: Sensor) -> Labels | None:
+        """The exact boxes that the simulator writes, in the classes of the dataset; None if there is no file."""
+        return None if self.entry.truth is None else self._read(self.entry.truth, sensor, Clock())
+
+    def _read(self, path: Path, sensor: Sensor, clock: Clock) -> Labels:
+        raw = read_box_file(path, sensor, self.class_map is not None and self.class_map.by_id)
+        timed = replace(raw, t_us=clock.convert(raw.t_us), labelled_us=np.unique(clock.convert(raw.labelled_us)))
+        return timed if self.class_map is None else _rename_classes(timed, self.class_map)
+
+
+def _rename_classes(labels: Labels, mapped: ClassMap) -> Labels:
+    """Class ids and names of the dataset, followed by classes that only the file has."""
+    class_ids, _ = mapped.places(labels)
+    foreign = np.unique(labels.class_id[class_ids < 0]).tolist()
+    names = [f"id {number}" if labels.classes is None else labels.classes[number] for number in foreign]
+    shown = [f"{name} (not of this dataset)" if name in mapped.names else name for name in names]
+    added = {number: len(mapped.names) + index for index, number in enumerate(foreign)}
+    ids = [
+        known if known >= 0 else added[number]
+        for known, number in zip(class_ids.tolist(), labels.class_id.tolist(), strict=True)
+    ]
+    return replace(labels, class_id=np.array(ids, np.int32), classes=(*mapped.names, *shown))
+
+
+def find_subjects(
+    dataset: str | os.PathLike[str], split: str | None, options: Mapping[str, Any]
+) -> tuple[Subject, ...]:
+    """Find the recordings of a dataset.
+
+    Args:
+        dataset: a folder, a YAML file, what ``fate prepare`` has written, or one recording.
+        split: only ``"train"``, ``"val"`` or ``"test"``.
+        options: arguments of :func:`fate.open_recording`; None for what the files or the YAML say.
+    """
+    if split is not None and split not in SPLITS:
+        raise FateError(f"split {split!r} was given; expected train, val or test")
+    path, wanted = Path(dataset), None if split is None else SPLITS[split]
+    yaml = find_yaml(path)
+    if yaml is not None:
+        described = read_dataset_yaml(yaml, wanted)
+        recordings, names, sensor = described.recordings, described.classes, described.sensor
+    else:
+        path = path.parent if path.name == MANIFEST else path
+        # damage to the manifest of a simulated dataset is reported by the comparison with it
+        manifest = find_manifest(path) if find_listing(path) is None else None
+        if manifest is not None and manifest.format == PREPARED:
+            path = open_prepared(manifest).root
+        recordings, sensor = find_recordings(path, wanted), None
+        names = read_classes_file(path if path.is_dir() else path.parent)
+    mapped = None if names is None else class_map(names)
+    return tuple(Subject(recording, mapped, options, sensor) for recording in recordings)
+
+
+def holds_file(dataset: str | os.PathLike[str], file: Path) -> bool:
+    """Whether a file is the manifest, a recording, or labels of a dataset, so that no output may replace it.
+
+    Args:
+        dataset: same as for :func:`find_subjects`.
+        file: its real path, without links.
+    """
+    path = Path(os.path.realpath(dataset))
+    folder = path if path.is_dir() else path.parent
+    if file in (path, folder / MANIFEST):
+        return True
+    entries = [subject.entry for subject in find_subjects(dataset, None, {})]
+    listed = {os.path.realpath(each) for entry in entries for each in (entry.events, entry.labels, entry.truth) if each}
+    return any(str(each) in listed for each in (file, *file.parents))  # labels may be a folder of text files
 
 
 @dataclass(frozen=True)
 class RecordingReport:
-    """What was found in one recording."""
+    """The figures and faults of one recording."""
 
     subject: Subject  #: the recording and its files, to be read again
     format: str
     events: EventStatistics
-    labels: LabelStatistics | None  #: None where it has none
-    classes: tuple[str, ...] | None  #: names by class id, where they are known
+    labels: LabelStatistics | None  #: None if it has none
+    classes: tuple[str, ...] | None  #: names by class id; None if they are not known
     notes: tuple[str, ...] = ()  #: sentences about what does not fit together
-    boxes_from: str | None = None  #: ``"labels"``, or ``"truth"`` where there are no others; whose boxes are counted
+    boxes_from: str | None = None  #: whose boxes are counted: ``"labels"``, or ``"truth"`` without labels
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> RecordingPaths:
         """Its name, split and files."""
         return self.subject.entry
 
@@ -45,11 +156,11 @@ class RecordingReport:
         return self.events.height, self.events.width
 
     def class_name(self, class_id: int) -> str:
-        """A name to show."""
+        """The name of a class, or ``class 3`` if it has none."""
         return self.classes[class_id] if self.classes and class_id < len(self.classes) else f"class {class_id}"
 
     def read_boxes(self) -> Labels | None:
-        """The boxes that are counted, read again; None where there are none."""
+        """Read the boxes that are counted again; None if there are none."""
         if self.boxes_from is None:
             return None
         size = Sensor(*self.sensor)
@@ -60,14 +171,14 @@ def report_on(subject: Subject, *, windows: int, progress: Progress) -> Recordin
     """Open a recording and its labels, and measure both.
 
     Args:
-        subject: from :func:`fate.inspection.subjects.find_subjects`.
-        windows: at most this many windows of each length, and labelled frames, are looked at.
+        subject: from :func:`find_subjects`.
+        windows: at most this many windows of each length, and labelled frames, are measured.
         progress: called with the share that is done.
     """
     with subject.open() as recording:
         events = event_statistics(recording, windows=windows, progress=scale(progress, 0.0, 0.7))
         notes: list[str] = []
-        # without labels the events are worth a look all the same
+        # events are reported even if the labels cannot be read
         labels = _read(subject.read_labels, recording.sensor, "labels", notes)
         truth = _read(subject.read_truth, recording.sensor, "exact boxes", notes)
         boxes = truth if labels is None else labels
@@ -76,15 +187,15 @@ def report_on(subject: Subject, *, windows: int, progress: Progress) -> Recordin
             return RecordingReport(subject, recording.format, events, None, None, tuple(notes))
         measured = label_statistics(recording, boxes, truth=truth, frames=windows, progress=scale(progress, 0.7, 1.0))
         progress(1.0)
-        classes = names_of(boxes, recording.sensor, truth)
+        classes = _class_names(boxes, recording.sensor, truth)
         notes += _unknown_classes(subject, boxes)
-        notes += misfits(subject.entry.name, recording, boxes, truth)
+        notes += find_mismatches(subject.entry.name, recording, boxes, truth)
         source = "truth" if labels is None else "labels"
         return RecordingReport(subject, recording.format, events, measured, classes, tuple(notes), source)
 
 
 def _read(read: Callable[[Sensor], Labels | None], sensor: Sensor, what: str, notes: list[str]) -> Labels | None:
-    """A label file; what cannot be read is noted."""
+    """Read a label file; an error becomes a note."""
     try:
         return read(sensor)
     except FateError as error:
@@ -93,7 +204,7 @@ def _read(read: Callable[[Sensor], Labels | None], sensor: Sensor, what: str, no
 
 
 def _unknown_classes(subject: Subject, labels: Labels) -> list[str]:
-    """Boxes of classes that the dataset does not have, which training would not see."""
+    """A note on boxes of classes that the dataset does not have, which training would not see."""
     if subject.class_map is None or labels.classes is None:
         return []
     known = len(subject.class_map.names)
@@ -102,9 +213,8 @@ def _unknown_classes(subject: Subject, labels: Labels) -> list[str]:
     return [f"{subject.entry.name}: boxes of classes that the dataset does not name: {listed}"] if counts else []
 
 
-def names_of(labels: Labels, sensor: tuple[int, int], truth: Labels | None = None) -> tuple[str, ...] | None:
-    """Class names of a label file: its own, those of the exact boxes beside it, or those of the public dataset of this
-    sensor."""
+def _class_names(labels: Labels, sensor: tuple[int, int], truth: Labels | None = None) -> tuple[str, ...] | None:
+    """Class names of a label file: its own, those of the exact boxes, or those of the public dataset of this sensor."""
     if labels.classes or truth is None or not truth.classes:
         highest = int(labels.class_id.max(initial=-1))
         return labels.classes or references.class_names((sensor[0], sensor[1]), highest)
@@ -179,12 +289,11 @@ class ClassBoxes:
 
     def cells(self) -> tuple[str, ...]:
         """In the columns of :data:`fate.inspection.references.BOX_COLUMNS`."""
-        number = f"{len(self.size):,}".replace(",", " ")
         wide = self.size[self.size[:, 1] > 0]
         ratio = f"{np.median(wide[:, 0] / wide[:, 1]):.2f}" if len(wide) else references.UNKNOWN
         return (
             self.name,
-            number,
+            grouped(len(self.size)),
             _quantiles(self.size[:, 0], (5, 50, 95)),
             _quantiles(self.size[:, 1], (5, 50, 95)),
             ratio,
@@ -200,7 +309,7 @@ def boxes_by_class(reports: Sequence[RecordingReport]) -> list[ClassBoxes]:
         if report.labels is None:
             continue
         labels = report.labels
-        # an object may pass between two labels and be seen by the exact boxes alone
+        # an object may pass between two labelled times and occur in the exact boxes alone
         for class_id in np.unique(np.concatenate([labels.class_id, labels.speed_class, labels.life_class])).tolist():
             parts.setdefault(report.class_name(class_id), []).append(
                 (
@@ -217,7 +326,7 @@ def boxes_by_class(reports: Sequence[RecordingReport]) -> list[ClassBoxes]:
 
 
 def motion_source(reports: Sequence[RecordingReport]) -> str:
-    """What speeds, lives and faults are taken from; empty where it is the label files alone."""
+    """Where speeds, lives and faults come from; empty if that is the label files alone."""
     labelled = [report.labels for report in reports if report.labels is not None]
     exact = [labels.truth_hz for labels in labelled if labels.truth_hz is not None]
     if not exact:
@@ -225,8 +334,7 @@ def motion_source(reports: Sequence[RecordingReport]) -> str:
     rest = len(labelled) - len(exact)
     return (
         f"speeds, track lives and boxes that look wrong: from the exact boxes at {np.median(exact):g} Hz (_truth.npz)"
-        f" of {len(exact)} recording{'' if len(exact) == 1 else 's'}"
-        + (f", from the labels of {rest} without them" if rest else "")
+        f" of {plural(len(exact), 'recording')}" + (f", from the labels of {rest} without them" if rest else "")
     )
 
 

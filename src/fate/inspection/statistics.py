@@ -1,18 +1,18 @@
-"""What the events of one recording are like, in numbers that decide how an encoder and a detector see them.
+"""Statistics of the events of one recording that matter to an encoder and a detector.
 
 One pass over all events gives rates, polarities, repeats, bursts and silent pixels. Pillars (cells of 2 × 2 pixels) are
 counted in windows of 5, 10 and 50 ms spread evenly over the recording, and in all windows of its busiest second.
 Memory stays bounded by the size of the sensor.
 
 **Bursts.** Some sensors (ATIS: the Gen1 dataset) repeat one change of light as a burst of events within microseconds.
-*Merged* figures count a burst once: an event is left out when the same pixel fired with the same polarity less than
-1 ms before it. Only the time to the event just before counts, so a long burst stays one however long it is.
+*Merged* figures count a burst once: an event is left out if the same pixel fired with the same polarity less than 1 ms
+before it. Only the time since the previous event counts, so a burst of any length is one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +88,7 @@ class EventStatistics:
 
 
 def event_statistics(recording: Recording, *, windows: int = 200, progress: Progress | None = None) -> EventStatistics:
-    """Walk a recording and count.
+    """Measure the events of a recording.
 
     Args:
         recording: open, with at least one event.
@@ -108,6 +108,7 @@ def event_statistics(recording: Recording, *, windows: int = 200, progress: Prog
     busiest_start = start + busiest * SECOND_US
     duration = (end - start) / 1e6
     total = int(walk.per_second.sum())
+    on, repeats, followers, bursts = walk.totals.tolist()
     pillars, busy = {}, {}
     for step, length in enumerate(WINDOWS_US):
         pillars[length] = pillar_statistics(recording, spread(start, end, length, windows), length)
@@ -122,14 +123,14 @@ def event_statistics(recording: Recording, *, windows: int = 200, progress: Prog
         start_us=start,
         duration_s=duration,
         rate_hz=total / duration,
-        merged_rate_hz=(total - walk.followers) / duration,
+        merged_rate_hz=(total - followers) / duration,
         busiest_hz=float(seconds[busiest]) / min(1.0, duration),
         busiest_start_us=busiest_start,
-        on_share=walk.on / total,
+        on_share=on / total,
         silent_share=None if duration < 0.99 else 1.0 - float(walk.fired_per_second[:whole].mean()) / (height * width),
-        duplicate_share=walk.repeats / total,
-        burst_share=(walk.followers + walk.bursts) / total,
-        burst_length=(walk.followers + walk.bursts) / walk.bursts if walk.bursts else 0.0,
+        duplicate_share=repeats / total,
+        burst_share=(followers + bursts) / total,
+        burst_length=(followers + bursts) / bursts if bursts else 0.0,
         interval_p1_us=_quantile(walk.intervals, 0.01) * _INTERVAL_BIN_US,
         merged_interval_p1_us=_quantile(walk.merged_intervals, 0.01) * _INTERVAL_BIN_US,
         rate_per_second=walk.per_second,
@@ -139,7 +140,7 @@ def event_statistics(recording: Recording, *, windows: int = 200, progress: Prog
 
 
 def spread(start_us: int, end_us: int, length_us: int, count: int) -> list[int]:
-    """Starts of at most ``count`` windows in ``[start_us, end_us)``: side by side where all fit, else evenly apart.
+    """Starts of at most ``count`` windows in ``[start_us, end_us)``: adjacent if all fit, else evenly spread.
 
     A span shorter than one window gives one window that reaches beyond it.
     """
@@ -163,7 +164,7 @@ def pillar_statistics(recording: Recording, starts: list[int], length_us: int) -
     active = np.zeros(len(starts), np.int64)
     events_seen = np.zeros(2, np.int64)
     for index, start in enumerate(starts):
-        events = recording.read(start - BURST_US, start + length_us)  # the time before tells whether a burst goes on
+        events = recording.read(start - BURST_US, start + length_us)  # earlier events tell whether a burst continues
         first = int(events.t_us.searchsorted(start))
         t = events.t_us - (start - BURST_US)
         active[index] = _count_pillars(
@@ -197,38 +198,19 @@ def _occupancy(histogram: NDArray[np.int64], events: int, lost: int) -> Occupanc
 
 
 def _quantile(histogram: NDArray[np.int64], share: float) -> float:
-    """The smallest bin with at least ``share`` of all at or below it; 0 where the histogram is empty."""
+    """The smallest bin with at least ``share`` of all at or below it; 0 if the histogram is empty."""
     total = int(histogram.sum())
     return float(np.searchsorted(np.cumsum(histogram), share * total)) if total else 0.0
 
 
-@dataclass
-class _Walk:
+class _Walk(NamedTuple):
     """Counts of one pass over all events."""
 
-    per_second: NDArray[np.int64]  # [seconds]
+    per_second: NDArray[np.int64]  # [seconds] events
     fired_per_second: NDArray[np.int64]  # [seconds] pixels with at least one event
     intervals: NDArray[np.int64]
     merged_intervals: NDArray[np.int64]
-    totals: NDArray[np.int64]  # ON, repeats, followers, bursts
-
-    @property
-    def on(self) -> int:
-        return int(self.totals[0])
-
-    @property
-    def repeats(self) -> int:
-        return int(self.totals[1])
-
-    @property
-    def followers(self) -> int:
-        """Events that merging leaves out."""
-        return int(self.totals[2])
-
-    @property
-    def bursts(self) -> int:
-        """Bursts of two events or more."""
-        return int(self.totals[3])
+    totals: NDArray[np.int64]  # ON events, exact repeats, events that merging leaves out, bursts of two or more
 
 
 def _walk(recording: Recording, report: Progress) -> _Walk:
@@ -259,21 +241,8 @@ def _walk(recording: Recording, report: Progress) -> _Walk:
     last_second = np.full((height, width), -1, np.int32)
     done = 0
     for events in recording.chunks():
-        _walk_events(
-            events.t_us - start,
-            events.x,
-            events.y,
-            events.p,
-            last,
-            in_burst,
-            last_kept,
-            last_second,
-            found.per_second,
-            found.fired_per_second,
-            found.intervals,
-            found.merged_intervals,
-            found.totals,
-        )
+        maps = (last, in_burst, last_kept, last_second)
+        _walk_events(events.t_us - start, events.x, events.y, events.p, *maps, *found)
         done += len(events)
         report(done / recording.num_events)
     return found
@@ -295,7 +264,7 @@ def _walk_events(
     merged_intervals: Any,
     totals: Any,
 ) -> None:
-    """``t`` counts from the first event; ``last`` [H, W, 2] and the other maps carry over from piece to piece."""
+    """Count one chunk. ``t`` counts from the first event; the maps [H, W] or [H, W, 2] are kept between chunks."""
     for i in range(t.shape[0]):
         now, row, column, polarity = t[i], y[i], x[i], p[i]
         second = now // SECOND_US

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.data.clips import Timing
-from fate.data.teacher_windows import CANONICAL_US
+from fate.data.clips import CANONICAL_US, Timing
 from fate.errors import FateError
 from fate.events.window import window_us
 

@@ -25,12 +25,11 @@ from numpy.typing import NDArray
 from fate.boxes.labels import Labels
 from fate.data.batches import ClipBatch, LabelsOf
 from fate.data.clips import Grid, TrainingPlan
-from fate.data.completeness import data_faults
-from fate.data.dataset import Dataset, open_dataset
+from fate.data.dataset import Dataset, data_faults, open_dataset
 from fate.data.label_rules import PLAIN_RULES, LabelRules, RuledLabels, label_rules
 from fate.data.labelled_recording import LabelledRecording
 from fate.data.loading import ClipReader, load
-from fate.data.resident import BYTES, ResidentEvents, completed
+from fate.data.resident import BYTES_PER_EVENT, ResidentEvents, complete_batches
 from fate.data.transforms import Augmentation
 from fate.errors import FateError, missing_packages
 from fate.inference.loading import load_trained
@@ -72,7 +71,7 @@ class Parts:
         """Whether all events of the training set stay on the GPU."""
         if self.device != "cuda" or self.dataset.holds == "histograms":
             return False
-        gigabytes = sum(recording.num_events for recording in self.dataset.labelled) * BYTES / 1e9
+        gigabytes = sum(recording.num_events for recording in self.dataset.labelled) * BYTES_PER_EVENT / 1e9
         memory = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory / 1e9
         return gigabytes <= min(self.config.data.resident_gb, memory / 4)
 
@@ -97,7 +96,7 @@ class Parts:
         loader = load(reader, plans, self.config.data.workers, pin_memory=self.device == "cuda" and not reader.resident)
         if not reader.resident:
             return loader
-        return completed(loader, ResidentEvents(self.dataset.labelled, self.dataset.sensor, self.device))
+        return complete_batches(loader, ResidentEvents(self.dataset.labelled, self.dataset.sensor, self.device))
 
 
 @dataclass(frozen=True)
@@ -234,7 +233,7 @@ def train(
         out: the run's folder; see ``run_directory``.
         overrides: ``key.sub=value`` texts.
         progress: called with the steps done, the steps in all and a short line.
-        allow_missing: train although files or boxes of the dataset are missing; see ``fate.data.completeness``.
+        allow_missing: train although files or boxes of the dataset are missing; see ``fate.data.dataset.DataFaults``.
         begins: called once before the first step, after all checks, with the number of steps that are already done;
             in the first process only.
         draw_samples: draws labels and predictions after each validation; see ``callbacks.DrawSamples``.

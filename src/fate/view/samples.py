@@ -9,9 +9,9 @@ import numpy as np
 from PIL import Image
 
 from fate.boxes.labels import Labels
-from fate.data.clip_images import ImageSource
+from fate.data.batches import ImageSource
+from fate.data.clips import CANONICAL_US
 from fate.data.dataset import Dataset
-from fate.data.teacher_windows import CANONICAL_US
 from fate.evaluation.evaluate import AtRate
 from fate.events.events import Events
 from fate.view.drawing import draw_boxes, draw_events, enlargement, side_by_side

@@ -18,11 +18,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fate.data.manifests import MANIFEST
 from fate.errors import FateError, warn
 from fate.processes import lock_file, open_folder_lock
 from fate.progress import Progress
 from fate.simulation.art.catalogue import SPLITS
-from fate.simulation.writing.manifest import FILE_NAME, Manifest, load_manifest
+from fate.simulation.writing.manifest import Manifest, load_manifest
 from fate.simulation.writing.preview import make_preview, shown_in
 from fate.simulation.writing.recording_files import RecordingFiles, SceneFacts, clear_leftovers
 from fate.simulation.writing.request import (
@@ -236,7 +237,7 @@ def _existing_manifest(home: Path, request: Request) -> Manifest:
             raise FateError(f"{home}: cannot be looked into ({error.strerror}); give another folder") from None
         if files:
             raise FateError(
-                f"{home}: holds {files[0]!r} and no {FILE_NAME} of a simulated dataset; give a new or empty folder"
+                f"{home}: holds {files[0]!r} and no {MANIFEST} of a simulated dataset; give a new or empty folder"
             )
         return Manifest(request)
     for name in ("profile", "seed", "seconds", "shares", "at_rest"):

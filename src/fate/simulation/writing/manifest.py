@@ -8,24 +8,21 @@ arguments give the same bytes.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from fate.data.manifests import MANIFEST, SCHEMAS, SIMULATED, write_manifest
 from fate.errors import FateError, FormatError
 from fate.files import MissingFileError, read_bytes
 from fate.json_files import finite_number, list_of, names_of, object_of, parse_json, whole_number
 from fate.simulation.art.catalogue import SPLITS, Split
 from fate.simulation.writing.request import Request, check_seconds
 from fate.version import __version__
-from fate.whole_files import write_whole
 
-FILE_NAME = "manifest.json"
-FORMAT = "fate-simulated-dataset"
-SCHEMA = 1
+FORMAT, SCHEMA = SIMULATED, SCHEMAS[SIMULATED]
 
 
 @dataclass(frozen=True)
@@ -141,13 +138,12 @@ class Manifest:
 
     def save(self, folder: Path) -> None:
         """Write ``manifest.json``; a reader sees the old one or the new one, never half of one."""
-        text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
-        write_whole(folder / FILE_NAME, (text + "\n").encode("utf-8", "backslashreplace"))
+        write_manifest(folder, self.to_dict())
 
 
 def load_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
     """The manifest of a dataset folder, or None if the folder has none."""
-    path = Path(folder) / FILE_NAME
+    path = Path(folder) / MANIFEST
     try:
         data = read_bytes(path, "the manifest of a simulated dataset")
     except MissingFileError:

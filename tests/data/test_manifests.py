@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from fate import Events, write_events
-from fate.data import listing
-from fate.data.listing import Comparison, find_listing
+from fate.data import manifests
+from fate.data.manifests import Comparison, find_listing
 from fate.inspection.inspect import inspect
-from fate.simulation.writing import manifest
 from fate.simulation.writing.manifest import FileEntry, Manifest, PreviewEntry, RecordingEntry
 from fate.simulation.writing.request import Request
 
@@ -55,7 +54,6 @@ def test_a_whole_dataset_has_no_flags(dataset: Path) -> None:
     found = compared(dataset)
     assert (found.num_files, found.flags) == (7, ())
     assert found.summary == "manifest.json: all 7 files have the size and SHA-256 that it lists"
-    assert (listing.FORMAT, listing.SCHEMA, listing.MANIFEST) == (manifest.FORMAT, manifest.SCHEMA, manifest.FILE_NAME)
 
 
 def cut(path: Path) -> None:
@@ -112,7 +110,7 @@ def test_only_what_is_looked_at_is_compared(dataset: Path, monkeypatch: pytest.M
 def test_files_are_hashed_in_pieces_and_progress_rises_to_the_end(
     dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "_CHUNK", 1000)
+    monkeypatch.setattr(manifests, "_CHUNK_BYTES", 1000)
     (dataset / "test" / "c_td.dat").unlink()
     found = find_listing(dataset)
     assert found is not None

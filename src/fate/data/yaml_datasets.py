@@ -1,4 +1,4 @@
-"""A dataset of one's own, described in a YAML file.
+"""Read a YAML file that describes a dataset.
 
     classes: [car, pedestrian]            # or a mapping from names to the ids in the label files: {car: 2}
     recordings:
@@ -20,92 +20,94 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from fate.data.assembly import Draft, Files, of_split
 from fate.data.box_files import Clock
 from fate.data.class_maps import Classes
-from fate.data.event_files import EventOptions, check_downscale
-from fate.data.layout import SPLITS, Entry, find_recordings
+from fate.data.labelled_recording import EventOptions, check_downscale
+from fate.data.layout import SPLITS, DatasetFiles, RecordingPaths, find_recordings
 from fate.errors import FateError
 from fate.events.events import Sensor
 from fate.text import nearest_name
 from fate.yaml_files import load_yaml
 
-#: Endings of files that describe a dataset, and the name that is looked for in a folder.
 SUFFIXES = (".yaml", ".yml")
-IN_A_FOLDER = "dataset.yaml"
+FILE_NAME = "dataset.yaml"  # in the folder of a dataset
 
 _EVENT_KEYS = ("sensor", "format", "columns", "time_unit")
 _CLOCK_KEYS = ("label_offset_us", "label_time_unit")
 TOP_KEYS = ("name", "classes", "recordings", "downscale", "protocol", *_EVENT_KEYS, *_CLOCK_KEYS)
 RECORDING_KEYS = ("events", "labels", "truth", "split", "name", *_EVENT_KEYS, *_CLOCK_KEYS)
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 OWN_SPLITS = ("train", "val", "test")
 #: Keys of the YAML files in which ultralytics describes datasets of images.
 IMAGE_KEYS = {"path", "train", "val", "test", "names", "nc"}
 PROTOCOLS = ("custom", "gen1", "1mpx", "sim")
 
 
-def yaml_of(path: Path) -> Path | None:
-    """The YAML file that ``path`` is or, as a folder, holds; None for none."""
+def find_yaml(path: Path) -> Path | None:
+    """The YAML file that ``path`` is or, if it is a folder, contains; None if there is none."""
     if path.suffix.lower() in SUFFIXES and path.is_file():
         return path
-    inside = path / IN_A_FOLDER
+    inside = path / FILE_NAME
     return inside if path.is_dir() and inside.is_file() else None
 
 
-def draft_from_yaml(path: Path, split: str | None) -> Draft:
-    """What a YAML file says of a dataset; no recording is opened.
+def read_dataset_yaml(path: Path, split: str | None) -> DatasetFiles:
+    """Read the YAML file of a dataset; no recording is opened.
 
     Args:
         path: the file.
         split: keep only ``"train"``, ``"val"`` or ``"test"``.
     """
-    document = _Document(path, _load(path))
-    if "recordings" not in document.top and len(IMAGE_KEYS & document.top.keys()) > 1:
+    top = load_yaml(path, "a YAML file that describes a dataset")
+    if not isinstance(top, dict):
+        raise FateError(f"{path}: holds {type(top).__name__}; expected keys such as classes and recordings")
+    document = _Document(path, top)
+    if "recordings" not in top and len(IMAGE_KEYS & top.keys()) > 1:
         document.fail(
             "describes a dataset of images, as ultralytics does (keys such as path, train, names); FATE's YAML lists"
             " recordings of events: classes: [car], recordings: [{events: drive.raw, labels: drive.json, split: train}]"
         )
-    document.refuse_unknown(document.top, TOP_KEYS, "at the top")
-    if "recordings" not in document.top:
+    document.refuse_unknown(top, TOP_KEYS, "at the top")
+    if "recordings" not in top:
         document.fail("has no recordings; list them, or name a folder for each split")
-    files = tuple(document.recordings())
-    names = Counter(each.entry.name for each in files)
-    twice = next((name for name, number in names.items() if number > 1), None)
-    if twice is not None:
-        document.fail(f"two recordings are called {twice!r}; give one of them another name")
-    kept = of_split(files, split)
+    recordings = tuple(document.recordings())
+    names = Counter(recording.name for recording in recordings)
+    repeated = next((name for name, number in names.items() if number > 1), None)
+    if repeated is not None:
+        document.fail(f"two recordings are called {repeated!r}; give one of them another name")
+    kept = tuple(recording for recording in recordings if split in (None, recording.split))
     if not kept:
-        there = ", ".join(sorted({str(each.entry.split) for each in files})) or "none"
-        document.fail(f"has no recordings of the split {split!r}; its splits are {there}")
-    protocol = document.top.get("protocol", "custom")
+        splits = ", ".join(sorted({str(recording.split) for recording in recordings})) or "none"
+        document.fail(f"has no recordings of the split {split!r}; its splits are {splits}")
+    protocol = top.get("protocol", "custom")
     if protocol not in PROTOCOLS:
         document.fail(f"protocol is {protocol!r}; expected one of {', '.join(PROTOCOLS)}")
-    name = document.text(document.top, "name") or path.stem
-    sensor = document.sensor(document.top)
-    downscale = document.made(check_downscale, document.top.get("downscale", 1))
-    return Draft(name, path.parent, "own", protocol, kept, document.classes(), sensor, downscale, source=path)
+    return DatasetFiles(
+        name=document.text(top, "name") or path.stem,
+        root=path.parent,
+        kind="own",
+        protocol=protocol,
+        recordings=kept,
+        classes=document.classes(),
+        sensor=document.sensor(top),
+        downscale=document.call(check_downscale, top.get("downscale", 1)),
+        source=path,
+    )
 
 
 def _expected_split(given: object) -> str:
-    """What to write instead of an unknown split."""
+    """A suggestion for an unknown split."""
     text = given.lower() if isinstance(given, str) else ""
     near = SPLITS.get(text) or nearest_name(text, OWN_SPLITS)
     return f"did you mean {near!r}?" if near else "expected train, val or test"
 
 
-def _load(path: Path) -> dict[str, Any]:
-    document = load_yaml(path, "a YAML file that describes a dataset")
-    if not isinstance(document, dict):
-        raise FateError(f"{path}: holds {type(document).__name__}; expected keys such as classes and recordings")
-    return document
-
-
 class _Document:
-    """The content of a YAML file, and sentences that name the file and the place in it."""
+    """The content of a YAML file; its errors name the file and the key."""
 
     def __init__(self, path: Path, top: dict[str, Any]) -> None:
         self.path, self.top = path, top
@@ -113,10 +115,10 @@ class _Document:
     def fail(self, sentence: str) -> NoReturn:
         raise FateError(f"{self.path}: {sentence}")
 
-    def made(self, make: Callable[[Any], Made], given: object) -> Made:
-        """What ``make`` makes of a value; its error names the file."""
+    def call(self, function: Callable[[Any], Result], given: object) -> Result:
+        """Call a function with one value; its error names the file."""
         try:
-            return make(given)
+            return function(given)
         except FateError as error:
             return self.fail(str(error))
 
@@ -127,9 +129,7 @@ class _Document:
                 hint = f"did you mean {near!r}?" if near else f"known are {', '.join(known)}"
                 self.fail(f"unknown key {key!r} {where}; {hint}")
 
-    # ---- recordings -------------------------------------------------------------------------------------
-
-    def recordings(self) -> Iterable[Files]:
+    def recordings(self) -> Iterable[RecordingPaths]:
         given = self.top["recordings"]
         if isinstance(given, Mapping):
             yield from self._folders(given)
@@ -141,19 +141,18 @@ class _Document:
         else:
             self.fail("recordings is empty; expected a list with events and labels, or a folder for each split")
 
-    def _folders(self, given: Mapping[Any, Any]) -> Iterable[Files]:
+    def _folders(self, given: Mapping[Any, Any]) -> Iterable[RecordingPaths]:
         """``{train: folder, val: [folder, folder]}``"""
         for split, folders in given.items():
             if split not in OWN_SPLITS:
                 self.fail(f"recordings names the split {split!r}; {_expected_split(split)}")
             for folder in folders if isinstance(folders, list) else [folders]:
                 place = self._path(folder, f"of the split {split!r}")
-                for entry in self.made(find_recordings, place).entries:
-                    named = entry.name if entry.name.split("/")[0] == split else f"{split}/{entry.name}"
-                    whole = Entry(named, split, entry.events, entry.labels, entry.truth)
-                    yield Files(whole, self._options({}), self._clock({}))
+                for found in self.call(find_recordings, place):
+                    name = found.name if found.name.split("/")[0] == split else f"{split}/{found.name}"
+                    yield replace(found, name=name, split=split, options=self._options({}), clock=self._clock({}))
 
-    def _recording(self, given: Mapping[Any, Any], where: str) -> Files:
+    def _recording(self, given: Mapping[Any, Any], where: str) -> RecordingPaths:
         self.refuse_unknown(given, RECORDING_KEYS, where)
         if "events" not in given:
             self.fail(f"events is missing {where}; give the file of the recording")
@@ -163,8 +162,7 @@ class _Document:
         events = self._path(given["events"], where)
         labels, truth = (self._path(given[key], where) if given.get(key) else None for key in ("labels", "truth"))
         name = self.text(given, "name") or self._name(events)
-        entry = Entry(name, split, events, labels, truth)
-        return Files(entry, self._options(given), self._clock(given))
+        return RecordingPaths(name, split, events, labels, truth, self._options(given), self._clock(given))
 
     def _name(self, events: Path) -> str:
         """The file's path from the YAML, without its ending."""
@@ -176,8 +174,6 @@ class _Document:
             self.fail(f"{given!r} is given as a path {where}; expected text")
         return self.path.parent / Path(given).expanduser()
 
-    # ---- what holds for one recording, or for all ---------------------------------------------------------
-
     def _options(self, given: Mapping[Any, Any]) -> EventOptions:
         both = {key: given.get(key, self.top.get(key)) for key in ("format", "columns", "time_unit")}
         texts = {key: self.text(both, key) for key in both}
@@ -185,16 +181,16 @@ class _Document:
 
     def _clock(self, given: Mapping[Any, Any]) -> Clock:
         offset, unit = (given.get(key, self.top.get(key)) for key in _CLOCK_KEYS)
-        return self.made(lambda one: Clock(*one), ("us" if unit is None else unit, 0 if offset is None else offset))
+        return self.call(lambda one: Clock(*one), ("us" if unit is None else unit, 0 if offset is None else offset))
 
     def sensor(self, given: Mapping[Any, Any]) -> Sensor | None:
         size = given.get("sensor")
         if size is None:
             return None
         if isinstance(size, str) and (match := re.fullmatch(r"\s*(\d{1,5})\s*[x×]\s*(\d{1,5})\s*", size)):
-            return self.made(Sensor.of, (int(match[2]), int(match[1])))
+            return self.call(Sensor.of, (int(match[2]), int(match[1])))
         if isinstance(size, Mapping) and set(size) == {"height", "width"}:
-            return self.made(Sensor.of, (size["height"], size["width"]))
+            return self.call(Sensor.of, (size["height"], size["width"]))
         return self.fail(f"sensor is {size!r}; expected WIDTHxHEIGHT, such as 1280x720")
 
     def text(self, given: Mapping[Any, Any], key: str) -> str | None:

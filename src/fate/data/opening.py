@@ -1,0 +1,482 @@
+"""Open the files of a dataset: find out its kind, read the head of every file, and make one list of recordings.
+
+========  ==========================================================================================
+gen1      ``_td.dat`` with ``_bbox.npy``, 304 × 240, ids 0 and 1
+1mpx      the same, 1280 × 720, ids 0 to 6, of which three are used, at half resolution
+sim       what ``fate simulate`` writes: ``manifest.json`` has the classes
+rvt       RVT's preprocessed histograms (:mod:`fate.data.rvt_layout`)
+own       any recordings with any labels: a YAML file (:mod:`fate.data.yaml_datasets`), or a folder with
+          ``classes.txt`` or with labels that have class names
+========  ==========================================================================================
+
+A YAML file or a manifest says which kind it is. For other folders, the sensor, the file names and the class ids do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from fate.data.box_files import box_file_fault, read_box_file
+from fate.data.class_maps import GEN1, MPX, Classes, ClassMap, checked_names, class_map, plain
+from fate.data.findings import THREADS, Finding
+from fate.data.labelled_recording import EventOptions, FileHead, LabelledRecording, Span, read_head
+from fate.data.layout import SPLITS, DatasetFiles, RecordingPaths, dataset_root, find_recordings
+from fate.data.manifests import (
+    DAMAGE,
+    MANIFEST,
+    PREPARED,
+    SIMULATED,
+    Manifest,
+    find_listing,
+    find_manifest,
+    inside,
+    is_valid_entry,
+    is_valid_finding,
+)
+from fate.data.rvt_layout import RvtSequence, find_sequences, holds_histograms, image_downscale, open_sequence
+from fate.data.yaml_datasets import find_yaml, read_dataset_yaml
+from fate.errors import FateError, MissingDependencyError
+from fate.events.events import Sensor
+from fate.events.sensors import GEN1_SENSOR, MPX_SENSOR
+
+KINDS = ("gen1", "1mpx", "sim", "rvt", "own")
+CLASSES_FILE = "classes.txt"
+
+PUBLISHED_ENDINGS = ("_td.dat", "_td.dat.h5")  # event files as published, and as RVT's users convert them
+SAMPLED_RECORDINGS = 8  # recordings that are read to find out the kind of a dataset
+SAMPLED_LABELS = 5  # label files that are read to find class names and ids
+
+
+class PublicDataset(NamedTuple):
+    """The facts of a public dataset."""
+
+    sensor: Sensor
+    downscale: int
+    ids: frozenset[int]  #: class ids of its label files
+
+
+PUBLIC_SETS: Mapping[str, PublicDataset] = MappingProxyType(
+    {
+        "gen1": PublicDataset(GEN1_SENSOR, 1, frozenset(GEN1.values())),
+        "1mpx": PublicDataset(MPX_SENSOR, 2, frozenset(MPX.values())),
+    }
+)
+
+
+@dataclass(frozen=True)
+class OpenedFiles:
+    """The recordings of a dataset that can be used, and what is common to them."""
+
+    name: str
+    root: Path
+    kind: str
+    protocol: str
+    class_map: ClassMap
+    recordings: tuple[LabelledRecording, ...]
+    findings: tuple[Finding, ...]
+    is_prepared: bool = False  #: whether ``fate prepare`` has read all files
+
+
+def public_kind(sensor: Sensor | None) -> str | None:
+    """The public dataset with that sensor; None if there is none."""
+    return next((name for name, public in PUBLIC_SETS.items() if public.sensor == sensor), None)
+
+
+def open_files(
+    path: Path,
+    split: str | None,
+    kind: str | None,
+    classes: Classes | None,
+    downscale: int | None,
+    sensor: Sensor | None,
+) -> OpenedFiles:
+    """Open the files of a dataset. Same arguments as :func:`fate.open_dataset`, already checked.
+
+    A prepared dataset is opened with all its splits, whatever ``split`` is.
+    """
+    yaml = find_yaml(path) if kind in (None, "own") else None
+    manifest = None if yaml else find_manifest(path)
+    if manifest is not None and manifest.format == PREPARED:
+        return open_prepared(manifest, kind, classes, downscale)
+    if yaml is not None:
+        described = read_dataset_yaml(yaml, split)
+        described = replace(described, sensor=sensor or described.sensor)
+    elif kind == "rvt" or (kind is None and holds_histograms(path)):
+        sequences, findings = find_sequences(path, split, downscale)
+        name = path.resolve().name
+        described = DatasetFiles(name, path, "rvt", "custom", tuple(sequences), findings=tuple(findings))
+    else:
+        described = describe_folder(path, split, kind, classes, sensor)
+    return _open_recordings(described if downscale is None else replace(described, downscale=downscale), classes)
+
+
+# ---- which files, and which kind --------------------------------------------------------------------------------
+
+
+def describe_folder(
+    path: Path, split: str | None, kind: str | None, classes: Classes | None, sensor: Sensor | None
+) -> DatasetFiles:
+    """Find the recordings of a folder; a few of them are read to find out the kind if ``kind`` is None."""
+    manifest = find_manifest(path if path.is_dir() or path.name == MANIFEST else path.parent)
+    if manifest is not None and manifest.format == SIMULATED and kind in (None, "sim"):
+        return _describe_simulated(manifest, path, split)
+    if kind == "sim":
+        raise FateError(f"{path}: has no manifest.json of a simulated dataset; give a folder that fate simulate made")
+    recordings = find_recordings(path, split)
+    name, root = path.resolve().name, dataset_root(path)
+    names = read_classes_file(path if path.is_dir() else path.parent) if kind in (None, "own") else None
+    chosen = kind or ("own" if names else _recognise(path, recordings, classes))
+    if chosen == "own":
+        return DatasetFiles(name, root, "own", "custom", recordings, names, sensor)
+    public = PUBLIC_SETS[chosen]
+    return DatasetFiles(name, root, chosen, chosen, recordings, None, sensor or public.sensor, public.downscale)
+
+
+def _describe_simulated(manifest: Manifest, path: Path, split: str | None) -> DatasetFiles:
+    folder = path.parent if path.name == MANIFEST else path
+    recordings = find_recordings(folder, split)
+    try:
+        names = tuple(manifest.document["classes"])
+        size, profile = manifest.document["sensor"], manifest.document["arguments"]["profile"]
+        sensor = None if size is None else Sensor.of((size["height"], size["width"]))
+        downscale = PUBLIC_SETS[profile].downscale if profile in PUBLIC_SETS else 1
+    except (LookupError, TypeError, AttributeError) as error:
+        raise manifest.damaged(error) from error
+    missing = tuple(_missing_files(folder, split))
+    name = path.resolve().name
+    return DatasetFiles(
+        name, dataset_root(folder), "sim", "sim", recordings, names, sensor, downscale, findings=missing
+    )  # fmt: skip
+
+
+def _missing_files(folder: Path, split: str | None) -> Iterator[Finding]:
+    """Files that the manifest of a simulated dataset lists and that are missing or cut short; videos do not count."""
+    listing = find_listing(folder, split)
+    if listing is None:
+        return
+    if listing.fault:
+        yield Finding("missing", listing.fault)
+    for file, fault in listing.missing():
+        if not file.name.endswith(".mp4"):
+            yield Finding("missing", f"{file.name}: {fault}", SPLITS.get(file.name.split("/")[0]))
+
+
+def read_classes_file(folder: Path) -> tuple[str, ...] | None:
+    """The class names in ``classes.txt``, one per line, of a folder or of the dataset whose split it is.
+
+    Returns None if there is no such file.
+    """
+    folders = [folder, folder.absolute().parent] if folder.absolute().name.lower() in SPLITS else [folder]
+    path = next((each / CLASSES_FILE for each in folders if (each / CLASSES_FILE).is_file()), None)
+    if path is None:
+        return None
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FateError(f"{path}: cannot be read ({error}); expected one class name a line, in UTF-8") from None
+    names = tuple(line.strip() for line in lines if line.strip())
+    if not names:
+        raise FateError(f"{path}: is empty; expected one class name a line")
+    return names
+
+
+def _recognise(path: Path, recordings: Sequence[RecordingPaths], classes: Classes | None) -> str:
+    """Whether a folder is gen1, 1mpx or own, from a few of its recordings; raises FateError if it could be either."""
+    step = max(1, len(recordings) // SAMPLED_RECORDINGS)
+    sampled = recordings[::step][:SAMPLED_RECORDINGS]
+    heads = _read_heads(sampled, "own")
+    sensors = Counter(head.sensor for head, _ in heads if isinstance(head, FileHead) and head.sensor)
+    sensor = sensors.most_common(1)[0][0] if sensors else None
+    kind = public_kind(sensor)
+    if kind is None or sensor is None:
+        return "own"
+    readable = [each.labels for each, (_, label_fault) in zip(sampled, heads, strict=True) if not label_fault]
+    names, ids_of_files = _sample_labels(readable, sensor)
+    if names is not None:
+        return "own"
+    named = all(each.events.name.lower().endswith(PUBLISHED_ENDINGS) for each in sampled)
+    fitting = sum(ids <= PUBLIC_SETS[kind].ids for ids in ids_of_files)  # one file with other ids is only a fault
+    if named and 2 * fitting >= len(ids_of_files):
+        return kind
+    ids = set().union(*ids_of_files)
+    if not ids or classes is not None:  # without boxes the kind makes no difference
+        return "own"
+    shown = ", ".join(map(str, sorted(ids)[:10]))
+    raise FateError(
+        f"{path}: could be {kind} or a dataset of your own ({sensor}, class ids {shown}); pass kind={kind!r}, or"
+        " classes=[...] with the name of each class id"
+    )
+
+
+# ---- from files to recordings -----------------------------------------------------------------------------------
+
+
+def _open_recordings(described: DatasetFiles, classes: Classes | None) -> OpenedFiles:
+    """Read the head of every file, choose one sensor for all, and name the recordings that are left out."""
+    findings = list(described.findings)
+
+    def add(kind: str, paths: RecordingPaths, sentence: str) -> None:
+        findings.append(Finding(kind, f"{paths.name}: {sentence}", paths.split))
+
+    listed = _drop_duplicates(described.recordings, findings)
+    heads = _read_heads(listed, described.kind)
+    readable, faults = [], []
+    for paths, (head, label_fault) in zip(listed, heads, strict=True):
+        if isinstance(head, str):
+            add("damaged", paths, f"left out: {head}")
+            faults.append(head)
+        else:
+            readable.append((paths, head, label_fault))
+    if not readable:
+        more = f" (and {len(faults) - 1} more like it)" if len(faults) > 1 else ""
+        raise FateError(f"{described.root}: no recording can be read; {faults[0]}{more}")
+    sensor = _choose_sensor(described, [head.sensor for _, head, _ in readable], findings)
+    fitting = [each for each in readable if each[1].sensor in (None, sensor)]
+    for paths, head, _ in readable:
+        if head.sensor not in (None, sensor):
+            add("sensor", paths, f"left out: it is {head.sensor}, the others are {sensor}")
+    label_files = [paths.labels for paths, _, label_fault in readable if not label_fault]
+    mapped = _choose_classes(described, classes, label_files, sensor)
+    is_rvt = described.kind == "rvt"
+    recordings: list[LabelledRecording] = []
+    for paths, head, label_fault in fitting:
+        if head.cut:
+            add("cut", paths, f"ends early: {head.cut}")
+        if label_fault:
+            add("bad labels", paths, f"its labels are not used: {label_fault}")
+        elif paths.labels is None:
+            add("no labels", paths, "has no labels; it can be used for detection, not for training")
+        recordings.append(
+            (RvtSequence if is_rvt else LabelledRecording)(
+                name=paths.name,
+                split=paths.split,
+                events_file=paths.events,
+                label_file=None if label_fault else paths.labels,
+                class_map=mapped,
+                full_sensor=sensor,
+                downscale=image_downscale(paths.events) if is_rvt else described.downscale,
+                truth_file=paths.truth,
+                event_options=paths.options if head.sensor else paths.options._replace(sensor=sensor),
+                clock=paths.clock,
+                known_span=head.span,
+            )
+        )
+    protocol = described.protocol
+    if is_rvt:
+        recordings = _keep_one_resolution(recordings, findings)
+        protocol = public_kind(sensor) or "custom"
+    return OpenedFiles(
+        described.name, described.root, described.kind, protocol, mapped, tuple(recordings), tuple(findings)
+    )
+
+
+def _read_heads(listed: Sequence[RecordingPaths], kind: str) -> list[tuple[FileHead | str, str]]:
+    """For each recording the head of its events, or why they cannot be read; and why its labels cannot be read."""
+
+    def read(paths: RecordingPaths) -> tuple[FileHead | str, str]:
+        label_fault = "" if paths.labels is None else box_file_fault(paths.labels)
+        label_fault = f"{paths.labels}: {label_fault}" if label_fault else ""
+        try:
+            if kind == "rvt":
+                return FileHead(open_sequence(paths).full_sensor, None), label_fault
+            return read_head(paths.events, paths.options), label_fault
+        except FateError as error:
+            if kind == "rvt" and isinstance(error, MissingDependencyError):
+                raise  # no sequence can be read without it
+            return str(error), label_fault
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(read, listed))
+
+
+def _drop_duplicates(recordings: Sequence[RecordingPaths], findings: list[Finding]) -> list[RecordingPaths]:
+    """Keep one of the recordings that share a label file, such as ``drive_td.dat`` and ``drive_td.dat.h5``."""
+    owners: dict[Path, RecordingPaths] = {}
+    kept = []
+    for paths in sorted(recordings, key=lambda each: (each.events.suffix.lower() != ".dat", each.name)):
+        if paths.labels is not None and paths.labels in owners:
+            other = owners[paths.labels].name
+            sentence = f"{paths.name}: left out: it has the same labels as {other}, which is used"
+            findings.append(Finding("twice", sentence, paths.split))
+            continue
+        if paths.labels is not None:
+            owners[paths.labels] = paths
+        kept.append(paths)
+    return sorted(kept, key=lambda each: each.name)
+
+
+def _choose_sensor(described: DatasetFiles, sensors: Sequence[Sensor | None], findings: list[Finding]) -> Sensor:
+    """The sensor of the dataset: the expected one if any file has it or no file says, else the most frequent one."""
+    sizes = Counter(sensor for sensor in sensors if sensor is not None)
+    if described.sensor is not None and (not sizes or described.sensor in sizes):
+        return described.sensor
+    if not sizes:
+        raise FateError(
+            f"{described.root}: no recording says how large its sensor is; pass sensor=(height, width), or write"
+            " sensor: WIDTHxHEIGHT into the YAML of the dataset"
+        )
+    sensor = sizes.most_common(1)[0][0]
+    if described.sensor is not None:
+        findings.append(Finding("other", f"its recordings are {sensor}, while {described.kind} is {described.sensor}"))
+    return sensor
+
+
+def _keep_one_resolution(sequences: Sequence[LabelledRecording], findings: list[Finding]) -> list[LabelledRecording]:
+    """Keep the sequences with the most frequent downscaling."""
+    downscale = Counter(sequence.downscale for sequence in sequences).most_common(1)[0][0]
+    for sequence in sequences:
+        if sequence.downscale != downscale:
+            sentence = f"{sequence.name}: left out: it is divided by {sequence.downscale}, the others by {downscale}"
+            findings.append(Finding("sensor", sentence, sequence.split))
+    return [sequence for sequence in sequences if sequence.downscale == downscale]
+
+
+def _choose_classes(
+    described: DatasetFiles, wanted: Classes | None, label_files: Sequence[Path | None], sensor: Sensor
+) -> ClassMap:
+    """The classes of the dataset, or those of them that the user asked for by name."""
+    where = str(described.source or described.root)
+    if isinstance(wanted, Mapping):
+        return class_map(wanted)
+    public = public_kind(sensor) if described.kind == "rvt" else described.kind
+    if public is None and wanted is None:
+        raise FateError(f"{where}: its histograms are of a {sensor} sensor, neither Gen1 nor 1Mpx; pass classes=[...]")
+    if described.kind == "rvt" or public in PUBLIC_SETS:
+        return class_map(wanted, public, where)
+    if described.classes is not None:
+        known = class_map(described.classes)
+        return known if wanted is None else known.select(wanted, where)
+    names, ids_of_files = _sample_labels(label_files, sensor)
+    if names is not None and wanted is not None:
+        if not {plain(name) for name in checked_names(wanted)} <= {plain(name) for name in names}:
+            names, _ = _sample_labels(label_files, sensor, len(label_files))  # another file may have the name
+        return class_map(names).select(wanted, where)
+    if names is not None or wanted is not None:
+        return class_map(names if wanted is None else wanted)  # without names in the files, the list gives each id one
+    ids = set().union(*ids_of_files)
+    if not ids:
+        return class_map(())
+    raise FateError(
+        f"{where}: its labels have class ids ({', '.join(map(str, sorted(ids)[:10]))}) and no names; pass"
+        " classes=[...], or write one name a line into classes.txt in that folder"
+    )
+
+
+def _sample_labels(
+    files: Sequence[Path | None], sensor: Sensor, number: int = SAMPLED_LABELS
+) -> tuple[tuple[str, ...] | None, list[set[int]]]:
+    """Read some label files for their class names and ids.
+
+    Args:
+        files: label files; None for a recording without labels.
+        sensor: (height, width) of the camera.
+        number: how many of the files are read.
+
+    Returns:
+        The class names of the files, None if no file has names, and the ids that occur in each file. Names of the
+        first file come first; names that differ only in spelling occur once.
+    """
+    existing = [file for file in files if file is not None]
+    step = max(1, len(existing) // max(number, 1))
+    first: tuple[str, ...] | None = None
+    others: dict[str, str] = {}
+    ids = list[set[int]]()
+    for file in existing[::step][:number]:
+        try:
+            labels = read_box_file(file, sensor)
+        except FateError:
+            continue  # reported when the labels of its recording are read
+        first = first or labels.classes
+        others |= {plain(name): name for name in labels.classes or ()}
+        ids.append(set(labels.class_id.tolist()))
+    if first is None or number <= SAMPLED_LABELS:
+        return first, ids
+    own = {plain(name) for name in first}
+    return (*first, *(name for key, name in others.items() if key not in own)), ids
+
+
+# ---- what ``fate prepare`` has written --------------------------------------------------------------------------
+
+
+def open_prepared(
+    manifest: Manifest, kind: str | None = None, classes: Classes | None = None, downscale: int | None = None
+) -> OpenedFiles:
+    """Open a dataset from the manifest of ``fate prepare``; only the folder of the recordings must exist.
+
+    Args:
+        manifest: with format ``PREPARED``.
+        kind: the kind that the user expects.
+        classes: None for those of the public dataset.
+        downscale: None for that of the public dataset, or that of the histograms.
+    """
+    document = manifest.document
+    try:
+        size, prepared_kind = document["sensor"], document["kind"]
+        sensor = Sensor.of((size["height"], size["width"])) if size else None
+        if not all(map(is_valid_finding, document["faults"])) or not all(map(is_valid_entry, document["recordings"])):
+            raise ValueError("a recording or a fault in it is not as fate prepare writes them")
+        findings = [Finding(**fault) for fault in document["faults"]]
+        if prepared_kind not in (*PUBLIC_SETS, "rvt"):
+            raise ValueError(f"kind {prepared_kind!r}")
+        root = _source_folder(manifest.folder, document["source"])
+        if not document.get("finished", document["complete"]):
+            known = len(document["recordings"])
+            sentence = f"{manifest.path}: fate prepare did not finish, and knows {known} recordings; run it again"
+            findings.append(Finding("missing", sentence))
+        usable = [entry for entry in document["recordings"] if entry["usable"]]
+        if sensor is None or not usable:
+            raise FateError(f"{manifest.path}: lists no usable recording; see its faults, or prepare it again")
+        mapped = class_map(classes, public_kind(sensor), str(manifest.path))
+        recordings = tuple(_prepared_recording(entry, prepared_kind, root, mapped, sensor) for entry in usable)
+        name = document["name"]
+    except FateError:
+        raise
+    except DAMAGE as error:
+        raise manifest.damaged(error) from error
+    if kind not in (None, prepared_kind):
+        raise FateError(f"{manifest.path}: was prepared as {prepared_kind}, and kind={kind!r} was given; leave it out")
+    if downscale is not None and prepared_kind != "rvt":
+        recordings = tuple(replace(recording, downscale=downscale) for recording in recordings)
+    elif downscale not in (None, recordings[0].downscale):
+        raise FateError(
+            f"{manifest.path}: was prepared for histograms divided by {recordings[0].downscale}; leave downscale out"
+        )
+    protocol = prepared_kind if prepared_kind in PUBLIC_SETS else public_kind(sensor) or "custom"
+    return OpenedFiles(name, root, prepared_kind, protocol, mapped, recordings, tuple(findings), is_prepared=True)
+
+
+def _prepared_recording(
+    entry: dict[str, Any], kind: str, root: Path, mapped: ClassMap, sensor: Sensor
+) -> LabelledRecording:
+    make = RvtSequence if kind == "rvt" else LabelledRecording
+    return make(
+        name=entry["name"],
+        split=entry["split"],
+        events_file=inside(root, entry["events"]),
+        label_file=inside(root, entry["labels"]) if entry["labelled"] else None,
+        class_map=mapped,
+        full_sensor=sensor,
+        downscale=int(entry["downscale"]) if kind == "rvt" else PUBLIC_SETS[kind].downscale,
+        truth_file=inside(root, entry["truth"]) if entry["truth"] else None,
+        event_options=EventOptions(None if entry["says_sensor"] else sensor),
+        known_span=Span(int(entry["start_us"]), int(entry["end_us"]), int(entry["num_events"])),
+    )
+
+
+def _source_folder(home: Path, source: dict[str, str]) -> Path:
+    """The folder of the recordings: the absolute path, or the path relative to the manifest if both were moved."""
+    places = [Path(source["path"]), Path(os.path.normpath(home / source["from_here"]))]
+    folder = next((place for place in places if place.is_dir()), None)
+    if folder is None:
+        raise FateError(
+            f"{home}: was prepared from {places[0]}, which does not exist; bring it back, or run fate prepare again"
+            " with the folder where it is now"
+        )
+    return folder
