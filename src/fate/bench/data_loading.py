@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from fate.data.clips import Clip, evaluation_batches
 from fate.data.dataset import Dataset
 from fate.data.loading import ClipReader
-from fate.encoding.histograms import StackedHistogram
+from fate.encoding.grids import StackedHistogram
 from fate.errors import FateError
 from fate.processes import worker_start_method
 

@@ -1,6 +1,6 @@
 """Pillar Encoding in operations that export formats know: whole tensors, no loop, no shape that depends on values.
 
-The same function as ``encoding.kernels.segments``, for graphs that run without FATE. Where the others list the pillars
+The same function as ``encoding.kernels.torch_kernels``, for graphs without FATE. Where the others list the pillars
 that hold events, this one keeps a table of all cells of the grid; where they leave events out, these go to one more
 cell, *nowhere*, which is no part of the image. So the number of events is the only length that varies. One event that
 is nowhere is always there: no table is ever empty.
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fate.encoding.batch import COLUMNS
 from fate.encoding.kernels.reference import legendre
 from fate.encoding.pillars import PillarEncoder
-from fate.encoding.sampling import GOLDEN, M32, MUL_1, MUL_2, mixed
+from fate.encoding.sampling import GOLDEN, M32, MUL_1, MUL_2, seed_key
 from fate.errors import FateError
 
 #: The inputs, as in ``EventBatch``: four columns with a row an event, three with a row a window.
@@ -74,7 +74,7 @@ class PillarGraph(nn.Module):
         spec, cell, window = self.spec, events.cell, events.window
         size, first = self._sizes(cell)
         low = start_us & M32
-        key = _mixed(_mixed(mixed(mixed(self.seed ^ GOLDEN) ^ (self.seed >> 32 & M32)) ^ low) ^
+        key = _mixed(_mixed(seed_key(self.seed) ^ low) ^
                      (_shifted(start_us - low, 32) & M32))  # fmt: skip
         priority = _mixed((cell - window * spec.cells) ^ key.index_select(0, window))
         keep = torch.ones_like(cell, dtype=torch.bool)
@@ -181,7 +181,7 @@ def _sums(place: Tensor, values: Tensor, length: int) -> Tensor:
 
 
 def _mixed(value: Tensor) -> Tensor:
-    """``sampling.mixed`` of 32-bit numbers in int64."""
+    """``sampling.hash32`` of 32-bit numbers in int64."""
     value = _product(value ^ _shifted(value, 16), MUL_1)
     value = _product(value ^ _shifted(value, 13), MUL_2)
     return value ^ _shifted(value, 16)
