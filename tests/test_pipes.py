@@ -21,7 +21,7 @@ from fate.data.manifests import find_manifest
 from fate.data.rvt_layout import RvtSequence
 from fate.errors import FateError
 from fate.models.checkpoints import is_own, load_model, read_card
-from fate.models.public_files import read_tensors
+from fate.models.checkpoints.public_files import read_tensors
 from fate.simulation.writing.manifest import load_manifest
 from fate.training.config import read_config
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fate.inspection.prepare import prepare
     from fate.models.catalogue import list_models
     from fate.models.checkpoints import load_model, save_model
-    from fate.models.official import import_checkpoint
+    from fate.models.checkpoints.importing import import_checkpoint
     from fate.models.zoo import build_model
     from fate.simulation.camera.event_camera import CameraModel, EventCamera, camera_preset
     from fate.simulation.render.scene import Scene
@@ -93,7 +93,7 @@ _HOME = {
     "list_models": "fate.models.catalogue",
     "load_model": "fate.models.checkpoints",
     "save_model": "fate.models.checkpoints",
-    "import_checkpoint": "fate.models.official",
+    "import_checkpoint": "fate.models.checkpoints.importing",
     "build_model": "fate.models.zoo",
     "bench_detect": "fate.bench.detect",
     "demo": "fate.workflows.demo",

@@ -12,7 +12,7 @@ import pytest
 import fate
 from fate.bench.data_loading import bench_data, write_histograms
 from fate.data.dataset import Dataset, open_dataset
-from fate.encoding.histograms import StackedHistogram
+from fate.encoding.grids import StackedHistogram
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import torch
 from fate.cli import import_checkpoint
 from fate.cli.main import main
 from fate.models.checkpoints import read_card, save_model
-from fate.models.transformers_layout import DETECTORS
+from fate.models.checkpoints.importing import TRANSFORMERS_DETECTORS as DETECTORS
 from fate.models.zoo import build_model
 from tests.cli.test_commands import fate
 from tests.models.conftest import FOLDER

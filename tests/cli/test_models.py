@@ -115,4 +115,4 @@ def test_help_has_an_example() -> None:
 def test_names_for_python_lead_to_the_functions() -> None:
     assert fate.list_models is catalogue.list_models
     assert fate.build_model.__module__ == "fate.models.zoo"
-    assert fate.load_model.__module__ == "fate.models.checkpoints"
+    assert fate.load_model.__module__ == "fate.models.checkpoints.saved"

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fate.encoding import grid_encoder
+from fate.encoding import grids
 from fate.encoding.batch import EventBatch
 from fate.encoding.grids import GRIDS, GridEncoder, StackedHistogram, build_grid
 from fate.errors import FateError
@@ -88,7 +88,7 @@ def assert_same(name: str, first: torch.Tensor, second: torch.Tensor) -> None:
 @given(windows=windows_of_events())
 def test_loop_and_tensors_give_the_same_image(name: str, windows: list[tuple[int, list[Row]]]) -> None:
     encoder, batch = ENCODERS[name], batch_of(windows)
-    assert_same(name, encoder.by_loop(batch), encoder.by_tensors(batch))
+    assert_same(name, encoder.encode_cpu(batch), encoder.encode_torch(batch))
 
 
 @each_encoder
@@ -111,9 +111,9 @@ def test_an_empty_window_is_the_value_for_nothing_everywhere(name: str) -> None:
     cases = [[(5000, [])], [(5000, []), some], [some, (5000, [])], [(1, []), some, (1, [])]]
     for windows in cases:
         batch = batch_of(windows)
-        for image in (encoder.by_loop(batch), encoder.by_tensors(batch)):
+        for image in (encoder.encode_cpu(batch), encoder.encode_torch(batch)):
             for number, (_, rows) in enumerate(windows):
-                nothing = torch.full_like(image[number], encoder.nothing)
+                nothing = torch.full_like(image[number], encoder.empty_value)
                 assert torch.equal(image[number], nothing) == (not rows)
 
 
@@ -148,9 +148,9 @@ def test_threads_do_not_change_the_image(name: str, monkeypatch: pytest.MonkeyPa
         windows.append((5000, [tuple(row) for row in table.tolist()]))
     batch = batch_of(windows)
     alone = encoder(batch)
-    monkeypatch.setattr(grid_encoder, "EVENTS_A_THREAD", 1)
+    monkeypatch.setattr(grids, "EVENTS_A_THREAD", 1)
     for threads in (1, 2, 3, 16):
-        monkeypatch.setattr(grid_encoder, "num_threads", lambda threads=threads: threads)
+        monkeypatch.setattr(grids, "num_threads", lambda threads=threads: threads)
         assert torch.equal(encoder(batch), alone)
 
 

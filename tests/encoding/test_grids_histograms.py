@@ -55,7 +55,7 @@ def test_counts_wrap_above_255_before_they_are_clipped(events: int, wrapped: int
         (min(events, 10), {"wrap": False}),
     ]:
         encoder = StackedHistogram(SENSOR, **arguments)  # type: ignore[arg-type]
-        for image in (encoder.by_loop(batch), encoder.by_tensors(batch)):
+        for image in (encoder.encode_cpu(batch), encoder.encode_torch(batch)):
             assert image[0, 10, 2, 3] == expected
             assert image[0, 9, 0, 0] == 1
             assert image.count_nonzero() == (expected > 0) + 1
@@ -99,7 +99,7 @@ def test_downsampling_is_nearest_exact_interpolation(sensor: tuple[int, int], st
     whole, small = StackedHistogram(sensor), StackedHistogram(sensor, downsample=step)
     expected = functional.interpolate(whole(batch), scale_factor=1 / step, mode="nearest-exact")
     assert torch.equal(small(batch), expected)
-    assert torch.equal(small.by_tensors(batch), expected)
+    assert torch.equal(small.encode_torch(batch), expected)
     assert small.stride == step
 
 

@@ -98,9 +98,9 @@ def test_tore_keeps_the_log_ages_of_the_last_events_newest_first(
 def test_tore_is_zero_for_now_and_largest_for_nothing() -> None:
     encoder = ToreVolume(SENSOR, depth=2)
     image = encoder(batch_of([(10_000_000, [(9_999_900, 0, 0, 1), (100, 1, 0, 1)])]))[0]
-    assert image[:, 0, 0].tolist() == [0, *[np.float32(encoder.nothing)] * 3]
-    assert bool((image[:, 0, 1] == np.float32(encoder.nothing)).all())  # older than max_us is as good as nothing
-    assert encoder.nothing == pytest.approx(10.4077, abs=1e-4)
+    assert image[:, 0, 0].tolist() == [0, *[np.float32(encoder.empty_value)] * 3]
+    assert bool((image[:, 0, 1] == np.float32(encoder.empty_value)).all())  # older than max_us is as good as nothing
+    assert encoder.empty_value == pytest.approx(10.4077, abs=1e-4)
 
 
 @given(windows=windows_of_events(max_windows=2), groups=st.sampled_from([2, 6, 24]), patch=st.sampled_from([1, 3, 4]))

@@ -16,10 +16,9 @@ from torch.func import functional_call
 
 from fate.encoding import pillars
 from fate.encoding.batch import EventBatch
-from fate.encoding.kernels import cpu, folding, reference, segments
-from fate.encoding.kernels.gradients import Weights
+from fate.encoding.kernels import cpu_kernels, reference, torch_kernels
 from fate.encoding.pillars import PillarEncoder
-from fate.encoding.spec import PillarSpec
+from fate.encoding.spec import PillarSpec, Weights
 from fate.events.events import Events, Sensor
 from fate.events.window import Window
 from tests.encoding.conftest import (
@@ -35,7 +34,7 @@ from tests.encoding.conftest import (
     special_batches,
 )
 
-VERSIONS = {"compiled loops": cpu, "torch segments": segments}
+VERSIONS = {"compiled loops": cpu_kernels, "plain torch": torch_kernels}
 SPECIAL = special_batches()
 CAPS: list[dict[str, int | None]] = [
     {"max_events": None, "max_pillars": None},
@@ -207,7 +206,7 @@ def test_many_pillars_agree_with_the_segments(monkeypatch: pytest.MonkeyPatch) -
     encoder = make_encoder(sensor, channels=8, pillar=1, max_pillars=2500)
     encoder.train()
     got = outcome(encoder, batch)
-    use(segments, monkeypatch)
+    use(torch_kernels, monkeypatch)
     wanted = outcome(encoder.double(), batch)
     assert got.stats == wanted.stats
     assert got.stats.pillars_dropped > 0
@@ -307,11 +306,11 @@ def test_the_folded_weights_are_unfolded_by_the_transpose() -> None:
     random = torch.Generator().manual_seed(0)
     shapes = [(4, 9), (4,), (4, 3), (4,)]
     weights = Weights(*(torch.randn(shape, generator=random, dtype=torch.float64) for shape in shapes))
-    folded = folding.fold(weights, spec)
+    folded = cpu_kernels.fold(weights, spec)
     numpy_random = np.random.default_rng(0)
     gradient = type(folded)(*(numpy_random.normal(size=part.shape) for part in folded))
     one = sum(float((a * b).sum()) for a, b in zip(folded, gradient, strict=True))
-    unfolded = folding.unfold(gradient, spec, weights)
+    unfolded = cpu_kernels.unfold(gradient, spec, weights)
     other = sum(float((a * b).sum()) for a, b in zip(weights, unfolded, strict=True))
     assert one == pytest.approx(other)
 

@@ -19,7 +19,7 @@ pytest.importorskip("triton", reason="Pillar Encoding on a GPU is written in Tri
 
 from fate.encoding import pillars
 from fate.encoding.batch import COLUMNS, EventBatch
-from fate.encoding.kernels import cpu, cuda, segments
+from fate.encoding.kernels import cpu_kernels, torch_kernels, triton_kernels
 from fate.encoding.pillars import PillarEncoder
 from fate.encoding.spec import PillarSpec
 from fate.errors import FateError
@@ -71,15 +71,15 @@ CONFIGS: list[dict[str, Any]] = [
 def triton_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """In Triton's interpreter the kernels for GPUs work on the CPU's memory, with fewer programs."""
     if INTERPRETED:
-        monkeypatch.setattr(cuda, "SUMMING", 4)
-        use(cuda, monkeypatch)
+        monkeypatch.setattr(triton_kernels, "SUM_PROGRAMS", 4)
+        use(triton_kernels, monkeypatch)
 
 
 def use(version: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Encoders take this version; of max pooling there is none in Triton."""
 
-    def kernel_for(device: torch.device, dtype: torch.dtype, spec: PillarSpec) -> ModuleType:
-        return segments if dtype == torch.float64 or spec.pooling == "max" else version
+    def kernel_for(device: torch.device, dtype: torch.dtype, spec: PillarSpec, _: int | None = None) -> ModuleType:
+        return torch_kernels if dtype == torch.float64 or spec.pooling == "max" else version
 
     monkeypatch.setattr(pillars, "kernel_for", kernel_for)
 
@@ -103,7 +103,7 @@ def test_values_and_gradients_are_those_of_the_reference(
     assert got.stats == wanted.stats
     found = errors(got, wanted, training)
     assert max(found.values()) < 1e-5, found
-    use(segments, monkeypatch)
+    use(torch_kernels, monkeypatch)
     plain = on_device(encoder, batch)
     assert plain.stats == wanted.stats
     found = errors(got, plain, training)
@@ -151,7 +151,7 @@ def test_one_seed_keeps_the_same_events_on_every_device(seed: int, monkeypatch: 
     here = make_encoder(max_events=2, max_pillars=30)
     here.seed = seed
     got = on_device(here, batch)
-    use(cpu, monkeypatch)
+    use(cpu_kernels, monkeypatch)
     there = make_encoder(max_events=2, max_pillars=30)
     there.seed = seed
     wanted = outcome(there, batch)

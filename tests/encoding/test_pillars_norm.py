@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fate.encoding.batch import EventBatch
-from fate.encoding.kernels import segments
+from fate.encoding.kernels import torch_kernels
 from fate.encoding.pillars import PillarEncoder
 from tests.encoding.conftest import batch_of, crowded, crowded_windows, drawn_seed, expected, make_encoder, outcome
 
@@ -19,7 +19,7 @@ caps = pytest.mark.parametrize("options", [{}, {"max_events": 2, "max_pillars": 
 
 def latent(encoder: PillarEncoder, batch: EventBatch, draw: int) -> Tensor:
     """[E, C] the layer's output for every event that the caps keep, float64."""
-    features = segments.features(segments.prepare(batch, encoder.spec, drawn_seed(draw)), torch.float64)
+    features = torch_kernels.event_features(torch_kernels.prepare(batch, encoder.spec, drawn_seed(draw)), torch.float64)
     return features @ encoder.linear.weight.detach().double().T + encoder.linear.bias.detach().double()
 
 
@@ -152,7 +152,7 @@ def test_any_kind_of_batchnorm_does_what_torchs_does(changes: dict[str, Any], tr
         encoder.alpha.fill_(1)
         encoder.beta.zero_()
     batch = crowded()
-    of = segments.prepare(batch, encoder.spec, 0)
+    of = torch_kernels.prepare(batch, encoder.spec, 0)
     hidden = torch.relu(norm.train(training)(latent(encoder, batch, 0)))
     mean = hidden.new_zeros(len(of.size), 5).index_add(0, of.pillar, hidden) / of.size[:, None]
     image = encoder(batch).permute(0, 2, 3, 1).flatten(0, 2)

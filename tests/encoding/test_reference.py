@@ -11,7 +11,7 @@ from numpy.polynomial.legendre import legval
 from torch import Tensor
 
 from fate.encoding.batch import EventBatch
-from fate.encoding.kernels import reference, segments
+from fate.encoding.kernels import reference, torch_kernels
 from fate.encoding.spec import PillarSpec
 from fate.events.events import Sensor
 from tests.encoding.conftest import SENSOR, batch_of, make_encoder, window_of
@@ -53,10 +53,12 @@ def test_every_version_weighs_events_alike() -> None:
     """The share of an event is what its pillar's image holds of it, if the layer shows it alone."""
     rows = [(0, 4, 4, 1), (100, 5, 4, 1), (100, 4, 5, 0), (400, 4, 4, 0), (1000 - 1, 5, 5, 1)]
     spec = PillarSpec(Sensor(*SENSOR), 2)
-    of = segments.prepare(batch_of(rows), spec, 0)
+    of = torch_kernels.prepare(batch_of(rows), spec, 0)
     wanted = numpys_weights(np.array([row[0] for row in rows]))
     wanted[1:3] = wanted[1:3].mean()
-    np.testing.assert_allclose(segments.shares(of).numpy(), wanted / wanted.sum(), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(
+        torch_kernels.normalized_weights(of).numpy(), wanted / wanted.sum(), rtol=1e-12, atol=1e-15
+    )
 
 
 def test_a_pillar_is_the_trapezoidal_integral_that_numpy_computes() -> None:

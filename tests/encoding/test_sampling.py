@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from fate.compiled import compiled
 from fate.encoding import sampling
 from fate.encoding.batch import EventBatch
-from fate.encoding.kernels import cpu, reference, segments
-from fate.encoding.kernels.binning import Binned
+from fate.encoding.kernels import cpu_kernels, reference, torch_kernels
+from fate.encoding.kernels.cpu_kernels import Binned
 from fate.encoding.spec import PillarSpec
 from fate.events.events import Sensor
 from tests.encoding.conftest import SENSOR, Row, batch_of, crowded, rows_of_events, window_of
@@ -27,10 +27,10 @@ Kept = dict[tuple[int, int], list[tuple[int, int]]]  # (window, cell) to (t, pla
 
 
 @compiled
-def compiled_mixed(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
+def compiled_hash(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
     made = np.empty_like(values)
     for i in range(len(values)):
-        made[i] = sampling.mixed_u32(values[i])
+        made[i] = sampling.hash_u32(values[i])
     return made
 
 
@@ -47,13 +47,13 @@ def compiled_events(
 # --- versions of one generator ---
 
 
-def test_mixing_is_murmur3s_finaliser() -> None:
+def test_the_hash_is_murmur3s_finaliser() -> None:
     # fmix32 of MurmurHash3: 0 stays 0, and the known images of 1 and 2
-    assert [sampling.mixed(value) for value in (0, 1, 2)] == [0, 0x514E28B7, 0x30F4C306]
+    assert [sampling.hash32(value) for value in (0, 1, 2)] == [0, 0x514E28B7, 0x30F4C306]
 
 
-def test_mixing_can_be_undone() -> None:
-    def unmixed(value: int) -> int:
+def test_the_hash_is_a_bijection() -> None:
+    def inverse_hash(value: int) -> int:
         value ^= value >> 16
         value = value * pow(sampling.MUL_2, -1, WORDS) % WORDS
         value ^= value >> 13 ^ value >> 26
@@ -61,21 +61,21 @@ def test_mixing_can_be_undone() -> None:
         return value ^ value >> 16
 
     values = [0, 1, WORDS - 1, *np.random.default_rng(0).integers(0, WORDS, 2000).tolist()]
-    assert [unmixed(sampling.mixed(value)) for value in values] == values
+    assert [inverse_hash(sampling.hash32(value)) for value in values] == values
 
 
 def test_mixing_flips_half_of_the_bits_when_one_changes() -> None:
     values = np.random.default_rng(1).integers(0, WORDS, 200).tolist()
     for bit in range(32):
-        flips = [bin(sampling.mixed(value) ^ sampling.mixed(value ^ 1 << bit)).count("1") for value in values]
+        flips = [bin(sampling.hash32(value) ^ sampling.hash32(value ^ 1 << bit)).count("1") for value in values]
         assert 14 < np.mean(flips) < 18
 
 
 def test_numbers_tensors_and_compiled_loops_mix_alike() -> None:
     values = np.random.default_rng(2).integers(0, WORDS, 1000)
-    plain = [sampling.mixed(value) for value in values.tolist()]
-    assert sampling.mixed_tensor(torch.from_numpy(values)).tolist() == plain
-    assert compiled_mixed(values.astype(np.uint32)).tolist() == plain
+    plain = [sampling.hash32(value) for value in values.tolist()]
+    assert sampling.hash32(torch.from_numpy(values)).tolist() == plain
+    assert compiled_hash(values.astype(np.uint32)).tolist() == plain
 
 
 @given(seeds, st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=4), st.data())
@@ -86,7 +86,9 @@ def test_pillars_have_one_priority_in_numbers_and_tensors(seed: int, starts: lis
         sampling.pillar_priority(sampling.window_key(seed, starts[number]), place)
         for number, place in zip(window, cell, strict=True)
     ]
-    made = sampling.pillar_priorities(seed, torch.tensor(starts), torch.tensor(window), torch.tensor(cell))
+    made = sampling.pillar_priority(
+        sampling.window_key(seed, torch.tensor(starts))[torch.tensor(window)], torch.tensor(cell)
+    )
     assert made.tolist() == plain
     assert all(0 <= value < WORDS for value in plain)
 
@@ -100,13 +102,13 @@ def test_events_have_one_priority_in_numbers_tensors_and_compiled_loops(seed: in
     plain = [
         sampling.event_priority(*row) for row in zip(pillar.tolist(), earlier.tolist(), place.tolist(), strict=True)
     ]
-    assert sampling.event_priorities(*map(torch.from_numpy, (pillar, earlier, place))).tolist() == plain
+    assert sampling.event_priority(*map(torch.from_numpy, (pillar, earlier, place))).tolist() == plain
     assert compiled_events(pillar.astype(np.uint32), earlier, place.astype(np.int16)).tolist() == plain
 
 
 def test_no_two_pillars_of_a_window_have_one_priority() -> None:
     cells = torch.arange(200_000)
-    made = sampling.pillar_priorities(3, torch.tensor([17]), torch.zeros_like(cells), cells)
+    made = sampling.pillar_priority(sampling.window_key(3, torch.tensor([17])), cells)
     assert len(made.unique()) == len(cells)
 
 
@@ -149,7 +151,7 @@ def kept_by_numbers(batch: EventBatch, spec: PillarSpec, seed: int) -> Kept:
     return stay
 
 
-def kept_by_segments(of: segments.Segments) -> Kept:
+def kept_by_segments(of: torch_kernels.Segments) -> Kept:
     side, spec = of.spec.pillar, of.spec
     stay: Kept = defaultdict(list)
     for cell, t, x, y, p in zip(
@@ -164,7 +166,7 @@ def kept_by_loops(of: Binned) -> Kept:
     for number, count in enumerate(of.pillars):
         for j in range(of.offsets[number], of.offsets[number] + count):
             part = slice(of.begin[j], of.begin[j] + of.size[j])
-            stay[number, int(of.cell[j])] = list(zip(of.t_us[part].tolist(), of.place[part].tolist(), strict=True))
+            stay[number, int(of.cell[j])] = list(zip(of.t_us[part].tolist(), of.pixel[part].tolist(), strict=True))
     return stay
 
 
@@ -185,15 +187,15 @@ def test_every_version_keeps_the_events_that_plain_numbers_keep(
 ) -> None:
     batch = batch_of(*rows)
     wanted = kept_by_numbers(batch, spec, seed)
-    assert kept_by_segments(segments.prepare(batch, spec, seed)) == wanted
-    assert kept_by_loops(cpu.prepare(batch, spec, seed)) == wanted
+    assert kept_by_segments(torch_kernels.prepare(batch, spec, seed)) == wanted
+    assert kept_by_loops(cpu_kernels.prepare(batch, spec, seed)) == wanted
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_version_keeps_the_same_of_a_crowd(spec: PillarSpec) -> None:
     batch = crowded(seed=4)
     wanted = kept_by_numbers(batch, spec, 2**61 + 5)
-    by_segments, by_loops = segments.prepare(batch, spec, 2**61 + 5), cpu.prepare(batch, spec, 2**61 + 5)
+    by_segments, by_loops = torch_kernels.prepare(batch, spec, 2**61 + 5), cpu_kernels.prepare(batch, spec, 2**61 + 5)
     assert kept_by_segments(by_segments) == wanted
     assert kept_by_loops(by_loops) == wanted
     assert by_segments.stats == by_loops.stats
@@ -212,7 +214,7 @@ def test_the_order_of_events_with_equal_times_changes_nothing(rows: list[Row], r
     shuffled = list(rows)
     random.shuffle(shuffled)
     spec = PillarSpec(Sensor(*SENSOR), 4, max_events=2, max_pillars=3)
-    one, other = (kept_by_loops(cpu.prepare(batch_of(part), spec, seed)) for part in (rows, shuffled))
+    one, other = (kept_by_loops(cpu_kernels.prepare(batch_of(part), spec, seed)) for part in (rows, shuffled))
     assert unordered(one) == unordered(other)
 
 
@@ -221,8 +223,8 @@ def test_the_choice_is_the_same_in_any_batch() -> None:
     rows = [(i * 3 % 1000, i * 7 % 31, i * 5 % 23, i % 2) for i in range(400)]
     mine = window_of(rows, start_us=9_000)
     others = [window_of(rows, start_us=start) for start in (0, 5_000)]
-    alone = kept_by_loops(cpu.prepare(EventBatch.from_windows([mine]), spec, 3))
-    among = kept_by_loops(cpu.prepare(EventBatch.from_windows([*others, mine]), spec, 3))
+    alone = kept_by_loops(cpu_kernels.prepare(EventBatch.from_windows([mine]), spec, 3))
+    among = kept_by_loops(cpu_kernels.prepare(EventBatch.from_windows([*others, mine]), spec, 3))
     assert {cell: events for (window, cell), events in among.items() if window == 2} == {
         cell: events for (_, cell), events in alone.items()
     }
@@ -243,10 +245,10 @@ def table_of_draws(rows: list[Row], max_events: int | None, max_pillars: int | N
     draws: list[set[tuple[int, int, int]]] = [set() for _ in range(DRAWS)]
     if by == "seeds":
         batch = batch_of(rows)
-        made = [(seed, kept_by_loops(cpu.prepare(batch, spec, seed))) for seed in range(DRAWS)]
+        made = [(seed, kept_by_loops(cpu_kernels.prepare(batch, spec, seed))) for seed in range(DRAWS)]
     else:
         batch = EventBatch.from_windows([window_of(rows, start_us=50_000 * number) for number in range(DRAWS)])
-        made = [(0, kept_by_loops(cpu.prepare(batch, spec, 0)))]
+        made = [(0, kept_by_loops(cpu_kernels.prepare(batch, spec, 0)))]
     for seed, kept in made:
         for (window, cell), events in kept.items():
             draws[seed + window] |= {(cell, *event) for event in events}

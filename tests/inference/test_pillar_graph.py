@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fate.encoding.batch import EventBatch
 from fate.encoding.pillars import PillarEncoder
-from fate.encoding.sampling import M32, MUL_1, mixed
+from fate.encoding.sampling import M32, MUL_1
+from fate.encoding.sampling import hash32 as hash_number
 from fate.errors import FateError
 from fate.events.events import Events
 from fate.events.window import Window
@@ -78,7 +79,7 @@ def test_what_stands_behind_the_last_offset_is_ignored() -> None:
 
 def test_the_generator_is_that_of_the_caps() -> None:
     values = torch.tensor([0, 1, 0xFFFF, 0x10000, 0x7FFFFFFF, M32, 123_456_789])
-    assert hash32(values).tolist() == [mixed(value) for value in values.tolist()]
+    assert hash32(values).tolist() == [hash_number(value) for value in values.tolist()]
     assert multiply32(values, MUL_1).tolist() == [value * MUL_1 & M32 for value in values.tolist()]
     negative = torch.tensor([-1 << 32, -3 << 32, 5 << 32])
     assert shift_right(negative, 32).tolist() == [-1, -3, 5]

@@ -16,7 +16,7 @@ from fate.boxes.labels import Labels
 from fate.boxes.predictions import write_predictions
 from fate.data.dataset import Dataset, open_dataset
 from fate.encoding.batch import EventBatch
-from fate.encoding.histograms import StackedHistogram
+from fate.encoding.grids import StackedHistogram
 from fate.errors import FateError
 from fate.evaluation.evaluate import evaluate
 from fate.evaluation.protocols import named_protocol

@@ -59,7 +59,7 @@ def test_padding_holds_what_an_encoder_writes_where_nothing_happened() -> None:
     with torch.no_grad():
         image = detector.frame.padded_image(detector.encoder(batch_of(some_windows(2))))
     assert image.shape[-2:] == (64, 96)
-    assert detector.frame.nothing != 0
-    assert bool((image[:, :, SENSOR[0] :] == detector.frame.nothing).all())
-    assert bool((image[:, :, :, SENSOR[1] :] == detector.frame.nothing).all())
-    assert bool((image[1] == detector.frame.nothing).all())  # an empty window looks like the padding
+    assert detector.frame.empty_value != 0
+    assert bool((image[:, :, SENSOR[0] :] == detector.frame.empty_value).all())
+    assert bool((image[:, :, :, SENSOR[1] :] == detector.frame.empty_value).all())
+    assert bool((image[1] == detector.frame.empty_value).all())  # an empty window looks like the padding

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from fate.errors import FateError
-from fate.models.heads import assignment
-from fate.models.heads.assignment import cheapest_pairs
+from fate.models.heads import matching
+from fate.models.heads.matching import cheapest_pairs
 
 
 @settings(deadline=None, max_examples=60)
@@ -37,7 +37,7 @@ def test_the_total_is_the_least(windows: int, rows: int, columns: int, seed: int
 def test_only_windows_with_competition_are_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     solved = []
     monkeypatch.setattr(
-        assignment, "linear_sum_assignment", lambda table: solved.append(table) or linear_sum_assignment(table)
+        matching, "linear_sum_assignment", lambda table: solved.append(table) or linear_sum_assignment(table)
     )
     apart = [
         [0.0, 1.0, 2.0],

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fate.models.boxes import (
     areas,
-    clipped,
+    clip_boxes,
     cxcywh_from_xyxy,
     giou,
     intersection_and_union,
@@ -106,9 +106,9 @@ def test_clipping_keeps_what_is_inside_and_leaves_no_area_outside() -> None:
         [[1.0, 2.0, 3.0, 4.0], [-5.0, -5.0, 5.0, 6.0], [300.0, 230.0, 400.0, 250.0], [310.0, 10.0, 320.0, 20.0]]
     )
     expected = [[1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 5.0, 6.0], [300.0, 230.0, 304.0, 240.0], [304.0, 10.0, 304.0, 20.0]]
-    assert clipped(boxes, (240, 304)).tolist() == expected
-    assert areas(clipped(boxes, (240, 304)))[3] == 0
+    assert clip_boxes(boxes, (240, 304)).tolist() == expected
+    assert areas(clip_boxes(boxes, (240, 304)))[3] == 0
     drawn = random_boxes(40, seed=5, size=400.0)
     torch.testing.assert_close(
-        areas(clipped(drawn, (240, 304))), intersection_and_union(drawn, torch.tensor([0.0, 0.0, 304.0, 240.0]))[0]
+        areas(clip_boxes(drawn, (240, 304))), intersection_and_union(drawn, torch.tensor([0.0, 0.0, 304.0, 240.0]))[0]
     )

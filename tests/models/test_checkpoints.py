@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import fate
 from fate.errors import FateError
-from fate.models.checkpoints import FORMAT, LARGE, load_model, load_weights, read_card, save_model
+from fate.models.checkpoints.saved import FORMAT, LARGE, load_model, load_weights, read_card, save_model
 from fate.models.detector import Detector
 from fate.models.zoo import build_model
 from fate.version import git_hash

@@ -63,7 +63,7 @@ def test_losses_and_gradients_are_those_of_the_public_code(
         for n in range(2)
     ]
     flat = FlatTargets.of(windows, FRAME, 2, CPU)
-    place = torch.cat([flat.place, 10 + flat.place])[None]  # two groups of 2 × 5
+    place = torch.cat([flat.box_index, 10 + flat.box_index])[None]  # two groups of 2 × 5
     matches = Matches(flat.window.repeat(2)[None], place, torch.arange(8).repeat(2)[None])
     main = [tensor.requires_grad_() for tensor in drawn("")]
     layers = Predictions(*(torch.stack(pair) for pair in zip(drawn("aux0"), main, strict=True)))
@@ -120,7 +120,7 @@ def test_denoising_terms_are_means_over_groups() -> None:
     for groups in (1, 3):
         noisy = Predictions(*(part.repeat(1, 1, groups, 1) for part in group))
         first = torch.arange(groups)[:, None] * 4
-        query = (first + flat.place).view(1, -1)
+        query = (first + flat.box_index).view(1, -1)
         matches = Matches(flat.window.repeat(groups)[None], query, torch.arange(3).repeat(groups)[None])
         terms.append(loss(outputs._replace(denoising=noisy, denoising_matches=matches, denoising_groups=groups), flat))
     for name in NAMES:

@@ -60,7 +60,7 @@ def test_the_first_convolution_ends_at_its_stride_for_every_encoder(
 def test_an_image_is_padded_at_the_right_and_below_and_repeated(
     sensor: tuple[int, int], encoder_stride: int, stem: Stem
 ) -> None:
-    frame = frame_of(sensor, encoder_stride, 4, stem, nothing=7.0)
+    frame = frame_of(sensor, encoder_stride, 4, stem, empty_value=7.0)
     rows, columns = (-(-side // encoder_stride) for side in sensor)
     image = torch.randn(2, 3, rows, columns)
     padded = frame.padded_image(image)

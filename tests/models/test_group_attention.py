@@ -10,8 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fate.errors import FateError
-from fate.models.layers.group_aggregation import GroupAggregation, half_by_maximum
-from fate.models.layers.group_attention import CosineAttention, GroupAttention, PositionBias, WindowAttention
+from fate.models.layers.group_attention import (
+    CosineAttention,
+    GroupAggregation,
+    GroupAttention,
+    PositionBias,
+    WindowAttention,
+    halve_by_max_pooling,
+)
 
 
 def drawn(module: nn.Module, seed: int = 0) -> nn.Module:
@@ -161,4 +167,4 @@ def test_pooling_is_the_same_padding_of_tensorflow(rows: int, columns: int) -> N
             above, before = max(2 * row - top, 0), max(2 * column - left, 0)
             patch = image[:, :, above : 2 * row - top + 3, before : 2 * column - left + 3]
             expected[:, :, row, column] = patch.amax(dim=(2, 3))
-    torch.testing.assert_close(half_by_maximum(image), expected, rtol=0, atol=0)
+    torch.testing.assert_close(halve_by_max_pooling(image), expected, rtol=0, atol=0)

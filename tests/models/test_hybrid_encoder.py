@@ -18,10 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from fate.errors import FateError
-from fate.models.backbones import presnet
 from fate.models.backbones.presnet import PResNet
-from fate.models.necks.hybrid_encoder import AIFI, OFFICIAL_IGNORED, OFFICIAL_NAMES, HybridEncoder, position_table
-from fate.models.renaming import renamed
+from fate.models.checkpoints.layouts import EVRT_DETR, EVRT_DETR_IGNORED, rename_entries
+from fate.models.necks.hybrid_encoder import AIFI, HybridEncoder, position_table
 
 CHANNELS = (6, 10, 14)
 
@@ -55,8 +54,8 @@ def test_outputs_are_those_of_the_public_encoder(
 ) -> None:
     backbone, encoder = PResNet(20).eval(), HybridEncoder((512, 1024, 2048)).eval()
     of_backbone = golden_weights("evrtdetr_b_gen1", "net_backbone.pth::_net.")
-    backbone.load_state_dict(renamed(of_backbone, presnet.OFFICIAL_NAMES))
-    encoder.load_state_dict(renamed(golden_weights("evrtdetr_b_gen1", "net_encoder.pth::"), OFFICIAL_NAMES))
+    backbone.load_state_dict(rename_entries(of_backbone, EVRT_DETR["backbone"]))
+    encoder.load_state_dict(rename_entries(golden_weights("evrtdetr_b_gen1", "net_encoder.pth::"), EVRT_DETR["neck"]))
     images = torch.from_numpy(golden_rule.normal("input", (3, 2, 20, 256, 320))[0].astype(np.float32))
     with torch.inference_mode():
         outputs = encoder(backbone(images)[0])
@@ -68,7 +67,7 @@ def test_only_the_table_of_positions_of_a_public_file_is_ignored(reference_folde
     for keys, cells in (("gen1", 80), ("gen4", 240)):
         lines = (reference_folder / f"keys_evrtdetr_b_{keys}.txt").read_text().splitlines()
         names = [line.removeprefix("net_encoder.pth::") for line in lines if line.startswith("net_encoder.pth::")]
-        ignored = [name for name in names if any(re.search(p, name.split(" ")[0]) for p in OFFICIAL_IGNORED)]
+        ignored = [name for name in names if re.search(EVRT_DETR_IGNORED, name.split(" ")[0])]
         assert ignored == [f"pos_embed2 (1, {cells}, 256) float32"]
 
 

@@ -14,12 +14,10 @@ from torch.nn import functional
 
 from fate.errors import FateError
 from fate.models import state as states
-from fate.models.backbones import presnet
 from fate.models.backbones.presnet import PResNet
-from fate.models.necks import hybrid_encoder
+from fate.models.checkpoints.layouts import EVRT_DETR, rename_entries
 from fate.models.necks.hybrid_encoder import HybridEncoder
-from fate.models.necks.latent_memory import OFFICIAL_NAMES, Gate, LatentMemory, PeepholeConvLSTM
-from fate.models.renaming import renamed
+from fate.models.necks.latent_memory import Gate, LatentMemory, PeepholeConvLSTM
 
 CHANNELS = (6, 4)
 
@@ -76,11 +74,11 @@ def test_outputs_are_those_of_the_public_model(
 ) -> None:
     backbone, encoder, memory = PResNet(20), HybridEncoder((512, 1024, 2048)), LatentMemory((256, 256, 256))
     for module, names, prefix in (
-        (backbone, presnet.OFFICIAL_NAMES, "net_backbone.pth::_net."),
-        (encoder, hybrid_encoder.OFFICIAL_NAMES, "net_encoder.pth::"),
-        (memory, OFFICIAL_NAMES, "net_temp_enc.pth::"),
+        (backbone, EVRT_DETR["backbone"], "net_backbone.pth::_net."),
+        (encoder, EVRT_DETR["neck"], "net_encoder.pth::"),
+        (memory, EVRT_DETR["memory"], "net_temp_enc.pth::"),
     ):
-        module.load_state_dict(renamed(golden_weights("evrtdetr_b_gen1", prefix), names))
+        module.load_state_dict(rename_entries(golden_weights("evrtdetr_b_gen1", prefix), names))
         module.eval()
     images = torch.from_numpy(golden_rule.normal("input", (3, 2, 20, 256, 320)).astype(np.float32))
     arrays, state = golden("evrtdetr_b"), None

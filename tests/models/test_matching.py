@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fate.errors import FateError
 from fate.models.boxes import xyxy_from_cxcywh
-from fate.models.heads.matching import FlatTargets, costs, match
+from fate.models.heads.matching import FlatTargets, match, matching_costs
 from fate.models.outputs import Targets
 
 FRAME = (100, 200)  # rows, columns
@@ -42,7 +42,7 @@ def test_flat_targets_are_fractions_of_the_frame_and_know_their_place() -> None:
     torch.testing.assert_close(flat.boxes[2], torch.tensor([0.525, 0.6, 0.05, 0.2]))
     assert flat.counts == (2, 0, 1)
     assert flat.window.tolist() == [0, 0, 2]
-    assert flat.place.tolist() == [0, 1, 0]
+    assert flat.box_index.tolist() == [0, 1, 0]
     assert flat.weights.tolist() == [1, 1, 0.5]
     assert flat.padded(flat.class_ids, filling=9).tolist() == [[1, 0], [9, 9], [2, 9]]
 
@@ -52,13 +52,13 @@ def test_matches_cost_least_of_all_ways_to_pair() -> None:
     flat = targets_of(3, 0, 2, 4)
     logits, boxes = predictions(2, 4, 5)
     found = match(logits, boxes, flat)
-    table = costs(logits, boxes, flat)
+    table = matching_costs(logits, boxes, flat)
     for of_set in range(2):
         for window, count in enumerate(flat.counts):
             own = table[of_set, window, :, :count].tolist()
             least = min(sum(own[q][t] for t, q in enumerate(way)) for way in permutations(range(5), count))
             mine = found.window[of_set] == window
-            places = flat.place[found.target[of_set, mine]]
+            places = flat.box_index[found.target[of_set, mine]]
             assert sorted(places.tolist()) == list(range(count))
             assert (flat.window[found.target[of_set, mine]] == window).all()
             cost = sum(own[q][t] for q, t in zip(found.query[of_set, mine].tolist(), places.tolist(), strict=True))
@@ -101,7 +101,7 @@ def test_matches_are_those_of_the_public_code(golden: Callable[..., dict[str, An
     found = match(torch.from_numpy(stored["pred_logits"])[None], torch.from_numpy(stored["pred_boxes"])[None], flat)
     for window in range(2):
         own = found.window[0] == window
-        pairs = torch.stack([found.query[0, own], flat.place[found.target[0, own]]]).numpy()
+        pairs = torch.stack([found.query[0, own], flat.box_index[found.target[0, own]]]).numpy()
         np.testing.assert_array_equal(pairs, stored[f"match{window}"])
 
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fate.errors import FateError
-from fate.models.backbones.maxvit import OFFICIAL_NAMES, Kind, MaxViT, Memory
+from fate.models.backbones.maxvit import Kind, MaxViT, Memory
+from fate.models.checkpoints.layouts import RVT, rename_entries
 from fate.models.layers.attention import SelfAttention, TransformerBlock, from_grid, from_windows, to_grid, to_windows
 from fate.models.layers.conv_lstm import ConvLSTM
-from fate.models.renaming import renamed
 
 Golden = Callable[[str], dict[str, NDArray[np.generic]]]
 Weights = Callable[..., dict[str, Tensor]]
@@ -372,7 +372,7 @@ def test_parameters_are_as_many_as_the_public_ones(memory: Memory, dims: tuple[i
 @pytest.mark.parametrize(("memory", "public"), [("lstm", "rvt_b"), ("s5", "s5vit_b")])
 def test_public_names_are_ours_one_to_one(memory: Memory, public: str, frame: str, golden_weights: Weights) -> None:
     weights = golden_weights(f"{public}_{frame}", "mdl.backbone.")
-    ours = renamed(weights, OFFICIAL_NAMES)
+    ours = rename_entries(weights, RVT["backbone"])
     own = MaxViT(20, memory=memory).state_dict()
     assert len(ours) == len(weights)
     assert set(ours) == set(own)
@@ -389,7 +389,7 @@ def test_rvt_gives_known_outputs(
     images: Tensor, golden: Golden, golden_weights: Weights, close_to_golden: Callable[..., None]
 ) -> None:
     backbone, known, state = MaxViT(20, memory="lstm").eval(), golden("rvt_b"), None
-    backbone.load_state_dict(renamed(golden_weights("rvt_b_gen1", "mdl.backbone."), OFFICIAL_NAMES))
+    backbone.load_state_dict(rename_entries(golden_weights("rvt_b_gen1", "mdl.backbone."), RVT["backbone"]))
     for t in range(3):
         features, state = backbone.all_stages(images[t], state)
         for stage in range(4):
@@ -402,7 +402,7 @@ def test_s5_vit_gives_known_outputs(
     images: Tensor, golden: Golden, golden_weights: Weights, close_to_golden: Callable[..., None]
 ) -> None:
     backbone, known, carried = MaxViT(20, memory="s5", official_state=True).eval(), golden("s5vit_b"), None
-    backbone.load_state_dict(renamed(golden_weights("s5vit_b_gen1", "mdl.backbone."), OFFICIAL_NAMES))
+    backbone.load_state_dict(rename_entries(golden_weights("s5vit_b_gen1", "mdl.backbone."), RVT["backbone"]))
     clip, state = backbone.all_stages(images.flatten(0, 1), None, 3)
     for stage in range(4):
         for t in range(3):

@@ -13,13 +13,10 @@ from torch import Tensor
 
 import fate
 from fate.errors import FateError
-from fate.models.backbones import maxvit
 from fate.models.checkpoints import load_model, read_card
+from fate.models.checkpoints.importing import import_checkpoint
+from fate.models.checkpoints.layouts import RVT, rename
 from fate.models.detector import Detector
-from fate.models.heads import yolox
-from fate.models.necks import pafpn
-from fate.models.official import import_checkpoint
-from fate.models.renaming import rename
 from fate.models.zoo import build_model
 
 Entries = dict[str, Tensor]
@@ -185,17 +182,17 @@ def of_seven_classes(entries: Entries) -> Entries:
 @pytest.mark.parametrize(
     ("change", "options", "words"),
     [
-        (lambda entries: {"a.weight": torch.ones(2)}, {}, "names such as a.weight belong to no layout known here"),
+        (lambda entries: {"a.weight": torch.ones(2)}, {}, "a.weight"),
         (lambda entries: entries, {"classes": ["car"]}, "has 2 classes; 1 were given (car)"),
         (lambda entries: entries, {"classes": "car"}, "has 2 classes; 1 were given (car)"),
         (lambda entries: entries, {"classes": []}, "has 2 classes; 0 were given (no names)"),
-        (lambda entries: entries, {"classes": ["bus", "dog"]}, "which sensor saw its classes (bus, dog) is not known"),
-        (lambda entries: entries, {"model": "fate-s"}, "holds rvt-b, and fate-s was asked for"),
+        (lambda entries: entries, {"classes": ["bus", "dog"]}, "(bus, dog)"),
+        (lambda entries: entries, {"model": "fate-s"}, "holds rvt-b, but fate-s"),
         (without("yolox_head"), {}, "head.class_predictions.0.weight was not found"),
         (without("stages.0.downsample"), {}, "backbone.stages.0.downsample.conv.weight was not found"),
         (narrow, {}, "its first stage has 24 channels; expected 64 (base), 48 (small) or 32 (tiny)"),
         (diverged, {}, "neck.mix_32.narrow.norm.bias holds numbers that are not finite"),
-        (of_seven_classes, {}, "has 7 classes, as no published model; give their names and the sensor"),
+        (of_seven_classes, {}, "has 7 classes"),
     ],
 )
 def test_what_cannot_be_imported_is_refused_in_one_sentence(
@@ -234,11 +231,11 @@ def test_rvt_tiny_has_one_head_in_its_first_stage(tmp_path: Path, reference_fold
 def _public_names(detector: Detector, folder: Path) -> dict[str, str]:
     """The public RVT-B names, which all sizes share but for the count of bottlenecks, by ours."""
     names = [line.split(" ")[0] for line in (folder / "keys_rvt_b_gen1.txt").read_text().splitlines()]
-    parts = (("mdl.backbone.", "backbone.", maxvit), ("mdl.fpn.", "neck.", pafpn), ("mdl.yolox_head.", "head.", yolox))
+    parts = (("mdl.backbone.", "backbone"), ("mdl.fpn.", "neck"), ("mdl.yolox_head.", "head"))
     ours = {
-        name: prefix + rename(name.removeprefix(begins), module.OFFICIAL_NAMES)
-        for begins, prefix, module in parts
+        name: f"{part}.{rename(name.removeprefix(prefix), RVT[part])}"
+        for prefix, part in parts
         for name in names
-        if name.startswith(begins)
+        if name.startswith(prefix)
     }
     return {public: own for public, own in ours.items() if own in detector.state_dict()}

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fate.models.boxes import cxcywh_from_xyxy
+from fate.models.checkpoints.importing import import_checkpoint
 from fate.models.detector import Detector
-from fate.models.official import import_checkpoint
 from fate.models.outputs import Outputs
 from fate.models.state import State
 from tests.models.test_official import write

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from fate.errors import FateError
-from fate.models.necks.pafpn import OFFICIAL_NAMES, PAFPN
-from fate.models.renaming import renamed
+from fate.models.checkpoints.layouts import RVT, rename_entries
+from fate.models.necks.pafpn import PAFPN
 
 CHANNELS = (6, 10, 16)
 
@@ -104,7 +104,7 @@ def maps(windows: int = 2, channels: tuple[int, ...] = CHANNELS) -> list[Tensor]
 def test_wiring_is_that_of_the_plain_computation_by_public_names(bottlenecks: int) -> None:
     weights = well_scaled(public_shapes(CHANNELS, bottlenecks))
     neck = PAFPN(CHANNELS, bottlenecks).eval()
-    neck.load_state_dict(renamed(weights, OFFICIAL_NAMES))
+    neck.load_state_dict(rename_entries(weights, RVT["neck"]))
     for ours, expected in zip(neck(maps()), plain(weights, maps(), bottlenecks), strict=True):
         assert expected.std() > 0.1
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
@@ -116,7 +116,7 @@ def test_every_public_entry_has_one_of_ours_and_counts_agree(golden_weights: Cal
     assert sum(parameter.numel() for parameter in neck.parameters()) == 3_860_992
     for keys in ("rvt_b_gen1", "s5vit_b_gen1"):
         official = golden_weights(keys, "mdl.fpn.")
-        ours = renamed(official, OFFICIAL_NAMES)
+        ours = rename_entries(official, RVT["neck"])
         assert len(ours) == len(official)
         assert set(ours) == set(neck.state_dict())
         neck.load_state_dict(ours)

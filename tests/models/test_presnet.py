@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from fate.errors import FateError
-from fate.models.backbones.presnet import OFFICIAL_NAMES, PResNet
-from fate.models.renaming import renamed
+from fate.models.backbones.presnet import PResNet
+from fate.models.checkpoints.layouts import EVRT_DETR, rename_entries
 
 
 def parameters(model: torch.nn.Module) -> int:
@@ -33,7 +33,7 @@ def test_outputs_are_those_of_the_public_backbone(
 ) -> None:
     backbone = PResNet(20).eval()
     weights = golden_weights("evrtdetr_b_gen1", "net_backbone.pth::_net.")
-    backbone.load_state_dict(renamed(weights, OFFICIAL_NAMES))  # strict: every name, every shape
+    backbone.load_state_dict(rename_entries(weights, EVRT_DETR["backbone"]))  # strict: every name, every shape
     images = torch.from_numpy(golden_rule.normal("input", (3, 2, 20, 256, 320)).astype(np.float32))
     arrays = golden("evrtdetr_b")
     with torch.inference_mode():

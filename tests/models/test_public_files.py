@@ -28,8 +28,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fate.errors import FateError
-from fate.models import public_files
-from fate.models.public_files import kind_of, read_tensors
+from fate.models.checkpoints import public_files
+from fate.models.checkpoints.public_files import kind_of, read_tensors
 
 SHARED = torch.arange(6.0)
 TENSORS = {
@@ -344,7 +344,7 @@ def test_nesting_ends_in_a_sentence_and_not_the_process(tmp_path: Path, legacy: 
     code = """
 import resource, sys
 from fate.errors import FateError
-from fate.models.public_files import read_tensors
+from fate.models.checkpoints.public_files import read_tensors
 resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
 for path in sys.argv[1:]:
     try:

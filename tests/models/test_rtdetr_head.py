@@ -14,15 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from fate.errors import FateError
-from fate.models.backbones import presnet
 from fate.models.backbones.presnet import PResNet
 from fate.models.boxes import cxcywh_from_xyxy
-from fate.models.heads.rtdetr import OFFICIAL_NAMES, RtDetrHead, cell_anchors
-from fate.models.necks import hybrid_encoder, latent_memory
+from fate.models.checkpoints.layouts import EVRT_DETR, rename_entries
+from fate.models.heads.rtdetr import RtDetrHead, cell_anchors
 from fate.models.necks.hybrid_encoder import HybridEncoder
 from fate.models.necks.latent_memory import LatentMemory
 from fate.models.outputs import Outputs, Targets
-from fate.models.renaming import renamed
 
 SIZES = [(8, 10), (4, 5), (2, 3)]  # of a frame of 64 × 80 pixels
 
@@ -63,7 +61,7 @@ def test_it_has_the_parameters_of_the_public_decoder(classes: int, layers: int, 
 def test_every_public_name_becomes_one_of_ours(golden_weights: Callable[..., dict[str, Tensor]]) -> None:
     public = golden_weights("evrtdetr_b_gen1", "net_decoder.pth::")
     ours = RtDetrHead().state_dict()
-    given = renamed(public, OFFICIAL_NAMES)
+    given = rename_entries(public, EVRT_DETR["head"])
     assert len(given) == len(public)
     assert {name: value.shape for name, value in given.items()} == {name: ours[name].shape for name in ours}
 
@@ -76,13 +74,13 @@ def test_a_whole_evrt_detr_gives_the_public_outputs(
 ) -> None:
     stored = golden("evrtdetr_b")
     parts: dict[str, tuple[nn.Module, Any, str]] = {
-        "backbone": (PResNet(20), presnet.OFFICIAL_NAMES, "net_backbone.pth::_net."),
-        "neck": (HybridEncoder((512, 1024, 2048)), hybrid_encoder.OFFICIAL_NAMES, "net_encoder.pth::"),
-        "memory": (LatentMemory((256,) * 3), latent_memory.OFFICIAL_NAMES, "net_temp_enc.pth::"),
-        "head": (RtDetrHead(), OFFICIAL_NAMES, "net_decoder.pth::"),
+        "backbone": (PResNet(20), EVRT_DETR["backbone"], "net_backbone.pth::_net."),
+        "neck": (HybridEncoder((512, 1024, 2048)), EVRT_DETR["neck"], "net_encoder.pth::"),
+        "memory": (LatentMemory((256,) * 3), EVRT_DETR["memory"], "net_temp_enc.pth::"),
+        "head": (RtDetrHead(), EVRT_DETR["head"], "net_decoder.pth::"),
     }
     for module, names, prefix in parts.values():
-        module.load_state_dict(renamed(golden_weights("evrtdetr_b_gen1", prefix), names))
+        module.load_state_dict(rename_entries(golden_weights("evrtdetr_b_gen1", prefix), names))
         module.eval()
     backbone, neck, memory, head = (part[0] for part in parts.values())
     assert isinstance(head, RtDetrHead)

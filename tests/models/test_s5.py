@@ -12,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fate.models.backbones.maxvit import OFFICIAL_NAMES
-from fate.models.layers.s5 import BAND_LIMIT, S5, S5Block, hippo_modes, turns
+from fate.models.checkpoints.layouts import RVT, rename_entries
+from fate.models.layers.s5 import BAND_LIMIT, S5, S5Block, cycles_per_step, hippo_modes
 from fate.models.layers.scan import as_complex
-from fate.models.renaming import renamed
 
 Golden = Callable[[str], dict[str, NDArray[np.generic]]]
 Weights = Callable[..., dict[str, Tensor]]
@@ -132,7 +131,7 @@ def test_state_at_shared_times_is_the_same_at_20_and_at_200_hz() -> None:
         exact = grown * exact + (grown - 1) / eigenvalues * (b @ window.to(b.dtype))
     at_20 = as_complex(ssm(as_images(u), None, 8, 1.0)[1]).flatten()
     at_200 = as_complex(ssm(as_images(u.repeat_interleave(10, 0)), None, 80, 0.1)[1]).flatten()
-    slow = turns(ssm.eigenvalues, delta) < BAND_LIMIT / 3
+    slow = cycles_per_step(ssm.eigenvalues, delta) < BAND_LIMIT / 3
     assert slow.sum() >= 3
     error_20, error_200 = ((state - exact).abs() / exact.abs() for state in (at_20, at_200))
     assert error_20[slow].max() < 0.15
@@ -165,7 +164,7 @@ def test_a_rate_may_change_within_a_recording() -> None:
 @pytest.mark.parametrize("step_scale", [2.0, 1.0, 0.5, 0.1])
 def test_modes_above_the_band_limit_of_the_rate_are_silent(step_scale: float) -> None:
     ssm, u = layer(), drawn(3, 1, 6)
-    fast = turns(ssm.eigenvalues, step_scale * torch.exp(ssm.log_step)) >= BAND_LIMIT
+    fast = cycles_per_step(ssm.eigenvalues, step_scale * torch.exp(ssm.log_step)) >= BAND_LIMIT
     _, state = ssm(as_images(u), torch.ones(1, 1, 1, 16, dtype=torch.float64), 3, step_scale)
     assert torch.equal(as_complex(state).flatten() == 0, fast)
     whole = ssm(as_images(u), None, 3, step_scale)[0]
@@ -177,7 +176,10 @@ def test_modes_above_the_band_limit_of_the_rate_are_silent(step_scale: float) ->
 
 def test_more_modes_are_heard_at_higher_rates() -> None:
     ssm = layer()
-    heard = [int((turns(ssm.eigenvalues, scale * torch.exp(ssm.log_step)) < BAND_LIMIT).sum()) for scale in (4, 1, 0.1)]
+    heard = [
+        int((cycles_per_step(ssm.eigenvalues, scale * torch.exp(ssm.log_step)) < BAND_LIMIT).sum())
+        for scale in (4, 1, 0.1)
+    ]
     assert heard[0] < heard[1] < heard[2] == 8
 
 
@@ -190,7 +192,7 @@ def test_every_parameter_gets_a_gradient_and_silent_modes_get_none() -> None:
     block(torch.randn(6, 2, 2, 64), None, 3)[0].square().sum().backward()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in block.parameters())
     ssm = block.ssm
-    heard = turns(ssm.eigenvalues, torch.exp(ssm.log_step)) < BAND_LIMIT
+    heard = cycles_per_step(ssm.eigenvalues, torch.exp(ssm.log_step)) < BAND_LIMIT
     assert 0 < heard.sum() < 64
     for parameter in (ssm.log_step, ssm.eigenvalues, ssm.input_matrix):
         assert parameter.grad is not None
@@ -250,7 +252,7 @@ def test_parameters_begin_with_the_public_scales() -> None:
     cut = 0.774  # variance of a unit normal cut at two deviations; the unitary change of basis keeps it
     variance = ssm.input_matrix.square().sum(-1).mean()
     assert variance == pytest.approx(cut * 0.8796**2 / 256, rel=0.03)
-    within = turns(ssm.eigenvalues, torch.exp(ssm.log_step)) < BAND_LIMIT
+    within = cycles_per_step(ssm.eigenvalues, torch.exp(ssm.log_step)) < BAND_LIMIT
     assert torch.equal(ssm.output_matrix.ne(0).any(-1).any(0), within)
     kept = ssm.output_matrix[:, within].square().sum(-1).mean()
     assert kept == pytest.approx(2 * cut * 0.8796**2 / 256**2, rel=0.03)
@@ -303,7 +305,7 @@ def official_block(golden_weights: Weights) -> S5Block:
     prefix = "mdl.backbone.stages.1.s5_block."
     weights = golden_weights("s5vit_b_gen1", prefix)
     block = S5Block(128, official_state=True).eval()
-    names = renamed({f".s5_block.{key}": value for key, value in weights.items()}, OFFICIAL_NAMES)
+    names = rename_entries({f".s5_block.{key}": value for key, value in weights.items()}, RVT["backbone"])
     block.load_state_dict({key.removeprefix(".memory."): value for key, value in names.items()})
     return block
 

@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fate.models.layers.scan import as_complex, as_pairs, conjugate, scan, scan_in_complex_numbers, step, times
+from fate.models.layers.scan import (
+    as_complex,
+    as_pairs,
+    complex_multiply,
+    conjugate,
+    scan,
+    scan_in_complex_numbers,
+    step,
+)
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU on this machine")
 any_start = pytest.mark.parametrize("with_initial", [False, True], ids=["fresh", "carried"])
@@ -100,7 +108,7 @@ def test_gradients_stop_where_nothing_is_asked_for() -> None:
 def test_pairs_compute_as_complex_numbers() -> None:
     one, other, third = torch.randn(3, 4, 10, dtype=torch.float64)
     a, b, c = as_complex(one), as_complex(other), as_complex(third)
-    torch.testing.assert_close(as_complex(times(one, other)), a * b)
+    torch.testing.assert_close(as_complex(complex_multiply(one, other)), a * b)
     torch.testing.assert_close(as_complex(conjugate(one)), a.conj().resolve_conj())
     torch.testing.assert_close(as_complex(step(one, other, third)), a * c + b)
 

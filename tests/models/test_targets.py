@@ -8,7 +8,7 @@ import torch
 from fate.errors import FateError
 from fate.models.heads.matching import FlatTargets
 from fate.models.heads.simota import PaddedTargets
-from fate.models.heads.targets import joined
+from fate.models.heads.targets import concatenate_targets
 from fate.models.outputs import Targets
 from tests.models.small_detectors import some_targets
 
@@ -18,10 +18,10 @@ CPU = torch.device("cpu")
 
 def test_windows_follow_each_other_and_boxes_know_their_place() -> None:
     windows = [some_targets(2, 1), some_targets(0), some_targets(3, 2)]
-    together = joined(windows, 2)
+    together = concatenate_targets(windows, 2)
     assert together.counts == (2, 0, 3)
     assert together.window.tolist() == [0, 0, 2, 2, 2]
-    assert together.place.tolist() == [0, 1, 0, 1, 2]
+    assert together.box_index.tolist() == [0, 1, 0, 1, 2]
     for number, window in enumerate(windows):
         own = together.window == number
         assert torch.equal(together.boxes[own], window.boxes)
@@ -30,7 +30,7 @@ def test_windows_follow_each_other_and_boxes_know_their_place() -> None:
 
 @pytest.mark.parametrize("windows", [[], [some_targets(0)], [some_targets(0), some_targets(0)]])
 def test_no_boxes_are_no_error(windows: list[Targets]) -> None:
-    assert joined(windows, 2).boxes.shape == (0, 4)
+    assert concatenate_targets(windows, 2).boxes.shape == (0, 4)
     assert PaddedTargets.of(windows, 2, CPU).boxes.shape == (len(windows), 1, 4)  # padding alone
     assert not PaddedTargets.of(windows, 2, CPU).real.any()
     assert FlatTargets.of(windows, (64, 96), 2, CPU).boxes.shape == (0, 4)
@@ -47,7 +47,7 @@ def test_padding_and_flattening_lose_nothing_on_the_way_through_one_table() -> N
     assert padded.real.sum(1).tolist() == [0, many]
     assert torch.equal(flat.class_ids, window.class_ids)
     assert torch.equal(flat.weights, window.weights)
-    assert torch.equal(flat.place, torch.arange(many))
+    assert torch.equal(flat.box_index, torch.arange(many))
     assert flat.window.unique().tolist() == [1]
     assert flat.class_ids.dtype == padded.class_ids.dtype == torch.int64
 
@@ -67,7 +67,7 @@ def test_padding_and_flattening_lose_nothing_on_the_way_through_one_table() -> N
 def test_impossible_values_are_refused_with_their_place(box: list[float], weight: float) -> None:
     bad = Targets.of(torch.tensor([[0.0, 0, 1, 1], box]), torch.tensor([0, 1]), torch.tensor([1.0, weight]))
     with pytest.raises(FateError, match=r"^box 1 of labelled window 2 is \[.* with weight .*; expected finite x1"):
-        joined([some_targets(3), some_targets(0), bad], 2)
+        concatenate_targets([some_targets(3), some_targets(0), bad], 2)
 
 
 def test_as_many_of_each_are_expected() -> None:

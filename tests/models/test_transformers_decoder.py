@@ -14,10 +14,10 @@ from transformers import RTDetrConfig, RTDetrForObjectDetection, RTDetrResNetCon
 from transformers.loss.loss_rt_detr import RTDetrHungarianMatcher
 
 from fate.models.boxes import cxcywh_from_xyxy
+from fate.models.checkpoints.layouts import TRANSFORMERS, rename, rename_entries
 from fate.models.heads.matching import FlatTargets, match
-from fate.models.heads.rtdetr import TRANSFORMERS_NAMES, RtDetrHead
+from fate.models.heads.rtdetr import RtDetrHead
 from fate.models.outputs import Targets
-from fate.models.renaming import rename, renamed
 
 WIDTH, CLASSES, LAYERS = 32, 3, 3
 #: Cells of a frame of 128 × 160 pixels, and of one so wide that some cells lie in its margin.
@@ -59,7 +59,7 @@ def other(queries: int, denoising: int = 100) -> RTDetrForObjectDetection:
 
 def ours(model: RTDetrForObjectDetection, queries: int) -> RtDetrHead:
     """Our head with the same weights."""
-    named = renamed(model.state_dict(), TRANSFORMERS_NAMES, "model.")
+    named = rename_entries(model.state_dict(), TRANSFORMERS["head"], "model.")
     wanted = RtDetrHead((WIDTH,) * 3, CLASSES, WIDTH, queries, LAYERS, heads=4, feedforward=48).double()
     whole: dict[str, Tensor] = {}
     for name in wanted.state_dict():
@@ -148,7 +148,7 @@ def test_matches_are_the_same() -> None:
         for window, pairs in enumerate(expected):
             own = found.window[layer] == window
             assert found.query[layer, own].tolist() == pairs[0].tolist()
-            assert flat.place[found.target[layer, own]].tolist() == pairs[1].tolist()
+            assert flat.box_index[found.target[layer, own]].tolist() == pairs[1].tolist()
 
 
 def test_names_of_older_transformers_files_become_the_same() -> None:
@@ -156,4 +156,4 @@ def test_names_of_older_transformers_files_become_the_same() -> None:
         ("decoder.layers.1.self_attn.out_proj.bias", "decoder.layers.1.self_attn.o_proj.bias"),
         ("decoder.layers.1.fc2.weight", "decoder.layers.1.mlp.fc2.weight"),
     ):
-        assert rename(old, TRANSFORMERS_NAMES) == rename(new, TRANSFORMERS_NAMES)
+        assert rename(old, TRANSFORMERS["head"]) == rename(new, TRANSFORMERS["head"])

@@ -13,11 +13,9 @@ from transformers import RTDetrConfig, RTDetrResNetConfig
 from transformers.models.rt_detr.modeling_rt_detr import RTDetrHybridEncoder
 from transformers.models.rt_detr.modeling_rt_detr_resnet import RTDetrResNetBackbone
 
-from fate.models.backbones import presnet
 from fate.models.backbones.presnet import BLOCKS, PResNet
-from fate.models.necks import hybrid_encoder
+from fate.models.checkpoints.layouts import TRANSFORMERS, rename_entries
 from fate.models.necks.hybrid_encoder import HybridEncoder
-from fate.models.renaming import renamed
 
 
 def well_scaled(module: nn.Module) -> nn.Module:
@@ -64,7 +62,7 @@ def test_backbone_computes_what_the_backbone_of_transformers_does(depth: int, si
     )
     theirs = well_scaled(RTDetrResNetBackbone(config))
     ours = PResNet(5, depth, widths=widths).double().eval()
-    ours.load_state_dict(renamed(theirs.state_dict(), presnet.TRANSFORMERS_NAMES))
+    ours.load_state_dict(rename_entries(theirs.state_dict(), TRANSFORMERS["backbone"]))
     images = torch.randn(2, 5, *size, dtype=torch.float64)
     with torch.no_grad():
         agree(ours(images)[0], list(theirs(images).feature_maps), atol=1e-10)
@@ -87,7 +85,7 @@ def test_hybrid_encoder_computes_what_the_one_of_transformers_does(expansion: fl
     encoder = RTDetrHybridEncoder(config)
     theirs = well_scaled(nn.ModuleDict({"encoder_input_proj": projections, "encoder": encoder}))
     ours = HybridEncoder(channels, width, heads=4, feedforward=48, expansion=expansion).double().eval()
-    ours.load_state_dict(joined(renamed(theirs.state_dict(), hybrid_encoder.TRANSFORMERS_NAMES)))
+    ours.load_state_dict(joined(rename_entries(theirs.state_dict(), TRANSFORMERS["neck"])))
     features = [
         torch.randn(2, of, side, side, dtype=torch.float64) for of, side in zip(channels, (24, 12, 6), strict=True)
     ]
@@ -111,6 +109,6 @@ def test_names_of_older_transformers_files_become_the_same() -> None:
     ]
     known = HybridEncoder((4, 4, 4), 8).state_dict()
     for old, new in pairs:
-        (name,) = renamed({old: 0}, hybrid_encoder.TRANSFORMERS_NAMES)
-        assert name in renamed({new: 0}, hybrid_encoder.TRANSFORMERS_NAMES)
+        (name,) = rename_entries({old: 0}, TRANSFORMERS["neck"])
+        assert name in rename_entries({new: 0}, TRANSFORMERS["neck"])
         assert name.split("#")[0] in known

@@ -15,8 +15,7 @@ from transformers import RTDetrConfig, RTDetrForObjectDetection, RTDetrModel, RT
 from fate.errors import FateError
 from fate.models.boxes import cxcywh_from_xyxy
 from fate.models.checkpoints import load_model
-from fate.models.official import Imported, import_checkpoint
-from fate.models.transformers_layout import our_name
+from fate.models.checkpoints.importing import Imported, import_checkpoint, rename_transformers
 
 Entries = dict[str, Tensor]
 SENSOR = (150, 160)  # of a frame that is padded to a square, where positions agree
@@ -123,7 +122,11 @@ def test_a_folder_that_transformers_wrote_gives_its_predictions(tmp_path: Path) 
     theirs.save_pretrained(tmp_path / "public")
     found = import_checkpoint(tmp_path / "public", tmp_path / "ours.safetensors", classes=("a", "b"), sensor=SENSOR)
     detector = load_model(tmp_path / "ours.safetensors")
-    same_names = {our_name(name): value for name, value in theirs.state_dict().items() if "#" not in our_name(name)}
+    same_names = {
+        rename_transformers(name): value
+        for name, value in theirs.state_dict().items()
+        if "#" not in rename_transformers(name)
+    }
     fresh = {name: same_names[name] for name in found.fresh if not name.startswith("memory.")}
     detector.load_state_dict({**detector.state_dict(), **fresh})
     detector.memory = None
@@ -201,8 +204,8 @@ def test_a_model_without_heads_is_refused_by_the_names_of_its_boxes(tmp_path: Pa
         (101, {}, "an RT-DETR with PResNet-101 was given"),
         (18, {"model": "fate-e"}, "an RT-DETR with PResNet-18 was given for fate-e"),
         (50, {"model": "rvt-b"}, "an RT-DETR with PResNet-50 was given for rvt-b"),
-        (18, {"classes": None}, "RT-DETR on COCO knows no classes of event data"),
-        (18, {"classes": ("bus",)}, "which sensor saw its classes (bus) is not known; give its size"),
+        (18, {"classes": None}, "give their names"),
+        (18, {"classes": ("bus",)}, "(bus)"),
     ],
 )
 def test_other_sizes_and_missing_facts_are_refused(

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from fate.errors import FateError
-from fate.models.heads.yolox import OFFICIAL_NAMES, YOLOXHead, decoded
+from fate.models.checkpoints.layouts import RVT, rename_entries
+from fate.models.heads.yolox import YOLOXHead, decoded
 from fate.models.outputs import Outputs, Targets
-from fate.models.renaming import renamed
 from tests.models.test_pafpn import conv, conv_shapes, well_scaled
 
 CHANNELS = (6, 10, 16)
@@ -67,7 +67,7 @@ def target(*boxes: list[float], class_id: int = 0) -> Targets:
 def test_predictions_are_those_of_the_plain_computation_by_public_names() -> None:
     weights = well_scaled(public_shapes())
     head = YOLOXHead(CHANNELS, CLASSES, HIDDEN).eval()
-    head.load_state_dict(renamed(weights, OFFICIAL_NAMES))
+    head.load_state_dict(rename_entries(weights, RVT["head"]))
     outputs, expected = head(maps()), plain(weights, maps())
     centre, size = expected[..., :2], expected[..., 2:4]
     assert expected[..., 4:].std() > 0.1
@@ -85,7 +85,7 @@ def test_every_public_entry_has_one_of_ours_and_counts_agree(
     head = YOLOXHead((128, 256, 512), classes)
     assert sum(parameter.numel() for parameter in head.parameters()) == count
     official = golden_weights(f"rvt_b_{keys}", "mdl.yolox_head.")
-    ours = renamed(official, OFFICIAL_NAMES)
+    ours = rename_entries(official, RVT["head"])
     assert len(ours) == len(official)
     assert set(ours) == set(head.state_dict())
     head.load_state_dict(ours)

@@ -20,7 +20,7 @@ from fate.bench.harness import BenchResult, Report, private_memory_mb
 from fate.data.clips import evaluation_batches
 from fate.data.dataset import Dataset
 from fate.data.loading import ClipReader
-from fate.encoding.histograms import StackedHistogram
+from fate.encoding.grids import StackedHistogram
 from fate.errors import FateError
 from fate.processes import worker_start_method
 

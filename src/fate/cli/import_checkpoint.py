@@ -12,7 +12,7 @@ from fate.text import format_table, plural
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fate.models.official import Imported
+    from fate.models.checkpoints.importing import Imported
 
 #: What weights of RT-DETR on COCO can go into.
 MODELS = ("evrt-detr-b", "fate-e", "evrt-detr-s")
@@ -69,7 +69,7 @@ def import_checkpoint(
     args.check_outputs({"OUT": target}, source, binary=("OUT",))
     args.check_inputs(source)
 
-    from fate.models.official import import_checkpoint as read
+    from fate.models.checkpoints.importing import import_checkpoint as read
 
     found = read(source, target, classes=names, sensor=size, model=chosen)
     print(_summary(found, target))

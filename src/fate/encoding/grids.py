@@ -1,44 +1,387 @@
-"""The peers' representations by name: what they turn a window's events into, behind the interface of an encoder.
+"""The representations of other detectors: images from the events of a window, with the interface of an encoder.
 
 ========================  ===========================================  =================================  ========
-name                      channels                                     of a cell without events           stride
+name                      channels                                     value of a cell without events     stride
 ========================  ===========================================  =================================  ========
 ``histogram``             2 polarities × 10 bins, OFF first (RVT)      0                                  1
 ``evrt-histogram``        2 polarities × 10 bins, ON first (EvRT-DETR) 0                                  1
 ``voxel``                 5 bins, signed                               0                                  1
 ``time-surface``          OFF, ON                                      0                                  1
-``tore``                  2 polarities × 3 events, ON first            the largest value (``nothing``)    1
+``tore``                  2 polarities × 3 events, ON first            the largest (``empty_value``)      1
 ``group-tokens``          24 groups × 2 × 16 (GET)                     0                                  4
 ========================  ===========================================  =================================  ========
 
-They are ``nn.Module`` objects without parameters, from an ``EventBatch`` to [B, ``channels``, H', W'] float32. Any
-number of windows, of any durations; the same batch gives the same image, on every device.
+They are ``nn.Module`` objects without parameters, from an ``EventBatch`` to [B, ``channels``, H', W'] float32. A batch
+may hold any number of windows of any durations. Each representation is written twice: ``encode_torch`` in tensor
+operations, readable and for any device, and ``encode_cpu`` as one compiled pass over the events
+(``kernels/grid_loops.py``). Both give the same image.
+
+**The same numbers on every device.** Sums are sums of whole numbers (events or microseconds), and the one division
+comes last. They depend neither on the order in which a GPU adds nor on the device: counts, voxels and tokens are equal
+bit for bit. Only the exponential and the logarithm of the two surfaces may differ in their last digit. No step waits
+for the device or depends on values there, so a forward pass can be captured in a graph.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from fate.encoding.grid_encoder import GridEncoder
-from fate.encoding.histograms import EvrtHistogram, StackedHistogram
-from fate.encoding.surfaces import TimeSurface, ToreVolume
-from fate.encoding.tokens import GroupTokens
-from fate.encoding.voxels import VoxelGrid
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fate.encoding.batch import EventBatch, host_columns, window_of_events
+from fate.encoding.kernels import grid_loops as loops
+from fate.encoding.kernels.cpu_kernels import in_threads, num_threads
+from fate.encoding.kernels.grid_loops import OVER_EVENTS, OVER_EVENTS_INCLUDING_LAST, OVER_WINDOW
+from fate.encoding.spec import whole_number
 from fate.errors import FateError
+from fate.events.events import Sensor
 
-__all__ = [
-    "GRIDS",
-    "EvrtHistogram",
-    "GridEncoder",
-    "GroupTokens",
-    "StackedHistogram",
-    "TimeSurface",
-    "ToreVolume",
-    "VoxelGrid",
-    "build_grid",
-]
+EVENTS_A_THREAD = 20_000  # starting a thread takes longer than counting fewer
+UINT8_VALUES = 256
+NO_SPAN = 1e-4  # µs added to the span of group tokens, so that events of one time have the share 0
+
+
+class GridEncoder(nn.Module, ABC):
+    """Events of B windows to images [B, C, H', W'], float32, without parameters.
+
+    Attributes:
+        sensor: (height, width) of the events, pixels.
+        channels: C.
+        stride: pixels along a side of one cell of the image.
+        size: (H', W').
+        empty_value: the value of a cell without events; images are padded with it.
+    """
+
+    empty_value: float = 0.0
+
+    def __init__(
+        self, sensor: Sequence[int], channels: int, stride: int = 1, size: Sequence[int] | None = None
+    ) -> None:
+        super().__init__()
+        self.sensor = Sensor.of(sensor)
+        self.channels, self.stride = channels, stride
+        self.size = Sensor.of(size if size is not None else self.sensor)
+
+    def forward(self, batch: EventBatch) -> Tensor:
+        """[B, C, H', W'] float32, on the batch's device."""
+        if not isinstance(batch, EventBatch):
+            raise FateError(
+                f"a {type(batch).__name__} was given; expected an EventBatch, made by EventBatch.from_windows"
+            )
+        if batch.sensor != self.sensor:
+            raise FateError(
+                f"the batch is of a {batch.sensor} sensor, this encoder of a {self.sensor} one; build the encoder with"
+                f" sensor=({batch.sensor.height}, {batch.sensor.width})"
+            )
+        return self.encode_cpu(batch) if batch.device.type == "cpu" else self.encode_torch(batch)
+
+    @abstractmethod
+    def encode_torch(self, batch: EventBatch) -> Tensor:
+        """The image in tensor operations, on any device."""
+
+    @abstractmethod
+    def encode_cpu(self, batch: EventBatch) -> Tensor:
+        """The image by one pass over the events of a batch on the CPU."""
+
+    def shape(self, batch: EventBatch) -> tuple[int, int, int, int]:
+        """(B, C, H', W') of the batch's image."""
+        return len(batch), self.channels, *self.size
+
+    def run_loop(self, loop: Callable[..., None], batch: EventBatch, shape: Sequence[int], *arguments: Any) -> Tensor:
+        """Fill an image [B, *shape] by a loop of ``grid_loops``; threads share the windows of a large batch."""
+        full = (len(batch), *shape)
+        # memory that nothing writes to costs nothing in np.zeros
+        image = np.full(full, self.empty_value, np.float32) if self.empty_value else np.zeros(full, np.float32)
+        columns = host_columns(batch)
+        events = [columns[name] for name in ("t_us", "x", "y", "p")]
+        offsets, duration_us = columns["offsets"], columns["duration_us"]
+        parts = min(num_threads(), len(batch), max(1, batch.num_events // EVENTS_A_THREAD))
+
+        def fill(part: int) -> None:
+            first, last = len(batch) * part // parts, len(batch) * (part + 1) // parts
+            loop(*events, offsets[first : last + 1], duration_us[first:last], image[first:last], *arguments)
+
+        in_threads(fill, range(parts))
+        return torch.from_numpy(image)
+
+    def extra_repr(self) -> str:
+        return f"{self.sensor}, channels={self.channels}, stride={self.stride}"
+
+
+class StackedHistogram(GridEncoder):
+    """RVT's stacked histogram: events per polarity, time bin and pixel. Channel = polarity · bins + bin, OFF first.
+
+    An event ``d`` µs after the first one, in a span of ``s`` µs, is in bin ``d · bins // s``. RVT computes this in
+    single precision, which gives the same bin for every event of every window up to half a second at up to 21 bins.
+
+    Args:
+        sensor: (height, width), pixels.
+        bins: time bins of a window.
+        count_cutoff: larger counts become this value. None: counts stay as they are.
+        bins_over: "events" divides the time from the window's first to its last event, as RVT does; "window" divides
+            the window, so that bins have the same length in all windows.
+        wrap: counts have 8 bits, as in RVT's published data: 256 events are 0, 257 are 1. False: they do not wrap.
+        downsample: keep one pixel of ``downsample`` × ``downsample``, as RVT does with 2 for 1Mpx (nearest-exact: the
+            one right and below of the middle). Events of other pixels only affect the first and last time.
+
+    >>> StackedHistogram((240, 304))
+    StackedHistogram(304×240, channels=20, stride=1)
+    """
+
+    def __init__(
+        self,
+        sensor: Sequence[int],
+        bins: int = 10,
+        count_cutoff: int | None = 10,
+        bins_over: Literal["events", "window"] = "events",
+        wrap: bool = True,
+        downsample: int = 1,
+    ) -> None:
+        super().__init__(sensor, 2 * whole_number("bins", bins), *_downsampled(sensor, downsample))
+        self.bins = int(bins)
+        self.count_cutoff = None if count_cutoff is None else whole_number("count_cutoff", count_cutoff)
+        over_window = _one_of("bins_over", bins_over, ("events", "window")) == "window"
+        self.over = OVER_WINDOW if over_window else OVER_EVENTS
+        self.wrap = bool(wrap)
+
+    def encode_torch(self, batch: EventBatch) -> Tensor:
+        counts = _count_events(batch, batch.p.long(), self.bins, self.over, self.stride, self.size)
+        if self.wrap:
+            counts.bitwise_and_(UINT8_VALUES - 1)
+        if self.count_cutoff is not None:
+            counts.clamp_(max=self.count_cutoff)
+        return counts.float().view(self.shape(batch))
+
+    def encode_cpu(self, batch: EventBatch) -> Tensor:
+        modulus = float(UINT8_VALUES) if self.wrap else math.inf
+        cutoff = math.inf if self.count_cutoff is None else float(self.count_cutoff)
+        shape = (2, self.bins, math.prod(self.size))
+        options = (self.over, 0, modulus, cutoff, self.stride, *self.sensor)
+        return self.run_loop(loops.count_events, batch, shape, *options).view(self.shape(batch))
+
+
+class EvrtHistogram(GridEncoder):
+    """EvRT-DETR's stacked histogram: plain counts. Channel = polarity · bins + bin, **ON first**.
+
+    EvRT-DETR adds up bin edges in double precision, which may move an event that lies exactly on an edge.
+
+    Args:
+        sensor: (height, width), pixels.
+        bins: time bins between the window's first event and 1 µs after its last.
+        downsample: shrink the image by this factor by bilinear interpolation with antialiasing, as EvRT-DETR does with
+            2 for 1Mpx.
+
+    >>> EvrtHistogram((720, 1280), downsample=2)
+    EvrtHistogram(1280×720, channels=20, stride=2)
+    """
+
+    def __init__(self, sensor: Sequence[int], bins: int = 10, downsample: int = 1) -> None:
+        super().__init__(sensor, 2 * whole_number("bins", bins), *_downsampled(sensor, downsample))
+        self.bins = int(bins)
+
+    def encode_torch(self, batch: EventBatch) -> Tensor:
+        counts = _count_events(batch, 1 - batch.p.long(), self.bins, OVER_EVENTS_INCLUDING_LAST, 1, self.sensor)
+        return self._shrink(counts.float().view(len(batch), self.channels, *self.sensor))
+
+    def encode_cpu(self, batch: EventBatch) -> Tensor:
+        shape = (2, self.bins, math.prod(self.sensor))
+        options = (OVER_EVENTS_INCLUDING_LAST, 1, math.inf, math.inf, 1, *self.sensor)
+        image = self.run_loop(loops.count_events, batch, shape, *options)
+        return self._shrink(image.view(len(batch), self.channels, *self.sensor))
+
+    def _shrink(self, image: Tensor) -> Tensor:
+        if self.stride == 1:
+            return image
+        return functional.interpolate(image, tuple(self.size), mode="bilinear", align_corners=False, antialias=True)
+
+
+class VoxelGrid(GridEncoder):
+    """Voxel grid: every event is shared between the two time bins nearest to it, by its distance to each.
+
+    Bin k of K represents the time ``k · duration / (K - 1)``, so the first is the window's start and the last its end.
+    Shares are whole numbers in units of ``1 / duration``, and are divided once they are added up.
+
+    Args:
+        sensor: (height, width), pixels.
+        bins: K; with 1, all events count fully.
+        polarity: "signed", ON counts 1 and OFF -1 (K channels), or "separate", both count 1, in channels of their own
+            (2 K channels, channel = polarity · K + bin, OFF first).
+
+    >>> VoxelGrid((240, 304), bins=5)
+    VoxelGrid(304×240, channels=5, stride=1)
+    """
+
+    def __init__(
+        self, sensor: Sequence[int], bins: int = 5, polarity: Literal["signed", "separate"] = "signed"
+    ) -> None:
+        signed = _one_of("polarity", polarity, ("signed", "separate")) == "signed"
+        planes = 1 if signed else 2
+        super().__init__(sensor, planes * whole_number("bins", bins))
+        self.bins, self.planes, self.signed = int(bins), planes, signed
+
+    def encode_torch(self, batch: EventBatch) -> Tensor:
+        window = window_of_events(batch)
+        duration = batch.duration_us[window]
+        scaled = batch.t_us.long() * (self.bins - 1)
+        left = torch.div(scaled, duration, rounding_mode="floor")
+        late = scaled - left * duration  # 0 to duration - 1
+        right = (left + 1).clamp_(max=self.bins - 1)  # with one bin it receives 0
+        polarity = batch.p.long()
+        sign = polarity * 2 - 1 if self.signed else 1
+        plane = window if self.signed else window * 2 + polarity
+        pixel = batch.y.long() * self.sensor.width + batch.x.long()
+        area = math.prod(self.sensor)
+        sums = torch.zeros(len(batch) * self.channels * area, dtype=torch.int64, device=batch.device)
+        sums.index_add_(0, (plane * self.bins + left) * area + pixel, sign * (duration - late))
+        sums.index_add_(0, (plane * self.bins + right) * area + pixel, sign * late)
+        return sums.view(self.shape(batch)).float() / batch.duration_us.float().view(-1, 1, 1, 1)
+
+    def encode_cpu(self, batch: EventBatch) -> Tensor:
+        shape = (self.planes, self.bins, math.prod(self.sensor))
+        image = self.run_loop(loops.spread_events, batch, shape, self.signed, self.sensor.width)
+        return image.view(self.shape(batch))
+
+
+class TimeSurface(GridEncoder):
+    """``exp(-age / tau)`` of the last event of each polarity and pixel, from 0 to 1. Channels OFF, ON.
+
+    The age is measured at the window's end. Only events of the window count, while a running surface would still hold
+    earlier ones; with windows as long as the decay the difference is small.
+
+    Args:
+        sensor: (height, width), pixels.
+        tau_us: µs after which a value has fallen to 37 %.
+
+    >>> TimeSurface((240, 304), tau_us=20_000)
+    TimeSurface(304×240, channels=2, stride=1)
+    """
+
+    def __init__(self, sensor: Sequence[int], tau_us: float = 50_000) -> None:
+        super().__init__(sensor, 2)
+        self.tau_us = _positive("tau_us", tau_us, "a time in µs")
+
+    def encode_torch(self, batch: EventBatch) -> Tensor:
+        cell = _cells(batch, batch.p.long())
+        last = torch.full((len(batch) * 2 * math.prod(self.sensor),), -1, dtype=torch.int32, device=batch.device)
+        last = last.scatter_reduce_(0, cell, batch.t_us, "amax").view(self.shape(batch))
+        age = batch.duration_us.view(-1, 1, 1, 1) - last
+        return torch.exp(age.float() / -self.tau_us).masked_fill_(last < 0, 0.0)
+
+    def encode_cpu(self, batch: EventBatch) -> Tensor:
+        shape = (2, math.prod(self.sensor))
+        image = self.run_loop(loops.decay_last_events, batch, shape, self.tau_us, self.sensor.width)
+        return image.view(self.shape(batch))
+
+
+class ToreVolume(GridEncoder):
+    """TORE, time-ordered recent events: log ages of the last ``depth`` events of each polarity and pixel.
+
+    The value is ``ln(age + 1) - ln(min_us + 1)``, at least 0. Channel = polarity · depth + rank, **ON first**; the
+    newest event has rank 0. The age is measured at the window's end and is at most ``max_us``. **Cells without events
+    have the largest value**, ``ln(max_us + 1) - ln(min_us + 1)``: pad images with ``empty_value``, not with zeros.
+
+    Args:
+        sensor: (height, width), pixels.
+        depth: K. The published code takes 3 for classification, 4 for reconstruction, 5 for poses, 7 for denoising.
+        min_us: smaller ages count as this.
+        max_us: larger ages count as this.
+
+    >>> ToreVolume((240, 304))
+    ToreVolume(304×240, channels=6, stride=1)
+    """
+
+    def __init__(self, sensor: Sequence[int], depth: int = 3, min_us: float = 150, max_us: float = 5_000_000) -> None:
+        super().__init__(sensor, 2 * whole_number("depth", depth))
+        self.depth = int(depth)
+        self.min_us = _positive("min_us", min_us, "a time in µs")
+        self.max_us = _positive("max_us", max_us, "a time in µs")
+        if self.max_us <= self.min_us:
+            raise FateError(f"min_us={min_us!r} and max_us={max_us!r} were given; expected min_us below max_us")
+        self.empty_value = math.log(self.max_us + 1) - math.log(self.min_us + 1)
+
+    def encode_torch(self, batch: EventBatch) -> Tensor:
+        """A stable sort by cell gives ranks: the rank of an event is its distance from the end of its cell's run.
+
+        Events of rank K and more are all written to one element behind the image.
+        """
+        cell, order = torch.sort(_cells(batch, 1 - batch.p.long()), stable=True)
+        rank = torch.searchsorted(cell, cell, right=True) - 1 - torch.arange(len(cell), device=batch.device)
+        area = math.prod(self.sensor)
+        index = (torch.div(cell, area, rounding_mode="floor") * self.depth + rank) * area + cell % area
+        cells = len(batch) * self.channels * area
+        age = (batch.duration_us[window_of_events(batch)] - batch.t_us)[order].float()
+        value = torch.log1p(age.clamp_(max=self.max_us)) - math.log1p(self.min_us)
+        image = torch.full((cells + 1,), self.empty_value, device=batch.device, dtype=torch.float32)
+        image[index.masked_fill_(rank >= self.depth, cells)] = value.clamp_(min=0)
+        return image[:-1].view(self.shape(batch))
+
+    def encode_cpu(self, batch: EventBatch) -> Tensor:
+        shape = (2, self.depth, math.prod(self.sensor))
+        image = self.run_loop(loops.queue_last_events, batch, shape, self.min_us, self.max_us, self.sensor.width)
+        return image.view(self.shape(batch))
+
+
+class GroupTokens(GridEncoder):
+    """GET's group tokens [B, C, H / patch, W / patch]: patches of the frame as vectors, C = groups · 2 · patch².
+
+    A *group* is one time bin and polarity. For each group and pixel of a patch there are two numbers: the count of
+    events, and the sum of their times, each as a share of the span from the window's first to its last event. Bins
+    divide the time from the first event to 1 µs after the last. The channel is
+
+        ((bin · 2 + polarity) · 2 + {0: count, 1: time}) · patch² + row in patch · patch + column in patch
+
+    with OFF first. GET's token embedding, a 3 × 3 convolution with as many groups, belongs to the detector. The public
+    code has 24 groups (768 channels) or 48 (1536) at patches of 4 pixels. If ``patch`` does not divide the frame, the
+    frame is padded at the right and the bottom. (The public code stretches its patches instead, which mixes pixels of a
+    patch; if ``patch`` divides the frame both are the same.)
+
+    Args:
+        sensor: (height, width), pixels.
+        groups: time bins times the two polarities, so an even number.
+        patch: pixels along a side of a patch; the stride.
+
+    >>> GroupTokens((240, 304))
+    GroupTokens(304×240, channels=768, stride=4)
+    """
+
+    def __init__(self, sensor: Sequence[int], groups: int = 24, patch: int = 4) -> None:
+        frame, side = Sensor.of(sensor), whole_number("patch", patch)
+        if whole_number("groups", groups, least=2) % 2:
+            raise FateError(f"groups={groups} was given; expected an even number, time bins times two polarities")
+        size = Sensor(-(-frame.height // side), -(-frame.width // side))
+        super().__init__(frame, groups * 2 * side * side, side, size)
+        self.groups, self.bins, self.patch = int(groups), int(groups) // 2, side
+
+    def encode_torch(self, batch: EventBatch) -> Tensor:
+        window, side = window_of_events(batch), self.patch
+        begin, last = _first_and_last(batch)
+        span = last - begin
+        since = batch.t_us.long() - begin[window]
+        time_bin = torch.div(since * self.bins, span[window] + 1, rounding_mode="floor")
+        y, x = batch.y.long(), batch.x.long()
+        row, column = torch.div(y, side, rounding_mode="floor"), torch.div(x, side, rounding_mode="floor")
+        inside = (y - row * side) * side + (x - column * side)
+        group = (window * self.bins + time_bin) * 2 + batch.p.long()
+        each = side * side * math.prod(self.size)
+        cells = group * each + (inside * self.size.height + row) * self.size.width + column
+        length, shape = len(batch) * self.groups * each, (len(batch), self.groups, -1)
+        counts = torch.zeros(length, dtype=torch.int32, device=batch.device)
+        counts.index_add_(0, cells, torch.ones_like(cells, dtype=torch.int32))
+        times = torch.zeros(length, dtype=torch.int64, device=batch.device).index_add_(0, cells, since)
+        shares = times.view(shape).float() / (span.float() + NO_SPAN).view(-1, 1, 1)
+        return torch.stack((counts.view(shape).float(), shares), dim=2).view(self.shape(batch))
+
+    def encode_cpu(self, batch: EventBatch) -> Tensor:
+        shape = (self.bins, 2, 2, self.patch**2 * math.prod(self.size))
+        return self.run_loop(loops.count_tokens, batch, shape, self.patch, *self.size).view(self.shape(batch))
+
 
 #: Builders by name; each takes the sensor first.
 GRIDS: dict[str, Callable[..., GridEncoder]] = {
@@ -52,12 +395,12 @@ GRIDS: dict[str, Callable[..., GridEncoder]] = {
 
 
 def build_grid(name: str, sensor: Sequence[int], **arguments: Any) -> GridEncoder:
-    """A representation by its name.
+    """Build a representation by its name.
 
     Args:
         name: a key of ``GRIDS``.
         sensor: (height, width) of the events, pixels.
-        arguments: of the representation, as its class names them.
+        arguments: those of the representation's class.
 
     >>> build_grid("voxel", (240, 304), bins=9).channels
     9
@@ -69,3 +412,70 @@ def build_grid(name: str, sensor: Sequence[int], **arguments: Any) -> GridEncode
         if argument not in known:
             raise FateError(f"{argument}={value!r} was given; {name} takes {', '.join(known)}")
     return GRIDS[name](sensor, **arguments)
+
+
+def _first_and_last(batch: EventBatch) -> tuple[Tensor, Tensor]:
+    """[B] int64 µs of each window's first and last event, since its start; any value for empty windows."""
+    if batch.num_events == 0:
+        return torch.zeros_like(batch.duration_us), torch.zeros_like(batch.duration_us)
+    first = batch.offsets[:-1].clamp(max=batch.num_events - 1)
+    last = (batch.offsets[1:] - 1).clamp(min=0)
+    return batch.t_us[first].long(), batch.t_us[last].long()
+
+
+def _count_events(batch: EventBatch, polarity: Tensor, bins: int, over: int, step: int, size: Sequence[int]) -> Tensor:
+    """[B · 2 · bins · H' · W'] int32 counts.
+
+    Args:
+        polarity: [E] int64, 0 for events of the first channels, 1 for those of the second.
+        over: the time that the bins divide, one of the constants of ``grid_loops``.
+        step: of ``step`` × ``step`` pixels only the middle one counts.
+        size: (H', W').
+    """
+    window = window_of_events(batch)
+    if over == OVER_WINDOW:
+        begin, span = torch.zeros_like(batch.duration_us), batch.duration_us
+    else:
+        begin, last = _first_and_last(batch)
+        span = last - begin + 1 if over == OVER_EVENTS_INCLUDING_LAST else (last - begin).clamp(min=1)
+    since = batch.t_us.long() - begin[window]
+    time_bin = torch.div(since * bins, span[window], rounding_mode="floor").clamp_(max=bins - 1)
+    y, x = batch.y.long(), batch.x.long()
+    row, column = torch.div(y, step, rounding_mode="floor"), torch.div(x, step, rounding_mode="floor")
+    counted = (y - row * step == step // 2) & (x - column * step == step // 2) & (row < size[0]) & (column < size[1])
+    row, column = row.clamp(max=size[0] - 1), column.clamp(max=size[1] - 1)
+    cell = (((window * 2 + polarity) * bins + time_bin) * size[0] + row) * size[1] + column
+    counts = torch.zeros(len(batch) * 2 * bins * size[0] * size[1], dtype=torch.int32, device=batch.device)
+    return counts.index_add_(0, cell, counted.int())
+
+
+def _cells(batch: EventBatch, polarity: Tensor) -> Tensor:
+    """[E] int64, the index of each event in an image of (window, polarity, row, column)."""
+    row = (window_of_events(batch) * 2 + polarity) * batch.sensor.height + batch.y.long()
+    return row * batch.sensor.width + batch.x.long()
+
+
+def _downsampled(sensor: Sequence[int], downsample: int) -> tuple[int, Sensor]:
+    """The stride and the image's size."""
+    step, size = whole_number("downsample", downsample), Sensor.of(sensor)
+    if step > min(size):
+        raise FateError(f"downsample={step} was given for a {size} sensor; no pixel would be left")
+    return step, Sensor(size.height // step, size.width // step)
+
+
+def _positive(name: str, value: Any, unit: str) -> float:
+    """``value`` as a float above 0."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise FateError(f"{name}={value!r} was given; expected {unit}, more than 0")
+    return number
+
+
+def _one_of(name: str, value: Any, choices: Sequence[str]) -> str:
+    """``value``, if it is one of ``choices``."""
+    if value not in choices:
+        raise FateError(f"{name}={value!r} was given; expected one of {', '.join(map(repr, choices))}")
+    return str(value)

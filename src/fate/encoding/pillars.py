@@ -3,18 +3,18 @@
     encoder = PillarEncoder((240, 304), pillar=2, channels=64, moments=3)
     image = encoder(EventBatch.from_windows([(window, events)]))     # [1, 64, 120, 152]
 
-Each event is described by D numbers (Eq. 1) and goes through one linear layer with BatchNorm and ReLU (Eq. 2). In
-every pillar of ``pillar`` × ``pillar`` pixels the result is read as samples of a signal in time, whose first K
-Legendre moments (Eq. 6) are estimated by the trapezoidal rule (Eq. 5) and mixed by learned weights (Eq. 7).
+Each event has D features (Eq. 1) and goes through one linear layer with BatchNorm and ReLU (Eq. 2). In every pillar of
+``pillar`` × ``pillar`` pixels the results are samples of a signal in time. Its first K Legendre moments (Eq. 6) are
+estimated by the trapezoidal rule (Eq. 5) and combined by learned weights (Eq. 7).
 
 The paper's symbols: τ ``tau``, K ``moments``, N ``max_events``, P ``max_pillars``, C ``channels``, α ``alpha``,
-β ``beta``. The text of Algorithm 1 is ``kernels/reference.py``; what runs is ``kernels/cpu.py`` on a CPU,
-``kernels/cuda.py`` on a GPU with Triton, ``kernels/segments.py`` elsewhere.
+β ``beta``. The text of Algorithm 1 is ``kernels/reference.py``. ``kernels/cpu_kernels.py`` runs on a CPU,
+``kernels/triton_kernels.py`` on a GPU with Triton, and ``kernels/torch_kernels.py`` elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from types import ModuleType
@@ -24,8 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from fate.encoding.batch import EventBatch
-from fate.encoding.kernels.gradients import Weights
-from fate.encoding.spec import PillarSpec, PillarStats, Pooling, Weighting, whole_number
+from fate.encoding.spec import PillarSpec, PillarStats, Pooling, Weighting, Weights, whole_number
 from fate.errors import FateError
 from fate.events.events import Sensor
 
@@ -51,12 +50,12 @@ class PillarEncoder(nn.Module):
         pillar: side of a pillar in pixels; also the image's stride.
         channels: C.
         moments: K, Legendre polynomials of degree 0 to K - 1.
-        max_events: N, events kept of a pillar (a uniform choice); None for all.
+        max_events: N, events kept of a pillar (sampled uniformly); None for all.
         max_pillars: P, pillars kept of a window; None for all.
-        center_offsets: describe events by offsets from the pillar's centre too (D = 9 instead of 7).
+        center_offsets: add offsets from the pillar's centre to the features (D = 9 instead of 7).
         weighting: "trapezoid" (Eq. 5) or "uniform", the plain mean of the ablation.
         pooling: "legendre" or "max", the max pooling of the ablation (then there are no alpha and beta).
-        seed: of what the caps choose in evaluation; in training every call draws its own from torch's generator.
+        seed: of the caps' sampling in evaluation; in training every call draws its own from torch's generator.
         """
         super().__init__()
         self.spec = PillarSpec(
@@ -73,8 +72,8 @@ class PillarEncoder(nn.Module):
             self.beta = nn.Parameter(torch.zeros(channels))
             nn.init.normal_(self.alpha, std=0.02)
             with torch.no_grad():
-                self.alpha[:, 0] += 1.0  # begins as the mean over time, with a little of the other moments
-        self._counts: Any = None
+                self.alpha[:, 0] += 1.0  # starts as the mean over time plus a little of the other moments
+        self._stats: PillarStats | Callable[[], PillarStats] | None = None
 
     @property
     def sensor(self) -> Sensor:
@@ -83,27 +82,29 @@ class PillarEncoder(nn.Module):
 
     @property
     def last_stats(self) -> PillarStats | None:
-        """Events and pillars of the last call, and how many each cap left out; None before the first."""
-        return None if self._counts is None else self._counts()
+        """Events and pillars of the last call, and how many each cap dropped; None before the first call."""
+        return self._stats() if callable(self._stats) else self._stats  # on a GPU this waits for the device
 
     def forward(self, batch: EventBatch) -> Tensor:
-        """The pseudo-image [B, C, H', W'], zero where nothing happened.
+        """The pseudo-image [B, C, H', W'], zero in cells without events.
 
         Args:
-            batch: on the device of the parameters, of the sensor this encoder was made for.
+            batch: on the device of the parameters, with the encoder's sensor.
         """
         image: Tensor
         weight = self.linear.weight
         self._check(batch)
-        kernel = kernel_for(weight.device, weight.dtype, self.spec)
+        fused = self.channels if self._is_inference else None
+        kernel = kernel_for(weight.device, weight.dtype, self.spec, fused)
         seed = int(torch.randint(2**62, ())) if self.training and self._capped else self.seed
         with _without_autocast(weight.device.type):
-            if self._at_once(kernel):
-                image, stats = kernel.encode(batch, self.spec, seed, self.linear, self.norm, self.alpha, self.beta)
-                self._counts = _reader(stats)
+            if hasattr(kernel, "encode"):
+                image, self._stats = kernel.encode(
+                    batch, self.spec, seed, self.linear, self.norm, self.alpha, self.beta
+                )
                 return image
             prepared = kernel.prepare(batch, self.spec, seed)
-            self._counts = _reader(prepared.stats)
+            self._stats = prepared.stats
             weights = self._folded(kernel, prepared)
             if hasattr(kernel, "backward") and torch.is_grad_enabled():
                 image = _Encode.apply(kernel, prepared, *weights)  # type: ignore[no-untyped-call]
@@ -116,15 +117,10 @@ class PillarEncoder(nn.Module):
         return self.spec.max_events is not None or self.spec.max_pillars is not None
 
     @property
-    def _plain(self) -> bool:
-        """Whether this is inference with all parameters there are."""
+    def _is_inference(self) -> bool:
+        """Whether no gradient is needed and BatchNorm has running statistics and affine parameters."""
         frozen = not (self.training or torch.is_grad_enabled())
         return frozen and self.norm.affine and self.norm.track_running_stats and self.norm.running_mean is not None
-
-    def _at_once(self, kernel: ModuleType) -> bool:
-        """Whether a kernel has a way from events to image for this case."""
-        ways = hasattr(kernel, "can_encode") and self._plain
-        return bool(ways and kernel.can_encode(self.spec, self.channels, self.linear.weight.dtype))
 
     def _check(self, batch: EventBatch) -> None:
         if not isinstance(batch, EventBatch):
@@ -145,10 +141,10 @@ class PillarEncoder(nn.Module):
         """
         norm, own = self.norm, self.linear.weight.dtype
         use_batch = self.training or norm.running_mean is None or norm.running_var is None
-        plain = self._plain and own in (torch.float32, torch.float64)
-        if plain and hasattr(kernel, "fold_running") and self.alpha is not None and self.beta is not None:
-            scale, moved = kernel.fold_running(self.linear, norm)
-            return Weights(scale, moved, self.alpha, self.beta)
+        simple = self._is_inference and own in (torch.float32, torch.float64)
+        if simple and hasattr(kernel, "fold_running") and self.alpha is not None and self.beta is not None:
+            scale, shift = kernel.fold_running(self.linear, norm)
+            return Weights(scale, shift, self.alpha, self.beta)
         kind = torch.float64 if own == torch.float64 else torch.float32
         weight, bias = self.linear.weight.to(kind), self.linear.bias.to(kind)
         if use_batch:
@@ -172,15 +168,15 @@ class PillarEncoder(nn.Module):
     def _batch_statistics(
         self, count: int | Tensor, total: Tensor, products: Tensor, weight: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Mean and variance [C] of the layer's output over the batch, and BatchNorm's running ones brought up to date.
+        """Mean and variance [C] of the layer's output over the batch; the running statistics are updated.
 
         Args:
             count, total, products: events, the sum [D] of their features, and of products of two of them [D, D].
             weight, bias: of the layer.
         """
         events = torch.as_tensor(count, dtype=total.dtype, device=total.device)  # float64 where the device has it
-        joined = isinstance(self.norm, nn.SyncBatchNorm) or getattr(self.norm, "spans_processes", False)
-        if joined and torch.distributed.is_initialized():
+        synchronized = isinstance(self.norm, nn.SyncBatchNorm) or getattr(self.norm, "spans_processes", False)
+        if synchronized and torch.distributed.is_initialized():
             together = torch.cat([events[None], total, products.flatten()])
             torch.distributed.all_reduce(together, group=getattr(self.norm, "process_group", None))
             events, total, products = together[0], together[1 : 1 + len(total)], together[1 + len(total) :]
@@ -196,7 +192,7 @@ class PillarEncoder(nn.Module):
 
     @torch.no_grad()
     def _update_running(self, mean: Tensor, variance: Tensor, events: Tensor) -> None:
-        """As BatchNorm does; a batch without events changes nothing."""
+        """Update the running statistics like BatchNorm; a batch without events changes nothing."""
         norm = self.norm
         if not self.training or norm.running_mean is None or norm.running_var is None:
             return
@@ -212,7 +208,7 @@ class PillarEncoder(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy (a mean teacher's, another process's) has had no call yet."""
-        return {**self.__dict__, "_counts": None}
+        return {**self.__dict__, "_stats": None}
 
     def extra_repr(self) -> str:
         """What ``print(encoder)`` shows."""
@@ -229,23 +225,24 @@ def _without_autocast(device: str) -> AbstractContextManager[object]:
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
-def _reader(stats: Any) -> Any:
-    """A function that gives the statistics when somebody asks: on a GPU that waits for it."""
-    return stats if callable(stats) else lambda: stats
+def kernel_for(device: torch.device, dtype: torch.dtype, spec: PillarSpec, channels: int | None = None) -> ModuleType:
+    """The version of Pillar Encoding for a device and type of parameters.
 
-
-def kernel_for(device: torch.device, dtype: torch.dtype, spec: PillarSpec) -> ModuleType:
-    """The version of Pillar Encoding for a device; on a GPU float64 and max pooling go the plain way."""
-    from fate.encoding.kernels import cpu, segments  # noqa: PLC0415  (numba is loaded when it is needed)
+    Triton has neither float64 nor max pooling. With ``channels``, those of an encoder in inference, a CPU gets the
+    version that goes from events to image in one call, if it supports the settings.
+    """
+    # numba is loaded when it is needed
+    from fate.encoding.kernels import cpu_inference, cpu_kernels, torch_kernels  # noqa: PLC0415
 
     if device.type == "cpu":
-        return cpu
-    plain = dtype == torch.float64 or spec.pooling == "max"
-    if device.type == "cuda" and find_spec("triton") is not None and not plain:
-        from fate.encoding.kernels import cuda  # noqa: PLC0415  (needs triton)
+        fused = channels is not None and cpu_inference.can_encode(spec, channels, dtype)
+        return cpu_inference if fused else cpu_kernels
+    supported = dtype != torch.float64 and spec.pooling != "max"
+    if device.type == "cuda" and find_spec("triton") is not None and supported:
+        from fate.encoding.kernels import triton_kernels  # noqa: PLC0415  (needs triton)
 
-        return cuda
-    return segments
+        return triton_kernels
+    return torch_kernels
 
 
 class _Encode(torch.autograd.Function):

@@ -1,14 +1,18 @@
 """Which events and pillars a cap keeps: a uniform choice that depends on nothing but a seed and the events themselves.
 
 Every pillar and every event gets a 32-bit priority from a counter-based generator (MurmurHash3's finaliser over a key
-and a counter); a cap keeps the lowest. The key is (seed, start of the window, pillar); an event's counter is the
-number of earlier events in its pillar and its place in it (pixel, polarity). So the choice is the same in any batch,
-in any order of events with equal times, and on any device. The three versions here do the same arithmetic: whole
-numbers for reading, torch tensors, and compiled loops; ``kernels/cuda_binning.py`` holds the fourth. Exact
-duplicates (same time, pixel and polarity) have one priority: they stay or go together.
+and a counter); a cap keeps the lowest. The key is (seed, start of the window, pillar). The counter of an event is the
+number of earlier events in its pillar and its pixel code (pixel in the pillar, polarity). So the choice is the same in
+any batch, in any order of events with equal times, and on any device. Exact duplicates (same time, pixel and polarity)
+have one priority: the cap keeps or drops them together.
+
+The functions below take Python integers or int64 tensors. The two ``_u32`` functions do the same in compiled loops, and
+``kernels/triton_loops.py`` does it on a GPU.
 """
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,53 +24,45 @@ M32 = 0xFFFFFFFF
 GOLDEN = 0x9E3779B9
 MUL_1, MUL_2 = 0x85EBCA6B, 0xC2B2AE35
 
-
-def mixed(value: int) -> int:
-    """A bijection of 32-bit numbers that leaves no trace of their order."""
-    value &= M32
-    value = ((value ^ value >> 16) * MUL_1) & M32
-    value = ((value ^ value >> 13) * MUL_2) & M32
-    return value ^ value >> 16
+Number = TypeVar("Number", int, Tensor)
 
 
-def window_key(seed: int, start_us: int) -> int:
-    """The key of a window."""
-    key = mixed(mixed(seed ^ GOLDEN) ^ (seed >> 32 & M32))
-    return mixed(mixed(key ^ (start_us & M32)) ^ (start_us >> 32 & M32))
-
-
-def pillar_priority(key: int, cell: int) -> int:
-    """Of the pillar at ``cell`` (row by row); no two pillars of a window have the same."""
-    return mixed(cell ^ key)
-
-
-def event_priority(pillar: int, earlier: int, place: int) -> int:
-    """Of an event, given its pillar's priority, how many events came before its time, and its place in the pillar."""
-    return mixed(mixed(pillar + GOLDEN * (earlier + 1)) ^ place)
-
-
-def mixed_tensor(value: Tensor) -> Tensor:
-    """``mixed`` of int64 tensors."""
+def hash32(value: Number) -> Number:
+    """Hash 32-bit numbers; the map is a bijection."""
     value = value & M32
     value = ((value ^ value >> 16) * MUL_1) & M32
     value = ((value ^ value >> 13) * MUL_2) & M32
     return value ^ value >> 16
 
 
-def pillar_priorities(seed: int, start_us: Tensor, window: Tensor, cell: Tensor) -> Tensor:
-    """[J] ``pillar_priority`` of pillars at ``cell`` of windows ``window`` that start at ``start_us`` [B]."""
-    first = mixed(mixed(seed ^ GOLDEN) ^ (seed >> 32 & M32))
-    key = mixed_tensor(mixed_tensor(first ^ (start_us & M32)) ^ (start_us >> 32 & M32))
-    return mixed_tensor(cell ^ key[window])
+def seed_key(seed: int) -> int:
+    """The part of a window's key that depends on the seed alone."""
+    return hash32(hash32(seed ^ GOLDEN) ^ (seed >> 32 & M32))
 
 
-def event_priorities(pillar: Tensor, earlier: Tensor, place: Tensor) -> Tensor:
-    """[E] ``event_priority``."""
-    return mixed_tensor(mixed_tensor(pillar + GOLDEN * (earlier + 1)) ^ place)
+def window_key(seed: int, start_us: Number) -> Number:
+    """The key of windows that start at ``start_us``."""
+    return hash32(hash32((start_us & M32) ^ seed_key(seed)) ^ (start_us >> 32 & M32))
+
+
+def pillar_priority(key: Number, cell: Number) -> Number:
+    """The priority of the pillar at ``cell`` (row by row); no two pillars of a window have the same."""
+    return hash32(cell ^ key)
+
+
+def event_priority(pillar: Number, earlier: Number, pixel: Number) -> Number:
+    """The priority of an event.
+
+    Args:
+        pillar: the priority of its pillar.
+        earlier: how many events of the pillar have an earlier time.
+        pixel: (row in pillar × side + column in pillar) × 2 + polarity.
+    """
+    return hash32(hash32(pillar + (earlier + 1) * GOLDEN) ^ pixel)
 
 
 def ranks(priority: Tensor, group: Tensor) -> Tensor:
-    """[E] how many of an entry's group have a lower priority, or the same and stand before it; groups are sorted."""
+    """[E] rank of each entry by priority in its group; ties rank by position, and ``group`` [E] is sorted."""
     by_priority = torch.argsort(priority, stable=True)
     order = by_priority[torch.argsort(group[by_priority], stable=True)]
     first = torch.searchsorted(group, group)
@@ -76,15 +72,15 @@ def ranks(priority: Tensor, group: Tensor) -> Tensor:
 
 
 @inlined
-def mixed_u32(value: np.uint32) -> np.uint32:
-    """``mixed`` in compiled loops, where the product of two 32-bit numbers has 64."""
+def hash_u32(value: np.uint32) -> np.uint32:
+    """``hash32`` in compiled loops, where the product of two 32-bit numbers has 64 bits."""
     value = np.uint32((value ^ (value >> np.uint32(16))) * np.uint32(MUL_1))
     value = np.uint32((value ^ (value >> np.uint32(13))) * np.uint32(MUL_2))
     return np.uint32(value ^ (value >> np.uint32(16)))
 
 
 @inlined
-def event_priority_u32(pillar: np.uint32, earlier: int, place: int) -> np.uint32:
+def event_priority_u32(pillar: np.uint32, earlier: int, pixel: int) -> np.uint32:
     """``event_priority`` in compiled loops."""
-    inner = mixed_u32(np.uint32(pillar + np.uint32(GOLDEN) * np.uint32(earlier + 1)))
-    return mixed_u32(np.uint32(inner ^ np.uint32(place)))
+    inner = hash_u32(np.uint32(pillar + np.uint32(GOLDEN) * np.uint32(earlier + 1)))
+    return hash_u32(np.uint32(inner ^ np.uint32(pixel)))

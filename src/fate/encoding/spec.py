@@ -1,10 +1,12 @@
-"""What a pillar encoding is asked to do, apart from its parameters, and what its caps left out."""
+"""The settings of a Pillar Encoding, the weights its kernels take, and the counts of what its caps dropped."""
 
 from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
+
+from torch import Tensor
 
 from fate.errors import FateError
 from fate.events.events import Sensor
@@ -79,11 +81,20 @@ def whole_number(name: str, value: Any, least: int = 1) -> int:
     return number
 
 
+class Weights(NamedTuple):
+    """H = relu(scale · features + shift); image = alpha · moments + beta. Gradients have the same fields."""
+
+    scale: Tensor  #: [C, D] linear layer with BatchNorm folded in
+    shift: Tensor  #: [C]
+    alpha: Tensor  #: [C, K]
+    beta: Tensor  #: [C]
+
+
 @dataclass(frozen=True)
 class PillarStats:
-    """What one call saw and what its caps left out, all windows together."""
+    """Events and pillars of one call and how many the caps dropped, all windows together."""
 
-    events: int  #: given
+    events: int  #: in the batch
     pillars: int  #: that held events
     pillars_dropped: int  #: by ``max_pillars``
     events_dropped_with_pillars: int  #: that were in those

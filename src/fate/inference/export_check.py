@@ -30,7 +30,7 @@ from fate.formats.opening import open_recording
 from fate.inference import pillar_graph
 from fate.inference.step_graph import CELLS, Choice, StepGraph
 from fate.models import state as states
-from fate.models.boxes import clipped
+from fate.models.boxes import clip_boxes
 from fate.models.detector import CANONICAL_US, Detector
 from fate.models.outputs import Outputs
 from fate.models.state import State
@@ -152,7 +152,7 @@ def _difference(
     found: dict[str, NDArray[Any]], outputs: Outputs, memory: Iterable[tuple[NDArray[Any], Tensor]], sensor: Sensor
 ) -> Differences:
     """The differences of one window of each stream."""
-    boxes = clipped(torch.from_numpy(found["boxes"]), sensor) - clipped(outputs.boxes, sensor)
+    boxes = clip_boxes(torch.from_numpy(found["boxes"]), sensor) - clip_boxes(outputs.boxes, sensor)
     scores = [torch.from_numpy(found["class_scores"]) - outputs.class_logits.sigmoid()]
     if outputs.objectness is not None:
         scores.append(torch.from_numpy(found["objectness"]) - outputs.objectness.sigmoid())

@@ -1,6 +1,6 @@
 """Pillar Encoding in operations of export formats: whole tensors, no loop, no shape that depends on values.
 
-The same function as ``encoding.kernels.segments``, for graphs that run without FATE. The other versions list the
+The same function as ``encoding.kernels.torch_kernels``, for graphs that run without FATE. The other versions list the
 pillars with events; this one has a table of all cells of the grid. Where they leave events out, this one moves them to
 one *extra cell* that is no part of the image, so the number of events is the only length that varies. One event is
 always in the extra cell, so no table is ever empty.
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fate.encoding.batch import COLUMNS
 from fate.encoding.kernels.reference import legendre
 from fate.encoding.pillars import PillarEncoder
-from fate.encoding.sampling import GOLDEN, M32, MUL_1, MUL_2, mixed
+from fate.encoding.sampling import GOLDEN, M32, MUL_1, MUL_2, seed_key
 from fate.errors import FateError
 
 #: The inputs, as in ``EventBatch``: four columns with a row per event, three with a row per window.
@@ -74,7 +74,7 @@ class PillarGraph(nn.Module):
         spec, cell, window = self.spec, events.cell, events.window
         size, first = self._sizes(cell)
         low = start_us & M32
-        key = hash32(hash32(mixed(mixed(self.seed ^ GOLDEN) ^ (self.seed >> 32 & M32)) ^ low) ^
+        key = hash32(hash32(seed_key(self.seed) ^ low) ^
                      (shift_right(start_us - low, 32) & M32))  # fmt: skip
         priority = hash32((cell - window * spec.cells) ^ key.index_select(0, window))
         keep = torch.ones_like(cell, dtype=torch.bool)
@@ -181,7 +181,7 @@ def _sums(index: Tensor, values: Tensor, length: int) -> Tensor:
 
 
 def hash32(value: Tensor) -> Tensor:
-    """``sampling.mixed`` of 32-bit numbers in int64."""
+    """``sampling.hash32`` of 32-bit numbers in int64."""
     value = multiply32(value ^ shift_right(value, 16), MUL_1)
     value = multiply32(value ^ shift_right(value, 13), MUL_2)
     return value ^ shift_right(value, 16)

@@ -24,7 +24,7 @@ from fate.data.clips import evaluation_batches
 from fate.data.dataset import Dataset
 from fate.data.loading import ClipReader, load
 from fate.encoding.batch import EventBatch
-from fate.encoding.histograms import StackedHistogram
+from fate.encoding.grids import StackedHistogram
 from fate.errors import FateError
 from fate.events.events import Sensor
 from fate.events.window import window_us as hop_of

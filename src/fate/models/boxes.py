@@ -33,7 +33,7 @@ def areas(boxes: Tensor) -> Tensor:
     return (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
 
 
-def clipped(boxes: Tensor, size: Sequence[int]) -> Tensor:
+def clip_boxes(boxes: Tensor, size: Sequence[int]) -> Tensor:
     """[..., 4] xyxy in pixels → the part of each box inside a frame of ``size`` (rows, columns)."""
     rows, columns = size
     x, y = boxes[..., 0::2].clamp(0, columns), boxes[..., 1::2].clamp(0, rows)

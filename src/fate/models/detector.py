@@ -1,13 +1,13 @@
-"""A detector: events of some windows, and what it remembers, to predictions, and what it will remember.
+"""A detector: from the events of some windows and a recurrent state to predictions and the next state.
 
-    encoder    events of a window          → pseudo-image               (encoding/)
-    backbone   pseudo-image                → maps at strides 8, 16, 32  (with a memory in every stage, or without)
-    neck       maps                        → maps that know each other
-    memory     maps                        → maps that know the past    (EvRT-DETR; others remember in the backbone)
-    head       maps                        → boxes, classes
+    encoder    events of a window → pseudo-image                       (encoding/)
+    backbone   pseudo-image       → features at strides 8, 16, 32      (recurrent in RVT, S5-ViT and GET)
+    neck       features           → fused features
+    memory     fused features     → recurrent features                 (EvRT-DETR)
+    head       features           → boxes, classes
 
-Any encoder goes with any backbone (``frame.py``). Time enters in two places: the encoder sees a window's own duration,
-and a memory that counts time (S5) is told how long its steps are, relative to the canonical 50 ms.
+Any encoder goes with any backbone (``frame.py``). Time enters in two places: the encoder uses the duration of a window,
+and recurrent layers that depend on time (S5) use ``step_scale``, the length of a step over the canonical 50 ms.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fate.errors import FateError
 from fate.events.events import Sensor
 from fate.models import nms, state
 from fate.models.frame import Frame
-from fate.models.heads.targets import check_class_ids, sent
+from fate.models.heads.targets import check_class_ids, to_device
 from fate.models.nms import Detections
 from fate.models.outputs import Outputs, Targets
 from fate.models.state import State
@@ -77,17 +77,17 @@ class Detector(nn.Module):
         targets: Sequence[Targets | None] | None = None,
         step_scale: float | Tensor | None = None,
     ) -> tuple[Outputs, State]:
-        """Predictions for each window, and the memory after the last.
+        """Predictions for each window, and the state after the last one.
 
         Args:
             batch: N = steps · B windows of B streams, time-major (first the first window of every stream); or images of
                 the encoder [N, C, H', W'].
-            state: of the B streams before; None where all begin.
+            state: of the B streams before the first window; None for the initial state.
             steps: T, windows of each stream. A clip in one call gives what its windows give one by one, but for
                 rounding: queries of DETR heads that tie may come in another order.
-            targets: for training, what is to be seen in each of the N windows; None for windows nobody has labelled.
-                The head then works on labelled windows alone, in their order. On the CPU: they are checked there and
-                moved together, while looking at them on a GPU would mean to wait for it.
+            targets: for training, the targets of each of the N windows; None for windows without labels. The head then
+                runs on labelled windows only, in their order. On the CPU, where they are checked and then copied
+                together.
             step_scale: time between windows over 50 ms, more than 0, a number or [N]; None: their own durations.
         """
         self._check(len(batch), state, steps, targets)
@@ -102,20 +102,20 @@ class Detector(nn.Module):
         return self.predictions(features, targets), state
 
     def predictions(self, features: Sequence[Tensor], targets: Sequence[Targets | None] | None = None) -> Outputs:
-        """What the head says of N windows: of all, or with targets, in training, of labelled ones alone.
+        """Outputs of the head for N windows; with targets, for the labelled windows only.
 
         Args:
-            features: of ``features``.
-            targets: of each window, None where nobody has labelled it.
+            features: as returned by ``features``.
+            targets: of each window, None for windows without labels.
         """
-        given = None
+        labelled = None
         if targets is not None:
-            given = [of for of in targets if of is not None]
-            if len(given) < len(targets):
-                labelled = [number for number, of in enumerate(targets) if of is not None]
-                chosen = sent(torch.tensor(labelled, dtype=torch.int64), features[0].device)
-                features = [of_level.index_select(0, chosen) for of_level in features]
-        outputs: Outputs = self.head(features, given)
+            labelled = [target for target in targets if target is not None]
+            if len(labelled) < len(targets):
+                numbers = [number for number, target in enumerate(targets) if target is not None]
+                rows = to_device(torch.tensor(numbers, dtype=torch.int64), features[0].device)
+                features = [level.index_select(0, rows) for level in features]
+        outputs: Outputs = self.head(features, labelled)
         return outputs
 
     def _check(self, windows: int, memory: State, steps: int, targets: Sequence[Targets | None] | None) -> None:
@@ -135,7 +135,7 @@ class Detector(nn.Module):
                 )
 
     def _check_images(self, images: Tensor) -> None:
-        """Images are of the encoder, or padded already."""
+        """Check that images have the size of the encoder's images or of padded ones."""
         stride, channels = self.frame.encoder_stride, self.image_channels
         plain = tuple(-(-side // stride) for side in self.sensor)
         padded = tuple(side // stride for side in self.frame.padded)
@@ -152,14 +152,14 @@ class Detector(nn.Module):
         fits = isinstance(memory, tuple | list) and len(memory) == 2
         if not fits or any((part is not None) != wanted for part, wanted in zip(memory, kept, strict=True)):
             raise FateError("a state of another model was given; expected what this one returned, or None to begin")
-        # The backbone remembers maps at strides 4 to 32, channels last; ``memory`` those from 8 on, channels first.
+        # The backbone's state has strides 4 to 32, channels last; that of ``memory`` strides from 8, channels first.
         for part, finest, first in zip(memory, (4, 8), (1, 2), strict=True):
             for stage, of_stage in enumerate(part or ()):
                 for cells in (tuple(each.shape[first : first + 2]) for each in state.tensors(of_stage)):
                     self._check_cells(cells, finest << stage)
 
     def _check_cells(self, cells: tuple[int, ...], stride: int) -> None:
-        """Rows and columns of what is remembered at a stride are those of the frame."""
+        """Check that the rows and columns of a state at a stride are those of the frame."""
         if cells != tuple(side // stride for side in self.frame.padded):
             given = "×".join(str(side * stride) for side in reversed(cells))
             raise FateError(
@@ -170,7 +170,7 @@ class Detector(nn.Module):
     def features(
         self, images: Tensor, state: State = None, steps: int = 1, step_scale: float | Tensor = 1.0
     ) -> tuple[list[Tensor], State]:
-        """What the head sees [N, C_i, H_i, W_i] at strides 8, 16 and 32, and the memory afterwards; see ``forward``."""
+        """Features [N, C_i, H_i, W_i] at strides 8, 16 and 32 for the head, and the next state; see ``forward``."""
         of_backbone, of_memory = (None, None) if state is None else state
         features, of_backbone = self.backbone(self.frame.padded_image(images), of_backbone, steps, step_scale)
         features = self.neck(features)
@@ -179,7 +179,7 @@ class Detector(nn.Module):
         return features, (of_backbone, of_memory)
 
     def loss(self, outputs: Outputs, targets: Sequence[Targets | None]) -> dict[str, Tensor]:
-        """The terms to be made small, by name; of the targets given to ``forward``."""
+        """The terms of the loss by name, for the targets given to ``forward``."""
         terms: dict[str, Tensor] = self.head.loss(outputs, [given for given in targets if given is not None])  # type: ignore[operator]
         return terms
 
@@ -188,16 +188,16 @@ class Detector(nn.Module):
         return nms.detections(outputs, self.sensor, **options)
 
     def reset(self, memory: State, mask: Tensor) -> State:
-        """Streams where ``mask`` [B] is true begin anew."""
+        """Reset the state of streams where ``mask`` [B] is true."""
         return state.reset(memory, mask)
 
     def detach(self, memory: State) -> State:
-        """Gradients end here: for training on one clip after another."""
+        """Detach the state from the graph: for training on consecutive clips."""
         return state.detach(memory)
 
 
 def step_scale_of(batch: EventBatch) -> float | Tensor:
-    """Durations over 50 ms: one number where all windows last equally long and that is known here, else [N]."""
+    """Durations over 50 ms: one number if all windows are known to have equal durations, else [N]."""
     known = batch.durations
     if known is not None and len(set(known)) == 1:
         return known[0] / CANONICAL_US
@@ -205,7 +205,7 @@ def step_scale_of(batch: EventBatch) -> float | Tensor:
 
 
 def check_step_scale(step_scale: float | Tensor | None) -> None:
-    """Refuse steps that do not go forward in time; numbers on a GPU are not looked at, since that means to wait."""
+    """Refuse step scales that are not positive and finite; values on a GPU are not checked, to avoid a wait."""
     if step_scale is None or torch.compiler.is_compiling():
         return
     if isinstance(step_scale, Tensor):

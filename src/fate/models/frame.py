@@ -1,9 +1,8 @@
-"""How an encoder's image meets a backbone: padding, the stem's stride, and the groups of attention.
+"""From an encoder's image to the input of a backbone: padding, the stem's stride, and the partition of attention.
 
 Backbones halve an image five times, so frames are padded at the right and at the bottom to a multiple of 32 pixels (the
-origin stays where it was). An encoder's image may already be coarser than the sensor. Then the stem, which would have
-made it coarser, does so by as much less: strides of features stay 8, 16 and 32 pixels, and the number of parameters
-does not change.
+origin stays). If an encoder's image is coarser than the sensor, the stride of the stem is divided by the encoder's
+stride: strides of features stay 8, 16 and 32 pixels, and the number of parameters does not change.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ class Frame(NamedTuple):
     encoder_stride: int  #: pixels along a side of one cell of the encoder's image
     repeat: int  #: how often a cell of the encoder's image is repeated in each direction
     stem_stride: int  #: of the backbone's first convolution
-    nothing: float = 0.0  #: what the encoder writes where no event is
+    empty_value: float = 0.0  #: the value of the encoder's cells without events
 
     def padded_image(self, image: Tensor) -> Tensor:
-        """[N, C, H', W'] of the encoder to what the backbone takes."""
+        """Pad the encoder's image [N, C, H', W'] and repeat its cells, for the backbone."""
         rows, columns = (size // self.encoder_stride for size in self.padded)
         right, bottom = columns - image.shape[-1], rows - image.shape[-2]
         if right < 0 or bottom < 0:
@@ -44,14 +43,14 @@ class Frame(NamedTuple):
                 f"an image of {image.shape[-2]}×{image.shape[-1]} cells was given; expected at most {rows}×{columns}"
             )
         if right or bottom:
-            image = functional.pad(image, (0, right, 0, bottom), value=self.nothing)
+            image = functional.pad(image, (0, right, 0, bottom), value=self.empty_value)
         if self.repeat > 1:
             image = functional.interpolate(image, scale_factor=float(self.repeat), mode="nearest")
         return image
 
 
 def frame_of(
-    sensor: Sequence[int], encoder_stride: int, full_stride: int, stem: Stem = "native", nothing: float = 0.0
+    sensor: Sequence[int], encoder_stride: int, full_stride: int, stem: Stem = "native", empty_value: float = 0.0
 ) -> Frame:
     """The frame for a sensor.
 
@@ -60,7 +59,7 @@ def frame_of(
         encoder_stride: pixels along a side of one cell of the encoder's image.
         full_stride: of the backbone's first convolution, where an image has the sensor's resolution.
         stem: see ``Stem``.
-        nothing: value of an empty cell.
+        empty_value: value of a cell without events.
     """
     if stem not in ("native", "upsample"):
         raise FateError(f"stem={stem!r} was given; expected 'native' or 'upsample'")
@@ -81,4 +80,4 @@ def frame_of(
         repeat, stride = encoder_stride, full_stride
     else:
         repeat, stride = max(encoder_stride // full_stride, 1), max(full_stride // encoder_stride, 1)
-    return Frame(size, padded, (rows, columns), encoder_stride, repeat, stride, nothing)
+    return Frame(size, padded, (rows, columns), encoder_stride, repeat, stride, empty_value)

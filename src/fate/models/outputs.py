@@ -1,4 +1,4 @@
-"""What a detection head says of some windows, and what it should have said.
+"""Outputs of a detection head, and its targets.
 
 N counts windows: T steps of B streams, time-major (row t · B + b). Boxes are xyxy in pixels of the padded frame, whose
 origin is the sensor's.
@@ -20,7 +20,7 @@ class Outputs(NamedTuple):
     boxes: Tensor  #: [N, Q, 4] xyxy, pixels
     class_logits: Tensor  #: [N, Q, classes]
     objectness: Tensor | None = None  #: [N, Q] logits, where a head has it (YOLOX)
-    training: Any = None  #: what only this head's loss needs; None outside training
+    training: Any = None  #: values for the loss of this head; None outside training
 
 
 class Targets(NamedTuple):
@@ -32,7 +32,7 @@ class Targets(NamedTuple):
 
     @staticmethod
     def of(boxes: Tensor, class_ids: Tensor, weights: Tensor | None = None) -> Targets:
-        """With weights 1 where none are given. On the CPU, where the loss looks at values of all windows at once."""
+        """Build targets, with weights 1 by default; on the CPU, where the loss checks all windows at once."""
         boxes = boxes.reshape(-1, 4).float()
         weights = torch.ones(len(boxes), device=boxes.device) if weights is None else weights.float()
         if not len(boxes) == len(class_ids) == len(weights):

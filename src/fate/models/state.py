@@ -1,7 +1,7 @@
-"""What a detector remembers between windows: a plain tree of tensors, handed in and handed back.
+"""The recurrent state of a detector: a plain tree of tensors, an argument and a result of every call.
 
-A state is a tensor, a tuple of states, or None for a part without memory; the first axis of every tensor counts streams
-(B). ``None`` in the place of a whole state means that every stream begins.
+A state is a tensor, a tuple of states, or None for a part without state; the first axis of every tensor is the stream
+(B). ``None`` as the whole state is the initial state of every stream.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from fate.errors import FateError
 
-#: Tensors in nested tuples; None where there is nothing to remember.
+#: Tensors in nested tuples; None for parts without state.
 State = Any
 
 
 def mapped(change: Callable[[Tensor], Tensor], state: State) -> State:
-    """The same tree with every tensor changed."""
+    """The tree with ``change`` applied to every tensor."""
     if state is None:
         return None
     if isinstance(state, Tensor):
@@ -41,26 +41,26 @@ def tensors(state: State) -> Iterator[Tensor]:
 
 
 def rebuilt(state: State, parts: Sequence[Tensor]) -> State:
-    """A tree like ``state`` with these tensors, in the order of ``tensors``."""
+    """A tree with the structure of ``state`` and these tensors, in the order of ``tensors``."""
     left = iter(parts)
     return mapped(lambda _: next(left), state)
 
 
 def reset(state: State, mask: Tensor) -> State:
-    """Streams where ``mask`` [B] is true begin anew; the others go on. Every memory begins at zero."""
+    """Set the state of streams where ``mask`` [B] is true to zero, the initial state."""
 
-    def begin(part: Tensor) -> Tensor:
+    def reset_part(part: Tensor) -> Tensor:
         if mask.shape != part.shape[:1]:
             raise FateError(
                 f"a mask of shape {tuple(mask.shape)} was given for a state of {len(part)} streams; expected one"
                 " truth value for each stream"
             )
-        gone = mask.to(device=part.device, dtype=torch.bool).view(-1, *[1] * (part.ndim - 1))
-        return part.masked_fill(gone, 0.0)
+        rows = mask.to(device=part.device, dtype=torch.bool).view(-1, *[1] * (part.ndim - 1))
+        return part.masked_fill(rows, 0.0)
 
-    return mapped(begin, state)
+    return mapped(reset_part, state)
 
 
 def detach(state: State) -> State:
-    """The same without the way it came about: gradients end here."""
+    """The state, detached from the graph."""
     return mapped(Tensor.detach, state)

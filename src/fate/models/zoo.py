@@ -236,10 +236,10 @@ def build_model(
     chosen = model.encoder if encoder is None else encoder
     settings = {**(model.encoder_options if chosen == model.encoder else {}), **(encoder_options or {})}
     events_to_image = _encoder(chosen, sensor, settings)
-    stride, nothing = int(events_to_image.stride), float(getattr(events_to_image, "nothing", 0.0))  # type: ignore[arg-type]
+    stride, empty_value = int(events_to_image.stride), float(getattr(events_to_image, "empty_value", 0.0))  # type: ignore[arg-type]
 
     def frame(full_stride: int) -> Frame:
-        return frame_of(sensor, stride, full_stride, stem, nothing)
+        return frame_of(sensor, stride, full_stride, stem, empty_value)
 
     _check_options(name, [known for known in inspect.signature(model.family).parameters if known != "parts"], options)
     family = model.family(Parts(frame, int(events_to_image.channels), len(given)), **options)  # type: ignore[arg-type]

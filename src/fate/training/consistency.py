@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from fate.models.boxes import cxcywh_from_xyxy, pairwise_giou
-from fate.models.heads.assignment import cheapest_pairs
-from fate.models.heads.targets import sent
+from fate.models.heads.matching import cheapest_pairs
+from fate.models.heads.targets import to_device
 from fate.models.nms import Candidates, suppress
 from fate.models.outputs import Outputs
 
@@ -98,7 +98,7 @@ def match(teacher: TeacherPredictions, student: Outputs, size: Sequence[int]) ->
     cost = sum(weight * part for weight, part in zip(COSTS, (of_class, of_box, of_giou), strict=True))
     counts = teacher.there.sum(1).tolist()
     pairs = cheapest_pairs(torch.nan_to_num(torch.as_tensor(cost)), counts)
-    found = sent(torch.from_numpy(np.stack([pairs.window, pairs.row, pairs.column])), ours.device)
+    found = to_device(torch.from_numpy(np.stack([pairs.window, pairs.row, pairs.column])), ours.device)
     return Pairs(*found)
 
 

@@ -24,7 +24,7 @@ from fate.errors import FateError
 from fate.events.window import window_us
 from fate.models import state as states
 from fate.models.detector import CANONICAL_US, Detector
-from fate.models.heads.targets import sent
+from fate.models.heads.targets import to_device
 from fate.models.outputs import Outputs
 from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.graphs import RecordedFeatures, leave_default_stream, return_to_default_stream
@@ -143,7 +143,7 @@ class TrainingModule(LightningModule):
             with torch.no_grad():
                 _, begun = self.student.features(images[: len(batch.clips)])
             self.memory = states.mapped(torch.zeros_like, begun)
-        return None if self.memory is None else states.reset(self.memory, sent(batch.begins, images.device))
+        return None if self.memory is None else states.reset(self.memory, to_device(batch.begins, images.device))
 
     def optimizer_step(self, *given: Any, **options: Any) -> None:
         """A step of the optimiser, then of the teacher."""
@@ -165,7 +165,7 @@ class TrainingModule(LightningModule):
         """Outputs of both for the windows they share; the teacher processes its own windows from the first one."""
         part = batch.teacher
         shared = torch.zeros(0, 2, dtype=torch.int64) if part is None else torch.as_tensor(part.shared)
-        ours, theirs = sent(shared, self.device).unbind(1)
+        ours, theirs = to_device(shared, self.device).unbind(1)
         said = self.student.head([level.index_select(0, ours) for level in features])
         if part is None:
             return Agreement(said, said)
@@ -228,7 +228,7 @@ def step_scale_of_clips(clips: Sequence[Clip], steps: int, device: torch.device)
     scales = [window_us(clip.hz) / CANONICAL_US for clip in clips]
     if len(set(scales)) == 1:
         return scales[0]
-    return sent(torch.tensor(scales).repeat(steps), device)
+    return to_device(torch.tensor(scales).repeat(steps), device)
 
 
 def one_cycle(step: int, steps: int, settings: OptimiserConfig) -> float:

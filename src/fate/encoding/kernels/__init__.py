@@ -1,1 +1,1 @@
-"""Pillar Encoding, one function in four versions: the paper's text, torch segments, numba and Triton."""
+"""Pillar Encoding, one function in four versions: reference, plain torch, numba (CPU) and Triton (GPU)."""

@@ -1,7 +1,7 @@
 """Algorithm 1 of the paper, line by line, with the dense tensor X (D, P, N): slow, plain, in any float type.
 
-This is the text to read beside the paper, and what the fast versions are held to. One window at a time, as the paper
-does; only BatchNorm looks at all of them. Names and the paper's symbols:
+This is the text to read beside the paper, and tests compare the fast versions with it. It handles one window at a time,
+as the paper does; only BatchNorm uses all of them. Names and the paper's symbols:
 
     tau     τ     time in the window, -1 to 1              mask    m     1 for an event, 0 for padding
     X       X     event features (D, P, N)                 w       w     trapezoidal weights, Eq. 5
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fate.encoding.batch import EventBatch
-from fate.encoding.sampling import event_priorities, pillar_priorities, ranks
+from fate.encoding.sampling import event_priority, pillar_priority, ranks, window_key
 from fate.encoding.spec import PillarSpec, PillarStats
 
 LatentImage = Callable[..., Tensor]
@@ -41,7 +41,7 @@ class Pillars(NamedTuple):
     X: Tensor  #: [D, P, N]
     tau: Tensor  #: [P, N]
     mask: Tensor  #: [P, N]
-    cell: Tensor  #: [P] place in the grid, row by row; -1 for padding
+    cell: Tensor  #: [P] index of the cell in the grid, row by row; -1 for padding
     stats: PillarStats
 
 
@@ -64,7 +64,7 @@ def trapezoid_weights(tau: Tensor, mask: Tensor) -> Tensor:
     before = torch.gather(tau, -1, (index - 1).clamp(min=0))
     after = torch.gather(tau, -1, torch.minimum(index + 1, last))
     w = (after - before) / 2 * mask
-    run = (tau != before).long().cumsum(-1)  # events of one time have one number
+    run = (tau != before).long().cumsum(-1)  # events of one time have one index
     run = torch.where(mask > 0, run, length)
     total = w.new_zeros(*w.shape[:-1], length + 1).scatter_add(-1, run, w)
     size = w.new_zeros(*w.shape[:-1], length + 1).scatter_add(-1, run, mask)
@@ -82,7 +82,7 @@ def pillarize(batch: EventBatch, number: int, spec: PillarSpec, seed: int, dtype
     order = torch.argsort(cell, stable=True)
     t, x, y, p, cell = t[order], x[order], y[order], p[order], cell[order]
     pillars, pillar_of, counts = torch.unique_consecutive(cell, return_inverse=True, return_counts=True)
-    priority = pillar_priorities(seed, batch.start_us[number : number + 1], torch.zeros_like(pillars), pillars)
+    priority = pillar_priority(window_key(seed, batch.start_us[number]), pillars)
     most = spec.max_pillars or max(len(pillars), 1)
     stays = ranks(priority, torch.zeros_like(pillars)) < most
     with_pillars = int(counts[~stays].sum())
@@ -93,9 +93,9 @@ def pillarize(batch: EventBatch, number: int, spec: PillarSpec, seed: int, dtype
     same[1:] = (t[1:] == t[:-1]) & (pillar_of[1:] == pillar_of[:-1])
     index = torch.arange(len(t), device=t.device)
     earlier = torch.where(same, -1, index).cummax(0).values - starts[pillar_of] if len(t) else index
-    place = ((y % size) * size + x % size) * 2 + p
+    pixel = ((y % size) * size + x % size) * 2 + p
     deep = spec.max_events or max(int(counts.max()) if len(counts) else 1, 1)
-    chosen = ranks(event_priorities(priority[pillar_of], earlier, place), pillar_of) < deep
+    chosen = ranks(event_priority(priority[pillar_of], earlier, pixel), pillar_of) < deep
     crowded_out = int((~chosen & stays[pillar_of]).sum())
     keep = chosen & stays[pillar_of]
     stats = PillarStats(len(t), len(pillars), int((~stays).sum()), with_pillars, crowded_out)
@@ -187,7 +187,7 @@ def latent_image(
         return torch.amax(hidden * mask, dim=-1)  # after ReLU nothing is below the padding's 0
     w = mask if spec.weighting == "uniform" else trapezoid_weights(tau, mask)  # Eq. 5
     total = w.sum(-1, keepdim=True)
-    w = torch.where(total > 0, w, mask)  # one event, or all at one time: the paper's 0 / 0 becomes the plain mean
+    w = torch.where(total > 0, w, mask)  # one event, or all at one time: the paper has 0 / 0, we take the mean
     total = w.sum(-1).clamp(min=torch.finfo(w.dtype).tiny)  # W_j; 0 for the padding alone
     representation = beta[:, None].expand(-1, len(w))
     for k, polynomial in enumerate(legendre(tau, spec.moments)):

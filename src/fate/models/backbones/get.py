@@ -41,32 +41,7 @@ from torch.nn import functional
 from fate.errors import FateError
 from fate.models.layers.attention import from_windows, to_windows
 from fate.models.layers.conv_lstm import ConvLSTM
-from fate.models.layers.group_aggregation import GroupAggregation
-from fate.models.layers.group_attention import GroupAttention, WindowAttention
-from fate.models.renaming import Rules
-
-#: Plain keys of the public classifier → ours. Its tables (OFFICIAL_TABLES) are computed here, and have no entry.
-OFFICIAL_NAMES: Rules = (
-    (r"^channel_embed\.", "embedding."),
-    (r"^head\.", "classes."),
-    (r"^layers\.(\d+)\.downsample\.channelexpand\.", r"aggregations.\1."),
-    (r"^layers\.", "stages."),
-    (r"\.attn_spatial\.", ".window_attention."),
-    (r"\.attn_temporal\.", ".group_attention."),
-    (r"\.logit_scale$", ".log_scale"),
-    (r"\.([qv])_i_bias$", r".\1_bias"),
-    (r"\.(qkv|proj|cpb_mlp)_i\.", r".\1."),
-    (r"\.proj\.", ".projection."),
-    (r"\.cpb_mlp\.0\.", ".position_bias.hidden."),
-    (r"\.cpb_mlp\.2\.", ".position_bias.heads."),
-    (r"\.norm1\.", ".window_norm."),
-    (r"\.norm2\.", ".group_norm."),
-    (r"\.norm3\.", ".mlp_norm."),
-    (r"\.fc1\.", ".widen."),
-    (r"\.fc2\.", ".narrow."),
-)
-#: Entries of public files that hold no learned value, by what their names contain.
-OFFICIAL_TABLES = ("relative_coords_table", "relative_position_index")
+from fate.models.layers.group_attention import GroupAggregation, GroupAttention, WindowAttention
 
 #: Hidden and cell state of one stage, each [B, H, W, C].
 CellState = tuple[Tensor, Tensor]

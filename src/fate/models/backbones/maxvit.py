@@ -22,7 +22,6 @@ from fate.models.layers.conv import ConvNormAct, SeparableBlock
 from fate.models.layers.conv_lstm import ConvLSTM
 from fate.models.layers.norm import LayerNorm
 from fate.models.layers.s5 import S5, S5Block
-from fate.models.renaming import Rules
 
 Memory = Literal["lstm", "s5"]
 #: What stands before a stage's memory: "attention" (as in RVT) in windows and then over a grid; "global": over the grid
@@ -31,30 +30,6 @@ Memory = Literal["lstm", "s5"]
 Kind = Literal["attention", "global", "convolution", "plain"]
 #: Of one stage: the LSTM's (hidden, cell), or the state of S5; None where it has no memory.
 StageState = Tensor | tuple[Tensor, Tensor] | None
-
-#: From the names of the public checkpoints, below ``mdl.backbone.``, to ours.
-OFFICIAL_NAMES: Rules = (
-    (r"\.downsample_cf2cl\.", ".downsample."),
-    (r"\.att_blocks\.0\.att_(window|grid)\.", r".\1."),
-    (r"\.self_attn\.qkv\.", ".attention.qkv."),
-    (r"\.self_attn\.proj\.", ".attention.out."),
-    (r"\.ls1\.gamma$", ".attention_scale"),
-    (r"\.ls2\.gamma$", ".mlp_scale"),
-    (r"\.norm1\.", ".attention_norm."),
-    (r"\.norm2\.", ".mlp_norm."),
-    (r"\.mlp\.net\.0\.0\.", ".mlp.0."),
-    (r"\.mlp\.net\.2\.", ".mlp.2."),
-    (r"\.lstm\.conv1x1\.", ".memory.gates."),
-    (r"\.s5_block\.s5\.seq\.Lambda$", ".memory.ssm.eigenvalues"),
-    (r"\.s5_block\.s5\.seq\.B$", ".memory.ssm.input_matrix"),
-    (r"\.s5_block\.s5\.seq\.C$", ".memory.ssm.output_matrix"),
-    (r"\.s5_block\.s5\.seq\.D$", ".memory.ssm.feedthrough"),
-    (r"\.s5_block\.s5\.seq\.log_step$", ".memory.ssm.log_step"),
-    (r"\.s5_block\.attn_norm\.", ".memory.norm."),
-    (r"\.s5_block\.ff_norm\.", ".memory.mlp_norm."),
-    (r"\.s5_block\.ff_enc\.", ".memory.expand."),
-    (r"\.s5_block\.ff_dec\.", ".memory.contract."),
-)
 
 
 class MaxViT(nn.Module):

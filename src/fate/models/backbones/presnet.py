@@ -20,31 +20,10 @@ from torch.nn import functional
 
 from fate.errors import FateError
 from fate.models.layers.conv import ConvNormAct
-from fate.models.renaming import Rules
 from fate.models.state import State
 
 #: Blocks of each stage.
 BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
-
-#: Names below ``net_backbone.pth::_net.`` of a public EvRT-DETR checkpoint, as names here.
-OFFICIAL_NAMES: Rules = (
-    (r"^conv1\.conv1_1\.", "stem.0."),
-    (r"^conv1\.conv1_2\.", "stem.1."),
-    (r"^conv1\.conv1_3\.", "stem.2."),
-    (r"^res_layers\.(\d)\.blocks\.", r"stages.\1."),
-    (r"^(stages\.\d\.\d+)\.branch2a\.", r"\1.branch.0."),
-    (r"^(stages\.\d\.\d+)\.branch2b\.", r"\1.branch.1."),
-    (r"^(stages\.\d\.\d+)\.branch2c\.", r"\1.branch.2."),
-    (r"^(stages\.\d\.\d+)\.short\.(conv\.)?(?=conv|norm)", r"\1.shortcut."),  # named twice where pooling comes first
-)
-#: Names below ``model.backbone.model.`` of an RT-DETR in the layout of ``transformers``, as names here.
-TRANSFORMERS_NAMES: Rules = (
-    (r"^embedder\.embedder\.", "stem."),
-    (r"^encoder\.stages\.(\d)\.layers\.(\d+)\.layer\.", r"stages.\1.\2.branch."),
-    (r"^encoder\.stages\.(\d)\.layers\.(\d+)\.shortcut\.(1\.)?", r"stages.\1.\2.shortcut."),
-    (r"^(st.*)\.convolution\.", r"\1.conv."),
-    (r"^(st.*)\.normalization\.", r"\1.norm."),
-)
 
 
 class PResNet(nn.Module):

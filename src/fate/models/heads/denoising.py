@@ -74,7 +74,7 @@ def denoising_queries(
     moved = cxcywh_from_xyxy(corners).clamp(0, 1)
     box_logits = (moved.clamp(min=SMALLEST) / (1 - moved).clamp(min=SMALLEST)).log()
 
-    own = torch.arange(groups, device=boxes.device)[:, None] * (2 * most) + targets.place  # [groups, M]
+    own = torch.arange(groups, device=boxes.device)[:, None] * (2 * most) + targets.box_index  # [groups, M]
     window, target = targets.window.expand_as(own), torch.arange(len(targets.boxes), device=own.device).expand_as(own)
     return DenoisingQueries(
         class_ids=class_ids,

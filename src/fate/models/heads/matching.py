@@ -1,8 +1,8 @@
-"""Which prediction answers for which box: a one-to-one matching of least cost (Carion et al. 2020).
+"""Hungarian matching of predictions and boxes: one-to-one pairs of least cost (Carion et al. 2020).
 
-The cost of a pair is 2 · class + 5 · L1 + 2 · (-GIoU), where class is the difference that calling the prediction
-this class would make to a focal loss (Lin et al. 2017), and L1 is over cxcywh in fractions of the frame. All windows
-and layers are matched at once (``assignment``).
+The cost of a pair is 2 · class + 5 · L1 + 2 · (-GIoU), where class is the change of a focal loss (Lin et al. 2017) if
+the prediction is assigned this class, and L1 is over cxcywh in fractions of the frame. All windows and layers are
+matched at once.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from fate.errors import FateError
 from fate.models.boxes import cxcywh_from_xyxy, pairwise_giou, xyxy_from_cxcywh
-from fate.models.heads.assignment import RowPairs, cheapest_pairs
-from fate.models.heads.targets import joined, sent
+from fate.models.heads.targets import concatenate_targets, to_device
 from fate.models.outputs import Targets
 
 CLASS_COST, BOX_COST, GIOU_COST = 2.0, 5.0, 2.0
@@ -26,38 +28,38 @@ ALPHA, GAMMA = 0.25, 2.0
 
 
 class FlatTargets(NamedTuple):
-    """The M boxes of N windows, one window after the other."""
+    """The M boxes of N windows, concatenated."""
 
     boxes: Tensor  #: [M, 4] cxcywh, fractions of the frame
     class_ids: Tensor  #: [M] int64
     weights: Tensor  #: [M] w_v
     window: Tensor  #: [M] int64
-    place: Tensor  #: [M] int64, among the boxes of its window
+    box_index: Tensor  #: [M] int64, among the boxes of its window
     counts: tuple[int, ...]  #: boxes of each window
 
     @staticmethod
     def of(targets: Sequence[Targets], frame: tuple[int, int], classes: int, device: torch.device) -> FlatTargets:
-        """Checked.
+        """Check the targets and move them to a device.
 
         Args:
-            targets: of N windows, in pixels, on the CPU if nobody is to wait; see ``targets``.
+            targets: of N windows, in pixels; on the CPU, so that no GPU has to be waited for (see ``targets``).
             frame: (rows, columns) of the padded frame, pixels.
-            classes: how many there are.
-            device: where they are wanted.
+            classes: number of classes.
+            device: of the result.
         """
-        boxes, class_ids, weights, window, place, counts = joined(targets, classes)
+        boxes, class_ids, weights, window, index, counts = concatenate_targets(targets, classes)
         rows, columns = frame
         boxes = cxcywh_from_xyxy(boxes / torch.tensor([columns, rows, columns, rows]))
         # One table, so that one copy moves it; float32 holds small whole numbers exactly.
-        others = torch.stack([weights, class_ids.float(), window.float(), place.float()], dim=1)
-        table = sent(torch.cat([boxes, others], dim=1), device)
-        class_ids, window, place = table[:, 5:].long().unbind(1)
-        return FlatTargets(table[:, :4], class_ids, table[:, 4], window, place, counts)
+        others = torch.stack([weights, class_ids.float(), window.float(), index.float()], dim=1)
+        table = to_device(torch.cat([boxes, others], dim=1), device)
+        class_ids, window, index = table[:, 5:].long().unbind(1)
+        return FlatTargets(table[:, :4], class_ids, table[:, 4], window, index, counts)
 
     def padded(self, column: Tensor, filling: int = 0) -> Tensor:
         """[M, ...] → [N, most boxes of a window, ...], ``filling`` where a window has fewer."""
         table = column.new_full((len(self.counts), max(self.counts, default=0), *column.shape[1:]), filling)
-        table[self.window, self.place] = column
+        table[self.window, self.box_index] = column
         return table
 
 
@@ -79,17 +81,17 @@ def match(logits: Tensor, boxes: Tensor, targets: FlatTargets) -> Matches:
         targets: of the N windows.
     """
     sets, windows = logits.shape[:2]
-    table = costs(logits, boxes, targets).flatten(0, 1).transpose(1, 2)  # [R · N, boxes, Q]
+    table = matching_costs(logits, boxes, targets).flatten(0, 1).transpose(1, 2)  # [R · N, boxes, Q]
     pairs = cheapest_pairs(table, targets.counts * sets)
     pairs = RowPairs(*np.stack(pairs)[:, np.lexsort((pairs.column, pairs.window))])  # by query, as in the public code
     first = np.array([0, *accumulate(targets.counts)])
     window = pairs.window % max(windows, 1)
     found = np.stack([window, pairs.column, first[window] + pairs.row])
-    return Matches(*sent(torch.from_numpy(found.reshape(3, sets, -1)), logits.device))
+    return Matches(*to_device(torch.from_numpy(found.reshape(3, sets, -1)), logits.device))
 
 
-def costs(logits: Tensor, boxes: Tensor, targets: FlatTargets) -> Tensor:
-    """[R, N, Q, most boxes of a window]; what lies past a window's own count means nothing."""
+def matching_costs(logits: Tensor, boxes: Tensor, targets: FlatTargets) -> Tensor:
+    """[R, N, Q, most boxes of a window]; entries past a window's own count have no meaning."""
     logits, boxes = logits.float(), boxes.float()
     chance = logits.sigmoid()
     as_positive = ALPHA * (1 - chance) ** GAMMA * -(chance + 1e-8).log()
@@ -100,3 +102,61 @@ def costs(logits: Tensor, boxes: Tensor, targets: FlatTargets) -> Tensor:
     of_box = torch.cdist(boxes, truth.expand(len(boxes), -1, -1, -1), p=1)
     of_giou = -pairwise_giou(xyxy_from_cxcywh(boxes), xyxy_from_cxcywh(truth))
     return CLASS_COST * of_class + BOX_COST * of_box + GIOU_COST * of_giou
+
+
+class RowPairs(NamedTuple):
+    """K pairs on the CPU, ordered by window and row."""
+
+    window: NDArray[np.int64]  #: [K]
+    row: NDArray[np.int64]  #: [K]
+    column: NDArray[np.int64]  #: [K]
+
+
+@torch.no_grad()
+def cheapest_pairs(cost: Tensor, counts: Sequence[int]) -> RowPairs:
+    """The one-to-one pairs of rows (targets) and columns (predictions) of least total cost, window by window.
+
+    SciPy solves a window on the CPU, and every cost table has to be copied there. Most windows need no solving: if the
+    cheapest columns of all rows differ, they are the answer. A GPU finds those windows, and only the others are copied.
+
+    Args:
+        cost: [N, M, Q], on any device.
+        counts: number of valid rows of each of the N windows, the first ones; at most M.
+
+    Returns:
+        in each window as many pairs as it has rows, or columns if those are fewer.
+    """
+    rows, columns = cost.shape[1:]
+    sizes = np.asarray(counts, np.int64)
+    if not sizes.any() or not columns:
+        return RowPairs(*np.zeros((3, 0), np.int64))
+    known = torch.from_numpy(sizes)
+    best, competing, finite = _inspect_costs(cost, known.pin_memory() if cost.is_cuda else known)
+    if not finite:
+        raise FateError(
+            "training diverged: predictions (or boxes of the targets) are not finite, so they cannot be matched;"
+            " go back to the last good checkpoint with a lower learning rate"
+        )
+    solved = np.flatnonzero(competing)
+    valid = np.arange(rows) < sizes[:, None]
+    if len(solved):
+        chosen = torch.from_numpy(solved).to(cost.device)
+        for number, table in zip(solved, cost.index_select(0, chosen).cpu().numpy(), strict=True):
+            of_row, of_column = linear_sum_assignment(table[: sizes[number]])
+            valid[number], best[number, of_row] = False, of_column
+            valid[number, of_row] = True
+    window, row = np.nonzero(valid)
+    return RowPairs(window, row, best[window, row])
+
+
+def _inspect_costs(cost: Tensor, counts: Tensor) -> tuple[NDArray[np.int64], NDArray[np.bool_], bool]:
+    """The cheapest column of each row [N, M], whether rows compete for one [N], and whether all costs are finite."""
+    rows, columns = cost.shape[1:]
+    index = torch.arange(rows, device=cost.device)
+    best = cost.argmin(dim=2)
+    valid = index < counts.to(cost.device, non_blocking=True)[:, None]
+    apart = torch.where(valid, best, columns + index).sort(dim=1).values  # invalid rows compete with none
+    competing = (apart[:, 1:] == apart[:, :-1]).any(dim=1, keepdim=True)
+    finite = cost.isfinite().all().expand(len(cost), 1)
+    table = torch.cat([best, competing, finite], dim=1).cpu().numpy()  # one copy, the one wait for a GPU
+    return table[:, :rows], table[:, rows] > 0, bool(table[:, rows + 1].all())

@@ -1,14 +1,14 @@
 """RT-DETR's decoder (Zhao et al. 2024), as EvRT-DETR uses it: the best cells become queries, layers refine their boxes.
 
     cells      every cell of three maps proposes a box around itself and scores it (the encoder's proposals)
-    queries    the best 300 of them; what they know is the cell's feature, where they are is its box
-    layer i    queries attend to one another, then to the maps around their boxes (deformable attention), and move
-               their boxes; 6 layers
-    scores     of the last layer. No suppression: the queries learn not to repeat one another.
+    queries    the best 300 of them: the cell's feature is the content, its box the reference
+    layer i    self-attention of the queries, cross-attention to the maps around their boxes (deformable attention),
+               refinement of the boxes; 6 layers
+    scores     of the last layer. No suppression: queries learn not to repeat one another.
 
-In training all layers are scored, and noisy copies of the truth run beside the queries (``denoising.py``). Gradients
-stay short: queries and boxes are detached where they enter the decoder, and boxes between the layers; but the loss of
-a layer's boxes also reaches the box head of the layer before ("look forward twice", Zhang et al. 2023).
+In training all layers are scored, and noisy copies of the targets are added to the queries (``denoising.py``). Queries
+and boxes are detached at the decoder's input, and boxes between the layers; but the loss of a layer's boxes also
+reaches the box head of the layer before ("look forward twice", Zhang et al. 2023).
 """
 
 from __future__ import annotations
@@ -28,57 +28,10 @@ from fate.models.heads import criterion
 from fate.models.heads.criterion import ForLoss, Predictions
 from fate.models.heads.denoising import DenoisingQueries, denoising_queries
 from fate.models.heads.matching import FlatTargets
+from fate.models.layers.attention import PositionalSelfAttention
 from fate.models.layers.conv import ConvNormAct
 from fate.models.layers.deformable import DeformableAttention, at_least_float32
-from fate.models.layers.placed_attention import PlacedAttention
 from fate.models.outputs import Outputs, Targets
-from fate.models.renaming import Rules
-
-#: Names below ``net_decoder.pth::`` of a public EvRT-DETR checkpoint, as names here.
-OFFICIAL_NAMES: Rules = (
-    (r"^(enc_bbox_head|query_pos_head|dec_bbox_head\.\d+)\.layers\.0\.", r"\1.0."),
-    (r"^(enc_bbox_head|query_pos_head|dec_bbox_head\.\d+)\.layers\.1\.", r"\1.2."),  # ReLUs stand between
-    (r"^(enc_bbox_head|query_pos_head|dec_bbox_head\.\d+)\.layers\.2\.", r"\1.4."),
-    (r"^input_proj\.", "projections."),
-    (r"^enc_output\.", "cell_features."),
-    (r"^enc_score_head\.", "cell_scores."),
-    (r"^enc_bbox_head\.", "cell_boxes."),
-    (r"^query_pos_head\.", "positions."),
-    (r"^denoising_class_embed\.", "denoising_classes."),
-    (r"^dec_score_head\.", "scores."),
-    (r"^dec_bbox_head\.", "boxes."),
-    (r"^decoder\.layers\.", "layers."),
-    (r"^(layers\.\d+)\.self_attn\.in_proj_", r"\1.attention.query_key_value."),
-    (r"^(layers\.\d+)\.self_attn\.out_proj\.", r"\1.attention.output."),
-    (r"^(layers\.\d+)\.cross_attn\.sampling_offsets\.", r"\1.reading.offsets."),
-    (r"^(layers\.\d+)\.cross_attn\.attention_weights\.", r"\1.reading.weights."),
-    (r"^(layers\.\d+)\.cross_attn\.value_proj\.", r"\1.reading.values."),
-    (r"^(layers\.\d+)\.cross_attn\.output_proj\.", r"\1.reading.output."),
-    (r"^(layers\.\d+)\.norm1\.", r"\1.attention_norm."),
-    (r"^(layers\.\d+)\.norm2\.", r"\1.reading_norm."),
-    (r"^(layers\.\d+)\.norm3\.", r"\1.feedforward_norm."),
-    (r"^(layers\.\d+)\.linear1\.", r"\1.feedforward.0."),
-    (r"^(layers\.\d+)\.linear2\.", r"\1.feedforward.2."),
-)
-#: Names below ``model.`` of an RT-DETR in the layout of ``transformers``, older or of version 5, as names here.
-#: Parts of what is one matrix here end in #0, #1, #2: they are to be joined along the first axis.
-TRANSFORMERS_NAMES: Rules = (
-    (r"^decoder_input_proj\.(\d)\.0\.", r"projections.\1.conv."),
-    (r"^decoder_input_proj\.(\d)\.1\.", r"projections.\1.norm."),
-    (r"^decoder\.query_pos_head\.", "query_pos_head."),
-    (r"^decoder\.class_embed\.", "dec_score_head."),
-    (r"^decoder\.bbox_embed\.", "dec_bbox_head."),
-    (r"^decoder\.(layers\.\d+)\.self_attn\.q_proj\.(.*)", r"\1.attention.query_key_value.\2#0"),
-    (r"^decoder\.(layers\.\d+)\.self_attn\.k_proj\.(.*)", r"\1.attention.query_key_value.\2#1"),
-    (r"^decoder\.(layers\.\d+)\.self_attn\.v_proj\.(.*)", r"\1.attention.query_key_value.\2#2"),
-    (r"^decoder\.(layers\.\d+)\.self_attn\.o_proj\.", r"\1.attention.output."),
-    (r"^decoder\.(layers\.\d+)\.encoder_attn\.", r"\1.cross_attn."),
-    (r"^decoder\.(layers\.\d+)\.self_attn_layer_norm\.", r"\1.norm1."),
-    (r"^decoder\.(layers\.\d+)\.encoder_attn_layer_norm\.", r"\1.norm2."),
-    (r"^decoder\.(layers\.\d+)\.final_layer_norm\.", r"\1.norm3."),
-    (r"^decoder\.(layers\.\d+)\.(?:mlp\.)?fc(\d)\.", r"\1.linear\2."),
-    *OFFICIAL_NAMES,
-)
 
 #: At first everything is of each class with this probability (as of the focal loss: Lin et al. 2017).
 PRIOR = 0.01
@@ -280,11 +233,14 @@ class _Proposals(NamedTuple):
 
 
 class DecoderLayer(nn.Module):
-    """Queries look at one another, then at the maps, then think; LayerNorm comes after each sum."""
+    """Self-attention of the queries, cross-attention to the feature maps, feedforward; LayerNorm after each sum.
+
+    ``reading`` is the cross-attention: attribute names are the names of parameters in saved weights.
+    """
 
     def __init__(self, width: int, heads: int, levels: int, points: int, feedforward: int) -> None:
         super().__init__()
-        self.attention = PlacedAttention(width, heads)
+        self.attention = PositionalSelfAttention(width, heads)
         self.attention_norm = nn.LayerNorm(width)
         self.reading = DeformableAttention(width, heads, levels, points)
         self.reading_norm = nn.LayerNorm(width)
@@ -304,11 +260,11 @@ class DecoderLayer(nn.Module):
 
         Args:
             queries: [N, Q, C].
-            positions: [N, Q, C] where each query is, as numbers like its own.
+            positions: [N, Q, C] positional encoding of each query.
             boxes: [N, Q, 4] cxcywh, fractions of the frame.
             memory: [N, S, C] the cells of all maps, one map after the other, each row by row.
             sizes: (rows, columns) of each map.
-            visible: [Q, Q] whether the query of the row may look at that of the column; None: all at all.
+            visible: [Q, Q] whether the query of the row attends to that of the column; None: all attend to all.
         """
         queries = self.attention_norm(queries + self.attention(queries, positions, visible))
         queries = self.reading_norm(queries + self.reading(queries + positions, boxes, memory, sizes))

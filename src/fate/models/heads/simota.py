@@ -1,7 +1,7 @@
-"""How YOLOX learns: SimOTA decides which predictions answer for which box, and the loss compares them.
+"""SimOTA, the assignment of predictions to boxes, and the loss of YOLOX.
 
-SimOTA (Ge et al., 2021) hands each true box the k predictions that fit it best, where k follows from how well they fit
-now: a box that many predictions cover well gets many. Only anchors near the middle of some true box take part.
+SimOTA (Ge et al., 2021) assigns to each true box the k predictions that fit it best. k depends on how well they fit: a
+box that many predictions cover well gets many. Only anchors near the centre of some true box are candidates.
 
 1. Candidates: anchors whose centre is less than 1.5 strides from the centre of some box, in x and in y.
 2. Cost of a candidate for a box: binary cross-entropy of √(class · objectness) against the box's class, summed over
@@ -9,10 +9,9 @@ now: a box that many predictions cover well gets many. Only anchors near the mid
 3. k of a box: the sum of its ten largest IoUs, rounded down, at least 1. It claims its k cheapest candidates.
 4. An anchor that several boxes claim belongs to the box, of all, for which it is cheapest.
 
-All windows are handled at once, their boxes padded to the same number; everything is float32, inside autocast too, and
-the assignment has no gradient. The public code (RVT) handles one window after the other, to the same result. No shape
-depends on a value, so a GPU is never waited for: what is matched is weighed, and what is not counts 0, instead of the
-one being taken out of the other.
+All windows are handled at once, their boxes padded to the same number, in float32 even inside autocast; the assignment
+has no gradient. The public code (RVT) handles one window at a time, with the same result. No shape depends on a value,
+so a GPU is never waited for: predictions without a box have weight 0 instead of being removed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from torch.nn import functional
 
 from fate.errors import FateError
 from fate.models.boxes import iou, pairwise_iou
-from fate.models.heads.targets import joined, mean_over_processes, sent
+from fate.models.heads.targets import concatenate_targets, mean_over_processes, to_device
 from fate.models.outputs import Outputs, Targets
 
 RADIUS = 1.5  #: strides around the middle of a box in which anchors are candidates
@@ -53,17 +52,17 @@ class PaddedTargets(NamedTuple):
 
     @staticmethod
     def of(targets: Sequence[Targets], classes: int, device: torch.device) -> PaddedTargets:
-        """From one ``Targets`` a window, checked; see ``targets``."""
-        boxes, class_ids, weights, window, place, counts = joined(targets, classes)
+        """Check the targets of N windows, pad them and move them to a device."""
+        boxes, class_ids, weights, window, index, counts = concatenate_targets(targets, classes)
         columns = (class_ids.float(), weights, torch.ones(len(boxes)))  # ids are small: float32 holds them exactly
         table = torch.zeros(len(counts), max((1, *counts)), 7)
-        table[window, place] = torch.cat([boxes, torch.stack(columns, dim=1)], dim=1)
-        table = sent(table, device)
+        table[window, index] = torch.cat([boxes, torch.stack(columns, dim=1)], dim=1)
+        table = to_device(table, device)
         return PaddedTargets(table[..., :4], table[..., 4].long(), table[..., 5], table[..., 6] > 0)
 
 
 class Assignment(NamedTuple):
-    """Which box each prediction answers for."""
+    """The box assigned to each prediction."""
 
     matched: Tensor  #: [N, Q] bool; false: background
     box: Tensor  #: [N, Q] int64 index among the window's boxes; means something where matched

@@ -1,9 +1,8 @@
 """The boxes of many windows together: checked on the CPU, then moved to the device of a loss in one copy.
 
-Training on a GPU is quick while the CPU runs ahead of it, and each look at a value of the GPU (``.item()``, a boolean
-index, a copy from ordinary memory) makes the CPU wait until the GPU has caught up. So targets are made and checked on
-the CPU, where looking costs nothing, and sent from page-locked memory. What a loss does with them afterwards follows
-from shapes alone, which the CPU knows.
+Training on a GPU is fast while the CPU runs ahead of it. Reading a value of the GPU (``.item()``, a boolean index, a
+copy from pageable memory) makes the CPU wait. So targets are made and checked on the CPU and copied from pinned memory;
+losses then depend on their shapes alone, which the CPU knows.
 """
 
 from __future__ import annotations
@@ -20,24 +19,19 @@ from fate.errors import FateError
 from fate.models.outputs import Targets
 
 
-class Joined(NamedTuple):
-    """The M boxes of N windows on the CPU, one window after the other."""
+class ConcatenatedTargets(NamedTuple):
+    """The M boxes of N windows on the CPU."""
 
     boxes: Tensor  #: [M, 4] xyxy, pixels
     class_ids: Tensor  #: [M] int64
     weights: Tensor  #: [M] w_v
     window: Tensor  #: [M] int64
-    place: Tensor  #: [M] int64, among the boxes of its window
+    box_index: Tensor  #: [M] int64, among the boxes of its window
     counts: tuple[int, ...]  #: boxes of each window
 
 
-def joined(targets: Sequence[Targets], classes: int) -> Joined:
-    """Of one ``Targets`` a window, all values checked; those on a GPU are waited for.
-
-    Args:
-        targets: of N windows.
-        classes: how many there are.
-    """
+def concatenate_targets(targets: Sequence[Targets], classes: int) -> ConcatenatedTargets:
+    """Concatenate the targets of N windows and check all values; tensors on a GPU are copied to the CPU first."""
     counts = tuple(of.boxes.shape[0] for of in targets)  # len() takes thrice the time
     window = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))  # torch would wake all its threads for this
     first = torch.tensor([0, *accumulate(counts)][:-1], dtype=torch.int64)
@@ -46,14 +40,14 @@ def joined(targets: Sequence[Targets], classes: int) -> Joined:
     else:
         boxes, class_ids, weights = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0)
     check_class_ids(class_ids, classes)
-    place = torch.arange(len(window)) - first[window]
-    found = Joined(boxes.float(), class_ids, weights.float(), window, place, counts)
-    _check_values(found)
-    return found
+    index = torch.arange(len(window)) - first[window]
+    result = ConcatenatedTargets(boxes.float(), class_ids, weights.float(), window, index, counts)
+    _check_values(result)
+    return result
 
 
 def check_class_ids(class_ids: Tensor, classes: int, names: Sequence[str] = ()) -> None:
-    """Refuse ids [M] for which there is no class."""
+    """Refuse class ids [M] outside 0 to ``classes`` - 1."""
     if len(class_ids):
         least, greatest = torch.stack(class_ids.aminmax()).tolist()
         if least < 0 or greatest >= classes:
@@ -64,10 +58,10 @@ def check_class_ids(class_ids: Tensor, classes: int, names: Sequence[str] = ()) 
 
 
 def mean_over_processes(count: Tensor) -> Tensor:
-    """[] a count averaged over all processes that train together, their sum at least 1; all must call this, also
-    with 0.
+    """[] the mean of a count over all processes that train together, where the sum is at least 1.
 
-    Losses are divided by it: averaged gradients are then those of one process with the whole batch.
+    All processes must call this, even with 0. Losses are divided by the result, so that averaged gradients are those
+    of one process with the whole batch.
     """
     count = count.float()
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
@@ -77,22 +71,22 @@ def mean_over_processes(count: Tensor) -> Tensor:
     return count.clamp(min=1) / torch.distributed.get_world_size()
 
 
-def _check_values(found: Joined) -> None:
-    """Boxes have corners in order, weights are no less than 0, and all of them are numbers."""
-    boxes, weights = found.boxes, found.weights
+def _check_values(targets: ConcatenatedTargets) -> None:
+    """Check that box corners are in order, weights are at least 0, and all values are finite."""
+    boxes, weights = targets.boxes, targets.weights
     ordered = (boxes[:, 2:] >= boxes[:, :2]).all(dim=1)
     sound = ordered & boxes.isfinite().all(dim=1) & weights.isfinite() & (weights >= 0)
     if not bool(sound.all()):
         bad = int(sound.int().argmin())
         raise FateError(
-            f"box {int(found.place[bad])} of labelled window {int(found.window[bad])} is {boxes[bad].tolist()} with"
-            f" weight {float(weights[bad]):g}; expected finite x1, y1, x2, y2 with x2 ≥ x1 and y2 ≥ y1, and a finite"
-            " weight of 0 or more"
+            f"box {int(targets.box_index[bad])} of labelled window {int(targets.window[bad])} is"
+            f" {boxes[bad].tolist()} with weight {float(weights[bad]):g}; expected finite x1, y1, x2, y2 with x2 ≥ x1"
+            " and y2 ≥ y1, and a finite weight of 0 or more"
         )
 
 
-def sent(values: Tensor, device: torch.device) -> Tensor:
-    """A copy of a tensor of the CPU on a device, for which a GPU is not waited for."""
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor of the CPU to a device without waiting for a GPU."""
     if device.type == "cuda":
         return values.pin_memory().to(device, non_blocking=True)
     return values.to(device)

@@ -19,20 +19,9 @@ from fate.errors import FateError
 from fate.models.heads import simota
 from fate.models.layers.conv import Activation, AnyCountConv2d, ConvNormAct, block_diagonal, side_by_side
 from fate.models.outputs import Outputs, Targets
-from fate.models.renaming import Rules
 
 #: At first every cell is an object, and of each class, with this probability (as of the focal loss: Lin et al., 2017).
 PRIOR = 0.01
-
-#: Keys of the public RVT and S5-ViT checkpoints below ``mdl.yolox_head.``.
-OFFICIAL_NAMES: Rules = (
-    (r"^cls_convs\.", "class_towers."),
-    (r"^reg_convs\.", "box_towers."),
-    (r"^cls_preds\.", "class_predictions."),
-    (r"^reg_preds\.", "box_predictions."),
-    (r"^obj_preds\.", "object_predictions."),
-    (r"^(.+)\.bn\.", r"\1.norm."),
-)
 
 
 class YOLOXHead(nn.Module):

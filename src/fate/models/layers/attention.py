@@ -1,8 +1,7 @@
-"""Attention as MaxViT does it (Tu et al., ECCV 2022), in RVT's form: within windows, then across the whole image.
+"""Self-attention: of MaxViT (Tu et al., ECCV 2022) in RVT's form, and of RT-DETR.
 
-An image is cut into groups of L = rows · columns tokens, which attend to each other and to nothing else: ``windows``
-are tiles of neighbouring pixels, a ``grid`` takes pixels that lie evenly spread over the image. There is no positional
-encoding.
+MaxViT divides an image into groups of L = rows · columns tokens; attention is within a group. ``windows`` are tiles of
+neighbouring pixels, a ``grid`` takes pixels that are evenly spread over the image. There is no positional encoding.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fate.errors import FateError
 from fate.models.layers.norm import LayerNorm
 
 
@@ -23,7 +23,7 @@ def to_windows(x: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def from_windows(tokens: Tensor, size: tuple[int, int], height: int, width: int) -> Tensor:
-    """Back to [N, H, W, C]."""
+    """Tokens back to [N, H, W, C]."""
     rows, columns = size
     tiles = tokens.view(-1, height // rows, width // columns, rows, columns, tokens.shape[-1])
     return tiles.transpose(2, 3).reshape(-1, height, width, tokens.shape[-1])
@@ -38,7 +38,7 @@ def to_grid(x: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def from_grid(tokens: Tensor, size: tuple[int, int], height: int, width: int) -> Tensor:
-    """Back to [N, H, W, C]."""
+    """Tokens back to [N, H, W, C]."""
     rows, columns = size
     points = tokens.view(-1, height // rows, width // columns, rows, columns, tokens.shape[-1])
     return points.permute(0, 3, 1, 4, 2, 5).reshape(-1, height, width, tokens.shape[-1])
@@ -57,8 +57,8 @@ class SelfAttention(nn.Module):
         """[M, L, C] to the same."""
         heads: Tensor = self.qkv(tokens).view(*tokens.shape[:2], -1, 3, self.head_dim).transpose(1, 2)
         query, key, value = heads.unbind(-2)  # each [M, heads, L, head_dim]
-        mixed = functional.scaled_dot_product_attention(query, key, value)
-        out: Tensor = self.out(mixed.transpose(1, 2).reshape(tokens.shape))
+        attended = functional.scaled_dot_product_attention(query, key, value)
+        out: Tensor = self.out(attended.transpose(1, 2).reshape(tokens.shape))
         return out
 
 
@@ -89,3 +89,44 @@ class TransformerBlock(nn.Module):
         if self.mlp is None:
             return tokens
         return torch.addcmul(tokens, self.mlp_scale, self.mlp(self.mlp_norm(tokens)))
+
+
+class PositionalSelfAttention(nn.Module):
+    """Self-attention of tokens [N, L, C] whose positions are added to queries and keys, but not to values.
+
+    RT-DETR uses it twice: for the cells of its coarsest map (``necks.hybrid_encoder``) and for the queries of its
+    decoder (``heads.rtdetr``).
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        if width % heads:
+            raise FateError(f"width {width} was given with {heads} heads; expected a multiple of the heads")
+        self.heads = heads
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
+        nn.init.xavier_uniform_(self.query_key_value.weight)  # all three as one matrix, like nn.MultiheadAttention
+        nn.init.zeros_(self.query_key_value.bias)
+        nn.init.zeros_(self.output.bias)
+
+    def forward(self, tokens: Tensor, positions: Tensor, visible: Tensor | None = None) -> Tensor:
+        """[N, L, C] → [N, L, C].
+
+        Args:
+            tokens: [N, L, C]; N may be 0.
+            positions: [N, L, C] or [L, C], added to the inputs of queries and keys.
+            visible: [L, L] whether the token of the row attends to that of the column; None: all attend to all.
+        """
+        width = tokens.shape[2]
+        weight, bias = self.query_key_value.weight, self.query_key_value.bias
+        query_key = functional.linear(tokens + positions, weight[: 2 * width], bias[: 2 * width])
+        value = functional.linear(tokens, weight[2 * width :], bias[2 * width :])
+        query, key, value = (
+            part.view(*part.shape[:2], self.heads, width // self.heads).transpose(1, 2)
+            for part in (*query_key.chunk(2, dim=2), value)
+        )
+        attended = value  # without windows, which the kernels of a GPU do not accept
+        if len(tokens):
+            attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+        result: Tensor = self.output(attended.transpose(1, 2).flatten(2))
+        return result

@@ -1,8 +1,8 @@
-"""The two self-attentions of GET (Peng et al., ICCV 2023): between the positions of a window, and between channels.
+"""Layers of GET (Peng et al., ICCV 2023): self-attention between positions and between channels, and aggregation.
 
-Both are the cosine attention of Swin Transformer V2: queries and keys are compared by the angle between them, and each
-pair of tokens has a bias that a small network computes from the offset between the two (``PositionBias``). They differ
-in what a token is:
+Both attentions are the cosine attention of Swin Transformer V2: logits are cosines of queries and keys, and each pair
+of tokens has a bias that a small network computes from the offset between the two (``PositionBias``). They differ in
+what a token is:
 
 - ``WindowAttention``: a token is one of the ``window``² positions, its features are the C channels. Tokens lie on the
   lattice ``window`` × ``window``. A learned scale for each head, at most 100, sharpens the comparison.
@@ -104,14 +104,14 @@ class CosineAttention(nn.Module):
         queries, keys = directions(qkv[:, :, :2]).unbind(2)
         if self.log_scale is not None:
             queries = queries * self.log_scale.clamp(max=math.log(LARGEST_SCALE)).exp()
-        mixed = functional.scaled_dot_product_attention(
+        attended = functional.scaled_dot_product_attention(
             queries.to(values.dtype),
             keys.to(values.dtype),
             values,
             attn_mask=self.position_bias().to(values.dtype),
             scale=1.0,
         )
-        result: Tensor = self.dropout(self.projection(mixed.transpose(1, 2).flatten(2)))
+        result: Tensor = self.dropout(self.projection(attended.transpose(1, 2).flatten(2)))
         return result
 
 
@@ -144,3 +144,54 @@ class GroupAttention(CosineAttention):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return super().forward(tokens.transpose(1, 2)).transpose(1, 2)
+
+
+class GroupAggregation(nn.Module):
+    """Group Token Aggregation: [N, H, W, C] → [N, ceil(H / 2), ceil(W / 2), 2 C], with half as many groups.
+
+    Channels lie group after group. An *overlapping group convolution* makes one new group from three old ones: new
+    group j reads the old groups 2j - 1, 2j and 2j + 1, and the first reads group 0 twice. From six groups:
+
+        new group      0          1          2
+        reads       0  0  1    1  2  3    3  4  5
+
+    Three groups become one, which reads each of them once. LayerNorm follows, and a 3 × 3 max pooling at stride 2 with
+    the border that TensorFlow calls "same".
+
+    Args:
+        channels: C.
+        groups: groups of channels before: an even divisor of C, or 3 or 1, which become one.
+    """
+
+    read: Tensor  # [three times channels of a group for each new group] the channels that the convolution reads
+
+    def __init__(self, channels: int, groups: int) -> None:
+        super().__init__()
+        if channels % groups or (groups % 2 and groups not in {1, 3}):
+            raise FateError(
+                f"{groups} groups were given for {channels} channels; expected a divisor that is even, 3 or 1"
+            )
+        each, new_groups = channels // groups, max(groups // 2, 1)
+        read = torch.arange(channels)
+        if groups % 2 == 0:
+            first = (torch.arange(new_groups) * 2 - 1) * each
+            read = (first[:, None] + torch.arange(3 * each)).view(-1)
+            read[:each] += each  # group 0 replaces the one before it
+        self.register_buffer("read", read, persistent=False)
+        self.conv = nn.Conv2d(len(read), 2 * channels, kernel_size=3, padding=1, groups=new_groups)
+        self.norm = nn.LayerNorm(2 * channels, eps=1e-6)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        overlapping = tokens.index_select(-1, self.read).permute(0, 3, 1, 2)
+        normed = self.norm(self.conv(overlapping).permute(0, 2, 3, 1))
+        return halve_by_max_pooling(normed.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+
+def halve_by_max_pooling(images: Tensor) -> Tensor:
+    """Largest of each 3 × 3 pixels at stride 2: [N, C, H, W] → [N, C, ceil(H / 2), ceil(W / 2)].
+
+    Odd sizes have one pixel more on both sides, even ones on the far side only, where the ceiling mode of the pooling
+    cuts the kernel off: no copy with a border is made.
+    """
+    border = (images.shape[-2] % 2, images.shape[-1] % 2)
+    return functional.max_pool2d(images, kernel_size=3, stride=2, padding=border, ceil_mode=True)

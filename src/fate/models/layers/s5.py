@@ -12,11 +12,10 @@ with complex x, diagonal Λ, and B, C, D and Λ learned. Sampled in steps of Δ 
 ``step_scale`` = 20 / hz, so the modes stay the same in continuous time, and so does the state: windows of different
 length may follow each other.
 
-**The band limit.** A mode makes Δ |Im Λ| / 2π turns in a step. What turns too fast for the rate cannot be told from
-something slower, and is switched off: modes with BAND_LIMIT or more turns (half of what Nyquist allows) take no input
-and keep no state at this rate. Their output is therefore nothing, as when their columns of C are masked, but they do
-not start from, or leave behind, a state that was sampled too coarsely when the rate changes within a recording. What
-is a mode too many at 20 Hz may be a useful one at 200 Hz.
+**The band limit.** A mode makes Δ |Im Λ| / 2π cycles per step. Modes with BAND_LIMIT or more cycles per step (half of
+the Nyquist limit) alias, and are switched off: they take no input and keep no state at this rate. Their output is zero,
+as if their columns of C were masked, and they neither use nor leave an aliased state when the rate changes within a
+recording. A mode that is switched off at 20 Hz may be used at 200 Hz.
 
 **What the public code does instead** (``official_state=True``, for its checkpoints): columns of C are zeroed once at
 initialisation, for 20 Hz (as here), but nothing is switched off afterwards; and the state carried into a call does not
@@ -38,9 +37,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fate.models.layers.norm import LayerNorm
-from fate.models.layers.scan import scan, step, times
+from fate.models.layers.scan import complex_multiply, scan, step
 
-BAND_LIMIT = 0.25  # turns in a step; the public "bandlimit" 0.5 is this as a share of Nyquist's 0.5
+BAND_LIMIT = 0.25  # cycles per step; the public "bandlimit" 0.5 is this as a share of Nyquist's 0.5
 SLOWEST, FASTEST = 1e-3, 1e-1  # Δ is drawn between them
 
 
@@ -86,7 +85,7 @@ class S5(nn.Module):
         eigenvalues, vectors = hippo_modes(modes)
         nn.init.uniform_(self.log_step, math.log(SLOWEST), math.log(FASTEST))
         nn.init.uniform_(self.feedthrough)
-        within = turns(eigenvalues, torch.exp(self.log_step).cpu()) < BAND_LIMIT
+        within = cycles_per_step(eigenvalues, torch.exp(self.log_step).cpu()) < BAND_LIMIT
         b = _truncated_normal((modes, channels), variance=1 / modes).to(torch.complex128)
         c = torch.view_as_complex(_truncated_normal((channels, modes, 2), variance=1 / (channels * modes)))
         self.eigenvalues.copy_(eigenvalues)
@@ -112,7 +111,7 @@ class S5(nn.Module):
             sampled = self.sample(step_scale, u.dtype)
             driven = functional.linear(u, sampled.input_weight)
             if sampled.gain is not None:
-                driven = times(sampled.gain[:, None, None], driven)
+                driven = complex_multiply(sampled.gain[:, None, None], driven)
             before = None if state is None or self.official_state else state.to(u.dtype)
             states, last = self._states(sampled.transition, driven, before, steps)
             y = functional.linear(states, sampled.output_weight)
@@ -142,7 +141,7 @@ class S5(nn.Module):
         eigenvalues, delta = self.eigenvalues.to(dtype), torch.exp(self.log_step.to(dtype)) * step_scale
         transition, gain = bilinear(eigenvalues, delta)
         if not self.official_state:
-            within = (turns(eigenvalues, delta) < BAND_LIMIT).to(dtype)
+            within = (cycles_per_step(eigenvalues, delta) < BAND_LIMIT).to(dtype)
             within = torch.cat((within, within), -1)
             transition, gain = transition * within, gain * within
 
@@ -212,8 +211,8 @@ def bilinear(eigenvalues: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
     return transition, torch.cat((delta * (1 - real) / size, delta * imag / size), -1)
 
 
-def turns(eigenvalues: Tensor, delta: Tensor) -> Tensor:
-    """How often each mode turns round in a step [.., P], of Λ [P, 2] (Im Λ in radians) and Δ [.., P]."""
+def cycles_per_step(eigenvalues: Tensor, delta: Tensor) -> Tensor:
+    """Oscillations of each mode in a step [.., P], of Λ [P, 2] (Im Λ in radians) and Δ [.., P]."""
     return delta * eigenvalues[:, 1].abs() / (2 * math.pi)
 
 

@@ -9,8 +9,8 @@ windows and a window thousands of pixels, so there is work enough in one step, a
 costs. On a CPU the loop is in Python; on a GPU, where starting 21 small kernels takes longer than their work,
 ``scan_gpu`` keeps each pixel's state in registers from the first window to the last.
 
-``scan_in_complex_numbers`` says the same in three lines. The gradient of ``scan`` is written out, so that training
-keeps the states and nothing else.
+``scan_in_complex_numbers`` is the readable version. The gradient of ``scan`` is written out, so that training keeps
+only the states.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def scan(transition: Tensor, inputs: Tensor, initial: Tensor | None = None) -> T
 
 
 def scan_in_complex_numbers(transition: Tensor, inputs: Tensor, initial: Tensor | None = None) -> Tensor:
-    """The same as ``scan``, to be read and compared with."""
+    """Reference implementation of ``scan``."""
     a, b = as_complex(transition), as_complex(inputs)
     state = torch.zeros_like(b[0]) if initial is None else as_complex(initial)
     states = []
@@ -66,15 +66,15 @@ def step(transition: Tensor, inputs: Tensor, state: Tensor, out: Tensor | None =
     return torch.cat((real, imag), -1) if out is None else torch.cat((real, imag), -1, out=out)
 
 
-def times(left: Tensor, right: Tensor) -> Tensor:
-    """The product of pairs [.., 2·P] that broadcast."""
+def complex_multiply(left: Tensor, right: Tensor) -> Tensor:
+    """The complex product of pairs [.., 2·P] that broadcast."""
     a, b = left.chunk(2, -1)
     c, d = right.chunk(2, -1)
     return torch.cat((a * c - b * d, a * d + b * c), -1)
 
 
 def conjugate(pairs: Tensor) -> Tensor:
-    """[.., 2·P] with the imaginary parts turned round."""
+    """[.., 2·P], complex conjugate."""
     real, imag = pairs.chunk(2, -1)
     return torch.cat((real, -imag), -1)
 
@@ -108,7 +108,7 @@ class _Scan(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         transition, states, initial = ctx.saved_tensors
         to_transition, to_inputs = _gradients(transition, states, initial, grad)
-        to_initial = None if initial is None else times(conjugate(transition[0, :, None]), to_inputs[0])
+        to_initial = None if initial is None else complex_multiply(conjugate(transition[0, :, None]), to_inputs[0])
         return to_transition, to_inputs, to_initial
 
 

@@ -23,48 +23,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fate.errors import FateError
+from fate.models.layers.attention import PositionalSelfAttention
 from fate.models.layers.conv import ConvNormAct
-from fate.models.layers.placed_attention import PlacedAttention
-from fate.models.renaming import Rules
-
-#: Names below ``net_encoder.pth::`` of a public EvRT-DETR checkpoint, as names here.
-OFFICIAL_NAMES: Rules = (
-    (r"^input_proj\.(\d)\.0\.", r"projections.\1.conv."),
-    (r"^input_proj\.(\d)\.1\.", r"projections.\1.norm."),
-    (r"^encoder\.0\.layers\.0\.self_attn\.in_proj_", "attention.query_key_value."),
-    (r"^encoder\.0\.layers\.0\.self_attn\.out_proj\.", "attention.output."),
-    (r"^encoder\.0\.layers\.0\.linear(\d)\.", r"attention.linear\1."),
-    (r"^encoder\.0\.layers\.0\.norm(\d)\.", r"attention.norm\1."),
-    (r"^lateral_convs\.", "laterals."),
-    (r"^fpn_blocks\.", "top_down."),
-    (r"^downsample_convs\.", "downsamples."),
-    (r"^pan_blocks\.", "bottom_up."),
-    (r"^(top_down|bottom_up)\.(\d)\.bottlenecks\.(\d)\.conv1\.", r"\1.\2.blocks.\3.kernel3."),
-    (r"^(top_down|bottom_up)\.(\d)\.bottlenecks\.(\d)\.conv2\.", r"\1.\2.blocks.\3.kernel1."),
-    (r"^(top_down|bottom_up)\.(\d)\.conv1\.", r"\1.\2.main."),
-    (r"^(top_down|bottom_up)\.(\d)\.conv2\.", r"\1.\2.side."),
-    (r"^(top_down|bottom_up)\.(\d)\.conv3\.", r"\1.\2.output."),
-)
-#: Entries of the public file that are no weights: the table of positions of its one image size, made here for any.
-OFFICIAL_IGNORED: tuple[str, ...] = (r"^pos_embed\d$",)
-#: Names below ``model.`` of an RT-DETR in the layout of ``transformers``, older or of version 5, as names here.
-#: Parts of what is one matrix here end in #0, #1, #2: they are to be joined along the first axis.
-TRANSFORMERS_NAMES: Rules = (
-    (r"^encoder_input_proj\.", "input_proj."),
-    (r"^encoder\.(?:encoder|aifi)\.0\.layers\.0\.self_attn\.q_proj\.(.*)", r"attention.query_key_value.\1#0"),
-    (r"^encoder\.(?:encoder|aifi)\.0\.layers\.0\.self_attn\.k_proj\.(.*)", r"attention.query_key_value.\1#1"),
-    (r"^encoder\.(?:encoder|aifi)\.0\.layers\.0\.self_attn\.v_proj\.(.*)", r"attention.query_key_value.\1#2"),
-    (r"^encoder\.(?:encoder|aifi)\.0\.layers\.0\.self_attn\.(?:out_proj|o_proj)\.", "attention.output."),
-    (r"^encoder\.(?:encoder|aifi)\.0\.layers\.0\.self_attn_layer_norm\.", "attention.norm1."),
-    (r"^encoder\.(?:encoder|aifi)\.0\.layers\.0\.(?:mlp\.)?fc(\d)\.", r"attention.linear\1."),
-    (r"^encoder\.(?:encoder|aifi)\.0\.layers\.0\.final_layer_norm\.", "attention.norm2."),
-    (r"^encoder\.", ""),
-    *OFFICIAL_NAMES,
-)
 
 
 class HybridEncoder(nn.Module):
-    """Maps at strides 8, 16, 32 to as many maps at the same strides, each of which has seen all of them.
+    """Feature maps at strides 8, 16, 32 to fused feature maps at the same strides.
 
     Attributes:
         channels: of the maps that come out, all the same.
@@ -119,7 +83,7 @@ class HybridEncoder(nn.Module):
                 module.fuse_()
 
 
-class AIFI(PlacedAttention):
+class AIFI(PositionalSelfAttention):
     """One Transformer layer over the cells of a map; LayerNorm comes after each sum, as in the first ones."""
 
     positions: Tensor
@@ -135,7 +99,7 @@ class AIFI(PlacedAttention):
         self.register_buffer("positions", torch.empty(0), persistent=False)
         self.size = (0, 0)
 
-    def forward(self, maps: Tensor) -> Tensor:  # type: ignore[override]  # cells are tokens, and know their places
+    def forward(self, maps: Tensor) -> Tensor:  # type: ignore[override]  # the position table belongs to the layer
         """[N, C, H, W] → [N, C, H, W]."""
         rows, columns = maps.shape[2:]
         if self.size != (rows, columns):  # once for each size of image

@@ -1,20 +1,20 @@
-"""The memory of EvRT-DETR (Torbunov et al. 2025): a ConvLSTM beside each map, between the encoder and the decoder.
+"""The recurrent layers of EvRT-DETR (Torbunov et al. 2025): a ConvLSTM for each feature map between neck and head.
 
-What a frame detector sees is carried on through time and added to what it sees now, so that a detector trained on
-single windows can be kept as it is and only this part trained on clips. For each map x of a window, with the hidden
-map h and the cell c of the window before:
+The hidden state of the ConvLSTM is added to the features of the current window, so that a detector trained on single
+windows can be frozen and only this part trained on clips. For each feature map x, with the hidden state h and the cell
+state c of the window before:
 
     input      i  = sigmoid(W_i * [x, h] + p_i ∘ c)         forget  f = sigmoid(W_f * [x, h] + p_f ∘ c)
     cell       c' = f ∘ c + i ∘ tanh(W_g * [x, h])
     output     o  = sigmoid(W_o * [x, h] + p_o ∘ c')        hidden  h' = o ∘ tanh(c')
     result     x + P h'
 
-where * is a convolution (Shi et al. 2015), p the peepholes, one number a channel, which begin at 0, and P a 1×1
-convolution. Each gate keeps its own kernels, as in the public files; the kernels of all gates run as one convolution.
+where * is a convolution (Shi et al. 2015), p the peephole weights, one per channel, initialised with 0, and P a 1×1
+convolution. Each gate has its own kernels, as in the public files; the kernels of all gates run as one convolution.
 
-The published cell counts steps: ten windows of 5 ms change it as much as ten windows of 50 ms. With
-``recurrence="time"`` the cell follows elapsed time instead. Its step is read as the solution of a linear equation over
-50 ms with constant gates, and is solved for s = (time between windows) / 50 ms:
+The published cell depends on the number of steps: ten windows of 5 ms change it as much as ten windows of 50 ms. With
+``recurrence="time"`` it depends on elapsed time. Its step is the solution of a linear equation over 50 ms with constant
+gates, solved for s = (time between windows) / 50 ms:
 
     cell       c' = f^s ∘ c + (1 - f^s) / (1 - f) ∘ i ∘ tanh(W_g * [x, h])
 
@@ -32,17 +32,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fate.errors import FateError
-from fate.models.renaming import Rules
-
-#: Names below ``net_temp_enc.pth::`` of a public EvRT-DETR checkpoint, as names here.
-OFFICIAL_NAMES: Rules = (
-    (r"^layers\.(\d)\.layers\.0\.", r"cells.\1."),
-    (r"^proj_layers\.", "projections."),
-    (r"^(cells\.\d)\.cell_state_gate\.", r"\1.candidate."),
-    (r"^(cells\.\d\.\w+)\.gate_to_input\.", r"\1.from_input."),
-    (r"^(cells\.\d\.\w+)\.gate_to_hidden\.", r"\1.from_hidden."),
-    (r"^(cells\.\d\.\w+)\.gate_to_cell$", r"\1.peephole"),
-)
 
 #: What a recurrent cell counts: the published one counts steps.
 Recurrence = Literal["steps", "time"]
@@ -70,9 +59,9 @@ class LatentMemory(nn.Module):
     ) -> None:
         """Args:
         channels: of each map.
-        hidden: channels of the hidden maps and cells; as many as the map has if None.
+        hidden: channels of hidden and cell states; None for those of the map.
         kernel: side of the gates' kernels, odd.
-        recurrence: ``"steps"`` for the published cell, ``"time"`` for the cell that follows elapsed time.
+        recurrence: ``"steps"`` for the published cell, ``"time"`` for the cell that depends on elapsed time.
         """
         super().__init__()
         if recurrence not in ("steps", "time"):
@@ -91,14 +80,14 @@ class LatentMemory(nn.Module):
         steps: int = 1,
         step_scale: float | Tensor = 1.0,
     ) -> tuple[list[Tensor], tuple[CellState, ...]]:
-        """A clip of T = ``steps`` windows of B streams; the same, window by window or all at once.
+        """Recurrent features of a clip of T = ``steps`` windows of B streams.
 
         Args:
             features: for each map [T · B, C, H, W], time-major.
-            state: for each map the hidden map and the cell before the clip, [B, hidden, H, W] each; None to begin.
+            state: for each map the hidden and cell state before the clip, [B, hidden, H, W] each; None for zeros.
             steps: T.
-            step_scale: time between windows over 50 ms, one number or one for each window [T · B]. It has an effect
-                with ``recurrence="time"`` alone.
+            step_scale: time between windows over 50 ms, one number or one for each window [T · B]; only used with
+                ``recurrence="time"``.
 
         Returns:
             maps of the shapes of ``features``, and the state after the clip.
@@ -112,14 +101,14 @@ class LatentMemory(nn.Module):
         return outputs, tuple(after)
 
     def fuse_(self) -> None:
-        """Join the parameters of all gates, in place and for good, so that no step has to: for a model that runs."""
+        """Concatenate the parameters of all gates permanently, for inference."""
         for index, cell in enumerate(self.cells):
             if isinstance(cell, PeepholeConvLSTM):
-                self.cells[index] = JoinedConvLSTM(cell.joined())
+                self.cells[index] = FusedConvLSTM(cell.fuse_gates())
 
 
 class PeepholeConvLSTM(nn.Module):
-    """The ConvLSTM of one map, with the parameters of each gate under its own name, as they are trained and stored."""
+    """The ConvLSTM of one feature map, with separate parameters for each gate, as they are trained and stored."""
 
     def __init__(self, channels: int, hidden: int, kernel: int) -> None:
         super().__init__()
@@ -131,14 +120,14 @@ class PeepholeConvLSTM(nn.Module):
     def forward(
         self, maps: Tensor, state: CellState | None, steps: int, step_scale: float | Tensor = 1.0
     ) -> tuple[Tensor, CellState]:
-        return conv_lstm(maps, state, steps, self.joined(), step_scale)
+        return conv_lstm(maps, state, steps, self.fuse_gates(), step_scale)
 
-    def joined(self) -> Joined:
-        """The parameters of all gates, side by side: one copy for a whole clip."""
+    def fuse_gates(self) -> FusedGates:
+        """Concatenate the parameters of all gates, once for a whole clip."""
         gates = (self.input_gate, self.forget_gate, self.output_gate, self.candidate)
         from_input = torch.cat([gate.from_input.weight for gate in gates])
         from_hidden = torch.cat([gate.from_hidden.weight for gate in gates])
-        return Joined(
+        return FusedGates(
             torch.cat((from_input, from_hidden), dim=1),
             torch.cat([cast(Tensor, gate.from_input.bias) for gate in gates]),
             torch.cat([gate.peephole for gate in gates[:3]]),
@@ -146,7 +135,7 @@ class PeepholeConvLSTM(nn.Module):
 
 
 class Gate(nn.Module):
-    """The parameters of one gate: kernels for the input and the hidden map, and the peephole."""
+    """The parameters of one gate: kernels for the input and the hidden state, and the peephole weights."""
 
     peephole: Tensor
 
@@ -158,47 +147,47 @@ class Gate(nn.Module):
             self.peephole = nn.Parameter(torch.zeros(1, hidden, 1, 1))
 
 
-class JoinedConvLSTM(nn.Module):
-    """The ConvLSTM of one map with its parameters joined once and for all: to run, not to train."""
+class FusedConvLSTM(nn.Module):
+    """The ConvLSTM of one feature map with the parameters of all gates concatenated, for inference."""
 
-    def __init__(self, joined: Joined) -> None:
+    def __init__(self, parameters: FusedGates) -> None:
         super().__init__()
-        self.kernels, self.bias, self.peepholes = (nn.Parameter(p.detach(), requires_grad=False) for p in joined)
+        self.kernels, self.bias, self.peepholes = (nn.Parameter(p.detach(), requires_grad=False) for p in parameters)
 
     def forward(
         self, maps: Tensor, state: CellState | None, steps: int, step_scale: float | Tensor = 1.0
     ) -> tuple[Tensor, CellState]:
-        return conv_lstm(maps, state, steps, Joined(self.kernels, self.bias, self.peepholes), step_scale)
+        return conv_lstm(maps, state, steps, FusedGates(self.kernels, self.bias, self.peepholes), step_scale)
 
 
-class Joined(NamedTuple):
-    """The parameters of the gates, in the order input, forget, output, candidate; D is the number of hidden maps."""
+class FusedGates(NamedTuple):
+    """The parameters of the gates, in the order input, forget, output, candidate; D hidden channels."""
 
-    kernels: Tensor  #: [4 D, C + D, k, k] for the input and the hidden map together
+    kernels: Tensor  #: [4 D, C + D, k, k] for the input and the hidden state together
     bias: Tensor  #: [4 D]
     peepholes: Tensor  #: [3, D, 1, 1]; the candidate has none
 
 
 def conv_lstm(
-    maps: Tensor, state: CellState | None, steps: int, joined: Joined, step_scale: float | Tensor = 1.0
+    maps: Tensor, state: CellState | None, steps: int, parameters: FusedGates, step_scale: float | Tensor = 1.0
 ) -> tuple[Tensor, CellState]:
-    """[T · B, C, H, W], time-major, to the hidden maps after each window [T · B, D, H, W] and the last state."""
-    channels, padding = maps.shape[1], joined.kernels.shape[-1] // 2
-    hidden, cell = _empty_state(maps, steps, joined) if state is None else state
+    """[T · B, C, H, W], time-major, to the hidden states after each window [T · B, D, H, W] and the last state."""
+    channels, padding = maps.shape[1], parameters.kernels.shape[-1] // 2
+    hidden, cell = _initial_state(maps, steps, parameters) if state is None else state
     scales = _scales(step_scale, len(maps), steps, cell.dtype)
     if steps == 1:
         both = torch.cat((maps, hidden), dim=1)
-        gates = functional.conv2d(both, joined.kernels, joined.bias, padding=padding)
-        hidden, cell = _step(gates, cell, joined.peepholes, maps.dtype, scales[0])
+        gates = functional.conv2d(both, parameters.kernels, parameters.bias, padding=padding)
+        hidden, cell = _step(gates, cell, parameters.peepholes, maps.dtype, scales[0])
         return hidden, (hidden, cell)
-    # What the windows say need not wait: all of them at once. Only the hidden maps have to go step by step.
-    from_input = joined.kernels[:, :channels]
-    from_hidden = joined.kernels[:, channels:].clone()  # dense, or every step would make it so again
+    # Convolutions of the inputs run for all windows at once; only those of the hidden state go step by step.
+    from_input = parameters.kernels[:, :channels]
+    from_hidden = parameters.kernels[:, channels:].clone()  # contiguous, or every step would copy it
     outputs = []
-    windows = functional.conv2d(maps, from_input, joined.bias, padding=padding).chunk(steps)
+    windows = functional.conv2d(maps, from_input, parameters.bias, padding=padding).chunk(steps)
     for window, scale in zip(windows, scales, strict=True):
         gates = window + functional.conv2d(hidden, from_hidden, padding=padding)
-        hidden, cell = _step(gates, cell, joined.peepholes, maps.dtype, scale)
+        hidden, cell = _step(gates, cell, parameters.peepholes, maps.dtype, scale)
         outputs.append(hidden)
     return torch.cat(outputs), (hidden, cell)
 
@@ -211,27 +200,27 @@ def _scales(step_scale: float | Tensor, windows: int, steps: int, dtype: torch.d
 
 
 def _step(gates: Tensor, cell: Tensor, peepholes: Tensor, dtype: torch.dtype, scale: float | Tensor = 1.0) -> CellState:
-    """One window: from what the convolutions tell the gates [B, 4 D, H, W] and the cell before it to those after it."""
+    """One step: from the gates' pre-activations [B, 4 D, H, W] and the cell state to the next hidden and cell state."""
     for_input, for_forget, for_output, candidate = gates.chunk(4, dim=1)
-    let_in = torch.addcmul(for_input, peepholes[0], cell).sigmoid()
+    input_gate = torch.addcmul(for_input, peepholes[0], cell).sigmoid()
     for_forget = torch.addcmul(for_forget, peepholes[1], cell)
     if isinstance(scale, Tensor) or scale != 1.0:
         # log f, with the digits of 1 - f, which is what both powers need
         log_keep = functional.logsigmoid(for_forget.to(cell.dtype).clamp(max=_MAX_FORGET_LOGIT))
         scaled = log_keep * scale
         keep = scaled.exp()
-        let_in = let_in * (torch.expm1(scaled) / torch.expm1(log_keep))
+        input_gate = input_gate * (torch.expm1(scaled) / torch.expm1(log_keep))
     else:
         keep = for_forget.sigmoid()
-    cell = torch.addcmul(keep * cell, let_in, candidate.tanh())
-    let_out = torch.addcmul(for_output, peepholes[2], cell).sigmoid()
-    return (let_out * cell.tanh()).to(dtype), cell
+    cell = torch.addcmul(keep * cell, input_gate, candidate.tanh())
+    output_gate = torch.addcmul(for_output, peepholes[2], cell).sigmoid()
+    return (output_gate * cell.tanh()).to(dtype), cell
 
 
-def _empty_state(maps: Tensor, steps: int, joined: Joined) -> CellState:
-    """Zeros, laid out in memory as the maps are. The cell has at least float32: it adds up for a long time."""
-    size = (maps.shape[0] // steps, joined.peepholes.shape[1], *maps.shape[2:])
-    precise = torch.promote_types(joined.kernels.dtype, torch.float32)
+def _initial_state(maps: Tensor, steps: int, parameters: FusedGates) -> CellState:
+    """Zeros in the memory format of the features. The cell state has at least float32: it accumulates."""
+    size = (maps.shape[0] // steps, parameters.peepholes.shape[1], *maps.shape[2:])
+    precise = torch.promote_types(parameters.kernels.dtype, torch.float32)
     layout = torch.contiguous_format if maps.is_contiguous() else torch.channels_last
     hidden = maps.new_zeros(size).to(memory_format=layout)
     return hidden, torch.zeros_like(hidden, dtype=precise)

@@ -23,25 +23,6 @@ from torch.nn import functional
 
 from fate.errors import FateError
 from fate.models.layers.conv import Activation, ConvNormAct, side_by_side
-from fate.models.renaming import Rules
-
-#: Keys of the public RVT and S5-ViT checkpoints below ``mdl.fpn.``.
-OFFICIAL_NAMES: Rules = (
-    (r"^lateral_conv0\.", "narrow_32."),
-    (r"^C3_p4\.", "fuse_16."),
-    (r"^reduce_conv1\.", "narrow_16."),
-    (r"^C3_p3\.", "fuse_8."),
-    (r"^bu_conv2\.", "halve_8."),
-    (r"^C3_n3\.", "mix_16."),
-    (r"^bu_conv1\.", "halve_16."),
-    (r"^C3_n4\.", "mix_32."),
-    (r"^((?:fuse|mix)_\d+)\.m\.(\d+)\.conv1\.", r"\1.bottlenecks.\2.0."),
-    (r"^((?:fuse|mix)_\d+)\.m\.(\d+)\.conv2\.", r"\1.bottlenecks.\2.1."),
-    (r"^((?:fuse|mix)_\d+)\.conv1\.", r"\1.narrow."),
-    (r"^((?:fuse|mix)_\d+)\.conv2\.", r"\1.bypass."),
-    (r"^((?:fuse|mix)_\d+)\.conv3\.", r"\1.merge."),
-    (r"^(.+)\.bn\.", r"\1.norm."),
-)
 
 
 class PAFPN(nn.Module):

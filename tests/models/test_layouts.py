@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fate.models.renaming import Rules, rename, renamed
+from fate.models.checkpoints.layouts import Rules, rename, rename_entries
 
 RULES: Rules = (
     (r"^conv(\d)\.", r"layers.\1."),
@@ -20,5 +20,5 @@ def test_every_rule_that_matches_is_applied_in_order() -> None:
 
 def test_entries_outside_the_prefix_are_left_out() -> None:
     entries = {"mdl.conv1.weight": 1, "mdl.x": 2, "other.conv1.weight": 3}
-    assert renamed(entries, RULES, "mdl.") == {"layers.1.weight": 1, "x": 2}
-    assert renamed(entries, ()) == entries
+    assert rename_entries(entries, RULES, "mdl.") == {"layers.1.weight": 1, "x": 2}
+    assert rename_entries(entries, ()) == entries

@@ -1,7 +1,7 @@
 """Pillar Encoding in plain torch, on any device and in any float type: events sorted by pillar, sums by segment.
 
-The readable twin of the compiled versions, and what runs where they cannot (a GPU without Triton, MPS). Autograd does
-the backward, so H (E × C) is kept for it.
+The compiled versions are compared with this one, and it runs where they cannot (a GPU without Triton, MPS). Autograd
+computes the gradient, so H (E × C) is kept for it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from fate.encoding.batch import EventBatch, window_of_events
-from fate.encoding.kernels.gradients import Weights
 from fate.encoding.kernels.reference import legendre
-from fate.encoding.sampling import event_priorities, pillar_priorities, ranks
-from fate.encoding.spec import PillarSpec, PillarStats
+from fate.encoding.sampling import event_priority, pillar_priority, ranks, window_key
+from fate.encoding.spec import PillarSpec, PillarStats, Weights
 
 
 class Segments(NamedTuple):
@@ -28,36 +27,36 @@ class Segments(NamedTuple):
     x: Tensor  #: [E]
     y: Tensor  #: [E]
     p: Tensor  #: [E] 0 or 1
-    pillar: Tensor  #: [E] number of the event's pillar, rising from 0
+    pillar: Tensor  #: [E] index of the event's pillar, ascending
     size: Tensor  #: [J] events of each pillar
-    cell: Tensor  #: [J] its place, window by window, row by row
+    cell: Tensor  #: [J] its cell of the grid, window by window, row by row
     stats: PillarStats
 
 
 def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Segments:
-    """Events by pillar, the caps applied."""
+    """Sort events by pillar and apply the caps."""
     window = window_of_events(batch)
     t_us, x, y, p = (getattr(batch, name).long() for name in ("t_us", "x", "y", "p"))
     side = spec.pillar
     cell = (window * spec.rows + y // side) * spec.columns + x // side
     order = torch.argsort(cell, stable=True)
     window, t_us, x, y, p, cell = (column[order] for column in (window, t_us, x, y, p, cell))
-    found, pillar, size = torch.unique_consecutive(cell, return_inverse=True, return_counts=True)
+    cells, pillar, size = torch.unique_consecutive(cell, return_inverse=True, return_counts=True)
 
-    of = found // spec.cells
-    priority = pillar_priorities(seed, batch.start_us, of, found % spec.cells)
-    stays = torch.ones_like(found, dtype=torch.bool)
+    owner = cells // spec.cells
+    priority = pillar_priority(window_key(seed, batch.start_us)[owner], cells % spec.cells)
+    stays = torch.ones_like(cells, dtype=torch.bool)
     if spec.max_pillars is not None:
-        stays = ranks(priority, of) < spec.max_pillars
+        stays = ranks(priority, owner) < spec.max_pillars
     chosen = torch.ones_like(pillar, dtype=torch.bool)
     if spec.max_events is not None and len(t_us):
         earlier = _first_of_run(_run_starts(pillar, t_us)) - (size.cumsum(0) - size)[pillar]
-        place = ((y % side) * side + x % side) * 2 + p
-        chosen = ranks(event_priorities(priority[pillar], earlier, place), pillar) < spec.max_events
+        pixel = ((y % side) * side + x % side) * 2 + p
+        chosen = ranks(event_priority(priority[pillar], earlier, pixel), pillar) < spec.max_events
     keep = chosen & stays[pillar]
     stats = PillarStats(
         events=len(t_us),
-        pillars=len(found),
+        pillars=len(cells),
         pillars_dropped=int((~stays).sum()),
         events_dropped_with_pillars=int(size[~stays].sum()),
         events_dropped=int((~chosen & stays[pillar]).sum()),
@@ -74,65 +73,69 @@ def widest(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def features(of: Segments, dtype: torch.dtype) -> Tensor:
-    """[E, D] what describes each event; the order is DESIGN's and the paper's Eq. 1."""
-    spec, wide = of.spec, widest(of.t_us.device)
+def event_features(events: Segments, dtype: torch.dtype) -> Tensor:
+    """[E, D] features of each event, in the order of Eq. 1."""
+    spec, wide = events.spec, widest(events.t_us.device)
     height, width = spec.sensor
 
     def mean(values: Tensor) -> Tensor:  # of whole numbers, so exact up to the division
-        return (torch.zeros_like(of.size).index_add(0, of.pillar, values) / of.size.to(wide))[of.pillar]
+        sums = torch.zeros_like(events.size).index_add(0, events.pillar, values)
+        return (sums / events.size.to(wide))[events.pillar]
 
-    x, y, t = of.x.to(wide), of.y.to(wide), of.t_us.to(wide)
-    tau = 2 * t / of.duration_us - 1
-    columns = [x / width, y / height, tau, 2.0 * of.p - 1]
-    columns += [(x - mean(of.x)) / width, (y - mean(of.y)) / height, 2 * (t - mean(of.t_us)) / of.duration_us]
+    x, y, t = events.x.to(wide), events.y.to(wide), events.t_us.to(wide)
+    tau = 2 * t / events.duration_us - 1
+    columns = [x / width, y / height, tau, 2.0 * events.p - 1]
+    columns += [(x - mean(events.x)) / width, (y - mean(events.y)) / height]
+    columns += [2 * (t - mean(events.t_us)) / events.duration_us]
     if spec.center_offsets:
         middle = (spec.pillar - 1) / 2
         columns += [(x % spec.pillar - middle) / width, (y % spec.pillar - middle) / height]
     return torch.stack([column.to(dtype) for column in columns], dim=1)
 
 
-def shares(of: Segments) -> Tensor:
-    """[E] Eq. 5 over its sum; events of equal times share theirs; uniform where a pillar has but one time."""
-    size = of.size[of.pillar]
+def normalized_weights(events: Segments) -> Tensor:
+    """[E] weights of Eq. 5 divided by their sum; uniform where all events of a pillar have one time."""
+    size = events.size[events.pillar]
     wide = widest(size.device)
     uniform = 1 / size.to(wide)
-    if of.spec.weighting == "uniform" or not len(of.t_us):
+    if events.spec.weighting == "uniform" or not len(events.t_us):
         return uniform
-    starts = _run_starts(of.pillar, of.t_us)
+    starts = _run_starts(events.pillar, events.t_us)
     run = starts.long().cumsum(0) - 1
-    time, owner = of.t_us[starts], of.pillar[starts]
+    time, owner = events.t_us[starts], events.pillar[starts]
     same = owner[1:] == owner[:-1]
     gap = torch.where(same, time[1:] - time[:-1], 0)
     none = gap.new_zeros(1)
     weight = torch.cat([none, gap]) + torch.cat([gap, none])
-    last = of.size.cumsum(0) - 1
-    span = (of.t_us[last] - of.t_us[last - of.size + 1])[of.pillar]
+    last = events.size.cumsum(0) - 1
+    span = (events.t_us[last] - events.t_us[last - events.size + 1])[events.pillar]
     together = torch.bincount(run)[run]
     return torch.where(span > 0, weight[run].to(wide) / (2.0 * span.clamp(min=1) * together), uniform)
 
 
-def moments(of: Segments) -> tuple[int, Tensor, Tensor]:
-    """How many events there are, the sum [D] of their features, and of products of two [D, D]."""
-    values = features(of, widest(of.t_us.device))
+def moments(events: Segments) -> tuple[int, Tensor, Tensor]:
+    """The number of events, the sum [D] of their features, and the sum of products of two features [D, D]."""
+    values = event_features(events, widest(events.t_us.device))
     return len(values), values.sum(0), values.T @ values
 
 
-def forward(of: Segments, weights: Weights) -> Tensor:
+def forward(events: Segments, weights: Weights) -> Tensor:
     """The pseudo-image [B, C, H, W]."""
-    spec, dtype = of.spec, weights.scale.dtype
-    channels, cells = len(weights.beta), of.windows * spec.cells
-    hidden = torch.relu(features(of, dtype) @ weights.scale.T + weights.shift)  # [E, C]
+    spec, dtype = events.spec, weights.scale.dtype
+    channels, cells = len(weights.beta), events.windows * spec.cells
+    hidden = torch.relu(event_features(events, dtype) @ weights.scale.T + weights.shift)  # [E, C]
     if spec.pooling == "max":
-        index = of.pillar[:, None].expand_as(hidden)
-        values = hidden.new_zeros(len(of.size), channels).scatter_reduce(0, index, hidden, "amax", include_self=False)
+        index = events.pillar[:, None].expand_as(hidden)
+        values = hidden.new_zeros(len(events.size), channels).scatter_reduce(
+            0, index, hidden, "amax", include_self=False
+        )
     else:
-        tau = 2 * of.t_us.to(widest(of.t_us.device)) / of.duration_us - 1
-        basis = (legendre(tau, spec.moments) * shares(of)).to(dtype)  # [K, E]
-        mixed = hidden * (basis.T @ weights.alpha.T)
-        values = hidden.new_zeros(len(of.size), channels).index_add(0, of.pillar, mixed) + weights.beta
-    image = values.new_zeros(cells, channels).index_copy(0, of.cell, values)
-    return image.view(of.windows, spec.rows, spec.columns, channels).permute(0, 3, 1, 2)
+        tau = 2 * events.t_us.to(widest(events.t_us.device)) / events.duration_us - 1
+        basis = (legendre(tau, spec.moments) * normalized_weights(events)).to(dtype)  # [K, E]
+        weighted = hidden * (basis.T @ weights.alpha.T)
+        values = hidden.new_zeros(len(events.size), channels).index_add(0, events.pillar, weighted) + weights.beta
+    image = values.new_zeros(cells, channels).index_copy(0, events.cell, values)
+    return image.view(events.windows, spec.rows, spec.columns, channels).permute(0, 3, 1, 2)
 
 
 def _run_starts(pillar: Tensor, t_us: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Pillar Encoding on a GPU: one stable sort by cell, then kernels that pass over each pillar's events.
 
 Nothing of size P·N or E·C is made, nothing waits for the host, and sums are made in a fixed order, so that the same
-input gives the same image to the bit; a call can be captured in a graph. ``segments.py`` is the readable twin; the
-kernels are in ``cuda_binning.py`` (events to pillars) and ``cuda_kernels.py`` (pillars to image, and back).
+input gives the same image to the bit; a call can be captured in a graph. ``torch_kernels.py`` is the readable version;
+the device code is in ``triton_loops.py``.
 """
 
 from __future__ import annotations
@@ -18,22 +18,20 @@ import triton
 from torch import Tensor, nn
 
 from fate.encoding.batch import EventBatch
-from fate.encoding.kernels import cuda_binning as binning
-from fate.encoding.kernels import cuda_kernels as kernels
-from fate.encoding.kernels.gradients import Gradients, Weights
-from fate.encoding.sampling import GOLDEN, M32, mixed
-from fate.encoding.spec import PillarSpec, PillarStats
+from fate.encoding.kernels import triton_loops as loops
+from fate.encoding.sampling import seed_key
+from fate.encoding.spec import PillarSpec, PillarStats, Weights
 from fate.errors import FateError
 
 #: Cells that one program takes at a time, where it has all channels of them.
 CELLS = 2
-#: Programs that fill a large GPU: of more, each takes several blocks of cells, since most have none but empty ones.
-ENOUGH = 32_768
+#: Programs that fill a large GPU; with more cells each takes several blocks, since most blocks are empty.
+FULL_GPU = 32_768
 #: Programs that cap pillars; each takes every n-th, whatever the GPU.
-CAPPING = 1024
+CAP_PROGRAMS = 1024
 #: Programs of one warp that sum over a large batch; each takes every n-th cell or block of cells, whatever the GPU.
-SUMMING = 8192
-#: Which of the sums of ``kernels.add_moments_of_features`` is the product of two features: x, y, tau, p, offsets of x,
+SUM_PROGRAMS = 8192
+#: Which of the sums of ``loops.add_moments_of_features`` is the product of two features: x, y, tau, p, offsets of x,
 #: y, tau from the pillar's mean, of x, y from its middle; and 1. Offsets from a mean sum to nothing.
 PRODUCTS = """
     s_xx  s_xy  s_xt s_xp c_xx c_xy c_xt m_x_x m_y_x s_x
@@ -59,18 +57,18 @@ class Prepared:
     windows: int
     begin: Tensor  #: [B · cells] int32 first event
     size: Tensor  #: [B · cells] int32 events kept
-    packed: Tensor  #: [E] int32 or int64: µs since the window's start, and place in the pillar
+    packed: Tensor  #: [E] int32 or int64: µs since the window's start, and pixel code in the pillar
     duration_us: Tensor  #: [B]
     stats: Callable[[], PillarStats]
 
     @cached_property
     def described(self) -> tuple[Tensor, Tensor]:
-        """What only training needs: [E] float32, Eq. 5 over its sum; [3, B · cells], mean column, row and tau."""
+        """For training: [E] float32, Eq. 5 over its sum; [3, B · cells], mean column, row and tau of each pillar."""
         total = len(self.begin)
         mean = torch.empty(3, total, dtype=torch.float32, device=self.begin.device)
         share = torch.empty(len(self.packed), dtype=torch.float32, device=self.begin.device)
         with _on(mean.device):
-            binning.describe[(triton.cdiv(total, 32),)](
+            loops.describe[(triton.cdiv(total, 32),)](
                 self.begin, self.size, self.packed, share, mean, self.duration_us, total, self.spec.cells,
                 self.spec.pillar, UNIFORM=self.spec.weighting == "uniform", BLOCK=32, num_warps=1,
             )  # fmt: skip
@@ -78,12 +76,12 @@ class Prepared:
 
 
 def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Prepared:
-    """Events by pillar, the caps applied."""
+    """Sort events by pillar and apply the caps."""
     total = len(batch) * spec.cells
     if max(total, batch.num_events) >= 2**31:
         raise FateError(f"{len(batch)} windows of {spec.cells} pillars are too many for one call; give smaller batches")
     with _on(batch.device):
-        first = mixed(mixed(seed ^ GOLDEN) ^ (seed >> 32 & M32))
+        first = seed_key(seed)
         cells = _sort(batch, spec, first)
         _cap_pillars(batch, spec, first, cells)
         _cap_events(batch, spec, first, cells)
@@ -111,7 +109,7 @@ def _sort(batch: EventBatch, spec: PillarSpec, first: int) -> _Cells:
     keys = torch.empty(
         events, dtype=torch.int16 if total < 2**15 else torch.int32, device=device
     )  # short ones sort faster
-    sizes = [total, total, 3 * windows * binning.BINS, 5]
+    sizes = [total, total, 3 * windows * loops.BINS, 5]
     zeros = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
     begin, size, histograms, counts = torch.split(zeros, sizes)
     short = batch.durations is not None and max(batch.durations) <= SHORT_US
@@ -121,12 +119,12 @@ def _sort(batch: EventBatch, spec: PillarSpec, first: int) -> _Cells:
     full = torch.empty(events // (spec.max_events + 1) + 1 if spec.max_events else 1, dtype=torch.int32, device=device)
     if events:
         grid = (triton.cdiv(max(batch.counts), 1024), windows)
-        binning.cell_keys[grid](
+        loops.cell_keys[grid](
             batch.t_us, batch.x, batch.y, batch.p, batch.offsets, keys, unsorted, spec.cells, spec.columns,
             spec.pillar, BLOCK=1024,
         )  # fmt: skip
         ordered, order = torch.sort(keys, stable=True)
-        binning.gather[(triton.cdiv(events, 512),)](
+        loops.gather[(triton.cdiv(events, 512),)](
             ordered, order, unsorted, batch.start_us, packed, begin, size, histograms, counts, full, events, first,
             spec.cells, spec.max_events or 0, COUNT=_crowded(batch, spec), CAP=capped, BLOCK=512,
         )  # fmt: skip
@@ -144,10 +142,10 @@ def _cap_pillars(batch: EventBatch, spec: PillarSpec, first: int, cells: _Cells)
         return
     grid = (triton.cdiv(spec.cells, 1024), len(batch))
     for level in (1, 2):
-        binning.count_priorities[grid](
+        loops.count_priorities[grid](
             cells.size, batch.start_us, cells.histograms, spec.max_pillars, first, spec.cells, LEVEL=level, BLOCK=1024
         )
-    binning.drop_pillars[grid](
+    loops.drop_pillars[grid](
         cells.size, batch.start_us, cells.histograms, cells.counts, spec.max_pillars, first, spec.cells, BLOCK=1024
     )
 
@@ -157,19 +155,19 @@ def _cap_events(batch: EventBatch, spec: PillarSpec, first: int, cells: _Cells) 
     if spec.max_events is None or not batch.num_events:
         return
     priority = torch.empty(batch.num_events, dtype=torch.int64, device=batch.device)
-    binning.cap_events[(CAPPING,)](
+    loops.cap_events[(CAP_PROGRAMS,)](
         cells.begin, cells.size, cells.packed, priority, batch.start_us, cells.counts, cells.full, first, spec.cells,
         spec.max_events, BLOCK=128, num_warps=1,
     )  # fmt: skip
 
 
 def moments(prepared: Prepared) -> tuple[Tensor, Tensor, Tensor]:
-    """How many events are in the image, the sum [D] of their features, and of products of two [D, D]; float64."""
+    """The number of events, the sum [D] of their features, and the sum of products of two [D, D]; float64."""
     spec, total = prepared.spec, len(prepared.begin)
-    programs = min(triton.cdiv(total, 32), SUMMING)
-    parts = torch.empty(programs, len(kernels.SUMS), dtype=torch.float64, device=prepared.begin.device)
+    programs = min(triton.cdiv(total, 32), SUM_PROGRAMS)
+    parts = torch.empty(programs, len(loops.SUMS), dtype=torch.float64, device=prepared.begin.device)
     with _on(parts.device):
-        kernels.add_moments_of_features[(programs,)](
+        loops.add_moments_of_features[(programs,)](
             prepared.begin, prepared.size, prepared.packed, prepared.duration_us, parts, total, spec.cells,
             spec.columns, SIDE=spec.pillar, CELLS=32, num_warps=1,
         )  # fmt: skip
@@ -184,7 +182,7 @@ def _products(features: int, sensor: tuple[int, int], device: torch.device) -> t
     height, width = sensor
     chosen = [*range(features), 9]
     names = [line.split() for line in PRODUCTS.split("\n") if line]
-    place = [[kernels.SUMS.index(names[i][j]) if names[i][j] != "-" else 0 for j in chosen] for i in chosen]
+    place = [[loops.SUMS.index(names[i][j]) if names[i][j] != "-" else 0 for j in chosen] for i in chosen]
     there = torch.tensor([[names[i][j] != "-" for j in chosen] for i in chosen], dtype=torch.float64)
     scale = torch.tensor([(1 / width, 1 / height, 1, 1, 1 / width, 1 / height, 1, 1 / width, 1 / height, 1)[i]
                           for i in chosen], dtype=torch.float64)  # fmt: skip
@@ -196,7 +194,7 @@ def fold_running(linear: nn.Linear, norm: nn.BatchNorm1d) -> tuple[Tensor, Tenso
     scale, shift = torch.empty_like(linear.weight), torch.empty_like(linear.bias)
     channels, features = scale.shape
     with _on(scale.device):
-        kernels.fold_weights[(1,)](
+        loops.fold_weights[(1,)](
             linear.weight, linear.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var, scale, shift,
             norm.eps, channels, features, CHANNELS=triton.next_power_of_2(channels), FEATURES=16,
         )  # fmt: skip
@@ -209,9 +207,9 @@ def forward(prepared: Prepared, weights: Weights) -> Tensor:
     total = prepared.windows * spec.cells
     image = torch.empty(total, channels, dtype=torch.float32, device=prepared.begin.device)
     width = triton.next_power_of_2(channels)
-    blocks = min(triton.next_power_of_2(triton.cdiv(total, CELLS * ENOUGH)), 8)
+    blocks = min(triton.next_power_of_2(triton.cdiv(total, CELLS * FULL_GPU)), 8)
     with _on(image.device):
-        kernels.forward[(triton.cdiv(total, CELLS * blocks),)](
+        loops.forward[(triton.cdiv(total, CELLS * blocks),)](
             prepared.begin, prepared.size, prepared.packed, prepared.duration_us, *_contiguous(weights), image, total,
             spec.cells, spec.columns, *spec.sensor, channels, UNIFORM=spec.weighting == "uniform", SIDE=spec.pillar,
             CENTER=spec.center_offsets, K=spec.moments, CELLS=CELLS, BLOCKS=blocks, CHANNELS=width, num_warps=1,
@@ -219,31 +217,31 @@ def forward(prepared: Prepared, weights: Weights) -> Tensor:
     return image.view(prepared.windows, spec.rows, spec.columns, channels).permute(0, 3, 1, 2)
 
 
-def backward(prepared: Prepared, weights: Weights, gradient: Tensor) -> Gradients:
-    """What the weights get of the image's gradient [B, C, H, W]."""
+def backward(prepared: Prepared, weights: Weights, gradient: Tensor) -> Weights:
+    """Gradients of the weights from the gradient [B, C, H, W] of the image."""
     spec, channels, total = prepared.spec, len(weights.beta), len(prepared.begin)
-    given = gradient.permute(0, 2, 3, 1).contiguous()
+    by_cell = gradient.permute(0, 2, 3, 1).contiguous()
     width = triton.next_power_of_2(channels)
     scale, shift, alpha, _ = _contiguous(weights)
-    rows = torch.empty(min(triton.cdiv(total, 64), SUMMING), kernels.ROWS, width, device=gradient.device)
+    rows = torch.empty(min(triton.cdiv(total, 64), SUM_PROGRAMS), loops.ROWS, width, device=gradient.device)
     degrees = []
-    for first in range(0, spec.moments, kernels.DEGREES):
+    for first in range(0, spec.moments, loops.DEGREES):
         with _on(gradient.device):
-            kernels.backward[(len(rows),)](
+            loops.backward[(len(rows),)](
                 prepared.begin, prepared.size, prepared.packed, *prepared.described, prepared.duration_us, scale, shift,
-                alpha, given, rows, total, spec.cells, spec.columns, *spec.sensor, channels, SIDE=spec.pillar,
+                alpha, by_cell, rows, total, spec.cells, spec.columns, *spec.sensor, channels, SIDE=spec.pillar,
                 CENTER=spec.center_offsets, K=spec.moments, FIRST=first, CHANNELS=width, num_warps=1,
             )  # fmt: skip
         sums = rows.sum(0, dtype=torch.float64)[:, :channels]
         degrees.append(sums[11:15])
-    mixed = torch.cat(degrees)[: spec.moments].T.to(weights.alpha.dtype)
-    found = (_combination(spec.features, tuple(spec.sensor), gradient.device) @ sums[:11]).to(weights.scale.dtype)
-    return Gradients(found[:-2].T.contiguous(), found[-2], mixed.contiguous(), found[-1])
+    to_alpha = torch.cat(degrees)[: spec.moments].T.to(weights.alpha.dtype)
+    combined = (_combination(spec.features, tuple(spec.sensor), gradient.device) @ sums[:11]).to(weights.scale.dtype)
+    return Weights(combined[:-2].T.contiguous(), combined[-2], to_alpha.contiguous(), combined[-1])
 
 
 @cache
 def _combination(features: int, sensor: tuple[int, int], device: torch.device) -> Tensor:
-    """[D + 2, 11]: how the sums of ``kernels.backward`` make the gradients of scale, shift and beta."""
+    """[D + 2, 11]: how the sums of ``loops.backward`` make the gradients of scale, shift and beta."""
     height, width = sensor
     x, y, tau, p, one, beta, at_x, at_y, mean_x, mean_y, mean_tau = torch.eye(11, dtype=torch.float64)
     rows = [(x + at_x) / width, (y + at_y) / height, tau, p, (x - mean_x) / width, (y - mean_y) / height]

@@ -1,17 +1,19 @@
-"""Events to image in one call for each thread, against the way in several steps that training takes."""
+"""Events to image in one call for each thread, compared with the several steps of training."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from hypothesis import given, settings
 from torch import Tensor
 
+from fate.encoding import pillars
 from fate.encoding.batch import EventBatch
-from fate.encoding.kernels import cpu, cpu_bands, vectors
+from fate.encoding.kernels import cpu_inference, cpu_kernels
 from fate.encoding.pillars import PillarEncoder
 from fate.encoding.spec import PillarSpec, PillarStats
 
@@ -30,12 +32,14 @@ OPTIONS: list[dict[str, Any]] = [
 def both_ways(encoder: PillarEncoder, batch: EventBatch) -> tuple[Tensor, Tensor, PillarStats, PillarStats]:
     """Image at once, image step by step, and the counts of each."""
     with torch.no_grad():
-        assert encoder._at_once(cpu)
+        chosen = pillars.kernel_for(torch.device("cpu"), torch.float32, encoder.spec, encoder.channels)
+        assert chosen is cpu_inference
         image, counts = encoder(batch), encoder.last_stats
-        prepared = cpu.prepare(batch, encoder.spec, encoder.seed)
-        stepwise = cpu.forward(prepared, encoder._folded(cpu, prepared))
+        with patch.object(pillars, "kernel_for", lambda *_: cpu_kernels):
+            stepwise, expected = encoder(batch), encoder.last_stats
     assert counts is not None
-    return image, stepwise, counts, prepared.stats
+    assert expected is not None
+    return image, stepwise, counts, expected
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -85,11 +89,11 @@ def test_the_image_does_not_depend_on_how_many_threads_share_it() -> None:
 def test_bands_cover_every_cell_once() -> None:
     count = torch.randint(0, 4, (317,), generator=torch.Generator().manual_seed(2)).to(torch.int32).numpy()
     for bands in (1, 2, 3, 9, 400):
-        borders = [cpu_bands._borders(count, band, bands)[:2] for band in range(bands)]
+        borders = [cpu_inference._borders(count, band, bands)[:2] for band in range(bands)]
         assert borders[0][0] == 0
         assert borders[-1][1] == len(count)
         assert all(before[1] == after[0] for before, after in pairwise(borders))
-        assert {cpu_bands._borders(count, band, bands)[2] for band in range(bands)} == {(count > 0).sum()}
+        assert {cpu_inference._borders(count, band, bands)[2] for band in range(bands)} == {(count > 0).sum()}
 
 
 def test_a_channel_that_has_diverged_shows() -> None:
@@ -104,8 +108,8 @@ def test_a_channel_that_has_diverged_shows() -> None:
 
 def test_what_is_not_made_for_goes_the_other_way() -> None:
     spec = PillarSpec(SENSOR)  # type: ignore[arg-type]
-    assert cpu_bands.can_encode(spec, 64, torch.float32)
-    assert not cpu_bands.can_encode(spec, 64, torch.float64)
-    assert not cpu_bands.can_encode(spec, vectors.WIDTH + 1, torch.float32)
-    assert not cpu_bands.can_encode(PillarSpec(SENSOR, moments=2), 64, torch.float32)  # type: ignore[arg-type]
-    assert not cpu_bands.can_encode(PillarSpec(SENSOR, pooling="max"), 64, torch.float32)  # type: ignore[arg-type]
+    assert cpu_inference.can_encode(spec, 64, torch.float32)
+    assert not cpu_inference.can_encode(spec, 64, torch.float64)
+    assert not cpu_inference.can_encode(spec, cpu_inference.WIDTH + 1, torch.float32)
+    assert not cpu_inference.can_encode(PillarSpec(SENSOR, moments=2), 64, torch.float32)  # type: ignore[arg-type]
+    assert not cpu_inference.can_encode(PillarSpec(SENSOR, pooling="max"), 64, torch.float32)  # type: ignore[arg-type]

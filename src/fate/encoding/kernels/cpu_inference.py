@@ -1,0 +1,353 @@
+"""Pillar Encoding on the CPU for inference: each thread takes a band of the image, from events to pixels in one call.
+
+The result is that of ``cpu_kernels.prepare`` and ``forward``, without intermediate arrays: every thread counts all
+events, so that it knows where its band lies and what the caps drop, then sorts its own events and encodes pillar after
+pillar while their events are in the cache. For float32, the paper's K = 3 and a multiple of sixteen channels.
+
+The innermost loop (``sixteen_channels``) is written in LLVM IR. For each channel it needs a slope, a base and K = 3
+running moments; vectors of sixteen numbers stay in registers (four of NEON, two of AVX, one of AVX-512) from the first
+event to the last. Measured on one thread with 16 to 64 channels: with the same loop in numba, which keeps its sums in
+memory, the whole encoder is 11 to 28 % slower on 3 000 events of 5 ms and 56 to 88 % on 30 000 to 120 000 of 50 ms.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fate.compiled import compiled, compiled_finite_sums, inlined
+from fate.encoding.batch import EventBatch, host_columns
+from fate.encoding.kernels.cpu_kernels import folding, in_threads, num_threads, pixel_table, tables
+from fate.encoding.kernels.cpu_loops import keep_lowest, pillar_limit
+from fate.encoding.sampling import M32, hash_u32, window_key
+from fate.encoding.spec import PillarSpec, PillarStats
+
+#: Channels in a block; the number of channels must be a multiple of it.
+WIDTH = 16
+MOMENTS = 3
+#: Relative costs of an event, a pillar and an empty cell.
+EVENT, PILLAR, EMPTY = 5, 16, 1
+
+_FLOAT, _INT, _LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+_VECTOR = ir.VectorType(_FLOAT, WIDTH)
+_EVENT = ir.VectorType(_FLOAT, 1 + MOMENTS)
+_FAST = ("contract", "nnan", "nsz")
+
+
+def can_encode(spec: PillarSpec, channels: int, dtype: torch.dtype) -> bool:
+    """Whether ``encode`` supports these settings."""
+    fits = spec.moments == MOMENTS and channels % WIDTH == 0
+    return fits and spec.pooling == "legendre" and dtype == torch.float32
+
+
+def encode(
+    batch: EventBatch, spec: PillarSpec, seed: int, linear: nn.Linear, norm: nn.BatchNorm1d, alpha: Tensor, beta: Tensor
+) -> tuple[Tensor, PillarStats]:
+    """The pseudo-image [B, C, H, W], channels last in memory, with BatchNorm's running statistics."""
+    columns, channels = host_columns(batch), len(beta)
+    of_x, of_y, of_pixel = _packed(spec)
+    image = torch.empty(len(batch), spec.rows, spec.columns, channels)
+    pixels = image.numpy().reshape(len(batch), spec.cells, channels)
+    parts = (linear.weight, linear.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var, alpha, beta)
+    folded = np.empty((8 + len(of_pixel) + MOMENTS, channels), np.float32)
+    finite = _fold(tuple(part.detach().numpy() for part in parts if part is not None), norm.eps, folding(spec), folded)
+    bands = max(-(-num_threads() // len(batch)), 1)
+    grid = (spec.columns, spec.pillar, spec.max_pillars or 0, spec.max_events or 0, spec.weighting == "uniform")
+    events = tuple(columns[name] for name in ("t_us", "x", "y", "p"))
+    offsets, starts, durations = (columns[name].tolist() for name in ("offsets", "start_us", "duration_us"))
+
+    def encode_one(task: int) -> NDArray[np.int64]:
+        window, band = divmod(task, bands)
+        key = np.uint32(window_key(seed, starts[window]))
+        part = (offsets[window], offsets[window + 1], band, bands)
+        return _encode_band(
+            events, part, of_x, of_y, of_pixel, grid, key, 2.0 / durations[window], folded, pixels[window]
+        )
+
+    counts = np.stack(in_threads(encode_one, range(len(batch) * bands))).sum(0)
+    pillars, dropped, with_pillars, crowded_out = counts.tolist()
+    if not finite:  # the loops assume finite numbers; a channel that has diverged must not look like an empty one
+        pixels[:, :, ~np.isfinite(folded).all(0)] = np.nan
+    stats = PillarStats(batch.num_events, pillars, dropped, with_pillars, crowded_out)
+    return image.permute(0, 3, 1, 2), stats
+
+
+@lru_cache(maxsize=64)
+def _packed(spec: PillarSpec) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Pixel code and cell of each column and of each row, and row and column of each pixel code, two in one integer."""
+    x_cell, y_cell, x_pixel, y_pixel = (table.astype(np.int64) for table in tables(spec))
+    column, row, _ = pixel_table(spec.pillar)
+    return x_pixel << 32 | x_cell, y_pixel << 32 | y_cell, row << 32 | column
+
+
+@compiled
+def _fold(
+    parts: tuple[NDArray[Any], ...], eps: float, matrix: NDArray[np.float64], folded: NDArray[np.float32]
+) -> bool:
+    """Fill the rows of ``folded``: base, table and slope (``cpu_kernels.folding``) with BatchNorm, then alpha and beta.
+
+    Returns whether all numbers are finite.
+    """
+    weight, bias, gamma, delta, mean, variance, alpha, beta = parts
+    rows, features = matrix.shape
+    finite = True
+    for c in range(len(bias)):
+        factor = gamma[c] / np.sqrt(variance[c] + eps)
+        for r in range(rows):
+            total = 0.0
+            for d in range(features):
+                total += matrix[r, d] * weight[c, d] * factor
+            folded[r, c] = total
+        folded[0, c] += (bias[c] - mean[c]) * factor + delta[c]
+        for k in range(alpha.shape[1]):
+            folded[rows + k, c] = alpha[c, k]
+        folded[rows + alpha.shape[1], c] = beta[c]
+        for r in range(len(folded)):
+            finite &= bool(np.isfinite(folded[r, c]))
+    return finite
+
+
+@compiled_finite_sums
+def _encode_band(events: tuple[NDArray[Any], ...], part: tuple[int, int, int, int], of_x: NDArray[np.int64],
+                 of_y: NDArray[np.int64], of_pixel: NDArray[np.int64], grid: tuple[int, int, int, int, bool],
+                 key: np.uint32, per_us: float, folded: NDArray[np.float32], image: NDArray[np.float32],
+                 ) -> NDArray[np.int64]:  # fmt: skip
+    """Write one band of ``image`` [cells, C] from the events of a window, (t, x, y, p) from first to last.
+
+    Returns pillars, pillars dropped, events dropped with them, events dropped from full pillars, of this band.
+    """
+    t, x, y, p = events
+    begin, end, band, bands = part
+    columns, side, max_pillars, max_events, uniform = grid
+    cells = len(image)
+    count = np.zeros(cells, np.int32)
+    for i in range(begin, end):
+        count[np.int32(of_x[x[i]] + of_y[y[i]])] += 1
+    start, stop, filled = _borders(count, band, bands)
+    limit = pillar_limit(count, filled, max_pillars, key)
+    result = np.zeros(4, np.int64)
+    own = 0
+    for c in range(start, stop):
+        own += count[c]
+    pillars = np.empty((min(stop - start, own), 3), np.int32)  # cell, first event and events of each
+    free, number, largest = 0, 0, 0
+    for c in range(cells):  # from here on count holds the slot of a cell's next event; ``own`` is outside
+        here = count[c]
+        count[c] = own
+        if here and start <= c < stop:
+            result[0] += 1
+            if hash_u32(np.uint32(np.uint32(c) ^ key)) <= limit:
+                pillars[number, 0], pillars[number, 1], pillars[number, 2] = c, free, here
+                number += 1
+                count[c] = free
+                free += int(here)
+                largest = max(largest, int(here))
+            else:
+                result[1] += 1
+                result[2] += here
+    packed = np.empty(own + 1, np.int64)  # pixel and time of an event
+    for i in range(begin, end):
+        both = of_x[x[i]] + of_y[y[i]]
+        slot = count[np.int32(both)]
+        packed[slot] = ((both >> 32) + p[i]) << 32 | np.int64(t[i])
+        count[np.int32(both)] = slot + (slot < own)
+    if max_events and largest > max_events:
+        result[3] = _keep_in_all(pillars[:number], packed, max_events, key)
+        largest = max_events
+    _encode_pillars(
+        pillars[:number], packed, largest, of_pixel, columns, side, uniform, per_us, folded, image, start, stop
+    )
+    return result
+
+
+@compiled
+def _borders(count: NDArray[np.int32], band: int, bands: int) -> tuple[int, int, int]:
+    """First and last cell of a band of equal cost, and the number of cells of the window that hold events."""
+    total, filled = 0, 0
+    for c in range(len(count)):
+        total += EVENT * count[c] + (PILLAR if count[c] else EMPTY)
+        filled += count[c] > 0
+    start, stop = len(count) if band else 0, len(count)
+    cost = 0
+    for c in range(len(count)):
+        cost += EVENT * count[c] + (PILLAR if count[c] else EMPTY)
+        if cost * bands >= total * band and c + 1 < start and band:
+            start = c + 1
+        if cost * bands >= total * (band + 1) and band + 1 < bands:
+            stop = c + 1
+            break
+    return start, stop, filled
+
+
+@compiled
+def _keep_in_all(pillars: NDArray[np.int32], packed: NDArray[np.int64], most: int, key: np.uint32) -> int:
+    """Move the events that the cap keeps to the front of each pillar with more than ``most``; returns the dropped."""
+    dropped = 0
+    for j in range(len(pillars)):
+        cell, first, events = pillars[j]
+        if events > most:
+            t_us, pixel = np.empty(events, np.int32), np.empty(events, np.int16)
+            for i in range(events):
+                t_us[i], pixel[i] = packed[first + i], packed[first + i] >> 32
+            keep_lowest(t_us, pixel, hash_u32(np.uint32(np.uint32(cell) ^ key)), most)
+            for i in range(most):
+                packed[first + i] = np.int64(pixel[i]) << 32 | np.int64(t_us[i])
+            pillars[j, 2] = most
+            dropped += events - most
+    return dropped
+
+
+class _Writer:
+    """Writes the instructions of one block of channels."""
+
+    def __init__(self, builder: Any, channels: Any) -> None:
+        self.builder = builder
+        self.row = builder.mul(channels, _LONG(4))  # bytes from one row of a table to the next
+
+    def load(self, address: Any, kind: Any = _VECTOR) -> Any:
+        return self.builder.load(self.builder.inttoptr(address, ir.PointerType(kind)), align=4)
+
+    def of_row(self, table: Any, row: Any) -> Any:
+        """This block of a row."""
+        return self.load(self.builder.add(table, self.builder.mul(row, self.row)))
+
+    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
+        return self.builder.fadd(self.builder.fmul(a, b, flags=_FAST), c, flags=_FAST)
+
+    def broadcast(self, numbers: Any, index: int) -> Any:
+        """Broadcast one of several numbers to all sixteen elements."""
+        indices = ir.Constant(ir.VectorType(_INT, WIDTH), [index] * WIDTH)
+        return self.builder.shuffle_vector(numbers, ir.Constant(numbers.type, ir.Undefined), indices)
+
+    def number(self, address: Any) -> Any:
+        """Broadcast a number in memory to all sixteen elements."""
+        one = self.load(address, _FLOAT)
+        vector = self.builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), one, _INT(0))
+        return self.broadcast(vector, 0)
+
+
+@intrinsic
+def sixteen_channels(  # type: ignore[no-untyped-def]
+    _typing_context, events, pixels, count, shape, base, table, slope, alpha, beta, image, channels
+):
+    """Write sixteen channels of one pillar; all arguments are int64: addresses, or numbers where noted.
+
+    Args:
+        events: float32 [count, 4], tau and the three ``Described.basis`` of each event.
+        pixels: int32 [count], see ``Binned.pixel``.
+        count: a number, 1 or more.
+        shape: float32 [6], see ``Described.shape``.
+        base, table, slope, alpha, beta: of this block's first channel in the parts of ``Folded``.
+        image: of this block's first channel in the pillar's cell.
+        channels: a number, C.
+    """
+    return types.void(*[types.int64] * 11), _sixteen_channels
+
+
+def _sixteen_channels(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+    """beta + Σ_k alpha_k Σ_events relu(base + table[pixel] + slope · tau) · basis_k."""
+    events, pixels, count, shape, base, table, slope, alpha, beta, image, channels = arguments
+    write = _Writer(builder, channels)
+    zero = ir.Constant(_VECTOR, [0.0] * WIDTH)
+    offset = write.load(base)
+    for feature in range(1, 6):
+        factor = write.number(builder.add(shape, _LONG(4 * feature)))
+        offset = write.multiply_add(write.of_row(base, _LONG(feature)), factor, offset)
+    slopes = write.load(slope)
+
+    before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    number = builder.phi(_LONG)
+    sums = [builder.phi(_VECTOR) for _ in range(MOMENTS)]
+    event = write.load(builder.add(events, builder.mul(number, _LONG(4 * (1 + MOMENTS)))), _EVENT)
+    pixel = builder.sext(write.load(builder.add(pixels, builder.mul(number, _LONG(4))), _INT), _LONG)
+    hidden = builder.fadd(offset, write.of_row(table, pixel), flags=_FAST)
+    hidden = write.multiply_add(slopes, write.broadcast(event, 0), hidden)
+    hidden = builder.select(builder.fcmp_ordered(">", hidden, zero, flags=_FAST), hidden, zero)
+    longer = [write.multiply_add(hidden, write.broadcast(event, k + 1), sums[k]) for k in range(MOMENTS)]
+    following = builder.add(number, _LONG(1))
+    for now, first, later in zip([number, *sums], [_LONG(0)] + [zero] * MOMENTS, [following, *longer], strict=True):
+        now.add_incoming(first, before)
+        now.add_incoming(later, loop)
+    builder.cbranch(builder.icmp_signed("<", following, count), loop, after)
+
+    builder.position_at_end(after)
+    result = write.load(beta)
+    for k in range(MOMENTS):
+        result = write.multiply_add(write.of_row(alpha, _LONG(k)), longer[k], result)
+    builder.store(result, builder.inttoptr(image, ir.PointerType(_VECTOR)), align=4)
+    return context.get_dummy_value()
+
+
+@compiled_finite_sums
+def _encode_pillars(pillars: NDArray[np.int32], packed: NDArray[np.int64], largest: int, of_pixel: NDArray[np.int64],
+                    columns: int, side: int, uniform: bool, per_us: float, folded: NDArray[np.float32],
+                    image: NDArray[np.float32], start: int, stop: int) -> None:  # fmt: skip
+    """Write cells ``start`` to ``stop``; cells without a pillar become zero."""
+    channels = image.shape[1]
+    described, pixel = np.empty((largest, 4), np.float32), np.empty(largest, np.int32)
+    shape = np.empty(6, np.float32)
+    events_at, pixels_at, shape_at = described.ctypes.data, pixel.ctypes.data, shape.ctypes.data
+    row = 4 * channels
+    base_at = folded.ctypes.data
+    table_at = base_at + 6 * row
+    slope_at = table_at + len(of_pixel) * row
+    alpha_at = slope_at + row
+    beta_at = alpha_at + 3 * row
+    free = start
+    for j in range(len(pillars)):
+        cell, first, events = pillars[j]
+        if free < cell:
+            image[free:cell] = 0
+        free = cell + 1
+        _describe(packed[first : first + events], of_pixel, uniform, per_us, described, pixel, shape)
+        shape[1], shape[2] = cell % columns * side, cell // columns * side
+        image_at = image.ctypes.data + cell * row
+        for c in range(0, row, 4 * WIDTH):
+            sixteen_channels(  # type: ignore[call-arg]  # the compiler passes the first
+                events_at, pixels_at, events, shape_at, base_at + c, table_at + c, slope_at + c, alpha_at + c,
+                beta_at + c, image_at + c, channels,
+            )  # fmt: skip
+    image[free:stop] = 0
+
+
+@inlined
+def _describe(packed: NDArray[np.int64], of_pixel: NDArray[np.int64], uniform: bool, per_us: float,
+              described: NDArray[np.float32], pixel: NDArray[np.int32], shape: NDArray[np.float32],
+              ) -> None:  # fmt: skip
+    """``cpu_loops.describe`` of one pillar: tau and basis of its events, and their means."""
+    n = len(packed)
+    earliest, latest = packed[0] & M32, packed[n - 1] & M32
+    even = uniform or earliest == latest
+    per_span = np.float32(0.5) / np.float32(max(latest - earliest, 1))
+    per_event = np.float32(1) / np.float32(n)
+    where, times, before, i = 0, 0, earliest, 0
+    while i < n:
+        now, end = packed[i] & M32, i + 1
+        while end < n and packed[end] & M32 == now:
+            end += 1
+        after = packed[end] & M32 if end < n else now
+        share = per_event if even else np.float32(after - before) * per_span
+        if end > i + 1 and not even:
+            share /= np.float32(end - i)
+        before = now
+        tau = np.float32(now * per_us - 1.0)
+        times += now * (end - i)
+        for m in range(i, end):
+            at = np.int32(packed[m] >> 32)
+            where += of_pixel[at]
+            pixel[m] = at
+            described[m, 0], described[m, 1], described[m, 2] = tau, share, share * tau
+            described[m, 3] = share * (np.float32(1.5) * tau * tau - np.float32(0.5))
+        i = end
+    shape[3], shape[4] = -np.float32(where & M32) * per_event, -np.float32(where >> 32) * per_event
+    shape[5] = 1.0 - times / n * per_us
