@@ -124,7 +124,7 @@ def test_each_command_is_a_function_with_names_types_and_a_docstring(name: str) 
 def test_a_command_with_the_name_of_a_package_stays_callable_once_it_is_imported(name: str, inside: str) -> None:
     code = (
         f"import fate, fate.{name}.{inside}, inspect\n"
-        f"from fate import commands\n"
+        f"from fate.workflows import commands\n"
         f"print(callable(fate.{name}), fate.{name}.{inside}.__name__)\n"
         f"print(inspect.signature(fate.{name}) == inspect.signature(commands.{name}))\n"
         f"print(fate.{name}.__doc__.startswith(inspect.getdoc(commands.{name})))\n"
