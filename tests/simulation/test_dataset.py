@@ -353,7 +353,7 @@ def full_after(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, calls: i
     [
         (DatWriter, "append", 7, 2),
         (DatWriter, "finish", 2, 2),
-        (recording_files.label_npz, "encode", 3, 3),
+        (recording_files.npz, "encode_labels", 3, 3),
         (os, "replace", 8, 1),
     ],
 )
