@@ -39,7 +39,7 @@ def git_hash(package: Path = PACKAGE) -> str | None:
 
 
 def full_version(package: Path = PACKAGE) -> str:
-    """The version with the commit behind it, ``"0.1.0+g8d94418"``, so that two builds can be told apart.
+    """The version with the commit behind it, ``"0.1.0+g8d94418"``, so that two builds can be distinguished.
 
     ``.dirty`` follows if files differed from the commit; without a commit it is the version alone.
     """

@@ -89,7 +89,7 @@ def densify(
         ),
     ] = False,
     device: Device = "auto",
-    lanes: Annotated[int, typer.Option(help="About how many windows are detected at the same time.")] = 64,
+    batch: Annotated[int, typer.Option(help="About how many windows are detected at the same time.")] = 64,
     workers: args.Workers = 0,
     json_file: Annotated[
         str | None,
@@ -117,18 +117,18 @@ def densify(
             raise FateError("expected MODEL DATASET --out DIR, or --check TRUTH --labels DIR")
         if labels is not None or json_file is not None:
             raise FateError("--labels and --json go with --check; labels are made in --out")
-        args.check_count("--lanes", lanes, 1)
+        args.check_count("--batch", batch, 1)
         args.check_count("--workers", workers, 0)
         check_device(device)
     tracking = (track_score, sure, not without_truth, as_detected)
     size = None if sensor is None else args.parse_sensor(sensor)
-    _make(model or "", dataset or "", out or "", hz, split, kind, size, shard, tracking, device, lanes, workers)
+    _make(model or "", dataset or "", out or "", hz, split, kind, size, shard, tracking, device, batch, workers)
 
 
 def _make(
     model: str, dataset: str, out: str, hz: list[str] | None, split: str | None, kind: str | None,
     size: tuple[int, int] | None, shard: str, tracking: tuple[float, list[str] | None, bool, bool], device: str,
-    lanes: int, workers: int,
+    batch: int, workers: int,
 ) -> None:  # fmt: skip
     from dataclasses import replace
 
@@ -164,7 +164,7 @@ def _make(
         print(f"note: {note}", flush=True)
     with args.progress_bar("densifying") as update:
         done = run(
-            detector, opened, out, rates, options=options, shard=part, device=chosen, batch_size=lanes, workers=workers,
+            detector, opened, out, rates, options=options, shard=part, device=chosen, batch_size=batch, workers=workers,
             progress=update,
         )  # fmt: skip
     print(_summary(out, done))

@@ -270,7 +270,7 @@ class Augmentation:
             rng: its state decides everything.
             sensor: (height, width) of the frame.
             labels: of the clip; zooming in keeps a random box of the last time that has any in view, and does nothing
-                where there is none. (RVT never picks the last box of its list; here each is as likely.)
+                if there is none. (RVT never picks the last box of its list; here each is as likely.)
         """
         size = Sensor.of(sensor)
         chances = (self.flip, self.rotate, self.translate, self.scale, self.shear, self.zoom, self.zoom_in_share)

@@ -1,4 +1,4 @@
-"""The events of many windows on one device, ragged: columns one behind the other, and where each window begins.
+"""The events of many windows on one device, ragged: columns concatenated, and where each window begins.
 
 All columns live in one block of bytes, so that a batch is pinned and moved in one copy. Windows need not be of one
 length: a batch may mix 5 ms and 50 ms.

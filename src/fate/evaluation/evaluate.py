@@ -213,8 +213,8 @@ def evaluate(
         notes.append(f"of two boxes of a class whose IoU is above {max_overlap:g}, the weaker is dropped")
     for number, rate in enumerate(rates):
         if isinstance(what, Detector):
-            told = None if progress is None else scale(progress, number / len(rates), (number + 1) / len(rates))
-            run = _run(what, recordings, truth, rate, told, {**running, "window_us": window_us})
+            part = None if progress is None else scale(progress, number / len(rates), (number + 1) / len(rates))
+            run = _run(what, recordings, truth, rate, part, {**running, "window_us": window_us})
             predictions: Mapping[str, Labels] = run.predictions
         else:
             run, predictions = None, (given or {})[rate]

@@ -177,22 +177,22 @@ class TrainingModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save batches, state and generators of every process; all processes call this."""
-        mine = {
+        own = {
             "batches": self.batches,
             "memory": states.mapped(lambda part: part.detach().cpu().clone(), self.memory),
             "generators": generators(),
         }
-        everyone: list[Any] = [mine]
+        everyone: list[Any] = [own]
         if processes() > 1:
             everyone = [None] * processes()
-            distributed.all_gather_object(everyone, mine)
+            distributed.all_gather_object(everyone, own)
         checkpoint[OURS] = everyone
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the part of this process; the generators are restored before the first batch."""
-        mine = checkpoint[OURS][self.trainer.global_rank]
-        self.batches, self._generators = mine["batches"], mine["generators"]
-        self.memory = states.mapped(lambda part: part.to(self.trainer.strategy.root_device), mine["memory"])
+        own = checkpoint[OURS][self.trainer.global_rank]
+        self.batches, self._generators = own["batches"], own["generators"]
+        self.memory = states.mapped(lambda part: part.to(self.trainer.strategy.root_device), own["memory"])
 
     def on_train_start(self) -> None:
         """Check that all processes begin at the same batch, and give each its own random numbers."""

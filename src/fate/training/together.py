@@ -44,9 +44,9 @@ def check_processes(devices: int, nodes: int) -> None:
 def check_together(batches: int, device: torch.device) -> None:
     """Refuse processes that do not stand at the same batch: some have found the run's checkpoint, others not."""
     if processes() > 1:
-        mine = torch.tensor([batches], dtype=torch.int64, device=device)
-        all_of_them = [torch.zeros_like(mine) for _ in range(processes())]
-        distributed.all_gather(all_of_them, mine)
+        own = torch.tensor([batches], dtype=torch.int64, device=device)
+        all_of_them = [torch.zeros_like(own) for _ in range(processes())]
+        distributed.all_gather(all_of_them, own)
         stands = sorted({int(each) for each in all_of_them})
         if len(stands) > 1:
             raise FateError(

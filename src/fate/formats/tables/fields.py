@@ -119,7 +119,7 @@ def recognise_order(name: object, sample: NDArray[Any], common: Sequence[str]) -
             return best[0]
     if len(both) == 1 and not usual:
         return both[0]
-    raise FormatError(f"{name}: which columns are t, x, y and p cannot be told from the numbers; {ASK_FOR_ORDER}")
+    raise FormatError(f"{name}: the numbers do not show which columns are t, x, y and p; {ASK_FOR_ORDER}")
 
 
 # ---- numbers as integers ------------------------------------------------------------------------------------

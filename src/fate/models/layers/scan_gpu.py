@@ -60,7 +60,7 @@ def _tile(pixels, modes, n_pixels: tl.constexpr, n_modes: tl.constexpr):
 
 @triton.jit
 def _pair(base, place, modes, inside):
-    """Real and imaginary parts; 0 where there are none."""
+    """Real and imaginary parts; 0 outside the mask."""
     return tl.load(base + place, mask=inside, other=0.0), tl.load(base + place + modes, mask=inside, other=0.0)
 
 

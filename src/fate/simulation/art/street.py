@@ -112,8 +112,8 @@ class StreetBuilder:
         for other in np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > begin)):
             first, last = max(begin, spans[other, 0]), min(end, spans[other, 1])
             theirs = self._ways[other][:, first - spans[other, 0] : last - spans[other, 0]]
-            mine = way[:, first:last]
-            apart = np.abs(theirs[:2] - mine[:2]) - theirs[2:] - mine[2:] - ELBOW_ROOM
+            ours = way[:, first:last]
+            apart = np.abs(theirs[:2] - ours[:2]) - theirs[2:] - ours[2:] - ELBOW_ROOM
             if bool(np.any(np.all(apart < 0, axis=0))):
                 return True
         return False

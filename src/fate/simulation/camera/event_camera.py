@@ -243,9 +243,9 @@ class EventCamera:
         chance = torch.cat(chances) if chances else torch.zeros(len(signal.t_us), device=self.device)
         clips = []
         for i, seed in enumerate(self.seeds):
-            mine = signal.recording == i
-            events = EventColumns(*(column[mine] for column in signal[1:]))
-            clips.append(self._finished(events, chance[mine], seed, times[0], times[-1], background))
+            own = signal.recording == i
+            events = EventColumns(*(column[own] for column in signal[1:]))
+            clips.append(self._finished(events, chance[own], seed, times[0], times[-1], background))
         return clips
 
     def _finished(

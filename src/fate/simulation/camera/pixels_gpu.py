@@ -237,7 +237,7 @@ class GpuPixels:
         """Args:
         pixels: their state at the start.
         circuits: [B, 6] float32: dark light, cutoff, its floor, refractory µs, leak, largest change; see ``Circuit``.
-        light_table, alpha_table: of the atlases of all recordings, one behind the other, int32.
+        light_table, alpha_table: of the atlases of all recordings, concatenated, int32.
         room: events of one stretch that fit at first; more is made when they do not.
         """
         self.state, self.circuits = pixels, circuits

@@ -225,15 +225,15 @@ class _GpuSensorOutput:
 
     def _with_bursts(self, keys: Tensor, log_light: Tensor, start_us: int) -> Tensor:
         """Some events of the recordings with bursts, repeated."""
-        mine = self._bursting[keys >> RECORDING_SHIFT]
-        chosen = keys[mine]
+        bursting = self._bursting[keys >> RECORDING_SHIFT]
+        chosen = keys[bursting]
         recording, y, x = chosen >> RECORDING_SHIFT, (chosen >> 15) & 0x3FFF, (chosen >> 1) & 0x3FFF
         light = (torch.exp(log_light) - self.camera.dark_light).clamp_(min=0.0)
         chance = self.camera.burst_probability(light)[recording, y, x]
         columns = EventColumns(chosen >> TIME_SHIFT, chosen & ((1 << TIME_SHIFT) - 1), y, y)
         random = noise.generator(self._seed, noise.BURSTS, start_us, self.device)
         repeated = self.camera.with_bursts(columns, chance, random)
-        return torch.cat([keys[~mine], (repeated.t_us << TIME_SHIFT) | repeated.x])
+        return torch.cat([keys[~bursting], (repeated.t_us << TIME_SHIFT) | repeated.x])
 
 
 def record_on_gpu(

@@ -31,7 +31,7 @@ HAZE_FROM = 60.0
 
 
 class _Panels(NamedTuple):
-    """All panels of all bodies, one behind the other (K panels)."""
+    """All panels of all bodies, concatenated (K panels)."""
 
     corner: Float64  # [K, 3]
     across: Float64  # [K, 3]

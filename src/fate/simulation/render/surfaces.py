@@ -42,7 +42,7 @@ class Pinhole(NamedTuple):
 
 
 class Atlas(NamedTuple):
-    """The summed-area tables of all textures, one behind the other; a texture is a place in them."""
+    """The summed-area tables of all textures, concatenated; a texture is a place in them."""
 
     light: Int32  #: light × alpha
     alpha: Int32

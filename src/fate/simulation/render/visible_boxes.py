@@ -27,7 +27,7 @@ SAMPLES = 16
 
 
 class Outlines(NamedTuple):
-    """The convex outline of each texture's solid part, one behind the other."""
+    """The convex outline of each texture's solid part, concatenated."""
 
     first: Int64  #: [textures + 1]
     points: Float64  #: [points, 2] texture coordinates (u, v)
@@ -91,12 +91,12 @@ def count_visible(maps: Float32, places: Int64, table: Int32, own: Int32,
     for row in range(y1, y2, stride):
         for column in range(x1, x2, stride):
             x, y = np.float32(column + 0.5), np.float32(row + 0.5)
-            mine = False
+            covered = False
             for i in range(len(own)):
                 if solid(maps, places, table, own[i], x, y):
-                    mine = True
+                    covered = True
                     break
-            if mine:
+            if covered:
                 alone += 1
                 hidden = False
                 for i in range(len(before)):

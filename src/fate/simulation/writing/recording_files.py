@@ -91,12 +91,14 @@ class _Table:
 
     def add(self, seen: list[tuple[int, Boxes]]) -> None:
         """The boxes of those times that belong here."""
-        mine = [(time, boxes) for time, boxes in seen if time in self._wanted and len(boxes.boxes)]
-        if mine:
-            times = np.repeat(np.array([time for time, _ in mine], np.int64), [len(boxes.boxes) for _, boxes in mine])
+        wanted = [(time, boxes) for time, boxes in seen if time in self._wanted and len(boxes.boxes)]
+        if wanted:
+            times = np.repeat(
+                np.array([time for time, _ in wanted], np.int64), [len(boxes.boxes) for _, boxes in wanted]
+            )
             # one array a piece instead of one a time: an hour at 200 Hz is 720 000 times
-            columns = (np.concatenate(column) for column in zip(*(boxes for _, boxes in mine), strict=True))
-            self.parts.append((times, type(mine[0][1])(*columns)))
+            columns = (np.concatenate(column) for column in zip(*(boxes for _, boxes in wanted), strict=True))
+            self.parts.append((times, type(wanted[0][1])(*columns)))
 
     def labels(self, facts: SceneFacts) -> tuple[Labels, Float32]:
         """The table and the visible share of each of its N rows."""
