@@ -78,8 +78,8 @@ def test_a_checkpoint_is_written_and_what_was_found_is_told(public: Path, tmp_pa
     ("options", "words"),
     [
         (["--classes", "car"], "has 2 classes; 1 were given (car)"),
-        (["--classes", "bus, dog"], "which sensor saw its classes (bus, dog) is not known"),
-        (["--model", "fate-e"], "holds rvt-b, and fate-e was asked for"),
+        (["--classes", "bus, dog"], "(bus, dog)"),
+        (["--model", "fate-e"], "holds rvt-b, but fate-e"),
     ],
 )
 def test_what_does_not_agree_with_the_checkpoint_is_bad_input_in_one_sentence(
