@@ -29,7 +29,7 @@ import numpy as np
 
 from fate.errors import FateError
 from fate.events.events import Events
-from fate.events.window import Window
+from fate.events.window import Window, WindowGrid
 from fate.processes import peak_memory_mb
 from fate.text import format_markdown_table
 
@@ -102,7 +102,7 @@ def cut_windows(events: Events, length_us: int, most: int | None = None) -> list
     start = int(events.t_us[0])
     count = max(1, (int(events.t_us[-1]) + 1 - start) // length_us)
     count = count if most is None else min(count, most)
-    spans = [Window(start + k * length_us, start + (k + 1) * length_us) for k in range(count)]
+    spans = map(WindowGrid(start, length_us, length_us).window, range(count))
     return [(window, events.between(window.start_us, window.end_us)) for window in spans]
 
 

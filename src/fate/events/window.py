@@ -60,7 +60,7 @@ class WindowGrid:
     """Windows of equal length at equal distances. Window k ends at ``start_us + (k + 1) * hop_us``, k = 0, 1, …
 
     Attributes:
-        start_us: one hop before the end of the first window.
+        start_us: one hop before the end of the first window; also its start if window and hop are equally long.
         hop_us: time from one window's end to the next one's.
         window_us: length of each window. Windows overlap if it is larger than the hop; the first ones then begin
             before ``start_us``.

@@ -108,7 +108,7 @@ class PillarGraph(nn.Module):
         return image.view(self.windows, spec.rows, spec.columns, -1).permute(0, 3, 1, 2)
 
     def _features(self, events: _Events, size: Tensor, duration: Tensor) -> Tensor:
-        """Event features [E, D], equal to ``segments.features``."""
+        """Event features [E, D], equal to ``torch_kernels.event_features``."""
         spec, cell = self.spec, events.cell
         height, width = spec.sensor
         count = size.index_select(0, cell).double()
@@ -128,7 +128,7 @@ class PillarGraph(nn.Module):
         return torch.stack([column.float() for column in columns], dim=1)
 
     def _shares(self, events: _Events, size: Tensor, first: Tensor) -> Tensor:
-        """Weights [E], equal to ``segments.shares``; size [E] and first event [E] of each event's cell."""
+        """Weights [E], equal to ``normalized_weights``; size [E] and first event [E] of each event's cell."""
         uniform = 1 / size.double()
         if self.spec.weighting == "uniform":
             return uniform

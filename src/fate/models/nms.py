@@ -95,7 +95,9 @@ def detections(
 
 
 def finished(found: Candidates, keep: Tensor, sensor: Sequence[int], score: Score = "class") -> list[Detections]:
-    """What stays of the candidates, ``keep`` [N, K] bool, window by window; sensor and score as in ``detections``.
+    """The detections of each window: the candidates that ``keep`` [N, K] (bool) selects.
+
+    ``sensor`` and ``score`` are those of ``detections``.
 
     In numpy: a window has a handful of boxes, and calling torch for each step takes longer than the step.
     """

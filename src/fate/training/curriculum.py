@@ -2,8 +2,8 @@
 
     p_r(f_i) = ((1 − α_r) · 1[f_i = f_min] + α_r · w_i) / Z_r,    α_r = r / R,    w_i = i / |F|
 
-with r the epoch, R their number and i = 1 … |F| the place of a rate in rising order: at first 20 Hz alone, in the end
-every rate in proportion to its place.
+with r the epoch, R their number and i = 1 … |F| the index of a rate in rising order. Training starts at 20 Hz alone;
+towards the end, the probability of each rate is proportional to its index.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Curriculum:
             raise FateError(f"{self.epochs} epochs of {self.epoch_batches} batches were given; expected at least one")
 
     def probabilities(self, epoch: float) -> NDArray[np.float64]:
-        """p_r of every rate in epoch r, from 0 to R."""
+        """Probability p_r of every rate in epoch r, 0 to R - 1."""
         alpha = min(max(epoch / self.epochs, 0.0), 1.0)
         weights = np.arange(1, len(self.rates) + 1) / len(self.rates)
         lowest = np.arange(len(self.rates)) == 0

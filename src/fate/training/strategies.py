@@ -166,7 +166,7 @@ class FAT(Consistency):
 
 
 class AnyRate(FAT):
-    """FAT with windows that are longer than the hop in three of four clips."""
+    """FAT with window length and hop drawn separately: the student learns any combination of both."""
 
     def timing(self) -> DrawTiming:
         """Draw a rate of the curriculum and a window length from the hop to 50 ms."""

@@ -56,7 +56,9 @@ def check_together(batches: int, device: torch.device) -> None:
 
 
 def patient_group() -> distributed.ProcessGroup | None:
-    """All processes once more, as a group whose barrier waits for ``PATIENCE``; all must ask. None for one alone.
+    """A group of all processes whose barrier waits up to ``PATIENCE``; None if there is one process.
+
+    Every process must call this.
 
     Steps keep the engine's own, shorter patience (half an hour), so that a process that hangs is not waited for as
     long as one that validates.

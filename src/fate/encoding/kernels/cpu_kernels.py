@@ -235,7 +235,7 @@ def fold(weights: Weights, spec: PillarSpec) -> Folded:
 
 
 def unfold(gradient: Folded, spec: PillarSpec, weights: Weights) -> Weights:
-    """Weights of base, table and slope to those of the weights: the transpose of ``fold``."""
+    """Gradients of base, table and slope to gradients of the weights: the transpose of ``fold``."""
     stacked = np.concatenate([gradient.base, gradient.table, gradient.slope[None]])
     with np.errstate(invalid="ignore"):  # of a gradient that has overflowed
         scale = stacked.T @ folding(spec)

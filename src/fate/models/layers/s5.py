@@ -169,7 +169,7 @@ class S5(nn.Module):
         self._frozen[float(step_scale)] = sampled
 
     def train(self, mode: bool = True) -> S5:
-        """As for every module."""
+        """Switch between training and inference; switching to training discards the frozen systems."""
         if mode:
             self._frozen.clear()
         return super().train(mode)
@@ -198,7 +198,7 @@ class S5Block(nn.Module):
 
 
 def _without_autocast(device: str) -> AbstractContextManager[Any]:
-    """Nothing is rounded in it; where nothing would be anyway, it costs nothing."""
+    """A context in which autocast is off, so that S5 computes in full precision."""
     autocast = device != "meta" and torch.is_autocast_enabled(device)
     return torch.autocast(device, enabled=False) if autocast else nullcontext()
 
