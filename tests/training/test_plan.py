@@ -61,7 +61,8 @@ def test_time_and_memory_of_a_piece_are_scaled_to_all_clips_and_the_plan_says_so
     monkeypatch.setattr(planning, "_step", step)
     monkeypatch.setattr(planning, "_memory", lambda device: 1 + 0.25 * most[0])
     said: list[str] = []
-    found = plan(small_config(drives, data={"random": 4, "streams": 2}, run={"accumulate": 2}), progress=said.append)
+    config = small_config(drives, data={"random": 4, "streams": 2}, run={"accumulate": 2})
+    found = plan(config, progress=lambda done, total, text: said.append(text))
     assert most == [2]
     assert (found.tried, found.step_s, found.memory_gb) == (2, pytest.approx(2 * 3.0), pytest.approx(2.5))
     assert any("estimates: 2 of the 6 clips" in line for line in found.lines())
