@@ -19,11 +19,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fate.data.manifests import MANIFEST
 from fate.errors import FateError
 from fate.models.catalogue import flops_per_window
 from fate.models.checkpoints import load_model, read_card
 from fate.models.zoo import MODELS
-from fate.simulation.writing.manifest import FILE_NAME, Manifest, load_manifest
+from fate.simulation.writing.manifest import Manifest, load_manifest
 from fate.whole_files import write_whole
 
 UNKNOWN = "not recorded"
@@ -92,7 +93,7 @@ def _what(weights: Path, header: Mapping[str, Any]) -> list[str]:
 def _manifest(folder: Path) -> Manifest:
     found = load_manifest(folder)
     if found is None:
-        raise FateError(f"{folder}: has no {FILE_NAME}; expected the folder of a dataset that fate simulate made")
+        raise FateError(f"{folder}: has no {MANIFEST}; expected the folder of a dataset that fate simulate made")
     return found
 
 

@@ -230,7 +230,7 @@ def test_faulty_row_is_refused_with_its_line(tmp_path: Path, row: str, sentence:
         ("1,2,3,0,5\n", "has 5 columns"),
         ("1 2\n3 4\n", "has 2 columns"),
         ("0.5 2\n0.7 4\n", "has 2 columns"),
-        ("7,8,9,7\n8,9,7,8\n", "cannot be told"),
+        ("7,8,9,7\n8,9,7,8\n", "which columns are t, x, y and p"),
         ("nan,1,2,0\n", "line 1, 'nan,1,2,0', has no number"),
     ],
 )

@@ -280,7 +280,7 @@ def test_labels_that_differ_from_the_exact_boxes_are_noted(with_truth: Path) -> 
 
 def test_progress_rises_to_the_end(dataset: Path) -> None:
     seen: list[tuple[int, int]] = []
-    inspect(dataset, windows=2, progress=lambda done, total: seen.append((done, total)))
+    inspect(dataset, windows=2, progress=lambda done, total, *more: seen.append((done, total)))
     assert seen == sorted(seen)
     assert seen[-1] == (3000, 3000)
 

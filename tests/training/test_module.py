@@ -23,13 +23,13 @@ RATE = 1e9
 @pytest.fixture
 def plain_descent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights move by the rate times the gradient; what they become is of no interest."""
-    from fate.training import module, validation
+    from fate.training import callbacks, module
 
     def descent(weights: list[Tensor], lr: float, **_: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(weights, lr)
 
     monkeypatch.setattr(module, "AdamW", descent)
-    monkeypatch.setattr(validation.Validation, "validate", lambda *_: None)
+    monkeypatch.setattr(callbacks.Validation, "validate", lambda *_: None)
 
 
 def one_step(drives: Path, clip_norm: float, accumulate: int) -> TrainConfig:
