@@ -11,7 +11,7 @@ from typing import Any
 from fate.errors import FormatError
 from fate.files import read_bytes
 
-MAX_DEPTH = 64  # files of ours nest a few levels; deep ones overflow the stack of whoever walks through them
+MAX_DEPTH = 64  # our files have a few levels; deeper nesting would overflow the stack
 
 
 def read_json(path: Path, what: str) -> Any:

@@ -35,12 +35,15 @@ def gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("text", ["auto", "cpu", "cuda", "cuda:0", "cuda:15"])
-def test_devices_that_may_be(text: str) -> None:
-    device.check_device(text)
+def test_devices_with_a_valid_name_are_accepted(text: str) -> None:
+    try:
+        device.check_device(text)
+    except FateError as error:
+        pytest.fail(f"{text} was refused: {error}")
 
 
 @pytest.mark.parametrize("text", ["gpu", "", "cuda:", "cuda:x", "cuda:-1", "mps", "CPU", "cuda:1234567"])
-def test_devices_that_cannot_be(text: str) -> None:
+def test_devices_with_another_name_are_refused(text: str) -> None:
     with pytest.raises(FateError, match="expected auto, cpu, cuda"):
         device.check_device(text)
 

@@ -29,7 +29,7 @@ from fate.compiled import compiled
 from fate.errors import FateError
 from fate.events.events import Sensor
 
-if TYPE_CHECKING:  # torch takes seconds to load, and whoever has a tensor has loaded it
+if TYPE_CHECKING:  # torch takes seconds to load; callers with tensors have loaded it
     from torch import Tensor
 
 Map = NDArray[np.float64]

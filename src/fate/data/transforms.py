@@ -26,7 +26,7 @@ from fate.data import affine
 from fate.errors import FateError
 from fate.events.events import MAX_SIDE, Events, Sensor
 
-if TYPE_CHECKING:  # torch takes seconds to load, and whoever has a tensor has loaded it
+if TYPE_CHECKING:  # torch takes seconds to load; callers with tensors have loaded it
     from torch import Tensor
 
 Row = tuple[float, float, float]

@@ -110,7 +110,7 @@ def finished(found: Candidates, keep: Tensor, sensor: Sequence[int], score: Scor
     reported = found.confidences if score == "product" else found.scores
     columns = [reported, found.class_ids] + ([] if found.objectness is None else [found.objectness])
     arrays = [clipped, *(column.cpu().numpy() for column in columns)]
-    with torch.inference_mode(False):  # whoever asks may train with what was found
+    with torch.inference_mode(False):  # callers may use the detections in training
         return [
             Detections(*(torch.from_numpy(array[window][chosen]) for array in arrays))
             for window, chosen in enumerate(stays)

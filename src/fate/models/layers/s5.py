@@ -163,7 +163,7 @@ class S5(nn.Module):
         """
         self._frozen.pop(float(step_scale), None)
         sampled = self.sample(step_scale, torch.promote_types(self.log_step.dtype, torch.float32))
-        if self.log_step.device.type == "cpu":  # a CPU multiplies by weights in this order sooner; their values stay
+        if self.log_step.device.type == "cpu":  # a CPU multiplies faster with this memory layout
             into, out = (weight.t().contiguous().t() for weight in (sampled.input_weight, sampled.output_weight))
             sampled = sampled._replace(input_weight=into, output_weight=out)
         self._frozen[float(step_scale)] = sampled
