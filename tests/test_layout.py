@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
@@ -85,6 +88,20 @@ def find_cycle(source: Path) -> list[str]:
 def test_every_package_has_a_layer() -> None:
     packages = {path.parent.name for path in (SOURCE / "fate").glob("*/__init__.py")}
     assert packages == set(HEIGHT)
+
+
+def test_every_folder_of_sources_is_a_package() -> None:
+    folders = {path.parent for path in (SOURCE / "fate").rglob("*.py")}
+    assert [folder for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []
+
+
+def test_git_ignores_no_source_file() -> None:
+    root = SOURCE.parent
+    if not (root / ".git").exists():
+        pytest.skip("this is not a checkout of the repository")
+    command = ["git", "ls-files", "--others", "--ignored", "--exclude-standard", "--", "src/*.py", "tests/*.py"]
+    ignored = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    assert ignored.split() == []
 
 
 def test_imports_point_to_lower_layers() -> None:
