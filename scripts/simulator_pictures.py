@@ -1,6 +1,6 @@
 """Makes the pictures of docs/guides/simulator.md.
 
-    python scripts/simulator_pictures.py docs/images
+python scripts/simulator_pictures.py docs/images
 """
 
 from __future__ import annotations
