@@ -61,6 +61,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_every_module_imports_and_two_steps_train_without_what_windows_lacks(tmp_path: Path) -> None:
     dataset = write_drives(tmp_path)
     config = tmp_path / "small.yaml"

@@ -23,6 +23,7 @@ def recording(tmp_path: Path) -> str:
     return str(tmp_path / "drive.dat")
 
 
+@pytest.mark.slow
 def test_a_recording_is_measured_beside_the_peers(recording: str, tmp_path: Path) -> None:
     out = tmp_path / "encode.json"
     arguments = ["bench", "encode", recording, "--windows", "5,20", "--batches", "1,3", "--against", " histogram"]

@@ -20,6 +20,7 @@ pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 CONFIGS = Path(fate.__file__).parent / "configs" / "sim"
 
 
+@pytest.mark.slow
 def test_the_smallest_study_runs_on_a_cpu_and_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     words = ["study", "smoke", "--out", str(tmp_path), "--device", "cpu", "--set", "run.epoch_steps=2", "--set",
              "data.steps=2"]  # fmt: skip
@@ -57,6 +58,7 @@ def _check_that_weights_are_enough(folder: Path, words: list[str]) -> None:
     assert (run / "evaluation.json").read_text() == before
 
 
+@pytest.mark.slow
 def test_a_row_that_was_not_asked_for_says_so(tmp_path: Path) -> None:
     words = ["study", "smoke", "--out", str(tmp_path), "--device", "cpu", "--row", "S5-ViT + PE", "--set",
              "run.epoch_steps=1", "--set", "run.epochs=1", "--set", "data.steps=2"]  # fmt: skip
@@ -66,6 +68,7 @@ def test_a_row_that_was_not_asked_for_says_so(tmp_path: Path) -> None:
     assert line.count("not run") == 2
 
 
+@pytest.mark.slow
 def test_a_seed_that_is_run_elsewhere_says_so_and_is_counted_when_it_is_there(tmp_path: Path) -> None:
     words = ["study", "smoke", "--out", str(tmp_path), "--device", "cpu", "--row", "S5-ViT + PE", "--seeds", "2",
              "--set", "run.epoch_steps=1", "--set", "run.epochs=1", "--set", "data.steps=2"]  # fmt: skip
@@ -76,6 +79,7 @@ def test_a_seed_that_is_run_elsewhere_says_so_and_is_counted_when_it_is_there(tm
     assert CliRunner().invoke(app, [*words, "--seed", "2"]).exit_code == 2
 
 
+@pytest.mark.slow
 def test_runs_side_by_side_make_the_same_table(tmp_path: Path) -> None:
     words = ["study", "smoke", "--out", str(tmp_path), "--device", "cpu", "--row", "S5-ViT + PE", "--seeds", "2",
              "--jobs", "2", "--set", "run.epoch_steps=1", "--set", "run.epochs=1", "--set", "data.steps=2"]  # fmt: skip

@@ -374,6 +374,7 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
             open_recording(tmp_path / "cut.hdf5")
 
 
+@pytest.mark.slow
 def test_mutated_files_give_an_error_sentence_or_events_and_never_end_the_process(tmp_path: Path) -> None:
     """In a process of its own: libhdf5 is C, and what it does with damage is not ours to promise."""
     for writer, name, _ in WRITERS:

@@ -255,6 +255,7 @@ def test_an_object_that_was_hidden_for_less_than_half_a_second_keeps_its_id() ->
     assert ids.step(625_000, np.array([[50.0, 10, 90, 30]]), sure, car) == [0]
 
 
+@pytest.mark.slow
 def test_three_cars_of_a_real_street_are_three_tracks_with_a_detr_head() -> None:
     clip = REAL / "aedat4" / "davis346_traffic.aedat4"
     if not clip.is_file():

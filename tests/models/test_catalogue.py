@@ -71,6 +71,7 @@ def test_models_built_for_counting_leave_no_trace(monkeypatch: pytest.MonkeyPatc
     assert all(bool(part.isfinite().all()) for part in detector.state_dict().values())
 
 
+@pytest.mark.slow
 def test_the_stored_table_is_that_of_the_detectors() -> None:
     assert tuple(list_models(table.CLASSES, table.SENSOR)) == table.TABLE
     assert tuple(MODELS) == table.NAMES

@@ -329,6 +329,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("legacy", [False, True])
 def test_nesting_ends_in_a_sentence_and_not_the_process(tmp_path: Path, legacy: bool) -> None:
     """In a process of its own, which such a file could end; its memory is limited."""

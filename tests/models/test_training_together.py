@@ -32,6 +32,7 @@ CASES: dict[str, tuple[Labels, Labels]] = {
 }
 
 
+@pytest.mark.slow
 def test_two_processes_agree_on_every_gradient(tmp_path: Path) -> None:
     context = multiprocessing.spawn(learn, (str(tmp_path),), nprocs=2, join=False)
     deadline = time.monotonic() + PATIENCE_S

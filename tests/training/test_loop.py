@@ -123,6 +123,7 @@ def write_no_labels(config: TrainConfig, folder: Path) -> None:
     begin_dense_labels(folder, {"model": {}, "dataset": {"classes": ["square"]}, "options": {}}, [])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_after_kill_9_a_run_goes_on_to_the_same_weights_bit_for_bit(drives: Path, tmp_path: Path) -> None:
     config = small_config(
@@ -145,6 +146,7 @@ def test_after_kill_9_a_run_goes_on_to_the_same_weights_bit_for_bit(drives: Path
     assert steps == list(range(1, 10)), "every step is told once"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_a_detector_with_queries_goes_on_after_a_stop_to_the_same_weights_bit_for_bit(
     drives: Path, tmp_path: Path
@@ -181,6 +183,7 @@ def test_what_a_run_told_before_its_first_checkpoint_is_told_once(drives: Path, 
     assert [line["step"] for line in lines(tmp_path / "run") if "loss" in line] == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 def test_a_signal_saves_and_exits_in_order_and_the_same_command_goes_on(
     drives: Path, tmp_path: Path, asked: signal.Signals

@@ -15,6 +15,7 @@ from fate.training.loop import train
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 
+@pytest.mark.slow
 def test_fate_s_nano_learns_one_recording_of_two_seconds(tmp_path: Path) -> None:
     simulate(tmp_path / "one", recordings=1, seconds=2.0, seed=5, preview=False)
     events = next((tmp_path / "one").rglob("*_td.dat"))

@@ -130,6 +130,7 @@ def together(drives: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_give_the_gradient_of_one_also_when_one_has_no_boxes_or_nothing_to_follow(
     drives: Path, together: Path, case: str
@@ -198,6 +199,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.mark.slow
 def test_two_nodes_under_torchrun_train_one_run(drives: Path, tmp_path: Path) -> None:
     config = small_config(drives, run={"nodes": 2, "epochs": 1, "epoch_steps": 3}, data={"random": 2, "streams": 2})
     file = tmp_path / "run.yaml"

@@ -93,6 +93,7 @@ def _note(runner: Runner, part: Part, answer: Connection) -> None:
         os._exit(9)
 
 
+@pytest.mark.slow
 def test_a_part_begins_after_those_it_waits_for(tmp_path: Path) -> None:
     late = Part("label", Recipe("a"), 0)
     assert run_parts({late: {A}, A: set()}, 2, _runner(tmp_path), _note_in_order)
@@ -104,6 +105,7 @@ def _note_in_order(runner: Runner, part: Part, answer: Connection) -> None:
         file.write(f"{part.work}\n")
 
 
+@pytest.mark.slow
 def test_a_failure_takes_only_what_builds_on_it_and_is_told(tmp_path: Path) -> None:
     after_b, after_c = Part("train", Recipe("after-b"), 0), Part("train", Recipe("after-c"), 0)
     parts: dict[Part, set[Part]] = {B: set(), C: set(), after_b: {B}, after_c: {A, C}, A: set()}
@@ -131,6 +133,7 @@ def _leave_a_worker(runner: Runner, part: Part, answer: Connection) -> None:
     child.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes as Linux shows them")
 def test_a_second_signal_ends_all_at_once_with_those_that_load(tmp_path: Path) -> None:
     def ask() -> None:
