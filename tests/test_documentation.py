@@ -35,9 +35,10 @@ def test_some_docstrings_have_examples() -> None:
     assert sum(attempted) >= 3
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md"))]
-)
+PAGES = ["README.md", "CONTRIBUTING.md", *(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_between_documents_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
     links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
@@ -55,3 +56,19 @@ def test_every_command_is_documented_and_every_documented_one_exists() -> None:
         named[page] = {("bench", name) if bench else (name,) for bench, name in lines}
     assert named["docs/reference/commands.md"] == there
     assert set().union(*named.values()) <= there
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_documented_options_exist(page: str) -> None:
+    group: Any = get_command(app)
+    unknown = []
+    for line in re.findall(r"(?:^|`)fate ((?:bench )?[a-z-]+ [^`#\n]*)", (ROOT / page).read_text(), re.M):
+        words = line.split()
+        command = group.commands.get(words[0])
+        if words[0] == "bench":
+            command = command.commands.get(words[1])
+        if command is None:
+            continue
+        known = {option for parameter in command.params for option in parameter.opts} | {"-q", "-v", "-h", "--help"}
+        unknown += [f"fate {line}: {word}" for word in words if re.match(r"--?[a-z]", word) and word not in known]
+    assert unknown == []
