@@ -148,7 +148,7 @@ def _table(arrays: Arrays, rows: slice, times: slice) -> Labels:
         if array is not None and (array.ndim != 1 or array.dtype.kind != kind):
             raise FormatError(f"array {name} has dtype {array.dtype}, shape {array.shape}; write it again")
         about[name] = None if array is None else tuple(array.tolist())
-    columns = {name: arrays[name][rows] for name in COLUMNS}
+    columns: dict[str, Any] = {name: arrays[name][rows] for name in COLUMNS}
     return Labels(**columns, labelled_us=arrays["labelled_us"][times], **about)
 
 

@@ -35,7 +35,8 @@ from fate.whole_files import write_whole
 PUBLIC = ("gen1", "1mpx", "rvt")
 #: Objects that must come into view before a share of them, or a quantile of their delays, means anything.
 FEWEST_OBJECTS = 10
-#: At which detectors are measured, in windows a second.
+#: Which score ranks predictions, in words.
+RANKED = {"product": "objectness · class", "class": "class alone, as RVT's public evaluation"}
 
 
 @dataclass(frozen=True)
@@ -54,17 +55,11 @@ class AtRate:
             "hz": self.hz,
             "scores": self.scores.to_dict(curves=True),
             "time_to_detection": None if self.delays is None else self.delays.to_dict(),
-            "ms_per_window": None if run is None else run.ms_per_window(),
-            "windows": None if run is None else run.windows,
-            "ranked_by": None if run is None else run.score,
-            "caps": None
-            if run is None
-            else {name: getattr(run, name) for name in ("events", "events_dropped", "pillars_dropped")},
+            "ms_per_window": run and run.ms_per_window(),
+            "windows": run and run.windows,
+            "ranked_by": run and run.score,
+            "caps": run and {name: getattr(run, name) for name in ("events", "events_dropped", "pillars_dropped")},
         }
-
-
-#: Which score ranks predictions, in words.
-RANKED = {"product": "objectness · class", "class": "class alone, as RVT's public evaluation"}
 
 
 @dataclass(frozen=True)
@@ -203,8 +198,15 @@ def evaluate(
     max_overlap = running.get("max_overlap")
     if max_overlap is not None and not isinstance(what, Detector):
         raise FateError(f"max_overlap={max_overlap} was given with predictions; it is for a detector")
-    if isinstance(what, Detector):
-        _check_classes(what, dataset)
+    if isinstance(what, Detector) and not {plain(name) for name in what.classes} & {*map(plain, dataset.classes)}:
+        raise FateError(
+            f"{dataset.name}: has the classes {list_names(dataset.classes)}, and the detector knows"
+            f" {list_names(what.classes)}; give a detector that was trained on these classes (fate train)"
+        )
+    # Prophesee's toolbox skips the first half second of the clock, not of the events
+    starts_us = None if dataset.kind in PUBLIC else {each.name: each.start_us for each in recordings}
+    dense = {recording.name: _dense(recording) for recording in recordings if recording.truth_file is not None}
+    dense_labels = {name: truth.labels for name, truth in dense.items()} or None
     given = None if isinstance(what, Detector) else _given(what, recordings, dataset, hz, images)
     rates = tuple(given) if given is not None else _rates(dataset, recordings, hz)
     found: list[AtRate] = []
@@ -222,40 +224,15 @@ def evaluate(
         if predictions_to is not None:
             _write(predictions_to, predictions, rate, shard, what)
         applied = rules.at(rate, window_us) if run is not None else replace(rules.at(rate), window_us=None)
-        found.append(_at_rate(recordings, truth, predictions, applied, dataset, rate, run))
+        scores = evaluate_boxes(
+            truth, predictions, applied, dataset.classes, dataset.sensor, starts_us=starts_us, dense_truth=dense_labels
+        )
+        delays = time_to_detection(dense, predictions, dataset.classes, protocol=applied) if dense else None
+        found.append(AtRate(rate, scores, run, delays))
     shown = what.description.get("name", "detector") if isinstance(what, Detector) else str(what)
     rules = replace(rules, time_rule="nearest", tolerance_us=None)
     label_hz = {name: rate for name, labels in truth.items() if (rate := label_rate_hz(labels))}
     return Evaluation(shown, dataset.name, rules, tuple(found), tuple(dict.fromkeys(notes)), label_hz)
-
-
-def _check_classes(detector: Detector, dataset: Dataset) -> None:
-    """Refuse a detector without any class of the dataset, before it runs."""
-    known = {plain(name) for name in detector.classes}
-    if not any(plain(name) in known for name in dataset.classes):
-        raise FateError(
-            f"{dataset.name}: has the classes {list_names(dataset.classes)}, and the detector knows"
-            f" {list_names(detector.classes)}; give a detector that was trained on these classes (fate train)"
-        )
-
-
-def _at_rate(recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels], predictions: Mapping[str, Labels],
-             protocol: Protocol, dataset: Dataset, hz: float, run: Run | None) -> AtRate:  # fmt: skip
-    dense = {recording.name: _dense(recording) for recording in recordings if recording.truth_file is not None}
-    scores = evaluate_boxes(
-        truth,
-        predictions,
-        protocol,
-        dataset.classes,
-        dataset.sensor,
-        # Prophesee's toolbox skips the first half second of the clock, not of the events
-        starts_us=None if dataset.kind in PUBLIC else {each.name: each.start_us for each in recordings},
-        dense_truth={name: truth.labels for name, truth in dense.items()} or None,
-    )
-    delays = None
-    if dense:
-        delays = time_to_detection(dense, predictions, dataset.classes, protocol=protocol)
-    return AtRate(hz, scores, run, delays)
 
 
 def _dense(recording: LabelledRecording) -> DenseTruth:

@@ -58,11 +58,6 @@ class BoxTable:
     def __len__(self) -> int:
         return len(self.t_us)
 
-    def select(self, keep: NDArray[np.bool_]) -> BoxTable:
-        """Some rows; all times stay."""
-        columns = {name: getattr(self, name)[keep] for name in ("t_us", "xywh", "area", "class_id", "score")}
-        return replace(self, **columns)
-
     def is_large_enough(self, protocol: Protocol) -> NDArray[np.bool_]:
         """[N] whether a box passes the protocol's limits of size."""
         width, height = self.xywh[:, 2:].T
@@ -82,16 +77,14 @@ class BoxTable:
         kept = ~(early | low | small)
         counts = (early, low, small, kept & (self.class_id < 0))
         dropped = {reason: int(np.count_nonzero(rows)) for reason, rows in zip(REASONS, counts, strict=True)}
-        return self.select(kept), dropped
+        columns = {name: getattr(self, name)[kept] for name in ("t_us", "xywh", "area", "class_id", "score")}
+        return replace(self, **columns), dropped
 
 
 def box_table(boxes: BoxesLike, classes: Sequence[str], whose: str) -> BoxTable:
-    """The boxes of one recording as a table.
+    """The boxes of one recording as a table; labels with class names are matched by name.
 
-    Args:
-        boxes: labels, or an array with the fields t, x, y, w, h, class_id and class_confidence (or ts, confidence).
-        classes: names of the ids that are evaluated. Labels with names of their own are matched by name.
-        whose: what an error calls them, such as ``"predictions of drive_3"``.
+    An error calls the boxes ``whose``, such as ``"predictions of drive_3"``.
     """
     if isinstance(boxes, Labels):
         return _from_labels(boxes, classes, whose)
@@ -178,13 +171,17 @@ class FrameRows:
     def __len__(self) -> int:
         return len(self.frame)
 
+    def select(self, keep: NDArray[np.bool_]) -> FrameRows:
+        """Some rows."""
+        return FrameRows(*(getattr(self, field.name)[keep] for field in fields(self)))
+
     @staticmethod
     def concatenate(parts: Sequence[FrameRows]) -> FrameRows:
         """All rows of all parts."""
         none = np.zeros(0, np.int64)
         empty = FrameRows(none, none, np.zeros((0, 4)), np.zeros(0), np.zeros(0))
-        names = [field.name for field in fields(FrameRows)]
-        return FrameRows(*(np.concatenate([getattr(part, name) for part in (empty, *parts)]) for name in names))
+        columns = ([getattr(part, field.name) for part in (empty, *parts)] for field in fields(FrameRows))
+        return FrameRows(*map(np.concatenate, columns))
 
 
 class Frames:
