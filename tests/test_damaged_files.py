@@ -20,7 +20,7 @@ import fate
 from fate import FateError, Labels, open_dataset, read_labels, write_events, write_labels
 from fate.boxes.dense_labels import begin_dense_labels, open_dense_labels
 from fate.boxes.detection_files import DetectionLog, read_detections, read_frames
-from fate.boxes.detections import Frame
+from fate.boxes.detections import DetectionFrame
 from fate.boxes.predictions import read_predictions, write_predictions
 from fate.data.manifests import find_listing
 from fate.evaluation.evaluate import evaluate
@@ -59,7 +59,7 @@ def survive(document: Any, write: Callable[[str], None], read: Callable[[], obje
 
 def detections() -> DetectionLog:
     frames = [
-        Frame(
+        DetectionFrame(
             5000 * n, np.full((k, 4), [1, 2, 9, 9], np.float32), np.full(k, 0.5, np.float32), np.arange(k), np.arange(k)
         )
         for n, k in ((1, 2), (2, 0), (3, 1))

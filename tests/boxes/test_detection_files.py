@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fate.boxes.detection_files import DetectionLog, read_detections, read_frames
-from fate.boxes.detections import Frame
+from fate.boxes.detections import DetectionFrame
 from fate.boxes.label_files import read_labels
 from fate.boxes.predictions import read_predictions
 from fate.errors import FormatError
@@ -24,7 +24,7 @@ def log(tracked: bool = True) -> DetectionLog:
         boxes = np.concatenate([corner, corner + 20], axis=1).round(2)
         scores = random.uniform(0.4, 1, count).astype(np.float32).round(4)
         tracks = np.arange(count) if tracked else None
-        frames.append(Frame(5_000 * (number + 1), boxes, scores, random.integers(0, 2, count), tracks))
+        frames.append(DetectionFrame(5_000 * (number + 1), boxes, scores, random.integers(0, 2, count), tracks))
     return DetectionLog("drive.raw", (240, 304), ("car", "pedestrian"), 200.0, frames, {"model": "x", "threshold": 0.4})
 
 

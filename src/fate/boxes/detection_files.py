@@ -31,7 +31,7 @@ import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
 from fate.boxes import coco
-from fate.boxes.detections import DetectionFrame, Frame, frames_from_labels, labels_from_frames
+from fate.boxes.detections import DetectionFrame, frames_from_labels, labels_from_frames
 from fate.boxes.label_files import read_labels
 from fate.boxes.labels import Labels
 from fate.errors import FateError, FormatError, warn
@@ -108,11 +108,11 @@ class _Frame(BaseModel, strict=True):
     class_ids: list[Annotated[int, Field(ge=0, lt=2**31)]]
     track_ids: list[Annotated[int, Field(ge=-1, lt=2**63)]] | None = None
 
-    def decode(self) -> Frame:
+    def decode(self) -> DetectionFrame:
         counts = {len(part) for part in (self.boxes, self.scores, self.class_ids, self.track_ids) if part is not None}
         if len(counts) > 1:
             raise FormatError(f"the frame at {self.t_us} µs has {sorted(counts)} boxes, scores, classes or tracks")
-        return Frame(
+        return DetectionFrame(
             self.t_us,
             np.array(self.boxes, np.float64).reshape(-1, 4).astype(np.float32),
             np.array(self.scores, np.float32),
