@@ -69,9 +69,8 @@ def _run_coco(frames: Frames, classes: Sequence[str], limits: list[int]) -> list
     # COCO stores a size with each image; no metric depends on it
     images = [{"id": index + 1, "width": 1, "height": 1} for index in range(frames.num_frames)]
     categories = [{"id": index + 1, "name": name} for index, name in enumerate(classes)]
-    known = COCO.from_arrays(
-        images, categories, truth.frame + 1, truth.class_id + 1, np.ascontiguousarray(truth.xywh), area=truth.area
-    )
+    xywh, area = (np.ascontiguousarray(each) for each in (truth.xywh, truth.area))
+    known = COCO.from_arrays(images, categories, truth.frame + 1, truth.class_id + 1, xywh, area=area)
     rows = np.column_stack([found.frame + 1.0, found.xywh, found.score, found.class_id + 1.0])
     evaluation = COCOeval(known, known.load_res(np.ascontiguousarray(rows)), "bbox")
     evaluation.params.max_dets = limits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.boxes.label_files import naming_errors
 from fate.boxes.labels import Labels, label_rate_hz
 from fate.boxes.predictions import Predictions, fit_predictions, merge_predictions, read_predictions
 from fate.boxes.predictions import write_predictions as write_npz
@@ -129,7 +130,8 @@ class Evaluation:
     def _cells(self, rate: AtRate, dense: bool) -> list[str]:
         scores, run = rate.scores, rate.run
         wrong = scores.false_positives
-        cells = [f"{rate.hz:g}", *(_figure(scores[name]) for name in ("AP50:95", "AP50", "AP75"))]
+        percent = [None if (value := scores[name]) is None else 100 * value for name in ("AP50:95", "AP50", "AP75")]
+        cells = [f"{rate.hz:g}", *(_format(value, ".2f") for value in percent)]
         cells += [_format(self.kept(rate), ".1%"), _format(wrong.per_minute, ".1f")]
         cells += [_format(wrong.rest_per_minute, ".1f")] if dense else []
         spent: Mapping[str, float] = {} if run is None else run.ms_per_window()
@@ -216,7 +218,9 @@ def evaluate(
     for number, rate in enumerate(rates):
         if isinstance(what, Detector):
             part = None if progress is None else scale(progress, number / len(rates), (number + 1) / len(rates))
-            run = _run(what, recordings, truth, rate, part, {**running, "window_us": window_us})
+            # where only sparse labels are known, predictions elsewhere are of no use and are not kept
+            keep = None if dense else _labelled_windows(recordings, truth, rate)
+            run = predict(what, recordings, rate, keep=keep, progress=part, window_us=window_us, **running)
             predictions: Mapping[str, Labels] = run.predictions
         else:
             run, predictions = None, (given or {})[rate]
@@ -250,19 +254,15 @@ def _dense(recording: LabelledRecording) -> DenseTruth:
     )
 
 
-def _run(detector: Detector, recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels], hz: float,
-         progress: Progress | None, running: Mapping[str, Any]) -> Run:  # fmt: skip
-    """Where only sparse labels are known, predictions elsewhere are of no use and are not kept."""
+def _labelled_windows(
+    recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels], hz: float
+) -> Callable[[str, NDArray[np.int64]], NDArray[np.bool_]]:
+    """Selects the windows that represent a labelled time, by the recording's name and their ends [W]."""
     grids = {recording.name: Grid.of(recording, hz) for recording in recordings}
-    dense = any(recording.truth_file is not None for recording in recordings)
-    wanted = {
-        name: {grid.end_us(number) for number in grid.labelled(truth[name].labelled_us)} for name, grid in grids.items()
+    ends = {
+        name: [grid.end_us(number) for number in grid.labelled(truth[name].labelled_us)] for name, grid in grids.items()
     }
-
-    def keep(name: str, ends_us: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.array([end in wanted[name] for end in ends_us.tolist()], bool)
-
-    return predict(detector, recordings, hz, keep=None if dense else keep, progress=progress, **running)
+    return lambda name, ends_us: np.isin(ends_us, ends[name])
 
 
 def _rates(dataset: Dataset, recordings: Sequence[LabelledRecording], hz: Sequence[float] | None) -> tuple[float, ...]:
@@ -291,7 +291,10 @@ def _given(
     for part in parts:
         if "hz" not in part.facts and (hz is None or len(hz) != 1):
             raise FateError(f"{what}: does not say at which rate it was made; give that one rate, such as hz=(20,)")
-        rate = _rate(part.facts["hz"], what) if "hz" in part.facts else float((hz or (0,))[0])
+        with naming_errors(source, "predictions"):
+            rate = finite_number(part.facts.get("hz", (hz or (0,))[0]), "hz")
+            if not 0 < rate <= 1e6:
+                raise FateError(f"hz is {rate:g}; expected more than 0; write the predictions again")
         by_rate.setdefault(rate, []).append(part)
     rates = tuple(dict.fromkeys(float(rate) for rate in hz)) if hz else tuple(sorted(by_rate))
     missing = [rate for rate in rates if rate not in by_rate]
@@ -305,31 +308,14 @@ def _given(
     return {rate: fit_predictions(merge_predictions(by_rate[rate]), spans) for rate in rates}
 
 
-def _rate(given: object, what: str | os.PathLike[str]) -> float:
-    """The rate that a file of predictions states."""
-    try:
-        rate = finite_number(given, "hz")
-    except FateError as error:
-        raise FateError(f"{what}: {error}; write the predictions again") from None
-    if not 0 < rate <= 1e6:
-        raise FateError(f"{what}: says it was made at {rate:g} Hz; expected more than 0; write the predictions again")
-    return rate
-
-
 def _write(folder: str | os.PathLike[str], predictions: Mapping[str, Labels], hz: float, shard: tuple[int, int],
            what: Detector | str | os.PathLike[str]) -> None:  # fmt: skip
     part = "" if shard == (1, 1) else f"_{shard[0]}of{shard[1]}"
     facts: dict[str, Any] = {"hz": hz, "shard": f"{shard[0]}/{shard[1]}"}
     facts["model"] = what.description if isinstance(what, Detector) else str(what)
-    try:
+    with naming_errors(Path(folder), "a folder for predictions"):
         Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FateError(f"{folder}: cannot be made ({error.strerror}); give a folder for predictions") from None
     write_npz(Path(folder) / f"{hz:g}hz{part}.npz", predictions, facts)
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.2f}"
 
 
 def _format(value: float | None, spec: str) -> str:

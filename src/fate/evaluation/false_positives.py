@@ -82,10 +82,8 @@ class RestCounter:
 def false_positives(frames: Frames, rest: RestCounter, num_classes: int) -> FalsePositives:
     """Count false positives in labelled frames, and combine them with those at rest."""
     threshold, protocol = rest.threshold, rest.protocol
-    truth, found = (
-        frames.truth,
-        frames.predictions.select(frames.predictions.score >= max(threshold, protocol.score_floor)),
-    )
+    truth, found = frames.truth, frames.predictions
+    found = found[found.score >= max(threshold, protocol.score_floor)]
     groups = [rows.frame * num_classes + rows.class_id for rows in (truth, found)]
     wrong = assign_to_truth(groups[0], truth.xywh, groups[1], found.xywh, found.score, MIN_OVERLAP) < 0
     count = int(np.count_nonzero(wrong))

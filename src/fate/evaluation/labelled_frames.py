@@ -15,7 +15,7 @@ number of eighths of a pixel is set to that number.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -158,30 +158,8 @@ def _class_ids(
     return np.array([indices.get(plain(name), -1) for name in given], np.int64)[own]
 
 
-@dataclass(frozen=True)
-class FrameRows:
-    """Boxes that belong to frames: N rows, in order of frames."""
-
-    frame: NDArray[np.int64]  #: [N] index of the frame
-    class_id: NDArray[np.int64]  #: [N]
-    xywh: NDArray[np.float64]  #: [N, 4] pixels
-    area: NDArray[np.float64]  #: [N] square pixels
-    score: NDArray[np.float64]  #: [N]
-
-    def __len__(self) -> int:
-        return len(self.frame)
-
-    def select(self, keep: NDArray[np.bool_]) -> FrameRows:
-        """Some rows."""
-        return FrameRows(*(getattr(self, field.name)[keep] for field in fields(self)))
-
-    @staticmethod
-    def concatenate(parts: Sequence[FrameRows]) -> FrameRows:
-        """All rows of all parts."""
-        none = np.zeros(0, np.int64)
-        empty = FrameRows(none, none, np.zeros((0, 4)), np.zeros(0), np.zeros(0))
-        columns = ([getattr(part, field.name) for part in (empty, *parts)] for field in fields(FrameRows))
-        return FrameRows(*map(np.concatenate, columns))
+#: A box that belongs to a frame: index of the frame, class, left, top, width and height in pixels, area, score.
+FRAME_ROW = np.dtype([("frame", "i8"), ("class_id", "i8"), ("xywh", "f8", 4), ("area", "f8"), ("score", "f8")])
 
 
 class Frames:
@@ -197,21 +175,21 @@ class Frames:
         self.given_truth = self.given_predictions = 0  #: boxes before anything was dropped
         self.truth_dropped = dict.fromkeys(REASONS, 0)  #: boxes by reason
         self.predictions_dropped = dict.fromkeys(REASONS, 0)
-        self._truth: list[FrameRows] = []
-        self._predictions: list[FrameRows] = []
+        self._truth: list[NDArray[np.void]] = []
+        self._predictions: list[NDArray[np.void]] = []
         self._steps: list[NDArray[np.int64]] = []
         self._spans_meet = False  # whether predictions and labels of some recording share a span of time
         self._apart: tuple[int, int] | None = None  # first times of a recording whose spans do not meet
 
     @cached_property
-    def truth(self) -> FrameRows:
-        """Ground truth of all frames; read it after the last recording was added."""
-        return FrameRows.concatenate(self._truth)
+    def truth(self) -> np.recarray[Any, Any]:
+        """Ground truth of all frames, [N] of ``FRAME_ROW``; read it after the last recording was added."""
+        return np.concatenate([np.zeros(0, FRAME_ROW), *self._truth]).view(np.recarray)
 
     @cached_property
-    def predictions(self) -> FrameRows:
-        """Predictions of all frames; read them after the last recording was added."""
-        return FrameRows.concatenate(self._predictions)
+    def predictions(self) -> np.recarray[Any, Any]:
+        """Predictions of all frames, [N] of ``FRAME_ROW``; read them after the last recording was added."""
+        return np.concatenate([np.zeros(0, FRAME_ROW), *self._predictions]).view(np.recarray)
 
     @property
     def step_us(self) -> float | None:
@@ -241,8 +219,8 @@ class Frames:
             self._spans_meet |= near
             self._apart = self._apart or (None if near else (first, begin))
         self._steps.append(np.diff(predictions.times_us))
-        self._take(self._truth, kept_truth, *find_rows(kept_truth.t_us, times, times))
-        self._take(self._predictions, kept, *self._prediction_rows(seen_us, times, kept))
+        self._truth.append(self._rows(kept_truth, *find_rows(kept_truth.t_us, times, times)))
+        self._predictions.append(self._rows(kept, *self._prediction_rows(seen_us, times, kept)))
         self.num_frames += len(times)
 
     def _prediction_rows(
@@ -265,14 +243,15 @@ class Frames:
         self.num_unanswered += int(np.count_nonzero(answers == 0))
         return rows
 
-    def _take(self, into: list[FrameRows], table: BoxTable, first: NDArray[np.int64], last: NDArray[np.int64]) -> None:
-        """Append the rows of known classes, frame by frame."""
+    def _rows(self, table: BoxTable, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.void]:
+        """The rows of known classes in the range of each frame, as ``FRAME_ROW``."""
         frame, row = expand_ranges(first, last)
         known = table.class_id[row] >= 0
-        frame, row = frame[known], row[known]
-        into.append(
-            FrameRows(frame + self.num_frames, table.class_id[row], table.xywh[row], table.area[row], table.score[row])
-        )
+        rows = np.zeros(np.count_nonzero(known), FRAME_ROW)
+        rows["frame"] = frame[known] + self.num_frames
+        for name in ("class_id", "xywh", "area", "score"):
+            rows[name] = getattr(table, name)[row[known]]
+        return rows
 
     def check_times(self) -> None:
         """Refuse predictions whose times never meet those of the labels: another unit or origin of time."""

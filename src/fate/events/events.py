@@ -104,7 +104,8 @@ class Events:
                 previous = piece.t_us[-1]
         if len(pieces) == 1:
             return pieces[0]
-        return cls.trusted(*(np.concatenate([getattr(e, name) for e in pieces]) for name in _COLUMNS), sensor)
+        t_us, x, y, p = (np.concatenate([getattr(piece, name) for piece in pieces]) for name in _COLUMNS)
+        return cls.trusted(t_us, x, y, p, sensor)
 
     @classmethod
     def from_structured(cls, array: NDArray[Any], sensor: Sequence[int] | None = None) -> Events:
