@@ -57,12 +57,7 @@ def encode_labels(labels: Labels) -> bytes:
 
 
 def encode_predictions(tables: Mapping[str, Labels], facts: Mapping[str, Any]) -> bytes:
-    """The bytes of a prediction file.
-
-    Args:
-        tables: predictions by name of the recording, all with the same classes and sensor.
-        facts: values that JSON can hold.
-    """
+    """The bytes of a prediction file: tables by recording, which share classes and sensor, and facts for JSON."""
     parts = list(tables.values())
     for fact in ("classes", "sensor"):
         values = {getattr(labels, fact) for labels in parts}

@@ -32,10 +32,7 @@ NO_TRACK = 0xFFFFFFFF
 def decode(data: bytes, times: bytes | None = None, name: str = "boxes") -> Labels:
     """Boxes from the bytes of a ``_bbox.npy`` in either dialect, without classes and sensor.
 
-    Args:
-        data: the file.
-        times: the bytes of the sidecar, if there is one.
-        name: what a warning calls the file.
+    ``times`` are the bytes of the sidecar, if there is one; a warning calls the file ``name``.
     """
     return decode_array(load_array(data), None if times is None else decode_times(times), name)
 
@@ -102,13 +99,7 @@ def read_archive(file: BinaryIO, kind: Literal["gt", "dt"]) -> dict[str, NDArray
 
 
 def read_archive_labels(file: BinaryIO, name: str, classes: Sequence[str] | None = None) -> dict[str, Labels]:
-    """The detections of an npz as labels.
-
-    Args:
-        file: the archive, open for reading.
-        name: what a warning calls the file.
-        classes: names of the class ids, if they are known.
-    """
+    """The detections of an npz as labels, with the names of the classes if they are known."""
     tables = {}
     for recording, array in read_archive(file, "dt").items():
         try:
