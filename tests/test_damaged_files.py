@@ -20,7 +20,7 @@ import fate
 from fate import FateError, Labels, open_dataset, read_labels, write_events, write_labels
 from fate.boxes.dense_labels import begin_dense_labels, open_dense_labels
 from fate.boxes.detection_files import DetectionLog, read_detections, read_frames
-from fate.boxes.detections import Frame
+from fate.boxes.detections import DetectionFrame
 from fate.boxes.predictions import read_predictions, write_predictions
 from fate.data.manifests import find_listing
 from fate.evaluation.evaluate import evaluate
@@ -59,7 +59,7 @@ def survive(document: Any, write: Callable[[str], None], read: Callable[[], obje
 
 def detections() -> DetectionLog:
     frames = [
-        Frame(
+        DetectionFrame(
             5000 * n, np.full((k, 4), [1, 2, 9, 9], np.float32), np.full(k, 0.5, np.float32), np.arange(k), np.arange(k)
         )
         for n, k in ((1, 2), (2, 0), (3, 1))
@@ -75,17 +75,19 @@ def test_detections(tmp_path: Path, seed: int) -> None:
         frames, _ = read_frames(path)
         assert all(frame.boxes.shape == (len(frame.scores), 4) for frame in frames)
         log = read_detections(path)
-        log.write_json(tmp_path / "again.json")  # what was read can be written
-        log.write_csv(tmp_path / "again.csv")
+        log.write(json=tmp_path / "again.json")  # what was read can be written
+        log.write(csv=tmp_path / "again.csv")
 
-    survive(detections().to_dict(), path.write_text, read, 400, seed)
+    detections().write(json=path)
+    survive(json.loads(path.read_text()), path.write_text, read, 400, seed)
 
 
 def test_a_class_id_that_is_no_whole_number_is_not_rounded(tmp_path: Path) -> None:
-    document = detections().to_dict()
+    detections().write(json=tmp_path / "a.json")
+    document = json.loads((tmp_path / "a.json").read_text())
     document["frames"][0]["class_ids"] = [0.9, 1.2]
     (tmp_path / "a.json").write_text(json.dumps(document))
-    with pytest.raises(FateError, match=r"a\.json.*class_ids of frame 0"):
+    with pytest.raises(FateError, match=r"a\.json.*frames\.0\.class_ids\.0 is 0\.9"):
         read_detections(tmp_path / "a.json")
 
 

@@ -32,8 +32,8 @@ WRITERS: dict[str, Write] = {
     "page": lambda path: write_page(path, "base.html", title="title"),
     "coco": lambda path: write_labels(path, LABELS, format="coco"),
     "npz": lambda path: write_labels(path, LABELS, format="npz"),
-    "json": LOG.write_json,
-    "csv": LOG.write_csv,
+    "json": lambda path: LOG.write(json=path),
+    "csv": lambda path: LOG.write(csv=path),
     "report": lambda path: write_report(path, None, [], {}, title="title"),
 }
 pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -108,8 +108,8 @@ def test_a_video_is_refused_for_a_pipe_before_a_frame_is_drawn(tmp_path: Path) -
 
 
 def test_a_dash_is_standard_output_for_text_alone(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    LOG.write_json("-")
-    LOG.write_json(tmp_path / "a.json")
+    LOG.write(json="-")
+    LOG.write(json=tmp_path / "a.json")
     assert capsysbinary.readouterr().out == (tmp_path / "a.json").read_bytes()
     with pytest.raises(FateError, match="-: .* binary"):
         write_labels("-", LABELS, format="npz")

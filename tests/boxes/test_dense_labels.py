@@ -131,7 +131,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(FateError, match="not whole JSON.*expected the manifest of fate densify"):
         open_dense_labels(tmp_path)
-    with pytest.raises(FateError, match="cannot be"):
+    with pytest.raises(FateError, match="file exists; expected a folder"):
         begin_dense_labels(tmp_path / "photo.jpg", FACTS, (80,))
 
 

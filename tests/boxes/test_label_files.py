@@ -225,7 +225,7 @@ def test_coco_of_other_tools_is_read_with_positions_as_class_ids(tmp_path: Path)
             "bbox of annotation 0",
         ),
         ({"categories": [{"id": 3}, {"id": 17}]}, "class 0 is named None"),
-        ({"info": {"format": "fate-labels", "sensor": 5}}, "got sensor 5"),
+        ({"info": {"format": "fate-labels", "sensor": 5}}, "sensor 5 was given"),
     ],
 )
 def test_a_wrong_coco_entry_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

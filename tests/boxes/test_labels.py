@@ -45,9 +45,9 @@ def test_every_column_has_its_dtype_and_is_a_read_only_copy() -> None:
     labels = make(t_us=times)
     times[0] = -9
     assert labels.t_us[0] == 0
-    for name, dtype in (*COLUMNS.items(), ("labelled_us", np.int64)):
+    for name in (*COLUMNS, "labelled_us"):
         array = getattr(labels, name)
-        assert array.dtype == dtype
+        assert array.dtype == (np.int64 if name == "labelled_us" else COLUMNS[name].dtype)
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -97,9 +97,9 @@ def test_boxes_are_n_by_4_xyxy_and_unpack_into_the_constructor() -> None:
         ({"classes": 3}, "got classes 3"),
         ({"classes": ["car", "car"]}, "class 1 is named 'car' like one before"),
         ({"classes": ["car", "a\nb"]}, "class 1 is named"),
-        ({"sensor": (240, 0)}, r"got sensor \(240, 0\)"),
-        ({"sensor": 240}, "got sensor 240"),
-        ({"sensor": (240, 304, 3)}, r"got sensor \(240, 304, 3\)"),
+        ({"sensor": (240, 0)}, "sensor 240×0 was given"),
+        ({"sensor": 240}, "sensor 240 was given"),
+        ({"sensor": (240, 304, 3)}, r"sensor \(240, 304, 3\) was given"),
     ],
 )
 def test_the_constructor_names_the_first_bad_row_and_its_value(changes: dict[str, Any], message: str) -> None:

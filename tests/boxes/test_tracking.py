@@ -190,7 +190,7 @@ def test_boxes_without_area_and_frames_without_boxes_do_no_harm() -> None:
     ("arguments", "words"),
     [
         ((0, [box(1, 1)], [1], [0]), "after one at 10 µs"),
-        ((20, [[1, 2, 3]], [1], [0]), "boxes of shape"),
+        ((20, [[1, 2, 3]], [1], [0]), "of shapes"),
         ((20, [box(1, 1)], [1, 2], [0]), "scores"),
         ((20, [[0, 0, np.nan, 5]], [1], [0]), "not finite"),
     ],
@@ -200,5 +200,5 @@ def test_what_cannot_be_tracked_is_refused(arguments: tuple[object, ...], words:
     tracker.step(10, [], [], [])
     with pytest.raises(FateError, match=words):
         tracker.step(*arguments)  # type: ignore[arg-type]
-    with pytest.raises(FateError, match="overlap 0"):
+    with pytest.raises(FateError, match="overlap of 0"):
         Tracker(0)

@@ -54,7 +54,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def test_labels_are_made_for_the_rates_given_and_gone_on_with(files: tuple[Path, Path], tmp_path: Path) -> None:
     model, folder = files
-    options = ("--out", tmp_path / "dense", "--kind", "own", "--track-score", "0.15", "--sure", "car=0.2")
+    options = ("--out", tmp_path / "dense", "--kind", "own", "--track-score", "0.15", "--output-threshold", "car=0.2")
     code, text = run(model, folder, "--hz", "20", "40", *options)
     assert code == 0, text
     assert "3 recordings, 0 of them done before" in text
@@ -76,7 +76,7 @@ def test_a_folder_without_labels_takes_the_classes_of_the_model(files: tuple[Pat
     bare.mkdir()
     for recording in fate.open_dataset(folder, kind="own"):
         shutil.copy(recording.events_file, bare)
-    options = ("--without-truth", "--track-score", "0.15", "--sure", "car=0.2")
+    options = ("--without-truth", "--track-score", "0.15", "--output-threshold", "car=0.2")
     code, text = run(model, bare, "--out", tmp_path / "dense", "--hz", "40", *options)
     assert code == 0, text
     opened = open_dense_labels(tmp_path / "dense")
@@ -123,8 +123,8 @@ def test_a_check_prints_the_table_and_keeps_the_figures(files: tuple[Path, Path]
         (("m.safetensors", "d", "--out", "o", "--hz", "0"), "--hz 0 was given"),
         (("m.safetensors", "d", "--out", "o", "--hz", "fast"), "--hz fast was given"),
         (("m.safetensors", "d", "--out", "o", "--shard", "5/4"), "--shard 5/4 was given"),
-        (("m.safetensors", "d", "--out", "o", "--sure", "car"), "--sure car was given"),
-        (("m.safetensors", "d", "--out", "o", "--sure", "car=7"), "the threshold of car is 7"),
+        (("m.safetensors", "d", "--out", "o", "--output-threshold", "car"), "--output-threshold car was given"),
+        (("m.safetensors", "d", "--out", "o", "--output-threshold", "car=7"), "the threshold of car is 7"),
         (("m.safetensors", "d", "--out", "o", "--device", "tpu"), "--device tpu"),
         (("m.safetensors", "d", "--out", "o", "--json", "f.json"), "--labels and --json go with --check"),
         (("--check", "d"), "goes with --labels DIR"),

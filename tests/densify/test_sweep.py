@@ -12,7 +12,7 @@ import torch
 from fate.boxes.labels import Labels
 from fate.data.clips import Grid
 from fate.data.dataset import Dataset
-from fate.densify.sweep import Streams, phases_in, streams_of, sweep
+from fate.densify.sweep import Streams, streams_of, sweep
 from fate.encoding.batch import EventBatch
 from fate.events.window import Window
 from fate.models.detector import Detector
@@ -106,11 +106,11 @@ def test_rates_share_the_streams_that_coincide() -> None:
     assert phases[80] & phases[200] == {25_000, 50_000}
 
 
-def test_predictions_know_the_phases_they_hold(dataset: Dataset, detector: Detector) -> None:
+def test_predictions_are_labelled_at_the_times_of_their_streams(dataset: Dataset, detector: Detector) -> None:
     recording = dataset.recordings[1]
     found = swept(detector, [recording], Streams(50_000, (12_500, 50_000)))[0]
-    assert phases_in(found, recording.start_us, streams_of(80)) == (12_500, 50_000)
-    assert phases_in(found, recording.start_us, streams_of(200)) == (50_000,)
+    times = {phase: found.is_labelled(recording.start_us + phase) for phase in streams_of(80).phases_us}
+    assert times == {12_500: True, 25_000: False, 37_500: False, 50_000: True}
     assert found.classes == CLASSES
 
 

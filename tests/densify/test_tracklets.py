@@ -131,7 +131,7 @@ def test_dense_labels_are_right_and_find_more_than_interpolation_of_the_sparse_t
     for seed in range(5):
         truth = straight_truth(seed=seed)
         known, at = sparse(truth, 1_000_000), times(round(3 * hz), grid)
-        found = dense_labels(seen(truth, at, seed), known, grid, len(at), hz)
+        found = dense_labels(seen(truth, at, seed), known, grid, len(at), hz, TrackletOptions())
         between = np.setdiff1d(at[(at > known.labelled_us[0]) & (at < known.labelled_us[-1])], known.labelled_us)
         dense.add(found, truth, between)
         naive.add(interpolate(known, between), truth, between)
@@ -184,4 +184,4 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, object], word
 
 def test_times_that_were_not_predicted_are_refused() -> None:
     with pytest.raises(FateError, match="lack 20 of 40 times, such as 12500"):
-        dense_labels(one_object([0.9] * 20), NOTHING, WindowGrid(0, 12_500, 12_500), 40, 80)
+        dense_labels(one_object([0.9] * 20), NOTHING, WindowGrid(0, 12_500, 12_500), 40, 80, TrackletOptions())

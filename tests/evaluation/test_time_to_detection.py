@@ -15,7 +15,6 @@ from fate.evaluation.protocols import Protocol
 from fate.evaluation.time_to_detection import (
     DenseTruth,
     DetectionDelays,
-    delay_table,
     read_dense_truth,
     time_to_detection,
 )
@@ -99,8 +98,6 @@ def test_objects_that_are_there_at_the_start_are_counted_apart() -> None:
     found = found_at(new, [520_000])
     result = delays(truth, found)
     assert (len(result), result.at_start, result.missed) == (1, 1, 0)
-    result = delays(truth, found, include_at_start=True)
-    assert (len(result), result.at_start, result.missed) == (2, 0, 1)
 
 
 def test_an_object_that_never_is_half_visible_is_no_miss() -> None:
@@ -114,7 +111,7 @@ def test_an_object_that_never_is_half_visible_is_no_miss() -> None:
 def test_a_prediction_between_two_times_of_truth_meets_the_box_in_between() -> None:
     fast = Thing(1, 300_000, 1_500_000, speed=4000.0)  # 20 px in 5 ms: half of the box
     at = 702_500
-    assert delays(truth_of(fast), found_at(fast, [at]), min_overlap=0.99).delay_ms.tolist() == [402.5]
+    assert delays(truth_of(fast), found_at(fast, [at])).delay_ms.tolist() == [402.5]
 
 
 def test_a_hidden_object_cannot_be_found() -> None:
@@ -127,7 +124,6 @@ def test_a_prediction_speaks_for_the_object_that_it_overlaps_most() -> None:
     near, behind = Thing(1, 300_000, 900_000), Thing(2, 300_000, 900_000, x=28.0)
     result = delays(truth_of(near, behind), found_at(near, [400_000]))
     assert np.isnan(result.delay_ms).tolist() == [False, True]
-    assert result.track_id.tolist() == [1, 2]
 
 
 def test_limits_of_size_delay_the_appearance() -> None:
@@ -137,13 +133,13 @@ def test_limits_of_size_delay_the_appearance() -> None:
     assert len(delays(truth, found_at(car, [400_000]), protocol=Protocol(min_side=40))) == 1
 
 
-@given(st.integers(1, 300), st.sampled_from([20, 40, 80, 100, 200]))
+@given(st.integers(2, 300), st.sampled_from([20, 40, 80, 100, 200]))
 def test_a_perfect_detector_is_late_by_less_than_a_hop(start: int, hz: int) -> None:
     hop = round(1e6 / hz)
     car = Thing(1, start * STEP, start * STEP + 300_000, speed=30.0)
     times = np.arange(1, 2 * hz + 1) * hop
     times = times[(times >= car.first) & (times <= car.times[-1])]
-    result = delays(truth_of(car), found_at(car, times.tolist()), include_at_start=True)
+    result = delays(truth_of(car), found_at(car, times.tolist()))
     expected = -(-car.first // hop) * hop - car.first
     assert result.delay_ms.tolist() == [expected / 1000]
 
@@ -175,7 +171,6 @@ def test_figures_are_of_the_objects_found_and_misses_are_told_beside() -> None:
     assert told["found_within_100_ms"] == 0.75
     assert told["by_class"]["car"]["missed"] == 0
     assert told["by_class"]["pedestrian"]["missed"] == 1
-    assert "1 (25.0%)" in delay_table({"200 Hz": result})[1]
     assert result.life_ms.tolist() == [1000.0] * 4
 
 
@@ -183,7 +178,6 @@ def test_recordings_add_up_and_one_without_predictions_is_missed() -> None:
     car = Thing(7, 300_000, 900_000)
     result = time_to_detection({"a": truth_of(car), "b": truth_of(car)}, {"b": found_at(car, [310_000])}, CLASSES)
     assert np.isnan(result.delay_ms).tolist() == [True, False]
-    assert result.recording.tolist() == [0, 1]
     assert time_to_detection({}, {}, CLASSES).to_dict()["objects"] == 0
 
 
@@ -193,8 +187,6 @@ def test_truth_without_tracks_is_refused() -> None:
         delays(DenseTruth(labels, np.ones(1, np.float32)), Labels.empty())
     with pytest.raises(FateError, match="2 visible shares"):
         DenseTruth(labels, np.ones(2, np.float32))
-    with pytest.raises(FateError, match="classes are car"):
-        delays(truth_of(Thing(1, 5000, 9000)), Labels.empty()).of_class("dog")
 
 
 def test_the_truth_of_simulated_recordings_is_read_with_visible_shares(tmp_path: Path) -> None:

@@ -6,8 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fate.boxes.detections import Frame
+from fate.boxes.detections import DetectionFrame
 from fate.events.events import Events
+
+
+@dataclass(frozen=True, eq=False)
+class Frame(DetectionFrame):
+    """A frame with the time of each stage."""
+
+    ms: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from fate import FateError
-from fate.boxes.detections import Frame
 from fate.view.rendering import VideoClock
 from fate.view.report import measure_event_rate, write_report
 from fate.view.report_data import MOST_TRACKS, TIME_BINS, latencies_of
-from tests.view.recorded import drive, frame, steady
+from tests.view.recorded import Frame, drive, frame, steady
 
 CLOCK = VideoClock(first_us=1_040_000, step_us=40_000, fps=25, num_frames=10, origin_us=1_000_000)
 RECORDING = steady(1.0)

@@ -82,15 +82,8 @@ def annotation_entries(labels: Labels, first: int = 1, first_image: int = 1) -> 
 
 
 def decode(data: bytes, name: str = "labels") -> Labels:
-    """Labels of one recording from the bytes of a COCO file with a time on each image.
-
-    Args:
-        data: the file, written by FATE or by another tool.
-        name: what a warning calls the file.
-    """
+    """Labels of one recording from the bytes of a COCO file with a time on each image; a warning calls it ``name``."""
     document = _parse(data, name)
-    if not isinstance(document, dict):
-        raise FormatError(f"holds no JSON object; expected {EXPECTED}")
     annotations = _entries(document, "annotations")
     images = _Images(_entries(document, "images"), None)
     crowds = sum(annotation.get("iscrowd") not in (None, 0) for annotation in annotations)
@@ -117,9 +110,7 @@ def decode_results(
             "give it too: images=FILE"
         )
     listing = document if listing is None else listing
-    if not isinstance(document, dict | list) or not isinstance(listing, dict):
-        raise FormatError(f"holds no JSON object; expected {EXPECTED}")
-    results = _entries(document if isinstance(document, dict) else {"annotations": document}, "annotations")
+    results = _entries({"annotations": document} if isinstance(document, list) else document, "annotations")
     info = document.get("info") if isinstance(document, dict) else None
     _entries(listing, "categories")
     tables = _Images(_entries(listing, "images"), recording).tables(results, listing)
@@ -274,8 +265,8 @@ def _parse(data: bytes, name: str) -> Any:
         raise FormatError(str(error).removeprefix(f"{name}: ")) from None
 
 
-def _entries(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    entries = document.get(key)
+def _entries(document: Any, key: str) -> list[dict[str, Any]]:
+    entries = document.get(key) if isinstance(document, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise FormatError(f"has no list of objects {key!r}; expected {EXPECTED}; add it")
     return entries

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from fate.boxes.label_files import read_labels, write_labels
+from fate.boxes.label_files import naming_errors, read_labels, write_labels
 from fate.boxes.labels import Labels
 from fate.errors import FateError, FormatError, warn
 from fate.json_files import finite_number, list_of, names_of, object_of, read_json, whole_number
@@ -86,12 +86,9 @@ class DenseLabels:
         return read_labels(file) if file.is_file() else None
 
     def add_predictions(self, recording: str, step_us: int, new: Labels) -> Labels:
-        """Store new predictions beside the stored ones, and return both; at equal times the new ones replace the old.
+        """Store predictions of some streams with that step beside the stored ones, and return both.
 
-        Args:
-            recording: its name in the dataset.
-            step_us: of the streams, in µs.
-            new: predictions at the times of some of these streams.
+        At equal times the new ones replace the old.
         """
         with short_folder_lock(self.root):  # without locks a second process may lose predictions; they are recomputed
             stored = self.predictions(recording, step_us)
@@ -122,31 +119,26 @@ def begin_dense_labels(path: str | os.PathLike[str], facts: Mapping[str, Any], r
     """
     root = Path(path)
     given = json.loads(json.dumps(facts))  # as JSON returns it: lists for tuples
-    try:
+    with naming_errors(root, "a folder for dense labels"):
         root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FateError(f"{root}: cannot be made ({error.strerror}); give a folder for dense labels") from None
     with short_folder_lock(root) as locked:
         if not locked:
             warn(f"{root}: this disk cannot be locked; start one run at a time on it")
-        return DenseLabels(root, _update_manifest(root, given, rates))
-
-
-def _update_manifest(root: Path, given: Mapping[str, Any], rates: Iterable[float]) -> dict[str, Any]:
-    """Compare the manifest with the given facts, add the rates, and write it if it changed."""
-    stored = _read_manifest(root / "manifest.json")
-    if stored is None and any(each.name != ".lock" for each in root.iterdir()):
-        raise FateError(f"{root}: holds files and no manifest.json; give a new or empty folder for dense labels")
-    for part in SAME:
-        differs = None if stored is None else find_difference(stored[part], given[part], part)
-        if differs:
-            raise FateError(f"{root}: was begun with other settings: {differs}; give another folder, or the same ones")
-    all_rates = sorted({float(hz) for hz in [*(stored or {}).get("rates", ()), *rates]})
-    manifest = {"format": FORMAT, "version": VERSION, **given, **(stored or {}), "rates": all_rates}
-    if manifest != stored:
-        text = json.dumps(manifest, indent=1, ensure_ascii=False)
-        write_whole(root / "manifest.json", text.encode("utf-8", "backslashreplace"))
-    return manifest
+        stored = _read_manifest(root / "manifest.json")
+        if stored is None and any(each.name != ".lock" for each in root.iterdir()):
+            raise FateError(f"{root}: holds files and no manifest.json; give a new or empty folder for dense labels")
+        for part in SAME:
+            differs = None if stored is None else find_difference(stored[part], given[part], part)
+            if differs:
+                raise FateError(
+                    f"{root}: was begun with other settings: {differs}; give another folder, or the same ones"
+                )
+        all_rates = sorted({float(hz) for hz in [*(stored or {}).get("rates", ()), *rates]})
+        manifest = {"format": FORMAT, "version": VERSION, **given, **(stored or {}), "rates": all_rates}
+        if manifest != stored:
+            text = json.dumps(manifest, indent=1, ensure_ascii=False)
+            write_whole(root / "manifest.json", text.encode("utf-8", "backslashreplace"))
+        return DenseLabels(root, manifest)
 
 
 def find_difference(old: Any, new: Any, name: str) -> str | None:
@@ -156,12 +148,8 @@ def find_difference(old: Any, new: Any, name: str) -> str | None:
             find_difference(old.get(key), new.get(key), f"{name}.{key}") for key in sorted(old.keys() | new.keys())
         )
         return next((each for each in differences if each), None)
-    return None if old == new else f"{name} was {_short(old)} and is {_short(new)}"
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else f"{text[:77]}…"
+    was, now = (json.dumps(value, ensure_ascii=False) for value in (old, new))
+    return None if old == new else f"{name} was {was:.80} and is {now:.80}"
 
 
 def label_file(root: Path, recording: str, hz: float) -> Path:
@@ -176,12 +164,8 @@ def prediction_file(root: Path, recording: str, step_us: int) -> Path:
 
 def write_in_folder(file: Path, labels: Labels) -> None:
     """Write a label file, and create its folder."""
-    try:
+    with naming_errors(file.parent, "a folder for labels"):
         file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FateError(
-            f"{file.parent}: cannot be made ({error.strerror}); make room or choose another place"
-        ) from None
     write_labels(file, labels, format="npz")
 
 

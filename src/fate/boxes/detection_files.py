@@ -1,11 +1,15 @@
 """The files of ``fate detect``: written frame by frame while detection runs, and read back.
 
 ==========  ================================================================================================
-JSON        one document (:mod:`fate.boxes.json_lines`); a draft until it is complete
+JSON        one document; a draft until it is complete
 JSON lines  grows in place: each line can be read as soon as its window is detected
 CSV         a row for each box; grows in place like JSON lines
 COCO        one document, as ``fate.write_labels`` writes it; a draft until it is complete
 ==========  ================================================================================================
+
+A JSON document has ``format``, ``version``, ``recording``, ``sensor``, ``hz``, ``classes``, further facts, and
+``frames``. JSON lines have the same without ``frames`` in the first line, then a line for each frame, and in the last
+line the facts that are known at the end. Lines written before a crash stay readable.
 
 :func:`read_detections` (and ``fate view``) reads JSON and JSON lines, ``fate evaluate`` reads COCO.
 """
@@ -16,91 +20,62 @@ import csv
 import io
 import json
 import os
-import shutil
 import tempfile
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from fate.boxes import coco, json_lines
+import numpy as np
+from pydantic import BaseModel, Field, ValidationError
+
+from fate.boxes import coco
 from fate.boxes.detections import DetectionFrame, frames_from_labels, labels_from_frames
-from fate.boxes.json_lines import EXPECTED, FORMAT, VERSION, encode_frame, encode_line, encode_open
 from fate.boxes.label_files import read_labels
 from fate.boxes.labels import Labels
-from fate.errors import FateError, FormatError
-from fate.json_files import finite_number, list_of, names_of, object_of, read_json, whole_number
+from fate.errors import FateError, FormatError, warn
+from fate.files import read_text
+from fate.json_files import object_of, parse_json, read_json
 from fate.whole_files import Draft, disk_faults, find_target, open_growing
 
+#: Names and version of the two formats; the version grows when a reader has to change.
+FORMAT, LINES_FORMAT, VERSION = "fate-detections", "fate-detections-lines", 1
+EXPECTED = "a file of fate detect --json or --jsonl"
 CSV_COLUMNS = ("t_us", "x1", "y1", "x2", "y2", "class", "score", "track")
-_KEYS = ("format", "version", "recording", "sensor", "hz", "classes", "frames")
+MAX_PX = 1e30  # corners are stored as float32
 
 PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
 class DetectionLog:
-    """The frames of one recording, and the settings they were detected with.
+    """The frames of one recording, and the settings they were detected with."""
 
-    Attributes:
-        recording: name of the file.
-        sensor: (height, width), pixels.
-        classes: names by id.
-        hz: rate of the windows.
-        frames: in order of time.
-        facts: model, threshold, summary; values that JSON can hold.
-    """
-
-    recording: str
-    sensor: tuple[int, int]
-    classes: tuple[str, ...]
-    hz: float
-    frames: Sequence[DetectionFrame]
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    recording: str  #: name of the file
+    sensor: tuple[int, int]  #: (height, width), pixels
+    classes: tuple[str, ...]  #: names by id
+    hz: float  #: windows a second
+    frames: Sequence[DetectionFrame] = ()  #: in order of time
+    facts: Mapping[str, Any] = field(default_factory=dict)  #: model, threshold, summary; values that JSON can hold
 
     def labels(self) -> Labels:
         """All boxes as one table; the time of every frame is labelled, including frames without boxes."""
         return labels_from_frames(self.frames, self.classes, self.sensor)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        head = json_lines.header(self.recording, self.sensor, self.classes, self.hz, self.facts)
-        return {**head, "frames": [encode_frame(frame) for frame in self.frames]}
-
-    def write_json(self, path: PathLike) -> None:
-        """Write one JSON document, a line for each frame; ``"-"`` is standard output, here and below."""
-        self._write(json=path)
-
-    def write_jsonl(self, path: PathLike) -> None:
-        """Write JSON lines: a header, a line for each frame, and a last line with the summary."""
-        self._write(jsonl=path)
-
-    def write_csv(self, path: PathLike) -> None:
-        """Write a row for each box; frames without boxes have no row."""
-        self._write(csv=path)
-
-    def write_coco(self, path: PathLike) -> None:
-        """Write COCO's JSON: an image with its time for each frame, annotations with scores and tracks."""
-        self._write(coco=path)
-
-    def _write(self, **files: Any) -> None:
-        facts = {name: fact for name, fact in self.facts.items() if name != "summary"}
-        end = {name: fact for name, fact in self.facts.items() if name == "summary"}
-        about = (self.recording, self.sensor, self.classes, self.hz, facts)
-        with DetectionFiles(*about, **files, grows=False) as written:
+    def write(self, **files: PathLike) -> None:
+        """Write the files ``json``, ``jsonl``, ``csv`` and ``coco``, each of which may be left out."""
+        with DetectionFiles(self, **files, grows=False) as written:
             for frame in self.frames:
                 written.add(frame)
-            written.finish(end)
+            written.finish({name: fact for name, fact in self.facts.items() if name == "summary"})
 
 
 def read_detections(path: PathLike) -> DetectionLog:
     """Read a file that ``fate detect --json`` or ``--jsonl`` wrote; JSON lines have a name that ends in ``.jsonl``."""
     source = Path(path)
     is_lines = source.suffix.lower() == ".jsonl"
-    return _decode_log(source, json_lines.read_lines(source) if is_lines else read_json(source, EXPECTED))
+    return _decode_log(source, _read_lines(source) if is_lines else read_json(source, EXPECTED))
 
 
 def read_frames(path: PathLike) -> tuple[Sequence[DetectionFrame], tuple[str, ...] | None]:
@@ -116,6 +91,48 @@ def read_frames(path: PathLike) -> tuple[Sequence[DetectionFrame], tuple[str, ..
     return log.frames, log.classes
 
 
+class _Sensor(BaseModel, strict=True):
+    height: int = Field(ge=1, le=65_536)
+    width: int = Field(ge=1, le=65_536)
+
+
+_Corner = Annotated[float, Field(ge=-MAX_PX, le=MAX_PX)]
+
+
+class _Frame(BaseModel, strict=True):
+    """A frame as JSON holds it; boxes are xyxy in pixels."""
+
+    t_us: int = Field(ge=-(2**62), le=2**62)
+    boxes: list[Annotated[list[_Corner], Field(min_length=4, max_length=4)]]
+    scores: list[float]
+    class_ids: list[Annotated[int, Field(ge=0, lt=2**31)]]
+    track_ids: list[Annotated[int, Field(ge=-1, lt=2**63)]] | None = None
+
+    def decode(self) -> DetectionFrame:
+        counts = {len(part) for part in (self.boxes, self.scores, self.class_ids, self.track_ids) if part is not None}
+        if len(counts) > 1:
+            raise FormatError(f"the frame at {self.t_us} µs has {sorted(counts)} boxes, scores, classes or tracks")
+        return DetectionFrame(
+            self.t_us,
+            np.array(self.boxes, np.float64).reshape(-1, 4).astype(np.float32),
+            np.array(self.scores, np.float32),
+            np.array(self.class_ids, np.int64),
+            None if self.track_ids is None else np.array(self.track_ids, np.int64),
+        )
+
+
+class _Document(BaseModel, strict=True, extra="allow"):
+    """A file of detections; the facts are its extra keys."""
+
+    format: str
+    version: int = Field(ge=0, le=VERSION)
+    recording: str
+    sensor: _Sensor
+    hz: float = Field(gt=0)
+    classes: list[str]
+    frames: list[_Frame]
+
+
 def _decode_log(source: Path, content: Any) -> DetectionLog:
     """Detections from the content of a file, every part of which is checked."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -124,236 +141,242 @@ def _decode_log(source: Path, content: Any) -> DetectionLog:
     if isinstance(version, int) and version > VERSION:
         raise FormatError(f"{source}: written by a newer FATE (version {version}); update yours")
     try:
-        whole_number(version, "version", 0, VERSION)
-        sensor = object_of(content.get("sensor"), "sensor")
-        height, width = (whole_number(sensor.get(side), side, 1, 65_536) for side in ("height", "width"))
-        hz = finite_number(content.get("hz"), "hz")
-        if hz <= 0:
-            raise FormatError(f"hz is {hz}; expected a rate above 0")
-        recording = content.get("recording")
-        if not isinstance(recording, str):
-            raise FormatError(f"recording is {recording!r:.40}; expected text")
-        frames = enumerate(list_of(content.get("frames"), "frames"))
-        log = DetectionLog(
-            recording,
-            (height, width),
-            names_of(content.get("classes"), "classes"),
-            hz,
-            [json_lines.decode_frame(each, f"frame {index}") for index, each in frames],
-            {key: value for key, value in content.items() if key not in _KEYS},
-        )
+        found = _Document.model_validate(content)
+        sensor, frames = (found.sensor.height, found.sensor.width), [each.decode() for each in found.frames]
+        facts = found.model_extra or {}
+        log = DetectionLog(found.recording, sensor, tuple(found.classes), found.hz, frames, facts)
         log.labels()  # checks every row
-    except FateError as error:
-        raise FormatError(f"{source}: is damaged: {error}; write it again with fate detect --json") from None
+    except (ValidationError, FateError) as error:
+        reason = describe(error) if isinstance(error, ValidationError) else error
+        raise FormatError(f"{source}: is damaged: {reason}; write it again with fate detect --json") from None
     return log
 
 
-class _Writer(ABC):
-    """One file, open until :meth:`end` or :meth:`give_up`.
+def describe(error: ValidationError) -> str:
+    """The first finding of pydantic: the key, what was given and what was expected."""
+    found = error.errors(include_url=False, include_context=False)[0]
+    return f"{'.'.join(map(str, found['loc']))} is {found['input']!r:.40}; {found['msg'].lower()}"
 
-    Args:
-        path: the file.
-        grows: write in place and at once, for readers that do not wait; else a draft gets its name at the end.
-    """
 
-    def __init__(self, path: PathLike, grows: bool) -> None:
-        self.grows, self.draft = grows, None
-        if grows:
+def _read_lines(source: Path) -> dict[str, Any]:
+    """The lines of a ``.jsonl`` file as one document; an incomplete last line is dropped with a warning."""
+    first, *lines = read_text(source, EXPECTED).split("\n")
+    head = parse_json(first, f"{source}, line 1", EXPECTED)
+    if not isinstance(head, dict) or head.get("format") != LINES_FORMAT:
+        raise FormatError(f"{source}: holds no detections of FATE; expected {EXPECTED}")
+    parts = [
+        object_of(parse_json(line, f"{source}, line {number}", EXPECTED), f"{source}, line {number}")
+        for number, line in enumerate(lines[:-1], start=2)
+    ]
+    if lines and lines[-1]:
+        warn(f"{source}: ends within a line, as after a crash; the {len(parts)} whole lines before it are read")
+    end: dict[str, Any] = {}
+    for part in parts:
+        end |= {} if "t_us" in part else part
+    return {**head, **end, "format": FORMAT, "frames": [part for part in parts if "t_us" in part]}
+
+
+def _header(log: DetectionLog, format: str) -> dict[str, Any]:
+    """The part of a document before its frames, without the facts that are known at the end."""
+    return {
+        "format": format,
+        "version": VERSION,
+        "recording": log.recording,
+        "sensor": {"width": log.sensor[1], "height": log.sensor[0]},
+        "hz": log.hz,
+        "classes": list(log.classes),
+        **{name: fact for name, fact in log.facts.items() if name != "summary"},
+    }
+
+
+def _encode_frame(frame: DetectionFrame) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "t_us": int(frame.t_us),
+        "boxes": [[round(value, 2) for value in box] for box in frame.boxes.tolist()],
+        "scores": [round(value, 4) for value in frame.scores.tolist()],
+        "class_ids": [int(value) for value in frame.class_ids.tolist()],
+    }
+    if frame.track_ids is not None:
+        plain["track_ids"] = [int(value) for value in frame.track_ids.tolist()]
+    return plain
+
+
+def _encode_timing(frame: Any) -> dict[str, Any]:
+    """The optional attributes of a frame of a stream: events, milliseconds, age and lateness."""
+    plain: dict[str, Any] = {}
+    if hasattr(frame, "num_events"):
+        plain["events"] = int(frame.num_events)
+    if hasattr(frame, "total_ms"):
+        plain["ms"] = round(float(frame.total_ms), 3)
+    if getattr(frame, "age_ms", None) is not None:
+        plain["age_ms"] = round(float(frame.age_ms), 3)
+    if getattr(frame, "late", False):
+        plain["late"] = True
+    return plain
+
+
+def _open_object(content: Mapping[str, Any]) -> str:
+    """An object as indented JSON, without the closing brace."""
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)[:-2]
+
+
+#: Text of a file: first its beginning, then the text of each frame that is sent, at last that of the facts of the end.
+Text = Generator[str, DetectionFrame | Mapping[str, Any], None]
+
+
+def _lines_text(log: DetectionLog, _folder: Path | None) -> Text:
+    given = yield _line(_header(log, LINES_FORMAT))
+    while not isinstance(given, Mapping):
+        given = yield _line({**_encode_frame(given), **_encode_timing(given)})
+    yield _line(given) if given else ""
+
+
+def _csv_text(log: DetectionLog, _folder: Path | None) -> Text:
+    given = yield _rows([CSV_COLUMNS])
+    while not isinstance(given, Mapping):
+        tracks = [""] * len(given.boxes) if given.track_ids is None else given.track_ids.tolist()
+        columns = zip(given.boxes.tolist(), given.scores, given.class_ids, tracks, strict=True)
+        rows = [
+            [given.t_us, *(f"{value:.2f}" for value in box), log.classes[int(class_id)], f"{float(score):.4f}", track]
+            for box, score, class_id, track in columns
+        ]
+        given = yield _rows(rows)
+
+
+def _json_text(log: DetectionLog, _folder: Path | None) -> Text:
+    given = yield f'{_open_object(_header(log, FORMAT))},\n "frames": ['
+    before = ""
+    while not isinstance(given, Mapping):
+        given = yield f"{before}\n  {json.dumps(_encode_frame(given), allow_nan=False)}"
+        before = ","
+    yield "\n ]" if before else "]"
+    yield f",{_open_object(given)[1:]}\n}}\n" if given else "\n}\n"
+
+
+def _coco_text(log: DetectionLog, folder: Path | None) -> Text:
+    """Images go to the file at once, annotations to an unnamed file beside it until all images are written."""
+    num_images = num_boxes = 0
+    with tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder) as annotations:
+        head = coco.header(Labels.empty(classes=log.classes, sensor=log.sensor))
+        given = yield f'{_open_object(head)},\n "images": ['
+        while not isinstance(given, Mapping):
+            labels = labels_from_frames([given], log.classes, log.sensor)
+            num_images += 1
+            for entry in coco.annotation_entries(labels, num_boxes + 1, num_images):
+                annotations.write(f"{',' if num_boxes else ''}\n  {json.dumps(entry)}")
+                num_boxes += 1
+            (image,) = coco.image_entries(labels, num_images)
+            given = yield f"{',' if num_images > 1 else ''}\n  {json.dumps(image)}"
+        yield '],\n "annotations": ['
+        annotations.seek(0)
+        yield from annotations
+        yield "]\n}\n"
+
+
+_FORMATS = {"json": _json_text, "jsonl": _lines_text, "csv": _csv_text, "coco": _coco_text}
+_GROWING = ("jsonl", "csv")  # each frame can be read at once
+
+
+def _line(content: Mapping[str, Any]) -> str:
+    return f"{json.dumps(content, ensure_ascii=False, allow_nan=False)}\n"
+
+
+def _rows(rows: Sequence[Sequence[object]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+class _OpenFile:
+    """One file until :meth:`end` or :meth:`give_up`: it grows in place, or is a draft that gets its name at the end."""
+
+    def __init__(self, path: PathLike, format: str, log: DetectionLog, grows: bool) -> None:
+        self.grows, self.draft = grows and format in _GROWING, None
+        if self.grows:
             self.target, self.file = open_growing(path)
-            return
-        self.target = find_target(path, text=True)
-        self.draft = Draft(self.target)
+        else:
+            self.target = find_target(path, text=True)
+            self.draft = Draft(self.target)
+        folder = self.target.path.parent if self.target.kind == "file" else None
+        self.text = _FORMATS[format](log, folder)
         try:
             with disk_faults(self.target):
-                self.file = self.draft.open()
+                if self.draft is not None:
+                    self.file = self.draft.open()
+                self._write(next(self.text))
         except BaseException:
-            self.draft.discard()
+            self.give_up()
             raise
 
-    def write(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         """Write text; a growing file holds all of it when this returns."""
-        with disk_faults(self.target):
-            self.file.write(_encode_text(text))
-            if self.grows:
-                self.file.flush()
+        # bytes of a file name that are not UTF-8 are escaped as in JSON
+        self.file.write(text.encode("utf-8", "backslashreplace"))
+        if self.grows:
+            self.file.flush()
 
-    @abstractmethod
     def add(self, frame: DetectionFrame) -> None:
         """Write the next frame."""
+        with disk_faults(self.target):
+            self._write(self.text.send(frame))
 
     def end(self, facts: Mapping[str, Any]) -> None:
         """Write the last part, and complete the file."""
         with disk_faults(self.target):
+            with suppress(StopIteration):  # CSV has no last part
+                self._write(self.text.send(facts))
+            for text in self.text:
+                self._write(text)
             self.file.close()
         if self.draft is not None:
             self.draft.commit()
 
     def give_up(self) -> None:
         """Close the file after an error; a draft is discarded, a growing file stays as it is."""
-        with suppress(OSError):
+        with suppress(OSError, AttributeError):  # the file may not be open yet
             self.file.close()
+        self.text.close()
         if self.draft is not None:
             self.draft.discard()
-
-
-class _LinesWriter(_Writer):
-    def __init__(self, path: PathLike, head: Mapping[str, Any], grows: bool) -> None:
-        super().__init__(path, grows)
-        self.write(encode_line({**head, "format": json_lines.LINES_FORMAT}))
-
-    def add(self, frame: DetectionFrame) -> None:
-        self.write(encode_line({**encode_frame(frame), **json_lines.encode_timing(frame)}))
-
-    def end(self, facts: Mapping[str, Any]) -> None:
-        self.write(encode_line(facts) if facts else "")
-        super().end(facts)
-
-
-class _CsvWriter(_Writer):
-    def __init__(self, path: PathLike, classes: Sequence[str], grows: bool) -> None:
-        super().__init__(path, grows)
-        self.classes = classes
-        self._write_rows([CSV_COLUMNS])
-
-    def add(self, frame: DetectionFrame) -> None:
-        tracks = [""] * len(frame.boxes) if frame.track_ids is None else frame.track_ids.tolist()
-        columns = zip(frame.boxes.tolist(), frame.scores, frame.class_ids, tracks, strict=True)
-        rows = [
-            [frame.t_us, *(f"{value:.2f}" for value in box), self.classes[int(class_id)], f"{float(score):.4f}", track]
-            for box, score, class_id, track in columns
-        ]
-        if rows:
-            self._write_rows(rows)
-
-    def _write_rows(self, rows: Sequence[Sequence[object]]) -> None:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        self.write(text.getvalue())
-
-
-class _JsonWriter(_Writer):
-    def __init__(self, path: PathLike, head: Mapping[str, Any]) -> None:
-        super().__init__(path, grows=False)
-        self.num_frames = 0
-        self.write(f'{encode_open(head)},\n "frames": [')
-
-    def add(self, frame: DetectionFrame) -> None:
-        self.write(f"{',' if self.num_frames else ''}\n  {json.dumps(encode_frame(frame), allow_nan=False)}")
-        self.num_frames += 1
-
-    def end(self, facts: Mapping[str, Any]) -> None:
-        closed = "\n ]" if self.num_frames else "]"
-        rest = f",{encode_open(facts)[1:]}" if facts else ""
-        self.write(f"{closed}{rest}\n}}\n")
-        super().end(facts)
-
-
-class _CocoWriter(_Writer):
-    """Images are written to the file, annotations to an unnamed file beside it until all images are written."""
-
-    def __init__(self, path: PathLike, classes: Sequence[str], sensor: tuple[int, int]) -> None:
-        super().__init__(path, grows=False)
-        self.classes, self.sensor = tuple(classes), sensor
-        self.num_images = self.num_boxes = 0
-        folder = self.target.path.parent if self.target.kind == "file" else None
-        try:
-            with disk_faults(self.target):
-                self.annotations = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  (closed at the end)
-            head = coco.header(Labels.empty(classes=self.classes, sensor=sensor))
-            self.write(f'{encode_open(head)},\n "images": [')
-        except BaseException:
-            super().give_up()
-            raise
-
-    def add(self, frame: DetectionFrame) -> None:
-        labels = labels_from_frames([frame], self.classes, self.sensor)
-        (image,) = coco.image_entries(labels, self.num_images + 1)
-        entries = coco.annotation_entries(labels, self.num_boxes + 1, self.num_images + 1)
-        self.write(f"{',' if self.num_images else ''}\n  {json.dumps(image)}")
-        lines = [f"{',' if self.num_boxes + row else ''}\n  {json.dumps(each)}" for row, each in enumerate(entries)]
-        with disk_faults(self.target):
-            self.annotations.write(_encode_text("".join(lines)))
-        self.num_images, self.num_boxes = self.num_images + 1, self.num_boxes + len(entries)
-
-    def end(self, facts: Mapping[str, Any]) -> None:
-        self.write('],\n "annotations": [')
-        with disk_faults(self.target):
-            self.annotations.seek(0)
-            shutil.copyfileobj(self.annotations, self.file)
-        self.write("]\n}\n")
-        self.annotations.close()
-        super().end(facts)
-
-    def give_up(self) -> None:
-        super().give_up()
-        self.annotations.close()
 
 
 class DetectionFiles:
     """The files of one run: :meth:`add` every frame, then :meth:`finish`. Use it in a ``with`` block.
 
     Args:
-        recording: name of the file or the source.
-        sensor: (height, width), pixels.
-        classes: names by id.
-        hz: windows a second.
-        facts: values that are known at the beginning, as JSON can hold them: model, threshold.
-        json, jsonl, csv, coco: the path of each file, None for none; ``"-"`` is standard output.
+        log: the run, without its frames, and with the facts that are known at the beginning.
+        files: the path of each file (json, jsonl, csv, coco), None for none; ``"-"`` is standard output.
         grows: whether CSV and JSON lines are written in place, so that each frame can be read at once; else they get
             their names when they are complete, as JSON and COCO always do.
     """
 
-    def __init__(
-        self,
-        recording: str,
-        sensor: tuple[int, int],
-        classes: Sequence[str],
-        hz: float,
-        facts: Mapping[str, Any],
-        *,
-        json: PathLike | None = None,
-        jsonl: PathLike | None = None,
-        csv: PathLike | None = None,
-        coco: PathLike | None = None,
-        grows: bool = True,
-    ) -> None:
-        head = json_lines.header(recording, sensor, classes, hz, facts)
-        self._open: list[_Writer] = []
+    def __init__(self, log: DetectionLog, *, grows: bool = True, **files: PathLike | None) -> None:
+        self._open: list[_OpenFile] = []
         try:
-            if json is not None:
-                self._open.append(_JsonWriter(json, head))
-            if coco is not None:
-                self._open.append(_CocoWriter(coco, classes, sensor))
-            if csv is not None:
-                self._open.append(_CsvWriter(csv, classes, grows))
-            if jsonl is not None:
-                self._open.append(_LinesWriter(jsonl, head, grows))
+            for format, path in files.items():
+                if path is not None:
+                    self._open.append(_OpenFile(path, format, log, grows))
         except BaseException:
             self.close()
             raise
 
     def add(self, frame: DetectionFrame) -> None:
         """Write the next frame into every file."""
-        for writer in self._open:
-            writer.add(frame)
+        for file in self._open:
+            file.add(frame)
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Complete every file, even if one of them fails.
-
-        Args:
-            facts: values that are known at the end: the summary.
-        """
+        """Complete every file, even if one of them fails; ``facts`` are known at the end, such as the summary."""
         failed: Exception | None = None
         while self._open:
-            writer = self._open.pop(0)
+            file = self._open.pop(0)
             try:
-                writer.end(facts)
-            except Exception as error:
-                writer.give_up()
+                file.end(facts)
+            except BaseException as error:
+                file.give_up()
+                if not isinstance(error, Exception):
+                    raise
                 failed = failed or error
-            except BaseException:
-                writer.give_up()
-                raise
         if failed is not None:
             raise failed
 
@@ -365,12 +388,5 @@ class DetectionFiles:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _encode_text(text: str) -> bytes:
-    """UTF-8; bytes of a file name that are not UTF-8 are escaped as in JSON."""
-    return text.encode("utf-8", "backslashreplace")

@@ -1,96 +1,42 @@
-"""Detections of one time: any object with the attributes of :class:`DetectionFrame` can be drawn and written.
+"""Detections of one time: :class:`DetectionFrame`, which can be drawn and written.
 
-Frames of the streaming detector have them; :func:`frames_from_labels` converts boxes of a label or prediction file to
-:class:`Frame` objects, and :func:`labels_from_frames` converts frames to one table. Viewers find the frame of a time
-with :class:`FrameLookup`.
+Frames of the streaming detector are such frames; :func:`frames_from_labels` makes them from boxes of a label or
+prediction file, and :func:`labels_from_frames` converts frames to one table. Viewers find the frame of a time with
+:class:`FrameLookup`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels
 from fate.errors import FateError
-from fate.events.events import Events
-
-
-class EventSource(Protocol):
-    """The part of a recording that viewers use; :func:`fate.open_recording` returns one."""
-
-    @property
-    def sensor(self) -> tuple[int, int]:
-        """``(height, width)`` in pixels."""
-        ...
-
-    @property
-    def start_us(self) -> int:
-        """Time of the first event, µs."""
-        ...
-
-    @property
-    def end_us(self) -> int:
-        """One µs after the last event."""
-        ...
-
-    def read(self, start_us: int | None = None, end_us: int | None = None) -> Events:
-        """Events in ``[start_us, end_us)``."""
-        ...
-
-
-class DetectionFrame(Protocol):
-    """Boxes of one time. The report also uses an optional attribute ``ms`` (milliseconds by stage)."""
-
-    @property
-    def t_us(self) -> int:
-        """The time of the boxes, µs of the recording."""
-        ...
-
-    @property
-    def boxes(self) -> NDArray[np.floating[Any]]:
-        """[M, 4] xyxy in pixels of the sensor."""
-        ...
-
-    @property
-    def scores(self) -> NDArray[np.floating[Any]]:
-        """[M], 0 to 1."""
-        ...
-
-    @property
-    def class_ids(self) -> NDArray[np.integer[Any]]:
-        """[M], indices into the list of class names."""
-        ...
-
-    @property
-    def track_ids(self) -> NDArray[np.integer[Any]] | None:
-        """[M], below 0 for a box without a track; ``None`` without tracking."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
-    """A plain :class:`DetectionFrame`."""
+class DetectionFrame:
+    """The M boxes of one time. The report also uses an optional attribute ``ms`` (milliseconds by stage)."""
 
-    t_us: int
-    boxes: NDArray[np.float32]
-    scores: NDArray[np.float32]
-    class_ids: NDArray[np.int32]
-    track_ids: NDArray[np.int64] | None = None
-    ms: Mapping[str, float] | None = None
+    t_us: int  #: the time of the boxes, µs of the recording
+    boxes: NDArray[np.float32]  #: [M, 4] xyxy in pixels of the recording's sensor
+    scores: NDArray[np.float32]  #: [M], 0 to 1
+    class_ids: NDArray[np.integer[Any]]  #: [M], indices into the list of class names
+    track_ids: NDArray[np.int64] | None  #: [M], below 0 for a box without a track; None without tracking
 
 
-def frames_from_labels(labels: Labels) -> list[Frame]:
+def frames_from_labels(labels: Labels) -> list[DetectionFrame]:
     """A frame for each labelled time, including those without boxes."""
     tracked = bool(len(labels)) and bool((labels.track_id >= 0).any())
     frames = []
     for time in labels.labelled_us:
         rows = labels.at(int(time))
         tracks = rows.track_id if tracked else None
-        frames.append(Frame(int(time), rows.boxes, rows.score, rows.class_id, tracks))
+        frames.append(DetectionFrame(int(time), rows.boxes, rows.score, rows.class_id, tracks))
     return frames
 
 

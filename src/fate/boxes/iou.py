@@ -56,15 +56,8 @@ def assign_to_truth(
     """The index of the ground truth that each prediction [N] is assigned to, -1 for none: COCO's rule at one threshold.
 
     Predictions are assigned from the highest score down (the first given wins a tie); each takes the ground truth of
-    its group with the largest IoU among those not yet taken, if that is at least ``min_overlap``.
-
-    Args:
-        truth_group: [M] group of each ground truth: frame and class in one number.
-        truth_xywh: [M, 4] pixels.
-        group: [N] the same for predictions.
-        xywh: [N, 4] pixels.
-        score: [N].
-        min_overlap: smallest IoU.
+    its group with the largest IoU among those not yet taken, if that is at least ``min_overlap``. Groups, [M] and [N],
+    are frame and class in one number; boxes, [M, 4] and [N, 4], are in pixels.
     """
     ranked = np.argsort(-score, kind="stable")
     left, right = pairs_of_groups(group[ranked], truth_group)

@@ -96,9 +96,12 @@ def write_labels(
     """
     target = Path(path)
     with naming_errors(target, "a place for labels"):
-        chosen = format or _format_of(target)
+        chosen = format or ("yolo" if target.is_dir() else _BY_SUFFIX.get(target.suffix.lower(), "unknown"))
         if chosen not in FORMATS:
-            raise FateError(f"got format {chosen!r}; formats are {', '.join(FORMATS)}; choose one")
+            raise FateError(
+                f"has suffix {target.suffix!r} and the format {chosen!r}; labels are .npy, .json, .npz, or a folder "
+                f"without suffix; rename it or pass format= one of {', '.join(FORMATS)}"
+            )
         if dialect is not None and chosen != "prophesee":
             raise FateError(f"got dialect {dialect!r}; {chosen} has no dialects; leave it out")
         if sensor is not None:
@@ -106,18 +109,22 @@ def write_labels(
             labels = replace(labels, sensor=sensor)
             if known not in (None, labels.sensor):
                 raise FateError(f"got sensor {sensor}; the labels have {known}; leave the argument out")
-        files: dict[str | os.PathLike[str], bytes | None] = {}
+        times = None
         if chosen == "yolo":
             _write_folder(target, yolo.encode(labels))
-        elif chosen == "prophesee":
-            files = _prophesee_files(target, labels, dialect or "t")
+            return
+        if chosen == "prophesee":
+            content, times = prophesee.encode(labels, dialect or "t"), prophesee.encode_times(labels)
+            sidecar = times_path(target)
+            if sidecar.exists():
+                prophesee.decode_times(_content(sidecar))  # refuses to replace a file that is not a sidecar
         else:
-            files = {path: coco.encode(labels) if chosen == "coco" else npz.encode_labels(labels)}
-    for file, content in files.items():
-        if content is None:
-            Path(file).unlink(missing_ok=True)
-        else:
-            write_whole(file, content, text=chosen == "coco")
+            content = coco.encode(labels) if chosen == "coco" else npz.encode_labels(labels)
+    if times is not None:
+        write_whole(times_path(target), times)
+    write_whole(path, content, text=chosen == "coco")
+    if chosen == "prophesee" and times is None:  # an old sidecar would add times that these labels do not have
+        times_path(target).unlink(missing_ok=True)
 
 
 def recognise(data: bytes) -> str | None:
@@ -138,15 +145,9 @@ def _decode(path: Path, sensor: tuple[int, int] | None, classes: Sequence[str] |
     if chosen == "prophesee":
         sidecar = times_path(path)
         return prophesee.decode(data, _content(sidecar) if sidecar.exists() else None, name=str(path))
-    suffix = path.suffix.lower()
-    claimed = "a label file"
-    if suffix == ".txt":
-        claimed = "YOLO labels, which are a folder of txt files"
-    elif suffix in _BY_SUFFIX and suffix:
-        claimed = f"the {_BY_SUFFIX[suffix]} format of its suffix"
     raise FormatError(
-        f"starts with {data[:8]!r}, unlike {claimed}; labels are Prophesee npy, COCO json, a folder of YOLO txt, or "
-        "npz; give one of these"
+        f"starts with {data[:8]!r}, unlike labels, which are Prophesee npy, COCO json, a folder of YOLO txt, or npz; "
+        "give one of these"
     )
 
 
@@ -162,31 +163,9 @@ def _content(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _format_of(path: Path) -> str:
-    """The format by the suffix; an existing folder is YOLO whatever its name."""
-    chosen = "yolo" if path.is_dir() else _BY_SUFFIX.get(path.suffix.lower())
-    if chosen is None:
-        raise FateError(
-            f"has suffix {path.suffix!r}; labels are .npy, .json, .npz, or a folder without suffix; "
-            f"rename it or pass format= one of {', '.join(FORMATS)}"
-        )
-    return chosen
-
-
 def times_path(path: Path) -> Path:
     """``drive_bbox.npy`` to ``drive_bbox_times.npy``: the sidecar with all labelled times."""
     return path.with_name(f"{path.stem}_times.npy")
-
-
-def _prophesee_files(path: Path, labels: Labels, dialect: str) -> dict[str | os.PathLike[str], bytes | None]:
-    """The bytes of the two files, in the order to write them; None for a sidecar to be removed."""
-    boxes, times = prophesee.encode(labels, dialect), prophesee.encode_times(labels)
-    sidecar = times_path(path)
-    if sidecar.exists():
-        prophesee.decode_times(_content(sidecar))  # refuses to replace a file that is not a sidecar
-    if times is not None:
-        return {sidecar: times, path: boxes}
-    return {path: boxes, sidecar: None}  # an old sidecar would add labelled times that these labels do not have
 
 
 def _read_folder(path: Path) -> dict[str, str]:

@@ -11,12 +11,13 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from fate.errors import FateError
+from fate.events.sensors import Sensor
 
 
 class LabelSource(IntEnum):
@@ -27,32 +28,41 @@ class LabelSource(IntEnum):
     INTERPOLATED = 2
 
 
-#: The columns of the table and their types.
-COLUMNS: dict[str, DTypeLike] = {
-    "t_us": np.int64,
-    "x1": np.float32,
-    "y1": np.float32,
-    "x2": np.float32,
-    "y2": np.float32,
-    "class_id": np.int32,
-    "track_id": np.int64,
-    "score": np.float32,
-    "source": np.uint8,
+class Column(NamedTuple):
+    """A column of the table: its type, its smallest and largest value, and the default where it may be left out."""
+
+    dtype: DTypeLike
+    low: float
+    high: float
+    expected: str  #: the allowed values in words, for errors
+    default: int | None = None
+
+
+_INT64 = np.iinfo(np.int64)
+_TIMES = Column(np.int64, _INT64.min, _INT64.max, "times are whole microseconds of an integer dtype")
+_LARGEST = float(np.finfo(np.float32).max)
+_PIXELS = Column(np.float32, -_LARGEST, _LARGEST, "coordinates are finite numbers in pixels")
+_CLASS_IDS = Column(np.int32, 0, 2**31 - 1, "class ids are 0 or larger (int32)")
+_TRACK_IDS = Column(np.int64, -1, _INT64.max, "track ids are 0 or larger, or -1 for none (int64)", -1)
+_SCORES = Column(np.float32, 0, 1, "scores lie in 0 to 1", 1)
+_SOURCES = Column(np.uint8, 0, max(LabelSource), "sources are 0 (ground truth), 1 (tracked) or 2 (interpolated)", 0)
+
+#: The columns of the table.
+COLUMNS: dict[str, Column] = {
+    "t_us": _TIMES,
+    **dict.fromkeys(("x1", "y1", "x2", "y2"), _PIXELS),
+    "class_id": _CLASS_IDS,
+    "track_id": _TRACK_IDS,
+    "score": _SCORES,
+    "source": _SOURCES,
 }
 
-# the expected values, for errors
-_EXPECTED = {
-    **dict.fromkeys(("t_us", "labelled_us"), "times are whole microseconds of an integer dtype"),
-    **dict.fromkeys(("x1", "y1", "x2", "y2"), "coordinates are finite numbers in pixels"),
-    "class_id": "class ids are 0 or larger (int32)",
-    "track_id": "track ids are 0 or larger, or -1 for none (int64)",
-    "score": "scores lie in 0 to 1",
-    "source": "sources are 0 (ground truth), 1 (tracked) or 2 (interpolated)",
-}
 
+class About(TypedDict, total=False):
+    """What labels say about all rows together."""
 
-Columns = Mapping[str, NDArray[Any]]
-Classes = tuple[str, ...] | None
+    classes: Sequence[str] | None  #: the name of each class id
+    sensor: tuple[int, int] | None  #: (height, width) in pixels
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
@@ -94,28 +104,31 @@ class Labels:
     ) -> None:
         """Columns (N,); by default no tracks, score 1, ground truth, labelled at the times of the rows."""
         given = (t_us, x1, y1, x2, y2, class_id, track_id, score, source)
-        columns = _columns(dict(zip(COLUMNS, given, strict=True)))
         names = _class_names(classes)
-        _check_rows(columns, names)
+        columns = _checked_columns(dict(zip(COLUMNS, given, strict=True)), names)
         times = columns["t_us"]
         backwards = times[1:] < times[:-1]
         if backwards.any():
             row = int(np.argmax(backwards)) + 1
             jump = f"{times[row]} after {times[row - 1]}"
             raise FateError(f"row {row} has t_us {jump}; rows are sorted by time; use Labels.from_unsorted")
-        labelled = np.unique(times) if labelled_us is None else _column("labelled_us", labelled_us, np.int64)
-        _check_labelled(labelled, times)
-        self._set(columns, labelled, names, _sensor_size(sensor))
+        labelled = np.unique(times) if labelled_us is None else _column("labelled_us", labelled_us, _TIMES)
+        stuck = np.flatnonzero(labelled[1:] <= labelled[:-1])
+        if len(stuck):
+            raise FateError(
+                f"labelled_us has {labelled[stuck[0] + 1]} after {labelled[stuck[0]]}; "
+                "labelled times increase strictly; sort them and drop repeats with np.unique"
+            )
+        _refuse(~np.isin(times, labelled), "t_us", times, "the time of each row is in labelled_us")
+        self._set(columns, labelled, names, None if sensor is None else tuple(Sensor.of(sensor)))
 
-    def _set(
-        self, columns: Columns, labelled_us: NDArray[np.int64], classes: Classes, sensor: tuple[int, int] | None
-    ) -> Labels:
-        """Store columns that are already checked, read-only."""
+    def _set(self, columns: Mapping[str, NDArray[Any]], labelled_us: NDArray[np.int64], *about: Any) -> Labels:
+        """Store columns that are already checked, read-only; ``about`` is classes and sensor."""
         for name, values in (*columns.items(), ("labelled_us", labelled_us)):
             values.flags.writeable = False
             object.__setattr__(self, name, values)
-        object.__setattr__(self, "classes", classes)
-        object.__setattr__(self, "sensor", sensor)
+        for name, value in zip(("classes", "sensor"), about, strict=True):
+            object.__setattr__(self, name, value)
         return self
 
     def _part(self, rows: slice | NDArray[np.bool_], times: slice) -> Labels:
@@ -124,15 +137,9 @@ class Labels:
         return _restore(columns, self.labelled_us[times], self.classes, self.sensor)
 
     @classmethod
-    def empty(
-        cls,
-        labelled_us: ArrayLike = (),
-        *,
-        classes: Sequence[str] | None = None,
-        sensor: tuple[int, int] | None = None,
-    ) -> Labels:
+    def empty(cls, labelled_us: ArrayLike = (), **about: Unpack[About]) -> Labels:
         """No boxes at all; each time in ``labelled_us`` (L,) is labelled and empty."""
-        return cls((), (), (), (), (), (), labelled_us=labelled_us, classes=classes, sensor=sensor)
+        return cls((), (), (), (), (), (), labelled_us=labelled_us, **about)
 
     @classmethod
     def from_unsorted(
@@ -140,16 +147,14 @@ class Labels:
         columns: Mapping[str, ArrayLike | None],
         *,
         labelled_us: ArrayLike | None = None,
-        classes: Sequence[str] | None = None,
-        sensor: tuple[int, int] | None = None,
+        **about: Unpack[About],
     ) -> Labels:
         """From columns by name; rows and labelled times are sorted, rows stably."""
-        checked = _columns(columns)
-        _check_rows(checked, _class_names(classes))  # before sorting, so that an error gives the row of the input
+        # checked before sorting, so that an error gives the row of the input
+        checked = _checked_columns(columns, _class_names(about.get("classes")))
         order = np.argsort(checked["t_us"], kind="stable")
-        labelled = None if labelled_us is None else np.sort(_column("labelled_us", labelled_us, np.int64))
-        rows = {name: values[order] for name, values in checked.items()}
-        return cls(**rows, labelled_us=labelled, classes=classes, sensor=sensor)
+        labelled = None if labelled_us is None else np.sort(_column("labelled_us", labelled_us, _TIMES))
+        return cls(**{name: values[order] for name, values in checked.items()}, labelled_us=labelled, **about)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Labels]) -> Labels:
@@ -192,16 +197,15 @@ class Labels:
         """The rows at this labelled time, possibly none; a time that is not labelled is an error."""
         time = _time(t_us)
         if not self.is_labelled(time):
+            known = "no time is labelled"
             if len(self.labelled_us):
                 # in floats: a difference of two int64 times can exceed the int64 range
                 distance = np.abs(self.labelled_us.astype(np.float64) - float(time))
                 known = f"the nearest labelled time is {self.labelled_us[np.argmin(distance)]} us"
-            else:
-                known = "no time is labelled"
             raise FateError(f"time {time} us is not labelled; {known}; ask is_labelled() or use between()")
-        first, last = np.searchsorted(self.t_us, time, "left"), np.searchsorted(self.t_us, time, "right")
+        first, last = (int(np.searchsorted(self.t_us, time, side)) for side in ("left", "right"))
         index = int(np.searchsorted(self.labelled_us, time))
-        return self._part(slice(int(first), int(last)), slice(index, index + 1))
+        return self._part(slice(first, last), slice(index, index + 1))
 
     def between(self, start_us: SupportsIndex, end_us: SupportsIndex) -> Labels:
         """Rows and labelled times in [start_us, end_us): views, found in O(log n)."""
@@ -209,10 +213,8 @@ class Labels:
         if end < start:
             raise FateError(f"got start_us {start} after end_us {end}; a span starts first; swap them")
         bounds = np.array([start, end], np.int64)
-        return self._part(
-            slice(*np.searchsorted(self.t_us, bounds).tolist()),
-            slice(*np.searchsorted(self.labelled_us, bounds).tolist()),
-        )
+        rows, times = (slice(*np.searchsorted(each, bounds).tolist()) for each in (self.t_us, self.labelled_us))
+        return self._part(rows, times)
 
     def select(self, mask: ArrayLike) -> Labels:
         """The rows where ``mask`` (N,) bool is true; every labelled time is kept."""
@@ -253,98 +255,65 @@ class Labels:
         return f"Labels({', '.join(parts)})"
 
 
-def _restore(
-    columns: Columns, labelled_us: NDArray[np.int64], classes: Classes, sensor: tuple[int, int] | None
-) -> Labels:
+def _restore(columns: Mapping[str, NDArray[Any]], labelled_us: NDArray[np.int64], *about: Any) -> Labels:
     """A table of checked columns, for parts of a table and for pickle."""
-    return object.__new__(Labels)._set(columns, labelled_us, classes, sensor)
+    return object.__new__(Labels)._set(columns, labelled_us, *about)
 
 
-def _columns(given: Mapping[str, ArrayLike | None]) -> dict[str, NDArray[Any]]:
-    """The nine columns in their dtypes and of one length; a missing (None) column gets its default."""
+def _checked_columns(given: Mapping[str, ArrayLike | None], classes: tuple[str, ...] | None) -> dict[str, NDArray[Any]]:
+    """The nine columns in their dtypes and of one length; every value is checked, a missing column gets its default."""
     unknown = [name for name in given if name not in COLUMNS]
     if unknown:
         raise FateError(f"got a column {unknown[0]!r}; columns are {', '.join(COLUMNS)}; rename or drop it")
-    defaults = {"track_id": -1, "score": 1, "source": LabelSource.GROUND_TRUTH}
     columns: dict[str, NDArray[Any]] = {}
-    rows = 0
-    for name, dtype in COLUMNS.items():
-        values = given.get(name)
-        if values is None and name not in defaults:
-            raise FateError(f"column {name} is missing; only {', '.join(defaults)} may be left out; add it")
-        column = np.full(rows, defaults[name], dtype) if values is None else _column(name, values, dtype)
-        rows = len(columns.get("t_us", column))
-        if len(column) != rows:
+    for name, column in COLUMNS.items():
+        values, rows = given.get(name), len(columns.get("t_us", ()))
+        if values is None and column.default is None:
+            raise FateError(f"column {name} is missing; only track_id, score and source may be left out; add it")
+        columns[name] = np.full(rows, column.default, column.dtype) if values is None else _column(name, values, column)
+        if name != "t_us" and len(columns[name]) != rows:
             raise FateError(
-                f"column {name} has {len(column)} rows and t_us has {rows}; "
+                f"column {name} has {len(columns[name])} rows and t_us has {rows}; "
                 "all columns have the same length; give one value per box"
             )
-        columns[name] = column
+    for low, high in (("x1", "x2"), ("y1", "y2")):
+        swapped = columns[high] < columns[low]
+        if swapped.any():
+            row = int(np.argmax(swapped))
+            values = f"{low} {columns[low][row]} and {high} {columns[high][row]}"
+            raise FateError(f"row {row} has {values}; {high} is at least {low}; swap them or drop the row")
+    if classes is not None:
+        ids, known = columns["class_id"], f"there are {len(classes)} classes, counted from 0"
+        _refuse(ids >= len(classes), "class_id", ids, known)
     return columns
 
 
-def _column(name: str, values: Any, dtype: DTypeLike) -> NDArray[Any]:
-    """A (n,) copy in ``dtype``; integers out of range are refused, floats are rounded."""
+def _column(name: str, values: Any, column: Column) -> NDArray[Any]:
+    """A checked (n,) copy; floats are rounded to the type of the column."""
     try:
         given = np.asarray(values)
     except (ValueError, TypeError, OverflowError) as error:
-        raise FateError(f"column {name} is no array ({error}); {_EXPECTED[name]}; give a list") from error
+        raise FateError(f"column {name} is no array ({error}); {column.expected}; give a list") from error
     if given.ndim != 1:
         raise FateError(f"column {name} has shape {given.shape}; columns are one-dimensional; flatten it")
-    target = np.dtype(dtype)
+    target = np.dtype(column.dtype)
     # numpy gives an empty list the dtype float64
     if given.size and given.dtype.kind not in ("iu" if target.kind in "iu" else "iuf"):
-        raise FateError(f"column {name} has dtype {given.dtype}; {_EXPECTED[name]}; convert it first")
-    if given.size and target.kind in "iu":
-        limits = np.iinfo(target)
-        beyond = (given < limits.min) | (given > limits.max)
-        _refuse(beyond, name, given, _EXPECTED[name], "fix the row or drop it")
-    with np.errstate(over="ignore"):  # too large for float32 becomes inf, which the row check names
-        return given.astype(target)
+        raise FateError(f"column {name} has dtype {given.dtype}; {column.expected}; convert it first")
+    with np.errstate(over="ignore"):  # too large for float32 becomes inf, which is refused
+        compared = given if target.kind in "iu" else given.astype(target)
+    _refuse(~((compared >= column.low) & (compared <= column.high)), name, compared, column.expected)
+    return compared.astype(target)
 
 
-def _check_rows(columns: Columns, classes: Classes) -> None:
-    """Check each row on its own; the error names the first bad row."""
-    fix = "fix the row or drop it"
-    for name in ("x1", "y1", "x2", "y2"):
-        _refuse(~np.isfinite(columns[name]), name, columns[name], _EXPECTED[name], fix)
-    for low, high in (("x1", "x2"), ("y1", "y2")):
-        reversed_ = columns[high] < columns[low]
-        if reversed_.any():
-            row = int(np.argmax(reversed_))
-            values = f"{low} {columns[low][row]} and {high} {columns[high][row]}"
-            raise FateError(f"row {row} has {values}; {high} is at least {low}; swap them or drop the row")
-    ids, scores = columns["class_id"], columns["score"]
-    _refuse(ids < 0, "class_id", ids, "class ids are 0 or larger", fix)
-    if classes is not None:
-        known = f"there are {len(classes)} classes, counted from 0"
-        _refuse(ids >= len(classes), "class_id", ids, known, "name more classes or fix the row")
-    _refuse(columns["track_id"] < -1, "track_id", columns["track_id"], _EXPECTED["track_id"], fix)
-    _refuse(~((scores >= 0) & (scores <= 1)), "score", scores, _EXPECTED["score"], fix)
-    _refuse(columns["source"] > max(LabelSource), "source", columns["source"], _EXPECTED["source"], fix)
-
-
-def _check_labelled(labelled: NDArray[np.int64], times: NDArray[np.int64]) -> None:
-    """Labelled times increase strictly and contain the (sorted) time of every row."""
-    stuck = np.flatnonzero(labelled[1:] <= labelled[:-1])
-    if len(stuck):
-        index = int(stuck[0])
-        raise FateError(
-            f"labelled_us has {labelled[index + 1]} after {labelled[index]}; "
-            "labelled times increase strictly; sort them and drop repeats with np.unique"
-        )
-    missing = ~np.isin(times, labelled)
-    _refuse(missing, "t_us", times, "the time of each row is in labelled_us", "add it there or drop the row")
-
-
-def _refuse(bad: NDArray[np.bool_], name: str, values: NDArray[Any], expected: str, fix: str) -> None:
+def _refuse(bad: NDArray[np.bool_], name: str, values: NDArray[Any], expected: str) -> None:
     """Raise an error for the first bad row, if any."""
     if bad.any():
         row = int(np.argmax(bad))
-        raise FateError(f"row {row} has {name} {values[row]}; {expected}; {fix}")
+        raise FateError(f"row {row} has {name} {values[row]}; {expected}; fix the row or drop it")
 
 
-def _class_names(classes: Sequence[str] | None) -> Classes:
+def _class_names(classes: Sequence[str] | None) -> tuple[str, ...] | None:
     """Checked names: distinct, printable and without outer spaces, so that every format can hold them."""
     if classes is None:
         return None
@@ -359,26 +328,13 @@ def _class_names(classes: Sequence[str] | None) -> Classes:
     return tuple(str(name) for name in names)
 
 
-def _sensor_size(sensor: tuple[int, int] | None) -> tuple[int, int] | None:
-    """(height, width), two positive whole numbers."""
-    if sensor is None:
-        return None
-    try:
-        height, width = (operator.index(side) for side in sensor)
-    except (TypeError, ValueError) as error:
-        raise FateError(f"got sensor {sensor!r}; expected (height, width) in pixels; fix it") from error
-    if not (0 < height < 2**31 and 0 < width < 2**31):
-        raise FateError(f"got sensor {sensor!r}; height and width are 1 pixel or more; fix it")
-    return height, width
-
-
 def _time(t_us: SupportsIndex) -> int:
     """One time as an int that fits int64."""
     try:
         time = operator.index(t_us)
-    except TypeError as error:
-        raise FateError(f"got time {t_us!r}; times are whole microseconds; use int()") from error
-    if not -(2**63) <= time < 2**63:
+    except TypeError:
+        raise FateError(f"got time {t_us!r}; times are whole microseconds; use int()") from None
+    if not _INT64.min <= time <= _INT64.max:
         raise FateError(f"got time {time}; times are int64 microseconds; check its unit")
     return time
 

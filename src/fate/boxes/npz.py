@@ -14,6 +14,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -56,12 +57,7 @@ def encode_labels(labels: Labels) -> bytes:
 
 
 def encode_predictions(tables: Mapping[str, Labels], facts: Mapping[str, Any]) -> bytes:
-    """The bytes of a prediction file.
-
-    Args:
-        tables: predictions by name of the recording, all with the same classes and sensor.
-        facts: values that JSON can hold.
-    """
+    """The bytes of a prediction file: tables by recording, which share classes and sensor, and facts for JSON."""
     parts = list(tables.values())
     for fact in ("classes", "sensor"):
         values = {getattr(labels, fact) for labels in parts}
@@ -83,9 +79,9 @@ def encode_predictions(tables: Mapping[str, Labels], facts: Mapping[str, Any]) -
 
 def _encode(format: str, parts: Sequence[Labels], header: Mapping[str, NDArray[Any]]) -> bytes:
     arrays = {"format": np.array(format), "version": np.array(VERSION), **header}
-    for name, dtype in {**COLUMNS, "labelled_us": np.int64}.items():
-        arrays[name] = np.concatenate([np.zeros(0, dtype), *(getattr(labels, name) for labels in parts)])
     first = parts[0] if parts else Labels.empty()
+    for name in (*COLUMNS, "labelled_us"):
+        arrays[name] = np.concatenate([getattr(labels, name) for labels in parts or [first]])
     if first.classes is not None:
         arrays["classes"] = np.array(first.classes, dtype=np.str_)
     if first.sensor is not None:
@@ -97,19 +93,23 @@ def _encode(format: str, parts: Sequence[Labels], header: Mapping[str, NDArray[A
 
 def decode_labels(file: BinaryIO) -> Labels:
     """Read a label file that :func:`encode_labels` made."""
-    arrays = _read(file, LABELS)
-    return _table(arrays, slice(None), slice(None))
+    return _table(_read(file, LABELS), slice(None), slice(None))
 
 
 def decode_predictions(file: BinaryIO) -> tuple[dict[str, Labels], dict[str, Any]]:
     """Read a prediction file that :func:`encode_predictions` made: predictions by recording, and the facts."""
     arrays = _read(file, PREDICTIONS, "recordings", "rows", "times")
     names = arrays["recordings"].tolist()
-    rows, times = _offsets(arrays, "rows", "t_us"), _offsets(arrays, "times", "labelled_us")
+    spans = []
+    for offsets, counted in ((arrays["rows"], "t_us"), (arrays["times"], "labelled_us")):
+        rising = offsets.dtype.kind == "i" and len(offsets) == len(names) + 1 and (np.diff(offsets) >= 0).all()
+        if not rising or offsets[0] != 0 or offsets[-1] != len(arrays[counted]):
+            raise FormatError(f"does not divide {counted} into {len(names)} recordings; write it again")
+        spans.append([slice(*span) for span in pairwise(offsets.tolist())])
     tables = {}
-    for index, name in enumerate(names):
+    for name, rows, times in zip(names, *spans, strict=True):
         try:
-            tables[str(name)] = _table(arrays, slice(*rows[index : index + 2]), slice(*times[index : index + 2]))
+            tables[str(name)] = _table(arrays, rows, times)
         except FateError as error:
             raise FormatError(f"recording {name}: {error}") from error
     if len(tables) != len(names):
@@ -120,7 +120,7 @@ def decode_predictions(file: BinaryIO) -> tuple[dict[str, Labels], dict[str, Any
 
 
 def _read(file: BinaryIO, format: str, *header: str) -> Arrays:
-    """All arrays of a file of this format; each column is checked to be there and one-dimensional."""
+    """The arrays of a file of that format; all lists of the format are there."""
     arrays = load_arrays(file)
     if _scalar(arrays, "format") != format:
         raise FormatError(
@@ -137,20 +137,14 @@ def _read(file: BinaryIO, format: str, *header: str) -> Arrays:
 
 
 def _table(arrays: Arrays, rows: slice, times: slice) -> Labels:
-    return Labels(
-        **{name: arrays[name][rows] for name in COLUMNS},
-        labelled_us=arrays["labelled_us"][times],
-        classes=_values(arrays, "classes", "U"),
-        sensor=_values(arrays, "sensor", "i"),
-    )
-
-
-def _offsets(arrays: Arrays, name: str, counted: str) -> list[int]:
-    offsets, num = arrays[name], len(arrays["recordings"])
-    rising = offsets.dtype.kind == "i" and len(offsets) == num + 1 and (np.diff(offsets) >= 0).all()
-    if not rising or offsets[0] != 0 or offsets[-1] != len(arrays[counted]):
-        raise FormatError(f"array {name} does not divide {counted} into {num} recordings; write it again")
-    return [int(value) for value in offsets]
+    about: dict[str, Any] = {}
+    for name, kind in (("classes", "U"), ("sensor", "i")):
+        array = arrays.get(name)
+        if array is not None and (array.ndim != 1 or array.dtype.kind != kind):
+            raise FormatError(f"array {name} has dtype {array.dtype}, shape {array.shape}; write it again")
+        about[name] = None if array is None else tuple(array.tolist())
+    columns: dict[str, Any] = {name: arrays[name][rows] for name in COLUMNS}
+    return Labels(**columns, labelled_us=arrays["labelled_us"][times], **about)
 
 
 def load_arrays(file: BinaryIO, ending: str = "") -> Arrays:
@@ -185,13 +179,3 @@ def _scalar(arrays: Arrays, name: str) -> Any:
     """The value of a zero-dimensional array; None if there is no such array."""
     array = arrays.get(name)
     return array.item() if array is not None and array.ndim == 0 else None
-
-
-def _values(arrays: Arrays, name: str, kind: str) -> Any:
-    """The values of an optional one-dimensional array; ``kind`` is numpy's letter for their type, "U" for text."""
-    array = arrays.get(name)
-    if array is None:
-        return None
-    if array.ndim != 1 or array.dtype.kind != kind:
-        raise FormatError(f"array {name} has dtype {array.dtype}, shape {array.shape}; write it again")
-    return tuple(array.tolist())

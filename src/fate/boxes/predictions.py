@@ -81,29 +81,25 @@ def read_predictions(
     if not source.exists():
         raise FateError(f"{source}: no such file or folder; give predictions as npz, json, npy or a folder of them")
     if not source.is_dir():
-        return _read_file(source, _recording_name(source.name), images, classes)
+        return _read_file(source, source.name, images, classes)
     listed = walk_folders(source, "predictions", limit=MAX_ENTRIES)
-    files = sorted(Path(folder, name) for folder, _, names in listed for name in names)
-    files = [file for file in files if _is_predictions(file)]
+    files = sorted(Path(folder, name) for folder, _, names in listed for name in names if not name.startswith("."))
+    files = [file for file in files if file.suffix.lower() in SUFFIXES and not file.stem.endswith("_times")]
+    files = [file for file in files if file.is_file()]
     if not files:
         raise FateError(f"{source}: the folder holds no .npz, .npy or .json; give a folder of predictions")
-    names = [_recording_name(file.relative_to(source).as_posix()) for file in files]
-    return merge_predictions([_read_file(*each, images, classes) for each in zip(files, names, strict=True)])
-
-
-def _is_predictions(file: Path) -> bool:
-    is_hidden, is_sidecar = file.name.startswith("."), file.stem.endswith("_times")
-    return file.suffix.lower() in SUFFIXES and not is_hidden and not is_sidecar and file.is_file()
-
-
-def _recording_name(file: str) -> str:
-    """``test/drive_3_bbox.npy`` to ``test/drive_3``."""
-    stem = file.removesuffix(Path(file).suffix)
-    return next((stem.removesuffix(ending) for ending in _ENDINGS if stem.endswith(ending)), stem)
+    return merge_predictions([_read_file(each, each.relative_to(source).as_posix(), images, classes) for each in files])
 
 
 def _read_file(file: Path, name: str, images: PathLike | None, classes: Sequence[str] | None) -> Predictions:
+    """Read one file; ``test/drive_3_bbox.npy`` is the name of a file of the recording ``test/drive_3``."""
     check_regular(file, "predictions")
+    name = name.removesuffix(file.suffix)
+    name = next((name.removesuffix(ending) for ending in _ENDINGS if name.endswith(ending)), name)
+    assumed: tuple[str, ...] = ()
+    if classes:
+        listed = ", ".join(f"{index} {each}" for index, each in enumerate(classes))
+        assumed = (f"the predictions have class ids without names, which were read as {listed}",)
     with naming_errors(file, "predictions"):
         kind = _kind_of(file)
         if kind == "coco":
@@ -116,22 +112,14 @@ def _read_file(file: Path, name: str, images: PathLike | None, classes: Sequence
                 if kind == "predictions":
                     return Predictions(*npz.decode_predictions(stream))
                 tables = prophesee.read_archive_labels(stream, str(file), classes)
-                return Predictions(tables, notes=(_NO_EMPTY, *_assumed_classes(classes)))
+                return Predictions(tables, notes=(_NO_EMPTY, *assumed))
     labels = read_labels(file)
     notes: tuple[str, ...] = () if kind == "labels" or times_path(file).exists() else (_NO_EMPTY,)
     if labels.classes is None and classes is not None:
         with naming_errors(file, "predictions"):
             labels = replace(labels, classes=tuple(classes))
-        notes += _assumed_classes(classes)
+        notes += assumed
     return Predictions({name: labels}, notes=notes)
-
-
-def _assumed_classes(classes: Sequence[str] | None) -> tuple[str, ...]:
-    """A note on the names that class ids without names were given."""
-    if not classes:
-        return ()
-    listed = ", ".join(f"{index} {name}" for index, name in enumerate(classes))
-    return (f"the predictions have class ids without names, which were read as {listed}",)
 
 
 def _kind_of(file: Path) -> str | None:
@@ -164,12 +152,13 @@ def write_predictions(
     with naming_errors(target, "predictions"):
         if target.suffix.lower() != ".npz":
             raise FateError(f"has suffix {target.suffix!r}; predictions are written as .npz; rename it")
-        content = npz.encode_predictions(predictions, {**_facts_of(predictions), **(facts or {})})
+        content = npz.encode_predictions(predictions, {**as_predictions(predictions).facts, **(facts or {})})
     write_whole(target, content)
 
 
-def _facts_of(predictions: Mapping[str, Labels]) -> dict[str, Any]:
-    return dict(predictions.facts) if isinstance(predictions, Predictions) else {}
+def as_predictions(tables: Mapping[str, Labels]) -> Predictions:
+    """The same tables with facts and notes; plain tables have none."""
+    return tables if isinstance(tables, Predictions) else Predictions(dict(tables))
 
 
 def merge_predictions(parts: Sequence[Mapping[str, Labels]]) -> Predictions:
@@ -189,7 +178,7 @@ def merge_predictions(parts: Sequence[Mapping[str, Labels]]) -> Predictions:
             merged[name] = several[0] if len(several) == 1 else Labels.concatenate(several)
         except FateError as error:
             raise FateError(f"predictions of {name} come in {len(several)} parts that do not fit: {error}") from error
-    with_facts = [part for part in parts if isinstance(part, Predictions)]
+    with_facts = [part for part in parts if isinstance(part, Predictions)]  # others say nothing about themselves
     notes = [note for part in with_facts for note in part.notes]
     facts: dict[str, Any] = {}
     for key in dict.fromkeys(key for part in with_facts for key in part.facts):
@@ -239,13 +228,13 @@ def fit_predictions(predictions: Mapping[str, Labels], recordings: Mapping[str, 
             f"all {outside} times of the predictions lie outside their recordings; expected whole microseconds "
             "from the same origin as the events; convert them"
         )
-    notes = list(predictions.notes) if isinstance(predictions, Predictions) else []
+    notes = list(as_predictions(predictions).notes)
     if unknown:
         listed = ", ".join(unknown[:_MAX_NAMES]) + (", …" if len(unknown) > _MAX_NAMES else "")
         notes.append(f"{len(unknown)} recordings that the dataset does not have were left out: {listed}")
     if outside:
         notes.append(f"{outside} times outside the recordings were left out")
-    return Predictions(tables, _facts_of(predictions), tuple(notes))
+    return Predictions(tables, dict(as_predictions(predictions).facts), tuple(notes))
 
 
 def read_box_archive(path: PathLike) -> tuple[dict[str, NDArray[np.void]], dict[str, NDArray[np.void]]]:

@@ -32,10 +32,7 @@ NO_TRACK = 0xFFFFFFFF
 def decode(data: bytes, times: bytes | None = None, name: str = "boxes") -> Labels:
     """Boxes from the bytes of a ``_bbox.npy`` in either dialect, without classes and sensor.
 
-    Args:
-        data: the file.
-        times: the bytes of the sidecar, if there is one.
-        name: what a warning calls the file.
+    ``times`` are the bytes of the sidecar, if there is one; a warning calls the file ``name``.
     """
     return decode_array(load_array(data), None if times is None else decode_times(times), name)
 
@@ -43,13 +40,11 @@ def decode(data: bytes, times: bytes | None = None, name: str = "boxes") -> Labe
 def decode_array(table: NDArray[Any], labelled_us: NDArray[np.int64] | None = None, name: str = "boxes") -> Labels:
     """Boxes from a structured array; the fields are read by name. Arguments as for :func:`decode`."""
     names = table.dtype.names
-    if names is None:
+    if names is None or table.ndim != 1:
         raise FormatError(
-            f"holds a plain array of dtype {table.dtype}; Prophesee boxes are a structured array with fields "
-            f"{', '.join(DIALECTS['t'])}; give the _bbox.npy file"
+            f"holds an array of shape {table.shape} and dtype {table.dtype}; Prophesee boxes are one-dimensional with "
+            f"the fields {', '.join(DIALECTS['t'])}; give the _bbox.npy file"
         )
-    if table.ndim != 1:
-        raise FormatError(f"holds an array of shape {table.shape}; boxes are one-dimensional; flatten it")
     time, confidence = time_and_score_fields(names)
     used = {time, "x", "y", "w", "h", "class_id", "track_id", confidence, "source"}
     ignored = [field for field in names if field not in used]
@@ -57,11 +52,10 @@ def decode_array(table: NDArray[Any], labelled_us: NDArray[np.int64] | None = No
         warn(f"{name}: ignored the unknown fields {list_names(ignored)}")
 
     left, top, width, height = (_pixels(table, field) for field in ("x", "y", "w", "h"))
-    for field, size in (("w", width), ("h", height)):
-        bad = ~(size >= 0)
-        if bad.any():
-            row = int(np.argmax(bad))
-            raise FormatError(f"row {row} has {field} {size[row]}; sizes are 0 or larger; fix or drop it")
+    bad = ~((width >= 0) & (height >= 0))
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise FormatError(f"row {row} has w {width[row]} and h {height[row]}; sizes are 0 or larger; fix or drop it")
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is named by the check of Labels
         right, bottom = left + width, top + height
     columns = {
@@ -78,15 +72,13 @@ def decode_array(table: NDArray[Any], labelled_us: NDArray[np.int64] | None = No
     labels = Labels.from_unsorted(columns)
     if (table[time][1:] < table[time][:-1]).any():
         warn(f"{name}: sorted {len(table)} boxes by time, they were not")
-    if labelled_us is None:
-        return labels
-    missing = np.setdiff1d(labels.t_us, labelled_us)
+    missing = np.setdiff1d(labels.t_us, labels.t_us if labelled_us is None else labelled_us)
     if len(missing):
         raise FormatError(
             f"has boxes at {missing[0]} us, a time its _times.npy sidecar does not list; "
             "the sidecar lists every labelled time; write both again or delete the sidecar"
         )
-    return Labels.from_unsorted(columns, labelled_us=labelled_us)
+    return labels if labelled_us is None else replace(labels, labelled_us=labelled_us)
 
 
 def time_and_score_fields(names: Sequence[str]) -> tuple[str, str | None]:
@@ -107,13 +99,7 @@ def read_archive(file: BinaryIO, kind: Literal["gt", "dt"]) -> dict[str, NDArray
 
 
 def read_archive_labels(file: BinaryIO, name: str, classes: Sequence[str] | None = None) -> dict[str, Labels]:
-    """The detections of an npz as labels.
-
-    Args:
-        file: the archive, open for reading.
-        name: what a warning calls the file.
-        classes: names of the class ids, if they are known.
-    """
+    """The detections of an npz as labels, with the names of the classes if they are known."""
     tables = {}
     for recording, array in read_archive(file, "dt").items():
         try:

@@ -70,8 +70,7 @@ class Tracker:
         """
         if not 0 < min_overlap <= 1 or max_age_us < 0:
             raise FateError(
-                f"got min_overlap {min_overlap} and max_age_us {max_age_us}; expected an overlap above 0 up to 1,"
-                " and an age of 0 or more"
+                f"got an overlap of {min_overlap} and an age of {max_age_us} µs; expected 0 to 1, and 0 or more"
             )
         self.min_overlap, self.max_age_us, self.begin_score = float(min_overlap), int(max_age_us), float(begin_score)
         self.reset()
@@ -93,19 +92,10 @@ class Tracker:
         """Their estimated boxes now: [M, 4] xyxy, pixels; also of tracks without a detection at this time."""
         return filter_boxes(self._filters)
 
-    @property
-    def class_ids(self) -> Ints:
-        """Their classes: [M]."""
-        return self._classes.copy()
-
     def step(self, t_us: SupportsIndex, boxes: ArrayLike, scores: ArrayLike, class_ids: ArrayLike) -> Ints:
         """The track id of each detection, [N] int64; -1 if it belongs to none and is too weak to begin one.
 
-        Args:
-            t_us: the time, later than that of the previous step.
-            boxes: [N, 4] xyxy, pixels.
-            scores: [N].
-            class_ids: [N].
+        Times ``t_us`` increase from step to step; boxes [N, 4] are xyxy in pixels.
         """
         now = clip_time(t_us)
         detected, strengths, classes = _detections(boxes, scores, class_ids)
@@ -115,7 +105,10 @@ class Tracker:
             if seconds <= 0:
                 raise FateError(f"a step at {now} µs was asked for after one at {self._t_us} µs; expected a later time")
             noise = max(1.0, CANONICAL_S / seconds)
-            self._remove_old(now)
+            is_alive = now - self._seen_us <= self.max_age_us
+            if not is_alive.all():
+                self._filters, self._ids = self._filters[is_alive], self._ids[is_alive]
+                self._classes, self._seen_us = self._classes[is_alive], self._seen_us[is_alive]
             predict_filters(self._filters, seconds)
         self._t_us = now
         tracks = self._associate(detected, classes)
@@ -124,7 +117,15 @@ class Tracker:
         self._seen_us[tracks[found]] = now
         ids = np.full(len(detected), -1, np.int64)
         ids[found] = self._ids[tracks[found]]
-        self._begin(now, ids, detected, classes, ~found & (strengths >= self.begin_score))
+        new = ~found & (strengths >= self.begin_score)
+        count = int(np.count_nonzero(new))
+        if count:
+            ids[new] = np.arange(self._next_id, self._next_id + count)
+            self._next_id += count
+            self._filters = np.concatenate([self._filters, new_filters(detected[new])])
+            self._ids = np.concatenate([self._ids, ids[new]])
+            self._classes = np.concatenate([self._classes, classes[new]])
+            self._seen_us = np.concatenate([self._seen_us, np.full(count, now, np.int64)])
         return ids
 
     def _associate(self, boxes: Floats, class_ids: Ints) -> Ints:
@@ -143,39 +144,14 @@ class Tracker:
             tracks[columns[paired]] = rows[paired]
         return tracks
 
-    def _begin(self, now: int, ids: Ints, boxes: Floats, class_ids: Ints, new: NDArray[np.bool_]) -> None:
-        count = int(np.count_nonzero(new))
-        if not count:
-            return
-        ids[new] = np.arange(self._next_id, self._next_id + count)
-        self._next_id += count
-        self._filters = np.concatenate([self._filters, new_filters(boxes[new])])
-        self._ids = np.concatenate([self._ids, ids[new]])
-        self._classes = np.concatenate([self._classes, class_ids[new]])
-        self._seen_us = np.concatenate([self._seen_us, np.full(count, now, np.int64)])
-
-    def _remove_old(self, now: int) -> None:
-        """Remove tracks without a detection for longer than ``max_age_us``."""
-        is_alive = now - self._seen_us <= self.max_age_us
-        if not is_alive.all():
-            self._filters, self._ids = self._filters[is_alive], self._ids[is_alive]
-            self._classes, self._seen_us = self._classes[is_alive], self._seen_us[is_alive]
-
 
 def _detections(boxes: Any, scores: Any, class_ids: Any) -> tuple[Floats, Floats, Ints]:
     corners = np.ascontiguousarray(boxes, np.float64)
     corners = corners.reshape(0, 4) if not corners.size else corners
     strengths, classes = np.asarray(scores, np.float64), np.asarray(class_ids, np.int64)
-    if (
-        corners.ndim != 2
-        or corners.shape[1] != 4
-        or strengths.shape != corners.shape[:1]
-        or classes.shape != corners.shape[:1]
-    ):
-        raise FateError(
-            f"boxes of shape {corners.shape}, scores {strengths.shape} and classes {classes.shape} were given; expected"
-            " [N, 4], [N] and [N]"
-        )
+    shapes = corners.shape, strengths.shape, classes.shape
+    if shapes != ((len(corners), 4), (len(corners),), (len(corners),)):
+        raise FateError(f"boxes, scores and classes of shapes {shapes} were given; expected [N, 4], [N] and [N]")
     if not np.isfinite(corners).all():
         raise FateError("a box with a coordinate that is not finite was given; expected pixels")
     return corners, strengths, classes
@@ -254,13 +230,9 @@ def predict_filters(filters: Floats, seconds: float) -> None:
 
 @compiled
 def update_filters(filters: Floats, rows: NDArray[np.int64], boxes: Floats, noise: float) -> None:
-    """Update some of the filters [M, 17] with detections, in place.
+    """Update the filters at ``rows`` [N] of all filters [M, 17] with detections [N, 4] xyxy, in place.
 
-    Args:
-        filters: all filters.
-        rows: [N] indices of the filters.
-        boxes: [N, 4] xyxy of their detections.
-        noise: variance of these detections divided by that of detections at 20 Hz.
+    ``noise`` is the variance of these detections divided by that of detections at 20 Hz.
     """
     for n in range(len(rows)):
         filter, measured = filters[rows[n]], _measure(boxes[n])

@@ -58,20 +58,14 @@ def decode(
 ) -> Labels:
     """Labels from ``.txt`` files and ``fate.json``, name to text; the arguments are used if the files lack them."""
     if META_FILE in files:
-        known = _read_meta(files[META_FILE])
-        if sensor is not None and tuple(sensor) != tuple(known):
-            raise FormatError(f"{META_FILE} has sensor {known}; {sensor} was given; leave the argument out")
-        sensor = known
+        sensor = _read_meta(files[META_FILE])
     times = _read_times([name for name in files if name not in (META_FILE, CLASSES_FILE)])
     if sensor is None:
         if not times:
             raise FormatError("has no <t_us>.txt file; YOLO labels are one per labelled time; add them")
         raise FormatError(f"has no {META_FILE}; YOLO divides by the sensor size; pass sensor=(height, width)")
     if CLASSES_FILE in files:
-        names = [name.strip() for name in files[CLASSES_FILE].rstrip().splitlines()]
-        if classes is not None and list(classes) != names:
-            raise FormatError(f"{CLASSES_FILE} has {names}; {classes} was given; leave the argument out")
-        classes = names
+        classes = [name.strip() for name in files[CLASSES_FILE].rstrip().splitlines()]
     # checks the names and the size
     frame = Labels.empty(sorted(times.values()), classes=classes, sensor=sensor)
     rows: list[tuple[Any, ...]] = []
@@ -168,17 +162,14 @@ def _whole(name: str, word: str, low: int, high: int) -> int:
 
 def _read_times(names: Sequence[str]) -> dict[str, int]:
     """Microseconds by file name, in order of time."""
-    times: dict[str, int] = {}
-    names_by_time: dict[int, str] = {}
+    by_time: dict[int, str] = {}
     for name in sorted(names):
         if not _TIME_NAME.fullmatch(name) or len(name) > 40 or not -(2**63) <= int(name[:-4]) < 2**63:
             raise FormatError(f"holds {name!r}; labels are named <t_us>.txt in microseconds; move it away")
-        time = int(name[:-4])
-        if time in names_by_time:
-            raise FormatError(f"holds {names_by_time[time]} and {name}; each time has one file; merge them")
-        names_by_time[time] = name
-        times[name] = time
-    return dict(sorted(times.items(), key=lambda item: item[1]))
+        other = by_time.setdefault(int(name[:-4]), name)
+        if other != name:
+            raise FormatError(f"holds {other} and {name}; each time has one file; merge them")
+    return {name: time for time, name in sorted(by_time.items())}
 
 
 def _read_meta(text: str) -> tuple[int, int]:

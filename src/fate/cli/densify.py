@@ -42,10 +42,10 @@ Rates = Annotated[
         help="Rates of the labels in Hz; the default is 40 80 100 200, and for --check all rates of the labels.",
     ),
 ]
-Sure = Annotated[
+OutputThreshold = Annotated[
     list[str] | None,
     typer.Option(
-        "--sure",
+        "--output-threshold",
         metavar="CLASS=SCORE",
         help="Lowest score of a label of this class; the default is car=0.6, pedestrian=0.3, others 0.5.",
     ),
@@ -77,7 +77,7 @@ def densify(
     ] = None,
     shard: args.Shard = "1/1",
     track_score: Annotated[float, typer.Option(help="Lowest score of a detection that the tracker uses.")] = 0.3,
-    sure: Sure = None,
+    output_threshold: OutputThreshold = None,
     without_truth: Annotated[
         bool, typer.Option("--without-truth", help="Do not use the existing labels to guide the tracks.")
     ] = False,
@@ -120,7 +120,7 @@ def densify(
         args.check_count("--batch", batch, 1)
         args.check_count("--workers", workers, 0)
         check_device(device)
-    tracking = (track_score, sure, not without_truth, as_detected)
+    tracking = (track_score, output_threshold, not without_truth, as_detected)
     size = None if sensor is None else args.parse_sensor(sensor)
     _make(model or "", dataset or "", out or "", hz, split, kind, size, shard, tracking, device, batch, workers)
 
@@ -136,11 +136,11 @@ def _make(
     from fate.densify.tracklets import THRESHOLDS, TrackletOptions
     from fate.errors import FateError
 
-    score, sure, with_truth, as_detected = tracking
+    score, output_threshold, with_truth, as_detected = tracking
     with args.bad_usage():
         part = args.parse_shard(shard)
         rates = parse_rates(hz, PAPER_RATES[1:])
-        usual = TrackletOptions(score, {**THRESHOLDS, **_thresholds(sure)}, with_truth=with_truth)
+        usual = TrackletOptions(score, {**THRESHOLDS, **_thresholds(output_threshold)}, with_truth=with_truth)
         options = replace(usual, smooth_us=0, bend=False) if as_detected else usual
 
     from fate.inference.loading import find_weights, load_trained
@@ -156,9 +156,11 @@ def _make(
     trained = load_trained(model)
     opened = with_classes(opened, trained.classes)
     with args.bad_usage():
-        unknown = [name for name in _thresholds(sure) if name not in opened.classes]
+        unknown = [name for name in _thresholds(output_threshold) if name not in opened.classes]
         if unknown:
-            raise FateError(f"--sure {unknown[0]}=…: {dataset} has {', '.join(opened.classes)}; expected one of these")
+            raise FateError(
+                f"--output-threshold {unknown[0]}=…: {dataset} has {', '.join(opened.classes)}; expected one of these"
+            )
     detector, note = fit_dataset(trained, opened.sensor, opened.name)
     if note:
         print(f"note: {note}", flush=True)
@@ -217,5 +219,5 @@ def _thresholds(given: list[str] | None) -> dict[str, float]:
         except ValueError:
             name = ""
         if not name.strip():
-            raise FateError(f"--sure {text} was given; expected CLASS=SCORE, such as car=0.6")
+            raise FateError(f"--output-threshold {text} was given; expected CLASS=SCORE, such as car=0.6")
     return found

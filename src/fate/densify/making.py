@@ -5,29 +5,23 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from fate.boxes.dense_labels import (
-    DenseLabels,
-    begin_dense_labels,
-    label_file,
-    prediction_file,
-    write_in_folder,
-)
+from fate.boxes.dense_labels import DenseLabels, begin_dense_labels, label_file, prediction_file, write_in_folder
 from fate.boxes.labels import Labels, LabelSource
 from fate.data.class_maps import class_map
 from fate.data.clips import Grid
 from fate.data.dataset import Dataset, sharded
-from fate.data.label_rules import LabelRules, label_rules
+from fate.data.label_rules import label_rules
 from fate.data.labelled_recording import LabelledRecording
-from fate.densify.sweep import FLOOR, Streams, phases_in, streams_of, sweep
+from fate.densify.sweep import FLOOR, Streams, streams_of, sweep
 from fate.densify.tracklets import TrackletOptions, dense_labels
 from fate.errors import FateError
 from fate.events.window import WindowGrid
@@ -37,10 +31,10 @@ from fate.progress import Progress
 from fate.rates import PAPER_RATES
 from fate.version import __version__
 
-#: The rates of the paper beside the canonical one.
-RATES = (40.0, 80.0, 100.0, 200.0)
 #: Most processes that make labels; one keeps up with a GPU that processes some thousand windows per second.
 MAX_LABEL_MAKERS = 4
+
+Counts = dict[float, dict[str, int]]  # rate → source → number of new boxes
 
 
 @dataclass
@@ -51,9 +45,9 @@ class Densified:
     recordings: int  #: of this shard
     skipped: int = 0  #: that had labels at all rates already
     windows: int = 0  #: that the detector has processed
-    boxes: dict[float, dict[str, int]] = field(default_factory=dict)  #: rate → source → number of new boxes
+    boxes: Counts = field(default_factory=dict)  #: that were made
 
-    def count(self, written: Mapping[float, Mapping[str, int]]) -> None:
+    def count(self, written: Counts) -> None:
         """Add the boxes of a recording."""
         for hz, more in written.items():
             counts = self.boxes.setdefault(hz, dict.fromkeys(more, 0))
@@ -99,25 +93,32 @@ def densify(
     busy = {recording.name for work in plan for recording in work.recordings}
     done = Densified(folder, len(recordings), skipped=len(recordings) - len(busy))
     total = max(sum(work.windows() for work in plan), 1)
-    make = _LabelMaker(folder, chosen, label_rules(dataset.protocol), replace(dataset, recordings=()))
+    make = partial(_write_labels, folder, chosen, replace(dataset, recordings=()))
 
     def count(windows: int) -> None:
         done.windows += windows
         if progress is not None:
             progress(min(done.windows / total, 1.0))
 
-    with _process_pool(workers) as pool:
-        futures: deque[Future[dict[float, dict[str, int]]]] = deque()
+    # labels are made in other processes while the detector runs, or in this one without workers
+    pool = ProcessPoolExecutor(min(workers, MAX_LABEL_MAKERS), worker_context()) if workers else None
+    try:
+        futures: deque[Future[Counts]] = deque()
         for work in plan:
-            for recording, predictions in _predictions(detector, work, device, batch_size, workers, count):
+            running: dict[str, Any] = {"device": device, "batch_size": batch_size, "workers": workers}
+            for index, predictions in sweep(detector, work.recordings, work.missing, progress=count, **running):
+                given = (work.recordings[index], work.missing.step_us, work.rates, predictions)
                 if pool is None:
-                    done.count(make(recording, work.missing.step_us, work.rates, predictions))
+                    done.count(make(*given))
                     continue
-                futures.append(pool.submit(make, recording, work.missing.step_us, work.rates, predictions))
+                futures.append(pool.submit(make, *given))
                 while futures and futures[0].done():  # an error ends the run soon
                     done.count(futures.popleft().result())
         for future in futures:
             done.count(future.result())
+    finally:
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
     return done
 
 
@@ -143,91 +144,48 @@ def _plan(folder: DenseLabels, recordings: Sequence[LabelledRecording], rates: S
         for recording in recordings:
             lacking = [hz for hz in rates if streams_of(hz).step_us == step and not folder.has(recording.name, hz)]
             if lacking:
-                phases = tuple(sorted({phase for hz in lacking for phase in streams_of(hz).phases_us}))
+                phases = sorted({phase for hz in lacking for phase in streams_of(hz).phases_us})
                 stored = folder.predictions(recording.name, step)
-                known = () if stored is None else phases_in(stored, recording.start_us, Streams(step, phases))
-                missing = tuple(phase for phase in phases if phase not in known)
+                missing = tuple(
+                    phase for phase in phases if stored is None or not stored.is_labelled(recording.start_us + phase)
+                )
                 groups.setdefault((tuple(lacking), missing), []).append(recording)
         for (lacking_rates, missing), group in groups.items():
             yield _Work(lacking_rates, Streams(step, missing), tuple(group))
 
 
-def _predictions(
-    detector: Detector, work: _Work, device: str, batch_size: int, workers: int, progress: Callable[[int], None]
-) -> Iterator[tuple[LabelledRecording, Labels | None]]:
-    """Each recording with its new predictions; None if all predictions are stored already."""
-    if not work.missing.phases_us:
-        yield from ((recording, None) for recording in work.recordings)
-        return
-    found = sweep(
-        detector,
-        work.recordings,
-        work.missing,
-        device=device,
-        batch_size=batch_size,
-        workers=workers,
-        progress=progress,
+def _write_labels(
+    folder: DenseLabels,
+    options: TrackletOptions,
+    dataset: Dataset,
+    recording: LabelledRecording,
+    step_us: int,
+    rates: Sequence[float],
+    new: Labels | None,
+) -> Counts:
+    """Store new predictions, if any, of streams with that step; then make and write the labels of every rate."""
+    predictions = (
+        folder.predictions(recording.name, step_us)
+        if new is None
+        else folder.add_predictions(recording.name, step_us, new)
     )
-    yield from ((work.recordings[index], predictions) for index, predictions in found)
-
-
-@contextmanager
-def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
-    """Processes that make labels while the detector runs; None to make them in this process."""
-    if not workers:
-        yield None
-        return
-    pool = ProcessPoolExecutor(min(workers, MAX_LABEL_MAKERS), worker_context())
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-@dataclass(frozen=True)
-class _LabelMaker:
-    """Makes and writes the labels of a recording."""
-
-    folder: DenseLabels
-    options: TrackletOptions
-    rules: LabelRules
-    dataset: Dataset  #: without its recordings
-
-    def __call__(
-        self, recording: LabelledRecording, step_us: int, rates: Sequence[float], new: Labels | None
-    ) -> dict[float, dict[str, int]]:
-        """Store new predictions, then make and write the labels of every rate. Returns rate → source → boxes.
-
-        Args:
-            recording: of the dataset.
-            step_us: step of the streams.
-            rates: of the labels.
-            new: predictions that are not stored yet.
-        """
-        predictions = (
-            self.folder.predictions(recording.name, step_us)
-            if new is None
-            else self.folder.add_predictions(recording.name, step_us, new)
-        )
-        if predictions is None:
-            file = prediction_file(self.folder.root, recording.name, step_us)
-            raise FateError(f"{file}: is gone since this run began; run fate densify again")
-        written = {}
-        for hz in rates:
-            labels = self._labels(recording, predictions, hz)
-            write_in_folder(label_file(self.folder.root, recording.name, hz), labels)
-            by_source = {source.name.lower(): int(np.count_nonzero(labels.source == source)) for source in LabelSource}
-            written[hz] = by_source | {"times": len(labels.labelled_us)}
-        return written
-
-    def _labels(self, recording: LabelledRecording, predictions: Labels, hz: float) -> Labels:
-        truth, grid = truth_of(recording, self.dataset), Grid.of(recording, hz)
+    if predictions is None:
+        file = prediction_file(folder.root, recording.name, step_us)
+        raise FateError(f"{file}: is gone since this run began; run fate densify again")
+    truth, rules = truth_of(recording, dataset), label_rules(dataset.protocol)
+    written = {}
+    for hz in rates:
+        grid = Grid.of(recording, hz)
         # below 20 Hz the last window may end after the last prediction
         predicted = [(last - grid.start_us) // grid.hop_us for last in predictions.labelled_us[-1:].tolist()]
         count = min([grid.count(recording.end_us), *predicted]) if predicted else 0
-        made = dense_labels(predictions, truth, grid, count, hz, self.options)
-        made = self.rules.apply(made, split=recording.split, downscale=recording.downscale)
-        return Labels.concatenate([made, truth])
+        made = dense_labels(predictions, truth, grid, count, hz, options)
+        made = rules.apply(made, split=recording.split, downscale=recording.downscale)
+        labels = Labels.concatenate([made, truth])
+        write_in_folder(label_file(folder.root, recording.name, hz), labels)
+        by_source = {source.name.lower(): int(np.count_nonzero(labels.source == source)) for source in LabelSource}
+        written[hz] = by_source | {"times": len(labels.labelled_us)}
+    return written
 
 
 def with_classes(dataset: Dataset, classes: Sequence[str]) -> Dataset:
@@ -276,7 +234,7 @@ def _facts(detector: Detector, dataset: Dataset, options: TrackletOptions) -> di
             "sensor": list(dataset.sensor),
             "downscale": dataset.downscale,
         },
-        "options": {**options.to_dict(), "floor": FLOOR, "window_us": CANONICAL_US},
+        "options": {**asdict(options), "floor": FLOOR, "window_us": CANONICAL_US},
         "fate": __version__,
     }
 

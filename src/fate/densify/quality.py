@@ -10,8 +10,7 @@ Annotated times are left out, because labels are the ground truth there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,10 +53,6 @@ class Figures:
     labels: int
     truth: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
 
 class Quality:
     """Takes labels and ground truth of one recording after another, and computes figures by class."""
@@ -98,21 +93,20 @@ class Quality:
 
     def figures(self) -> dict[str, Figures]:
         """Figures by class."""
-        class_id, _, best, matched = self._rows()
-        return {name: self._of_class(n, best[class_id == n], matched[class_id == n])
-                for n, name in enumerate(self.classes)}  # fmt: skip
-
-    def _of_class(self, number: int, best: Floats, matched: NDArray[np.bool_]) -> Figures:
-        count, truth = len(best), int(self._truth[number])
-        right = int(np.count_nonzero(matched))
-        return Figures(
-            right / count if count else None,
-            right / truth if truth else None,
-            float(np.median(best)) if count else None,
-            float(np.mean(best > RIGHT)) if count else None,
-            count,
-            truth,
-        )
+        class_id, _, all_best, all_matched = self._rows()
+        figures = {}
+        for number, name in enumerate(self.classes):
+            best, truth = all_best[class_id == number], int(self._truth[number])
+            count, right = len(best), int(np.count_nonzero(all_matched[class_id == number]))
+            figures[name] = Figures(
+                right / count if count else None,
+                right / truth if truth else None,
+                float(np.median(best)) if count else None,
+                float(np.mean(best > RIGHT)) if count else None,
+                count,
+                truth,
+            )
+        return figures
 
     def precision_at(self, name: str, recall: float) -> float | None:
         """Precision of the labels with the highest scores that together reach a recall; None if all do not reach it."""

@@ -30,13 +30,9 @@ CHUNK = 256
 
 
 def smooth_tracks(tracks: Labels, true: Bools, smooth_us: int, correct: bool = True) -> NDArray[np.float32]:
-    """Boxes [N, 4] of all rows; those of detections are smoothed and corrected.
+    """Boxes [N, 4] of all rows; those of detections are smoothed (unless ``smooth_us`` is 0) and corrected.
 
-    Args:
-        tracks: rows with track ids.
-        true: [N] which rows are ground truth.
-        smooth_us: standard deviation of the weights of neighbours; 0 for no smoothing.
-        correct: whether ground truth corrects the tracks that it confirms.
+    ``true`` [N] says which rows are ground truth.
     """
     boxes = tracks.boxes.copy()
     if not len(boxes):
@@ -60,13 +56,7 @@ def smooth_tracks(tracks: Labels, true: Bools, smooth_us: int, correct: bool = T
 
 
 def smooth(times_us: Ints, values: Floats, smooth_us: int) -> Floats:
-    """Values [T, D] of one track, each on the line that fits its neighbours best.
-
-    Args:
-        times_us: [T] increasing.
-        values: [T, D].
-        smooth_us: standard deviation of the weights.
-    """
+    """Values [T, D] of one track at increasing times [T], each on the line that fits its neighbours best."""
     result = np.empty_like(values)
     for start in range(0, len(times_us), CHUNK):
         own = slice(start, start + CHUNK)

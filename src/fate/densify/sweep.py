@@ -63,37 +63,35 @@ def streams_of(hz: float) -> Streams:
     return Streams(count * hop, tuple(range(hop, count * hop + 1, hop)))
 
 
-def phases_in(predictions: Labels, start_us: int, streams: Streams) -> tuple[int, ...]:
-    """The phases of these streams that the predictions of a recording contain already."""
-    return tuple(phase for phase in streams.phases_us if predictions.is_labelled(start_us + phase))
-
-
 def sweep(
     detector: Detector,
     recordings: Sequence[Any],
     streams: Streams,
     *,
-    device: str | torch.device = "cpu",
+    device: str = "cpu",
     batch_size: int = 64,
     workers: int = 0,
     floor: float = FLOOR,
     progress: Callable[[int], None] | None = None,
-) -> Iterator[tuple[int, Labels]]:
+) -> Iterator[tuple[int, Labels | None]]:
     """The predictions of each recording, by its index, as soon as it is finished; several recordings run side by side.
+
+    Without any stream to run, each recording has None.
 
     The score of a prediction is the class probability or, if the head has objectness, the smaller of the two: a
     threshold on it is a threshold on both.
 
     Args:
-        detector: it is copied, not changed.
-        recordings: of a dataset, with the detector's sensor.
+        detector: it is copied, not changed; it has the sensor of the recordings.
+        recordings: of a dataset.
         streams: to run.
-        device: where the detector runs.
-        batch_size: about how many windows run side by side.
-        workers: processes that load events.
+        device, batch_size, workers: see ``densify``.
         floor: lowest score.
         progress: called with the number of windows of each batch.
     """
+    if not streams.phases_us:
+        yield from ((index, None) for index in range(len(recordings)))
+        return
     rate = 1e6 / streams.step_us
     counts = [Grid.of(recording, rate).count(recording.end_us) for recording in recordings]
     collector = DetectionCollector(detector.classes, MOST, detector.sensor, LabelSource.TRACKED)

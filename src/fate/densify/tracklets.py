@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,29 +40,18 @@ THRESHOLDS: Mapping[str, float] = {"car": 0.6, "pedestrian": 0.3}
 
 @dataclass(frozen=True)
 class TrackletOptions:
-    """How detections become labels.
+    """How detections become labels."""
 
-    Attributes:
-        track_score: lowest score of a detection that enters the tracker.
-        thresholds: lowest score of a label, by the name of the class.
-        other_threshold: the same for all other classes.
-        min_overlap: lowest IoU of a track and its next detection.
-        max_gap_us: longest gap in a track.
-        min_steps: lowest number of rows of a tracklet at 20 Hz.
-        with_truth: whether the sparse ground truth enters the tracker and confirms tracks.
-        smooth_us: standard deviation of the smoothing along a track; 0 for none.
-        bend: whether ground truth corrects the boxes of the tracks that it confirms.
-    """
-
-    track_score: float = 0.3
+    track_score: float = 0.3  #: lowest score of a detection that enters the tracker
+    #: lowest score of a label, by the name of the class
     thresholds: Mapping[str, float] = field(default_factory=lambda: dict(THRESHOLDS))
-    other_threshold: float = 0.5
-    min_overlap: float = MIN_OVERLAP
-    max_gap_us: int = MAX_AGE_US
-    min_steps: int = 6
-    with_truth: bool = True
-    smooth_us: int = 100_000
-    bend: bool = True
+    other_threshold: float = 0.5  #: the same for all other classes
+    min_overlap: float = MIN_OVERLAP  #: lowest IoU of a track and its next detection
+    max_gap_us: int = MAX_AGE_US  #: longest gap in a track
+    min_steps: int = 6  #: lowest number of rows of a tracklet at 20 Hz
+    with_truth: bool = True  #: whether the sparse ground truth enters the tracker and confirms tracks
+    smooth_us: int = 100_000  #: standard deviation of the smoothing along a track; 0 for none
+    bend: bool = True  #: whether ground truth corrects the boxes of the tracks that it confirms
 
     def __post_init__(self) -> None:
         scores = {"the score of tracking": self.track_score, "the threshold of other classes": self.other_threshold}
@@ -86,42 +74,32 @@ class TrackletOptions:
         """Lowest number of rows of a tracklet at this rate."""
         return max(1, math.ceil(self.min_steps * hz / 20 - 1e-9))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
 
 def dense_labels(
-    predictions: Labels,
-    truth: Labels,
-    grid: WindowGrid,
-    count: int,
-    hz: float,
-    options: TrackletOptions | None = None,
+    predictions: Labels, truth: Labels, grid: WindowGrid, count: int, hz: float, options: TrackletOptions
 ) -> Labels:
     """Labels of one recording at one rate, at all times but those that represent an annotated time.
 
     Args:
         predictions: at all times of the grid, with scores.
         truth: sparse ground truth; may be empty.
-        grid: the windows of the rate.
+        grid: the windows of the rate; the first ``count`` of them are labelled.
         count: number of windows.
         hz: the rate.
-        options: the defaults unless given.
+        options: how detections become labels.
     """
-    chosen = options or TrackletOptions()
     times = grid.ends_us(count)
     unseen = np.setdiff1d(times, predictions.labelled_us)
     if len(unseen):
         raise FateError(f"predictions lack {len(unseen)} of {count} times, such as {unseen[0]} µs; sweep them first")
     taken = [number for number in grid.labelled(truth.labelled_us) if number < count]
     free = np.setdiff1d(np.delete(times, taken), truth.labelled_us)
-    seen = predictions.select((predictions.score >= chosen.track_score) & np.isin(predictions.t_us, free))
+    seen = predictions.select((predictions.score >= options.track_score) & np.isin(predictions.t_us, free))
     seen = replace(seen, labelled_us=free, classes=truth.classes, sensor=truth.sensor)
-    parts = [seen, replace(truth, score=np.ones_like(truth.score))] if chosen.with_truth else [seen]
-    annotated = truth.labelled_us if chosen.with_truth else np.zeros(0, np.int64)
-    tracks = _track(Labels.concatenate(parts), chosen)
-    made = _make_labels(tracks, free, annotated, chosen, hz)
+    parts = [seen, replace(truth, score=np.ones_like(truth.score))] if options.with_truth else [seen]
+    annotated = truth.labelled_us if options.with_truth else np.zeros(0, np.int64)
+    tracks = _track(Labels.concatenate(parts), options)
+    made = _make_labels(tracks, free, annotated, options, hz)
     first_id = int(truth.track_id.max(initial=-1)) + 1  # ids of the ground truth's own tracks are not used
     return replace(made, track_id=made.track_id + first_id)
 

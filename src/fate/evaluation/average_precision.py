@@ -48,58 +48,41 @@ class AveragePrecision:
     curves: dict[str, Curve]  #: by class, for classes with ground truth
 
 
-def average_precision(
-    frames: Frames, classes: Sequence[str], sensor: tuple[int, int] | None = None, max_detections: int = 100
-) -> AveragePrecision:
-    """AP and AR of frames.
-
-    Args:
-        frames: ground truth and predictions.
-        classes: names of the class ids.
-        sensor: (height, width) in pixels; COCO stores it with a frame, no metric depends on it.
-        max_detections: predictions of one class in a frame that count, highest scores first.
-    """
-    result = _run_coco(frames, classes, sensor or (1, 1), max_detections)
-    precision, recall, scores = (np.asarray(result[name], np.float64) for name in ("precision", "recall", "scores"))
-    overall = _figures(precision, recall, max_detections)
+def average_precision(frames: Frames, classes: Sequence[str], max_detections: int = 100) -> AveragePrecision:
+    """AP and AR of frames; the ``max_detections`` predictions of a class in a frame with the highest scores count."""
+    limits = [min(1, max_detections), min(10, max_detections), max_detections]  # three, as COCO has them
+    precision, recall, scores = _run_coco(frames, classes, limits)
+    overall = _figures(precision, recall, limits)
     by_class, curves = {}, {}
     for index, name in enumerate(classes):
         one = slice(index, index + 1)
-        by_class[name] = _figures(precision[:, :, one], recall[:, one], max_detections)
+        by_class[name] = _figures(precision[:, :, one], recall[:, one], limits)
         drawn = precision[:, :, index, 0, -1]
         if (drawn >= 0).all():
             curves[name] = Curve(np.array(THRESHOLDS), np.array(RECALLS), drawn, scores[:, :, index, 0, -1])
     return AveragePrecision(overall, by_class, curves)
 
 
-def _run_coco(
-    frames: Frames, classes: Sequence[str], sensor: tuple[int, int], max_detections: int
-) -> dict[str, NDArray[np.float64]]:
-    """precision [T, R, classes, sizes, limits], recall [T, classes, sizes, limits] and scores as hotcoco has them."""
-    height, width = sensor
+def _run_coco(frames: Frames, classes: Sequence[str], limits: list[int]) -> list[NDArray[np.float64]]:
+    """Precision [T, R, classes, sizes, limits], recall [T, classes, sizes, limits] and scores like precision."""
     truth, found = frames.truth, frames.predictions
-    images = [{"id": index + 1, "width": width, "height": height} for index in range(frames.num_frames)]
+    # COCO stores a size with each image; no metric depends on it
+    images = [{"id": index + 1, "width": 1, "height": 1} for index in range(frames.num_frames)]
     categories = [{"id": index + 1, "name": name} for index, name in enumerate(classes)]
-    known = COCO.from_arrays(
-        images, categories, truth.frame + 1, truth.class_id + 1, np.ascontiguousarray(truth.xywh), area=truth.area
-    )
+    xywh, area = (np.ascontiguousarray(each) for each in (truth.xywh, truth.area))
+    known = COCO.from_arrays(images, categories, truth.frame + 1, truth.class_id + 1, xywh, area=area)
     rows = np.column_stack([found.frame + 1.0, found.xywh, found.score, found.class_id + 1.0])
     evaluation = COCOeval(known, known.load_res(np.ascontiguousarray(rows)), "bbox")
-    evaluation.params.max_dets = _limits(max_detections)
+    evaluation.params.max_dets = limits
     evaluation.evaluate()
     evaluation.accumulate()
     if evaluation.eval is None:
         raise RuntimeError("hotcoco gave no result")
-    return evaluation.eval
-
-
-def _limits(max_detections: int) -> list[int]:
-    """Three limits of predictions, as COCO has them: 1, 10, and the largest."""
-    return [min(1, max_detections), min(10, max_detections), max_detections]
+    return [np.asarray(evaluation.eval[name], np.float64) for name in ("precision", "recall", "scores")]
 
 
 def _figures(
-    precision: NDArray[np.float64], recall: NDArray[np.float64], max_detections: int
+    precision: NDArray[np.float64], recall: NDArray[np.float64], limits: Sequence[int]
 ) -> dict[str, float | None]:
     figures = {
         "AP50:95": _mean(precision[:, :, :, 0, -1]),
@@ -108,10 +91,10 @@ def _figures(
     }
     for index, size in enumerate(SIZES[1:], 1):
         figures[f"AP50:95 {size}"] = _mean(precision[:, :, :, index, -1])
-    for index, limit in enumerate(_limits(max_detections)):
+    for index, limit in enumerate(limits):
         figures[f"AR{limit}"] = _mean(recall[:, :, 0, index])
     for index, size in enumerate(SIZES[1:], 1):
-        figures[f"AR{max_detections} {size}"] = _mean(recall[:, :, index, -1])
+        figures[f"AR{limits[-1]} {size}"] = _mean(recall[:, :, index, -1])
     return figures
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.boxes.label_files import naming_errors
 from fate.boxes.labels import Labels, label_rate_hz
 from fate.boxes.predictions import Predictions, fit_predictions, merge_predictions, read_predictions
 from fate.boxes.predictions import write_predictions as write_npz
@@ -35,7 +36,8 @@ from fate.whole_files import write_whole
 PUBLIC = ("gen1", "1mpx", "rvt")
 #: Objects that must come into view before a share of them, or a quantile of their delays, means anything.
 FEWEST_OBJECTS = 10
-#: At which detectors are measured, in windows a second.
+#: Which score ranks predictions, in words.
+RANKED = {"product": "objectness · class", "class": "class alone, as RVT's public evaluation"}
 
 
 @dataclass(frozen=True)
@@ -54,17 +56,11 @@ class AtRate:
             "hz": self.hz,
             "scores": self.scores.to_dict(curves=True),
             "time_to_detection": None if self.delays is None else self.delays.to_dict(),
-            "ms_per_window": None if run is None else run.ms_per_window(),
-            "windows": None if run is None else run.windows,
-            "ranked_by": None if run is None else run.score,
-            "caps": None
-            if run is None
-            else {name: getattr(run, name) for name in ("events", "events_dropped", "pillars_dropped")},
+            "ms_per_window": run and run.ms_per_window(),
+            "windows": run and run.windows,
+            "ranked_by": run and run.score,
+            "caps": run and {name: getattr(run, name) for name in ("events", "events_dropped", "pillars_dropped")},
         }
-
-
-#: Which score ranks predictions, in words.
-RANKED = {"product": "objectness · class", "class": "class alone, as RVT's public evaluation"}
 
 
 @dataclass(frozen=True)
@@ -134,7 +130,8 @@ class Evaluation:
     def _cells(self, rate: AtRate, dense: bool) -> list[str]:
         scores, run = rate.scores, rate.run
         wrong = scores.false_positives
-        cells = [f"{rate.hz:g}", *(_figure(scores[name]) for name in ("AP50:95", "AP50", "AP75"))]
+        percent = [None if (value := scores[name]) is None else 100 * value for name in ("AP50:95", "AP50", "AP75")]
+        cells = [f"{rate.hz:g}", *(_format(value, ".2f") for value in percent)]
         cells += [_format(self.kept(rate), ".1%"), _format(wrong.per_minute, ".1f")]
         cells += [_format(wrong.rest_per_minute, ".1f")] if dense else []
         spent: Mapping[str, float] = {} if run is None else run.ms_per_window()
@@ -203,8 +200,15 @@ def evaluate(
     max_overlap = running.get("max_overlap")
     if max_overlap is not None and not isinstance(what, Detector):
         raise FateError(f"max_overlap={max_overlap} was given with predictions; it is for a detector")
-    if isinstance(what, Detector):
-        _check_classes(what, dataset)
+    if isinstance(what, Detector) and not {plain(name) for name in what.classes} & {*map(plain, dataset.classes)}:
+        raise FateError(
+            f"{dataset.name}: has the classes {list_names(dataset.classes)}, and the detector knows"
+            f" {list_names(what.classes)}; give a detector that was trained on these classes (fate train)"
+        )
+    # Prophesee's toolbox skips the first half second of the clock, not of the events
+    starts_us = None if dataset.kind in PUBLIC else {each.name: each.start_us for each in recordings}
+    dense = {recording.name: _dense(recording) for recording in recordings if recording.truth_file is not None}
+    dense_labels = {name: truth.labels for name, truth in dense.items()} or None
     given = None if isinstance(what, Detector) else _given(what, recordings, dataset, hz, images)
     rates = tuple(given) if given is not None else _rates(dataset, recordings, hz)
     found: list[AtRate] = []
@@ -214,7 +218,9 @@ def evaluate(
     for number, rate in enumerate(rates):
         if isinstance(what, Detector):
             part = None if progress is None else scale(progress, number / len(rates), (number + 1) / len(rates))
-            run = _run(what, recordings, truth, rate, part, {**running, "window_us": window_us})
+            # where only sparse labels are known, predictions elsewhere are of no use and are not kept
+            keep = None if dense else _labelled_windows(recordings, truth, rate)
+            run = predict(what, recordings, rate, keep=keep, progress=part, window_us=window_us, **running)
             predictions: Mapping[str, Labels] = run.predictions
         else:
             run, predictions = None, (given or {})[rate]
@@ -222,40 +228,15 @@ def evaluate(
         if predictions_to is not None:
             _write(predictions_to, predictions, rate, shard, what)
         applied = rules.at(rate, window_us) if run is not None else replace(rules.at(rate), window_us=None)
-        found.append(_at_rate(recordings, truth, predictions, applied, dataset, rate, run))
+        scores = evaluate_boxes(
+            truth, predictions, applied, dataset.classes, dataset.sensor, starts_us=starts_us, dense_truth=dense_labels
+        )
+        delays = time_to_detection(dense, predictions, dataset.classes, protocol=applied) if dense else None
+        found.append(AtRate(rate, scores, run, delays))
     shown = what.description.get("name", "detector") if isinstance(what, Detector) else str(what)
     rules = replace(rules, time_rule="nearest", tolerance_us=None)
     label_hz = {name: rate for name, labels in truth.items() if (rate := label_rate_hz(labels))}
     return Evaluation(shown, dataset.name, rules, tuple(found), tuple(dict.fromkeys(notes)), label_hz)
-
-
-def _check_classes(detector: Detector, dataset: Dataset) -> None:
-    """Refuse a detector without any class of the dataset, before it runs."""
-    known = {plain(name) for name in detector.classes}
-    if not any(plain(name) in known for name in dataset.classes):
-        raise FateError(
-            f"{dataset.name}: has the classes {list_names(dataset.classes)}, and the detector knows"
-            f" {list_names(detector.classes)}; give a detector that was trained on these classes (fate train)"
-        )
-
-
-def _at_rate(recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels], predictions: Mapping[str, Labels],
-             protocol: Protocol, dataset: Dataset, hz: float, run: Run | None) -> AtRate:  # fmt: skip
-    dense = {recording.name: _dense(recording) for recording in recordings if recording.truth_file is not None}
-    scores = evaluate_boxes(
-        truth,
-        predictions,
-        protocol,
-        dataset.classes,
-        dataset.sensor,
-        # Prophesee's toolbox skips the first half second of the clock, not of the events
-        starts_us=None if dataset.kind in PUBLIC else {each.name: each.start_us for each in recordings},
-        dense_truth={name: truth.labels for name, truth in dense.items()} or None,
-    )
-    delays = None
-    if dense:
-        delays = time_to_detection(dense, predictions, dataset.classes, protocol=protocol)
-    return AtRate(hz, scores, run, delays)
 
 
 def _dense(recording: LabelledRecording) -> DenseTruth:
@@ -273,19 +254,15 @@ def _dense(recording: LabelledRecording) -> DenseTruth:
     )
 
 
-def _run(detector: Detector, recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels], hz: float,
-         progress: Progress | None, running: Mapping[str, Any]) -> Run:  # fmt: skip
-    """Where only sparse labels are known, predictions elsewhere are of no use and are not kept."""
+def _labelled_windows(
+    recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels], hz: float
+) -> Callable[[str, NDArray[np.int64]], NDArray[np.bool_]]:
+    """Selects the windows that represent a labelled time, by the recording's name and their ends [W]."""
     grids = {recording.name: Grid.of(recording, hz) for recording in recordings}
-    dense = any(recording.truth_file is not None for recording in recordings)
-    wanted = {
-        name: {grid.end_us(number) for number in grid.labelled(truth[name].labelled_us)} for name, grid in grids.items()
+    ends = {
+        name: [grid.end_us(number) for number in grid.labelled(truth[name].labelled_us)] for name, grid in grids.items()
     }
-
-    def keep(name: str, ends_us: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.array([end in wanted[name] for end in ends_us.tolist()], bool)
-
-    return predict(detector, recordings, hz, keep=None if dense else keep, progress=progress, **running)
+    return lambda name, ends_us: np.isin(ends_us, ends[name])
 
 
 def _rates(dataset: Dataset, recordings: Sequence[LabelledRecording], hz: Sequence[float] | None) -> tuple[float, ...]:
@@ -314,7 +291,10 @@ def _given(
     for part in parts:
         if "hz" not in part.facts and (hz is None or len(hz) != 1):
             raise FateError(f"{what}: does not say at which rate it was made; give that one rate, such as hz=(20,)")
-        rate = _rate(part.facts["hz"], what) if "hz" in part.facts else float((hz or (0,))[0])
+        with naming_errors(source, "predictions"):
+            rate = finite_number(part.facts.get("hz", (hz or (0,))[0]), "hz")
+            if not 0 < rate <= 1e6:
+                raise FateError(f"hz is {rate:g}; expected more than 0; write the predictions again")
         by_rate.setdefault(rate, []).append(part)
     rates = tuple(dict.fromkeys(float(rate) for rate in hz)) if hz else tuple(sorted(by_rate))
     missing = [rate for rate in rates if rate not in by_rate]
@@ -328,31 +308,14 @@ def _given(
     return {rate: fit_predictions(merge_predictions(by_rate[rate]), spans) for rate in rates}
 
 
-def _rate(given: object, what: str | os.PathLike[str]) -> float:
-    """The rate that a file of predictions states."""
-    try:
-        rate = finite_number(given, "hz")
-    except FateError as error:
-        raise FateError(f"{what}: {error}; write the predictions again") from None
-    if not 0 < rate <= 1e6:
-        raise FateError(f"{what}: says it was made at {rate:g} Hz; expected more than 0; write the predictions again")
-    return rate
-
-
 def _write(folder: str | os.PathLike[str], predictions: Mapping[str, Labels], hz: float, shard: tuple[int, int],
            what: Detector | str | os.PathLike[str]) -> None:  # fmt: skip
     part = "" if shard == (1, 1) else f"_{shard[0]}of{shard[1]}"
     facts: dict[str, Any] = {"hz": hz, "shard": f"{shard[0]}/{shard[1]}"}
     facts["model"] = what.description if isinstance(what, Detector) else str(what)
-    try:
+    with naming_errors(Path(folder), "a folder for predictions"):
         Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FateError(f"{folder}: cannot be made ({error.strerror}); give a folder for predictions") from None
     write_npz(Path(folder) / f"{hz:g}hz{part}.npz", predictions, facts)
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.2f}"
 
 
 def _format(value: float | None, spec: str) -> str:

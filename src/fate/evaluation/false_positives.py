@@ -16,8 +16,7 @@ frames with a false positive does not grow with the rate in this way, and is rep
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,10 +47,6 @@ class FalsePositives:
     rest_frames: int  #: times of predictions in them
     rest_frames_with: int  #: those with at least one prediction
     rest_per_minute: float | None  #: None if there are no such spans or no predictions
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 class RestCounter:
@@ -84,40 +79,24 @@ class RestCounter:
             self.duration_us += float((spans[:, 1] - spans[:, 0]).sum())
 
 
-def false_positives(
-    frames: Frames, rest: RestCounter, protocol: Protocol, num_classes: int, threshold: float
-) -> FalsePositives:
-    """Count false positives in labelled frames, and combine them with those at rest.
-
-    Args:
-        frames: labelled frames with their predictions.
-        rest: the counts at rest.
-        protocol: for the rate of predictions; without one, their median step is used.
-        num_classes: number of classes.
-        threshold: smallest score, the same as for ``rest``.
-    """
-    chosen = frames.predictions.score >= max(threshold, protocol.score_floor)
-    group = frames.predictions.frame * num_classes + frames.predictions.class_id
-    assigned = assign_to_truth(
-        frames.truth.frame * num_classes + frames.truth.class_id,
-        frames.truth.xywh,
-        group[chosen],
-        frames.predictions.xywh[chosen],
-        frames.predictions.score[chosen],
-        MIN_OVERLAP,
-    )
-    wrong = assigned < 0
-    count, found = int(np.count_nonzero(wrong)), int(np.count_nonzero(~wrong))
-    step_us = protocol.hop_us or frames.step_us
+def false_positives(frames: Frames, rest: RestCounter, num_classes: int) -> FalsePositives:
+    """Count false positives in labelled frames, and combine them with those at rest."""
+    threshold, protocol = rest.threshold, rest.protocol
+    truth, found = frames.truth, frames.predictions
+    found = found[found.score >= max(threshold, protocol.score_floor)]
+    groups = [rows.frame * num_classes + rows.class_id for rows in (truth, found)]
+    wrong = assign_to_truth(groups[0], truth.xywh, groups[1], found.xywh, found.score, MIN_OVERLAP) < 0
+    count = int(np.count_nonzero(wrong))
+    step_us = protocol.hop_us or frames.step_us  # without a rate, the median step of the predictions
     return FalsePositives(
         threshold=threshold,
         count=count,
         frames=frames.num_times,
-        frames_with=len(np.unique(frames.predictions.frame[chosen][wrong])),
+        frames_with=len(np.unique(found.frame[wrong])),
         num_frames=frames.num_frames,
         per_minute=count / frames.num_times * 60e6 / step_us if frames.num_times and step_us else None,
-        found=found,
-        missed=len(frames.truth) - found,
+        found=len(found) - count,
+        missed=len(truth) - (len(found) - count),
         rest_count=rest.count,
         rest_seconds=rest.duration_us / 1e6,
         rest_frames=rest.frames,

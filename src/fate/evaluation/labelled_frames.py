@@ -15,7 +15,7 @@ number of eighths of a pixel is set to that number.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -58,11 +58,6 @@ class BoxTable:
     def __len__(self) -> int:
         return len(self.t_us)
 
-    def select(self, keep: NDArray[np.bool_]) -> BoxTable:
-        """Some rows; all times stay."""
-        columns = {name: getattr(self, name)[keep] for name in ("t_us", "xywh", "area", "class_id", "score")}
-        return replace(self, **columns)
-
     def is_large_enough(self, protocol: Protocol) -> NDArray[np.bool_]:
         """[N] whether a box passes the protocol's limits of size."""
         width, height = self.xywh[:, 2:].T
@@ -82,16 +77,14 @@ class BoxTable:
         kept = ~(early | low | small)
         counts = (early, low, small, kept & (self.class_id < 0))
         dropped = {reason: int(np.count_nonzero(rows)) for reason, rows in zip(REASONS, counts, strict=True)}
-        return self.select(kept), dropped
+        columns = {name: getattr(self, name)[kept] for name in ("t_us", "xywh", "area", "class_id", "score")}
+        return replace(self, **columns), dropped
 
 
 def box_table(boxes: BoxesLike, classes: Sequence[str], whose: str) -> BoxTable:
-    """The boxes of one recording as a table.
+    """The boxes of one recording as a table; labels with class names are matched by name.
 
-    Args:
-        boxes: labels, or an array with the fields t, x, y, w, h, class_id and class_confidence (or ts, confidence).
-        classes: names of the ids that are evaluated. Labels with names of their own are matched by name.
-        whose: what an error calls them, such as ``"predictions of drive_3"``.
+    An error calls the boxes ``whose``, such as ``"predictions of drive_3"``.
     """
     if isinstance(boxes, Labels):
         return _from_labels(boxes, classes, whose)
@@ -165,26 +158,8 @@ def _class_ids(
     return np.array([indices.get(plain(name), -1) for name in given], np.int64)[own]
 
 
-@dataclass(frozen=True)
-class FrameRows:
-    """Boxes that belong to frames: N rows, in order of frames."""
-
-    frame: NDArray[np.int64]  #: [N] index of the frame
-    class_id: NDArray[np.int64]  #: [N]
-    xywh: NDArray[np.float64]  #: [N, 4] pixels
-    area: NDArray[np.float64]  #: [N] square pixels
-    score: NDArray[np.float64]  #: [N]
-
-    def __len__(self) -> int:
-        return len(self.frame)
-
-    @staticmethod
-    def concatenate(parts: Sequence[FrameRows]) -> FrameRows:
-        """All rows of all parts."""
-        none = np.zeros(0, np.int64)
-        empty = FrameRows(none, none, np.zeros((0, 4)), np.zeros(0), np.zeros(0))
-        names = [field.name for field in fields(FrameRows)]
-        return FrameRows(*(np.concatenate([getattr(part, name) for part in (empty, *parts)]) for name in names))
+#: A box that belongs to a frame: index of the frame, class, left, top, width and height in pixels, area, score.
+FRAME_ROW = np.dtype([("frame", "i8"), ("class_id", "i8"), ("xywh", "f8", 4), ("area", "f8"), ("score", "f8")])
 
 
 class Frames:
@@ -200,21 +175,21 @@ class Frames:
         self.given_truth = self.given_predictions = 0  #: boxes before anything was dropped
         self.truth_dropped = dict.fromkeys(REASONS, 0)  #: boxes by reason
         self.predictions_dropped = dict.fromkeys(REASONS, 0)
-        self._truth: list[FrameRows] = []
-        self._predictions: list[FrameRows] = []
+        self._truth: list[NDArray[np.void]] = []
+        self._predictions: list[NDArray[np.void]] = []
         self._steps: list[NDArray[np.int64]] = []
         self._spans_meet = False  # whether predictions and labels of some recording share a span of time
         self._apart: tuple[int, int] | None = None  # first times of a recording whose spans do not meet
 
     @cached_property
-    def truth(self) -> FrameRows:
-        """Ground truth of all frames; read it after the last recording was added."""
-        return FrameRows.concatenate(self._truth)
+    def truth(self) -> np.recarray[Any, Any]:
+        """Ground truth of all frames, [N] of ``FRAME_ROW``; read it after the last recording was added."""
+        return np.concatenate([np.zeros(0, FRAME_ROW), *self._truth]).view(np.recarray)
 
     @cached_property
-    def predictions(self) -> FrameRows:
-        """Predictions of all frames; read them after the last recording was added."""
-        return FrameRows.concatenate(self._predictions)
+    def predictions(self) -> np.recarray[Any, Any]:
+        """Predictions of all frames, [N] of ``FRAME_ROW``; read them after the last recording was added."""
+        return np.concatenate([np.zeros(0, FRAME_ROW), *self._predictions]).view(np.recarray)
 
     @property
     def step_us(self) -> float | None:
@@ -244,8 +219,8 @@ class Frames:
             self._spans_meet |= near
             self._apart = self._apart or (None if near else (first, begin))
         self._steps.append(np.diff(predictions.times_us))
-        self._take(self._truth, kept_truth, *find_rows(kept_truth.t_us, times, times))
-        self._take(self._predictions, kept, *self._prediction_rows(seen_us, times, kept))
+        self._truth.append(self._rows(kept_truth, *find_rows(kept_truth.t_us, times, times)))
+        self._predictions.append(self._rows(kept, *self._prediction_rows(seen_us, times, kept)))
         self.num_frames += len(times)
 
     def _prediction_rows(
@@ -268,14 +243,15 @@ class Frames:
         self.num_unanswered += int(np.count_nonzero(answers == 0))
         return rows
 
-    def _take(self, into: list[FrameRows], table: BoxTable, first: NDArray[np.int64], last: NDArray[np.int64]) -> None:
-        """Append the rows of known classes, frame by frame."""
+    def _rows(self, table: BoxTable, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.void]:
+        """The rows of known classes in the range of each frame, as ``FRAME_ROW``."""
         frame, row = expand_ranges(first, last)
         known = table.class_id[row] >= 0
-        frame, row = frame[known], row[known]
-        into.append(
-            FrameRows(frame + self.num_frames, table.class_id[row], table.xywh[row], table.area[row], table.score[row])
-        )
+        rows = np.zeros(np.count_nonzero(known), FRAME_ROW)
+        rows["frame"] = frame[known] + self.num_frames
+        for name in ("class_id", "xywh", "area", "score"):
+            rows[name] = getattr(table, name)[row[known]]
+        return rows
 
     def check_times(self) -> None:
         """Refuse predictions whose times never meet those of the labels: another unit or origin of time."""

@@ -18,7 +18,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, get_args
+from functools import cache
+from typing import Annotated, Any, Literal, get_type_hints
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fate.errors import FateError
 from fate.events.events import Sensor
@@ -31,51 +34,42 @@ TimeRule = Literal["window", "nearest"]
 
 MPX_HALF_SENSOR = Sensor(360, 640)
 
+Size = Annotated[float, Field(ge=0, lt=math.inf)]
+Microseconds = Annotated[int, Field(ge=0)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
     """The rules of an evaluation; every field may be changed with :func:`dataclasses.replace`."""
 
-    name: str = "custom"
+    name: Annotated[str, Field(min_length=1)] = "custom"
     sensor: Sensor | None = None  #: (height, width) for which the sizes below are meant; None: any
-    min_diagonal: float = 0.0  #: pixels; smaller boxes are dropped, truth and predictions alike
-    min_side: float = 0.0  #: pixels; boxes with a shorter side are dropped, truth and predictions alike
-    skip_us: int = 500_000  #: boxes up to this time after the start of a recording are dropped
+    min_diagonal: Size = 0.0  #: pixels; smaller boxes are dropped, truth and predictions alike
+    min_side: Size = 0.0  #: pixels; boxes with a shorter side are dropped, truth and predictions alike
+    skip_us: Microseconds = 500_000  #: boxes up to this time after the start of a recording are dropped
     time_rule: TimeRule = "nearest"
-    tolerance_us: int | None = None  #: largest distance in time of a prediction from its label; None: half a hop
-    score_floor: float = 0.001  #: predictions below are dropped; a higher floor lowers AP
-    max_detections: int = 100  #: predictions of one class in a frame that count, highest scores first
+    #: largest distance in time of a prediction from its label; None: half a hop
+    tolerance_us: Microseconds | None = None
+    score_floor: Annotated[float, Field(ge=0, le=1)] = 0.001  #: predictions below are dropped; a higher floor lowers AP
+    #: predictions of one class in a frame that count, highest scores first
+    max_detections: Annotated[int, Field(ge=1)] = 100
     classes: tuple[str, ...] | None = None  #: names of class ids 0, 1, … if the caller has none
     count_empty: bool = True  #: whether labelled frames without ground truth count, with their false positives
     hz: float | None = None  #: rate of predictions; None: that of the predictions
-    window_us: int | None = None  #: window length of one prediction; None: that of the predictions
+    window_us: Microseconds | None = None  #: window length of one prediction; None: that of the predictions
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise FateError(f"a protocol named {self.name!r} was given; expected a text that is printed with tables")
         if self.sensor is not None:
             object.__setattr__(self, "sensor", Sensor.of(self.sensor))
-        for name in ("min_diagonal", "min_side", "score_floor"):
-            value = getattr(self, name)
-            if not _is_number(value) or not 0 <= value < math.inf:
-                raise FateError(f"{name} {value!r} was given; expected a number that is 0 or larger")
-        if self.score_floor > 1:
-            raise FateError(f"score_floor {self.score_floor!r} was given; scores lie in 0 to 1")
-        for name in ("skip_us", "tolerance_us", "window_us"):
-            value = getattr(self, name)
-            optional = name != "skip_us" and value is None
-            if not optional and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-                raise FateError(f"{name} {value!r} was given; expected whole microseconds, 0 or more")
-        if self.time_rule not in get_args(TimeRule):
-            raise FateError(f"time_rule {self.time_rule!r} was given; expected {' or '.join(get_args(TimeRule))}")
-        if not isinstance(self.max_detections, int) or self.max_detections < 1:
-            raise FateError(f"max_detections {self.max_detections!r} was given; expected a whole number, 1 or more")
-        if not isinstance(self.count_empty, bool):
-            raise FateError(f"count_empty {self.count_empty!r} was given; expected True or False")
-        if self.classes is not None:
-            if isinstance(self.classes, str) or not all(isinstance(name, str) for name in self.classes):
-                raise FateError(f"classes {self.classes!r} were given; expected names, such as ('car', 'pedestrian')")
+        if isinstance(self.classes, list):
             object.__setattr__(self, "classes", tuple(self.classes))
+        for name, adapter in _adapters().items():
+            value = getattr(self, name)
+            try:
+                adapter.validate_python(value, strict=True)
+            except ValidationError as error:
+                expected = error.errors(include_url=False)[0]["msg"].lower()
+                raise FateError(f"a protocol with {name} {value!r} was given; {expected}") from None
         if self.hz is not None:
             window_us(self.hz)
 
@@ -98,9 +92,7 @@ class Protocol:
     def at(self, hz: float, window: int | None = None) -> Protocol:
         """The same rules for a stream of predictions at ``hz``: one prediction a label, the nearest within half a hop.
 
-        Args:
-            hz: predictions a second.
-            window: window length in µs, if it is not 1 / hz.
+        ``window`` is the window length in µs, if it is not 1 / hz.
         """
         length = window_us(hz) if window is None else window
         return replace(self, hz=hz, window_us=length, time_rule="nearest", tolerance_us=None)
@@ -123,13 +115,10 @@ class Protocol:
         ]
 
     def _times_in_words(self) -> str:
+        within = "within half a hop" + ("" if self.hop_us is None else f", ± {self.hop_us // 2 / 1000:g} ms,")
         if self.tolerance_us is not None:
-            within = f"within ± {self.tolerance_us / 1000:g} ms of a label"
-        elif self.hop_us is not None:
-            within = f"within half a hop, ± {self.hop_us // 2 / 1000:g} ms, of a label"
-        else:
-            within = "within half a hop of a label"
-        return f"every prediction {within}" if self.time_rule == "window" else f"the nearest prediction {within}"
+            within = f"within ± {self.tolerance_us / 1000:g} ms"
+        return f"{'every' if self.time_rule == 'window' else 'the nearest'} prediction {within} of a label"
 
     def _windows_in_words(self) -> str:
         if self.hop_us is None:
@@ -143,10 +132,7 @@ class Protocol:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; :meth:`from_dict` is the inverse."""
         values = asdict(self)
-        for name in ("sensor", "classes"):
-            if values[name] is not None:
-                values[name] = list(values[name])
-        return values
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Protocol:
@@ -154,8 +140,11 @@ class Protocol:
         return Protocol(**_checked_keys(values))
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+@cache
+def _adapters() -> dict[str, TypeAdapter[Any]]:
+    """What checks each field by its type."""
+    hints = get_type_hints(Protocol, include_extras=True)
+    return {field.name: TypeAdapter(hints[field.name]) for field in fields(Protocol)}
 
 
 def _checked_keys(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,10 +204,6 @@ def named_protocol(name: str, /, sensor: tuple[int, int] | None = None, **change
     diagonal, side = sizes[size]
     rules = {"name": name, "sensor": size, "min_diagonal": diagonal, "min_side": side, **_RULES[name]}
     protocol = Protocol(**{**rules, **_checked_keys(changes)})
-    if "name" not in changes and any(rules.get(key, default) != getattr(protocol, key) for key, default in _defaults()):
+    if "name" not in changes and protocol != Protocol(**rules):
         protocol = replace(protocol, name=f"{name}, changed")
     return protocol
-
-
-def _defaults() -> list[tuple[str, Any]]:
-    return [(field.name, field.default) for field in fields(Protocol)]

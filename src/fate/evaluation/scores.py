@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,19 +19,6 @@ from fate.events.events import Sensor
 from fate.text import plural
 
 _MAX_NAMES = 3  # recordings that a note names
-#: Fields of :class:`Scores` that are written as counts.
-_COUNTS = (
-    "num_recordings",
-    "num_frames",
-    "num_truth",
-    "num_predictions",
-    "truth_by_class",
-    "predictions_by_class",
-    "given_truth",
-    "given_predictions",
-    "truth_dropped",
-    "predictions_dropped",
-)
 
 
 @dataclass(frozen=True)
@@ -68,14 +55,15 @@ class Scores:
 
     def to_dict(self, curves: bool = False) -> dict[str, Any]:
         """Plain values, as JSON holds them; with ``curves`` precision over recall of each class too."""
+        counts = [field.name for field in fields(self) if field.type in ("int", "dict[str, int]")]
         values: dict[str, Any] = {
             "protocol": self.protocol.to_dict(),
             "classes": list(self.classes),
             "sensor": None if self.sensor is None else list(self.sensor),
             "metrics": dict(self.average_precision.overall),
             "by_class": {name: dict(figures) for name, figures in self.by_class.items()},
-            "false_positives": self.false_positives.to_dict(),
-            "counts": {name.removeprefix("num_"): getattr(self, name) for name in _COUNTS},
+            "false_positives": asdict(self.false_positives),
+            "counts": {name.removeprefix("num_"): getattr(self, name) for name in counts},
             "notes": list(self.notes),
         }
         if curves:
@@ -164,11 +152,11 @@ def evaluate_boxes(
         raise FateError(f"threshold {threshold!r} was given; scores lie in 0 to 1")
     names = _class_names(classes, protocol, truth)
     _check_names(truth, predictions, starts_us)
-    frames, rest, size = Frames(protocol), RestCounter(protocol, threshold), _Size(sensor)
+    frames, rest = Frames(protocol), RestCounter(protocol, threshold)
+    size = None if sensor is None else Sensor.of(sensor)
     for name, boxes in truth.items():  # each recording is read once, because a mapping may read it from disk
         given = predictions[name] if name in predictions else Labels.empty()
-        size.agree(boxes, f"truth of {name}")
-        size.agree(given, f"predictions of {name}")
+        size = _shared_sensor(_shared_sensor(size, boxes, f"truth of {name}"), given, f"predictions of {name}")
         known = box_table(boxes, names, f"truth of {name}")
         predicted = box_table(given, names, f"predictions of {name}")
         start_us = 0 if starts_us is None else starts_us[name]
@@ -176,15 +164,16 @@ def evaluate_boxes(
         dense = dense_truth[name] if dense_truth is not None and name in dense_truth else None
         rest.add(known if dense is None else box_table(dense, names, f"dense truth of {name}"), predicted, start_us)
     frames.check_times()
-    wrong = false_positives(frames, rest, protocol, len(names), threshold)
-    without_predictions = [name for name in truth if name not in predictions]
-    without_truth = [name for name in predictions if name not in truth]
+    missing = {
+        "without predictions, counted as nothing found": [name for name in truth if name not in predictions],
+        "without truth, left out": [name for name in predictions if name not in truth],
+    }
     return Scores(
         protocol=replace(protocol, classes=names),  # printed and stored: those that were evaluated
         classes=names,
-        sensor=size.known,
-        average_precision=average_precision(frames, names, size.known, protocol.max_detections),
-        false_positives=wrong,
+        sensor=size,
+        average_precision=average_precision(frames, names, protocol.max_detections),
+        false_positives=false_positives(frames, rest, len(names)),
         num_recordings=len(truth),
         num_frames=frames.num_frames,
         num_truth=len(frames.truth),
@@ -195,7 +184,7 @@ def evaluate_boxes(
         given_predictions=frames.given_predictions,
         truth_dropped=frames.truth_dropped,
         predictions_dropped=frames.predictions_dropped,
-        notes=_notes(frames, protocol, size.known, without_predictions, without_truth),
+        notes=_notes(frames, protocol, size, missing),
     )
 
 
@@ -221,22 +210,14 @@ def _check_names(
         )
 
 
-class _Size:
+def _shared_sensor(known: Sensor | None, boxes: BoxesLike, whose: str) -> Sensor | None:
     """The sensor that all boxes share: boxes of two resolutions cannot be compared."""
-
-    def __init__(self, sensor: tuple[int, int] | None) -> None:
-        self.known = None if sensor is None else Sensor.of(sensor)
-
-    def agree(self, boxes: BoxesLike, whose: str) -> None:
-        own = boxes.sensor if isinstance(boxes, Labels) else None
-        if own is None:
-            return
-        if self.known is not None and own != self.known:
-            raise FateError(
-                f"{whose}: boxes of {Sensor.of(own)} pixels were given, and of {self.known} before; "
-                "scale them to one resolution"
-            )
-        self.known = Sensor.of(own)
+    own = boxes.sensor if isinstance(boxes, Labels) else None
+    if own is not None and known not in (None, own):
+        raise FateError(
+            f"{whose}: boxes of {Sensor.of(own)} pixels were given, and of {known} before; scale them to one resolution"
+        )
+    return known if own is None else Sensor.of(own)
 
 
 def _by_class(ids: Any, names: Sequence[str]) -> dict[str, int]:
@@ -245,11 +226,7 @@ def _by_class(ids: Any, names: Sequence[str]) -> dict[str, int]:
 
 
 def _notes(
-    frames: Frames,
-    protocol: Protocol,
-    sensor: Sensor | None,
-    without_predictions: Sequence[str],
-    without_truth: Sequence[str],
+    frames: Frames, protocol: Protocol, sensor: Sensor | None, missing: Mapping[str, Sequence[str]]
 ) -> tuple[str, ...]:
     notes = []
     if protocol.sensor is not None and sensor is not None and protocol.sensor != sensor:
@@ -263,10 +240,7 @@ def _notes(
         notes.append(
             f"{frames.num_unanswered} of {frames.num_frames} frames have no prediction near them: nothing found"
         )
-    for names, meaning in (
-        (without_predictions, "without predictions, counted as nothing found"),
-        (without_truth, "without truth, left out"),
-    ):
+    for meaning, names in missing.items():
         if names:
             listed = ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
             notes.append(f"{plural(len(names), 'recording')} {meaning}: {listed}")

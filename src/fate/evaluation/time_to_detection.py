@@ -5,7 +5,7 @@ For each object (track):
 
 - it *appears* at the first time at which at least half of it is visible (and its box passes the size limits of the
   protocol, if one is given). Objects in view at the start of the recording do not appear: they are counted and left
-  out, unless ``include_at_start``;
+  out;
 - it is *found* by the first later prediction with its class, a score of at least the threshold, and an IoU of at least
   0.5 with the object's box at the time of the prediction. That box is interpolated between the two neighbouring times
   of ground truth; it does not exist while the object is hidden between them. A prediction counts for one object only:
@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ from fate.evaluation.labelled_frames import box_table
 from fate.evaluation.protocols import Protocol
 
 NEVER = np.iinfo(np.int64).max  # the time of something that does not happen
+#: Smallest score and IoU of a correct box, and smallest visible share of an object in view.
+THRESHOLD = MIN_OVERLAP = MIN_VISIBLE = 0.5
 _GAP = 1.5  # median steps of the ground truth; an object was hidden between boxes further apart
 
 
@@ -78,8 +80,6 @@ class DetectionDelays:
     delay_ms: NDArray[np.float64]  #: [K] NaN for an object that was missed
     class_id: NDArray[np.int64]  #: [K]
     life_ms: NDArray[np.float64]  #: [K] from the appearance to the last box of ground truth
-    recording: NDArray[np.int64]  #: [K] index of the recording, in the order given
-    track_id: NDArray[np.int64]  #: [K]
 
     def __len__(self) -> int:
         return len(self.delay_ms)
@@ -98,49 +98,25 @@ class DetectionDelays:
         """The share of *all* objects found within this time; None if none appeared."""
         return float(np.count_nonzero(self.delay_ms <= milliseconds) / len(self)) if len(self) else None
 
-    def of_class(self, name: str) -> DetectionDelays:
-        """The objects of one class; objects left out are counted only for all classes together."""
-        if name not in self.classes:
-            raise FateError(f"class {name!r} was asked for; classes are {', '.join(self.classes)}")
-        rows = self.class_id == self.classes.index(name)
-        columns = (each[rows] for each in (self.delay_ms, self.class_id, self.life_ms, self.recording, self.track_id))
-        return DetectionDelays(self.classes, 0, 0, *columns)
-
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Plain values for JSON; objects that were left out are counted only for all classes together."""
+        by_class = {}
+        for index, name in enumerate(self.classes):
+            rows = self.class_id == index
+            of_class = replace(self, **{key: getattr(self, key)[rows] for key in ("delay_ms", "class_id", "life_ms")})
+            by_class[name] = of_class._summary()
+        left_out = {"at_start": self.at_start, "never_half_visible": self.never_half}
+        return {**self._summary(), **left_out, "by_class": by_class}
+
+    def _summary(self) -> dict[str, Any]:
         return {
-            **_summary(self),
-            "at_start": self.at_start,
-            "never_half_visible": self.never_half,
-            "by_class": {name: _summary(self.of_class(name)) for name in self.classes},
+            "objects": len(self),
+            "median_ms": self.quantile_ms(0.5),
+            "p90_ms": self.quantile_ms(0.9),
+            "missed": self.missed,
+            "missed_share": self.missed / len(self) if len(self) else None,
+            "found_within_100_ms": self.found_within(100.0),
         }
-
-    def __str__(self) -> str:
-        return "\n".join(delay_table({"": self}))
-
-
-def _summary(delays: DetectionDelays) -> dict[str, Any]:
-    return {
-        "objects": len(delays),
-        "median_ms": delays.quantile_ms(0.5),
-        "p90_ms": delays.quantile_ms(0.9),
-        "missed": delays.missed,
-        "missed_share": delays.missed / len(delays) if len(delays) else None,
-        "found_within_100_ms": delays.found_within(100.0),
-    }
-
-
-def delay_table(by_rate: Mapping[Any, DetectionDelays]) -> list[str]:
-    """Lines of a table, one for each rate: the key is printed in front (``"200 Hz"``, or a number)."""
-    lines = [f"{'rate':>8}  {'objects':>8}  {'median ms':>10}  {'p90 ms':>10}  {'missed':>16}  {'within 100 ms':>14}"]
-    for rate, delays in by_rate.items():
-        summary = _summary(delays)
-        times = "  ".join(f"{'–' if summary[name] is None else format(summary[name], '.1f'):>10}" for name in
-                          ("median_ms", "p90_ms"))  # fmt: skip
-        missed = "–" if summary["missed_share"] is None else f"{summary['missed']} ({summary['missed_share']:.1%})"
-        within = "–" if summary["found_within_100_ms"] is None else f"{summary['found_within_100_ms']:.1%}"
-        lines.append(f"{rate!s:>8}  {summary['objects']:>8}  {times}  {missed:>16}  {within:>14}")
-    return lines
 
 
 def time_to_detection(
@@ -148,11 +124,7 @@ def time_to_detection(
     predictions: Mapping[str, Labels],
     classes: Sequence[str],
     *,
-    threshold: float = 0.5,
-    min_overlap: float = 0.5,
-    min_visible: float = 0.5,
     protocol: Protocol | None = None,
-    include_at_start: bool = False,
 ) -> DetectionDelays:
     """Delays of all objects of all recordings, for predictions at one rate.
 
@@ -160,29 +132,24 @@ def time_to_detection(
         truth: dense, by recording.
         predictions: by recording, with the end of the window as time. Without them, all its objects are missed.
         classes: names of class ids; labels with class names are matched by name.
-        threshold: smallest score of a prediction.
-        min_overlap: smallest IoU of a correct box.
-        min_visible: smallest visible share of an object in view.
         protocol: for its size limits, which the box of an appearing object must pass; None: any size.
-        include_at_start: count objects in view at the first time of ground truth, with that time as their appearance.
     """
     parts: list[tuple[NDArray[Any], ...]] = []
     at_start = never = 0
-    for number, (name, dense) in enumerate(truth.items()):
-        objects = _objects(dense, classes, name, min_visible, protocol)
-        found_us = _first_found(objects, predictions.get(name, Labels.empty()), classes, name, threshold, min_overlap)
+    for name, dense in truth.items():
+        objects = _objects(dense, classes, name, protocol)
+        found_us = _first_found(objects, predictions.get(name, Labels.empty()), classes, name)
         appeared = objects.appeared < NEVER
         first_us = dense.labels.labelled_us[0] if len(dense.labels.labelled_us) else 0
-        present = appeared & (objects.appeared <= first_us) & (not include_at_start)
+        present = appeared & (objects.appeared <= first_us)
         never += int(np.count_nonzero(~appeared))
         at_start += int(np.count_nonzero(present))
         kept = appeared & ~present
         delay = np.where(found_us < NEVER, (found_us - objects.appeared) / 1000, np.nan)
         life = (objects.ended - objects.appeared) / 1000
-        numbers = np.full(len(delay), number, np.int64)
-        parts.append(tuple(each[kept] for each in (delay, objects.class_id, life, numbers, objects.track)))
-    floats, ints = np.zeros(0), np.zeros(0, np.int64)
-    columns = (np.concatenate(column) for column in zip((floats, ints, floats, ints, ints), *parts, strict=True))
+        parts.append(tuple(each[kept] for each in (delay, objects.class_id, life)))
+    empty = (np.zeros(0), np.zeros(0, np.int64), np.zeros(0))
+    columns = (np.concatenate(column) for column in zip(empty, *parts, strict=True))
     return DetectionDelays(tuple(classes), at_start, never, *columns)
 
 
@@ -190,7 +157,6 @@ def time_to_detection(
 class _Objects:
     """K objects; M segments, each from a box of an object to its next box."""
 
-    track: NDArray[np.int64]  #: [K]
     class_id: NDArray[np.int64]  #: [K]
     appeared: NDArray[np.int64]  #: [K] µs, or NEVER
     ended: NDArray[np.int64]  #: [K] µs, of the last box
@@ -201,14 +167,12 @@ class _Objects:
     to_xywh: NDArray[np.float64]  #: [M, 4]
 
 
-def _objects(
-    dense: DenseTruth, classes: Sequence[str], name: str, min_visible: float, protocol: Protocol | None
-) -> _Objects:
+def _objects(dense: DenseTruth, classes: Sequence[str], name: str, protocol: Protocol | None) -> _Objects:
     labels = dense.labels
     if (labels.track_id < 0).any():
         raise FateError(f"truth of {name}: a box has no track; objects are identified by tracks; add them")
     table = box_table(labels, classes, f"truth of {name}")
-    in_view = dense.visible >= min_visible
+    in_view = dense.visible >= MIN_VISIBLE
     if protocol is not None:
         in_view &= table.is_large_enough(protocol)
     order = np.lexsort((labels.t_us, labels.track_id))
@@ -223,7 +187,6 @@ def _objects(
     following[:-1] += (owner[1:] == owner[:-1]) & (np.diff(times) <= _GAP * step)
     xywh = table.xywh[order]
     return _Objects(
-        track=tracks,
         class_id=table.class_id[order][first],
         appeared=appeared,
         ended=times[np.append(first[1:], len(times)) - 1] if len(tracks) else times,
@@ -235,16 +198,13 @@ def _objects(
     )
 
 
-def _first_found(
-    objects: _Objects, predictions: Labels, classes: Sequence[str], name: str, threshold: float, min_overlap: float
-) -> NDArray[np.int64]:
+def _first_found(objects: _Objects, predictions: Labels, classes: Sequence[str], name: str) -> NDArray[np.int64]:
     """[K] time of the first correct prediction of each object, µs, or NEVER."""
-    table = box_table(predictions.select(predictions.score >= threshold), classes, f"predictions of {name}")
+    table = box_table(predictions.select(predictions.score >= THRESHOLD), classes, f"predictions of {name}")
     # predictions in [from, to) of each segment; of a single box, those at its time
     behind = np.maximum(objects.to_us, objects.from_us + 1)
     segment, row = expand_ranges(
-        np.searchsorted(table.t_us, objects.from_us, "left").astype(np.int64),
-        np.searchsorted(table.t_us, behind, "left").astype(np.int64),
+        *(np.searchsorted(table.t_us, each).astype(np.int64) for each in (objects.from_us, behind))
     )
     same = objects.class_id[objects.owner[segment]] == table.class_id[row]
     segment, row = segment[same], row[same]
@@ -258,7 +218,7 @@ def _first_found(
     best = np.ones(len(row), np.bool_)
     best[1:] = row[1:] != row[:-1]
     owner, when = objects.owner[segment], table.t_us[row]
-    right = best & (iou >= min_overlap) & (when >= objects.appeared[owner])
-    found = np.full(len(objects.track), NEVER)
+    right = best & (iou >= MIN_OVERLAP) & (when >= objects.appeared[owner])
+    found = np.full(len(objects.class_id), NEVER)
     np.minimum.at(found, owner[right], when[right])
     return found

@@ -7,6 +7,7 @@ statistics) walks single columns. The invariants are checked once, here; inside 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fate.errors import FateError
-from fate.events.sensor import MAX_SIDE, Sensor
-from fate.events.tables import Layout, columns_of, data_frame, structured
+from fate.errors import FateError, missing_packages, warn
+from fate.events.sensors import MAX_SIDE, Sensor, smallest_known_sensor
+from fate.events.tables import LAYOUTS, Layout, find_roles
 from fate.events.window import MAX_TIME_US, clip_time
 
 __all__ = ["MAX_SIDE", "Events", "Sensor"]
+
+_COLUMNS = ("t_us", "x", "y", "p")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -42,9 +45,7 @@ class Events:
 
     def __init__(self, t_us: ArrayLike, x: ArrayLike, y: ArrayLike, p: ArrayLike, sensor: Sequence[int]) -> None:
         size = Sensor.of(sensor)
-        time = _integers("t_us", t_us, np.int64)
-        column, row = _integers("x", x, np.int64), _integers("y", y, np.int64)
-        polarity = _integers("p", p, np.int64)
+        time, column, row, polarity = map(_integers, _COLUMNS, (t_us, x, y, p))
         lengths = [len(time), len(column), len(row), len(polarity)]
         if len(set(lengths)) != 1:
             raise FateError(f"t_us, x, y, p have lengths {lengths}; expected four columns of one length")
@@ -62,7 +63,7 @@ class Events:
         self._fill(time, column.astype(np.uint16), row.astype(np.uint16), polarity.astype(np.uint8), size)
 
     def _fill(self, t_us: Any, x: Any, y: Any, p: Any, sensor: Sensor) -> None:
-        for name, column in (("t_us", t_us), ("x", x), ("y", y), ("p", p)):
+        for name, column in zip(_COLUMNS, (t_us, x, y, p), strict=True):
             view = column.view()
             view.flags.writeable = False
             object.__setattr__(self, name, view)
@@ -103,13 +104,8 @@ class Events:
                 previous = piece.t_us[-1]
         if len(pieces) == 1:
             return pieces[0]
-        return cls.trusted(
-            np.concatenate([e.t_us for e in pieces]),
-            np.concatenate([e.x for e in pieces]),
-            np.concatenate([e.y for e in pieces]),
-            np.concatenate([e.p for e in pieces]),
-            sensor,
-        )
+        t_us, x, y, p = (np.concatenate([getattr(piece, name) for piece in pieces]) for name in _COLUMNS)
+        return cls.trusted(t_us, x, y, p, sensor)
 
     @classmethod
     def from_structured(cls, array: NDArray[Any], sensor: Sequence[int] | None = None) -> Events:
@@ -126,7 +122,28 @@ class Events:
             >>> Events.from_structured(array, sensor=(480, 640))
             Events(1 on 640×480, 50…50 µs, 0 s, 100 % ON)
         """
-        return cls(*columns_of(array, sensor))
+        table = np.asarray(array)
+        names = table.dtype.names
+        roles = find_roles(names) if names else None
+        if names is None or roles is None or table.ndim != 1:
+            raise FateError(
+                f"an array of shape {table.shape} with {f'the fields {names}' if names else f'type {table.dtype}'} was"
+                " given; expected one dimension and fields for t, x, y and p (or timestamp and polarity)"
+            )
+        t, x, y, p = (table[names[roles[role]]] for role in "txyp")
+        if p.dtype.kind == "i":
+            p = np.where(p == -1, 0, p)  # some libraries write OFF as -1
+        if sensor is None:
+            if not len(table):
+                raise FateError(
+                    "an array without events was given, so its sensor size is unknown; pass sensor=(height, width)"
+                )
+            sensor = smallest_known_sensor(int(x.max()), int(y.max()), "the array")
+            warn(
+                f"the array does not give its sensor size; {sensor} is the smallest known sensor that fits (x up to"
+                f" {x.max()}, y up to {y.max()}); pass sensor=(height, width) to set it"
+            )
+        return cls(t, x, y, p, sensor)
 
     def to_structured(self, columns: Layout = "metavision") -> NDArray[Any]:
         """A numpy array [E] with the fields and types of another library.
@@ -135,21 +152,29 @@ class Events:
             columns: ``"metavision"`` for x, y, p, t; ``"tonic"`` for x, y, t, p; ``"dv"`` for timestamp, x, y,
                 polarity (dv-processing).
         """
-        return structured(self._columns(), columns)
+        if columns not in LAYOUTS:
+            raise FateError(f"columns={columns!r} was given; expected one of {', '.join(LAYOUTS)}")
+        table = np.empty(len(self), [(field, kind) for field, kind, _ in LAYOUTS[columns]])
+        for field, kind, name in LAYOUTS[columns]:
+            values = getattr(self, name)
+            if kind == "<i2" and len(values) and values.max() > np.iinfo(np.int16).max:
+                raise FateError(f"{name} = {values.max()} does not fit into the 16-bit signed {name} of {columns}")
+            table[field] = values
+        return table
 
     def to_pandas(self) -> Any:
         """A ``pandas.DataFrame`` with the columns t_us, x, y and p. Needs ``pip install pandas``."""
-        return data_frame(self._columns())
-
-    def _columns(self) -> dict[str, NDArray[Any]]:
-        return {name: getattr(self, name) for name in ("t_us", "x", "y", "p")}
+        try:
+            pandas = importlib.import_module("pandas")  # optional, and it takes a second to load
+        except ImportError:
+            raise missing_packages("Events.to_pandas", ("pandas",)) from None
+        return pandas.DataFrame({name: getattr(self, name) for name in _COLUMNS})
 
     def __len__(self) -> int:
         return len(self.t_us)
 
     def __getitem__(self, part: slice) -> Events:
-        """A run of events, ``events[10:20]``, as views. Steps other than 1 would break nothing but are refused
-        when negative, since time must not run backwards."""
+        """A run of events, ``events[10:20]``, as views; a negative step would reverse time and is refused."""
         if not isinstance(part, slice) or (part.step is not None and part.step < 1):
             raise FateError(f"events[{part!r}]: expected a forward slice such as events[10:20]")
         return Events.trusted(self.t_us[part], self.x[part], self.y[part], self.p[part], self.sensor)
@@ -172,7 +197,7 @@ class Events:
         if not isinstance(other, Events):
             return NotImplemented
         return self.sensor == other.sensor and all(
-            np.array_equal(getattr(self, name), getattr(other, name)) for name in ("t_us", "x", "y", "p")
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in _COLUMNS
         )
 
     __hash__ = None  # type: ignore[assignment]  # arrays inside: equality by value, no hash
@@ -188,18 +213,16 @@ class Events:
         return f"Events({len(self):,} on {self.sensor}, {start}…{last} µs, {(last - start) / 1e6:.6g} s, {on:.0f} % ON)"
 
 
-def _integers(name: str, values: ArrayLike, dtype: type[np.integer[Any]]) -> NDArray[Any]:
-    """One column as a fresh integer array; anything that would lose a value is refused."""
+def _integers(name: str, values: ArrayLike) -> NDArray[np.int64]:
+    """One column as a fresh int64 array; anything that would lose a value is refused."""
     array = np.asarray(values)
     if array.ndim != 1:
         raise FateError(f"{name} has shape {array.shape}; expected one dimension")
-    if array.dtype == bool or array.size == 0:
-        return array.astype(dtype)
-    if array.dtype.kind not in "iu":
+    if array.size and array.dtype.kind not in "iub":
         raise FateError(f"{name} has type {array.dtype}; expected integers (times are microseconds)")
-    if array.dtype == np.uint64 and int(array.max()) > np.iinfo(np.int64).max:
+    if array.size and array.dtype == np.uint64 and int(array.max()) > np.iinfo(np.int64).max:
         raise FateError(f"{name} holds {int(array.max())}, more than 64-bit signed integers carry")
-    return array.astype(dtype)
+    return array.astype(np.int64)
 
 
 def _refuse_first(bad: NDArray[np.bool_], describe: Any) -> None:

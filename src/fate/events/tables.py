@@ -1,16 +1,9 @@
-"""Events as tables of other libraries: numpy arrays with named fields, and pandas."""
+"""Names and types of the columns of events in tables of other libraries."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
-
-from fate.errors import FateError, missing_packages, warn
-from fate.events.sensors import smallest_known_sensor
+from collections.abc import Sequence
+from typing import Literal
 
 #: Names that libraries and files give to the columns.
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -42,59 +35,3 @@ def find_roles(names: Sequence[str]) -> dict[str, int] | None:
             return None
         found[role] = positions[0]
     return found
-
-
-def columns_of(
-    array: NDArray[Any], sensor: Sequence[int] | None
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], Sequence[int]]:
-    """t, x, y, p and the sensor of a structured array; see :meth:`Events.from_structured`."""
-    table = np.asarray(array)
-    names = table.dtype.names
-    roles = find_roles(names) if names else None
-    if names is None or roles is None or table.ndim != 1:
-        raise FateError(
-            f"an array of shape {table.shape} with {f'the fields {names}' if names else f'type {table.dtype}'} was"
-            " given; expected one dimension and fields for t, x, y and p (or timestamp and polarity)"
-        )
-    t, x, y, p = (table[names[roles[role]]] for role in "txyp")
-    if p.dtype.kind == "i":
-        p = np.where(p == -1, 0, p)  # some libraries write OFF as -1
-    if sensor is None:
-        if not len(table):
-            raise FateError(
-                "an array without events was given, so its sensor size is unknown; pass sensor=(height, width)"
-            )
-        sensor = smallest_known_sensor(int(x.max()), int(y.max()), "the array")
-        warn(
-            f"the array does not give its sensor size; {sensor} is the smallest known sensor that fits (x up to"
-            f" {x.max()}, y up to {y.max()}); pass sensor=(height, width) to set it"
-        )
-    return t, x, y, p, sensor
-
-
-def structured(events: Mapping[str, NDArray[Any]], columns: Layout) -> NDArray[Any]:
-    """A structured array as another library has it; see :meth:`Events.to_structured`.
-
-    Args:
-        events: the columns t_us, x, y and p, [E] each.
-        columns: the library.
-    """
-    if columns not in LAYOUTS:
-        raise FateError(f"columns={columns!r} was given; expected one of {', '.join(LAYOUTS)}")
-    layout = LAYOUTS[columns]
-    table = np.empty(len(events["t_us"]), [(field, kind) for field, kind, _ in layout])
-    for field, kind, name in layout:
-        values = events[name]
-        if kind == "<i2" and len(values) and values.max() > np.iinfo(np.int16).max:
-            raise FateError(f"{name} = {values.max()} does not fit into the 16-bit signed {name} of {columns}")
-        table[field] = values
-    return table
-
-
-def data_frame(events: Mapping[str, NDArray[Any]]) -> Any:
-    """A pandas DataFrame; see :meth:`Events.to_pandas`."""
-    try:
-        pandas = importlib.import_module("pandas")  # optional, and it takes a second to load
-    except ImportError:
-        raise missing_packages("Events.to_pandas", ("pandas",)) from None
-    return pandas.DataFrame(dict(events))

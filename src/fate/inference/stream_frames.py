@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fate.boxes.detections import DetectionFrame
 from fate.events.window import Window
 
 #: Parts of the time that a window takes.
@@ -17,14 +15,9 @@ KEPT_REASONS = 20
 
 
 @dataclass(frozen=True, eq=False)
-class StreamFrame:
-    """The M detections of one window, in order of falling confidence."""
+class StreamFrame(DetectionFrame):
+    """The M detections of one window, in order of falling confidence; ``t_us`` is its end."""
 
-    t_us: int  #: end of the window
-    boxes: NDArray[np.float32]  #: [M, 4] xyxy in pixels of the recording's sensor
-    scores: NDArray[np.float32]  #: [M] 0 to 1
-    class_ids: NDArray[np.int64]  #: [M]
-    track_ids: NDArray[np.int64] | None  #: [M], equal for the same object; None without tracking
     window: Window
     num_events: int  #: in the window
     ms: dict[str, float]  #: time of each of ``STAGES``; on a GPU, encode, model and post are one graph: all "model"

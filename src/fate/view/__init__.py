@@ -1,6 +1,6 @@
 """Pictures of events and boxes, videos, report pages, and the 3-D viewer."""
 
-from fate.boxes.detections import DetectionFrame, Frame, frames_from_labels
+from fate.boxes.detections import DetectionFrame, frames_from_labels
 from fate.callable_package import make_callable
 from fate.view.drawing import PALETTES, Palette, draw_boxes, draw_events, enlarge, enlargement, side_by_side
 from fate.view.page import render_page, write_page
@@ -13,7 +13,6 @@ __all__ = [
     "PALETTES",
     "DetectionFrame",
     "EventSurface",
-    "Frame",
     "Palette",
     "VideoClock",
     "VideoWriter",

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from fate.boxes.detections import DetectionFrame, EventSource, FrameLookup
+from fate.boxes.detections import DetectionFrame, FrameLookup
 from fate.errors import FateError
 from fate.events.events import Events
+from fate.formats.recording import Recording
 from fate.progress import Progress
 from fate.view.drawing import (
     Colour,
@@ -128,7 +129,7 @@ class EventSurface:
 
 
 def render_video(
-    recording: EventSource,
+    recording: Recording,
     path: str | os.PathLike[str],
     frames: Sequence[DetectionFrame] | None = None,
     *,
@@ -170,7 +171,7 @@ def render_video(
 
 
 def render_comparison(
-    recording: EventSource,
+    recording: Recording,
     path: str | os.PathLike[str],
     runs: Sequence[tuple[str, Sequence[DetectionFrame]]],
     *,

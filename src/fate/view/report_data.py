@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fate.boxes.detections import DetectionFrame, EventSource, FrameLookup, class_name
+from fate.boxes.detections import DetectionFrame, FrameLookup, class_name
 from fate.errors import FateError
+from fate.formats.recording import Recording
 from fate.view.rendering import VideoClock
 
 TIME_BINS = 400  # of a curve over time; about one for two pixels of a wide screen
@@ -23,7 +24,7 @@ READ_US = 200_000  # of a recording that are read at once
 
 
 def measure_event_rate(
-    recording: EventSource, start_us: int | None = None, end_us: int | None = None, bins: int = TIME_BINS
+    recording: Recording, start_us: int | None = None, end_us: int | None = None, bins: int = TIME_BINS
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Measure the event rate over ``[start_us, end_us)``.
 

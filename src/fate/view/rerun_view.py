@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.boxes.detections import DetectionFrame, EventSource, FrameLookup, class_name
+from fate.boxes.detections import DetectionFrame, FrameLookup, class_name
 from fate.errors import PACKAGES, FateError, missing_packages
 from fate.events.events import Events
+from fate.formats.recording import Recording
 from fate.view.drawing import Palette, class_colour, label_boxes, palette_of
 from fate.view.rendering import EventSurface
 from fate.whole_files import Draft, find_target
@@ -48,7 +49,7 @@ def check_viewer() -> None:
 
 
 def show_recording(
-    recording: EventSource,
+    recording: Recording,
     frames: Sequence[DetectionFrame] | None = None,
     *,
     acc_us: int = 50_000,
@@ -151,7 +152,7 @@ class _Scene:
 
     rerun: Any
     stream: Any
-    recording: EventSource
+    recording: Recording
     palette: Palette
     classes: Sequence[str] | None
     threshold: float

@@ -15,7 +15,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,7 +108,7 @@ class LabelCheck:
             "dataset": self.dataset,
             "recordings": self.recordings,
             "rows": [
-                {"span": row.span, "hz": row.hz, "method": row.method, "class": row.name, **row.figures.to_dict()}
+                {"span": row.span, "hz": row.hz, "method": row.method, "class": row.name, **asdict(row.figures)}
                 | {"precision_at_recall_of_interpolated": row.same_recall}
                 for row in self.rows
             ],

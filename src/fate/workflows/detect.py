@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
@@ -89,9 +89,10 @@ class ResultRecorder:
         """
         self.options = options
         self.facts: dict[str, Any] = {"model": detector.name, "threshold": options.threshold, **facts}
-        self._about = (encodable(name), (sensor[0], sensor[1]), tuple(detector.classes), options.hz)
+        size, classes = (sensor[0], sensor[1]), tuple(detector.classes)
+        self._log = DetectionLog(encodable(name), size, classes, options.hz, facts=self.facts)
         self._summary = RunningSummary(detector.classes, options.hz, options.threshold)
-        self._files = DetectionFiles(*self._about, self.facts, **files)
+        self._files = DetectionFiles(self._log, **files)
 
     def __enter__(self) -> Self:
         self._files.__enter__()
@@ -132,7 +133,8 @@ class ResultRecorder:
         summary["adaptation"] = adaptation
         self._files.finish({"summary": summary})
         kept = [] if frames is None else frames
-        return Detected(DetectionLog(*self._about, kept, {**self.facts, "summary": summary}), kept, summary)
+        log = replace(self._log, frames=kept, facts={**self.facts, "summary": summary})
+        return Detected(log, kept, summary)
 
 
 def detect(
