@@ -42,9 +42,12 @@ class Shown:
     boxes: int
 
 
-def check_viewer() -> None:
-    """Raise an error with the pip line if the viewer is not installed."""
-    _rerun()
+def import_rerun() -> Any:
+    """Return the package of the viewer; if it is not installed, the error has the pip line."""
+    try:
+        return import_module("rerun")
+    except ImportError:
+        raise missing_packages("the viewer", PACKAGES["rerun"]) from None
 
 
 def show_recording(
@@ -76,7 +79,7 @@ def show_recording(
         max_events: points of the cloud at most; above, each step's events are thinned evenly, and counted.
         save: write this ``.rrd`` file, whole or not at all, instead of opening the viewer.
     """
-    rerun = _rerun()
+    rerun = import_rerun()
     start = recording.start_us if start_us is None else start_us
     end = recording.end_us if end_us is None else end_us
     if end <= start:
@@ -85,8 +88,10 @@ def show_recording(
         raise FateError(f"step_us = {step_us} and max_events = {max_events} were given; both must be at least 1")
     colours = palette_of(palette)
     lookup = FrameLookup(frames or ())
+    if save is not None and Path(save).suffix.lower() != ".rrd":
+        raise FateError(f"{save}: the viewer's files end in .rrd; give such a name")
     stream = rerun.RecordingStream("fate")
-    draft = _draft_of(save)
+    draft = None if save is None else Draft(find_target(save, seeks=True))
     try:
         if draft is None:
             stream.spawn(default_blueprint=_blueprint(rerun, colours))
@@ -107,22 +112,6 @@ def show_recording(
             stream.disconnect()
             draft.discard()
     return Shown(scene.points, scene.left_out, len(kept), scene.boxes)
-
-
-def _rerun() -> Any:
-    try:
-        return import_module("rerun")
-    except ImportError:
-        raise missing_packages("the viewer", PACKAGES["rerun"]) from None
-
-
-def _draft_of(save: str | os.PathLike[str] | None) -> Draft | None:
-    """Return the unfinished file that becomes ``save``, or None if the viewer is opened."""
-    if save is None:
-        return None
-    if Path(save).suffix.lower() != ".rrd":
-        raise FateError(f"{save}: the viewer's files end in .rrd; give such a name")
-    return Draft(find_target(save, seeks=True))
 
 
 def _blueprint(rerun: Any, colours: Palette) -> Any:
