@@ -153,7 +153,7 @@ def test_a_configuration_of_the_package_is_found_by_name_from_any_folder(
         ("fate-e", ["gen1/fate-e", "1mpx/fate-e"]),
         ("fate-s-nanoo-20hz", ["did you mean sim/fate-s-nano-20hz"]),
         ("gen1/fate", ["did you mean gen1/fate-"]),
-        ("configs/sim/fate-s-nano.yaml", ["called sim/fate-s-nano"]),
+        ("configs/sim/fate-s-nano.yaml", ["did you mean sim/fate-s-nano?"]),
         ("nothing-like-it.yaml", ["--list"]),
     ],
 )

@@ -26,9 +26,12 @@ class NamedConfig(NamedTuple):
 
 def list_configs() -> list[NamedConfig]:
     """All configurations of the package, sorted by name."""
-    return [
-        NamedConfig(f"{file.parent.name}/{file.stem}", file, _about(file)) for file in sorted(FOLDER.glob("*/*.yaml"))
-    ]
+    found = []
+    for file in sorted(FOLDER.glob("*/*.yaml")):
+        first = file.read_text(encoding="utf-8").split("\n", 1)[0]
+        about = first.removeprefix("#").strip() if first.startswith("#") else ""
+        found.append(NamedConfig(f"{file.parent.name}/{file.stem}", file, about))
+    return found
 
 
 def find_config(given: str | PathLike[str]) -> Path:
@@ -54,22 +57,9 @@ def find_config(given: str | PathLike[str]) -> Path:
     if path.exists() or path.is_symlink():
         return path
     wanted = text.removeprefix("configs/").removesuffix(".yaml")
-    if wanted in known:  # where the files lay before they became a part of the package
-        raise FateError(f"{text}: no such file; the configuration of the package is called {wanted}")
-    near = _nearest(wanted, list(known))
-    hint = f"; did you mean {near}?" if near else ""
+    short = {name if "/" in wanted else name.split("/")[1]: name for name in reversed(known)}
+    near = nearest_name(wanted, short)
+    hint = f"; did you mean {short[near]}?" if near is not None else ""
     raise FateError(
         f"{text}: no such configuration; expected a name that fate train --list prints, or a YAML file{hint}"
     )
-
-
-def _nearest(wanted: str, names: list[str]) -> str | None:
-    """The most similar name: compared as a whole, or by its last part if only that was given."""
-    short = {name if "/" in wanted else name.split("/")[1]: name for name in reversed(names)}
-    near = nearest_name(wanted, short)
-    return None if near is None else short[near]
-
-
-def _about(file: Path) -> str:
-    first = file.read_text(encoding="utf-8").split("\n", 1)[0]
-    return first.removeprefix("#").strip() if first.startswith("#") else ""
