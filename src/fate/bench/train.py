@@ -105,13 +105,7 @@ def _measure(parts: Parts, seconds: float) -> Measurement:
         asked = time.perf_counter()
         batch = next(batches)
         waited += time.perf_counter() - asked
-        with torch.autocast(device, torch.bfloat16, enabled=config.halves(device)):
-            loss = module.training_step(batch, 0)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(module.student.parameters(), config.optimiser.clip_norm)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        module.follow(config.strategy.decay)
+        module.step_alone(batch, optimiser)
         count += 1
         windows += len(batch.labels)
         labelled += sum(each is not None for each in batch.labels)
