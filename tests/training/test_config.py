@@ -8,8 +8,7 @@ import pytest
 
 from fate.errors import FateError
 from fate.models.zoo import MODELS
-from fate.training.config import STRATEGIES, TrainConfig, make_config, read_config
-from fate.training.named_configs import list_configs
+from fate.training.config import STRATEGIES, TrainConfig, list_configs, make_config, read_config
 from fate.training.settings import list_settings, settings_table, settings_yaml
 
 ROOT = Path(__file__).parents[2]

@@ -24,7 +24,7 @@ from fate.training.config import TrainConfig
 from fate.training.loop import build, train
 from fate.training.module import TrainingModule
 from fate.training.run_directory import RunDirectory
-from fate.view.samples import draw_samples
+from fate.view.evaluation_pictures import draw_samples
 from tests.training.conftest import SMALL_DETR, small_config
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")

@@ -19,7 +19,7 @@ from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.loop import build, own_labels, train
 from fate.training.run_directory import data_facts
 from fate.training.strategies import make_strategy, make_targets
-from fate.view.samples import draw_samples
+from fate.view.evaluation_pictures import draw_samples
 from tests.data.test_rvt_layout import write_sequence
 from tests.training.conftest import SENSOR, small_config
 

@@ -100,7 +100,7 @@ def say(text: str) -> None:
 
 
 def _list_configs() -> None:
-    from fate.training.named_configs import list_configs
+    from fate.training.config import list_configs
 
     configs = list_configs()
     width = max(len(config.name) for config in configs) + 2
@@ -127,7 +127,7 @@ def _dry_run(config: TrainConfig, allow_missing: bool) -> None:
 
 def _train(wanted: TrainConfig, folder: Path, allow_missing: bool) -> None:
     from fate.training.loop import train as run
-    from fate.view.samples import draw_samples
+    from fate.view.evaluation_pictures import draw_samples
 
     def begins(step: int) -> None:
         done = f"continues at step {step} of" if step else "trains"

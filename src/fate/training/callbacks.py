@@ -110,7 +110,7 @@ def save_batch(path: Path, batch: ClipBatch) -> None:
             [[clip.recording, clip.hz, clip.first, clip.steps, clip.begins] for clip in batch.clips], np.float64
         ),
         labelled_windows=windows,
-        label_window=np.repeat(windows, list(map(len, labels))),
+        label_window=np.repeat(windows, np.array([len(each) for each in labels], np.int64)),
         label_boxes=np.concatenate([np.zeros((0, 4), np.float32), *(each.boxes for each in labels)]),
         label_class=np.concatenate([np.zeros(0, np.int32), *(each.class_id for each in labels)]),
         label_score=np.concatenate([np.zeros(0, np.float32), *(each.score for each in labels)]),

@@ -5,7 +5,9 @@
     strategy: {name: fat, labels: dense/gen1}
 
 Every field has a default from the paper's appendix or, where it is silent, from the detector's own publication; its
-description says which. An unknown key is refused with the nearest known one.
+description says which. An unknown key is refused with the nearest known one. The configurations in the package have
+names, ``sim/fate-s-nano-20hz`` or ``fate-s-nano-20hz`` as it is unique, so that ``fate train NAME`` works from any
+folder.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -25,13 +27,14 @@ from fate.errors import FateError
 from fate.files import check_regular
 from fate.rates import PAPER_RATES
 from fate.text import nearest_name
-from fate.training.named_configs import find_config
 from fate.training.settings import Accepts, list_settings
 from fate.yaml_files import load_yaml, parse_yaml, plain_tree
 
 StrategyName = Literal["supervised", "multi_frequency", "consistency", "interpolation", "fat", "any_rate"]
 STRATEGIES: tuple[str, ...] = get_args(StrategyName)
 
+#: Where the configurations of the package lie, one folder for each dataset.
+FOLDER = Path(__file__).parent.parent / "configs"
 EXPECTED = "a YAML file with the settings of a run, or a name that fate train --list prints"
 #: What people write for a number and YAML takes for a text: 1e-4.
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)e[-+]?\d+", re.IGNORECASE)
@@ -203,6 +206,55 @@ class TrainConfig(_Frozen):
             if name in ("device", "graphs", "save_every", "log_every") or name.startswith("validate_"):
                 content["run"].pop(name)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class NamedConfig(NamedTuple):
+    """A configuration in the package."""
+
+    name: str  #: folder and stem, such as ``"gen1/fate-e"``
+    file: Path
+    about: str  #: the first comment of the file
+
+
+def list_configs() -> list[NamedConfig]:
+    """All configurations of the package, sorted by name."""
+    found = []
+    for file in sorted(FOLDER.glob("*/*.yaml")):
+        first = file.read_text(encoding="utf-8").split("\n", 1)[0]
+        about = first.removeprefix("#").strip() if first.startswith("#") else ""
+        found.append(NamedConfig(f"{file.parent.name}/{file.stem}", file, about))
+    return found
+
+
+def find_config(given: str | PathLike[str]) -> Path:
+    """The file of a configuration.
+
+    Args:
+        given: a name from :func:`list_configs`, its last part if only one configuration has it, or the path of a YAML
+            file. A name wins over a file that is called the same; write ``./NAME`` for the file.
+
+    Raises:
+        FateError: no file or configuration is called that, or several configurations are.
+    """
+    known = {config.name: config.file for config in list_configs()}
+    text = str(given)
+    if text in known:
+        return known[text]
+    same = [name for name in known if name.split("/")[1] == text]
+    if len(same) == 1:
+        return known[same[0]]
+    if same:
+        raise FateError(f"{text}: {len(same)} configurations have this name; give {' or '.join(same)}")
+    path = Path(given)
+    if path.exists() or path.is_symlink():
+        return path
+    wanted = text.removeprefix("configs/").removesuffix(".yaml")
+    short = {name if "/" in wanted else name.split("/")[1]: name for name in reversed(known)}
+    near = nearest_name(wanted, short)
+    hint = f"; did you mean {short[near]}?" if near is not None else ""
+    raise FateError(
+        f"{text}: no such configuration; expected a name that fate train --list prints, or a YAML file{hint}"
+    )
 
 
 def read_config(path: str | PathLike[str], overrides: Sequence[str] = ()) -> TrainConfig:

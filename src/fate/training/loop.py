@@ -11,8 +11,8 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -244,10 +244,14 @@ def train(
             run.log(f"goes on from step {step}" if going_on else "begins")
             if begins is not None:
                 begins(step)
-        with _all_or_none(engine), closing(_batches(parts, module)) as batches:
-            engine.fit(
-                module, train_dataloaders=batches, ckpt_path=run.checkpoint if going_on else None, weights_only=True
-            )
+        resumed = run.checkpoint if going_on else None
+        try:
+            with closing(_batches(parts, module)) as batches:
+                engine.fit(module, train_dataloaders=batches, ckpt_path=resumed, weights_only=True)
+        except BaseException:
+            if (kill := getattr(engine.strategy.launcher, "kill", None)) is not None:
+                kill(KILL_SIGNAL)  # the processes that this one has started would wait for it
+            raise
         if checkpoints.failed and engine.is_global_zero:
             raise FateError(
                 f"{run.folder}: the last checkpoint could not be written ({checkpoints.failed}); make room, then the"
@@ -297,18 +301,6 @@ def _engine(config: TrainConfig, device: str, folder: Path, callbacks: Any) -> A
         ) from None
 
 
-@contextmanager
-def _all_or_none(engine: Any) -> Iterator[None]:
-    """If this process fails, end the processes it has started, which would wait for it."""
-    try:
-        yield
-    except BaseException:
-        kill = getattr(engine.strategy.launcher, "kill", None)
-        if kill is not None:
-            kill(KILL_SIGNAL)
-        raise
-
-
 def _batches(parts: Parts, module: Any) -> Generator[ClipBatch, None, None]:
     """Batches from the current step of the run; each process makes its own, after the checkpoint was read.
 
@@ -324,8 +316,8 @@ def _device(config: TrainConfig) -> str:
     if wanted.startswith("cuda") and not torch.cuda.is_available():
         raise FateError(f"run.device = {wanted} was given, and no GPU was found; give run.device=cpu, or auto")
     if gpu is not None:
-        if gpu >= torch.cuda.device_count():
-            last = torch.cuda.device_count() - 1
+        last = torch.cuda.device_count() - 1
+        if gpu > last:
             raise FateError(
                 f"run.device = {wanted} was given; expected cuda:0 to cuda:{last}, the GPUs of this machine"
             )

@@ -78,14 +78,15 @@ class TrainingModule(LightningModule):
         """Prepare training on a device."""
         self.to(device).train()
         self._ema = None  # the tensors may have been replaced
-        if torch.device(device).type == "cuda":
+        run, on_gpu = self.config.run, torch.device(device).type == "cuda"
+        if on_gpu:
             self.student.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._features, self._taught = self.student.features, self.teacher.features
-        if self.config.run.compile:
+        if run.compile:
             self._features = torch.compile(self.student.features)
-        elif torch.device(device).type == "cuda" and self._may_record():
-            leave_default_stream()
+        elif on_gpu and run.graphs and run.accumulate == processes() == run.devices * run.nodes == 1:
+            leave_default_stream()  # graphs overwrite gradients, so they serve one batch a step and one process
             self._features, self._taught = RecordedFeatures(self.student), RecordedFeatures(self.teacher)
 
     @property
@@ -98,11 +99,6 @@ class TrainingModule(LightningModule):
         if self.records:
             self._features, self._taught = self.student.features, self.teacher.features
             return_to_default_stream()
-
-    def _may_record(self) -> bool:
-        """Whether graphs can be used: they overwrite gradients, so neither accumulation nor several processes work."""
-        run = self.config.run
-        return run.graphs and run.accumulate == 1 and processes() == 1 and run.devices * run.nodes == 1
 
     def configure_optimizers(self) -> Any:
         """AdamW with OneCycle, stepped with every optimiser step."""
@@ -231,15 +227,8 @@ def _images(detector: Detector, inputs: EventBatch | Tensor) -> Tensor:
 def step_scale_of_clips(clips: Sequence[Clip], steps: int, device: torch.device) -> float | Tensor:
     """The time from one window to the next over 50 ms, which is how far the state advances.
 
-    It follows from the hop, not from the length of windows: windows that overlap are longer than the hop.
-
-    Args:
-        clips: one for each of the B rows of the batch.
-        steps: T, windows in a clip.
-        device: where the result is needed.
-
-    Returns:
-        One number where all clips have the same rate, else [T · B] float32.
+    It follows from the hop of the B clips, not from the length of their windows, which is greater if windows overlap.
+    One number if all clips have the same rate, else [T · B] float32 for T = ``steps``.
     """
     scales = [window_us(clip.hz) / CANONICAL_US for clip in clips]
     if len(set(scales)) == 1:

@@ -189,7 +189,7 @@ def train(
     from fate.errors import FateError
     from fate.training.config import TrainConfig
     from fate.training.loop import train as run
-    from fate.view.samples import draw_samples
+    from fate.view.evaluation_pictures import draw_samples
 
     if isinstance(config, TrainConfig):
         if out is None:

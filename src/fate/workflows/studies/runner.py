@@ -28,7 +28,7 @@ from fate.progress import Progress
 from fate.rates import PAPER_RATES
 from fate.training.config import TrainConfig, make_config, read_config
 from fate.training.loop import train
-from fate.view.samples import draw_samples
+from fate.view.evaluation_pictures import draw_samples
 from fate.whole_files import write_whole
 from fate.workflows.check_labels import check_labels
 from fate.workflows.studies.declared import SIZES, Recipe, Study
