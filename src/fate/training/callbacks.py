@@ -82,9 +82,9 @@ class Guard(Callback):
         if bool(good):
             return
         path = self.run.folder / f"bad-batch-{step}.npz"
+        kept = f"its batch was saved as {path.name}"
         try:
             save_batch(path, batch)
-            kept = f"its batch was saved as {path.name}"
         except OSError as error:
             kept = f"its batch could not be saved ({error.strerror})"
         older = f", and the last good state is {self.run.checkpoint.name}" if self.run.checkpoint.exists() else ""
@@ -260,10 +260,7 @@ class Checkpoints(Callback):
         self.failed: str | None = None
 
     def on_train_start(self, trainer: Trainer, module: Any) -> None:
-        """Handle signals: SIGTERM and Ctrl-C save and stop, SIGUSR1 also queues the job again.
-
-        Lightning restores the previous handlers at the end.
-        """
+        """Handle signals until the end of training: SIGTERM and Ctrl-C save and stop, SIGUSR1 also queues again."""
         with suppress(ValueError):  # only the main thread can handle signals
             for number in STOP_SIGNALS:
                 signal.signal(number, self._asked)

@@ -41,7 +41,7 @@ from fate.progress import Progress
 from fate.training.config import ModelConfig, TrainConfig, read_config
 from fate.training.run_directory import RunDirectory
 from fate.training.several_processes import check_processes
-from fate.training.strategies import Strategy, make_strategy
+from fate.training.strategies import STRATEGIES, Strategy
 
 if TYPE_CHECKING:
     from fate.training.callbacks import DrawSamples
@@ -120,7 +120,7 @@ def build(config: TrainConfig) -> Parts:
     detector = _new_detector(config.model, dataset)
     if config.model.weights is not None:
         start_from(detector, config.model.weights)
-    strategy = make_strategy(config)
+    strategy = STRATEGIES[config.strategy.name](config)
     if dataset.holds == "histograms" and dataset.labelled:  # they have one rate, and some detectors need events
         check_histograms(detector, dataset.labelled[0])
         for recordings, rates in ((dataset, config.rates), (validation, config.run.validate_hz)):

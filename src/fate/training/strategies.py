@@ -140,11 +140,6 @@ STRATEGIES: dict[str, type[Strategy]] = {
 }
 
 
-def make_strategy(config: TrainConfig) -> Strategy:
-    """The strategy that a configuration names."""
-    return STRATEGIES[config.strategy.name](config)
-
-
 @lru_cache(maxsize=4)
 def _opened(folder: str) -> DenseLabels:
     return open_dense_labels(folder)
