@@ -123,9 +123,9 @@ def _make_batch(events: Events, window_us: int, count: int) -> EventBatch:
 def _measure(name: str, batch: EventBatch, window_ms: float) -> Iterator[Measurement]:
     """Measure forward, forward as a CUDA graph on a GPU, and forward with backward if there are parameters."""
     encoder = _make_encoder(name, batch)
-    device = batch.device.type
+    device, is_dense = batch.device.type, name.startswith("dense")
     modes = ["forward"]
-    if device == "cuda" and not name.startswith("dense"):  # the dense encoder waits for the host to know sizes
+    if device == "cuda" and not is_dense:  # the dense encoder waits for the host to know sizes
         modes.append("forward, graph")
     if any(True for _ in encoder.parameters()):
         modes.append("forward + backward")
@@ -134,7 +134,8 @@ def _measure(name: str, batch: EventBatch, window_ms: float) -> Iterator[Measure
             encoder=name, window_ms=window_ms, batch=len(batch), mode=mode, events=batch.num_events, p50_ms=None,
             p99_ms=None, peak_mb=None, note="",
         )  # fmt: skip
-        needed, free = _needed_bytes(name, mode, batch), harness.free_bytes(device)
+        tensors = len(batch) * (8 if mode == "forward + backward" else 1) + 3  # that the dense encoder keeps, about
+        needed, free = tensors * 64 * 16_000 * 32 * 4.0 if is_dense else 0.0, harness.free_bytes(device)
         if needed > 0.7 * free:
             found.note = f"would need about {needed / 1e9:.0f} GB of {free / 1e9:.0f} GB"
             yield found
@@ -146,7 +147,9 @@ def _measure(name: str, batch: EventBatch, window_ms: float) -> Iterator[Measure
             if device == "cuda" and mode != "forward, graph":
                 found.peak_mb = harness.peak_on_gpu_mb(call)
             elif device == "cpu" and len(batch) == 1 and mode == "forward":
-                found.peak_mb = _peak_in_process(name, batch)
+                arguments = (name, batch.block.numpy(), batch.counts, batch.sensor, torch.get_num_threads())
+                with suppress(FateError):  # the process may end by lack of memory; the time was measured all the same
+                    found.peak_mb = harness.run_in_process(peak_of_forward, *arguments)
         except (RuntimeError, torch._dynamo.exc.BackendCompilerFailed) as error:  # no compiler, or not enough memory
             found.note = str(error).strip().splitlines()[0][:120]
         yield found
@@ -194,23 +197,6 @@ def _capture(forward: Callable[[], Tensor]) -> Callable[[], object]:
         return kept
 
     return replay
-
-
-def _needed_bytes(name: str, mode: str, batch: EventBatch) -> float:
-    """Return about how much memory the dense tensors of a batch take; 0 for encoders without them."""
-    if not name.startswith("dense"):
-        return 0.0
-    tensors = 8 if mode == "forward + backward" else 1
-    return (len(batch) * tensors + 3) * 64 * 16_000 * 32 * 4.0
-
-
-def _peak_in_process(name: str, batch: EventBatch) -> float | None:
-    """Return the peak memory of a forward call on the CPU in MB; None if it cannot be measured here."""
-    columns, threads = batch.block.numpy(), torch.get_num_threads()
-    with suppress(FateError):  # the process ended, perhaps by lack of memory; the time was measured all the same
-        peak: float | None = harness.run_in_process(peak_of_forward, name, columns, batch.counts, batch.sensor, threads)
-        return peak
-    return None
 
 
 def peak_of_forward(

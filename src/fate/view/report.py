@@ -191,9 +191,8 @@ def _latency(by_stage: Mapping[str, Sequence[float]], hz: float | None) -> dict[
     stages = {name: np.asarray(ms, np.float64) for name, ms in by_stage.items() if len(ms)}
     if not stages:
         return None
-    lengths = {len(ms) for ms in stages.values()}
     total_is = "what the detector reports for a whole window"
-    if "total" not in stages and len(lengths) == 1 and len(stages) > 1:
+    if "total" not in stages and len({len(ms) for ms in stages.values()}) == 1 and len(stages) > 1:
         stages["total"] = np.sum(list(stages.values()), axis=0)
         total_is = "the sum of the stages"
     for name, ms in stages.items():
@@ -227,27 +226,20 @@ def _tracks(frames: Sequence[DetectionFrame], classes: Sequence[str] | None) -> 
     """Return one row per track in order of its first box: first and last time, number of boxes, mean score."""
     if all(frame.track_ids is None for frame in frames):
         return None
-    rows: dict[int, tuple[list[int], list[int], list[float]]] = {}
+    boxes: dict[int, list[tuple[int, int, float]]] = {}
     for frame in frames:
-        tracks = () if frame.track_ids is None else frame.track_ids
-        for row, track in enumerate(tracks):
+        for row, track in enumerate(() if frame.track_ids is None else frame.track_ids):
             if track >= 0:
-                times, ids, scores = rows.setdefault(int(track), ([], [], []))
-                times.append(int(frame.t_us))
-                ids.append(int(frame.class_ids[row]))
-                scores.append(float(frame.scores[row]))
-    table: list[dict[str, Any]] = [
-        {
-            "id": track,
-            "class_id": max(set(ids), key=ids.count),
-            "name": class_name(max(set(ids), key=ids.count), classes),
-            "first_us": times[0],
-            "last_us": times[-1],
-            "boxes": len(times),
-            "score": round(float(np.mean(scores)), 4),
-        }
-        for track, (times, ids, scores) in rows.items()
-    ]
+                box = (int(frame.t_us), int(frame.class_ids[row]), float(frame.scores[row]))
+                boxes.setdefault(int(track), []).append(box)
+    table: list[dict[str, Any]] = []
+    for track, of_track in boxes.items():
+        times, ids, scores = zip(*of_track, strict=True)
+        class_id = max(set(ids), key=ids.count)
+        table.append({
+            "id": track, "class_id": class_id, "name": class_name(class_id, classes), "first_us": times[0],
+            "last_us": times[-1], "boxes": len(times), "score": round(float(np.mean(scores)), 4),
+        })  # fmt: skip
     # if there are too many, the longest are listed
     listed = sorted(table, key=lambda row: row["last_us"] - row["first_us"], reverse=True)[:MOST_TRACKS]
     listed.sort(key=lambda row: (row["first_us"], row["id"]))
