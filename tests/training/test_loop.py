@@ -94,7 +94,7 @@ def test_events_that_stay_on_the_device_train_the_same_and_are_read_once(
             super().__init__(*given)
 
     monkeypatch.setattr(loop, "ResidentEvents", Counted)
-    monkeypatch.setattr(loop.Parts, "resident", True)
+    monkeypatch.setattr(loop.TrainingParts, "resident", True)
     train(config, tmp_path / "resident")
     assert len(made) == 1
     assert_same(weights(tmp_path / "read"), weights(tmp_path / "resident"))

@@ -48,8 +48,8 @@ MEAN_RUN = 4.0  # mean number of further events in one row readout on an edge
 NOISE_SHARE = 0.3  # share of readouts that are single noise events
 
 
-class Decoder(NamedTuple):
-    """A decoder. Its functions return numbers of events, so that results can be compared too.
+class MeasuredReader(NamedTuple):
+    """A reader that is measured. Its functions return numbers of events, so that results can be compared too.
 
     ``window`` reads consecutive windows of a file, of this many µs. ``seek`` returns a function that reads
     ``[start_us, end_us)``. The others read a whole file, or only its time index.
@@ -88,7 +88,7 @@ def bench_decode(
     if num_events < 1 or repeats < 1:
         raise FateError(f"{num_events} events and {repeats} repeats were asked for; both must be at least 1")
     report = progress or (lambda _: None)
-    missing = [name for name in against if importlib.util.find_spec(DECODERS[name].package) is None]
+    missing = [name for name in against if importlib.util.find_spec(READERS[name].package) is None]
     measured = [name for name in ("fate", *against) if name not in missing]
     found = []
     with tempfile.TemporaryDirectory(prefix="fate-bench-") as folder:
@@ -97,7 +97,7 @@ def bench_decode(
         for path in paths:
             kind = recognise(path)
             for name, mode in product(measured, MODES):
-                if not DECODERS[name].can_read(kind, mode):
+                if not READERS[name].can_read(kind, mode):
                     continue
                 report(f"{path.name}: {name}, {mode}")
                 try:
@@ -135,7 +135,7 @@ def _result(found: Sequence[Measurement], missing: Sequence[str]) -> BenchResult
 def _measure(path: str, name: str, mode: str, repeats: int) -> dict[str, Any]:
     """Measure one decoder on one file in one of ``MODES``; meant for a fresh process."""
     kind, _, duration = mode.partition(":")
-    read = DECODERS[name].reads[kind]
+    read = READERS[name].reads[kind]
     if kind == "window":
         events, times = _time_windows(partial(read, path, int(duration)))
     elif kind == "seek":
@@ -245,21 +245,21 @@ def _searchsorted_seek(path: str, key: type = int) -> Callable[[int, int], int]:
     return read
 
 
-DECODERS = {
-    "fate": Decoder({
+READERS = {
+    "fate": MeasuredReader({
         "index": _fate_index,
         "whole": _fate_whole,
         "indexed": partial(_fate_whole, cache=True),
         "window": _fate_windows,
         "seek": _fate_seek,
     }),
-    "evt3": Decoder({"whole": _evt3_whole}, ("evt3",), "evt3"),
-    "faery": Decoder({"whole": _faery_whole}, ("dat", "evt2", "evt3"), "faery"),
-    "expelliarmus": Decoder(
+    "evt3": MeasuredReader({"whole": _evt3_whole}, ("evt3",), "evt3"),
+    "faery": MeasuredReader({"whole": _faery_whole}, ("dat", "evt2", "evt3"), "faery"),
+    "expelliarmus": MeasuredReader(
         {"whole": _expelliarmus_whole, "window": _expelliarmus_windows}, ("dat", "evt2"), "expelliarmus"
     ),
-    "searchsorted": Decoder({"seek": _searchsorted_seek}, ("dat",)),
-    "searchsorted-typed": Decoder({"seek": partial(_searchsorted_seek, key=np.uint32)}, ("dat",)),
+    "searchsorted": MeasuredReader({"seek": _searchsorted_seek}, ("dat",)),
+    "searchsorted-typed": MeasuredReader({"seek": partial(_searchsorted_seek, key=np.uint32)}, ("dat",)),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import torch
 from fate.bench.harness import BenchResult, Measurement, Report, now
 from fate.errors import FateError
 from fate.training.config import make_config
-from fate.training.loop import Parts, build, need_lightning
+from fate.training.loop import TrainingParts, build, need_lightning
 
 #: Steps before the measurement starts; compiling takes some of them.
 WARMUP = 6
@@ -86,7 +86,7 @@ def bench_train(
     )
 
 
-def _measure(parts: Parts, seconds: float) -> Measurement:
+def _measure(parts: TrainingParts, seconds: float) -> Measurement:
     need_lightning()
     from fate.training.module import TrainingModule  # noqa: PLC0415  (Lightning takes seconds to load)
 

@@ -199,12 +199,9 @@ class TrainConfig(_Frozen):
 
     def fingerprint(self) -> str:
         """A hash of all fields that affect the trained weights."""
-        content = self.model_dump(mode="json", by_alias=True)
-        for name in ("workers", "resident_gb"):
-            content["data"].pop(name)
-        for name in content["run"].copy():
-            if name in ("device", "graphs", "save_every", "log_every") or name.startswith("validate_"):
-                content["run"].pop(name)
+        others = {"device", "graphs", "save_every", "log_every", "validate_every", "validate_hz", "validate_recordings"}
+        without = {"data": {"workers", "resident_gb"}, "run": others}
+        content = self.model_dump(mode="json", by_alias=True, exclude=without)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 

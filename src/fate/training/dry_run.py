@@ -20,7 +20,7 @@ from fate.processes import peak_memory_mb
 from fate.progress import Progress, ignore
 from fate.text import duration, plural
 from fate.training.config import TrainConfig
-from fate.training.loop import Parts, build, need_lightning
+from fate.training.loop import TrainingParts, build, need_lightning
 
 #: Steps tried with each batch: the first warms up.
 TRIED = 3
@@ -32,7 +32,7 @@ ENOUGH_S = 4.0
 class DryRun:
     """The result of a dry run."""
 
-    parts: Parts
+    parts: TrainingParts
     faults: DataFaults
     labelled_windows: int  #: of the first batch
     tried: int  #: clips that a step was tried with
@@ -109,7 +109,7 @@ def dry_run(config: TrainConfig, progress: Progress = ignore) -> DryRun:
     )
 
 
-def load_tries(parts: Parts) -> tuple[Mapping[int, Sequence[ClipBatch]], int, float]:
+def load_tries(parts: TrainingParts) -> tuple[Mapping[int, Sequence[ClipBatch]], int, float]:
     """Load a batch of the first epoch and, with a curriculum, one of the last epoch; for a CPU only one and two clips.
 
     A curriculum begins at 20 Hz alone, where the teacher, which costs time and memory, is not used yet.

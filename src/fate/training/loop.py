@@ -54,7 +54,7 @@ AUGMENTATIONS = {
 
 
 @dataclass(frozen=True)
-class Parts:
+class TrainingParts:
     """The parts of a run."""
 
     config: TrainConfig
@@ -109,7 +109,7 @@ class Trained:
     finished: bool  #: False if it was asked to stop
 
 
-def build(config: TrainConfig) -> Parts:
+def build(config: TrainConfig) -> TrainingParts:
     """Build everything except the Lightning trainer; all faults of data and settings are raised here."""
     device = _device(config)
     torch.manual_seed(config.run.seed)
@@ -133,7 +133,7 @@ def build(config: TrainConfig) -> Parts:
         dataset.labelled, labelled, config.data.steps, config.data.random, config.data.streams, strategy.timing(),
         config.run.seed, config.data.rate_clips,
     )  # fmt: skip
-    return Parts(config, dataset, validation, detector, strategy, plan, device)
+    return TrainingParts(config, dataset, validation, detector, strategy, plan, device)
 
 
 def _new_detector(wanted: ModelConfig, dataset: Dataset) -> Detector:
@@ -301,7 +301,7 @@ def _engine(config: TrainConfig, device: str, folder: Path, callbacks: Any) -> A
         ) from None
 
 
-def _batches(parts: Parts, module: Any) -> Generator[ClipBatch, None, None]:
+def _batches(parts: TrainingParts, module: Any) -> Generator[ClipBatch, None, None]:
     """Batches from the current step of the run; each process makes its own, after the checkpoint was read.
 
     Closing the generator ends the worker processes, which could otherwise outlive the run.
