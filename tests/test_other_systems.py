@@ -55,9 +55,9 @@ if __name__ == "__main__":
     print(len(ours), "modules")
     fate.train(sys.argv[1], sys.argv[2])
     assert fate.training.loop.train(sys.argv[1], sys.argv[2]).finished  # the lock was given back
-    from fate.training.plan import plan
+    from fate.training.dry_run import dry_run
     from fate.training.config import read_config
-    print("\\n".join(plan(read_config(sys.argv[1])).lines()))
+    print("\\n".join(dry_run(read_config(sys.argv[1])).lines()))
 """
 
 

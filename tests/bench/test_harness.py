@@ -37,5 +37,5 @@ def test_a_function_runs_in_another_process_and_its_error_comes_back() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a part of a run")
 def test_memory_of_an_encoder_is_measured_in_a_fresh_process() -> None:
     batch = EventBatch.from_windows([(Window(0, 10), Events([1], [1], [1], [1], sensor=(240, 304)))])
-    peak = run_in_process(peak_of_forward, "histogram", batch.block.numpy(), batch.counts, (240, 304), 1)
+    peak = run_in_process(peak_of_forward, "histogram", batch.block.numpy(), batch.counts, batch.sensor, 1)
     assert 0 < peak < 500

@@ -201,7 +201,7 @@ def test_bench_decode_measures_given_files_and_names_missing_peers(
 
 def test_bench_decode_makes_files_when_none_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "MADE_FORMATS", {"dat": ".dat"})
-    monkeypatch.setattr(bench, "OUR_MODES", ("whole", "seek:5000"))
+    monkeypatch.setattr(bench, "MODES", {mode: mode for mode in ("whole", "seek:5000")})
     result = bench.bench_decode(num_events=3000, repeats=1, against=["searchsorted"])
     rows = {(m.reader, m.mode): m for m in result.measurements}
     assert rows.keys() == {("fate", "whole"), ("fate", "seek:5000"), ("searchsorted", "seek:5000")}

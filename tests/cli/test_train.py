@@ -52,12 +52,12 @@ def test_a_dry_run_says_what_it_does_before_it_does_it(
     drives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from fate.cli.train import train
-    from fate.training import plan as planning
+    from fate.training import dry_run as planning
 
     def ends(*given: object, **options: object) -> None:
         raise FateError("everything that takes time comes now")
 
-    monkeypatch.setattr(planning, "plan", ends)
+    monkeypatch.setattr(planning, "dry_run", ends)
     file = tmp_path / "small.yaml"
     file.write_text(small_config(drives).to_yaml())
     with pytest.raises(FateError, match="comes now"):

@@ -8,8 +8,7 @@ import pytest
 
 from fate.errors import FateError
 from fate.models.zoo import MODELS
-from fate.training.config import STRATEGIES, TrainConfig, make_config, read_config
-from fate.training.named_configs import list_configs
+from fate.training.config import STRATEGIES, TrainConfig, list_configs, make_config, read_config
 from fate.training.settings import list_settings, settings_table, settings_yaml
 
 ROOT = Path(__file__).parents[2]
@@ -153,7 +152,7 @@ def test_a_configuration_of_the_package_is_found_by_name_from_any_folder(
         ("fate-e", ["gen1/fate-e", "1mpx/fate-e"]),
         ("fate-s-nanoo-20hz", ["did you mean sim/fate-s-nano-20hz"]),
         ("gen1/fate", ["did you mean gen1/fate-"]),
-        ("configs/sim/fate-s-nano.yaml", ["called sim/fate-s-nano"]),
+        ("configs/sim/fate-s-nano.yaml", ["did you mean sim/fate-s-nano?"]),
         ("nothing-like-it.yaml", ["--list"]),
     ],
 )

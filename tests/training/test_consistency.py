@@ -98,8 +98,8 @@ def test_every_followed_prediction_gets_one_of_the_student_s() -> None:
     corner = torch.rand(3, 9, 2) * 50
     said = Outputs(torch.cat([corner, corner + 20], -1), torch.randn(3, 9, 2))
     wanted = select_teacher_predictions(said, 0.5)
-    pairs = match(wanted, said, SIZE)
-    assert len(pairs.window) == int(wanted.there.sum())
+    windows, _, students = match(wanted, said, SIZE)
+    assert len(windows) == int(wanted.there.sum())
     for window in range(3):
-        chosen = pairs.student[pairs.window == window].tolist()
+        chosen = students[windows == window].tolist()
         assert len(set(chosen)) == len(chosen)

@@ -10,8 +10,7 @@ import pytest
 from scipy.stats import chisquare
 
 from fate.data.clips import Timing, TrainingPlan
-from fate.errors import FateError
-from fate.training.curriculum import AnyWindow, Curriculum, OneRate
+from fate.training.curriculum import Curriculum
 
 RATES = (20.0, 40.0, 80.0, 100.0, 200.0)
 
@@ -46,12 +45,12 @@ def test_equally_spaced_quantiles_give_the_exact_shares() -> None:
     assert [drawn.count(hz) / 100 for hz in RATES] == pytest.approx([0.3, 0.1, 0.15, 0.2, 0.25])
 
 
-def test_a_curriculum_of_one_rate_draws_like_one_rate() -> None:
-    assert Curriculum([20.0], 5, 5)(12, 0.7, 0.2) == OneRate(20.0)(12, 0.7, 0.2) == Timing(20.0)
+def test_a_curriculum_of_one_rate_always_draws_it() -> None:
+    assert Curriculum([20.0], 5, 5)(12, 0.7, 0.2) == Timing(20.0)
 
 
 def test_windows_of_any_length_lie_between_the_hop_and_50_ms() -> None:
-    timing = AnyWindow(Curriculum(RATES, epochs=1, epoch_batches=1))
+    timing = Curriculum(RATES, epochs=1, epoch_batches=1, any_window=True)
     drawn = [timing(1, (k % 40 + 0.5) / 40, (k // 40 + 0.5) / 40) for k in range(1600)]
     assert all(1e6 / hz <= length <= 50_000 for hz, length in drawn)
     assert sum(length == 50_000 for _, length in drawn) / 1600 == pytest.approx(0.5 + 0.5 / 15, abs=0.01)
@@ -77,9 +76,3 @@ def test_over_all_clips_of_a_gen1_like_set_each_rate_has_its_share_in_every_epoc
         for kind in (clips, clips[:, 16:]):  # all of them, and streams alone
             shares = [float(np.mean(kind == hz)) for hz in RATES]
             assert shares == pytest.approx(curriculum.probabilities(epoch).tolist(), abs=0.025)
-
-
-@pytest.mark.parametrize("rates", [[], [40, 20], [20, 20]])
-def test_rates_out_of_order_are_refused(rates: list[float]) -> None:
-    with pytest.raises(FateError, match="rising order"):
-        Curriculum(rates, 1, 1)

@@ -24,7 +24,7 @@ from fate.training.config import TrainConfig
 from fate.training.loop import build, train
 from fate.training.module import TrainingModule
 from fate.training.run_directory import RunDirectory
-from fate.view.samples import draw_samples
+from fate.view.evaluation_pictures import draw_samples
 from tests.training.conftest import SMALL_DETR, small_config
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
@@ -94,7 +94,7 @@ def test_events_that_stay_on_the_device_train_the_same_and_are_read_once(
             super().__init__(*given)
 
     monkeypatch.setattr(loop, "ResidentEvents", Counted)
-    monkeypatch.setattr(loop.Parts, "resident", True)
+    monkeypatch.setattr(loop.TrainingParts, "resident", True)
     train(config, tmp_path / "resident")
     assert len(made) == 1
     assert_same(weights(tmp_path / "read"), weights(tmp_path / "resident"))

@@ -18,9 +18,8 @@ from fate.errors import FateError
 from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.loop import build, own_labels, train
 from fate.training.run_directory import data_facts
-from fate.training.strategies import make_strategy
-from fate.training.targets import make_targets
-from fate.view.samples import draw_samples
+from fate.training.strategies import Interpolation, make_targets
+from fate.view.evaluation_pictures import draw_samples
 from tests.data.test_rvt_layout import write_sequence
 from tests.training.conftest import SENSOR, small_config
 
@@ -41,9 +40,8 @@ def test_targets_weigh_one_where_they_are_truth_and_their_score_where_they_were_
 def test_interpolation_adds_boxes_between_annotated_times_and_leaves_those_as_they_are(drives: Path) -> None:
     dataset = open_dataset(drives, "train").checked()
     own = own_labels(dataset)
-    made = make_strategy(small_config(drives, strategy={"name": "interpolation"})).labels(dataset.labelled, own)(
-        0, 200.0
-    )
+    strategy = Interpolation(small_config(drives, strategy={"name": "interpolation"}))
+    made = strategy.labels(dataset.labelled, own)(0, 200.0)
     given = own(0, 200.0)
     assert made is not None
     assert given is not None

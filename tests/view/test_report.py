@@ -12,8 +12,7 @@ import pytest
 
 from fate import FateError
 from fate.view.rendering import VideoClock
-from fate.view.report import measure_event_rate, write_report
-from fate.view.report_data import MOST_TRACKS, TIME_BINS, latencies_of
+from fate.view.report import MOST_TRACKS, TIME_BINS, latencies_of, measure_event_rate, write_report
 from tests.view.recorded import Frame, drive, frame, steady
 
 CLOCK = VideoClock(first_us=1_040_000, step_us=40_000, fps=25, num_frames=10, origin_us=1_000_000)
@@ -84,8 +83,9 @@ def test_latency_is_counted_by_stage_and_against_the_budget(tmp_path: Path) -> N
 
 
 def test_times_and_budgets_are_written_as_people_write_them(tmp_path: Path) -> None:
-    slow = {"encode": [30.0] * 20, "model": [1240.0] * 19 + [21_350.0]}
-    text = page_of(tmp_path, hz=200, latency_ms=slow)
+    model_ms = [1240.0] * 19 + [21_350.0]
+    slow = [frame(time, [], ms={"encode": 30.0, "model": ms}) for time, ms in enumerate(model_ms)]
+    text = page_of(tmp_path, slow, hz=200)
     assert "<dd>1.27 s<small>median; p99" in text
     assert not re.search(r"\de[+-]\d\d", text.split('<script type="application/json"')[0])
     rows = dict(re.findall(r"<tr><td>(\w+)</td>.*?<td>([^<]*)</td></tr>", text.split('id="latency-table"')[1]))
@@ -173,7 +173,7 @@ def test_no_name_breaks_out_of_the_page(tmp_path: Path) -> None:
         ({"video": b"x"}, "a video and its clock belong together"),
         ({"event_rate": ([0, 1], [1.0])}, "same length"),
         ({"event_rate": ([1, 0], [1.0, 2.0])}, "times in order"),
-        ({"latency_ms": {"model": [1.0, float("nan")]}}, "stage 'model'"),
+        ({"frames": [frame(0, [], ms={"model": float("nan")})]}, "stage 'model'"),
         ({"video": Path("missing.mp4"), "clock": CLOCK}, "missing.mp4: the video cannot be read"),
     ],
 )

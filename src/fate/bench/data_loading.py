@@ -7,8 +7,7 @@ events are read in place, at any rate. Both are read in the order of training's 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from fate.bench.harness import BenchResult, Report, private_memory_mb
+from fate.bench.harness import BenchResult, Measurement, Report, private_memory_mb
 from fate.data.clips import evaluation_batches
 from fate.data.dataset import Dataset
 from fate.data.loading import ClipReader
@@ -29,40 +28,6 @@ MEMORY_EVERY = 64  # calls between two readings of a worker's memory, which take
 HISTOGRAM_HZ = 20.0  # rate of RVT's histograms
 
 
-@dataclass(frozen=True)
-class DataMeasurement:
-    """One reader at one rate."""
-
-    reader: str  #: "events" or "histograms"
-    hz: float
-    workers: int  #: loading processes; 0 if the main process loads
-    windows: int
-    windows_per_s: float
-    worker_mb: float | None  #: private memory of the largest worker; None if it is not known
-
-
-@dataclass(frozen=True)
-class DataBench(BenchResult):
-    """Speed of data loading. Ratios are against histograms with as many workers."""
-
-    COLUMNS = ("reader", "Hz", "workers", "windows/s", "of histograms", "MB a worker")
-
-    dataset: str
-    recordings: int
-    events_per_s: float  #: mean event rate of the recordings
-    measurements: list[DataMeasurement]
-
-    def describe(self) -> str:
-        return f"{self.dataset}: {self.recordings} recordings, {self.events_per_s / 1e6:.2f} Mev/s"
-
-    def rows(self) -> Iterable[Sequence[str]]:
-        theirs = {m.workers: m.windows_per_s for m in self.measurements if m.reader == "histograms"}
-        for m in self.measurements:
-            ratio = f"{m.windows_per_s / theirs[m.workers]:.2f} ×"
-            memory = "–" if m.worker_mb is None else f"{m.worker_mb:.0f}"
-            yield m.reader, f"{m.hz:g}", str(m.workers), f"{m.windows_per_s:.0f}", ratio, memory
-
-
 def bench_data(
     dataset: Dataset,
     folder: str | Path,
@@ -70,7 +35,7 @@ def bench_data(
     workers: Sequence[int] = (0, 1, 2),
     seconds: float = 5.0,
     progress: Report | None = None,
-) -> DataBench:
+) -> BenchResult:
     """Measure how fast the windows of a dataset are loaded.
 
     Args:
@@ -94,8 +59,17 @@ def bench_data(
             report(f"{name}, {rate:g} Hz, {count} workers")
             found.append(_measure(name, rate, count, windows, seconds))
     spans = sum(recording.end_us - recording.start_us for recording in dataset.recordings)
-    events = sum(recording.num_events for recording in dataset.recordings)
-    return DataBench(dataset.name, len(dataset), events / max(spans, 1) * 1e6, found)
+    rate = sum(recording.num_events for recording in dataset.recordings) / max(spans, 1) * 1e6
+    theirs = {each.workers: each.windows_per_s for each in found if each.reader == "histograms"}
+    return BenchResult(
+        f"{dataset.name}: {len(dataset)} recordings, {rate / 1e6:.2f} Mev/s",
+        {"dataset": dataset.name, "recordings": len(dataset), "events_per_s": rate},
+        "reader | Hz | workers | windows/s | of histograms | MB a worker",
+        "{reader} | {hz:g} | {workers} | {windows_per_s:.0f} | {ratio:.2f} × | {worker_mb:.0f}",
+        found,
+        lambda each: {"ratio": each.windows_per_s / theirs[each.workers]},
+        missing="–",
+    )
 
 
 def write_histograms(recording: Any, folder: Path) -> Path:
@@ -162,9 +136,8 @@ class _Timed(IterableDataset[tuple[int, float]]):
                     break
 
 
-def _measure(
-    reader: str, hz: float, workers: int, windows: Callable[[], Iterator[int]], seconds: float
-) -> DataMeasurement:
+def _measure(reader: str, hz: float, workers: int, windows: Callable[[], Iterator[int]], seconds: float) -> Measurement:
+    """Load windows for some seconds; the memory is the private one of the largest worker, None if it is not known."""
     context = worker_start_method() if workers else None
     loader = DataLoader(_Timed(windows, seconds), batch_size=None, num_workers=workers, multiprocessing_context=context)
     total, memory, start, last = 0, 0.0, 0.0, 0.0
@@ -174,5 +147,11 @@ def _measure(
             start = last  # the first call opens files and is not counted
             continue
         total += int(count)
-    spent = max(last - start, 1e-9)
-    return DataMeasurement(reader, hz, workers, total, total / spent, memory if workers and memory else None)
+    return Measurement(
+        reader=reader,
+        hz=hz,
+        workers=workers,
+        windows=total,
+        windows_per_s=total / max(last - start, 1e-9),
+        worker_mb=memory if workers and memory else None,
+    )

@@ -1,32 +1,35 @@
 """How fast files are read, whole and by window, compared with other decoders in the same run.
 
-Every measurement runs in a fresh process, so that peak memory is that of one reader.
+Every measurement runs in a fresh process, so that peak memory is that of one decoder. Other decoders are measured if
+they are installed; none of them is a dependency.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fate.bench.decode_peers import PEERS
-from fate.bench.harness import BenchResult, Report, describe_cpu, quantiles_ms, run_in_process, time_call
+from fate.bench.harness import BenchResult, Measurement, Report, quantiles_ms, run_in_process, time_call
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
 from fate.formats.opening import open_recording, recognise
+from fate.formats.prophesee.header import parse_header
 from fate.formats.saving import open_writer
 from fate.processes import peak_memory_mb
 
 MADE_FORMATS = {"dat": ".dat", "evt2": ".raw", "evt21": ".raw", "evt3": ".raw"}
-#: What is measured, and how the table calls it.
+PEERS = ("evt3", "faery", "expelliarmus", "searchsorted", "searchsorted-typed")
+#: What is measured, with the length of windows in µs, and how the table calls it.
 MODES = {
     "index": "time index",
     "whole": "whole file",
@@ -35,7 +38,6 @@ MODES = {
     "window:50000": "50 ms windows",
     "seek:5000": "5 ms at random times",
 }
-OUR_MODES = tuple(MODES)
 
 #: At most this many consecutive windows and random times are read, and for about this many seconds.
 WINDOWS, SEEKS, SECONDS = 400, 100, 5.0
@@ -46,70 +48,30 @@ MEAN_RUN = 4.0  # mean number of further events in one row readout on an edge
 NOISE_SHARE = 0.3  # share of readouts that are single noise events
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """One reader on one file in one mode. Memory is the highest resident size of a process that did only this."""
+class MeasuredReader(NamedTuple):
+    """A reader that is measured. Its functions return numbers of events, so that results can be compared too.
 
-    file: str
-    format: str
-    reader: str
-    mode: str
-    events: int
-    seconds: float
-    calls: int
-    peak_mb: float | None  #: None if the system does not tell it
-    p50_ms: float | None = None
-    p99_ms: float | None = None
+    ``window`` reads consecutive windows of a file, of this many µs. ``seek`` returns a function that reads
+    ``[start_us, end_us)``. The others read a whole file, or only its time index.
+    """
 
-    @property
-    def mev_per_s(self) -> float:
-        """Million events per second."""
-        return self.events / self.seconds / 1e6 if self.seconds else 0.0
+    reads: Mapping[str, Callable[..., Any]]  #: by mode
+    formats: tuple[str, ...] | None = None  #: that it reads correctly enough for a comparison; None for all
+    package: str = "numpy"  #: to import
 
-    @property
-    def speed(self) -> float:
-        """Events per second in millions; for single windows, windows per ms."""
-        return 1 / self.p50_ms if self.mode.startswith("seek") and self.p50_ms else self.mev_per_s
-
-
-@dataclass(frozen=True)
-class DecodeBench(BenchResult):
-    """Speed and memory of decoders."""
-
-    COLUMNS = ("file", "format", "reader", "what", "Mev/s", "p50 ms", "p99 ms", "peak MB", "fate is")
-
-    measurements: list[Measurement]
-    machine: str
-    missing: list[str]  #: peers that are not installed
-
-    def to_dict(self) -> dict[str, Any]:
-        rows = [{**asdict(m), "mev_per_s": m.mev_per_s} for m in self.measurements]
-        return {"machine": self.machine, "missing": self.missing, "measurements": rows}
-
-    def describe(self) -> str:
-        return f"Machine: {self.machine}"
-
-    def rows(self) -> Iterable[Sequence[str]]:
-        ours = {(m.file, m.mode): m for m in self.measurements if m.reader == "fate"}
-        for m in self.measurements:
-            p50, p99 = ("" if q is None else f"{q:.3f}" for q in (m.p50_ms, m.p99_ms))
-            peak = "" if m.peak_mb is None else f"{m.peak_mb:.0f}"
-            ratio = "" if m.reader == "fate" else f"{ours[m.file, m.mode].speed / m.speed:.2f} ×"
-            yield m.file, m.format, m.reader, MODES[m.mode], f"{m.mev_per_s:.1f}", p50, p99, peak, ratio
-
-    def table(self) -> str:
-        missing = f"\n\nNot installed, so not measured: {', '.join(self.missing)}" if self.missing else ""
-        return super().table() + missing
+    def can_read(self, file_format: str, mode: str) -> bool:
+        """Return whether it reads files of this format in this mode."""
+        return mode.partition(":")[0] in self.reads and (self.formats is None or file_format in self.formats)
 
 
 def bench_decode(
     files: Sequence[str | os.PathLike[str]] = (),
     *,
-    against: Sequence[str] = tuple(PEERS),
+    against: Sequence[str] = PEERS,
     num_events: int = 20_000_000,
     repeats: int = 3,
     progress: Report | None = None,
-) -> DecodeBench:
+) -> BenchResult:
     """Measure how fast ``files`` are read; without any, recordings are generated in DAT, EVT2, EVT2.1 and EVT3.
 
     Args:
@@ -126,113 +88,179 @@ def bench_decode(
     if num_events < 1 or repeats < 1:
         raise FateError(f"{num_events} events and {repeats} repeats were asked for; both must be at least 1")
     report = progress or (lambda _: None)
-    missing = [name for name in against if not PEERS[name].installed()]
-    peers = [name for name in against if name not in missing]
+    missing = [name for name in against if importlib.util.find_spec(READERS[name].package) is None]
+    measured = [name for name in ("fate", *against) if name not in missing]
+    found = []
     with tempfile.TemporaryDirectory(prefix="fate-bench-") as folder:
         paths = [Path(file) for file in files] or _make_files(Path(folder), num_events, report)
         environment = {"FATE_CACHE_DIR": str(Path(folder) / "cache")}
-        measurements = []
         for path in paths:
-            name = recognise(path)
-            for reader, mode in _plan(name, peers):
-                report(f"{path.name}: {reader}, {mode}")
+            kind = recognise(path)
+            for name, mode in product(measured, MODES):
+                if not READERS[name].can_read(kind, mode):
+                    continue
+                report(f"{path.name}: {name}, {mode}")
                 try:
-                    found = run_in_process(_measure, str(path), reader, mode, repeats, environment=environment)
+                    values = run_in_process(_measure, str(path), name, mode, repeats, environment=environment)
                 except FateError as error:
-                    raise FateError(f"{path}: {reader} failed to read it ({mode}): {error}") from None
-                measurements.append(Measurement(path.name, name, reader, mode, **found))
-    return DecodeBench(measurements, describe_cpu(), missing)
+                    raise FateError(f"{path}: {name} failed to read it ({mode}): {error}") from None
+                found.append(Measurement(file=path.name, format=kind, reader=name, mode=mode, **values))
+    return _result(found, missing)
 
 
-def _plan(name: str, peers: Sequence[str]) -> list[tuple[str, str]]:
-    """Return pairs of reader and mode for a file of this format."""
-    plan = [("fate", mode) for mode in OUR_MODES]
-    for peer in peers:
-        offers = PEERS[peer]
-        if name not in offers.formats:
-            continue
-        plan += [(peer, "whole")] if offers.whole else []
-        plan += [(peer, "window:5000"), (peer, "window:50000")] if offers.windows else []
-        plan += [(peer, "seek:5000")] if offers.seek else []
-    return plan
+def _result(found: Sequence[Measurement], missing: Sequence[str]) -> BenchResult:
+    """Return the measurements with the ratio of our speed to that of each peer."""
+    ours = {(each.file, each.mode): each for each in found if each.reader == "fate"}
+
+    def speed(of: Measurement) -> float:
+        """Events per second in millions; for single windows, windows per ms."""
+        return float(1 / of.p50_ms if of.mode.startswith("seek") and of.p50_ms else of.mev_per_s)
+
+    def ratio(of: Measurement) -> str:
+        return "" if of.reader == "fate" else f"{speed(ours[of.file, of.mode]) / speed(of):.2f} ×"
+
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+    return BenchResult(
+        f"Machine: {machine}",
+        {"machine": machine, "missing": missing},
+        "file | format | reader | what | Mev/s | p50 ms | p99 ms | peak MB | fate is",
+        "{file} | {format} | {reader} | {what}"
+        " | {mev_per_s:.1f} | {p50_ms:.3f} | {p99_ms:.3f} | {peak_mb:.0f} | {ratio}",
+        found,
+        lambda each: {"what": MODES[each.mode], "ratio": ratio(each)},
+        note=f"\n\nNot installed, so not measured: {', '.join(missing)}" if missing else "",
+    )
 
 
-# ---- one measurement, in a process of its own ---------------------------------------------------------------------
-
-
-def _measure(path: str, reader: str, mode: str, repeats: int) -> dict[str, Any]:
-    """Measure one reader on one file in one of ``MODES``."""
+def _measure(path: str, name: str, mode: str, repeats: int) -> dict[str, Any]:
+    """Measure one decoder on one file in one of ``MODES``; meant for a fresh process."""
     kind, _, duration = mode.partition(":")
+    read = READERS[name].reads[kind]
     if kind == "window":
-        found = _measure_windows(partial(_read_windows, reader, path, int(duration)))
+        events, times = _time_windows(partial(read, path, int(duration)))
     elif kind == "seek":
-        found = _measure_seeks(reader, path, int(duration))
+        with open_recording(path) as recording:
+            starts = np.random.default_rng(0).integers(recording.start_us, recording.end_us, SEEKS).tolist()
+        read_at = read(path)
+        events, times = _time_windows(lambda: (read_at(start, start + int(duration)) for start in starts))
     else:
-        found = _measure_whole(partial(_read_whole, reader, path, kind), repeats)
-    return {**found, "peak_mb": peak_memory_mb()}
+        events = read(path)  # compiled code and file cache are warm for every decoder
+        times = [time_call(partial(read, path)) for _ in range(repeats)]
+    seconds = float(np.sum(times) if duration else np.median(times))
+    p50, p99 = quantiles_ms(times) if duration else (None, None)
+    return {
+        "events": events,
+        "seconds": seconds,
+        "calls": len(times),
+        "peak_mb": peak_memory_mb(),
+        "p50_ms": p50,
+        "p99_ms": p99,
+        "mev_per_s": events / seconds / 1e6 if seconds else 0.0,
+    }
 
 
-def _measure_whole(read: Callable[[], int], repeats: int) -> dict[str, Any]:
-    events = read()  # compiled code and file cache are warm for every reader
-    seconds = float(np.median([time_call(read) for _ in range(repeats)]))
-    return {"events": events, "seconds": seconds, "calls": repeats}
-
-
-def _measure_windows(read: Callable[[], Iterator[int]]) -> dict[str, Any]:
+def _time_windows(read: Callable[[], Iterator[int]]) -> tuple[int, list[float]]:
+    """Return the number of events of many windows, and the seconds that each took."""
     next(read())  # compiled code, file cache and time index are warm
-    counts = read()
     times, events = [], 0
     begin = start = time.perf_counter()
-    for count in islice(counts, WINDOWS):
+    for count in islice(read(), WINDOWS):
         end = time.perf_counter()
         times.append(end - start)
         events += count
         start = end
         if end - begin > SECONDS:
             break
-    p50, p99 = quantiles_ms(times)
-    return {"events": events, "seconds": float(np.sum(times)), "calls": len(times), "p50_ms": p50, "p99_ms": p99}
+    return events, times
 
 
-def _measure_seeks(reader: str, path: str, duration_us: int) -> dict[str, Any]:
-    with open_recording(path) as recording:
-        starts = np.random.default_rng(0).integers(recording.start_us, recording.end_us, SEEKS).tolist()
-    read = _open_for_seeks(path) if reader == "fate" else _function_of(reader, "seek")(path)
-    return _measure_windows(lambda: (read(t, t + duration_us) for t in starts))
+def _fate_whole(path: str, cache: bool = False) -> int:
+    with open_recording(path, cache=cache) as recording:
+        return len(recording.read())
 
 
-def _open_for_seeks(path: str) -> Callable[[int, int], int]:
-    recording = open_recording(path)
-    return lambda start_us, end_us: len(recording.read(start_us, end_us))
+def _fate_index(path: str) -> int:
+    with open_recording(path, cache=False) as recording:
+        return recording.index().num_events
 
 
-def _read_whole(reader: str, path: str, kind: str) -> int:
-    """Read a whole file, or build only its time index, and return the number of events."""
-    if reader != "fate":
-        return int(_function_of(reader, "whole")(path))
-    with open_recording(path, cache=kind == "indexed") as recording:
-        return recording.index().num_events if kind == "index" else len(recording.read())
-
-
-def _read_windows(reader: str, path: str, duration_us: int) -> Iterator[int]:
-    """Read consecutive windows and yield their numbers of events."""
-    if reader != "fate":
-        yield from _function_of(reader, "windows")(path, duration_us)
-        return
+def _fate_windows(path: str, duration_us: int) -> Iterator[int]:
     with open_recording(path) as recording:
         for _, events in recording.windows(duration_us=duration_us):
             yield len(events)
 
 
-def _function_of(reader: str, name: str) -> Any:
-    """Return the function ``whole``, ``windows`` or ``seek`` of a peer."""
-    function = getattr(PEERS[reader], name)
-    if function is None:
-        raise LookupError(f"{reader} has no function {name!r}")
-    return function
+def _fate_seek(path: str) -> Callable[[int, int], int]:
+    recording = open_recording(path)
+    return lambda start_us, end_us: len(recording.read(start_us, end_us))
 
 
-# ---- generated recordings -----------------------------------------------------------------------------------------
+def _evt3_whole(path: str) -> int:
+    import evt3  # noqa: PLC0415
+
+    events = evt3.decode_file(path)
+    return sum(map(len, (events.x, events.y, events.polarity, events.timestamp))) // 4
+
+
+def _faery_whole(path: str) -> int:
+    import faery  # noqa: PLC0415
+
+    return len(faery.events_stream_from_file(path).to_array())
+
+
+def _expelliarmus(path: str) -> Any:
+    from expelliarmus import Wizard  # noqa: PLC0415
+
+    return Wizard(encoding=parse_header(Path(path).read_bytes()[:65536]).event_format() or "dat")
+
+
+def _expelliarmus_whole(path: str) -> int:
+    return len(_expelliarmus(path).read(path))
+
+
+def _expelliarmus_windows(path: str, duration_us: int) -> Iterator[int]:
+    wizard = _expelliarmus(path)
+    wizard.set_file(path)
+    wizard.set_time_window(duration_us)
+    for window in wizard.read_time_window():
+        yield len(window)
+
+
+def _searchsorted_seek(path: str, key: type = int) -> Callable[[int, int], int]:
+    """Map a DAT file, bisect its times with ``np.searchsorted`` and unpack the rows, as one would by hand.
+
+    With a Python integer as key, numpy converts the whole column first.
+    """
+    start = parse_header(Path(path).read_bytes()[:65536]).num_bytes + 2
+    table = np.memmap(path, np.dtype([("t", "<u4"), ("address", "<u4")]), "r", start)
+
+    def read(start_us: int, end_us: int) -> int:
+        first = np.searchsorted(table["t"], key(start_us))
+        last = np.searchsorted(table["t"], key(end_us))
+        rows = table[first:last]
+        address = rows["address"]
+        x, y, p = address & 0x3FFF, (address >> 14) & 0x3FFF, address >> 28
+        return min(len(rows["t"].astype(np.int64)), len(x), len(y), len(p))
+
+    return read
+
+
+READERS = {
+    "fate": MeasuredReader({
+        "index": _fate_index,
+        "whole": _fate_whole,
+        "indexed": partial(_fate_whole, cache=True),
+        "window": _fate_windows,
+        "seek": _fate_seek,
+    }),
+    "evt3": MeasuredReader({"whole": _evt3_whole}, ("evt3",), "evt3"),
+    "faery": MeasuredReader({"whole": _faery_whole}, ("dat", "evt2", "evt3"), "faery"),
+    "expelliarmus": MeasuredReader(
+        {"whole": _expelliarmus_whole, "window": _expelliarmus_windows}, ("dat", "evt2"), "expelliarmus"
+    ),
+    "searchsorted": MeasuredReader({"seek": _searchsorted_seek}, ("dat",)),
+    "searchsorted-typed": MeasuredReader({"seek": partial(_searchsorted_seek, key=np.uint32)}, ("dat",)),
+}  # fmt: skip
 
 
 def _make_files(folder: Path, num_events: int, report: Report) -> list[Path]:

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fate.bench.harness import (
-    BenchResult,
-    Report,
-    check_device,
-    cut_windows,
-    describe_device,
-    now,
-    quantiles_ms,
-    time_call,
-)
+from fate.bench import harness
+from fate.bench.harness import Measurement, now, time_call
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.events.events import Events
@@ -37,44 +28,6 @@ CALLS, FIRST_CALLS = 60, 5
 #: How a detector can be run: from Python, as a streaming step, and as a streaming step after ``torch.compile``.
 WAYS = ("eager", "streaming", "compiled")
 DEFAULT_MODELS = ("fate-s", "s5-vit-b", "fate-e", "evrt-detr-b", "rvt-b", "get-b")
-STAGES = ("decode", "encode", "model", "post")
-
-
-@dataclass(frozen=True)
-class DetectMeasurement:
-    """One detector, run one way, on windows of one length."""
-
-    model: str
-    hz: float
-    way: str  #: one of ``WAYS``
-    precision: str
-    events: float  #: mean number of events in a window
-    ms: dict[str, float]  #: median of each of ``STAGES``
-    p50_ms: float  #: from events on the device to boxes on the CPU, without decoding
-    p99_ms: float
-
-
-@dataclass(frozen=True)
-class DetectBench(BenchResult):
-    """Latency of detectors."""
-
-    COLUMNS = ("model", "Hz", "run", "precision", "events", *STAGES, "p50 ms", "p99 ms", "of 1/f")
-
-    device: str
-    threads: int
-    sensor: tuple[int, int]
-    measurements: list[DetectMeasurement]
-
-    def describe(self) -> str:
-        height, width = self.sensor
-        return f"{self.device}, {self.threads} threads, torch {torch.__version__}; {width}×{height}, one stream"
-
-    def rows(self) -> Iterable[Sequence[str]]:
-        for m in self.measurements:
-            stages = (f"{m.ms[stage]:.2f}" for stage in STAGES)
-            share = f"{m.p50_ms * m.hz / 10:.0f} %"
-            yield (m.model, f"{m.hz:g}", m.way, m.precision, f"{m.events:.0f}", *stages, f"{m.p50_ms:.2f}",
-                   f"{m.p99_ms:.2f}", share)  # fmt: skip
 
 
 def bench_detect(
@@ -84,9 +37,11 @@ def bench_detect(
     hz: Sequence[float] = (20, 200),
     ways: Sequence[str] = ("eager", "streaming"),
     precision: str | None = None,
-    progress: Report | None = None,
-) -> DetectBench:
+    progress: harness.Report | None = None,
+) -> harness.BenchResult:
     """Measure detectors with fresh weights on one stream, window after window.
+
+    ``ms`` is the median of each stage; p50 and p99 are from events on the device to boxes on the CPU, without decoding.
 
     Args:
         events: part of a recording; if it is short, its windows repeat.
@@ -100,7 +55,7 @@ def bench_detect(
     check_request(models, device, ways, precision)
     found = []
     for rate in hz:
-        windows = cut_windows(events, window_us(rate), CALLS)
+        windows = harness.cut_windows(events, window_us(rate), CALLS)
         decode_ms = _decode_ms(events, [window for window, _ in windows])
         batches = [EventBatch.from_windows([pair]).to(device) for pair in windows]
         per_window = float(np.mean([batch.num_events for batch in batches]))
@@ -115,9 +70,19 @@ def bench_detect(
                 else:
                     used, stages, total_s = _run_streaming(detector, calls, device, precision, way == "compiled")
                 ms = {"decode": decode_ms, **{stage: float(np.median(times)) for stage, times in stages.items()}}
-                found.append(DetectMeasurement(name, rate, way, used, per_window, ms, *quantiles_ms(total_s)))
-    where = describe_device(device) + ("" if device == "cuda" else f", {os.cpu_count()} cores")
-    return DetectBench(where, torch.get_num_threads(), (events.sensor.height, events.sensor.width), found)
+                p50, p99 = harness.quantiles_ms(total_s)
+                about = {"model": name, "hz": rate, "way": way, "precision": used, "events": per_window}
+                found.append(Measurement(**about, ms=ms, p50_ms=p50, p99_ms=p99))
+    where = harness.describe_device(device) + ("" if device == "cuda" else f", {os.cpu_count()} cores")
+    return harness.BenchResult(
+        harness.describe_torch(where, events.sensor, "one stream"),
+        {"device": where, "threads": torch.get_num_threads(), "sensor": tuple(events.sensor)},
+        "model | Hz | run | precision | events | decode | encode | model | post | p50 ms | p99 ms | of 1/f",
+        "{model} | {hz:g} | {way} | {precision} | {events:.0f} | {ms[decode]:.2f} | {ms[encode]:.2f} | {ms[model]:.2f}"
+        " | {ms[post]:.2f} | {p50_ms:.2f} | {p99_ms:.2f} | {share:.0f} %",
+        found,
+        lambda each: {"share": each.p50_ms * each.hz / 10},
+    )
 
 
 def check_request(models: Sequence[str], device: str, ways: Sequence[str], precision: str | None) -> None:
@@ -130,7 +95,7 @@ def check_request(models: Sequence[str], device: str, ways: Sequence[str], preci
     possible = PRECISIONS if device == "cuda" else ("float32",)
     if precision is not None and precision not in possible:
         raise FateError(f"precision {precision!r} was given for {device}; expected one of {', '.join(possible)}")
-    check_device(device)
+    harness.check_device(device)
     for name in models:
         model_named(name)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -13,19 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fate.bench.harness import (
-    BenchResult,
-    Report,
-    check_device,
-    cut_windows,
-    describe_device,
-    free_bytes,
-    peak_on_cpu_mb,
-    peak_on_gpu_mb,
-    quantiles_ms,
-    run_in_process,
-    time_repeated,
-)
+from fate.bench import harness
+from fate.bench.harness import BenchResult, Measurement, Report
 from fate.encoding.batch import EventBatch
 from fate.encoding.grids import build_grid
 from fate.encoding.kernels import reference
@@ -38,51 +27,6 @@ from fate.events.window import Window
 ENCODERS = ("pillars", "dense", "dense-compiled", "histogram", "evrt-histogram")
 
 
-@dataclass(frozen=True)
-class EncodeMeasurement:
-    """One encoder on windows of one length."""
-
-    encoder: str
-    window_ms: float
-    batch: int
-    mode: str  #: "forward", "forward, graph" or "forward + backward"
-    events: int  #: number of events in the batch
-    p50_ms: float | None = None
-    p99_ms: float | None = None
-    peak_mb: float | None = None  #: memory that the call adds, its output included
-    note: str = ""  #: why it was not measured
-
-
-@dataclass(frozen=True)
-class EncodeBench(BenchResult):
-    """Time and memory of encoders."""
-
-    COLUMNS = ("encoder", "window ms", "batch", "events", "what", "p50 ms", "p99 ms", "peak MB", "pillars are")
-
-    device: str
-    threads: int
-    sensor: tuple[int, int]
-    events_per_s: float
-    measurements: list[EncodeMeasurement]
-
-    def describe(self) -> str:
-        height, width = self.sensor
-        rate = f"{self.events_per_s / 1e6:.2f} Mev/s"
-        return f"{self.device}, {self.threads} threads, torch {torch.__version__}; {width}×{height}, {rate}"
-
-    def rows(self) -> Iterable[Sequence[str]]:
-        ours = {(m.window_ms, m.batch, m.mode): m for m in self.measurements if m.encoder == ENCODERS[0]}
-        for m in self.measurements:
-            start = (m.encoder, f"{m.window_ms:g}", str(m.batch), str(m.events), m.mode)
-            if m.p50_ms is None:
-                yield (*start, m.note, "", "", "")
-                continue
-            own = ours.get((m.window_ms, m.batch, m.mode))
-            ratio = f"{m.p50_ms / own.p50_ms:.1f} ×" if own and own.p50_ms and m is not own else ""
-            peak = "" if m.peak_mb is None else f"{m.peak_mb:.0f}"
-            yield (*start, f"{m.p50_ms:.3f}", f"{m.p99_ms:.3f}", peak, ratio)
-
-
 def bench_encode(
     events: Events,
     device: str = "cpu",
@@ -90,7 +34,7 @@ def bench_encode(
     batches: Sequence[int] = (1, 32),
     encoders: Sequence[str] = ENCODERS,
     progress: Report | None = None,
-) -> EncodeBench:
+) -> BenchResult:
     """Measure encoders on windows of a recording.
 
     Args:
@@ -104,7 +48,7 @@ def bench_encode(
     unknown = [name for name in encoders if name not in ENCODERS]
     if unknown:
         raise FateError(f"there is no encoder {unknown[0]!r} to measure; choose among {', '.join(ENCODERS)}")
-    check_device(device)
+    harness.check_device(device)
     span_us = int(events.t_us[-1] - events.t_us[0]) if len(events) else 0
     if span_us < max(windows_ms) * 1000:
         raise FateError(
@@ -118,11 +62,29 @@ def bench_encode(
                 if progress is not None:
                     progress(f"{name}, {window_ms:g} ms × {batch_size}")
                 found += list(_measure(name, batch, window_ms))
-    rate = len(events) / span_us * 1e6
-    return EncodeBench(describe_device(device), torch.get_num_threads(), events.sensor, rate, found)
+    return _result(found, harness.describe_device(device), events.sensor, len(events) / span_us * 1e6)
 
 
-# ---- the encoders -------------------------------------------------------------------------------------------------
+def _result(found: list[Measurement], device: str, sensor: Sensor, events_per_s: float) -> BenchResult:
+    """Return the measurements with the ratio of each peer's time to ours."""
+    ours = {(each.window_ms, each.batch, each.mode): each for each in found if each.encoder == ENCODERS[0]}
+
+    def show(each: Measurement) -> dict[str, str]:
+        own = ours.get((each.window_ms, each.batch, each.mode))
+        compared = own and own.p50_ms and each.p50_ms is not None and each is not own
+        return {
+            "time": each.note if each.p50_ms is None else f"{each.p50_ms:.3f}",
+            "ratio": f"{each.p50_ms / own.p50_ms:.1f} ×" if own and compared else "",
+        }
+
+    return BenchResult(
+        harness.describe_torch(device, sensor, f"{events_per_s / 1e6:.2f} Mev/s"),
+        {"device": device, "threads": torch.get_num_threads(), "sensor": sensor, "events_per_s": events_per_s},
+        "encoder | window ms | batch | events | what | p50 ms | p99 ms | peak MB | pillars are",
+        "{encoder} | {window_ms:g} | {batch} | {events} | {mode} | {time} | {p99_ms:.3f} | {peak_mb:.0f} | {ratio}",
+        found,
+        show,
+    )
 
 
 class _Dense(nn.Module):
@@ -135,12 +97,9 @@ class _Dense(nn.Module):
 
     def forward(self, batch: EventBatch) -> Tensor:
         own = self.own
-        if own.alpha is None or own.beta is None or own.norm.running_mean is None or own.norm.running_var is None:
-            raise FateError("the dense reference is measured with Legendre pooling and running statistics")
-        parameters = reference.Parameters(
-            own.linear.weight, own.linear.bias, own.norm.weight, own.norm.bias, own.alpha, own.beta
-        )
-        running = None if self.training else (own.norm.running_mean, own.norm.running_var)
+        pooling: Any = (own.alpha, own.beta)
+        running: Any = None if self.training else (own.norm.running_mean, own.norm.running_var)
+        parameters = reference.Parameters(own.linear.weight, own.linear.bias, own.norm.weight, own.norm.bias, *pooling)
         return reference.encode(batch, own.spec, 0, parameters, running, compiled=self._compiled)[0]
 
 
@@ -154,43 +113,46 @@ def _make_encoder(name: str, batch: EventBatch) -> nn.Module:
     return build_grid(name, batch.sensor).to(batch.device)
 
 
-# ---- one measurement ----------------------------------------------------------------------------------------------
-
-
 def _make_batch(events: Events, window_us: int, count: int) -> EventBatch:
     """Return ``count`` windows; a single one is the window with the median number of events."""
-    busy = sorted(cut_windows(events, window_us), key=lambda pair: len(pair[1]))
+    busy = sorted(harness.cut_windows(events, window_us), key=lambda pair: len(pair[1]))
     middle = busy[len(busy) // 2 :] + busy[: len(busy) // 2]
     return EventBatch.from_windows([middle[n % len(middle)] for n in range(count)])
 
 
-def _measure(name: str, batch: EventBatch, window_ms: float) -> Iterator[EncodeMeasurement]:
+def _measure(name: str, batch: EventBatch, window_ms: float) -> Iterator[Measurement]:
     """Measure forward, forward as a CUDA graph on a GPU, and forward with backward if there are parameters."""
     encoder = _make_encoder(name, batch)
-    device = batch.device.type
+    device, is_dense = batch.device.type, name.startswith("dense")
     modes = ["forward"]
-    if device == "cuda" and not name.startswith("dense"):  # the dense encoder waits for the host to know sizes
+    if device == "cuda" and not is_dense:  # the dense encoder waits for the host to know sizes
         modes.append("forward, graph")
     if any(True for _ in encoder.parameters()):
         modes.append("forward + backward")
     for mode in modes:
-        about = (name, window_ms, len(batch), mode, batch.num_events)
-        needed, free = _needed_bytes(name, mode, batch), free_bytes(device)
+        found = Measurement(
+            encoder=name, window_ms=window_ms, batch=len(batch), mode=mode, events=batch.num_events, p50_ms=None,
+            p99_ms=None, peak_mb=None, note="",
+        )  # fmt: skip
+        tensors = len(batch) * (8 if mode == "forward + backward" else 1) + 3  # that the dense encoder keeps, about
+        needed, free = tensors * 64 * 16_000 * 32 * 4.0 if is_dense else 0.0, harness.free_bytes(device)
         if needed > 0.7 * free:
-            yield EncodeMeasurement(*about, note=f"would need about {needed / 1e9:.0f} GB of {free / 1e9:.0f} GB")
+            found.note = f"would need about {needed / 1e9:.0f} GB of {free / 1e9:.0f} GB"
+            yield found
             continue
         encoder.train(mode == "forward + backward")
         try:
             call = _make_call(encoder, batch, mode)
-            times = time_repeated(call, device)
+            found.p50_ms, found.p99_ms = harness.quantiles_ms(harness.time_repeated(call, device))
+            if device == "cuda" and mode != "forward, graph":
+                found.peak_mb = harness.peak_on_gpu_mb(call)
+            elif device == "cpu" and len(batch) == 1 and mode == "forward":
+                arguments = (name, batch.block.numpy(), batch.counts, batch.sensor, torch.get_num_threads())
+                with suppress(FateError):  # the process may end by lack of memory; the time was measured all the same
+                    found.peak_mb = harness.run_in_process(peak_of_forward, *arguments)
         except (RuntimeError, torch._dynamo.exc.BackendCompilerFailed) as error:  # no compiler, or not enough memory
-            yield EncodeMeasurement(*about, note=str(error).strip().splitlines()[0][:120])
-            continue
-        peak = peak_on_gpu_mb(call) if device == "cuda" and mode != "forward, graph" else None
-        if device == "cpu" and len(batch) == 1 and mode == "forward":
-            peak = _peak_in_process(name, batch)
-        p50, p99 = quantiles_ms(times)
-        yield EncodeMeasurement(*about, p50_ms=p50, p99_ms=p99, peak_mb=peak)
+            found.note = str(error).strip().splitlines()[0][:120]
+        yield found
     del encoder
     gc.collect()
 
@@ -237,32 +199,14 @@ def _capture(forward: Callable[[], Tensor]) -> Callable[[], object]:
     return replay
 
 
-def _needed_bytes(name: str, mode: str, batch: EventBatch) -> float:
-    """Return about how much memory the dense tensors of a batch take; 0 for encoders without them."""
-    if not name.startswith("dense"):
-        return 0.0
-    tensors = 8 if mode == "forward + backward" else 1
-    return (len(batch) * tensors + 3) * 64 * 16_000 * 32 * 4.0
-
-
-def _peak_in_process(name: str, batch: EventBatch) -> float | None:
-    """Return the peak memory of a forward call on the CPU in MB; None if it cannot be measured here."""
-    block, sensor = batch.block.numpy(), tuple(batch.sensor)
-    try:
-        peak: float | None = run_in_process(peak_of_forward, name, block, batch.counts, sensor, torch.get_num_threads())
-    except FateError:  # the process ended, perhaps by lack of memory; the time was measured all the same
-        return None
-    return peak
-
-
 def peak_of_forward(
-    name: str, block: NDArray[np.uint8], counts: tuple[int, ...], sensor: tuple[int, int], threads: int
+    name: str, block: NDArray[np.uint8], counts: tuple[int, ...], sensor: Sensor, threads: int
 ) -> float | None:
     """Return the peak memory of one forward call in MB; meant for a fresh process."""
     torch.set_num_threads(threads)
-    batch = EventBatch(torch.from_numpy(block.copy()), counts, Sensor(*sensor))
+    batch = EventBatch(torch.from_numpy(block.copy()), counts, sensor)
     encoder = _make_encoder(name, batch).eval()
     if not name.startswith("dense"):  # load compiled loops, on a small frame that leaves no memory behind
         small = EventBatch.from_windows([(Window(0, 10), Events([1], [1], [1], [1], sensor=(16, 16)))])
         _forward(_make_encoder(name, small).eval(), small)
-    return peak_on_cpu_mb(partial(_forward, encoder, batch))
+    return harness.peak_on_cpu_mb(partial(_forward, encoder, batch))

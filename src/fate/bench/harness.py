@@ -15,20 +15,21 @@ import json
 import os
 import pickle
 import platform
+import string
 import subprocess
 import sys
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from fate.errors import FateError
-from fate.events.events import Events
+from fate.events.events import Events, Sensor
 from fate.events.window import Window, WindowGrid
 from fate.processes import peak_memory_mb
 from fate.text import format_markdown_table
@@ -44,37 +45,54 @@ CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 #: Program of a fresh process: calls the pickled function of standard input and prints its result as JSON.
 _CHILD = "import json, pickle, sys; call, args = pickle.load(sys.stdin.buffer); print('\\n' + json.dumps(call(*args)))"
 
+#: The values of one measurement by name.
+Measurement = SimpleNamespace
+
 
 @dataclass(frozen=True)
-class BenchResult(ABC):
-    """All measurements of one benchmark."""
+class BenchResult:
+    """The result of one benchmark.
 
-    #: Head of the printed table.
-    COLUMNS: ClassVar[tuple[str, ...]]
+    Attributes:
+        about: text about the machine and the data, printed above the table.
+        facts: values that hold for all measurements.
+        head: head of the table, with " | " between the columns.
+        row: a row of the table, as a template for ``str.format`` with the values of a measurement.
+        measurements: one for each row.
+        shown: returns more values for the row of a measurement, which are printed and not saved.
+        missing: what the table shows for values that are None.
+        note: text below the table.
+    """
+
+    about: str
+    facts: dict[str, Any]
+    head: str
+    row: str
+    measurements: Sequence[Measurement]
+    shown: Callable[[Measurement], dict[str, Any]] = lambda _: {}
+    missing: str = ""
+    note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all numbers as plain values for JSON."""
-        return asdict(self)
-
-    @abstractmethod
-    def describe(self) -> str:
-        """Return one line about the machine and the data."""
-
-    @abstractmethod
-    def rows(self) -> Iterable[Sequence[str]]:
-        """Return the cells of the printed table, one row per measurement."""
+        """Return all values for JSON."""
+        return {**self.facts, "measurements": [vars(each) for each in self.measurements]}
 
     def table(self) -> str:
-        """Return the description and all measurements as Markdown."""
-        return f"{self.describe()}\n\n{format_markdown_table(self.COLUMNS, self.rows())}"
+        """Return all texts and the table as Markdown."""
+        template = _Template(self.missing)
+        rows = [template.format(self.row, **vars(each), **self.shown(each)) for each in self.measurements]
+        table = format_markdown_table(self.head.split(" | "), [row.split(" | ") for row in rows])
+        return f"{self.about}\n\n{table}{self.note}"
 
 
-# ---- the machine --------------------------------------------------------------------------------------------------
+class _Template(string.Formatter):
+    """``str.format`` that shows None as a text of its own, whatever the format."""
 
+    def __init__(self, missing: str) -> None:
+        self.missing = missing
 
-def describe_cpu() -> str:
-    """Return the processor, the number of cores, the system and the version of Python."""
-    return f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return self.missing if value is None else str(super().format_field(value, format_spec))
 
 
 def describe_device(device: str) -> str:
@@ -84,15 +102,20 @@ def describe_device(device: str) -> str:
     return torch.cuda.get_device_name() if device == "cuda" else platform.machine()
 
 
+def describe_torch(device: str, sensor: Sensor, more: str) -> str:
+    """Return one line about the device, torch, the sensor and what else was measured."""
+    import torch  # noqa: PLC0415
+
+    machine = f"{device}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    return f"{machine}; {sensor.width}×{sensor.height}, {more}"
+
+
 def check_device(device: str) -> None:
     """Refuse "cuda" if torch finds no GPU."""
     import torch  # noqa: PLC0415
 
     if device == "cuda" and not torch.cuda.is_available():
         raise FateError("device cuda was given, but torch finds no CUDA GPU; give cpu")
-
-
-# ---- data ---------------------------------------------------------------------------------------------------------
 
 
 def cut_windows(events: Events, length_us: int, most: int | None = None) -> list[tuple[Window, Events]]:
@@ -104,9 +127,6 @@ def cut_windows(events: Events, length_us: int, most: int | None = None) -> list
     count = count if most is None else min(count, most)
     spans = map(WindowGrid(start, length_us, length_us).window, range(count))
     return [(window, events.between(window.start_us, window.end_us)) for window in spans]
-
-
-# ---- time ---------------------------------------------------------------------------------------------------------
 
 
 def now(device: str = "cpu") -> float:
@@ -155,9 +175,6 @@ def quantiles_ms(times_s: Sequence[float]) -> tuple[float, float]:
     """Return median and 99th percentile, in milliseconds, of times in seconds."""
     p50, p99 = 1000 * np.percentile(times_s, (50, 99))
     return float(p50), float(p99)
-
-
-# ---- memory and processes -----------------------------------------------------------------------------------------
 
 
 def run_in_process(function: Callable[..., Any], *arguments: Any, environment: Mapping[str, str] | None = None) -> Any:
@@ -229,7 +246,6 @@ def free_bytes(device: str) -> float:
         import torch  # noqa: PLC0415
 
         return float(torch.cuda.mem_get_info()[0])
-    names = getattr(os, "sysconf_names", {})
-    if "SC_PAGE_SIZE" not in names or "SC_AVPHYS_PAGES" not in names:
-        return float("inf")
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
+    with suppress(AttributeError, ValueError):  # not on Windows; the second not on macOS
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
+    return float("inf")

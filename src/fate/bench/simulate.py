@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
 import torch
 
-from fate.bench.harness import BenchResult, describe_device, time_call
+from fate.bench.harness import BenchResult, Measurement, describe_device, time_call
 from fate.events.events import Events
 from fate.progress import Progress
 from fate.simulation.camera.event_camera import EventCamera
@@ -23,38 +22,6 @@ from fate.text import plural
 FRAMES = 200  # that each pixel model gets
 
 
-@dataclass(frozen=True)
-class SimulationBench(BenchResult):
-    """Speed of the simulator; every ratio is against real time."""
-
-    COLUMNS = ("pixel model, on frames in memory", "frames/s")
-
-    device: str
-    cores: int
-    profile: str
-    recordings: int
-    seconds: float  #: of each recording
-    wall_s: float  #: from the first scene to the last event
-    first_piece_s: float  #: until the first events: processes start, first streets are drawn
-    real_time: float  #: seconds of recording per second of the whole run
-    real_time_running: float  #: seconds of recording per second after the first events
-    events: int
-    boxes: int  #: at 200 Hz
-    frames_per_s: dict[str, float]  #: of the readable pixel model and of the peer
-
-    def describe(self) -> str:
-        many = plural(self.recordings, "recording")
-        overall = f"{self.real_time:.2f} × real time in all, {self.real_time_running:.2f} × after the first events"
-        return "\n".join([
-            f"{self.device}, {plural(self.cores, 'core')}; {many} of {self.seconds:g} s, {self.profile}",
-            f"{overall} (they came after {self.first_piece_s:.1f} s of {self.wall_s:.1f} s)",
-            f"{self.events / 1e6:.1f} million events, {plural(self.boxes, 'box', 'boxes')} at 200 Hz",
-        ])  # fmt: skip
-
-    def rows(self) -> Iterable[Sequence[str]]:
-        return [(name, f"{speed:.0f}") for name, speed in self.frames_per_s.items()]
-
-
 def bench_simulate(
     recordings: int = 4,
     seconds: float = 5.0,
@@ -62,7 +29,7 @@ def bench_simulate(
     device: str = "cpu",
     threads: int | None = None,
     progress: Progress | None = None,
-) -> SimulationBench:
+) -> BenchResult:
     """Measure how fast recordings and their exact boxes at 200 Hz are simulated, without writing files.
 
     Args:
@@ -87,20 +54,30 @@ def bench_simulate(
         if progress is not None:
             progress(done, seconds * recordings)
     ended = time.perf_counter()
-    return SimulationBench(
-        device=describe_device(device),
-        cores=os.cpu_count() or 1,
-        profile=profile,
-        recordings=recordings,
-        seconds=seconds,
-        wall_s=ended - began,
-        first_piece_s=first - began,
-        real_time=recordings * seconds / (ended - began),
-        real_time_running=recordings * seconds / max(ended - first, 1e-9),
-        events=events,
-        boxes=boxes,
-        frames_per_s=_pixel_models(makers[0](), device),
+    wall_s, first_s, total_s = ended - began, first - began, recordings * seconds
+    in_all, running = total_s / wall_s, total_s / max(ended - first, 1e-9)
+    where, cores = describe_device(device), os.cpu_count() or 1
+    about = (
+        f"{where}, {plural(cores, 'core')}; {plural(recordings, 'recording')} of {seconds:g} s, {profile}\n"
+        f"{in_all:.2f} × real time in all, {running:.2f} × after the first events"
+        f" (they came after {first_s:.1f} s of {wall_s:.1f} s)\n"
+        f"{events / 1e6:.1f} million events, {plural(boxes, 'box', 'boxes')} at 200 Hz"
     )
+    facts = {
+        "device": where,
+        "cores": cores,
+        "profile": profile,
+        "recordings": recordings,
+        "seconds": seconds,  # of each recording
+        "wall_s": wall_s,  # from the first scene to the last event
+        "first_piece_s": first_s,  # until the first events: processes start, first streets are drawn
+        "real_time": in_all,  # seconds of recording per second of the whole run
+        "real_time_running": running,  # seconds of recording per second after the first events
+        "events": events,
+        "boxes": boxes,
+    }
+    head, row = "pixel model, on frames in memory | frames/s", "{model} | {frames_per_s:.0f}"
+    return BenchResult(about, facts, head, row, _pixel_models(makers[0](), device))
 
 
 def drive_events(profile: str = "gen1", seconds: float = 1.6, seed: int = 2) -> Events:
@@ -108,17 +85,16 @@ def drive_events(profile: str = "gen1", seconds: float = 1.6, seed: int = 2) -> 
     return Events.concatenate([piece.events for piece in record(Scene(seed, profile, seconds=seconds))])
 
 
-def _pixel_models(scene: Scene, device: str) -> dict[str, float]:
-    """Return frames per second of our readable pixel model, and of eventcv's if it is installed, on equal frames."""
+def _pixel_models(scene: Scene, device: str) -> list[Measurement]:
+    """Measure our readable pixel model, and eventcv's if it is installed, on equal frames."""
     times = np.arange(FRAMES) * min(1_000, scene.duration_us // FRAMES)
     frames = np.stack([scene.light(int(time_us)) for time_us in times])
     camera = EventCamera(scene.camera, device=device)
-    speeds = {"fate": FRAMES / time_call(lambda: camera.simulate(torch.from_numpy(frames), times.tolist()))}
-    try:
+    spent_s = {"fate": time_call(lambda: camera.simulate(torch.from_numpy(frames), times.tolist()))}
+    with suppress(ImportError):
         import eventcv  # noqa: PLC0415  (a peer, not a dependency)
-    except ImportError:
-        return speeds
-    grey = np.clip(frames * 255, 0, 255).astype(np.uint8)
-    fps = 1e6 / int(times[1] - times[0])
-    speeds["eventcv"] = FRAMES / time_call(lambda: eventcv.simulate(grey, fps=fps))
-    return speeds
+
+        grey = np.clip(frames * 255, 0, 255).astype(np.uint8)
+        fps = 1e6 / int(times[1] - times[0])
+        spent_s["eventcv"] = time_call(lambda: eventcv.simulate(grey, fps=fps))
+    return [Measurement(model=name, frames_per_s=FRAMES / seconds) for name, seconds in spent_s.items()]

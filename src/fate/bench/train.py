@@ -4,61 +4,19 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 
-from fate.bench.harness import BenchResult, Report, now
+from fate.bench.harness import BenchResult, Measurement, Report, now
 from fate.errors import FateError
 from fate.training.config import make_config
-from fate.training.loop import Parts, build, need_lightning
+from fate.training.loop import TrainingParts, build, need_lightning
 
 #: Steps before the measurement starts; compiling takes some of them.
 WARMUP = 6
 #: Least seconds before the measurement on a GPU: cuDNN tunes itself for every new batch size of a head.
 WARMUP_S = 8.0
-
-
-@dataclass(frozen=True)
-class TrainMeasurement:
-    """One model at one length of clips."""
-
-    model: str
-    steps: int  #: windows in a clip, T
-    batch: int  #: clips in a batch, B
-    way: str  #: how backbone and neck run: "eager", "graphs" or "compiled"
-    events: str  #: "from disk" or "on the GPU"
-    precision: str
-    workers: int
-    batches: int
-    windows_per_s: float
-    waiting_for_data: float  #: share of the time
-    labelled: float  #: share of the windows
-    events_per_window: float
-    memory_gb: float | None  #: peak on the GPU; None on a CPU
-
-
-@dataclass(frozen=True)
-class TrainBench(BenchResult):
-    """Speed of training."""
-
-    COLUMNS = ("model", "clip", "batch", "run", "events", "precision", "windows / s", "waiting for data", "memory GB",
-               "labelled")  # fmt: skip
-
-    device: str
-    dataset: str
-    measurements: list[TrainMeasurement]
-
-    def describe(self) -> str:
-        return f"{self.device}; {self.dataset}"
-
-    def rows(self) -> Iterable[Sequence[str]]:
-        for m in self.measurements:
-            speed = f"{m.windows_per_s:.{0 if m.windows_per_s >= 10 else 1}f}"
-            memory = "–" if m.memory_gb is None else f"{m.memory_gb:.1f}"
-            yield (m.model, str(m.steps), str(m.batch), m.way, m.events, m.precision, speed,
-                   f"{m.waiting_for_data:.1%}", memory, f"{m.labelled:.0%}")  # fmt: skip
 
 
 def bench_train(
@@ -76,7 +34,7 @@ def bench_train(
     strategy: str = "supervised",
     seconds: float = 10.0,
     progress: Report | None = None,
-) -> TrainBench:
+) -> BenchResult:
     """Train each model for some seconds on clips of each length; half of a batch are random clips, half streams.
 
     Args:
@@ -115,10 +73,20 @@ def bench_train(
             gc.collect()
     used = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
     name = torch.cuda.get_device_name() if used == "cuda" else f"{torch.get_num_threads()} CPU threads"
-    return TrainBench(f"{name}, torch {torch.__version__}", dataset, found)
+    machine = f"{name}, torch {torch.__version__}"
+    return BenchResult(
+        f"{machine}; {dataset}",
+        {"device": machine, "dataset": dataset},
+        "model | clip | batch | run | events | precision | windows / s | waiting for data | memory GB | labelled",
+        "{model} | {steps} | {batch} | {way} | {events} | {precision} | {speed} | {waiting_for_data:.1%} | "
+        "{memory_gb:.1f} | {labelled:.0%}",
+        found,
+        lambda each: {"speed": f"{each.windows_per_s:.{0 if each.windows_per_s >= 10 else 1}f}"},
+        missing="–",
+    )
 
 
-def _measure(parts: Parts, seconds: float) -> TrainMeasurement:
+def _measure(parts: TrainingParts, seconds: float) -> Measurement:
     need_lightning()
     from fate.training.module import TrainingModule  # noqa: PLC0415  (Lightning takes seconds to load)
 
@@ -137,13 +105,7 @@ def _measure(parts: Parts, seconds: float) -> TrainMeasurement:
         asked = time.perf_counter()
         batch = next(batches)
         waited += time.perf_counter() - asked
-        with torch.autocast(device, torch.bfloat16, enabled=config.halves(device)):
-            loss = module.training_step(batch, 0)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(module.student.parameters(), config.optimiser.clip_norm)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        module.follow(config.strategy.decay)
+        module.step_alone(batch, optimiser)
         count += 1
         windows += len(batch.labels)
         labelled += sum(each is not None for each in batch.labels)
@@ -157,7 +119,7 @@ def _measure(parts: Parts, seconds: float) -> TrainMeasurement:
     del batches
     way = "compiled" if config.run.compile else "graphs" if module.records else "eager"
     module.teardown("fit")
-    return TrainMeasurement(
+    return Measurement(
         model=config.model.name,
         steps=config.data.steps,
         batch=config.batch_size,

@@ -132,7 +132,7 @@ def evaluate(
     opened = _open(dataset, split, kind, args.printer(json_file))
     chosen = pick_device(device)
 
-    from fate.view.rate_pictures import save_with_picture
+    from fate.view.evaluation_pictures import save_with_picture
     from fate.workflows.commands import evaluate as run
 
     with args.progress_bar("evaluating") as progress:

@@ -89,7 +89,7 @@ def train(
     if own_rank() == 0:
         say(f"building {wanted.model.name}, reading {wanted.data.path}")  # before torch, which takes seconds to load
     if dry_run:
-        _plan(wanted, allow_missing)
+        _dry_run(wanted, allow_missing)
     else:
         _train(wanted, out or Path("runs") / Path(config).stem, allow_missing)
 
@@ -100,7 +100,7 @@ def say(text: str) -> None:
 
 
 def _list_configs() -> None:
-    from fate.training.named_configs import list_configs
+    from fate.training.config import list_configs
 
     configs = list_configs()
     width = max(len(config.name) for config in configs) + 2
@@ -115,19 +115,19 @@ def _check_dataset(path: str) -> None:
         )
 
 
-def _plan(config: TrainConfig, allow_missing: bool) -> None:
+def _dry_run(config: TrainConfig, allow_missing: bool) -> None:
     """Print what to expect of the training."""
-    from fate.training.plan import plan
+    from fate.training.dry_run import dry_run
 
-    planned = plan(config, progress=lambda done, total=1.0, text="", part="", /: say(text))
-    for line in planned.lines():
+    done = dry_run(config, progress=lambda done, total=1.0, text="", part="", /: say(text))
+    for line in done.lines():
         print(line, flush=True)
-    planned.faults.refuse(allow_missing)
+    done.faults.refuse(allow_missing)
 
 
 def _train(wanted: TrainConfig, folder: Path, allow_missing: bool) -> None:
     from fate.training.loop import train as run
-    from fate.view.samples import draw_samples
+    from fate.view.evaluation_pictures import draw_samples
 
     def begins(step: int) -> None:
         done = f"continues at step {step} of" if step else "trains"

@@ -46,10 +46,10 @@ def view(
     time = args.parse_time(acc, "--acc")
 
     from fate.boxes.detection_files import read_frames
-    from fate.view.rerun_view import TELEMETRY, check_viewer, show_recording
+    from fate.view.rerun_view import TELEMETRY, import_rerun, show_recording
 
     args.check_inputs(file, detections)
-    check_viewer()
+    import_rerun()
 
     frames, classes = (None, None) if detections is None else read_frames(detections)
     with args.opened(file, options) as recording:

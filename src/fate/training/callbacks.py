@@ -13,8 +13,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from fate.progress import Progress
 from fate.training.config import TrainConfig
 from fate.training.module import TrainingModule
 from fate.training.run_directory import RunDirectory
-from fate.training.together import mean_of_processes, patient_group, processes
+from fate.training.several_processes import patient_group, processes
 
 #: Longest time between two reports of progress, in seconds.
 SHOW_EVERY_S = 10.0
@@ -82,9 +82,9 @@ class Guard(Callback):
         if bool(good):
             return
         path = self.run.folder / f"bad-batch-{step}.npz"
+        kept = f"its batch was saved as {path.name}"
         try:
             save_batch(path, batch)
-            kept = f"its batch was saved as {path.name}"
         except OSError as error:
             kept = f"its batch could not be saved ({error.strerror})"
         older = f", and the last good state is {self.run.checkpoint.name}" if self.run.checkpoint.exists() else ""
@@ -96,9 +96,10 @@ class Guard(Callback):
 
 def save_batch(path: Path, batch: ClipBatch) -> None:
     """Write a batch as plain arrays: its events or images, its clips, and a row for each label."""
-    events, given = batch.events, [labels for labels in batch.labels if labels is not None]
-    windows = [number for number, labels in enumerate(batch.labels) if labels is not None]
+    given = {window: labels for window, labels in enumerate(batch.labels) if labels is not None}
+    windows, labels = np.array(list(given), np.int64), list(given.values())
     names = ("t_us", "x", "y", "p", "offsets", "start_us", "duration_us")
+    events: Any = batch.events
     columns: dict[str, Any] = (
         {"images": events} if isinstance(events, Tensor) else {name: getattr(events, name) for name in names}
     )
@@ -108,11 +109,11 @@ def save_batch(path: Path, batch: ClipBatch) -> None:
         clips=np.array(
             [[clip.recording, clip.hz, clip.first, clip.steps, clip.begins] for clip in batch.clips], np.float64
         ),
-        labelled_windows=np.array(windows, np.int64),
-        label_window=np.repeat(windows, [len(labels) for labels in given]).astype(np.int64),
-        label_boxes=np.concatenate([np.zeros((0, 4), np.float32), *(labels.boxes for labels in given)]),
-        label_class=np.concatenate([np.zeros(0, np.int32), *(labels.class_id for labels in given)]),
-        label_score=np.concatenate([np.zeros(0, np.float32), *(labels.score for labels in given)]),
+        labelled_windows=windows,
+        label_window=np.repeat(windows, np.array([len(each) for each in labels], np.int64)),
+        label_boxes=np.concatenate([np.zeros((0, 4), np.float32), *(each.boxes for each in labels)]),
+        label_class=np.concatenate([np.zeros(0, np.int32), *(each.class_id for each in labels)]),
+        label_score=np.concatenate([np.zeros(0, np.float32), *(each.score for each in labels)]),
         **{name: column.cpu().numpy() for name, column in columns.items()},
     )
 
@@ -167,7 +168,7 @@ class Metrics(Callback):
         self._step_s += self.guard.ended - self._last
         if trainer.global_step % self.config.run.log_every == 0 and stepped(trainer, batch_idx):
             self._write(trainer)
-        elif self.progress is not None and time.perf_counter() - self._shown >= SHOW_EVERY_S and self._count:
+        elif time.perf_counter() - self._shown >= SHOW_EVERY_S:
             step_s = (self._data_s + self._step_s) / self._count * self.config.run.accumulate
             self._report(trainer, f"{step_s:.2f} s a step")
         self._last = time.perf_counter()
@@ -178,8 +179,10 @@ class Metrics(Callback):
 
     def _write(self, trainer: Trainer) -> None:
         now = time.perf_counter()
-        shares = mean_of_processes(torch.stack([total.float() for total in self._sums.values()])) / self._count
-        means = dict(zip(self._sums, shares.tolist(), strict=True))
+        sums = torch.stack([total.float() for total in self._sums.values()])
+        if processes() > 1:
+            distributed.all_reduce(sums)
+        means = dict(zip(self._sums, (sums / processes() / self._count).tolist(), strict=True))
         spent = self._data_s + self._step_s + time.perf_counter() - now  # reading waited for running steps
         line = {
             "step": trainer.global_step,
@@ -194,11 +197,8 @@ class Metrics(Callback):
         if trainer.is_global_zero:
             self.run.add_metrics(line)
             self.board.write(trainer.global_step, line)
-            if self.progress is not None:
-                text = (
-                    f"loss {means['loss']:.3f} · {line['step_s']:.2f} s a step, {line['waiting_for_data']:.0%} for data"
-                )
-                self._report(trainer, text)
+        speed = f"{line['step_s']:.2f} s a step, {line['waiting_for_data']:.0%} for data"
+        self._report(trainer, f"loss {means['loss']:.3f} · {speed}")
         self._begin()
 
     def _report(self, trainer: Trainer, text: str) -> None:
@@ -221,35 +221,33 @@ class _Board:
         self._writer: Any = None
         self._used = True
 
-    def write(self, step: int, line: dict[str, Any]) -> None:
-        """Write all floats of a line of metrics."""
-        if not self._used:
-            return
+    @contextmanager
+    def _never_stop(self) -> Iterator[None]:
         try:
-            if self._writer is None:
-                from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
-
-                self._writer = SummaryWriter(str(self._folder))
-            for name, value in line.items():
-                if isinstance(value, float):
-                    self._writer.add_scalar(name, value, step)
+            yield
         except ModuleNotFoundError:  # it is optional
             self._used = False
         except Exception as error:
-            self._failed(error)
+            self._used = False
+            print(f"TensorBoard failed ({error}); training goes on without it", flush=True)
+
+    def write(self, step: int, line: dict[str, Any]) -> None:
+        """Write all floats of a line of metrics."""
+        if self._used:
+            with self._never_stop():
+                if self._writer is None:
+                    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
+
+                    self._writer = SummaryWriter(str(self._folder))
+                for name, value in line.items():
+                    if isinstance(value, float):
+                        self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Flush to the disk; TensorBoard's thread would lose the last lines when Python ends."""
-        if self._writer is None or not self._used:
-            return
-        try:
-            self._writer.close()
-        except Exception as error:
-            self._failed(error)
-
-    def _failed(self, error: Exception) -> None:
-        self._used = False
-        print(f"TensorBoard failed ({error}); training goes on without it", flush=True)
+        if self._used and self._writer is not None:
+            with self._never_stop():
+                self._writer.close()
 
 
 class Checkpoints(Callback):
@@ -262,10 +260,7 @@ class Checkpoints(Callback):
         self.failed: str | None = None
 
     def on_train_start(self, trainer: Trainer, module: Any) -> None:
-        """Handle signals: SIGTERM and Ctrl-C save and stop, SIGUSR1 also queues the job again.
-
-        Lightning restores the previous handlers at the end.
-        """
+        """Handle signals until the end of training: SIGTERM and Ctrl-C save and stop, SIGUSR1 also queues again."""
         with suppress(ValueError):  # only the main thread can handle signals
             for number in STOP_SIGNALS:
                 signal.signal(number, self._asked)
@@ -275,7 +270,9 @@ class Checkpoints(Callback):
         if not stepped(trainer, batch_idx):
             return
         step, run = trainer.global_step, self.config.run
-        stop = self.stop_asked if processes() == 1 else step % run.log_every == 0 and _anyone(self.stop_asked, module)
+        stop = self.stop_asked
+        if processes() > 1:  # all of them stop after the same step
+            stop = step % run.log_every == 0 and trainer.strategy.reduce_boolean_decision(self.stop_asked, all=False)
         if stop:
             trainer.should_stop = True
         if stop or step % run.save_every == 0 or step >= self.config.steps:
@@ -287,11 +284,20 @@ class Checkpoints(Callback):
         checkpoint = Path(os.path.realpath(self.run.checkpoint))  # the file behind a link is replaced
         draft = checkpoint.with_name(".last.ckpt.part")
         try:
-            self._write(trainer, draft)
+            try:  # all processes save together and the first one writes; all of them continue, also if writing fails
+                trainer.save_checkpoint(draft)
+            except (OSError, RuntimeError):
+                if trainer.is_global_zero:
+                    trainer.strategy.barrier()  # the others wait there already
+                raise
             if trainer.is_global_zero:
-                _to_disk(draft)
+                with draft.open("r+b") as written:  # Windows refuses to sync a file that is open for reading only
+                    os.fsync(written.fileno())  # or a power cut after the rename could leave an empty file
                 os.replace(draft, checkpoint)
-                save_model(module.teacher, self.run.folder / "last.safetensors", facts=self._facts(trainer))
+                facts = {"step": trainer.global_step, "strategy": self.config.strategy.name,
+                         "seed": self.config.run.seed, "data": self.config.data.path,
+                         "fingerprint": self.config.fingerprint()}  # fmt: skip
+                save_model(module.teacher, self.run.folder / "last.safetensors", facts={"training": facts})
         except (OSError, RuntimeError, FateError) as error:
             if isinstance(error, RuntimeError) and "file" not in str(error).lower():
                 raise
@@ -306,23 +312,9 @@ class Checkpoints(Callback):
                 with suppress(OSError):
                     draft.unlink(missing_ok=True)
 
-    def _write(self, trainer: Trainer, draft: Path) -> None:
-        """All processes save together and the first one writes; all of them continue, also if writing fails."""
-        try:
-            trainer.save_checkpoint(draft)
-        except (OSError, RuntimeError):
-            if trainer.is_global_zero:
-                trainer.strategy.barrier()  # the others wait there already
-            raise
-
     def _print(self, text: str) -> None:
         print(text, flush=True)
         self.run.log(text)
-
-    def _facts(self, trainer: Trainer) -> dict[str, Any]:
-        return {"training": {"step": trainer.global_step, "strategy": self.config.strategy.name,
-                             "seed": self.config.run.seed, "data": self.config.data.path,
-                             "fingerprint": self.config.fingerprint()}}  # fmt: skip
 
     def on_train_end(self, trainer: Trainer, module: Any) -> None:
         """Queue the job again if SLURM has announced its end (``--signal=USR1@90``)."""
@@ -339,18 +331,6 @@ class Checkpoints(Callback):
                 os.write(2, b"\nstops after this step, and saves; again Ctrl-C: at once\n")
         self.stop_asked = True
         self.queue_again = number in existing_signals("SIGUSR1")
-
-
-def _to_disk(file: Path) -> None:
-    """Wait until the file is on the disk, or a power cut after the rename could leave an empty file."""
-    with file.open("r+b") as written:  # Windows refuses to sync a file that is open for reading only
-        os.fsync(written.fileno())
-
-
-def _anyone(asked: bool, module: TrainingModule) -> bool:
-    flag = torch.tensor([float(asked)], device=module.device)
-    distributed.all_reduce(flag)
-    return bool(flag.item())
 
 
 class Validation(Callback):
@@ -402,9 +382,8 @@ class Validation(Callback):
         score = float(np.mean(known)) if known else None
         is_best = score is not None and (self.best is None or score > self.best)
         self.run.add_metrics({"step": step, "validation": figures, "score": score, "is_best": is_best})
-        self.run.log(
-            f"step {step}: " + ", ".join(f"{hz} Hz {METRIC} {_format_score(of[METRIC])}" for hz, of in figures.items())
-        )
+        shown = {hz: "–" if of[METRIC] is None else f"{of[METRIC]:.3f}" for hz, of in figures.items()}
+        self.run.log(f"step {step}: " + ", ".join(f"{hz} Hz {METRIC} {score}" for hz, score in shown.items()))
         try:
             if is_best:
                 facts = {"training": {"step": step, "strategy": self.config.strategy.name,
@@ -420,7 +399,3 @@ class Validation(Callback):
             print(f"{text}; training goes on", flush=True)
             self.run.log(text)
         return found
-
-
-def _format_score(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"

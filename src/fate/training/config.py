@@ -5,17 +5,20 @@
     strategy: {name: fat, labels: dense/gen1}
 
 Every field has a default from the paper's appendix or, where it is silent, from the detector's own publication; its
-description says which. An unknown key is refused with the nearest known one.
+description says which. An unknown key is refused with the nearest known one. The configurations in the package have
+names, ``sim/fate-s-nano-20hz`` or ``fate-s-nano-20hz`` as it is unique, so that ``fate train NAME`` works from any
+folder.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -24,13 +27,17 @@ from fate.errors import FateError
 from fate.files import check_regular
 from fate.rates import PAPER_RATES
 from fate.text import nearest_name
-from fate.training.named_configs import find_config
-from fate.training.settings import Kind, field_at, keys_of, kind_of
+from fate.training.settings import Accepts, list_settings
 from fate.yaml_files import load_yaml, parse_yaml, plain_tree
 
 StrategyName = Literal["supervised", "multi_frequency", "consistency", "interpolation", "fat", "any_rate"]
 STRATEGIES: tuple[str, ...] = get_args(StrategyName)
 
+#: Where the configurations of the package lie, one folder for each dataset.
+FOLDER = Path(__file__).parent.parent / "configs"
+EXPECTED = "a YAML file with the settings of a run, or a name that fate train --list prints"
+#: What people write for a number and YAML takes for a text: 1e-4.
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)e[-+]?\d+", re.IGNORECASE)
 #: Files in a row, each of which names the next as its base.
 MAX_BASES = 16
 
@@ -136,7 +143,7 @@ class RunConfig(_Frozen):
         description="torch.compile for backbone and neck; compiling takes minutes, then steps are faster on a GPU",
     )
     graphs: bool = Field(True, description="on one GPU, run backbone and neck as CUDA graphs: the same result, faster")
-    device: Annotated[str, Kind("auto, cpu, cuda or cuda:N, such as cuda:1")] = Field(
+    device: Annotated[str, Accepts("auto, cpu, cuda or cuda:N, such as cuda:1")] = Field(
         "auto", pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$", description="auto: a GPU if there is one, else the CPU"
     )
     devices: Positive = Field(1, description="GPUs (or CPU processes) on each machine")
@@ -192,13 +199,59 @@ class TrainConfig(_Frozen):
 
     def fingerprint(self) -> str:
         """A hash of all fields that affect the trained weights."""
-        content = self.model_dump(mode="json", by_alias=True)
-        for name in ("workers", "resident_gb"):
-            content["data"].pop(name)
-        for name in content["run"].copy():
-            if name in ("device", "graphs", "save_every", "log_every") or name.startswith("validate_"):
-                content["run"].pop(name)
+        others = {"device", "graphs", "save_every", "log_every", "validate_every", "validate_hz", "validate_recordings"}
+        without = {"data": {"workers", "resident_gb"}, "run": others}
+        content = self.model_dump(mode="json", by_alias=True, exclude=without)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class NamedConfig(NamedTuple):
+    """A configuration in the package."""
+
+    name: str  #: folder and stem, such as ``"gen1/fate-e"``
+    file: Path
+    about: str  #: the first comment of the file
+
+
+def list_configs() -> list[NamedConfig]:
+    """All configurations of the package, sorted by name."""
+    found = []
+    for file in sorted(FOLDER.glob("*/*.yaml")):
+        first = file.read_text(encoding="utf-8").split("\n", 1)[0]
+        about = first.removeprefix("#").strip() if first.startswith("#") else ""
+        found.append(NamedConfig(f"{file.parent.name}/{file.stem}", file, about))
+    return found
+
+
+def find_config(given: str | PathLike[str]) -> Path:
+    """The file of a configuration.
+
+    Args:
+        given: a name from :func:`list_configs`, its last part if only one configuration has it, or the path of a YAML
+            file. A name wins over a file that is called the same; write ``./NAME`` for the file.
+
+    Raises:
+        FateError: no file or configuration is called that, or several configurations are.
+    """
+    known = {config.name: config.file for config in list_configs()}
+    text = str(given)
+    if text in known:
+        return known[text]
+    same = [name for name in known if name.split("/")[1] == text]
+    if len(same) == 1:
+        return known[same[0]]
+    if same:
+        raise FateError(f"{text}: {len(same)} configurations have this name; give {' or '.join(same)}")
+    path = Path(given)
+    if path.exists() or path.is_symlink():
+        return path
+    wanted = text.removeprefix("configs/").removesuffix(".yaml")
+    short = {name if "/" in wanted else name.split("/")[1]: name for name in reversed(known)}
+    near = nearest_name(wanted, short)
+    hint = f"; did you mean {short[near]}?" if near is not None else ""
+    raise FateError(
+        f"{text}: no such configuration; expected a name that fate train --list prints, or a YAML file{hint}"
+    )
 
 
 def read_config(path: str | PathLike[str], overrides: Sequence[str] = ()) -> TrainConfig:
@@ -218,24 +271,20 @@ def _read(source: Path, before: tuple[Path, ...]) -> dict[str, Any]:
     """The content of a file on top of that of its base; ``before`` are the files that led here."""
     if len(before) > MAX_BASES:
         raise FateError(f"{source}: is the base of {len(before)} files in a row; expected at most {MAX_BASES}")
-    check_regular(source, "a YAML file with the settings of a run, or a name that fate train --list prints")
+    check_regular(source, EXPECTED)
     if source.resolve() in before:
         raise FateError(f"{source}: is its own base; expected another file")
-    content = load_yaml(source, "a YAML file with the settings of a run, or a name that fate train --list prints")
+    content = load_yaml(source, EXPECTED)
     if content is not None and not isinstance(content, dict):
         raise FateError(f"{source}: holds a {type(content).__name__}; expected keys such as model, data and strategy")
     own = dict(content or {})
     base = own.pop("base", None)
     if base is None:
         return own
-    if not isinstance(base, str):
+    if not isinstance(base, str) or "\0" in base:
         raise FateError(f"{source}: base = {str(base)[:80]!r} was given; expected the name of another YAML file")
-    try:
-        beside = source.parent / base
-        below = beside if beside.exists() else find_config(base)
-    except ValueError:  # a zero byte in the name
-        raise FateError(f"{source}: base = {base[:80]!r} was given; expected the name of another YAML file") from None
-    return _merged(_read(below, (*before, source.resolve())), own)
+    beside = source.parent / base
+    return _merged(_read(beside if beside.exists() else find_config(base), (*before, source.resolve())), own)
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -275,35 +324,25 @@ def _override(tree: dict[str, Any], text: str) -> None:
         parsed = parse_yaml(value, text)
     except FateError:
         raise FateError(f"{text!r} was given; expected a value as in YAML, such as 1e-4, true or [20, 200]") from None
-    section[names[-1]] = float(parsed) if isinstance(parsed, str) and _is_number(parsed) else parsed
-
-
-def _is_number(text: str) -> bool:
-    """YAML takes 1e-4 for a text; people do not."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "e" in text.lower() and any(sign.isdigit() for sign in text)
+    section[names[-1]] = float(parsed) if isinstance(parsed, str) and NUMBER.fullmatch(parsed) else parsed
 
 
 def _sentence(error: Any) -> str:
     """One of pydantic's findings as a sentence: the key, what was given, what is expected, what to do."""
+    settings = {setting.key: setting for setting in list_settings(TrainConfig)}
     location = [str(part) for part in error["loc"]]
-    names = next(
-        location[:end] for end in range(len(location), -1, -1) if end == 0 or field_at(TrainConfig, location[:end])
-    )
-    field, key = field_at(TrainConfig, names), ".".join(names)
     if error["type"] == "extra_forbidden":
-        known = sorted(keys_of(field) if field is not None else TrainConfig.model_fields)
+        known = sorted(_keys_of(settings, ".".join(location[:-1])))
         near = nearest_name(location[-1], known)
         hint = f"; did you mean {'.'.join([*location[:-1], near])!r}?" if near else ""
         return f"unknown key {'.'.join(location)!r}; known are {', '.join(known)}{hint}"
-    if error["type"] == "missing" or field is None:
-        needed = [f"{key}.{name}" for name in keys_of(field)[:1]] if field is not None else []
-        wanted = needed[0] if needed else ".".join(location)
+    key, item = ".".join(location[:2]), "".join(f"[{part}]" for part in location[2:])
+    keys = _keys_of(settings, key)
+    if error["type"] == "missing":
+        wanted = f"{key}.{keys[0]}" if keys else key
         return f"{wanted} is missing; give it in the file, or as {wanted}=VALUE behind the configuration"
-    given, keys = _shown(error["input"]), keys_of(field)
+    text = repr(error["input"])
+    given = text if len(text) <= 80 else f"{text[:77]}…"
     if keys:
         leading = next((name for name in keys if name in ("name", "path")), keys[0])
         value = error["input"] if isinstance(error["input"], str | int | float) else "VALUE"
@@ -311,40 +350,40 @@ def _sentence(error: Any) -> str:
             f"{key} = {given} was given, but {key} is a section with the keys {', '.join(keys)}; give one of them, such"
             f" as {key}.{leading}={value}"
         )
-    item = "".join(f"[{part}]" for part in location[len(names) :])
-    return f"{key}{item} = {given} was given; expected {kind_of(field)} (fate train --settings explains each setting)"
+    kind = settings[key].kind
+    return f"{key}{item} = {given} was given; expected {kind} (fate train --settings explains each setting)"
 
 
-def _shown(value: Any) -> str:
-    """A value as it was given, cut where it is long."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"
+def _keys_of(settings: Mapping[str, Any], section: str) -> list[str]:
+    """The keys of a section, or the sections if it is empty; none for a key that is a single value."""
+    start = f"{section}." if section else ""
+    found = (key.removeprefix(start).partition(".")[0] for key in settings if key.startswith(start))
+    return list(dict.fromkeys(found))
 
 
 def _check(config: TrainConfig, source: str) -> None:
     """What no single field can know."""
-    rates = config.strategy.rates
-    if not rates or list(rates) != sorted(set(rates)):
-        raise FateError(f"{source}: strategy.rates = {list(rates)} was given; expected rates in rising order")
-    if not config.run.validate_hz:
-        raise FateError(f"{source}: run.validate_hz = [] was given; expected at least one rate, such as [20]")
-    if not config.batch_size:
-        raise FateError(
-            f"{source}: data.random = 0 and data.streams = 0 were given; expected at least one clip a batch"
-        )
-    processes = config.run.devices * config.run.nodes
-    for name, clips in (("random", config.data.random), ("streams", config.data.streams)):
-        if clips % processes:
-            raise FateError(
-                f"{source}: data.{name} = {clips} clips cannot be divided among {processes} processes; give a multiple"
-            )
-    if config.run.gpu is not None and processes > 1:
-        raise FateError(
-            f"{source}: run.device = {config.run.device} names one GPU and {processes} processes were asked for; give"
-            " run.device=cuda, and choose GPUs with CUDA_VISIBLE_DEVICES"
-        )
-    if config.strategy.name in ("fat", "any_rate") and config.strategy.labels is None:
-        raise FateError(
-            f"{source}: strategy.labels is missing; {config.strategy.name} learns from dense labels: make them with"
-            " fate densify MODEL DATASET --out DIR and give strategy.labels=DIR"
-        )
+    run, data, strategy = config.run, config.data, config.strategy
+    processes = run.devices * run.nodes
+    faults = {
+        f"strategy.rates = {list(strategy.rates)} was given; expected rates in rising order": (
+            not strategy.rates or list(strategy.rates) != sorted(set(strategy.rates))
+        ),
+        "run.validate_hz = [] was given; expected at least one rate, such as [20]": not run.validate_hz,
+        "data.random = 0 and data.streams = 0 were given; expected at least one clip a batch": not config.batch_size,
+        f"data.random = {data.random} clips cannot be divided among {processes} processes; give a multiple": (
+            data.random % processes
+        ),
+        f"data.streams = {data.streams} clips cannot be divided among {processes} processes; give a multiple": (
+            data.streams % processes
+        ),
+        f"run.device = {run.device} names one GPU and {processes} processes were asked for; give run.device=cuda, and"
+        " choose GPUs with CUDA_VISIBLE_DEVICES": run.gpu is not None and processes > 1,
+        f"strategy.labels is missing; {strategy.name} learns from dense labels: make them with fate densify MODEL"
+        " DATASET --out DIR and give strategy.labels=DIR": (
+            strategy.name in ("fat", "any_rate") and strategy.labels is None
+        ),
+    }
+    for fault, is_there in faults.items():
+        if is_there:
+            raise FateError(f"{source}: {fault}")

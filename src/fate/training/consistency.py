@@ -45,14 +45,6 @@ class TeacherPredictions(NamedTuple):
     there: Tensor  #: [N, M] bool
 
 
-class Pairs(NamedTuple):
-    """K matched predictions of all windows."""
-
-    window: Tensor  #: [K]
-    teacher: Tensor  #: [K] slot
-    student: Tensor  #: [K] prediction
-
-
 def probabilities(outputs: Outputs) -> Tensor:
     """q [N, Q, classes]: the probability of each class for each prediction."""
     of_class = outputs.class_logits.float().sigmoid()
@@ -82,13 +74,15 @@ def select_teacher_predictions(outputs: Outputs, score: float, max_overlap: floa
 
 
 @torch.no_grad()
-def match(teacher: TeacherPredictions, student: Outputs, size: Sequence[int]) -> Pairs:
-    """Match each prediction of the teacher with one of the student, at the least cost in each window.
+def match(teacher: TeacherPredictions, student: Outputs, size: Sequence[int]) -> Tensor:
+    """Match each prediction of the teacher with one of the student, at the least cost in each of N windows.
 
     Args:
-        teacher: N windows.
-        student: the same windows.
+        teacher, student: of the same windows.
         size: (height, width) of the padded frame, pixels.
+
+    Returns:
+        [3, K] for K pairs: the window, the slot of the teacher, and the prediction of the student.
     """
     chances = probabilities(student)
     of_class = -(teacher.probabilities @ chances.transpose(1, 2))
@@ -98,8 +92,7 @@ def match(teacher: TeacherPredictions, student: Outputs, size: Sequence[int]) ->
     cost = sum(weight * part for weight, part in zip(COSTS, (of_class, of_box, of_giou), strict=True))
     counts = teacher.there.sum(1).tolist()
     pairs = cheapest_pairs(torch.nan_to_num(torch.as_tensor(cost)), counts)
-    found = to_device(torch.from_numpy(np.stack([pairs.window, pairs.row, pairs.column])), ours.device)
-    return Pairs(*found)
+    return to_device(torch.from_numpy(np.stack([pairs.window, pairs.row, pairs.column])), ours.device)
 
 
 def consistency(
@@ -113,14 +106,12 @@ def consistency(
         size: (height, width) of the padded frame, pixels.
         windows: |U|, by which the sum is divided: N, or its mean over processes that train together.
     """
-    pairs = match(teacher, student, size)
-    share = 1.0 / torch.bincount(pairs.window, minlength=max(len(teacher.there), 1)).clamp(min=1)
-    weight = share[pairs.window] / windows
-    wanted = teacher.probabilities[pairs.window, pairs.teacher]
-    at = (pairs.window, pairs.student)
-    objectness = None if student.objectness is None else student.objectness[at]
-    of_class = divergence(wanted, student.class_logits[at], objectness)
-    difference = relative(student.boxes[at], size) - relative(teacher.boxes[pairs.window, pairs.teacher], size)
+    window, theirs, ours = match(teacher, student, size)
+    share = 1.0 / torch.bincount(window, minlength=max(len(teacher.there), 1)).clamp(min=1)
+    weight = share[window] / windows
+    objectness = None if student.objectness is None else student.objectness[window, ours]
+    of_class = divergence(teacher.probabilities[window, theirs], student.class_logits[window, ours], objectness)
+    difference = relative(student.boxes[window, ours], size) - relative(teacher.boxes[window, theirs], size)
     of_box = difference.abs().sum(-1)
     return {"consistency_class": (of_class * weight).sum(), "consistency_box": (of_box * weight).sum()}
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.data.clips import CANONICAL_US, Timing
-from fate.errors import FateError
 from fate.events.window import window_us
 
 #: Shares of clips whose windows are 50 ms long, and as long as the hop, where lengths are drawn.
@@ -24,23 +23,23 @@ CANONICAL_SHARE, HOP_SHARE = 0.5, 0.25
 
 @dataclass(frozen=True)
 class Curriculum:
-    """Draws a rate for each clip. A plain value: workers get copies.
+    """Draws the timing of each clip. A plain value: workers get copies.
+
+    Windows are as long as the hop, the paper's case. With ``any_window`` their length is drawn too, independently of
+    the rate: half of the clips have the canonical 50 ms, which is what overlapping windows have at every rate; a
+    quarter have windows as long as the hop; the others lie between, evenly in the logarithm of the length.
 
     Attributes:
         rates: F in rising order, Hz.
         epochs: R.
         epoch_batches: batches in an epoch.
+        any_window: draw the length of windows, hop ≤ window ≤ 50 ms.
     """
 
     rates: Sequence[float]
     epochs: int
     epoch_batches: int
-
-    def __post_init__(self) -> None:
-        if not self.rates or list(self.rates) != sorted(set(self.rates)):
-            raise FateError(f"rates {list(self.rates)} were given; expected at least one, in rising order")
-        if self.epochs < 1 or self.epoch_batches < 1:
-            raise FateError(f"{self.epochs} epochs of {self.epoch_batches} batches were given; expected at least one")
+    any_window: bool = False
 
     def probabilities(self, epoch: float) -> NDArray[np.float64]:
         """Probability p_r of every rate in epoch r, 0 to R - 1."""
@@ -51,35 +50,18 @@ class Curriculum:
         return np.asarray(mass / mass.sum(), np.float64)
 
     def __call__(self, batch: int, rate_quantile: float, window_quantile: float) -> Timing:
-        """The timing of one clip in the batch of that index; windows are as long as the hop.
+        """The timing of one clip in the batch of that index.
 
         Args:
             batch: index of the batch.
             rate_quantile: in [0, 1); the rate is the inverse of the cumulative p_r there.
-            window_quantile: not used here.
+            window_quantile: in [0, 1); draws the length of windows with ``any_window``.
         """
-        return Timing(self.rate(batch, rate_quantile))
-
-    def rate(self, batch: int, quantile: float) -> float:
-        """The rate, Hz, at that quantile of p_r in the epoch of the batch."""
         sums = np.cumsum(self.probabilities(batch // self.epoch_batches))
-        index = int(np.searchsorted(sums, quantile * sums[-1], side="right"))
-        return float(self.rates[min(index, len(self.rates) - 1)])
-
-
-@dataclass(frozen=True)
-class AnyWindow:
-    """Draws a rate from a curriculum and, independently, how long windows are: hop ≤ window ≤ 50 ms.
-
-    Half of the clips have the canonical 50 ms, which is what overlapping windows have at every rate. A quarter have
-    windows as long as the hop, the paper's case. The others lie between, evenly in the logarithm of the length.
-    """
-
-    curriculum: Curriculum
-
-    def __call__(self, batch: int, rate_quantile: float, window_quantile: float) -> Timing:
-        """The timing of one clip; arguments as of a curriculum, the second quantile draws the window's length."""
-        hz = self.curriculum.rate(batch, rate_quantile)
+        index = int(np.searchsorted(sums, rate_quantile * sums[-1], side="right"))
+        hz = float(self.rates[min(index, len(self.rates) - 1)])
+        if not self.any_window:
+            return Timing(hz)
         hop = window_us(hz)
         if hop >= CANONICAL_US or window_quantile < CANONICAL_SHARE:
             return Timing(hz, max(hop, CANONICAL_US))
@@ -87,14 +69,3 @@ class AnyWindow:
             return Timing(hz, hop)
         between = (window_quantile - CANONICAL_SHARE - HOP_SHARE) / (1 - CANONICAL_SHARE - HOP_SHARE)
         return Timing(hz, round(hop * (CANONICAL_US / hop) ** between))
-
-
-@dataclass(frozen=True)
-class OneRate:
-    """Always the same rate, with windows as long as the hop."""
-
-    hz: float
-
-    def __call__(self, batch: int, rate_quantile: float, window_quantile: float) -> Timing:
-        """The timing; arguments as of a curriculum, not used here."""
-        return Timing(self.hz)

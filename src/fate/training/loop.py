@@ -11,16 +11,15 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels
 from fate.data.batches import ClipBatch, LabelsOf
@@ -41,8 +40,8 @@ from fate.processes import KILL_SIGNAL, own_rank
 from fate.progress import Progress
 from fate.training.config import ModelConfig, TrainConfig, read_config
 from fate.training.run_directory import RunDirectory
-from fate.training.strategies import Supervised, make_strategy
-from fate.training.together import check_processes
+from fate.training.several_processes import check_processes
+from fate.training.strategies import STRATEGIES, Strategy
 
 if TYPE_CHECKING:
     from fate.training.callbacks import DrawSamples
@@ -55,14 +54,14 @@ AUGMENTATIONS = {
 
 
 @dataclass(frozen=True)
-class Parts:
+class TrainingParts:
     """The parts of a run."""
 
     config: TrainConfig
     dataset: Dataset
     validation: Dataset
     detector: Detector
-    strategy: Supervised
+    strategy: Strategy
     plan: TrainingPlan
     device: str
 
@@ -77,13 +76,15 @@ class Parts:
 
     def reader(self, rank: int = 0, world: int = 1, resident: bool = False) -> ClipReader:
         """The reader of the batches of one process; with ``resident`` it does not read their events."""
+        recordings = self.dataset.labelled
         random, stream = AUGMENTATIONS[self.config.data.augmentation]
+        labels_of = self.strategy.labels(recordings, own_labels(self.dataset))
         return ClipReader(
-            self.dataset.labelled,
+            recordings,
             self.dataset.sensor,
             augmentation=random,
             stream_augmentation=stream,
-            labels_of=by_rules(self.dataset, self.strategy.labels(self.dataset.labelled, own_labels(self.dataset))),
+            labels_of=partial(_ruled, recordings, labels_of, _rules(self.dataset)),
             warmup=self.config.strategy.warmup_windows if self.strategy.teaches else None,
             rank=rank,
             world=world,
@@ -108,28 +109,31 @@ class Trained:
     finished: bool  #: False if it was asked to stop
 
 
-def build(config: TrainConfig) -> Parts:
+def build(config: TrainConfig) -> TrainingParts:
     """Build everything except the Lightning trainer; all faults of data and settings are raised here."""
     device = _device(config)
     torch.manual_seed(config.run.seed)
     dataset = open_dataset(config.data.path, config.data.train).checked()
     validation = open_dataset(config.data.path, config.data.validate_on).checked()
-    limit = config.run.validate_recordings
-    if limit:
-        validation = _first(validation, limit)
+    if limit := config.run.validate_recordings:
+        validation = replace(validation, recordings=validation.labelled[:limit])
     detector = _new_detector(config.model, dataset)
     if config.model.weights is not None:
         start_from(detector, config.model.weights)
-    strategy = make_strategy(config)
-    _check_images(config, dataset, validation, detector)
+    strategy = STRATEGIES[config.strategy.name](config)
+    if dataset.holds == "histograms" and dataset.labelled:  # they have one rate, and some detectors need events
+        check_histograms(detector, dataset.labelled[0])
+        for recordings, rates in ((dataset, config.rates), (validation, config.run.validate_hz)):
+            for recording, hz in product(recordings.labelled[:1], rates):
+                Grid.of(recording, hz)
     strategy.check(dataset)
-    own = own_labels(dataset)
-    labelled = [_times(own(number, 0.0)) for number in range(len(dataset.labelled))]
+    own = RuledLabels(dataset.labelled, _rules(dataset))
+    labelled = [own(number).labelled_us for number in range(len(dataset.labelled))]
     plan = TrainingPlan(
         dataset.labelled, labelled, config.data.steps, config.data.random, config.data.streams, strategy.timing(),
         config.run.seed, config.data.rate_clips,
     )  # fmt: skip
-    return Parts(config, dataset, validation, detector, strategy, plan, device)
+    return TrainingParts(config, dataset, validation, detector, strategy, plan, device)
 
 
 def _new_detector(wanted: ModelConfig, dataset: Dataset) -> Detector:
@@ -148,49 +152,22 @@ def _new_detector(wanted: ModelConfig, dataset: Dataset) -> Detector:
         ) from None
 
 
-def _check_images(config: TrainConfig, dataset: Dataset, validation: Dataset, detector: Detector) -> None:
-    """Refuse histograms at rates they do not have, or for a detector that needs events."""
-    if dataset.holds != "histograms" or not dataset.labelled:
-        return
-    check_histograms(detector, dataset.labelled[0])
-    for hz in config.rates:
-        Grid.of(dataset.labelled[0], hz)
-    for hz in config.run.validate_hz:
-        for recording in validation.labelled[:1]:
-            Grid.of(recording, hz)
-
-
-@dataclass(frozen=True)
-class _ByRules:
-    """Labels of any source after the dataset's rules for training."""
-
-    recordings: Sequence[LabelledRecording]
-    labels_of: LabelsOf
-    rules: LabelRules
-
-    def __call__(self, number: int, hz: float) -> Labels | None:
-        labels, recording = self.labels_of(number, hz), self.recordings[number]
-        if labels is None:
-            return None
-        return self.rules.apply(labels, split=recording.split, downscale=recording.downscale)
-
-
-def by_rules(dataset: Dataset, labels_of: LabelsOf) -> LabelsOf:
-    """Labels after the dataset's rules for training; RVT's histograms have them applied already."""
-    return _ByRules(dataset.labelled, labels_of, _rules(dataset))
-
-
 def own_labels(dataset: Dataset) -> LabelsOf:
     """The labels of the dataset after its rules for training."""
     return RuledLabels(dataset.labelled, _rules(dataset))
 
 
 def _rules(dataset: Dataset) -> LabelRules:
+    """The rules for training; RVT's histograms have them applied already."""
     return PLAIN_RULES if dataset.holds == "histograms" else label_rules(dataset.protocol)
 
 
-def _times(labels: Labels | None) -> NDArray[np.int64]:
-    return np.zeros(0, np.int64) if labels is None else labels.labelled_us
+def _ruled(
+    recordings: Sequence[LabelledRecording], labels_of: LabelsOf, rules: LabelRules, number: int, hz: float
+) -> Labels | None:
+    """Labels of any source after the rules for training."""
+    labels, recording = labels_of(number, hz), recordings[number]
+    return None if labels is None else rules.apply(labels, split=recording.split, downscale=recording.downscale)
 
 
 def start_from(detector: Detector, path: str) -> None:
@@ -267,10 +244,14 @@ def train(
             run.log(f"goes on from step {step}" if going_on else "begins")
             if begins is not None:
                 begins(step)
-        with _all_or_none(engine), closing(_Batches(parts, module)) as batches:
-            engine.fit(
-                module, train_dataloaders=batches, ckpt_path=run.checkpoint if going_on else None, weights_only=True
-            )
+        resumed = run.checkpoint if going_on else None
+        try:
+            with closing(_batches(parts, module)) as batches:
+                engine.fit(module, train_dataloaders=batches, ckpt_path=resumed, weights_only=True)
+        except BaseException:
+            if (kill := getattr(engine.strategy.launcher, "kill", None)) is not None:
+                kill(KILL_SIGNAL)  # the processes that this one has started would wait for it
+            raise
         if checkpoints.failed and engine.is_global_zero:
             raise FateError(
                 f"{run.folder}: the last checkpoint could not be written ({checkpoints.failed}); make room, then the"
@@ -289,7 +270,9 @@ def _engine(config: TrainConfig, device: str, folder: Path, callbacks: Any) -> A
     from pytorch_lightning import Trainer  # noqa: PLC0415
     from pytorch_lightning.strategies import DDPStrategy  # noqa: PLC0415
 
-    _quieten()
+    for name in ("pytorch_lightning", "lightning_fabric"):  # their messages and warnings are expected here
+        logging.getLogger(name).setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", module=f"{name}.*")
     by_slurm = SLURMEnvironment.detect() and not TorchElasticEnvironment.detect()  # torchrun may run inside a job
     try:
         return Trainer(
@@ -318,47 +301,13 @@ def _engine(config: TrainConfig, device: str, folder: Path, callbacks: Any) -> A
         ) from None
 
 
-@contextmanager
-def _all_or_none(engine: Any) -> Iterator[None]:
-    """If this process fails, end the processes it has started, which would wait for it."""
-    try:
-        yield
-    except BaseException:
-        kill = getattr(engine.strategy.launcher, "kill", None)
-        if kill is not None:
-            kill(KILL_SIGNAL)
-        raise
-
-
-class _Batches:
+def _batches(parts: TrainingParts, module: Any) -> Generator[ClipBatch, None, None]:
     """Batches from the current step of the run; each process makes its own, after the checkpoint was read.
 
-    Lightning keeps the iterators it has taken. ``close`` ends them and their worker processes, which could otherwise
-    outlive the run.
+    Closing the generator ends the worker processes, which could otherwise outlive the run.
     """
-
-    def __init__(self, parts: Parts, module: Any) -> None:
-        self.parts, self.module = parts, module
-        self._taken: list[Generator[ClipBatch, None, None]] = []
-
-    def __iter__(self) -> Iterator[ClipBatch]:
-        taken = self._load()
-        self._taken.append(taken)
-        return taken
-
-    def _load(self) -> Generator[ClipBatch, None, None]:
-        """Load only when the first batch is needed: Lightning makes an iterator just to see whether it can."""
-        trainer = self.module.trainer
-        yield from self.parts.batches(self.module.batches, trainer.global_rank, trainer.world_size)
-
-    def close(self) -> None:
-        """End every iterator and its worker processes."""
-        while self._taken:
-            self._taken.pop().close()
-
-
-def _first(dataset: Dataset, count: int) -> Dataset:
-    return replace(dataset, recordings=dataset.labelled[:count])
+    trainer = module.trainer
+    yield from parts.batches(module.batches, trainer.global_rank, trainer.world_size)
 
 
 def _device(config: TrainConfig) -> str:
@@ -367,18 +316,10 @@ def _device(config: TrainConfig) -> str:
     if wanted.startswith("cuda") and not torch.cuda.is_available():
         raise FateError(f"run.device = {wanted} was given, and no GPU was found; give run.device=cpu, or auto")
     if gpu is not None:
-        if gpu >= torch.cuda.device_count():
-            last = torch.cuda.device_count() - 1
+        last = torch.cuda.device_count() - 1
+        if gpu > last:
             raise FateError(
                 f"run.device = {wanted} was given; expected cuda:0 to cuda:{last}, the GPUs of this machine"
             )
         torch.cuda.set_device(gpu)
     return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
-
-
-def _quieten() -> None:
-    """Silence messages and warnings of Lightning that are expected here."""
-    for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="pytorch_lightning.*")
-    warnings.filterwarnings("ignore", module="lightning_fabric.*")

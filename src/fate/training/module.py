@@ -28,10 +28,9 @@ from fate.models.heads.targets import to_device
 from fate.models.outputs import Outputs
 from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.graphs import RecordedFeatures, leave_default_stream, return_to_default_stream
-from fate.training.strategies import Agreement, Supervised
-from fate.training.targets import make_targets
+from fate.training.several_processes import check_same_batch, processes, synchronise_norms
+from fate.training.strategies import Strategy, make_targets
 from fate.training.teacher import EmaUpdate, decay_at, make_teacher
-from fate.training.together import check_together, join_norms, processes
 
 #: What a checkpoint calls our part of it.
 OURS = "fate"
@@ -48,7 +47,7 @@ class TrainingModule(LightningModule):
         last_terms: the loss terms of the last batch by name, on its device.
     """
 
-    def __init__(self, detector: Detector, strategy: Supervised, config: TrainConfig) -> None:
+    def __init__(self, detector: Detector, strategy: Strategy, config: TrainConfig) -> None:
         super().__init__()
         self.student, self.teacher = detector, make_teacher(detector)
         self.strategy, self.config = strategy, config
@@ -59,27 +58,35 @@ class TrainingModule(LightningModule):
         self._ema: EmaUpdate | None = None
         self._features: Callable[..., Any] = detector.features
         self._taught: Callable[..., Any] = self.teacher.features
-        _choose_weights(detector, config.optimiser.only)
+        if config.optimiser.only == "memory":  # the second stage of EvRT-DETR as published
+            if detector.memory is None:
+                raise FateError(
+                    'optimiser.only = "memory" was given for a detector without a memory of its own; expected an'
+                    " EvRT-DETR"
+                )
+            detector.requires_grad_(False)
+            detector.memory.requires_grad_(True)
 
     def setup(self, stage: str) -> None:
         """Share batch normalisation between processes, and move weights to the device."""
         device = self.trainer.strategy.root_device
         if processes() > 1 or self.trainer.world_size > 1:
-            join_norms(self.student, device.type)
+            synchronise_norms(self.student, device.type)
         self.prepare(device)
 
     def prepare(self, device: torch.device | str) -> None:
         """Prepare training on a device."""
         self.to(device).train()
         self._ema = None  # the tensors may have been replaced
-        if torch.device(device).type == "cuda":
+        run, on_gpu = self.config.run, torch.device(device).type == "cuda"
+        if on_gpu:
             self.student.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._features, self._taught = self.student.features, self.teacher.features
-        if self.config.run.compile:
+        if run.compile:
             self._features = torch.compile(self.student.features)
-        elif torch.device(device).type == "cuda" and self._may_record():
-            leave_default_stream()
+        elif on_gpu and run.graphs and run.accumulate == processes() == run.devices * run.nodes == 1:
+            leave_default_stream()  # graphs overwrite gradients, so they serve one batch a step and one process
             self._features, self._taught = RecordedFeatures(self.student), RecordedFeatures(self.teacher)
 
     @property
@@ -92,11 +99,6 @@ class TrainingModule(LightningModule):
         if self.records:
             self._features, self._taught = self.student.features, self.teacher.features
             return_to_default_stream()
-
-    def _may_record(self) -> bool:
-        """Whether graphs can be used: they overwrite gradients, so neither accumulation nor several processes work."""
-        run = self.config.run
-        return run.graphs and run.accumulate == 1 and processes() == 1 and run.devices * run.nodes == 1
 
     def configure_optimizers(self) -> Any:
         """AdamW with OneCycle, stepped with every optimiser step."""
@@ -130,9 +132,9 @@ class TrainingModule(LightningModule):
         features, memory = self._features(images, memory, batch.steps, scale)
         self.memory = states.detach(memory)
         outputs = student.predictions(features, targets)
-        terms = self.strategy.terms(student, outputs, targets)
+        terms = student.loss(outputs, targets)
         if self.strategy.teaches:
-            terms |= self.strategy.agreement(student, self._agreement(batch, features))
+            terms |= self.strategy.consistency(student, *self._shared_outputs(batch, features))
         self.batches += 1
         self.last_terms = {name: term.detach() for name, term in terms.items()}
         return torch.stack(list(terms.values())).sum()
@@ -157,30 +159,40 @@ class TrainingModule(LightningModule):
             self._ema = EmaUpdate(self.teacher, self.student)
         self._ema.step(decay)
 
+    def step_alone(self, batch: ClipBatch, optimiser: torch.optim.Optimizer) -> None:
+        """A whole step without Lightning, of which time and memory are measured."""
+        device = self.device.type
+        with torch.autocast(device, torch.bfloat16, enabled=self.config.halves(device)):
+            loss = self.training_step(batch, 0)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.configure_gradient_clipping(optimiser)
+        optimiser.step()
+        optimiser.zero_grad()
+        self.follow(self.config.strategy.decay)
+
     def configure_gradient_clipping(self, optimizer: Any, *given: Any, **options: Any) -> None:
         """Clip by norm; Lightning refuses to clip for fused optimisers, although no gradient is scaled here."""
         nn.utils.clip_grad_norm_(self.student.parameters(), self.config.optimiser.clip_norm)
 
-    def _agreement(self, batch: ClipBatch, features: Sequence[Tensor]) -> Agreement:
-        """Outputs of both for the windows they share; the teacher processes its own windows from the first one."""
+    def _shared_outputs(self, batch: ClipBatch, features: Sequence[Tensor]) -> tuple[Outputs, Outputs]:
+        """Outputs of student and teacher for the windows they share; the teacher starts at its own first window."""
         part = batch.teacher
         shared = torch.zeros(0, 2, dtype=torch.int64) if part is None else torch.as_tensor(part.shared)
         ours, theirs = to_device(shared, self.device).unbind(1)
         said = self.student.head([level.index_select(0, ours) for level in features])
         if part is None:
-            return Agreement(said, said)
+            return said, said
         with torch.no_grad():
             images = _images(self.teacher, part.inputs(self.device))
             levels, _ = self._taught(images, None, part.steps, 1.0)
-            wanted: Outputs = self.teacher.head([level.index_select(0, theirs) for level in levels])
-        return Agreement(said, wanted)
+            return said, self.teacher.head([level.index_select(0, theirs) for level in levels])
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save batches, state and generators of every process; all processes call this."""
         own = {
             "batches": self.batches,
             "memory": states.mapped(lambda part: part.detach().cpu().clone(), self.memory),
-            "generators": generators(),
+            "generators": {name: device.get_rng_state() for name, device in _devices().items()},
         }
         everyone: list[Any] = [own]
         if processes() > 1:
@@ -196,15 +208,15 @@ class TrainingModule(LightningModule):
 
     def on_train_start(self) -> None:
         """Check that all processes begin at the same batch, and give each its own random numbers."""
-        check_together(self.batches, self.device)
+        check_same_batch(self.batches)
         if self.trainer.global_rank:
             torch.manual_seed(self.config.run.seed + 1_000_003 * self.trainer.global_rank)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Restore the generators only now, because loaders draw numbers when they are made."""
-        if self._generators is not None:
-            restore_generators(self._generators)
-            self._generators = None
+        saved, self._generators = self._generators or {}, None
+        for name in _devices().keys() & saved.keys():
+            _devices()[name].set_rng_state(saved[name])
 
 
 def _images(detector: Detector, inputs: EventBatch | Tensor) -> Tensor:
@@ -215,15 +227,8 @@ def _images(detector: Detector, inputs: EventBatch | Tensor) -> Tensor:
 def step_scale_of_clips(clips: Sequence[Clip], steps: int, device: torch.device) -> float | Tensor:
     """The time from one window to the next over 50 ms, which is how far the state advances.
 
-    It follows from the hop, not from the length of windows: windows that overlap are longer than the hop.
-
-    Args:
-        clips: one for each of the B rows of the batch.
-        steps: T, windows in a clip.
-        device: where the result is needed.
-
-    Returns:
-        One number where all clips have the same rate, else [T · B] float32.
+    It follows from the hop of the B clips, not from the length of their windows, which is greater if windows overlap.
+    One number if all clips have the same rate, else [T · B] float32 for T = ``steps``.
     """
     scales = [window_us(clip.hz) / CANONICAL_US for clip in clips]
     if len(set(scales)) == 1:
@@ -240,27 +245,6 @@ def one_cycle(step: int, steps: int, settings: OptimiserConfig) -> float:
     return 1 + (end - 1) * min((step - top) / (last - top), 1.0)
 
 
-def generators() -> dict[str, Any]:
-    """The state of torch's generators; everything else has its own seeds."""
-    found: dict[str, Any] = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        found["cuda"] = torch.cuda.get_rng_state()
-    return found
-
-
-def restore_generators(found: dict[str, Any]) -> None:
-    """Restore the state of torch's generators."""
-    torch.set_rng_state(found["cpu"])
-    if "cuda" in found and torch.cuda.is_available():
-        torch.cuda.set_rng_state(found["cuda"])
-
-
-def _choose_weights(detector: nn.Module, only: str) -> None:
-    """Choose the weights to train: all, or only those of the memory (EvRT-DETR's published second stage)."""
-    if only == "memory":
-        if getattr(detector, "memory", None) is None:
-            raise FateError(
-                'optimiser.only = "memory" was given for a detector without a memory of its own; expected an EvRT-DETR'
-            )
-        detector.requires_grad_(False)
-        detector.memory.requires_grad_(True)
+def _devices() -> dict[str, Any]:
+    """Modules of torch with the generators that training draws from; everything else has its own seeds."""
+    return {"cpu": torch.random, **({"cuda": torch.cuda} if torch.cuda.is_available() else {})}

@@ -71,18 +71,9 @@ class RunDirectory:
         write_whole(settings, config.to_yaml().encode())
         return self.checkpoint.exists()
 
-    def describe(
-        self, config: TrainConfig, recordings: Sequence[Any], device: str, faults: Mapping[str, Any] | None = None
-    ) -> None:
-        """Write data.json and environment.json; other data than those of the existing run are refused.
-
-        Args:
-            config: the configuration of the run.
-            recordings: the recordings to train on.
-            device: ``"cpu"`` or ``"cuda"``.
-            faults: faults of the data, which are written to ``data.json``.
-        """
-        content = {**data_facts(recordings, config.strategy.labels), **(faults or {})}
+    def describe(self, config: TrainConfig, recordings: Sequence[Any], device: str, faults: Mapping[str, Any]) -> None:
+        """Write data.json, with the faults of the data, and environment.json; other data than before are refused."""
+        content = {**data_facts(recordings, config.strategy.labels), **faults}
         known = self.folder / "data.json"
         if known.exists() and self.checkpoint.exists():
             before = read_object(known, "what a run was begun on; choose another out=DIR")
@@ -141,7 +132,6 @@ class RunDirectory:
         """Release the folder."""
         if self._lock is not None:
             self._lock.close()
-            self._lock = None
 
     def _lock_folder(self) -> None:
         try:
@@ -171,9 +161,10 @@ class RunDirectory:
             raise FateError(f"{error}; repair it, or choose another out=DIR") from None
         if before.fingerprint() == config.fingerprint():
             return
-        old, new = (_flat(each.model_dump(mode="json", by_alias=True)) for each in (before, config))
-        differing = [f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in sorted(old.keys() | new.keys())
-                     if old.get(key) != new.get(key)]  # fmt: skip
+        old, new = (each.model_dump(mode="json", by_alias=True) for each in (before, config))
+        keys = [(section, key) for section in sorted(old) for key in sorted(old[section])]
+        differing = [f"{section}.{key} was {old[section][key]!r}, now {new[section][key]!r}" for section, key in keys
+                     if old[section][key] != new[section][key]]  # fmt: skip
         more = " (OneCycle cannot be stretched: a longer run starts again)" if before.steps != config.steps else ""
         raise FateError(
             f"{self.folder}: holds a run with other settings: {'; '.join(differing[:5])}{more}; choose another out=DIR"
@@ -181,12 +172,7 @@ class RunDirectory:
 
 
 def data_facts(recordings: Sequence[Any], dense: str | None = None) -> dict[str, Any]:
-    """A hash of the data: names, spans and labels of all recordings, and the options of the dense labels.
-
-    Args:
-        recordings: the recordings to train on.
-        dense: the folder of dense labels, if the strategy uses them.
-    """
+    """A hash of the data: names, spans and labels of all recordings, and the options of the folder of dense labels."""
     seen = hashlib.sha256()
     boxes = 0
     for recording in recordings:
@@ -234,12 +220,3 @@ def _damage(checkpoint: Path) -> str | None:
     except Exception:  # a damaged table of contents raises many kinds of errors
         sound = False
     return None if sound else "has been changed since it was written (its checksums do not fit)"
-
-
-def _flat(tree: Any, key: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} → {"a.b": 1}."""
-    if not isinstance(tree, dict) or not tree:
-        return {key: tree}
-    return {
-        name: value for part, below in tree.items() for name, value in _flat(below, f"{key}.{part}".lstrip(".")).items()
-    }

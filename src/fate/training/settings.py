@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+
+
+class Accepts(NamedTuple):
+    """Annotation of a field: words for what it accepts, where its type alone does not tell it."""
+
+    words: str
 
 
 class Setting(NamedTuple):
@@ -22,9 +27,19 @@ class Setting(NamedTuple):
     meaning: str  #: what it does, and where the default comes from
 
 
-def list_settings(model: type[BaseModel]) -> list[Setting]:
+def list_settings(model: type[BaseModel], before: str = "") -> list[Setting]:
     """All settings in the order of the model; sections within sections are flattened to ``section.key``."""
-    return list(_walk(model, ""))
+    found: list[Setting] = []
+    for name, field in model.model_fields.items():
+        key, below = f"{before}{field.alias or name}", field.annotation
+        if isinstance(below, type) and issubclass(below, BaseModel):
+            found += list_settings(below, f"{key}.")
+            continue
+        words = next((entry.words for entry in field.metadata if isinstance(entry, Accepts)), None)
+        required = field.default is PydanticUndefined
+        kind = words or _kind(below, field.metadata)
+        found.append(Setting(key, kind, None if required else field.default, required, field.description or ""))
+    return found
 
 
 def settings_yaml(model: type[BaseModel], values: BaseModel | None = None) -> str:
@@ -34,6 +49,7 @@ def settings_yaml(model: type[BaseModel], values: BaseModel | None = None) -> st
         model: the model of the configuration.
         values: a configuration whose values are shown in place of the defaults.
     """
+    given = None if values is None else values.model_dump(mode="json", by_alias=True)
     lines: list[str] = []
     section = ""
     for setting in list_settings(model):
@@ -41,8 +57,8 @@ def settings_yaml(model: type[BaseModel], values: BaseModel | None = None) -> st
         if head != section:
             lines.append(f"{head}:")
             section = head
-        shown = setting.default if values is None else _value(values, setting.key)
-        text = "" if setting.required and values is None else _inline(shown)
+        shown = setting.default if given is None else given[head][name]
+        text = "" if setting.required and given is None else _inline(shown)
         kind = f"required, {setting.kind}" if setting.required else setting.kind
         lines.append(f"{f'  {name}: {text}'.rstrip():<34}  # ({kind}) {setting.meaning}")
     return "\n".join(lines) + "\n"
@@ -61,54 +77,6 @@ def settings_table(model: type[BaseModel]) -> str:
         cells = (f"`{setting.key}`", default, setting.kind, setting.meaning)
         parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(parts[1:]) + "\n"
-
-
-def field_at(model: type[BaseModel], keys: Sequence[str]) -> FieldInfo | None:
-    """The field with these keys, such as ``("optimiser", "lr")``; None if it does not exist."""
-    here: Any = model
-    field = None
-    for name in keys:
-        if not _is_section(here):
-            return None
-        field = next((one for key, one in here.model_fields.items() if name in (key, one.alias)), None)
-        if field is None:
-            return None
-        here = field.annotation
-    return field
-
-
-def keys_of(field: FieldInfo) -> list[str]:
-    """The keys of a section; none for a field that is a single value."""
-    section: Any = field.annotation
-    if not _is_section(section):
-        return []
-    return [one.alias or name for name, one in section.model_fields.items()]
-
-
-def kind_of(field: FieldInfo) -> str:
-    """What a field accepts, in words: ``"a number > 0"``, ``"auto, cpu or cuda"``."""
-    for entry in field.metadata:
-        if isinstance(words := getattr(entry, "kind", None), str):
-            return words
-    return _kind(field.annotation, field.metadata)
-
-
-class Kind(NamedTuple):
-    """Words for what a field accepts, where its type alone does not tell it."""
-
-    kind: str
-
-
-def _walk(model: type[BaseModel], before: str) -> Iterator[Setting]:
-    for name, field in model.model_fields.items():
-        key = f"{before}{field.alias or name}"
-        below: Any = field.annotation
-        if _is_section(below):
-            yield from _walk(below, f"{key}.")
-            continue
-        required = field.default is PydanticUndefined
-        default = None if required else field.default
-        yield Setting(key, kind_of(field), default, required, field.description or "")
 
 
 def _kind(annotation: Any, metadata: Sequence[Any]) -> str:
@@ -139,17 +107,6 @@ def _number(what: str, metadata: Sequence[Any]) -> str:
 
 def _one_of(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
-
-
-def _is_section(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
-
-
-def _value(values: BaseModel, key: str) -> Any:
-    here: Any = values.model_dump(mode="json", by_alias=True)
-    for name in key.split("."):
-        here = here[name]
-    return here
 
 
 def _inline(value: Any) -> str:

@@ -8,14 +8,13 @@
     any_rate         fat with windows of any length from the hop to 50 ms; not in the paper
 
 Each strategy is a small class that overrides what differs. The detection loss is that of the detector's head; the
-weight w_v of each target is defined in ``training.targets``.
+weight w_v of each target is defined in ``make_targets``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -23,41 +22,30 @@ import torch
 from torch import Tensor
 
 from fate.boxes.dense_labels import DenseLabels, open_dense_labels
-from fate.boxes.labels import Labels
+from fate.boxes.labels import Labels, LabelSource
 from fate.data.batches import LabelsOf
-from fate.data.clips import DrawTiming, Grid
+from fate.data.clips import Grid
 from fate.data.dataset import Dataset
 from fate.densify.interpolation import interpolate
 from fate.errors import FateError
 from fate.models.detector import Detector
 from fate.models.heads.targets import mean_over_processes
 from fate.models.outputs import Outputs, Targets
-from fate.training.config import StrategyConfig, TrainConfig
+from fate.training.config import TrainConfig
 from fate.training.consistency import consistency, select_teacher_predictions
-from fate.training.curriculum import AnyWindow, Curriculum, OneRate
+from fate.training.curriculum import Curriculum
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """Outputs of student and teacher for the N windows that both have seen."""
-
-    student: Outputs
-    teacher: Outputs
-
-
-class Supervised:
-    """Train at the canonical rate, with the labels of the dataset."""
+class Strategy:
+    """Train at the rates of the configuration, with the labels of the dataset: supervised and multi_frequency."""
 
     #: Whether the strategy has a consistency loss with a mean teacher.
     has_teacher = False
+    #: Whether the length of windows is drawn too.
+    any_window = False
 
     def __init__(self, config: TrainConfig) -> None:
-        self.config = config
-
-    @property
-    def settings(self) -> StrategyConfig:
-        """The section ``strategy`` of the configuration."""
-        return self.config.strategy
+        self.config, self.settings = config, config.strategy
 
     @property
     def teaches(self) -> bool:
@@ -67,9 +55,10 @@ class Supervised:
     def check(self, dataset: Dataset) -> None:
         """Refuse a dataset that the strategy cannot use, before training begins."""
 
-    def timing(self) -> DrawTiming:
-        """The function that draws the rate and the window length of a clip."""
-        return OneRate(self.settings.rates[0])
+    def timing(self) -> Curriculum:
+        """What draws the rate and the window length of a clip."""
+        run = self.config.run
+        return Curriculum(self.config.rates, run.epochs, run.epoch_steps * run.accumulate, self.any_window)
 
     def labels(self, recordings: Sequence[Any], own: LabelsOf) -> LabelsOf:
         """Labels by recording and rate.
@@ -80,48 +69,26 @@ class Supervised:
         """
         return own
 
-    def terms(self, detector: Detector, outputs: Outputs, targets: Sequence[Targets | None]) -> dict[str, Tensor]:
-        """The terms of L_det, the loss of the detector's head on labelled windows."""
-        return detector.loss(outputs, targets)
-
-    def agreement(self, detector: Detector, windows: Agreement) -> dict[str, Tensor]:
-        """The terms of L_cons; none without a teacher."""
-        return {}
-
-
-class MultiFrequency(Supervised):
-    """Train at every rate of the curriculum, with the labels of the dataset."""
-
-    def timing(self) -> DrawTiming:
-        """Draw a rate of the curriculum; windows are as long as the hop."""
-        return self.curriculum()
-
-    def curriculum(self) -> Curriculum:
-        """The curriculum: the share of each rate by epoch."""
-        run = self.config.run
-        return Curriculum(self.settings.rates, run.epochs, run.epoch_steps * run.accumulate)
+    def consistency(self, detector: Detector, student: Outputs, teacher: Outputs) -> dict[str, Tensor]:
+        """The terms of L_cons for the N windows that both have seen, multiplied by their weight."""
+        selected = select_teacher_predictions(teacher, self.settings.consistency_score)
+        count = mean_over_processes(torch.full((), float(len(student.boxes)), device=student.boxes.device))
+        terms = consistency(selected, student, detector.frame.padded, count)
+        return {name: self.settings.consistency_weight * term for name, term in terms.items()}
 
 
-class Consistency(MultiFrequency):
+class Consistency(Strategy):
     """Add a consistency loss between the student at its rate and a mean teacher at the canonical rate."""
 
     has_teacher = True
 
-    def agreement(self, detector: Detector, windows: Agreement) -> dict[str, Tensor]:
-        """KL divergence and L1 over matched predictions, multiplied by their weight."""
-        selected = select_teacher_predictions(windows.teacher, self.settings.consistency_score)
-        boxes = windows.student.boxes
-        count = mean_over_processes(torch.full((), float(len(boxes)), device=boxes.device))
-        terms = consistency(selected, windows.student, detector.frame.padded, count)
-        return {name: self.settings.consistency_weight * term for name, term in terms.items()}
 
-
-class Interpolation(MultiFrequency):
+class Interpolation(Strategy):
     """Train at every rate, with labels at every window, interpolated linearly between labelled times."""
 
     def labels(self, recordings: Sequence[Any], own: LabelsOf) -> LabelsOf:
         """Labels interpolated at the ends of all windows of a rate."""
-        return _Interpolated(tuple(recordings), own)
+        return partial(_interpolated_labels, tuple(recordings), own)
 
 
 class FAT(Consistency):
@@ -129,12 +96,12 @@ class FAT(Consistency):
 
     def labels(self, recordings: Sequence[Any], own: LabelsOf) -> LabelsOf:
         """The dense labels of phase 1; at a rate without them, the labels of the dataset."""
-        return _Tracked(self._folder, tuple(recordings), own)
+        return partial(_dense_labels, str(self.settings.labels), tuple(recordings), own)
 
     def check(self, dataset: Dataset) -> None:
         """Refuse dense labels of other classes, and rates or recordings without dense labels."""
         _opened.cache_clear()  # phase 1 may have been run again
-        dense, wanted = _opened(self._folder), self.settings.rates
+        dense, wanted = _opened(str(self.settings.labels)), self.settings.rates
         if dense.classes != dataset.classes:
             raise FateError(
                 f"{dense.root}: dense labels of {', '.join(dense.classes)}, and the dataset has"
@@ -156,26 +123,16 @@ class FAT(Consistency):
                 f" recordings, such as {name} at {hz:g} Hz; run fate densify on this dataset again, with all its shards"
             )
 
-    @property
-    def _folder(self) -> str:
-        if self.settings.labels is None:
-            raise FateError(
-                "fat was asked for without dense labels; make them with fate densify, then strategy.labels=DIR"
-            )
-        return self.settings.labels
-
 
 class AnyRate(FAT):
     """FAT with window length and hop drawn separately: the student learns any combination of both."""
 
-    def timing(self) -> DrawTiming:
-        """Draw a rate of the curriculum and a window length from the hop to 50 ms."""
-        return AnyWindow(self.curriculum())
+    any_window = True
 
 
-STRATEGIES: dict[str, type[Supervised]] = {
-    "supervised": Supervised,
-    "multi_frequency": MultiFrequency,
+STRATEGIES: dict[str, type[Strategy]] = {
+    "supervised": Strategy,
+    "multi_frequency": Strategy,
     "consistency": Consistency,
     "interpolation": Interpolation,
     "fat": FAT,
@@ -183,41 +140,38 @@ STRATEGIES: dict[str, type[Supervised]] = {
 }
 
 
-def make_strategy(config: TrainConfig) -> Supervised:
-    """The strategy that a configuration names."""
-    return STRATEGIES[config.strategy.name](config)
-
-
-@dataclass(frozen=True)
-class _Tracked:
-    """Labels of a folder that ``fate densify`` wrote; every worker process opens it itself."""
-
-    folder: str
-    recordings: tuple[Any, ...]
-    own: LabelsOf
-
-    def __call__(self, number: int, hz: float) -> Labels | None:
-        dense = _opened(self.folder)
-        return dense.labels(self.recordings[number].name, hz) if hz in dense.rates else self.own(number, hz)
-
-
 @lru_cache(maxsize=4)
 def _opened(folder: str) -> DenseLabels:
     return open_dense_labels(folder)
 
 
-@dataclass(frozen=True)
-class _Interpolated:
+def _dense_labels(folder: str, recordings: Sequence[Any], own: LabelsOf, number: int, hz: float) -> Labels | None:
+    """Labels of a folder that ``fate densify`` wrote; every worker process opens it itself."""
+    dense = _opened(folder)
+    return dense.labels(recordings[number].name, hz) if hz in dense.rates else own(number, hz)
+
+
+def _interpolated_labels(recordings: Sequence[Any], own: LabelsOf, number: int, hz: float) -> Labels | None:
     """Labels between the labelled times of a recording, at the ends of the windows of a rate."""
+    recording, labels = recordings[number], own(number, hz)
+    if labels is None:
+        return None
+    grid = Grid.of(recording, hz)
+    annotated = grid.labelled(labels.labelled_us)  # these windows keep the annotated boxes
+    ends = [grid.end_us(index) for index in range(grid.count(recording.end_us)) if index not in annotated]
+    return interpolate(labels, np.concatenate([labels.labelled_us, np.array(ends, np.int64)]))
 
-    recordings: tuple[Any, ...]
-    own: LabelsOf
 
-    def __call__(self, number: int, hz: float) -> Labels | None:
-        recording, labels = self.recordings[number], self.own(number, hz)
-        if labels is None:
-            return None
-        grid = Grid.of(recording, hz)
-        annotated = grid.labelled(labels.labelled_us)  # these windows keep the annotated boxes
-        ends = [grid.end_us(number) for number in range(grid.count(recording.end_us)) if number not in annotated]
-        return interpolate(labels, np.concatenate([labels.labelled_us, np.array(ends, np.int64)]))
+def make_targets(labels: Labels | None) -> Targets | None:
+    """The targets of one window, each with its weight w_v in the detection loss: the only place that defines it.
+
+    w_v is 1 for ground truth, and the score p_v of the label for generated labels (the paper's equation for w_v).
+
+    Args:
+        labels: the boxes of the window; None if the window is not labelled.
+    """
+    if labels is None:
+        return None
+    weights = np.where(labels.source == LabelSource.GROUND_TRUTH, 1.0, labels.score).astype(np.float32)
+    boxes, ids = torch.from_numpy(labels.boxes.copy()), torch.from_numpy(labels.class_id.astype(np.int64))
+    return Targets.of(boxes, ids, torch.from_numpy(weights))

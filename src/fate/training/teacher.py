@@ -12,38 +12,32 @@ import copy
 from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
-
-from fate.errors import FateError
+from torch import nn
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
 def make_teacher(student: Module) -> Module:
     """A copy of the student in evaluation mode, without gradients."""
-    teacher = copy.deepcopy(student)
-    teacher.requires_grad_(False)
-    return teacher.eval()
+    return copy.deepcopy(student).requires_grad_(False).eval()
 
 
 class EmaUpdate:
     """Many steps of the moving average. It finds the tensors once, because that takes longer than a step."""
 
     def __init__(self, teacher: nn.Module, student: nn.Module) -> None:
-        theirs, ours = _tensors(student), _tensors(teacher)
-        if theirs.keys() != ours.keys():
-            raise FateError("a teacher of another model was given; expected a copy of the student")
-        real = [name for name, value in ours.items() if value.is_floating_point()]
-        self._real = [ours[name] for name in real], [theirs[name] for name in real]
-        self._whole = [(ours[name], theirs[name]) for name in ours.keys() - set(real)]
+        # without tensors that are not saved: these are tables that each module computes itself
+        theirs, ours = (list(module.state_dict(keep_vars=True).values()) for module in (student, teacher))
+        pairs = list(zip(ours, theirs, strict=True))
+        self._real = [pair for pair in pairs if pair[0].is_floating_point()]
+        self._whole = [pair for pair in pairs if not pair[0].is_floating_point()]
 
     @torch.no_grad()
     def step(self, decay: float) -> None:
-        """Update the teacher with γ = ``decay``."""
-        if not 0 <= decay < 1:
-            raise FateError(f"a decay of {decay} was given; expected γ from 0 to below 1")
-        if self._real[0]:
-            torch._foreach_lerp_(*self._real, 1.0 - decay)
+        """Update the teacher with γ = ``decay``, from 0 to below 1."""
+        if self._real:
+            ours, theirs = zip(*self._real, strict=True)
+            torch._foreach_lerp_(ours, theirs, 1.0 - decay)
         for own, other in self._whole:
             own.copy_(other)
 
@@ -51,8 +45,3 @@ class EmaUpdate:
 def decay_at(step: int, decay: float, warmup: int) -> float:
     """γ at a step; with a warm-up it rises from 0, so that the first weights of the teacher fade quickly."""
     return decay if warmup == 0 else decay * (1.0 - 2.0 ** (-step / warmup))
-
-
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers that are saved; the others are tables that each module computes itself."""
-    return dict(module.state_dict(keep_vars=True))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from colorsys import hls_to_rgb
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,6 +44,8 @@ PALETTES: dict[str, Palette] = {
     "cvd": Palette(background=(18, 18, 22), on=(255, 200, 40), off=(30, 125, 225)),
     "red-blue": Palette(background=(255, 255, 255), on=(0, 70, 220), off=(215, 30, 30)),
 }
+
+BAND: Colour = (16, 20, 28)  # behind captions and the line below a video
 
 #: One colour per class, readable on the dark and the light palette, also for red-green blindness.
 CLASS_COLOURS: tuple[Colour, ...] = (
@@ -116,7 +119,14 @@ def draw_boxes(
     for name, given in (("labels", labels), ("class_ids", class_ids)):
         if given is not None and len(given) != count:
             raise FateError(f"{len(given)} {name} were given for {count} boxes; give one for each box")
-    shades = _colours(colours, class_ids, count)
+    if colours is None:
+        colours = CLASS_COLOURS[0] if class_ids is None else [class_colour(int(each)) for each in class_ids]
+    table = np.asarray(colours, np.int64)
+    if table.shape not in ((3,), (count, 3)) and (count or table.size):
+        raise FateError(
+            f"colours of shape {table.shape} were given for {count} boxes; give one colour, or one for each"
+        )
+    shades: list[Any] = [tuple(row) for row in np.broadcast_to(table.reshape(-1, 3), (count, 3)).tolist()]
     canvas = Image.fromarray(picture)
     pen = ImageDraw.Draw(canvas)
     height, width = picture.shape[:2]
@@ -127,10 +137,10 @@ def draw_boxes(
     for row, shade in zip(edges, shades, strict=True):
         x1, y1, x2, y2 = (round(float(value)) for value in row)
         pen.rectangle((x1, y1, max(x1, x2 - 1), max(y1, y2 - 1)), outline=shade, width=thickness)
-    taken: list[tuple[int, int, int, int]] = []
+    taken: list[tuple[int, ...]] = []
     for index, text in enumerate(labels or ()):  # after all lines, so that text stays readable where boxes overlap
         if text:
-            _tag(pen, text, edges[index], shades[index], size, (width, height), taken)
+            _tag(canvas, text, edges[index], shades[index], size, taken)
     return np.asarray(canvas)
 
 
@@ -150,38 +160,23 @@ def enlargement(sensor: tuple[int, int], target_width: int = 640) -> int:
     return max(1, target_width // sensor[1])
 
 
-def side_by_side(
-    images: Sequence[Picture],
-    captions: Sequence[str] | None = None,
-    *,
-    gap: int = 8,
-    background: Colour = (16, 20, 28),
-    text_size: int | None = None,
-) -> Picture:
+def side_by_side(images: Sequence[Picture], captions: Sequence[str] | None = None, *, gap: int = 8) -> Picture:
     """Place pictures in a row with their top edges aligned, each under its caption, without scaling."""
     if not images:
         raise FateError("no pictures were given to put side by side; give at least one")
     if captions is not None and len(captions) != len(images):
         raise FateError(f"{len(captions)} captions were given for {len(images)} pictures; give one for each")
-    pictures = [_checked(image) for image in images]
-    tallest = max(picture.shape[0] for picture in pictures)
-    size = text_size or max(12, round(tallest / 26))
+    tallest = max(_checked(image).shape[0] for image in images)
+    size = max(12, round(tallest / 26))
     top = round(1.7 * size) if captions else 0
-    width = sum(picture.shape[1] for picture in pictures) + gap * (len(pictures) - 1)
-    sheet = np.empty((top + tallest, width, 3), np.uint8)
-    sheet[:] = background
-    lefts = []
-    left = 0
-    for picture in pictures:
-        sheet[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
-        lefts.append(left)
-        left += picture.shape[1] + gap
-    if not captions:
-        return sheet
-    canvas = Image.fromarray(sheet)
+    width = sum(image.shape[1] for image in images) + gap * (len(images) - 1)
+    canvas = Image.new("RGB", (width, top + tallest), BAND)
     pen = ImageDraw.Draw(canvas)
-    for x, caption in zip(lefts, captions, strict=True):
-        pen.text((x + size // 3, top // 2), caption, fill=readable_on(background), font=font_of(size), anchor="lm")
+    left = 0
+    for image, caption in zip(images, captions or [""] * len(images), strict=True):
+        canvas.paste(Image.fromarray(image), (left, top))
+        pen.text((left + size // 3, top // 2), caption, fill=readable_on(BAND), font=font_of(size), anchor="lm")
+        left += image.shape[1] + gap
     return np.asarray(canvas)
 
 
@@ -200,47 +195,27 @@ def _checked(image: Picture) -> Picture:
     return image
 
 
-def _colours(
-    colours: Sequence[Colour] | Colour | None,
-    class_ids: Sequence[int] | NDArray[np.integer] | None,
-    count: int,
-) -> list[Colour]:
-    if colours is None:
-        return [class_colour(int(each)) for each in class_ids] if class_ids is not None else [CLASS_COLOURS[0]] * count
-    table = np.asarray(colours, np.int64)
-    if table.shape not in ((3,), (count, 3)):
-        raise FateError(
-            f"colours of shape {table.shape} were given for {count} boxes; give one colour, or one for each"
-        )
-    return [(int(r), int(g), int(b)) for r, g, b in np.broadcast_to(table, (count, 3))]
-
-
 def _tag(
-    pen: ImageDraw.ImageDraw,
-    text: str,
-    box: NDArray[np.float64],
-    colour: Colour,
-    size: int,
-    limits: tuple[int, int],
-    taken: list[tuple[int, int, int, int]],
+    canvas: Image.Image, text: str, box: NDArray[np.float64], colour: Colour, size: int, taken: list[tuple[int, ...]]
 ) -> None:
     """Draw a tag with the text above the box, below it if another tag is there, or inside if there is no room."""
-    font = font_of(size)
+    pen, font = ImageDraw.Draw(canvas), font_of(size)
     width, height = round(pen.textlength(text, font=font)) + size // 2, round(1.25 * size)
-    x = min(max(0, round(float(box[0]))), max(0, limits[0] - width))
+    lowest = canvas.height - height
+    x = min(max(0, round(float(box[0]))), max(0, canvas.width - width))
     above, top, below = (round(float(value)) for value in (box[1] - height, box[1], box[3]))
-    inside = min(max(0, top), max(0, limits[1] - height))
-    tops = [y for y in (above, below, inside) if 0 <= y <= limits[1] - height] or [inside]
+    inside = min(max(0, top), max(0, lowest))
+    tops = [y for y in (above, below, inside) if 0 <= y <= lowest] or [inside]
     if above < 0:  # inside before below: the tag stays at the top of its box
         tops.sort(key=lambda y: y != inside)
-    y = next((y for y in tops if not any(_overlap((x, y, x + width, y + height), other) for other in taken)), tops[0])
+
+    def is_free(y: int) -> bool:
+        return not any(x < x2 and x1 < x + width and y < y2 and y1 < y + height for x1, y1, x2, y2 in taken)
+
+    y = next(filter(is_free, tops), tops[0])
     taken.append((x, y, x + width, y + height))
     pen.rectangle((x, y, x + width - 1, y + height - 1), fill=colour)
     pen.text((x + size // 4, y + height // 2), text, fill=readable_on(colour), font=font, anchor="lm")
-
-
-def _overlap(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def readable_on(colour: Colour) -> Colour:

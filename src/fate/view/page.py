@@ -80,13 +80,19 @@ PLOT_INK = "#7d8796"
 PLOT_COLOURS = ("#3f7fd0", "#e08a00", "#2ba784", "#d6457f", "#8d6be0", "#b0a020")
 
 
-def plot(width: float = 4.6, height: float = 2.9) -> tuple[Figure, Any]:
-    """An empty figure and its axes, in inches, in the colours of the page. Needs no display."""
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches. Needs no display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (slow; only pages need it)
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
+    return figure
+
+
+def plot(width: float = 4.6, height: float = 2.9) -> tuple[Figure, Any]:
+    """An empty figure and its axes, in inches, in the colours of the page."""
+    figure = new_figure(width, height)
     axes = figure.add_subplot()
     axes.set_facecolor("none")
     axes.set_prop_cycle(color=PLOT_COLOURS)

@@ -11,8 +11,9 @@ import math
 import os
 from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from fate.events.events import Events
 from fate.formats.recording import Recording
 from fate.progress import Progress
 from fate.view.drawing import (
-    Colour,
+    BAND,
     Palette,
     Picture,
     class_colour,
@@ -142,6 +143,7 @@ def render_video(
     threshold: float = 0.0,
     classes: Sequence[str] | None = None,
     colour_by: ColourBy = "class",
+    beside: Sequence[tuple[str, Sequence[DetectionFrame]]] = (),
     progress: Progress | None = None,
 ) -> VideoClock:
     """Write a video of events and boxes, H.264 that plays in browsers.
@@ -159,116 +161,90 @@ def render_video(
         threshold: boxes with a lower score are not drawn.
         classes: names of the class ids.
         colour_by: ``class``, or ``track`` to follow single objects.
+        beside: captions and detections of several runs, shown side by side instead of ``frames``.
         progress: called with pictures done and their number.
 
     Returns:
         The time of each picture, for :func:`fate.view.report.write_report`.
     """
-    return render_comparison(
-        recording, path, [("", frames or ())], acc_us=acc_us, fps=fps, slow=slow, palette=palette, start_us=start_us,
-        end_us=end_us, threshold=threshold, classes=classes, colour_by=colour_by, progress=progress,
-    )  # fmt: skip
+    if colour_by not in ("class", "track"):
+        raise FateError(f"boxes coloured by {colour_by!r} were asked for; expected 'class' or 'track'")
+    runs = beside or [("", frames or ())]
+    lookups = [FrameLookup(of_run) for _, of_run in runs]
+    start = recording.start_us if start_us is None else start_us
+    ends = [int(lookup.times[-1]) for lookup in lookups if len(lookup.times)]  # may be after the last event
+    end = max([recording.end_us, *ends]) if end_us is None else end_us
+    clock = VideoClock.over(start, end, fps, slow, recording.start_us)
+    surface = EventSurface(recording.sensor, acc_us, palette)
+    captions = [caption for caption, _ in runs] if any(caption for caption, _ in runs) else None
+    factor = enlargement(recording.sensor, PICTURE_WIDTH)
+    speed = "" if slow == 1 else f" · {slow:g}x slower" if slow > 1 else f" · {1 / slow:g}x faster"
+    video: VideoWriter | None = None
+    read_to = clock.first_us - acc_us
+    with ExitStack() as closing:
+        for index in range(clock.num_frames):
+            time = clock.time_us(index)
+            surface.feed(recording.read(max(read_to, time - acc_us), time))
+            read_to = time
+            plain = enlarge(surface.picture(time), factor)
+            shown = [
+                plain
+                if (frame := lookup.at(time)) is None
+                else _paint(plain, frame, factor, threshold, classes, colour_by)
+                for lookup in lookups
+            ]
+            sheet = shown[0] if captions is None and len(shown) == 1 else side_by_side(shown, captions)
+            rates = [f" · boxes {lookup.hz:.3g} Hz" for lookup in lookups if lookup.hz and captions is None]
+            about = _event_rate(surface.count(time) / (acc_us * 1e-6)) + "".join(rates)
+            since_start = f"{(time - clock.origin_us) / 1e6:.3f} s"
+            sheet = _with_footer(sheet, since_start, f"{about} · acc {acc_us / 1000:g} ms{speed}")
+            video = video or closing.enter_context(VideoWriter(path, fps, (sheet.shape[0], sheet.shape[1])))
+            video.write(sheet)
+            if progress is not None:
+                progress(index + 1, clock.num_frames)
+    return clock
 
 
 def render_comparison(
     recording: Recording,
     path: str | os.PathLike[str],
     runs: Sequence[tuple[str, Sequence[DetectionFrame]]],
-    *,
-    acc_us: int = 50_000,
-    fps: float = 25.0,
-    slow: float = 1.0,
-    palette: str | Palette = "dark",
-    start_us: int | None = None,
-    end_us: int | None = None,
-    threshold: float = 0.0,
-    classes: Sequence[str] | None = None,
-    colour_by: ColourBy = "class",
-    progress: Progress | None = None,
+    **options: Any,
 ) -> VideoClock:
     """Write a video of several detection runs side by side, such as ``[("20 Hz", slow), ("200 Hz", fast)]``.
 
-    Each run is a caption and its detections. The other arguments are those of :func:`render_video`.
+    Each run is a caption and its detections. The options are those of :func:`render_video`.
     """
     if not runs:
         raise FateError("no detection runs were given to show side by side; give at least one")
-    if colour_by not in ("class", "track"):
-        raise FateError(f"boxes coloured by {colour_by!r} were asked for; expected 'class' or 'track'")
-    start = recording.start_us if start_us is None else start_us
-    end = max([recording.end_us, *_last_times(runs)]) if end_us is None else end_us
-    clock = VideoClock.over(start, end, fps, slow, recording.start_us)
-    surface = EventSurface(recording.sensor, acc_us, palette)
-    painters = [_Painter(FrameLookup(frames), classes, threshold, colour_by) for _, frames in runs]
-    captions = [caption for caption, _ in runs] if any(caption for caption, _ in runs) else None
-    factor = enlargement(recording.sensor, PICTURE_WIDTH)
-    video: VideoWriter | None = None
-    read_to = clock.first_us - acc_us
-    try:
-        for index in range(clock.num_frames):
-            time = clock.time_us(index)
-            surface.feed(recording.read(max(read_to, time - acc_us), time))
-            read_to = time
-            plain = enlarge(surface.picture(time), factor)
-            shown = [painter.paint(plain, time, factor) for painter in painters]
-            sheet = shown[0] if captions is None and len(shown) == 1 else side_by_side(shown, captions)
-            rates = [painter.lookup.hz for painter in painters] if captions is None else []
-            line = _status(time - clock.origin_us, surface.count(time) / (acc_us * 1e-6), rates, slow, acc_us)
-            sheet = _with_footer(sheet, *line)
-            video = video or VideoWriter(path, fps, (sheet.shape[0], sheet.shape[1]))
-            video.write(sheet)
-            if progress is not None:
-                progress(index + 1, clock.num_frames)
-        if video is not None:
-            video.close()
-    except BaseException:
-        if video is not None:
-            video.discard()
-        raise
-    return clock
+    return render_video(recording, path, beside=runs, **options)
 
 
-def _last_times(runs: Sequence[tuple[str, Sequence[DetectionFrame]]]) -> list[int]:
-    """Return the times of the last detections; the last window may end after the last event."""
-    return [frames[-1].t_us for _, frames in runs if len(frames)]
+def _paint(
+    picture: Picture,
+    frame: DetectionFrame,
+    factor: int,
+    threshold: float,
+    classes: Sequence[str] | None,
+    colour_by: ColourBy,
+) -> Picture:
+    """Draw the boxes of one frame."""
+    scores = np.asarray(frame.scores)
+    kept = np.flatnonzero(scores >= threshold)
+    kept = kept[np.argsort(scores[kept], kind="stable")]  # the highest score is drawn last, on top
+    if not len(kept):
+        return picture
+    colours = [class_colour(int(frame.class_ids[row])) for row in kept]
+    if colour_by == "track" and frame.track_ids is not None:
+        tracks = [int(frame.track_ids[row]) for row in kept]
+        colours = [track_colour(track) if track >= 0 else c for track, c in zip(tracks, colours, strict=True)]
+    boxes = np.asarray(frame.boxes).reshape(-1, 4)[kept]
+    labels = label_boxes(frame, kept, classes)
+    return draw_boxes(picture, boxes, labels=labels, colours=colours, thickness=max(2, factor), scale=factor)
 
 
-@dataclass(frozen=True)
-class _Painter:
-    """Draws the boxes of one detection run."""
-
-    lookup: FrameLookup
-    classes: Sequence[str] | None
-    threshold: float
-    colour_by: ColourBy
-
-    def paint(self, picture: Picture, time_us: int, factor: int) -> Picture:
-        frame = self.lookup.at(time_us)
-        if frame is None:
-            return picture
-        scores = np.asarray(frame.scores)
-        kept = np.flatnonzero(scores >= self.threshold)
-        kept = kept[np.argsort(scores[kept], kind="stable")]  # the highest score is drawn last, on top
-        if not len(kept):
-            return picture
-        colours = [class_colour(int(frame.class_ids[row])) for row in kept]
-        if self.colour_by == "track" and frame.track_ids is not None:
-            tracks = [int(frame.track_ids[row]) for row in kept]
-            colours = [track_colour(track) if track >= 0 else c for track, c in zip(tracks, colours, strict=True)]
-        boxes = np.asarray(frame.boxes).reshape(-1, 4)[kept]
-        labels = label_boxes(frame, kept, self.classes)
-        return draw_boxes(picture, boxes, labels=labels, colours=colours, thickness=max(2, factor), scale=factor)
-
-
-def _status(
-    since_start_us: int, events_per_s: float, rates: Sequence[float], slow: float, acc_us: int
-) -> tuple[str, str]:
-    """Return the texts of the footer: the time on the left, the rest on the right."""
-    parts = [f"{events_per_s / 1e6:.2f} Mev/s" if events_per_s >= 1e5 else f"{events_per_s / 1e3:.1f} kev/s"]
-    parts += [f"boxes {hz:.3g} Hz" for hz in rates if hz]
-    parts.append(f"acc {acc_us / 1000:g} ms")
-    if slow != 1:  # with the letter x: the built-in font has no multiplication sign
-        parts.append(f"{slow:g}x slower" if slow > 1 else f"{1 / slow:g}x faster")
-    return f"{since_start_us / 1e6:.3f} s", " · ".join(parts)
+def _event_rate(per_s: float) -> str:
+    return f"{per_s / 1e6:.2f} Mev/s" if per_s >= 1e5 else f"{per_s / 1e3:.1f} kev/s"
 
 
 def _with_footer(picture: Picture, left: str, right: str) -> Picture:
@@ -276,14 +252,9 @@ def _with_footer(picture: Picture, left: str, right: str) -> Picture:
     height, width = picture.shape[:2]
     size = max(11, min(18, width // 38))
     band = round(1.8 * size) + (height + round(1.8 * size)) % 2
-    background: Colour = (16, 20, 28)
-    sheet = np.empty((height + band, width + width % 2, 3), np.uint8)
-    sheet[:] = background
-    sheet[:height, :width] = picture
-    canvas = Image.fromarray(sheet)
-    pen = ImageDraw.Draw(canvas)
-    middle = height + band // 2
-    ink = readable_on(background)
-    pen.text((size // 2, middle), left, fill=ink, font=font_of(size), anchor="lm")
-    pen.text((width - size // 2, middle), right, fill=(165, 175, 190), font=font_of(size), anchor="rm")
+    canvas = Image.new("RGB", (width + width % 2, height + band), BAND)
+    canvas.paste(Image.fromarray(picture))
+    pen, font, middle = ImageDraw.Draw(canvas), font_of(size), height + band // 2
+    pen.text((size // 2, middle), left, fill=readable_on(BAND), font=font, anchor="lm")
+    pen.text((width - size // 2, middle), right, fill=(165, 175, 190), font=font, anchor="rm")
     return np.asarray(canvas)

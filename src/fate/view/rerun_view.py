@@ -8,6 +8,7 @@ anonymous usage statistics to its makers from its second start on unless they ar
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -43,9 +44,12 @@ class Shown:
     boxes: int
 
 
-def check_viewer() -> None:
-    """Raise an error with the pip line if the viewer is not installed."""
-    _rerun()
+def import_rerun() -> Any:
+    """Return the package of the viewer; if it is not installed, the error has the pip line."""
+    try:
+        return import_module("rerun")
+    except ImportError:
+        raise missing_packages("the viewer", PACKAGES["rerun"]) from None
 
 
 def show_recording(
@@ -65,37 +69,32 @@ def show_recording(
     """Open the viewer on a recording, or write a ``.rrd`` file that it opens later.
 
     Args:
-        recording: see :func:`fate.open_recording`.
-        frames: detections in order of time.
-        acc_us: the picture shows the events of this time before it, µs.
+        recording, frames, acc_us, palette, threshold, classes: same arguments as
+            :func:`fate.view.rendering.render_video`.
         step_us: from one picture to the next, µs.
-        palette: colours of events, a name in ``PALETTES`` or colours of one's own.
-        start_us: where to start; the recording's start unless given.
-        end_us: where to end; the recording's end unless given.
-        threshold: boxes with a lower score are left out.
-        classes: names of the class ids.
+        start_us, end_us: a part of the recording, µs; all of it unless given.
         max_events: points of the cloud at most; above, each step's events are thinned evenly, and counted.
         save: write this ``.rrd`` file, whole or not at all, instead of opening the viewer.
     """
-    rerun = _rerun()
+    rerun = import_rerun()
     start = recording.start_us if start_us is None else start_us
     end = recording.end_us if end_us is None else end_us
     if end <= start:
         raise FateError(f"a view from {start} to {end} µs was asked for; it must end after it starts")
     if step_us < 1 or max_events < 1:
         raise FateError(f"step_us = {step_us} and max_events = {max_events} were given; both must be at least 1")
-    colours = palette_of(palette)
-    lookup = FrameLookup(frames or ())
+    if save is not None and Path(save).suffix.lower() != ".rrd":
+        raise FateError(f"{save}: the viewer's files end in .rrd; give such a name")
     stream = rerun.RecordingStream("fate")
-    draft = _draft_of(save)
+    scene = _Scene(rerun, stream, recording, palette_of(palette), classes, threshold)
+    kept = [frame for frame in FrameLookup(frames or ()).frames if start <= frame.t_us <= end]
+    blueprint = _blueprint(rerun, scene.palette)
+    draft = None if save is None else Draft(find_target(save, seeks=True))
     try:
         if draft is None:
-            stream.spawn(default_blueprint=_blueprint(rerun, colours))
+            stream.spawn(default_blueprint=blueprint)
         else:
-            stream.save(draft.path, default_blueprint=_blueprint(rerun, colours))
-        scene = _Scene(rerun, stream, recording, colours, classes, threshold)
-        scene.set_up()
-        kept = [frame for frame in lookup.frames if start <= frame.t_us <= end]
+            stream.save(draft.path, default_blueprint=blueprint)
         scene.log(kept, start, end, acc_us, step_us, max_events)
         stream.flush()
         if draft is not None:
@@ -108,22 +107,6 @@ def show_recording(
             stream.disconnect()
             draft.discard()
     return Shown(scene.points, scene.left_out, len(kept), scene.boxes)
-
-
-def _rerun() -> Any:
-    try:
-        return import_module("rerun")
-    except ImportError:
-        raise missing_packages("the viewer", PACKAGES["rerun"]) from None
-
-
-def _draft_of(save: str | os.PathLike[str] | None) -> Draft | None:
-    """Return the unfinished file that becomes ``save``, or None if the viewer is opened."""
-    if save is None:
-        return None
-    if Path(save).suffix.lower() != ".rrd":
-        raise FateError(f"{save}: the viewer's files end in .rrd; give such a name")
-    return Draft(find_target(save, seeks=True))
 
 
 def _blueprint(rerun: Any, colours: Palette) -> Any:
@@ -160,52 +143,43 @@ class _Scene:
     left_out: int = 0
     boxes: int = 0
 
-    def set_up(self) -> None:
+    def log(self, frames: Sequence[DetectionFrame], start: int, end: int, acc_us: int, step_us: int, most: int) -> None:
+        """Log cloud, picture, rate and boxes in order of time, so that the viewer can show the first ones early."""
         colours = (self.palette.background, self.palette.off, self.palette.on)
-        context = [
-            (index, name, colour) for index, (name, colour) in enumerate(zip(("", "OFF", "ON"), colours, strict=True))
-        ]
+        context = [(index, name, colours[index]) for index, name in enumerate(("", "OFF", "ON"))]
         self.stream.log("picture", self.rerun.AnnotationContext(context), static=True)
         self.stream.log("cloud", self.rerun.ViewCoordinates.RDF, static=True)  # x right, y down, time away
         for each, name in enumerate(self.classes or ()):
             line = self.rerun.SeriesLines(colors=[class_colour(each)], names=[name])
             self.stream.log(_path_of(name), line, static=True)
-
-    def at(self, time_us: int) -> None:
-        """Set the time of what is logged next."""
-        self.stream.set_time("time", duration=(time_us - self.recording.start_us) * 1e-6)
-
-    def depth(self, time_us: NDArray[np.int64]) -> NDArray[np.float32]:
-        seconds = (time_us - self.recording.start_us) * 1e-6
-        return (seconds * DEPTH * self.recording.sensor[1]).astype(np.float32)
-
-    def log(self, frames: Sequence[DetectionFrame], start: int, end: int, acc_us: int, step_us: int, most: int) -> None:
-        """Log cloud, picture, rate and boxes in order of time, so that the viewer can show the first ones early."""
         surface = EventSurface(self.recording.sensor, acc_us, self.palette)
         surface.feed(self.recording.read(start - acc_us, start))  # the first picture shows events before the start too
         times = [*range(start + step_us, end, step_us), end]
-        share = max(1, most // len(times))
-        before, index = start, 0
+        before, left = start, deque(frames)
         for time in times:
             events = self.recording.read(before, time)
             surface.feed(events)
-            self.at(time)
-            self._log_cloud(events, share)
-            picture = self.rerun.SegmentationImage(surface.shades(time), opacity=1.0)
-            self.stream.log("picture/events", picture)
+            self._set_time(time)
+            self._log_cloud(events, max(1, most // len(times)))
+            self.stream.log("picture/events", self.rerun.SegmentationImage(surface.shades(time), opacity=1.0))
             self.stream.log("rate/events", self.rerun.Scalars([len(events) / ((time - before) * 1e-6)]))
-            while index < len(frames) and frames[index].t_us <= time:
-                self._log_boxes(frames[index])
-                index += 1
+            while left and left[0].t_us <= time:
+                self._log_boxes(left.popleft())
             before = time
+
+    def _set_time(self, time_us: int) -> None:
+        """Set the time of what is logged next."""
+        self.stream.set_time("time", duration=(time_us - self.recording.start_us) * 1e-6)
+
+    def _depth(self, time_us: NDArray[np.int64]) -> NDArray[np.float32]:
+        seconds = (time_us - self.recording.start_us) * 1e-6
+        return (seconds * DEPTH * self.recording.sensor[1]).astype(np.float32)
 
     def _log_cloud(self, events: Events, most: int) -> None:
         count = len(events)
         chosen = np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(np.int64)
-        positions = np.stack(
-            [events.x[chosen].astype(np.float32), events.y[chosen].astype(np.float32), self.depth(events.t_us[chosen])],
-            1,
-        )
+        x, y = events.x[chosen].astype(np.float32), events.y[chosen].astype(np.float32)
+        positions = np.stack([x, y, self._depth(events.t_us[chosen])], 1)
         colours = np.array([self.palette.off, self.palette.on], np.uint8)[events.p[chosen]]
         self.stream.log("cloud/events", self.rerun.Points3D(positions, colors=colours, radii=0.6))
         self.points += len(chosen)
@@ -213,7 +187,7 @@ class _Scene:
 
     def _log_boxes(self, frame: DetectionFrame) -> None:
         """Log the boxes of one frame, in the picture and in the cloud; a frame without boxes clears the last ones."""
-        self.at(int(frame.t_us))
+        self._set_time(int(frame.t_us))
         kept = np.flatnonzero(np.asarray(frame.scores) >= self.threshold)
         boxes = np.asarray(frame.boxes, np.float32).reshape(-1, 4)[kept]
         ids = [int(each) for each in np.asarray(frame.class_ids)[kept]]
@@ -221,7 +195,7 @@ class _Scene:
         labels = label_boxes(frame, kept, self.classes)
         flat = self.rerun.Boxes2D(mins=boxes[:, :2], sizes=boxes[:, 2:] - boxes[:, :2], colors=colours, labels=labels)
         self.stream.log("picture/boxes", flat)
-        z = float(self.depth(np.array([frame.t_us]))[0])
+        z = float(self._depth(np.array([frame.t_us]))[0])
         corners = [
             [(x1, y1, z), (x2, y1, z), (x2, y2, z), (x1, y2, z), (x1, y1, z)] for x1, y1, x2, y2 in boxes.tolist()
         ]

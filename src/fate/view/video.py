@@ -11,7 +11,6 @@ import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -51,7 +50,6 @@ class VideoWriter:
                 f"frames of (height, width) = {tuple(size)} were asked for; each side must be 1 to 8192 pixels"
             )
         self._draft = Draft(target)
-        self.temporary = self._draft.path
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115  (output of ffmpeg; a pipe could fill up)
         try:
             self._process = self._start(fps)
@@ -73,18 +71,13 @@ class VideoWriter:
             "-colorspace", "bt709", "-color_primaries", "bt709", "-color_trc", "bt709", "-color_range", "tv",
             # no dates and versions inside: the same frames give the same bytes
             "-map_metadata", "-1", "-fflags", "+bitexact", "-flags:v", "+bitexact",
-            "-movflags", "+faststart", "-f", "mp4", str(self.temporary),
+            "-movflags", "+faststart", "-f", "mp4", str(self._draft.path),
         ]
         # fmt: on
         try:
             # in a session of its own, so that Ctrl-C reaches us alone and we end it in order
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=self._messages,
-                start_new_session=True,
-            )
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": self._messages}
+            return subprocess.Popen(command, **pipes, start_new_session=True)
         except OSError as error:
             raise FateError(f"{self.path}: ffmpeg ({command[0]}) cannot be started ({error.strerror})") from None
 
@@ -116,11 +109,7 @@ class VideoWriter:
         except OSError as error:
             raise self._failure(error.strerror or str(error)) from None
         finally:
-            self._release()
-
-    def discard(self) -> None:
-        """End the encoder and remove the unfinished file."""
-        self._release()
+            self.discard()
 
     def _failure(self, reason: str = "") -> FateError:
         """Return the error for a failed encoder, with the last line of its output."""
@@ -133,8 +122,8 @@ class VideoWriter:
             f"{self.path}: the video cannot be written (ffmpeg: {said}); nothing was changed; is the disk full?"
         )
 
-    def _release(self) -> None:
-        """End the encoder and remove the temporary file, whatever state they are in."""
+    def discard(self) -> None:
+        """End the encoder and remove the unfinished file, whatever state they are in."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -147,9 +136,7 @@ class VideoWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fate.rates import PAPER_RATES
 
 if TYPE_CHECKING:
-    from fate.bench.data_loading import DataBench
+    from fate.bench.harness import BenchResult
     from fate.boxes.dense_labels import DenseLabels
     from fate.boxes.detections import DetectionFrame
     from fate.data.dataset import Dataset
@@ -189,7 +189,7 @@ def train(
     from fate.errors import FateError
     from fate.training.config import TrainConfig
     from fate.training.loop import train as run
-    from fate.view.samples import draw_samples
+    from fate.view.evaluation_pictures import draw_samples
 
     if isinstance(config, TrainConfig):
         if out is None:
@@ -462,7 +462,7 @@ def bench_data(
     workers: Sequence[int] = (0, 1, 2),
     seconds: float = 5.0,
     progress: Callable[[str], None] | None = None,
-) -> DataBench:
+) -> BenchResult:
     """Measure how fast windows of a dataset come off the disk, beside histograms as RVT stores them.
 
     Args:

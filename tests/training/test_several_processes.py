@@ -22,11 +22,11 @@ from fate.data.clips import Clip, TrainingPlan
 from fate.errors import FateError
 from fate.training.callbacks import Validation
 from fate.training.config import TrainConfig
-from fate.training.curriculum import OneRate
+from fate.training.curriculum import Curriculum
 from fate.training.loop import build
 from fate.training.module import TrainingModule
 from fate.training.run_directory import RunDirectory
-from fate.training.together import TogetherBatchNorm, check_processes, join_norms
+from fate.training.several_processes import CpuSyncBatchNorm, check_processes, synchronise_norms
 from tests.training.conftest import SMALL_DETR, small_config
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
@@ -74,7 +74,7 @@ def precision(case: str) -> torch.dtype:
 
 def clips_of(plan: TrainingPlan, case: str) -> list[Clip]:
     """Of 20 Hz; with a teacher, those of the second process of 40 Hz."""
-    canonical, faster = (next(replace(plan, timing=OneRate(hz)).batches()) for hz in (20.0, 40.0))
+    canonical, faster = (next(replace(plan, timing=Curriculum([hz], 1, 1)).batches()) for hz in (20.0, 40.0))
     return [faster[lane] if "teacher" in case and lane % 2 else clip for lane, clip in enumerate(canonical)]
 
 
@@ -86,7 +86,7 @@ def gradients(drives: Path, rank: int, world: int, case: str) -> dict[str, Tenso
         parts.detector.head._noisy = lambda *_: None  # type: ignore[assignment, method-assign]  # each draws its own
     module = TrainingModule(parts.detector, parts.strategy, config)
     if world > 1:
-        join_norms(module.student)
+        synchronise_norms(module.student)
     module.to(precision(case)).train()
     batch = parts.reader(rank, world).batch(clips_of(parts.plan, case))
     if "teacher" in case:
@@ -184,9 +184,9 @@ def test_a_validation_may_take_longer_than_a_step_is_waited_for(together: Path) 
 def test_a_joined_norm_alone_is_the_plain_one() -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3))
-    joined = join_norms(nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3)))
+    joined = synchronise_norms(nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3)))
     joined.load_state_dict(plain.state_dict())
-    assert isinstance(joined[1], TogetherBatchNorm)  # type: ignore[index]
+    assert isinstance(joined[1], CpuSyncBatchNorm)  # type: ignore[index]
     image = torch.randn(4, 2, 5, 5)
     for mode in (True, False):
         assert torch.equal(plain.train(mode)(image), joined.train(mode)(image))

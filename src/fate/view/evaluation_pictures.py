@@ -1,4 +1,4 @@
-"""A picture of labels and predictions in single windows, side by side."""
+"""Pictures of an evaluation: accuracy over rate, precision over recall, and labels beside predictions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,54 @@ from fate.boxes.labels import Labels
 from fate.data.batches import ImageSource
 from fate.data.clips import CANONICAL_US
 from fate.data.dataset import Dataset
-from fate.evaluation.evaluate import AtRate
+from fate.evaluation.evaluate import AtRate, Evaluation
 from fate.events.events import Events
-from fate.view.drawing import draw_boxes, draw_events, enlargement, side_by_side
+from fate.view.drawing import Picture, draw_boxes, draw_events, enlargement, side_by_side
+from fate.view.page import new_figure, write_figure
+from fate.whole_files import find_target
 
-RECORDINGS = 3  # in a picture
+#: Distinct with red-green blindness too (Okabe and Ito).
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
+RECORDINGS = 3  # in a picture of samples
 THRESHOLD = 0.3  # score of the predictions that are drawn
 EVENTS_US = 20_000  # events of this time before a label are drawn
 SETTLED_US = 500_000  # windows after this time are preferred, because the state is empty at the start
+
+
+def save_with_picture(evaluation: Evaluation, path: str | Path) -> None:
+    """Write the figures as JSON and, if that is a regular file, a picture of the same name as PNG."""
+    evaluation.save(path)
+    if find_target(path, text=True).kind == "file":
+        draw_rates(evaluation, Path(path).with_suffix(".png"))
+
+
+def draw_rates(evaluation: Evaluation, path: str | Path) -> None:
+    """Draw AP over rate, and precision over recall at IoU 0.5 for each rate, averaged over classes."""
+    figure = new_figure(10, 4)
+    left, right = figure.subplots(1, 2)
+    rates = [rate.hz for rate in evaluation.rates]
+    for metric, colour in zip(("AP50:95", "AP50", "AP75"), COLOURS, strict=False):
+        values = [rate.scores[metric] for rate in evaluation.rates]
+        percent = [float("nan") if value is None else 100 * value for value in values]
+        left.plot(rates, percent, "o-", color=colour, label=metric)
+        left.annotate(f"{percent[-1]:.1f}", (rates[-1], percent[-1]), (6, 0), textcoords="offset points", va="center",
+                      color=colour, fontsize=9)  # fmt: skip
+    left.set_xscale("log")
+    left.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    left.minorticks_off()
+    left.margins(x=0.12)
+    left.set(xlabel="rate in Hz (window = 1 / rate)", ylabel="%", title="accuracy", ylim=(0, None))
+    for rate, colour in zip(evaluation.rates, COLOURS * 9, strict=False):
+        curves = list(rate.scores.average_precision.curves.values())
+        if curves:
+            mean = sum(curve.at(0.5) for curve in curves) / len(curves)
+            right.plot(100 * curves[0].recall, 100 * mean, color=colour, label=f"{rate.hz:g} Hz")
+    right.set(xlabel="recall in %", ylabel="precision in %", title="at IoU 0.5, mean of classes", ylim=(0, 102))
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+    figure.suptitle(f"{evaluation.what} on {evaluation.dataset}, protocol {evaluation.protocol.name}", fontsize=11)
+    write_figure(figure, path, dpi=150)
 
 
 def draw_samples(at: AtRate, dataset: Dataset, path: Path) -> None:
@@ -60,7 +100,7 @@ def _events_before(recording: Any, time_us: int) -> Events:
     return Events(np.full(len(x), time_us - 1), x, y, (on > off)[y, x], sensor)
 
 
-def _boxed(picture: Any, boxes: Labels, dataset: Dataset, factor: int, with_scores: bool) -> Any:
+def _boxed(picture: Picture, boxes: Labels, dataset: Dataset, factor: int, with_scores: bool) -> Picture:
     chosen = np.flatnonzero(boxes.score >= THRESHOLD)
     names = [dataset.classes[number] for number in boxes.class_id[chosen]]
     texts = [f"{name} {score:.2f}" for name, score in zip(names, boxes.score[chosen], strict=True)]

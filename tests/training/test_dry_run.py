@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fate.data.batches import ClipBatch
-from fate.training import plan as planning
+from fate.training import dry_run as planning
+from fate.training.dry_run import dry_run, load_tries
 from fate.training.loop import build
-from fate.training.plan import plan
 from tests.training.conftest import small_config
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
@@ -24,23 +24,23 @@ def rates(batch: ClipBatch) -> set[float]:
 def test_a_dry_run_tries_the_rates_of_the_end_and_the_teacher_too(drives: Path) -> None:
     config = small_config(drives, strategy={"name": "consistency", "rates": [20, 200]}, data={"random": 4})
     for device in ("cpu", "cuda"):
-        for first, last in planning._load(replace(build(config), device=device)).tries.values():
+        for first, last in load_tries(replace(build(config), device=device))[0].values():
             assert rates(first) == {20.0}
             assert first.teacher is None
             assert 200.0 in rates(last)
             assert last.teacher is not None
-    assert any("20, 200 Hz" in line for line in plan(config).lines())
+    assert any("20, 200 Hz" in line for line in dry_run(config).lines())
 
 
 def test_a_gpu_tries_whole_batches_and_a_cpu_pieces_that_need_as_long_a_teacher(drives: Path) -> None:
     strategy = {"name": "consistency", "rates": [20, 40, 200]}
     parts = build(small_config(drives, strategy=strategy, data={"random": 4, "streams": 4, "steps": 6}))
-    whole = planning._load(replace(parts, device="cuda"))
-    pieces = planning._load(replace(parts, device="cpu"))
-    assert list(whole.tries) == [8]
-    assert list(pieces.tries) == [1, 2]
-    assert pieces.labelled_windows == whole.labelled_windows == sum(of is not None for of in whole.tries[8][0].labels)
-    late, of_all = pieces.tries[2][1], whole.tries[8][1]
+    whole, labelled, _ = load_tries(replace(parts, device="cuda"))
+    pieces, labelled_too, _ = load_tries(replace(parts, device="cpu"))
+    assert list(whole) == [8]
+    assert list(pieces) == [1, 2]
+    assert labelled == labelled_too == sum(of is not None for of in whole[8][0].labels)
+    late, of_all = pieces[2][1], whole[8][1]
     assert {clip.stream for clip in late.clips} == {False, True}
     assert set(late.clips) <= set(of_all.clips)
     assert late.teacher is not None
@@ -48,25 +48,25 @@ def test_a_gpu_tries_whole_batches_and_a_cpu_pieces_that_need_as_long_a_teacher(
     assert late.teacher.steps == of_all.teacher.steps
 
 
-def test_time_and_memory_of_a_piece_are_scaled_to_all_clips_and_the_plan_says_so(
+def test_time_and_memory_of_a_piece_are_scaled_to_all_clips_and_the_dry_run_says_so(
     drives: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step that takes half a second a clip, and 1 GB beside a quarter for each clip."""
     most = [0]
 
-    def step(module: Any, optimiser: Any, batch: ClipBatch, device: str) -> float:
+    def step(module: Any, optimiser: Any, batch: ClipBatch) -> float:
         most[0] = max(most[0], len(batch.clips))
         return 0.5 * len(batch.clips)
 
-    monkeypatch.setattr(planning, "_step", step)
-    monkeypatch.setattr(planning, "_memory", lambda device: 1 + 0.25 * most[0])
+    monkeypatch.setattr(planning, "time_step", step)
+    monkeypatch.setattr(planning, "peak_gb", lambda device: 1 + 0.25 * most[0])
     said: list[str] = []
     config = small_config(drives, data={"random": 4, "streams": 2}, run={"accumulate": 2})
-    found = plan(config, progress=lambda done, total, text: said.append(text))
+    found = dry_run(config, progress=lambda done, total, text: said.append(text))
     assert most == [2]
     assert (found.tried, found.step_s, found.memory_gb) == (2, pytest.approx(2 * 3.0), pytest.approx(2.5))
     assert any("estimates: 2 of the 6 clips" in line for line in found.lines())
     assert said == ["loading a batch of 6 clips of 3 windows", "training on 1 of 6 clips", "training on 2 of 6 clips"]
-    small = plan(small_config(drives))
+    small = dry_run(small_config(drives))
     assert (small.tried, small.step_s, small.memory_gb) == (2, pytest.approx(1.0), pytest.approx(1.5))
     assert not any("estimate" in line for line in small.lines())

@@ -1,0 +1,107 @@
+"""Several processes that train as one: what one process would do with the whole batch, they do with their shares.
+
+Lightning averages gradients. Losses are divided by counts over *all* processes where they are computed
+(``models.heads.targets``). Here, batch normalisation uses the statistics of all windows of all processes: on GPUs with
+torch's own layer, on CPUs, where torch has none, with the one below. The others wait for what the first does alone.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+from torch import Tensor, distributed, nn
+
+from fate.errors import FateError
+
+#: How long the others wait for what the first process does alone: it may validate for hours on 1Mpx.
+PATIENCE = timedelta(hours=12)
+
+
+def processes() -> int:
+    """How many train together."""
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def check_processes(devices: int, nodes: int) -> None:
+    """Refuse settings that speak of other numbers than were started: each would train by itself, or wait for ever."""
+    started = os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", ""))
+    if nodes > 1 and not started.isdigit():
+        raise FateError(
+            f"run.nodes = {nodes} was given, and nothing has started processes on other machines; start it on each of"
+            " them with torchrun, or with srun"
+        )
+    if "WORLD_SIZE" in os.environ and started.isdigit() and int(started) != devices * nodes:
+        raise FateError(
+            f"{started} processes were started, and run.devices · run.nodes = {devices} · {nodes}; give the number of"
+            " processes on a machine as run.devices, and that of machines as run.nodes"
+        )
+
+
+def check_same_batch(batches: int) -> None:
+    """Refuse processes that are not at the same batch: some have found the run's checkpoint, others not."""
+    if processes() > 1:
+        found: list[Any] = [None] * processes()
+        distributed.all_gather_object(found, batches)
+        if len(set(found)) > 1:
+            raise FateError(
+                f"processes are at batches {' and '.join(map(str, sorted(set(found))))}; expected a run's folder on a"
+                " disk that all machines share"
+            )
+
+
+def patient_group() -> distributed.ProcessGroup | None:
+    """A group of all processes, which all call this, whose barrier waits up to ``PATIENCE``; None for one process.
+
+    Steps keep the shorter limit of Lightning (half an hour), so that a process that hangs ends the run earlier.
+    """
+    return distributed.new_group(timeout=PATIENCE) if processes() > 1 else None
+
+
+class CpuSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """``nn.SyncBatchNorm``, which exists for GPUs only, for CPUs; a process may have no windows at all."""
+
+    #: Pillar Encoding, which normalises its own way, asks for this.
+    spans_processes = True
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        pass
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise [N, C, …] by the statistics of all processes in training, by the running ones otherwise."""
+        if not self.training or processes() == 1:
+            return super().forward(input)
+        from torch.distributed.nn.functional import all_reduce  # noqa: PLC0415  (not every torch has it)
+
+        axes = [0, *range(2, input.ndim)]
+        values = input.to(torch.promote_types(input.dtype, torch.float32))
+        count = values.new_tensor([values.numel() / max(values.shape[1], 1)])
+        own = torch.cat([values.sum(axes), values.square().sum(axes), count])
+        sums: Tensor = all_reduce(own)  # type: ignore[no-untyped-call]  # its gradient is summed too
+        total, squares, seen = sums[: self.num_features], sums[self.num_features : -1], sums[-1].clamp(min=1)
+        mean = total / seen
+        variance = (squares / seen - mean.square()).clamp(min=0)
+        with torch.no_grad():
+            momentum = 0.0 if self.momentum is None else self.momentum
+            for kept, now in ((self.running_mean, mean), (self.running_var, variance * seen / (seen - 1).clamp(min=1))):
+                if kept is not None:
+                    kept.lerp_(now.to(kept.dtype), momentum)
+            if self.num_batches_tracked is not None:
+                self.num_batches_tracked.add_(1)
+        shape = [1, -1, *[1] * (input.ndim - 2)]
+        weight, bias = cast(Tensor, self.weight), cast(Tensor, self.bias)
+        scale = (weight * torch.rsqrt(variance + self.eps)).view(shape)
+        return ((values - mean.view(shape)) * scale + bias.view(shape)).to(input.dtype)
+
+
+def synchronise_norms(module: nn.Module, device: str = "cpu") -> nn.Module:
+    """The same module with every batch normalisation over all processes; weights and names stay."""
+    if device == "cuda":
+        converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+        return converted
+    for child in module.modules():
+        if isinstance(child, nn.modules.batchnorm._BatchNorm):
+            child.__class__ = CpuSyncBatchNorm  # both have the same state
+    return module
