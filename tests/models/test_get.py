@@ -15,17 +15,11 @@ from torch.nn import functional
 
 from fate.encoding.grids import GroupTokens
 from fate.errors import FateError
-from fate.models.backbones.get import (
-    GET,
-    DropPath,
-    GetClassifier,
-    GroupEmbedding,
-    Stage,
-)
-from fate.models.checkpoints.layouts import GET as GET_RULES
-from fate.models.checkpoints.layouts import GET_IGNORED, rename_entries
+from fate.models.backbones.get import GET, DropPath, GroupEmbedding, Stage
+from fate.models.checkpoints.layouts import rename_entries
 from fate.models.heads.yolox import YOLOXHead
 from fate.models.necks.pafpn import PAFPN
+from tests.models.get_classifier import IGNORED, RULES, GetClassifier
 
 Arrays = Callable[[str], dict[str, NDArray[np.generic]]]
 
@@ -53,9 +47,9 @@ def test_every_learned_entry_of_the_public_files_has_its_place(
     model = GetClassifier(in_channels, classes, groups=groups)
     lines = (reference_folder / f"keys_{keys}.txt").read_text().splitlines()
     public = dict(line.rsplit(" ", 1)[0].split(" ", 1) for line in lines)
-    learned = {key: shape for key, shape in public.items() if not any(table in key for table in GET_IGNORED)}
+    learned = {key: shape for key, shape in public.items() if not any(table in key for table in IGNORED)}
     ours = {key: str(tuple(value.shape)) for key, value in model.state_dict().items()}
-    assert rename_entries(learned, GET_RULES) == ours
+    assert rename_entries(learned, RULES) == ours
     assert num_parameters(model) == parameters
 
 
@@ -71,7 +65,7 @@ def test_classifier_gives_the_public_outputs(
     """The maps of the stages, of size 10, were stored in float32 and are 2e-5 off for that; on another kind of
     processor the public code itself is 5e-5 away from them. Logits are means, and closer."""
     model = GetClassifier(768, 10).eval()
-    model.load_state_dict(rename_entries(golden_weights("get_cifar10dvs"), GET_RULES))
+    model.load_state_dict(rename_entries(golden_weights("get_cifar10dvs"), RULES))
     found: dict[str, Tensor] = {}
 
     def keep(name: str) -> Callable[[nn.Module, object, Tensor], None]:

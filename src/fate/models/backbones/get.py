@@ -1,4 +1,4 @@
-"""GET, the Group Event Transformer (Peng et al., ICCV 2023), as a detector's backbone and as the public classifier.
+"""GET, the Group Event Transformer (Peng et al., ICCV 2023), as a detector's backbone.
 
 Tokens carry the events of a patch of pixels in groups of channels, one for each time bin and polarity, and the network
 works between positions and between groups in turn:
@@ -8,9 +8,9 @@ works between positions and between groups in turn:
   channels on what it found, two residual streams, and a perceptron on their sum. Windows are never shifted.
 - ``GroupAggregation`` (GTA) between stages: half the rows, columns and groups, twice the channels.
 
-**What is known and what is inferred.** The public code holds the classifier alone (``GetClassifier``: three stages, no
-memory), and every block here computes what its blocks do. The paper's detector has memory, YOLOX's neck and head, and
-21.9 million parameters; its layout is not public. Inferred for ``GET``:
+**What is known and what is inferred.** The public code holds a classifier alone (three stages, no memory), and every
+block here computes what its blocks do. The paper's detector has memory, YOLOX's neck and head, and 21.9 million
+parameters; its layout is not public. Inferred:
 
 - Four stages at strides 4, 8, 16 and 32, of which the last three go to the neck.
 - 64, 128, 256 and 512 channels, RVT-B's, so that neck and head are RVT-B's too. The classifier begins with 48; other
@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -53,9 +52,6 @@ WINDOW = 8  # tokens along a side of a window
 class Pointwise(nn.Conv2d):
     """A linear map of the last axis, [..., in] → [..., out], whose weight has the public shape [out, in, 1, 1]."""
 
-    def __init__(self, in_channels: int, out_channels: int) -> None:
-        super().__init__(in_channels, out_channels, kernel_size=1)
-
     def forward(self, input: Tensor) -> Tensor:
         return functional.linear(input, self.weight.flatten(1), self.bias)
 
@@ -65,9 +61,9 @@ class Mlp(nn.Module):
 
     def __init__(self, channels: int, hidden: int, out_channels: int, dropout: float, normed: bool = False) -> None:
         super().__init__()
-        self.widen = Pointwise(channels, hidden)
+        self.widen = Pointwise(channels, hidden, kernel_size=1)
         self.norm = nn.LayerNorm(hidden, eps=1e-6) if normed else nn.Identity()
-        self.narrow = Pointwise(hidden, out_channels)
+        self.narrow = Pointwise(hidden, out_channels, kernel_size=1)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -138,11 +134,7 @@ class DualAttentionBlock(nn.Module):
 
 
 class Stage(nn.Module):
-    """Blocks on one map of tokens, [N, H, W, C] → [N, H, W, C], H and W at will.
-
-    Args:
-        drop_paths: for each block, how often training leaves a branch out.
-    """
+    """Blocks on one map of tokens, [N, H, W, C] → [N, H, W, C], H and W at will; each block drops its own share."""
 
     def __init__(self, channels: int, groups: int, window: int, dropout: float, drop_paths: Sequence[float]) -> None:
         super().__init__()
@@ -152,50 +144,20 @@ class Stage(nn.Module):
         )
 
     def forward(self, tokens: Tensor) -> Tensor:
-        _, rows, columns, _ = tokens.shape
+        side, (_, rows, columns, channels) = self.window, tokens.shape
+        missing = (-rows % side, -columns % side)
         inside = None
-        if rows % self.window or columns % self.window:
-            inside = self.cut(tokens.new_ones(1, rows, columns, 1))
-        tokens = refined = self.cut(tokens)
+        if any(missing):
+            filling = (0, 0, 0, missing[1], 0, missing[0])
+            inside = to_windows(functional.pad(tokens.new_ones(1, rows, columns, 1), filling), (side, side))[None]
+            tokens = functional.pad(tokens, filling)
+        tokens = refined = to_windows(tokens, (side, side)).view(len(tokens), -1, side * side, channels)
         for block in self.blocks:
             tokens, refined = block(tokens, refined)
             if inside is not None:
                 tokens = tokens * inside  # what lies outside the map is zero again for the next block
-        return self.join(tokens, rows, columns)
-
-    def cut(self, tokens: Tensor) -> Tensor:
-        """A map [N, H, W, C], filled up with zeros, as windows [N, windows, window², C], row by row."""
-        side, (_, rows, columns, channels) = self.window, tokens.shape
-        if rows % side or columns % side:
-            tokens = functional.pad(tokens, (0, 0, 0, -columns % side, 0, -rows % side))
-        return to_windows(tokens, (side, side)).view(len(tokens), -1, side * side, channels)
-
-    def join(self, windows: Tensor, rows: int, columns: int) -> Tensor:
-        """The map [N, rows, columns, C] again, without what had been filled up."""
-        side = self.window
-        tokens = from_windows(windows.flatten(0, 1), (side, side), rows + -rows % side, columns + -columns % side)
-        return tokens[:, :rows, :columns]
-
-
-def stages_of(
-    channels: int, groups: int, depths: Sequence[int], window: int, dropout: float, drop_path: float
-) -> tuple[nn.ModuleList, nn.ModuleList]:
-    """The stages, and the aggregations between them. The share of dropped paths grows evenly from block to block."""
-    if channels % groups or channels % HEAD_CHANNELS:
-        raise FateError(
-            f"{channels} channels in {groups} groups were given; expected a multiple of {HEAD_CHANNELS} channels"
-            " and as many in each group"
-        )
-    widths = [channels * 2**number for number in range(len(depths))]
-    counts = [max(groups // 2**number, 1) for number in range(len(depths))]
-    shares = torch.linspace(0, drop_path, sum(depths), device="cpu").tolist()
-    ends = list(accumulate(depths))
-    stages = nn.ModuleList(
-        Stage(width, count, window, dropout, shares[end - depth : end])
-        for width, count, depth, end in zip(widths, counts, depths, ends, strict=True)
-    )
-    between = zip(widths[:-1], counts[:-1], strict=True)
-    return stages, nn.ModuleList(GroupAggregation(width, count) for width, count in between)
+        joined = from_windows(tokens.flatten(0, 1), (side, side), rows + missing[0], columns + missing[1])
+        return joined[:, :rows, :columns]
 
 
 class GET(nn.Module):
@@ -228,8 +190,20 @@ class GET(nn.Module):
         super().__init__()
         if len(depths) != 4:
             raise FateError(f"depths={tuple(depths)} were given; expected four, for the strides 4, 8, 16 and 32")
+        if channels % groups or channels % HEAD_CHANNELS:
+            raise FateError(
+                f"{channels} channels in {groups} groups were given; expected a multiple of {HEAD_CHANNELS} channels"
+                " and as many in each group"
+            )
         widths = tuple(channels * 2**number for number in range(4))
-        self.stages, self.aggregations = stages_of(channels, groups, depths, window, dropout, drop_path)
+        counts = tuple(max(groups // 2**number, 1) for number in range(4))
+        # The share of dropped paths grows evenly from block to block.
+        shares = torch.linspace(0, drop_path, sum(depths), device="cpu").split(list(depths))
+        self.stages = nn.ModuleList(
+            Stage(width, count, window, dropout, share.tolist())
+            for width, count, share in zip(widths, counts, shares, strict=True)
+        )
+        self.aggregations = nn.ModuleList(map(GroupAggregation, widths[:-1], counts[:-1]))
         self.embedding = GroupEmbedding(in_channels, channels, 16 * channels, groups, stem_stride, dropout / 2)
         self.dropout = nn.Dropout(dropout)
         self.memories = nn.ModuleList(ConvLSTM(width) for width in widths)
@@ -242,16 +216,9 @@ class GET(nn.Module):
         steps: int = 1,
         step_scale: float | Tensor = 1.0,
     ) -> tuple[list[Tensor], tuple[CellState, ...]]:
-        """The features of stages 2 to 4, and the memory afterwards.
+        """As ``MaxViT.forward``; the state is hidden and cell of each stage, each [B, H_i, W_i, C_i].
 
-        Args:
-            images: [N, C, H, W], N = steps · B, time-major.
-            state: of the four stages, hidden and cell, each [B, H_i, W_i, C_i]; None for fresh ones.
-            steps: T.
-            step_scale: 20 / hz; of no effect here, for an LSTM counts windows, not time.
-
-        Returns:
-            [N, C_i, H_i, W_i] at strides 8, 16 and 32 of the frame, channels last in memory; and the state.
+        ``step_scale`` is of no effect here, for an LSTM counts windows, not time.
         """
         if len(images) % steps:
             raise FateError(f"{len(images)} windows were given in clips of {steps}; expected a multiple of {steps}")
@@ -264,38 +231,3 @@ class GET(nn.Module):
             features.append(tokens.permute(0, 3, 1, 2))
             carried.append(after)
         return features[1:], tuple(carried)
-
-
-class GetClassifier(nn.Module):
-    """The public classifier: token maps [N, in_channels, H, W] to class logits [N, classes].
-
-    Args:
-        in_channels: 768 or 1536, of 24 or 48 groups of tokens.
-        groups: of channels: 12 or 24.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        classes: int,
-        channels: int = 48,
-        groups: int = 12,
-        depths: Sequence[int] = (2, 2, 8),
-        window: int = WINDOW,
-        dropout: float = 0.2,
-        drop_path: float = 0.2,
-    ) -> None:
-        super().__init__()
-        self.stages, self.aggregations = stages_of(channels, groups, depths, window, dropout, drop_path)
-        self.embedding = GroupEmbedding(in_channels, channels, 16 * channels, groups, dropout=dropout / 2)
-        self.dropout = nn.Dropout(dropout)
-        last = channels * 2 ** (len(depths) - 1)
-        self.norm = nn.LayerNorm(last, eps=1e-6)
-        self.classes = nn.Linear(last, classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        tokens = self.stages[0](self.dropout(self.embedding(images)))
-        for stage, aggregation in zip(self.stages[1:], self.aggregations, strict=True):
-            tokens = stage(aggregation(tokens))
-        logits: Tensor = self.classes(self.norm(tokens).mean(dim=(1, 2)))
-        return logits

@@ -196,26 +196,3 @@ TRANSFORMERS: dict[str, Rules] = {
         *EVRT_DETR["head"],
     ),
 }
-
-#: The public classifier of GET.
-GET: Rules = (
-    (r"^channel_embed\.", "embedding."),
-    (r"^head\.", "classes."),
-    (r"^layers\.(\d+)\.downsample\.channelexpand\.", r"aggregations.\1."),
-    (r"^layers\.", "stages."),
-    (r"\.attn_spatial\.", ".window_attention."),
-    (r"\.attn_temporal\.", ".group_attention."),
-    (r"\.logit_scale$", ".log_scale"),
-    (r"\.([qv])_i_bias$", r".\1_bias"),
-    (r"\.(qkv|proj|cpb_mlp)_i\.", r".\1."),
-    (r"\.proj\.", ".projection."),
-    (r"\.cpb_mlp\.0\.", ".position_bias.hidden."),
-    (r"\.cpb_mlp\.2\.", ".position_bias.heads."),
-    (r"\.norm1\.", ".window_norm."),
-    (r"\.norm2\.", ".group_norm."),
-    (r"\.norm3\.", ".mlp_norm."),
-    (r"\.fc1\.", ".widen."),
-    (r"\.fc2\.", ".narrow."),
-)
-#: Substrings of names in GET's files that hold no learned value; these tables are computed here.
-GET_IGNORED = ("relative_coords_table", "relative_position_index")

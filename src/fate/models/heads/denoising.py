@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from fate.models.boxes import cxcywh_from_xyxy, xyxy_from_cxcywh
-from fate.models.heads.matching import FlatTargets, Matches
+from fate.models.heads.matching import Matches
+from fate.models.heads.targets import FlatTargets
 
 #: Coordinates, and what is left of 1 beside them, are at least this before they become logits.
 SMALLEST = 1e-5

@@ -31,11 +31,9 @@ NO_LENGTH = 5e-5  # added to the length of a query or key, so that zero keeps th
 
 
 class PositionBias(nn.Module):
-    """A bias for each head and pair of tokens of a lattice, from the offset between the two: [1, heads, L, L].
+    """A bias for each head and pair of tokens from the offset between the two on the lattice: [1, heads, L, L].
 
-    Args:
-        rows, columns: of the lattice; token number row · columns + column, L = rows · columns.
-        heads: attention heads.
+    Token row · columns + column lies at that row and column; L = rows · columns.
     """
 
     offsets: Tensor  # [(2 rows - 1) (2 columns - 1), 2] every offset there is, on a logarithmic scale
@@ -70,12 +68,7 @@ def logarithmic(length: int) -> Tensor:
 class CosineAttention(nn.Module):
     """Self-attention between tokens on a lattice, [M, L, F] → [M, L, F], by the angles between queries and keys.
 
-    Args:
-        features: F.
-        heads: a divisor of F.
-        lattice: (rows, columns), L = rows · columns.
-        learned_scale: whether each head learns what its cosines are multiplied with; else it is 1.
-        dropout: share of the result that training sets to 0.
+    With ``learned_scale`` each head learns what its cosines are multiplied with; else it is 1.
     """
 
     no_bias: Tensor  # [F] keys have none: it would add the same to every logit of a query
@@ -130,11 +123,7 @@ class WindowAttention(CosineAttention):
 
 
 class GroupAttention(CosineAttention):
-    """Channels of a window attend to each other: [M, window², C] → the same, M windows.
-
-    Args:
-        groups: groups of channels, a divisor of C.
-    """
+    """Channels of a window, in ``groups``, attend to each other: [M, window², C] → the same, M windows."""
 
     def __init__(self, channels: int, window: int, groups: int, dropout: float = 0.0) -> None:
         if channels % groups:
@@ -156,11 +145,7 @@ class GroupAggregation(nn.Module):
         reads       0  0  1    1  2  3    3  4  5
 
     Three groups become one, which reads each of them once. LayerNorm follows, and a 3 × 3 max pooling at stride 2 with
-    the border that TensorFlow calls "same".
-
-    Args:
-        channels: C.
-        groups: groups of channels before: an even divisor of C, or 3 or 1, which become one.
+    the border that TensorFlow calls "same". There are an even number of groups before, or 3 or 1, which become one.
     """
 
     read: Tensor  # [three times channels of a group for each new group] the channels that the convolution reads
