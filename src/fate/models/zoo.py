@@ -2,7 +2,7 @@
 
     model = build_model("fate-s", classes=("car", "pedestrian"), sensor=(240, 304))
 
-``table.MODELS`` is the only list of detectors: to add one, add an entry there, with its family (a function below) and
+``models.yaml`` is the only list of detectors: to add one, add an entry there, with its family (a function below) and
 the options in which it differs. The encoder is one of them: ``fate-s`` is ``s5-vit-b`` with pillars, and any other
 encoder can be asked for (``encoder="voxel"``) with its own arguments (``encoder_options={"bins": 9}``). The ablations
 of the paper are arguments of the pillar encoder.
@@ -63,9 +63,7 @@ def maxvit_yolox(
     """RVT and S5-ViT: attention with a memory in every stage, YOLOX's neck and head.
 
     Args:
-        frame: geometry of the input.
-        channels: of the encoder's image.
-        classes: how many there are.
+        frame, channels, classes: geometry of the input, channels of the encoder's image, and number of classes.
         dims, memory, official_state, head_dim, kinds, mlp_ratio: of the backbone, see ``MaxViT``.
         bottlenecks: in each CSP layer of the neck.
         depthwise: for small models on CPUs: neck and head filter each channel by itself, with an activation that needs
@@ -120,9 +118,7 @@ def evrt_detr(
     """EvRT-DETR: RT-DETR with a memory between encoder and decoder.
 
     Args:
-        frame: geometry of the input.
-        channels: of the encoder's image.
-        classes: how many there are.
+        frame, channels, classes: geometry of the input, channels of the encoder's image, and number of classes.
         depth, widths: of the PResNet.
         hidden, feedforward: width of everything behind it.
         expansion: of the CSP layers.

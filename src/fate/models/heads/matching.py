@@ -78,13 +78,11 @@ def cheapest_pairs(cost: Tensor, counts: Sequence[int]) -> RowPairs:
 
     SciPy solves a window on the CPU, and every cost table has to be copied there. Most windows need no solving: if the
     cheapest columns of all rows differ, they are the answer. A GPU finds those windows, and only the others are copied.
+    A window has as many pairs as rows, or columns if those are fewer.
 
     Args:
         cost: [N, M, Q], on any device.
         counts: number of valid rows of each of the N windows, the first ones; at most M.
-
-    Returns:
-        in each window as many pairs as it has rows, or columns if those are fewer.
     """
     rows, columns = cost.shape[1:]
     sizes = np.asarray(counts, np.int64)

@@ -63,21 +63,12 @@ class RtDetrHead(nn.Module):
         denoising: int = 100,
         stride: int = 8,
     ) -> None:
-        """Args:
-        channels: of each map, finest first.
-        classes: how many there are.
-        hidden: C, numbers of a query.
-        queries: predictions of a window.
-        layers: of the decoder (6 in EvRT-DETR-B, 3 in EvRT-DETR-S).
-        heads: of both kinds of attention.
-        points: places that a head reads in one map.
-        feedforward: hidden numbers of a layer's feedforward part.
-        denoising: how many noisy boxes are wanted, see ``denoising_queries``; 0 trains without.
-        stride: pixels per cell of the finest map.
+        """Queries have ``hidden`` numbers (C); each head of the cross-attention reads ``points`` places in one map.
+
+        ``denoising`` is how many noisy boxes are wanted, see ``denoising_queries``; 0 trains without.
         """
         super().__init__()
-        self.classes, self.queries, self.stride = classes, queries, stride
-        self.denoising = denoising
+        self.classes, self.queries, self.denoising, self.stride = classes, queries, denoising, stride
         self.projections = nn.ModuleList(ConvNormAct(of, hidden, activation="none", any_count=True) for of in channels)
         self.cell_features = nn.Sequential(nn.Linear(hidden, hidden), nn.LayerNorm(hidden))
         self.cell_scores = nn.Linear(hidden, classes)
@@ -97,11 +88,10 @@ class RtDetrHead(nn.Module):
         self._sizes: list[tuple[int, int]] = []
 
     def forward(self, features: Sequence[Tensor], targets: Sequence[Targets] | None = None) -> Outputs:
-        """Predictions of N windows (0 too); with what the loss needs in training, or where targets are given.
+        """Predictions from features [N, C_i, H_i, W_i] (N may be 0), finest first.
 
-        Args:
-            features: [N, C_i, H_i, W_i], finest first.
-            targets: of the N windows; in training their noisy copies run beside the queries.
+        In training, or with targets, they hold what the loss needs; in training noisy copies of the targets run beside
+        the queries.
         """
         sizes = [(maps.shape[-2], maps.shape[-1]) for maps in features]
         self._lay_anchors(sizes, features[0].device)
@@ -121,14 +111,11 @@ class RtDetrHead(nn.Module):
         every = Predictions(torch.stack(scores), torch.stack(boxes))
         extra = noisy.class_ids.shape[1] if noisy is not None else 0
         layers = Predictions(*(of[:, :, extra:] for of in every))
-        kept = ForLoss(
-            frame=self._frame_size(),
-            layers=layers,
-            encoder=Predictions(proposals.logits[None], proposals.box_logits.sigmoid()[None]),
-            denoising=Predictions(*(of[:, :, :extra] for of in every)) if noisy is not None else None,
-            denoising_matches=noisy.matches if noisy is not None else None,
-            denoising_groups=noisy.groups if noisy is not None else 1,
-        )
+        encoder = Predictions(proposals.logits[None], proposals.box_logits.sigmoid()[None])
+        kept = ForLoss(self._frame_size(), layers, encoder)
+        if noisy is not None:
+            denoising = Predictions(*(of[:, :, :extra] for of in every))
+            kept = ForLoss(*kept[:3], denoising, noisy.matches, noisy.groups)
         return Outputs(last[:, extra:], layers.logits[-1], training=kept)
 
     def loss(self, outputs: Outputs, targets: Sequence[Targets]) -> dict[str, Tensor]:
@@ -251,15 +238,9 @@ class DecoderLayer(nn.Module):
         sizes: Sequence[tuple[int, int]],
         visible: Tensor | None = None,
     ) -> Tensor:
-        """[N, Q, C] → [N, Q, C].
+        """Queries and their positions [N, Q, C] → [N, Q, C]; boxes, memory and sizes as in ``DeformableAttention``.
 
-        Args:
-            queries: [N, Q, C].
-            positions: [N, Q, C] positional encoding of each query.
-            boxes: [N, Q, 4] cxcywh, fractions of the frame.
-            memory: [N, S, C] the cells of all maps, one map after the other, each row by row.
-            sizes: (rows, columns) of each map.
-            visible: [Q, Q] whether the query of the row attends to that of the column; None: all attend to all.
+        ``visible`` [Q, Q] says whether the query of the row attends to that of the column; None: all attend to all.
         """
         queries = self.attention_norm(queries + self.attention(queries, positions, visible))
         queries = self.reading_norm(queries + self.reading(queries + positions, boxes, memory, sizes))
@@ -276,14 +257,9 @@ def perceptron(*widths: int) -> nn.Sequential:
 
 
 def cell_anchors(sizes: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-    """The box each cell starts from.
+    """The box each cell of maps of ``sizes`` (rows, columns) starts from, and whether it counts.
 
-    Args:
-        sizes: (rows, columns) of each map, finest first.
-
-    Returns:
-        [S, 4] cxcywh, as logits of fractions of the frame, infinite for cells at the margin; and
-        [S, 1] bool, False for those.
+    [S, 4] cxcywh, as logits of fractions of the frame, infinite for cells at the margin, and [S, 1] bool, False there.
     """
     parts = []
     for level, (rows, columns) in enumerate(sizes):

@@ -15,7 +15,6 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from fate.errors import FateError
 from fate.models.heads import yolox_loss
 from fate.models.layers.conv import Activation, AnyCountConv2d, ConvNormAct, block_diagonal, side_by_side
 from fate.models.layers.deformable import at_least_float32
@@ -28,13 +27,8 @@ PRIOR = 0.01
 class YOLOXHead(nn.Module):
     """Maps of N windows → Q = Σ H_i · W_i predictions of each.
 
-    Args:
-        in_channels: of each map.
-        classes: how many there are.
-        hidden: width of stems and towers; None: a quarter of the last map's channels, as YOLOX scales it.
-        strides: pixels of the padded frame per cell, of each map.
-        depthwise: for small models: stems filter each channel by itself too (5×5), and a tower is one 1×1 convolution.
-        activation: behind every convolution of stems and towers.
+    Stems and towers have ``hidden`` channels; None: a quarter of the last map's, as YOLOX scales it. With
+    ``depthwise``, for small models, stems filter each channel by itself too (5×5), and a tower is one 1×1 convolution.
     """
 
     cells: Tensor
@@ -50,11 +44,6 @@ class YOLOXHead(nn.Module):
         activation: Activation = "silu",
     ) -> None:
         super().__init__()
-        if len(in_channels) != len(strides):
-            raise FateError(
-                f"the head was given maps of {tuple(in_channels)} channels and of strides {tuple(strides)};"
-                " expected as many of each"
-            )
         width = in_channels[-1] // 4 if hidden is None else hidden
         self.classes = classes
         self.strides = tuple(strides)
@@ -72,11 +61,9 @@ class YOLOXHead(nn.Module):
         self._sizes: list[tuple[int, int]] = []
 
     def forward(self, features: Sequence[Tensor], targets: Sequence[Targets] | None = None) -> Outputs:
-        """Proposals of N windows (0 too); what the loss needs besides is added in training or where targets are given.
+        """Proposals from features [N, C_i, H_i, W_i] (N may be 0), finest first.
 
-        Args:
-            features: [N, C_i, H_i, W_i], finest first.
-            targets: of the N windows; this head looks at them in the loss alone.
+        In training, or with targets, they hold what the loss needs; this head looks at targets in the loss alone.
         """
         maps = (self._predicted(level, image) for level, image in enumerate(features))
         raw = torch.cat([of.flatten(2).transpose(1, 2) for of in maps], dim=1)  # [N, Q, 5 + classes]

@@ -17,6 +17,7 @@ so a GPU is never waited for: predictions without a box have weight 0 instead of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -72,10 +73,8 @@ def loss(outputs: Outputs, targets: Sequence[Targets]) -> dict[str, Tensor]:
 
     "iou": 5 · Σ (1 - IoU²) and "class": Σ cross-entropy against (one-hot · IoU), over the matched predictions;
     "objectness": Σ cross-entropy over all predictions. Each sum is divided by the number of matched predictions (at
-    least 1; their mean over processes that train together). A box's weight w_v multiplies what its matched
-    predictions add to the three sums; the divisor counts predictions, whatever their weight, so that a doubtful box
-    pulls less and does not make the others pull more. With all weights 1 this is the public loss. A window without
-    boxes adds to the objectness alone.
+    least 1; their mean over processes that train together). A box's weight w_v multiplies what its matched predictions
+    add; the divisor leaves weights out, so that a doubtful box pulls less and does not make the others pull more.
     """
     anchors, objectness = outputs.training, outputs.objectness
     if not isinstance(anchors, Anchors) or objectness is None:
@@ -98,8 +97,9 @@ def loss(outputs: Outputs, targets: Sequence[Targets]) -> dict[str, Tensor]:
         overlap = iou(torch.where(matched[:, :, None], boxes, wanted), wanted)
         kinds = torch.arange(class_logits.shape[-1], device=device)
         class_target = (true.class_ids.gather(1, box)[:, :, None] == kinds) * reached[:, :, None]
-        class_error = _cross_entropy(class_logits, class_target).sum(-1)
-        object_error = _cross_entropy(objectness, matched.float())
+        cross_entropy = partial(functional.binary_cross_entropy_with_logits, reduction="none")
+        class_error = cross_entropy(class_logits, class_target).sum(-1)
+        object_error = cross_entropy(objectness, matched.float())
 
         count = mean_over_processes(matched.sum())
         return {
@@ -149,7 +149,3 @@ def _class_cost(class_logits: Tensor, objectness: Tensor, class_ids: Tensor) -> 
     cost = if_this + (if_other.sum(-1, keepdim=True) - if_other)  # [N, Q, classes]
     index = class_ids[:, :, None].expand(-1, -1, cost.shape[1])
     return cost.transpose(1, 2).gather(1, index)
-
-
-def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    return functional.binary_cross_entropy_with_logits(logits, target, reduction="none")
