@@ -21,9 +21,9 @@ from typing import Any
 
 from fate.data.manifests import MANIFEST
 from fate.errors import FateError
-from fate.models.catalogue import flops_per_window
 from fate.models.checkpoints import load_model, read_card
-from fate.models.zoo import MODELS
+from fate.models.table import MODELS
+from fate.models.zoo import flops_per_window
 from fate.simulation.writing.manifest import Manifest, load_manifest
 from fate.whole_files import write_whole
 

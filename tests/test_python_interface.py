@@ -136,7 +136,7 @@ def test_a_command_with_the_name_of_a_package_stays_callable_once_it_is_imported
 
 
 def test_arguments_reach_the_function_behind_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fate.models.catalogue.list_models", lambda classes, sensor, progress: (classes, sensor))
+    monkeypatch.setattr("fate.models.zoo.list_models", lambda classes, sensor, progress: (classes, sensor))
     listed: Callable[..., Any] = fate.models
     assert listed(("a",), sensor=(24, 32)) == (("a",), (24, 32))
     with pytest.raises(TypeError, match="nothing"):

@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     from fate.inference.loading import load_detector
     from fate.inference.streaming_step import compile_for_streaming
     from fate.inspection.prepare import prepare
-    from fate.models.catalogue import list_models
     from fate.models.checkpoints import load_model, save_model
     from fate.models.checkpoints.importing import import_checkpoint
-    from fate.models.zoo import build_model
+    from fate.models.zoo import build_model, list_models
     from fate.simulation.camera.event_camera import CameraModel, EventCamera, camera_preset
     from fate.simulation.render.scene import Scene
     from fate.simulation.writing.dataset import simulate
@@ -90,7 +89,7 @@ _HOME = {
     "open_writer": "fate.formats.saving",
     "write_events": "fate.formats.saving",
     "models": "fate.models",
-    "list_models": "fate.models.catalogue",
+    "list_models": "fate.models.zoo",
     "load_model": "fate.models.checkpoints",
     "save_model": "fate.models.checkpoints",
     "import_checkpoint": "fate.models.checkpoints.importing",

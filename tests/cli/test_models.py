@@ -15,7 +15,7 @@ import fate
 from fate.cli.main import app
 from fate.errors import FateError
 from fate.inference import loading
-from fate.models import catalogue
+from fate.models import zoo
 from fate.models.zoo import MODELS, build_model
 
 
@@ -73,7 +73,7 @@ def test_the_usual_table_is_printed_without_torch() -> None:
 
 
 def test_sensor_and_classes_are_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "MODELS", {"s5-vit-nano": MODELS["s5-vit-nano"]})
+    monkeypatch.setattr(zoo, "MODELS", {"s5-vit-nano": MODELS["s5-vit-nano"]})
     result = CliRunner().invoke(app, ["models", "--sensor", "640x360", "--classes", "pedestrian, two-wheeler,car"])
     assert result.exit_code == 0, result.output
     asked = build_model("s5-vit-nano", ("pedestrian", "two-wheeler", "car"), (360, 640))
@@ -93,7 +93,7 @@ def test_sensor_and_classes_are_those_asked_for(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_bad_usage_is_refused_before_any_work(option: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "list_models", None)
+    monkeypatch.setattr(zoo, "list_models", None)
     result = CliRunner().invoke(app, ["models", option, value])
     assert result.exit_code == 2
     assert option in result.output
@@ -102,7 +102,7 @@ def test_bad_usage_is_refused_before_any_work(option: str, value: str, monkeypat
 def test_a_file_that_cannot_be_written_is_refused_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "list_models", None)
+    monkeypatch.setattr(zoo, "list_models", None)
     result = CliRunner().invoke(app, ["models", "--json", str(tmp_path / "none" / "models.json")])
     assert isinstance(result.exception, FateError)
     assert "does not exist; make it first" in str(result.exception)
@@ -113,6 +113,6 @@ def test_help_has_an_example() -> None:
 
 
 def test_names_for_python_lead_to_the_functions() -> None:
-    assert fate.list_models is catalogue.list_models
+    assert fate.list_models is zoo.list_models
     assert fate.build_model.__module__ == "fate.models.zoo"
     assert fate.load_model.__module__ == "fate.models.checkpoints.saved"

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import fate
 from fate.errors import FateError
-from fate.models.checkpoints.saved import FORMAT, LARGE, load_model, load_weights, read_card, save_model
+from fate.models.checkpoints.saved import FORMAT, LARGE, load_model, read_card, save_model
 from fate.models.detector import Detector
 from fate.models.zoo import build_model
 from fate.version import git_hash
@@ -115,51 +115,6 @@ def test_facts_do_not_replace_the_description(tmp_path: Path) -> None:
     file = tmp_path / "weights.safetensors"
     save_model(nano(), file, facts={"model": "mine", "format": 99})
     assert load_model(file).classes == CLASSES
-
-
-def test_weights_go_into_a_detector_that_is_there(saved: tuple[Detector, Path]) -> None:
-    detector, file = saved
-    other = nano()
-    before = {name: value.clone() for name, value in other.state_dict().items()}
-    load_weights(other, file)
-    assert all(torch.equal(value, detector.state_dict()[name]) for name, value in other.state_dict().items())
-    assert any(not torch.equal(value, before[name]) for name, value in other.state_dict().items())
-
-
-def test_options_of_equal_value_are_equal_whatever_their_type(saved: tuple[Detector, Path], tmp_path: Path) -> None:
-    load_weights(nano(dims=[8, 16, 32, 64], bottlenecks=1), _with_options(saved[1], tmp_path, bottlenecks=1.0))
-    with pytest.raises(FateError, match="options"):
-        load_weights(nano(bottlenecks=1), _with_options(saved[1], tmp_path, bottlenecks=2))
-
-
-def _with_options(source: Path, folder: Path, **options: Any) -> Path:
-    """The same file, said to be of a detector with these options besides."""
-    card = read_card(source)
-    card["model"]["options"] |= options
-    return rewritten(source, folder / "typed.safetensors", card)
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"classes": ("car", "bus")}, "classes car, pedestrian, this detector has car, bus"),
-        ({"classes": ("car",)}, "classes car, pedestrian, this detector has car;"),
-        ({"sensor": (64, 96)}, "sensor 60, 76, this detector has 64, 96"),
-        ({"encoder": "histogram", "encoder_options": {}}, "encoder pillars, this detector has histogram"),
-        ({"encoder_options": {"channels": 8, "pillar": 4}}, "encoder_options .*'pillar': 4"),
-        ({"stem": "upsample"}, "stem native, this detector has upsample"),
-        ({"bottlenecks": 2}, "options .*'bottlenecks': 2"),
-        ({"name": "s5-vit-s"}, "name s5-vit-nano, this detector has s5-vit-s"),
-    ],
-)
-def test_weights_for_another_detector_are_refused_with_the_field_that_differs(
-    saved: tuple[Detector, Path], changed: dict[str, Any], said: str
-) -> None:
-    other = nano(**changed)
-    before = {name: value.clone() for name, value in other.state_dict().items()}
-    with pytest.raises(FateError, match=f"{saved[1]}: made for {said}"):
-        load_weights(other, saved[1])
-    assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
 
 
 def test_weights_that_do_not_fit_are_listed(saved: tuple[Detector, Path], tmp_path: Path) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from torch import Tensor
 
-from fate.errors import FateError
 from fate.models.layers.deformable import DeformableAttention, sampled
 
 SIZES = [(6, 9), (3, 5), (2, 2)]
@@ -119,8 +117,3 @@ def test_no_windows_are_no_error() -> None:
     assert none.shape == (0, 5, 8)
     none.sum().backward()
     assert all(parameter.grad is not None for parameter in attention.parameters())
-
-
-def test_width_that_heads_do_not_divide_is_refused() -> None:
-    with pytest.raises(FateError, match="width 10 was given with 4 heads"):
-        DeformableAttention(10, 4)

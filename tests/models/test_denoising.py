@@ -7,7 +7,7 @@ import torch
 
 from fate.models.boxes import xyxy_from_cxcywh
 from fate.models.heads.denoising import DenoisingQueries, denoising_queries, visibility
-from fate.models.heads.matching import FlatTargets
+from fate.models.heads.targets import FlatTargets
 from fate.models.outputs import Targets
 
 CPU = torch.device("cpu")

@@ -10,14 +10,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fate.errors import FateError
-from fate.models.layers.group_attention import (
+from fate.models.backbones.get import (
     CosineAttention,
     GroupAggregation,
-    GroupAttention,
     PositionBias,
-    WindowAttention,
     halve_by_max_pooling,
 )
+
+
+def window_attention(channels: int, window: int, heads: int) -> CosineAttention:
+    """Between positions, as GET has it."""
+    return CosineAttention(channels, heads, (window, window), learned_scale=True, dropout=0.0)
+
+
+def group_attention(channels: int, window: int, groups: int) -> CosineAttention:
+    """Between channels, as GET has it."""
+    return CosineAttention(window * window, window, (channels // groups, groups), learned_scale=False, dropout=0.0)
 
 
 def drawn(module: nn.Module, seed: int = 0) -> nn.Module:
@@ -60,8 +68,8 @@ def attention_by_pairs(tokens: Tensor, module: CosineAttention, lattice: tuple[i
 
 
 def test_window_attention_is_cosine_attention_with_a_bias_for_each_offset() -> None:
-    module = drawn(WindowAttention(channels=12, window=3, heads=2))
-    assert isinstance(module, WindowAttention)
+    module = drawn(window_attention(channels=12, window=3, heads=2))
+    assert isinstance(module, CosineAttention)
     assert module.log_scale is not None
     nn.init.constant_(module.log_scale[0], math.log(7.0))
     tokens = torch.randn(2, 9, 12, generator=torch.Generator().manual_seed(1))
@@ -72,17 +80,17 @@ def test_window_attention_is_cosine_attention_with_a_bias_for_each_offset() -> N
 
 @pytest.mark.parametrize("groups", [1, 2, 4, 8])
 def test_group_attention_is_the_same_between_channels(groups: int) -> None:
-    module = drawn(GroupAttention(channels=8, window=2, groups=groups))
-    assert isinstance(module, GroupAttention)
+    module = drawn(group_attention(channels=8, window=2, groups=groups))
+    assert isinstance(module, CosineAttention)
     tokens = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        expected = torch.stack([attention_by_pairs(window.t(), module, (8 // groups, groups)).t() for window in tokens])
-        torch.testing.assert_close(module(tokens), expected, rtol=0, atol=2e-6)
+        expected = torch.stack([attention_by_pairs(window.t(), module, (8 // groups, groups)) for window in tokens])
+        torch.testing.assert_close(module(tokens.mT), expected, rtol=0, atol=2e-6)
 
 
 def test_scale_stays_at_100_however_large_its_parameter() -> None:
-    module = drawn(WindowAttention(channels=8, window=2, heads=1))
-    assert isinstance(module, WindowAttention)
+    module = drawn(window_attention(channels=8, window=2, heads=1))
+    assert isinstance(module, CosineAttention)
     assert module.log_scale is not None
     tokens = torch.randn(1, 4, 8)
     with torch.no_grad():
@@ -101,8 +109,8 @@ def test_bias_depends_on_the_offset_alone_and_begins_between_minus_8_and_8() -> 
 
 
 def test_tokens_of_zero_give_finite_gradients() -> None:
-    for module in (WindowAttention(32, window=4, heads=2), GroupAttention(32, window=4, groups=4)):
-        tokens = torch.zeros(2, 16, 32, requires_grad=True)
+    for module, shape in ((window_attention(32, 4, 2), (2, 16, 32)), (group_attention(32, 4, 4), (2, 32, 16))):
+        tokens = torch.zeros(shape, requires_grad=True)
         module(tokens).sum().backward()
         assert tokens.grad is not None
         assert tokens.grad.isfinite().all()
@@ -111,8 +119,8 @@ def test_tokens_of_zero_give_finite_gradients() -> None:
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")
 def test_in_bfloat16_the_result_is_nearly_the_same() -> None:
-    tokens = torch.randn(3, 16, 32, generator=torch.Generator().manual_seed(1))
-    for module in (WindowAttention(32, window=4, heads=2), GroupAttention(32, window=4, groups=4)):
+    windows = torch.randn(3, 16, 32, generator=torch.Generator().manual_seed(1))
+    for module, tokens in ((window_attention(32, 4, 2), windows), (group_attention(32, 4, 4), windows.mT)):
         drawn(module)
         with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
             rounded = module(tokens)
@@ -122,11 +130,7 @@ def test_in_bfloat16_the_result_is_nearly_the_same() -> None:
         assert (rounded - exact).abs().max() < 0.02 * exact.abs().max()
 
 
-def test_heads_and_groups_that_do_not_divide_are_refused() -> None:
-    with pytest.raises(FateError, match="5 heads were given for 12 features"):
-        WindowAttention(12, window=2, heads=5)
-    with pytest.raises(FateError, match="12 groups were given for 64 channels"):
-        GroupAttention(64, window=8, groups=12)
+def test_groups_that_cannot_be_halved_are_refused() -> None:
     with pytest.raises(FateError, match="5 groups were given for 20 channels; expected a divisor that is even, 3 or 1"):
         GroupAggregation(20, groups=5)
 

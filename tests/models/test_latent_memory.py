@@ -189,11 +189,6 @@ def test_maps_and_state_with_channels_last_stay_so() -> None:
             assert part.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_an_even_kernel_is_refused() -> None:
-    with pytest.raises(FateError, match="kernel of side 4"):
-        LatentMemory((4,), kernel=4)
-
-
 def timed(recurrence: str = "time") -> LatentMemory:
     """The small memory with another recurrence and the same parameters."""
     memory = LatentMemory(CHANNELS, 5, recurrence=recurrence).double()  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fate.models.checkpoints.layouts import RVT, rename_entries
 from fate.models.layers.s5 import BAND_LIMIT, S5, S5Block, cycles_per_step, hippo_modes
-from fate.models.layers.scan import as_complex
+from tests.models.complex_scan import as_complex
 
 Golden = Callable[[str], dict[str, NDArray[np.generic]]]
 Weights = Callable[..., dict[str, Tensor]]

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from fate.errors import FateError
-from fate.models.heads.matching import FlatTargets
-from fate.models.heads.simota import PaddedTargets
-from fate.models.heads.targets import concatenate_targets
+from fate.models.heads.targets import FlatTargets
+from fate.models.heads.yolox_loss import PaddedTargets
 from fate.models.outputs import Targets
 from tests.models.small_detectors import some_targets
 
@@ -18,7 +17,7 @@ CPU = torch.device("cpu")
 
 def test_windows_follow_each_other_and_boxes_know_their_place() -> None:
     windows = [some_targets(2, 1), some_targets(0), some_targets(3, 2)]
-    together = concatenate_targets(windows, 2)
+    together = FlatTargets.of(windows, None, 2, CPU)
     assert together.counts == (2, 0, 3)
     assert together.window.tolist() == [0, 0, 2, 2, 2]
     assert together.box_index.tolist() == [0, 1, 0, 1, 2]
@@ -30,7 +29,7 @@ def test_windows_follow_each_other_and_boxes_know_their_place() -> None:
 
 @pytest.mark.parametrize("windows", [[], [some_targets(0)], [some_targets(0), some_targets(0)]])
 def test_no_boxes_are_no_error(windows: list[Targets]) -> None:
-    assert concatenate_targets(windows, 2).boxes.shape == (0, 4)
+    assert FlatTargets.of(windows, None, 2, CPU).boxes.shape == (0, 4)
     assert PaddedTargets.of(windows, 2, CPU).boxes.shape == (len(windows), 1, 4)  # padding alone
     assert not PaddedTargets.of(windows, 2, CPU).real.any()
     assert FlatTargets.of(windows, (64, 96), 2, CPU).boxes.shape == (0, 4)
@@ -67,7 +66,7 @@ def test_padding_and_flattening_lose_nothing_on_the_way_through_one_table() -> N
 def test_impossible_values_are_refused_with_their_place(box: list[float], weight: float) -> None:
     bad = Targets.of(torch.tensor([[0.0, 0, 1, 1], box]), torch.tensor([0, 1]), torch.tensor([1.0, weight]))
     with pytest.raises(FateError, match=r"^box 1 of labelled window 2 is \[.* with weight .*; expected finite x1"):
-        concatenate_targets([some_targets(3), some_targets(0), bad], 2)
+        FlatTargets.of([some_targets(3), some_targets(0), bad], None, 2, CPU)
 
 
 def test_as_many_of_each_are_expected() -> None:

@@ -15,8 +15,9 @@ from transformers.loss.loss_rt_detr import RTDetrHungarianMatcher
 
 from fate.models.boxes import cxcywh_from_xyxy
 from fate.models.checkpoints.layouts import TRANSFORMERS, rename, rename_entries
-from fate.models.heads.matching import FlatTargets, match
+from fate.models.heads.matching import match
 from fate.models.heads.rtdetr import RtDetrHead
+from fate.models.heads.targets import FlatTargets
 from fate.models.outputs import Targets
 
 WIDTH, CLASSES, LAYERS = 32, 3, 3

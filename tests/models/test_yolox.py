@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fate.errors import FateError
 from fate.models.checkpoints.layouts import RVT, rename_entries
 from fate.models.heads.yolox import YOLOXHead, decoded
 from fate.models.outputs import Outputs, Targets
@@ -172,8 +171,3 @@ def test_the_inference_path_is_one_graph() -> None:
     with torch.no_grad():
         outputs = graph(maps())
     torch.testing.assert_close(outputs.boxes, expected.boxes)
-
-
-def test_maps_and_strides_must_be_as_many() -> None:
-    with pytest.raises(FateError, match="expected as many of each"):
-        YOLOXHead((8, 16), 2)

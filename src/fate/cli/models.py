@@ -56,11 +56,11 @@ def models(
 
 def _entries(names: Sequence[str], size: tuple[int, int]) -> Sequence[Entry]:
     """Return the stored table for the usual sensor and classes; for others the detectors are built and counted."""
-    from fate.models.table import CLASSES, SENSOR, TABLE
+    from fate.models.table import CLASSES, MODELS, SENSOR
 
     if (tuple(names), size) == (CLASSES, SENSOR):
-        return TABLE
-    from fate.models.catalogue import list_models
+        return list(MODELS.values())
+    from fate.models.zoo import list_models
 
     with args.progress_bar("counting") as update:
         return list_models(names, size, update)

@@ -28,7 +28,8 @@ from fate.inference.loading import Model, bundled_weights, load_trained
 from fate.inference.step_graph import CELLS, StepGraph, to_onnx
 from fate.inference.stream import StreamingDetector
 from fate.models.detector import CANONICAL_US, Detector
-from fate.models.zoo import MODELS, build_model
+from fate.models.table import MODELS
+from fate.models.zoo import build_model
 from fate.progress import Progress
 from fate.text import suggest_name
 from fate.version import __version__

@@ -12,7 +12,6 @@ and recurrent layers that depend on time (S5) use ``step_scale``, the length of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,7 +90,7 @@ class Detector(nn.Module):
             step_scale: time between windows over 50 ms, more than 0, a number or [N]; None: their own durations.
         """
         self._check(len(batch), state, steps, targets)
-        check_step_scale(step_scale)
+        _check_step_scale(step_scale, len(batch))
         if isinstance(batch, EventBatch):
             images = self.encoder(batch)
             step_scale = step_scale_of(batch) if step_scale is None else step_scale
@@ -102,12 +101,7 @@ class Detector(nn.Module):
         return self.predictions(features, targets), state
 
     def predictions(self, features: Sequence[Tensor], targets: Sequence[Targets | None] | None = None) -> Outputs:
-        """Outputs of the head for N windows; with targets, for the labelled windows only.
-
-        Args:
-            features: as returned by ``features``.
-            targets: of each window, None for windows without labels.
-        """
+        """Outputs of the head for the features of N windows; with targets (None: no labels), for the labelled only."""
         labelled = None
         if targets is not None:
             labelled = [target for target in targets if target is not None]
@@ -126,13 +120,8 @@ class Detector(nn.Module):
         ids = [given.class_ids for given in targets or () if given is not None]
         if ids:
             check_class_ids(torch.cat(ids), len(self.classes), self.classes)
-        self._check_state(memory)
-        for part in state.tensors(memory):
-            if len(part) != windows // steps:
-                raise FateError(
-                    f"a state of {len(part)} streams was given with {windows // steps} windows a step; expected one of"
-                    " each stream"
-                )
+        if memory is not None:
+            self._check_state(memory, windows // steps)
 
     def _check_images(self, images: Tensor) -> None:
         """Check that images have the size of the encoder's images or of padded ones."""
@@ -145,9 +134,7 @@ class Detector(nn.Module):
                 " as the encoder makes them"
             )
 
-    def _check_state(self, memory: State) -> None:
-        if memory is None:
-            return
+    def _check_state(self, memory: State, streams: int) -> None:
         kept = (bool(getattr(self.backbone, "remembers", False)), self.memory is not None)
         fits = isinstance(memory, tuple | list) and len(memory) == 2
         if not fits or any((part is not None) != wanted for part, wanted in zip(memory, kept, strict=True)):
@@ -155,15 +142,20 @@ class Detector(nn.Module):
         # The backbone's state has strides 4 to 32, channels last; that of ``memory`` strides from 8, channels first.
         for part, finest, first in zip(memory, (4, 8), (1, 2), strict=True):
             for stage, of_stage in enumerate(part or ()):
-                for cells in (tuple(each.shape[first : first + 2]) for each in state.tensors(of_stage)):
-                    self._check_cells(cells, finest << stage)
+                stride = finest << stage
+                for each in state.tensors(of_stage):
+                    self._check_part(each.shape[0], tuple(each.shape[first : first + 2]), streams, stride)
 
-    def _check_cells(self, cells: tuple[int, ...], stride: int) -> None:
-        """Check that the rows and columns of a state at a stride are those of the frame."""
-        if cells != tuple(side // stride for side in self.frame.padded):
-            given = "×".join(str(side * stride) for side in reversed(cells))
+    def _check_part(self, given: int, cells: tuple[int, ...], streams: int, stride: int) -> None:
+        """Check the streams, and the rows and columns of a state's tensor at a stride."""
+        if given != streams:
             raise FateError(
-                f"a state of a frame of {given} pixels was given; this detector is for a sensor of {self.sensor},"
+                f"a state of {given} streams was given with {streams} windows a step; expected one of each stream"
+            )
+        if cells != tuple(side // stride for side in self.frame.padded):
+            size = "×".join(str(side * stride) for side in reversed(cells))
+            raise FateError(
+                f"a state of a frame of {size} pixels was given; this detector is for a sensor of {self.sensor},"
                 f" padded to {self.frame.padded}: expected what it returned, or None to begin"
             )
 
@@ -204,18 +196,14 @@ def step_scale_of(batch: EventBatch) -> float | Tensor:
     return batch.duration_us / CANONICAL_US
 
 
-def check_step_scale(step_scale: float | Tensor | None) -> None:
+def _check_step_scale(step_scale: float | Tensor | None, windows: int) -> None:
     """Refuse step scales that are not positive and finite; values on a GPU are not checked, to avoid a wait."""
     if step_scale is None or torch.compiler.is_compiling():
         return
-    if isinstance(step_scale, Tensor):
-        if step_scale.device.type != "cpu":
-            return
-        bad = step_scale[~((step_scale > 0) & step_scale.isfinite())]
-        wrong = bad.flatten().tolist()[:1]
-    else:
-        wrong = [] if 0 < step_scale < math.inf else [step_scale]
-    if wrong:
+    scale = torch.as_tensor(step_scale)
+    wrong = scale.shape not in ((), (1,), (windows,))
+    if wrong or (scale.device.type == "cpu" and not bool(((scale > 0) & scale.isfinite()).all())):
         raise FateError(
-            f"step_scale={wrong[0]:g} was given; expected the time between windows over 50 ms, a finite number above 0"
+            f"step_scale={step_scale} was given; expected the time between windows over 50 ms, a finite number above 0,"
+            f" or one for each of the {windows} windows"
         )

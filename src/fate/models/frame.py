@@ -7,6 +7,7 @@ stride: strides of features stay 8, 16 and 32 pixels, and the number of paramete
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -38,10 +39,6 @@ class Frame(NamedTuple):
         """Pad the encoder's image [N, C, H', W'] and repeat its cells, for the backbone."""
         rows, columns = (size // self.encoder_stride for size in self.padded)
         right, bottom = columns - image.shape[-1], rows - image.shape[-2]
-        if right < 0 or bottom < 0:
-            raise FateError(
-                f"an image of {image.shape[-2]}×{image.shape[-1]} cells was given; expected at most {rows}×{columns}"
-            )
         if right or bottom:
             image = functional.pad(image, (0, right, 0, bottom), value=self.empty_value)
         if self.repeat > 1:
@@ -52,10 +49,9 @@ class Frame(NamedTuple):
 def frame_of(
     sensor: Sequence[int], encoder_stride: int, full_stride: int, stem: Stem = "native", empty_value: float = 0.0
 ) -> Frame:
-    """The frame for a sensor.
+    """The frame for a sensor (height, width).
 
     Args:
-        sensor: (height, width) of the events, pixels.
         encoder_stride: pixels along a side of one cell of the encoder's image.
         full_stride: of the backbone's first convolution, where an image has the sensor's resolution.
         stem: see ``Stem``.
@@ -68,14 +64,12 @@ def frame_of(
             f"an encoder with cells of {encoder_stride} pixels was given; a detector takes 1, 2, 4, 8, 16 or 32"
         )
     size = Sensor.of(sensor)
-    split = 1
-    while True:
+    for split in itertools.count(1):
         step = COARSEST * split
-        padded = Sensor(*(-(-side // step) * step for side in size))
-        rows, columns = padded.height // step, padded.width // step
+        rows, columns = (-(-side // step) for side in size)
         if rows * columns <= MOST_TOKENS:
             break
-        split += 1
+    padded = Sensor(rows * step, columns * step)
     if stem == "upsample":
         repeat, stride = encoder_stride, full_stride
     else:

@@ -5,8 +5,7 @@ those with objectness · class below the confidence go; of boxes of one class th
 class stays (greedy NMS). What is **reported** as the score is the class probability alone, which is what the published
 figures were made with; ``score="product"`` reports objectness · class. Heads without objectness (DETR) are trained to
 report each object once, so their published evaluation takes the best scores over queries and classes without
-suppression, and so do we unless ``max_overlap`` is given. In practice small ones repeat an object now and then: streams
-and tracking pass ``max_overlap`` for every head.
+suppression, and so do we unless ``max_overlap`` is given, as streams and tracking do: small ones repeat objects.
 
 Greedy NMS is one rule: *a box stays unless a better box of its class that stays overlaps it too much*. On the CPU a
 compiled loop applies it from the best box down. Elsewhere it is applied to all boxes at once, again and again until
@@ -40,10 +39,9 @@ PAIRS_AT_ONCE = 1 << 24
 
 
 class Detections(NamedTuple):
-    """The M objects found in one window, by falling confidence.
+    """The M objects found in one window, by falling confidence: objectness · class, or the score without objectness.
 
-    Confidence is objectness · class where a head has objectness, else the score. So scores themselves need not fall:
-    with ``score="class"`` they leave the objectness out.
+    Scores themselves need not fall: with ``score="class"`` they leave the objectness out.
     """
 
     boxes: Tensor  #: [M, 4] xyxy, sensor pixels
@@ -95,9 +93,7 @@ def detections(
 
 
 def finished(found: Candidates, keep: Tensor, sensor: Sequence[int], score: Score = "class") -> list[Detections]:
-    """The detections of each window: the candidates that ``keep`` [N, K] (bool) selects.
-
-    ``sensor`` and ``score`` are those of ``detections``.
+    """The candidates that ``keep`` [N, K] (bool) selects, window by window; other arguments as in ``detections``.
 
     In numpy: a window has a handful of boxes, and calling torch for each step takes longer than the step.
     """
@@ -120,16 +116,15 @@ def finished(found: Candidates, keep: Tensor, sensor: Sequence[int], score: Scor
 def best_proposals(outputs: Outputs, confidence: float, most: int | None = None) -> Candidates:
     """The predictions of a head with objectness, each with its best class, by objectness · class.
 
-    Args:
-        confidence: the least objectness · class.
-        most: K, so that shapes do not depend on values, as a CUDA graph needs; None: as many as the fullest window has
-            above the confidence.
+    ``most`` is K, so that shapes do not depend on values, as a CUDA graph needs; None: as many as the fullest window
+    has above the confidence.
     """
     if outputs.objectness is None:
         raise FateError("outputs without objectness were given; expected those of a YOLOX head")
     logits, class_ids = outputs.class_logits.float().max(-1)
     scores, objectness = logits.sigmoid(), outputs.objectness.float().sigmoid()
-    confidences = _at_least(confidence, objectness * scores)
+    products = objectness * scores
+    confidences = torch.where(products >= confidence, products, -1.0)
     order = _best_first(confidences, int((confidences >= 0).sum(1).max()) if most is None else most)
     columns = (column.gather(1, order) for column in (confidences, scores, class_ids, objectness))
     return Candidates(outputs.boxes.float().gather(1, order[:, :, None].expand(-1, -1, 4)), *columns)
@@ -143,16 +138,15 @@ def best_classes(outputs: Outputs, confidence: float, most: int) -> Candidates:
     query = torch.div(order, classes, rounding_mode="floor")
     scores = scores.gather(1, order)
     boxes = outputs.boxes.float().gather(1, query[:, :, None].expand(-1, -1, 4))
-    return Candidates(boxes, _at_least(confidence, scores), scores, order - query * classes, None)
+    confidences = torch.where(scores >= confidence, scores, -1.0)
+    return Candidates(boxes, confidences, scores, order - query * classes, None)
 
 
 def kept(candidates: Candidates, max_overlap: float | None) -> Tensor:
     """Which candidates stay, [N, K] bool; ``max_overlap`` as in ``detections``."""
-    if max_overlap is None:
-        if candidates.objectness is None:
-            return candidates.confidences >= 0
-        return suppress(candidates, MAX_OVERLAP)
-    return suppress(candidates, check_max_overlap(max_overlap))
+    if max_overlap is None and candidates.objectness is None:
+        return candidates.confidences >= 0
+    return suppress(candidates, MAX_OVERLAP if max_overlap is None else check_max_overlap(max_overlap))
 
 
 def check_max_overlap(max_overlap: float) -> float:
@@ -171,12 +165,10 @@ def suppress(candidates: Candidates, max_overlap: float) -> Tensor:
 
 def suppress_by_tensors(candidates: Candidates, max_overlap: float) -> Tensor:
     """On any device, some windows at a time, as memory allows."""
-    boxes, ids, there = candidates.boxes, candidates.class_ids, candidates.confidences >= 0
-    step = max(1, PAIRS_AT_ONCE // max(1, there.shape[1] ** 2))
-    parts = [slice(start, start + step) for start in range(0, len(there), step)]
-    if not len(boxes):
-        return there
-    return torch.cat([_settled(boxes[part], ids[part], there[part], max_overlap) for part in parts])
+    columns = (candidates.boxes, candidates.class_ids, candidates.confidences >= 0)
+    step = max(1, PAIRS_AT_ONCE // max(1, candidates.boxes.shape[1] ** 2))
+    parts = zip(*(torch.split(column, step) for column in columns), strict=True)
+    return torch.cat([_settled(boxes, ids, there, max_overlap) for boxes, ids, there in parts])
 
 
 def _settled(boxes: Tensor, class_ids: Tensor, there: Tensor, max_overlap: float) -> Tensor:
@@ -228,11 +220,6 @@ def _suppress(
                 beaten = (width > nothing) & (height > nothing) & too_much & (others[k] == own_id)
                 alive[k] &= np.int32(not beaten)
         stays[window] = here > 0
-
-
-def _at_least(confidence: float, values: Tensor) -> Tensor:
-    """The same, but -1 where below (or not a number)."""
-    return torch.where(values >= confidence, values, -1.0)
 
 
 def _best_first(values: Tensor, most: int) -> Tensor:

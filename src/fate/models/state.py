@@ -6,7 +6,7 @@ A state is a tensor, a tuple of states, or None for a part without state; the fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,15 +29,16 @@ def mapped(change: Callable[[Tensor], Tensor], state: State) -> State:
     raise FateError(f"a state with a {type(state).__name__} in it was given; expected tensors in nested tuples")
 
 
-def tensors(state: State) -> Iterator[Tensor]:
+def tensors(state: State) -> list[Tensor]:
     """The tensors of a state, in a fixed order."""
-    if isinstance(state, Tensor):
-        yield state
-    elif isinstance(state, tuple | list):
-        for part in state:
-            yield from tensors(part)
-    elif state is not None:
-        raise FateError(f"a state with a {type(state).__name__} in it was given; expected tensors in nested tuples")
+    found: list[Tensor] = []
+
+    def keep(part: Tensor) -> Tensor:
+        found.append(part)
+        return part
+
+    mapped(keep, state)
+    return found
 
 
 def rebuilt(state: State, parts: Sequence[Tensor]) -> State:

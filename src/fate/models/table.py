@@ -1,13 +1,24 @@
-"""The names of all detectors and what each is, known without building one and without loading torch.
+"""The list of detectors (``models.yaml``), known without building one and without loading torch.
 
-``fate models`` prints this table at once, and commands refuse an unknown name before they load torch, which takes
-seconds. A test compares every number with the detectors that ``build_model`` builds.
+``fate models`` prints it at once, and commands refuse an unknown name before they load torch, which takes seconds.
+
+**GFLOPs** are those of one window at batch 1, from the encoder's image to the raw boxes, on the padded frame. Counted
+are matrix products, convolutions and attention, where nearly all of the work is; a multiplication and its addition
+count as **two**. Not counted are norms, activations, the recurrence of S5, the sampling of deformable attention and
+non-maximum suppression; nor the encoder, whose work follows the events and not the frame.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+#: Names of the functions in ``zoo`` that build all of a detector but its encoder.
+Family = Literal["maxvit_yolox", "get_yolox", "evrt_detr"]
 
 
 @dataclass(frozen=True)
@@ -15,10 +26,13 @@ class Entry:
     """One detector."""
 
     name: str
-    parameters: int  #: that are learned; those of the encoder are included
-    flops: int  #: operations per window without the encoder, see ``catalogue``
-    encoder: str
     about: str  #: one line
+    family: Family
+    encoder: str
+    parameters: int  #: that are learned; those of the encoder are included
+    flops: int  #: operations per window without the encoder, see above
+    options: Mapping[str, Any] = field(default_factory=dict)  #: of the family
+    encoder_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def gflops(self) -> float:
@@ -27,43 +41,14 @@ class Entry:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "name": self.name,
-            "parameters": self.parameters,
-            "gflops": self.gflops,
-            "encoder": self.encoder,
-            "about": self.about,
-        }
+        shown = ("name", "parameters", "gflops", "encoder", "about")
+        return {name: getattr(self, name) for name in shown}
 
 
-#: (height, width) and class names that ``TABLE`` is for.
+#: (height, width) and class names that the numbers of ``MODELS`` are for.
 SENSOR = (240, 304)
 CLASSES = ("car", "pedestrian")
-TABLE = (
-    Entry("fate-s", 18_331_029, 11_762_790_400, "pillars", "S5-ViT-B with Pillar Encoding (FATE-S)"),
-    Entry("fate-e", 57_161_322, 47_762_411_520, "pillars", "EvRT-DETR-B with Pillar Encoding (FATE-E)"),
-    Entry("s5-vit-b", 18_192_149, 10_349_834_240, "histogram", "S5-ViT-B (Zubić et al. 2024), histograms"),
-    Entry("s5-vit-s", 9_677_205, 5_780_567_040, "histogram", "S5-ViT-S, histograms"),
-    Entry("rvt-b", 18_536_469, 9_846_517_760, "histogram", "RVT-B (Gehrig & Scaramuzza 2023)"),
-    Entry("rvt-s", 9_870_165, 5_497_451_520, "histogram", "RVT-S"),
-    Entry(
-        "evrt-detr-b", 57_147_754, 47_243_366_400, "evrt-histogram", "EvRT-DETR-B (Torbunov et al. 2025), PResNet-50"
-    ),
-    Entry("evrt-detr-s", 34_447_736, 30_048_808_960, "evrt-histogram", "EvRT-DETR-S, PResNet-18"),
-    Entry(
-        "get-b",
-        21_916_429,
-        19_609_341_952,
-        "group-tokens",
-        "GET (Peng et al. 2023), its detector inferred from the paper",
-    ),
-    Entry("fate-s-tiny", 4_306_773, 2_616_755_200, "pillars", "FATE-S for laptops"),
-    Entry("s5-vit-tiny", 4_328_469, 2_843_509_760, "histogram", "fate-s-tiny with histograms instead of pillars"),
-    Entry("fate-e-tiny", 3_157_720, 2_268_083_200, "pillars", "FATE-E for laptops"),
-    Entry(
-        "evrt-detr-tiny", 3_155_976, 2_214_999_040, "evrt-histogram", "fate-e-tiny with histograms instead of pillars"
-    ),
-    Entry("fate-s-nano", 865_973, 271_918_080, "pillars", "FATE-S, the smallest, for live use on a CPU"),
-    Entry("s5-vit-nano", 879_125, 408_888_320, "histogram", "fate-s-nano with histograms instead of pillars"),
-)
-NAMES = tuple(entry.name for entry in TABLE)
+_FILE = Path(__file__).with_name("models.yaml")
+#: Every detector by its name.
+MODELS = {name: Entry(name, **entry) for name, entry in yaml.safe_load(_FILE.read_text(encoding="utf-8")).items()}
+NAMES = tuple(MODELS)

@@ -128,7 +128,7 @@ def models(
         sensor: (height, width) in pixels.
         progress: called with (detectors counted, detectors in all).
     """
-    from fate.models.catalogue import list_models
+    from fate.models.zoo import list_models
 
     return list_models(classes, sensor, progress)
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fate.errors import FateError
-from fate.models.layers.attention import TransformerBlock, from_grid, from_windows, to_grid, to_windows
+from fate.models.layers.attention import TransformerBlock, from_groups, to_groups
 from fate.models.layers.conv import ConvNormAct, SeparableBlock
 from fate.models.layers.conv_lstm import ConvLSTM
 from fate.models.layers.norm import LayerNorm
@@ -33,13 +33,7 @@ StageState = Tensor | tuple[Tensor, Tensor] | None
 
 
 class MaxViT(nn.Module):
-    """Images of N windows to features at strides 8, 16 and 32, with a memory in every stage.
-
-    Attributes:
-        channels: of the features, finest first.
-        partition: (rows, columns) of the groups that attend to each other, in all stages.
-        stem_stride: pixels of the image in a step of the first stage.
-    """
+    """Images of N windows to features at strides 8, 16 and 32, of ``channels``, with a memory in every stage."""
 
     remembers = True
 
@@ -58,15 +52,13 @@ class MaxViT(nn.Module):
     ) -> None:
         """Args:
         in_channels: of the images.
-        dims: channels of the four stages; (48, 96, 192, 384) for the small models.
+        dims: channels of the four stages.
         memory: "lstm" (RVT) or "s5" (S5-ViT).
         stem_stride: 4 for images of one pixel a cell, 2 for pillars of two.
-        partition: (rows, columns) that attend to each other. RVT takes the padded frame's size by 32 · split: (8, 10)
-            for 256×320 with split 1, (6, 10) for 384×640 with split 2.
-        head_dim: channels of one head of attention; by default the first stage that has attention has two heads, as in
-            RVT-B and -S.
+        partition: (rows, columns) that attend to each other in all stages, see ``frame``.
+        head_dim: channels of one head of attention; by default the first stage that has attention has two heads.
         official_state: S5 as the public code computes it, for its checkpoints; see ``layers.s5``.
-        kinds: of the four stages.
+        kinds: what each of the four stages does before it remembers.
         stem_kernel: side of the first convolution's kernel, odd.
         mlp_ratio: channels inside the MLPs behind attention over those around them; 0 for none (S5 brings its own).
         """
@@ -101,61 +93,27 @@ class MaxViT(nn.Module):
         steps: int = 1,
         step_scale: float | Tensor = 1.0,
     ) -> tuple[list[Tensor], tuple[StageState, ...]]:
-        """The features of stages 2 to 4, and the memory afterwards.
+        """Features [N, C_i, H_i, W_i] at strides 8, 16 and 32 of the frame, channels last in memory, and the state.
 
         Args:
-            images: [N, C, H, W], N = steps · B, time-major; of a size that ``partition`` divides in every stage.
+            images: [N, C, H, W], N = steps · B, time-major; ``partition`` divides H and W in every stage.
             state: of the four stages, B first; None for fresh ones.
             steps: T.
             step_scale: 20 / hz; one number, or one for each window [N]. Only S5 uses it.
-
-        Returns:
-            [N, C_i, H_i, W_i] at strides 8, 16 and 32 of the frame, channels last in memory; and the state.
         """
-        features, state = self.all_stages(images, state, steps, step_scale)
-        return features[1:], state
-
-    def all_stages(
-        self,
-        images: Tensor,
-        state: Sequence[StageState] | None = None,
-        steps: int = 1,
-        step_scale: float | Tensor = 1.0,
-    ) -> tuple[list[Tensor], tuple[StageState, ...]]:
-        """As ``forward``, with the first stage's features (stride 4) too."""
-        self._check(images, steps, step_scale)
         x = images.contiguous(memory_format=torch.channels_last)
         features, states = [], []
         for index, stage in enumerate(self.stages):
             x, after = stage(x, None if state is None else state[index], steps, step_scale)
             features.append(x)
             states.append(after)
-        return features, tuple(states)
+        return features[1:], tuple(states)
 
     def freeze(self, step_scale: float = 1.0) -> None:
-        """Prepare for streaming at one rate: what depends on it and on the parameters alone is computed now.
-
-        Only S5 has such things; other rates still work. Call it in evaluation, on the device where it will run.
-        """
+        """Prepare S5 for streaming at one rate, in evaluation, on the device where it will run; others still work."""
         for module in self.modules():
             if isinstance(module, S5):
                 module.freeze(step_scale)
-
-    def _check(self, images: Tensor, steps: int, step_scale: float | Tensor) -> None:
-        n, _, height, width = images.shape
-        rows, columns = (8 * self.stem_stride * size for size in self.partition)
-        if height % rows or width % columns:
-            raise FateError(
-                f"images of {height}×{width} were given; with partition={self.partition} their size must be a multiple"
-                f" of {rows}×{columns}: pad them, or build the model with another partition"
-            )
-        if n % steps:
-            raise FateError(f"{n} windows were given in clips of {steps}; expected a multiple of {steps}")
-        if isinstance(step_scale, Tensor) and step_scale.shape not in ((), (1,), (n,)):
-            raise FateError(
-                f"step_scale of shape {tuple(step_scale.shape)} was given; expected one number, or one for each of the"
-                f" {n} windows"
-            )
 
 
 class Downsample(nn.Module):
@@ -194,10 +152,9 @@ class Stage(nn.Module):
         if self.mix is not None:
             x = self.mix(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         # All of a block but attention works token by token, so the whole block runs in the order of the groups.
-        if self.window is not None:
-            x = from_windows(self.window(to_windows(x, self.partition)), self.partition, height, width)
-        if self.grid is not None:
-            x = from_grid(self.grid(to_grid(x, self.partition)), self.partition, height, width)
+        for block, grid in ((self.window, False), (self.grid, True)):
+            if block is not None:
+                x = from_groups(block(to_groups(x, self.partition, grid)), self.partition, height, width, grid)
         if isinstance(self.memory, S5Block):
             x, state = self.memory(x, state, steps, step_scale)
         else:

@@ -27,21 +27,12 @@ BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)
 
 
 class PResNet(nn.Module):
-    """Images to three maps at strides 8, 16 and 32. It has no memory.
-
-    Attributes:
-        channels: of the three maps.
-    """
+    """Images to three maps at strides 8, 16 and 32, of ``channels`` channels. It has no memory."""
 
     def __init__(
         self, in_channels: int, depth: int = 50, stem_stride: int = 2, widths: Sequence[int] = (64, 128, 256, 512)
     ) -> None:
-        """Args:
-        in_channels: C of the images.
-        depth: 10, 18, 34, 50 or 101.
-        stem_stride: 2 for images at the sensor's resolution, 1 for images that are at half of it.
-        widths: of the 3×3 convolutions of each stage; the stem ends with the first, which must be even.
-        """
+        """``widths`` are those of the 3×3 convolutions of each stage; the stem ends with the first, which is even."""
         super().__init__()
         if depth not in BLOCKS:
             raise FateError(f"depth {depth} was given; expected one of {', '.join(map(str, BLOCKS))}")
@@ -56,23 +47,21 @@ class PResNet(nn.Module):
         self.stages = nn.ModuleList()
         outputs = []
         for index, (width_here, blocks) in enumerate(zip(widths, BLOCKS[depth], strict=True)):
-            stage = _stage(width, width_here, blocks, first_stride=1 if index == 0 else 2, bottleneck=depth >= 50)
-            self.stages.append(nn.Sequential(*stage))
-            width = stage[-1].channels
+            stage = nn.Sequential()
+            for block in range(blocks):
+                stride = 2 if index > 0 and block == 0 else 1
+                stage.append(ResidualBlock(width, width_here, stride, first=block == 0, bottleneck=depth >= 50))
+                width = width_here * (4 if depth >= 50 else 1)
+            self.stages.append(stage)
             outputs.append(width)
         self.channels = tuple(outputs[1:])
 
     def forward(
         self, images: Tensor, state: State = None, steps: int = 1, step_scale: float | Tensor = 1.0
     ) -> tuple[list[Tensor], None]:
-        """Every window by itself; ``state``, ``steps`` and ``step_scale``, which all backbones take, change nothing.
+        """[N, C, H, W], H and W multiples of 16 · ``stem_stride``, to maps [N, C_i, H_i, W_i], and no state.
 
-        Args:
-            images: [N, C, H, W], H and W multiples of 16 · ``stem_stride``.
-
-        Returns:
-            maps [N, C_i, H_i, W_i] at strides 8, 16, 32 (with ``stem_stride`` 1: 4, 8, 16 cells of the image), and no
-            state.
+        Every window by itself; ``state``, ``steps`` and ``step_scale``, which all backbones take, change nothing.
         """
         maps = functional.max_pool2d(self.stem(images), kernel_size=3, stride=2, padding=1)
         features = []
@@ -86,17 +75,14 @@ class ResidualBlock(nn.Module):
     """ReLU(branch(x) + shortcut(x)): [N, C, H, W] → [N, channels, H / stride, W / stride], rounded up."""
 
     def __init__(self, in_channels: int, width: int, stride: int, first: bool, bottleneck: bool) -> None:
-        """Args:
-        first: of its stage; then the shortcut is a 1×1 convolution, even where the channels stay as they are.
-        bottleneck: whether the branch is 1×1, 3×3, 1×1 to four times the width, or two 3×3.
-        """
+        """The shortcut of the ``first`` of a stage is a 1×1 convolution, even where the channels stay as they are."""
         super().__init__()
-        self.channels = 4 * width if bottleneck else width
+        channels = 4 * width if bottleneck else width
         if bottleneck:
             self.branch = nn.Sequential(
                 ConvNormAct(in_channels, width, 1, activation="relu"),
                 ConvNormAct(width, width, 3, stride, activation="relu"),
-                ConvNormAct(width, self.channels, 1, activation="none"),
+                ConvNormAct(width, channels, 1, activation="none"),
             )
         else:
             self.branch = nn.Sequential(
@@ -104,17 +90,10 @@ class ResidualBlock(nn.Module):
                 ConvNormAct(width, width, 3, activation="none"),
             )
         self.stride = stride
-        self.shortcut = ConvNormAct(in_channels, self.channels, 1, activation="none") if first else nn.Identity()
+        self.shortcut = ConvNormAct(in_channels, channels, 1, activation="none") if first else nn.Identity()
 
     def forward(self, maps: Tensor) -> Tensor:
         # An odd last row or column becomes a cell of its own, as the strided convolution of the branch makes it.
         averaged = functional.avg_pool2d(maps, 2, ceil_mode=True) if self.stride == 2 else maps
         branch: Tensor = self.branch(maps)
         return functional.relu_(branch + self.shortcut(averaged))
-
-
-def _stage(in_channels: int, width: int, blocks: int, first_stride: int, bottleneck: bool) -> list[ResidualBlock]:
-    stage = [ResidualBlock(in_channels, width, first_stride, first=True, bottleneck=bottleneck)]
-    for _ in range(blocks - 1):
-        stage.append(ResidualBlock(stage[-1].channels, width, 1, first=False, bottleneck=bottleneck))
-    return stage

@@ -15,7 +15,7 @@ models, and can be given instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,17 +24,9 @@ from torch import Tensor
 
 from fate.errors import FateError
 from fate.models.backbones import presnet
-from fate.models.checkpoints.layouts import (
-    EVRT_DETR,
-    EVRT_DETR_IGNORED,
-    RVT,
-    TRANSFORMERS,
-    Rules,
-    rename,
-    rename_entries,
-)
+from fate.models.checkpoints.layouts import EVRT_DETR, EVRT_DETR_IGNORED, RVT, TRANSFORMERS, rename, rename_entries
 from fate.models.checkpoints.public_files import read_tensors
-from fate.models.checkpoints.saved import check_entries, is_own, save_model
+from fate.models.checkpoints.saved import fill, is_own, save_model
 from fate.models.detector import Detector
 from fate.models.zoo import build_model
 
@@ -116,6 +108,7 @@ def import_checkpoint(
     if target is not None:
         origin = {"from": Path(source).name, "layout": result.layout, "fresh": list(result.fresh)}
         save_model(result.detector, target, facts={"imported": origin})
+    result.detector.eval()
     return result
 
 
@@ -124,7 +117,7 @@ def _from_rvt(request: _Request) -> Imported:
     prefixes = {"backbone": "mdl.backbone.", "neck": "mdl.fpn.", "head": "mdl.yolox_head."}
     ours: dict[str, Tensor] = {}
     for part, prefix in prefixes.items():
-        ours |= _rename_part(request.entries, prefix, part, RVT)
+        ours |= rename_entries(request.entries, RVT[part], prefix, f"{part}.")
     first = _rows(request, ours, "backbone.stages.0.downsample.conv.weight")
     if first not in SIZES:
         raise FateError(
@@ -136,7 +129,7 @@ def _from_rvt(request: _Request) -> Imported:
     options = {**sizes, "official_state": True} if s5 else dict(sizes)
     count = _rows(request, ours, "head.class_predictions.0.weight")
     detector = _build(request, f"{'s5-vit' if s5 else 'rvt'}-{size}", count, options)
-    _fill(request, detector, ours)
+    fill(detector, request.source, ours)
     unused = (public for public in request.entries if not public.startswith(tuple(prefixes.values())))
     return Imported(detector, "ssms_event_cameras" if s5 else "RVT", len(ours), (), tuple(unused))
 
@@ -150,17 +143,18 @@ def _from_evrt(request: _Request) -> Imported:
         if not any(name.startswith(prefix) for name in request.entries):
             prefix = f"net_{file}.pth::"
         prefix += "_net." if part == "backbone" else ""
-        entries = {name: value for name, value in request.entries.items() if name.startswith(prefix)}
-        if part == "neck":
-            ignored = [name for name in entries if re.match(EVRT_DETR_IGNORED, name.removeprefix(prefix))]
-            entries = {name: value for name, value in entries.items() if name not in ignored}
+        entries = {
+            name: value
+            for name, value in request.entries.items()
+            if name.startswith(prefix) and not re.match(EVRT_DETR_IGNORED, name.removeprefix(prefix))
+        }
         used |= entries.keys()
-        ours |= _rename_part(entries, prefix, part, EVRT_DETR)
+        ours |= rename_entries(entries, EVRT_DETR[part], prefix, f"{part}.")
     deep = "backbone.stages.0.0.branch.2.conv.weight" in ours  # bottlenecks have three convolutions
     options = {} if any(name.startswith("memory.") for name in ours) else {"remember": False}
     count = _rows(request, ours, "head.cell_scores.weight")
     detector = _build(request, "evrt-detr-b" if deep else "evrt-detr-s", count, options)
-    _fill(request, detector, ours)
+    fill(detector, request.source, ours)
     unused = (public for public in request.entries if public not in used)
     return Imported(detector, "EvRT-DETR", len(ours), (), tuple(unused))
 
@@ -190,7 +184,7 @@ def _from_transformers(request: _Request) -> Imported:
     taken = {entry: value for entry, value in ours.items() if not re.match(FRESH, entry)}
     # Frozen norms have not counted their batches; the count changes nothing in ours.
     counters = {entry for entry in own if entry.endswith(".num_batches_tracked") and entry not in taken}
-    _fill(request, detector, taken, {*fresh, *counters})
+    fill(detector, request.source, taken, {*fresh, *counters})
     unused = (public for public in request.entries if re.match(FRESH, rename_transformers(public)))
     return Imported(detector, "RT-DETR in transformers", len(taken), fresh, tuple(unused))
 
@@ -198,11 +192,8 @@ def _from_transformers(request: _Request) -> Imported:
 def rename_transformers(public: str) -> str:
     """Our name of an entry of transformers. Parts of a matrix that is one here end in #0, #1, #2.
 
-    Files from before version 5 of transformers, which renamed parts of the attention layers, have other names, and the
-    decoder's heads have a second name at the top:
-
-        up to 4    model.encoder.encoder.0. …   self_attn.out_proj.   fc1.       class_embed.  bbox_embed.
-        5          model.encoder.aifi.0. …      self_attn.o_proj.     mlp.fc1.   model.decoder.class_embed. …
+    Files from before version 5 of transformers have other names in the attention layers (``encoder.encoder.0`` instead
+    of ``encoder.aifi.0``, ``fc1`` instead of ``mlp.fc1``), and the decoder's heads have a second name at the top.
     """
     inside = re.sub(r"^(class_embed|bbox_embed)\.", r"decoder.\1.", public.removeprefix("model."))
     if inside.startswith("backbone.model."):
@@ -241,13 +232,6 @@ def _presnet_depth(ours: Mapping[str, Tensor]) -> int:
     return next(depths, 50 if bottleneck else 18)
 
 
-def _rename_part(
-    entries: Mapping[str, Tensor], prefix: str, part: str, layout: Mapping[str, Rules]
-) -> dict[str, Tensor]:
-    """The entries below a public prefix by our names of a part."""
-    return {f"{part}.{name}": value for name, value in rename_entries(entries, layout[part], prefix).items()}
-
-
 def _build(request: _Request, name: str, count: int, options: Mapping[str, Any]) -> Detector:
     """The detector of a checkpoint with ``count`` classes, with random weights."""
     if request.model not in (None, name):
@@ -261,13 +245,11 @@ def _build(request: _Request, name: str, count: int, options: Mapping[str, Any])
         raise FateError(
             f"{request.source}: has {count} classes; {len(classes)} were given ({', '.join(classes) or 'no names'})"
         )
-    if not classes:
-        raise FateError(f"{request.source}: has {count} classes, unlike the published models; give names and sensor")
     sensor = request.sensor or (known_sensor if classes == known else None)
-    if sensor is None:
+    if not classes or sensor is None:
         raise FateError(
-            f"{request.source}: the sensor of its classes ({', '.join(classes)}) is not known, since they are not those"
-            " of Gen1 or 1Mpx; give its size"
+            f"{request.source}: has {count} classes ({', '.join(classes) or 'names unknown'}), not those of Gen1 or"
+            " 1Mpx; give their names and the size of the sensor"
         )
     return build_model(name, classes, sensor, **options)
 
@@ -276,14 +258,3 @@ def _rows(request: _Request, ours: Mapping[str, Tensor], name: str) -> int:
     if name not in ours or not ours[name].ndim:
         raise FateError(f"{request.source}: {name} was not found under its public name; the checkpoint is incomplete")
     return len(ours[name])
-
-
-def _fill(request: _Request, detector: Detector, ours: Mapping[str, Tensor], fresh: Iterable[str] = ()) -> None:
-    """Load ``ours`` into a detector, in evaluation mode; all entries but the fresh ones are required."""
-    own, skipped = detector.state_dict(), set(fresh)
-    check_entries(request.source, ours, {name: value for name, value in own.items() if name not in skipped})
-    for name, value in ours.items():
-        if not bool(torch.isfinite(value).all()):
-            raise FateError(f"{request.source}: {name} holds numbers that are not finite; the checkpoint is damaged")
-    detector.load_state_dict({**own, **ours})
-    detector.eval()

@@ -63,17 +63,17 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     return _named_tensors(source, _unpickled(source, kind))
 
 
-def kind_of(path: str | Path) -> Kind:
+def kind_of(path: str | Path, expected: str = "a checkpoint") -> Kind:
     """What a file is, by its first bytes.
 
     A safetensors file begins with the length of its header as eight bytes, which can look like the start of a pickle
     or of a zip file; the brace that follows cannot.
     """
     try:
-        with open_regular(path, "a checkpoint") as file:
+        with open_regular(path, expected) as file:
             start = file.read(9)
     except OSError as error:
-        raise FateError(f"{path}: cannot be read ({error.strerror})") from None
+        raise FateError(f"{path}: cannot be read ({error.strerror}); expected {expected}") from None
     if start[8:] == b"{" and int.from_bytes(start[:8], "little") <= LONGEST_HEADER:
         return "safetensors"
     if start.startswith(b"PK\x03\x04"):
@@ -149,10 +149,9 @@ def _survey_archive(source: Path) -> dict[str, type]:
             raise FateError(f"{source}: an archive of files; unpack it and give the checkpoint inside")
         if any(name.rpartition("/")[2] == "constants.pkl" for name in files):
             raise FateError(f"{source}: a TorchScript archive, which is a program; give the checkpoint behind it")
-        if len(programs) > 1:
-            raise ValueError(f"{len(programs)} programs instead of one")
-        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-            raise ValueError("torch writes no compressed files")  # and a small one could swell without end
+        # A small compressed file could swell without end.
+        if len(programs) > 1 or any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+            raise ValueError("torch writes one program and no compressed files")
         with archive.open(programs[0]) as program:
             return _survey(source, io.BytesIO(program.read()))
 
@@ -175,15 +174,9 @@ class _Value(NamedTuple):
 
 
 def _survey(source: Path, program: IO[bytes]) -> dict[str, type]:
-    """Follow a pickle without running it.
+    """Follow a pickle to its end without running it: each name that it looks up, with the class to stand for it.
 
-    Args:
-        source: the file, for errors.
-        program: at its first byte; it is left behind the last one.
-
-    Returns:
-        Each name that the program looks up, with the class that shall stand for it: ``_DictShell`` where it sets items
-        of such objects, ``_ListShell`` where it appends to them, else ``_Shell``.
+    That is ``_DictShell`` where it sets items of such objects, ``_ListShell`` where it appends, else ``_Shell``.
     """
     names: dict[str, type] = {}
     stack: list[_Value] = []

@@ -8,7 +8,8 @@ executed. Files of the public projects come in through ``fate import-checkpoint`
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fate.errors import FateError
-from fate.files import MissingFileError, open_regular
+from fate.files import MissingFileError
+from fate.models.checkpoints.public_files import kind_of
 from fate.models.detector import CANONICAL_US, Detector
-from fate.models.zoo import MODELS, rebuild
+from fate.models.table import MODELS
+from fate.models.zoo import rebuild
 from fate.text import suggest_name
 from fate.version import full_version, git_hash
 from fate.whole_files import write_whole
@@ -30,7 +33,7 @@ FORMAT = 1
 SHOWN = 5
 #: Numbers in a tensor that is stored in a shorter type on demand.
 LARGE = 4096
-#: What describes a model: it must agree between a file and the detector its weights are loaded into.
+#: What describes a model in a file.
 FIELDS = ("name", "classes", "sensor", "encoder", "encoder_options", "stem", "options")
 
 
@@ -77,12 +80,17 @@ def save_model(
 def read_card(path: str | Path) -> dict[str, Any]:
     """What a file says of itself."""
     source = Path(path)
-    _refuse_foreign(source)
     try:
-        with safe_open(source, framework="pt") as file:
-            text = (file.metadata() or {}).get("fate")
-    except (SafetensorError, OSError) as error:
-        raise FateError(f"{source}: not a whole safetensors file ({error}); copy or download it again") from None
+        kind = kind_of(source, "a .safetensors file")
+    except MissingFileError:
+        raise FateError(_missing(source)) from None
+    if kind in ("zip", "pickle"):  # never opened here
+        raise FateError(
+            f"{source}: a pickled checkpoint, which could run any code when opened; expected a .safetensors file:"
+            f" fate import-checkpoint {source} OUT.safetensors reads the weights of the public projects safely"
+        )
+    with _opened(source) as file:
+        text = (file.metadata() or {}).get("fate")
     if text is None:
         raise FateError(
             f"{source}: a safetensors file without FATE's description; expected one written by fate"
@@ -121,22 +129,10 @@ def load_model(path: str | Path) -> Detector:
         raise
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError):
         raise FateError(f"{path}: the description in the header is damaged; copy or download the file again") from None
-    _fill(detector, Path(path))
+    with _opened(path) as file:
+        entries = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+    fill(detector, path, entries)
     return detector.eval()
-
-
-def load_weights(detector: Detector, path: str | Path) -> None:
-    """Weights into a detector that is there already; the error names the field that differs."""
-    card = read_card(path)
-    for field in FIELDS:
-        # Through JSON, which knows no tuples; 1 and 1.0 are equal.
-        stored, own = card["model"].get(field), json.loads(json.dumps(detector.description.get(field)))
-        if stored != own:
-            raise FateError(
-                f"{path}: made for {field} {_shown(stored)}, this detector has {_shown(own)}; build one that agrees,"
-                " or load the file with fate.load_model"
-            )
-    _fill(detector, Path(path))
 
 
 def check_entries(source: str | Path, given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
@@ -156,18 +152,26 @@ def check_entries(source: str | Path, given: Mapping[str, Tensor], expected: Map
         raise FateError(f"{source}: the weights do not fit the model: {'; '.join(parts)}")
 
 
-def _fill(detector: Detector, source: Path) -> None:
-    try:
-        with safe_open(source, framework="pt") as file:
-            entries = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-    except (SafetensorError, OSError) as error:
-        raise FateError(f"{source}: not a whole safetensors file ({error}); copy or download it again") from None
+def fill(detector: Detector, source: str | Path, entries: Mapping[str, Tensor], fresh: Collection[str] = ()) -> None:
+    """Load the entries of a file into a detector; all of its entries but the fresh ones are required."""
     own = detector.state_dict()
-    check_entries(source, entries, own)
+    check_entries(source, entries, {name: value for name, value in own.items() if name not in fresh})
     for name, value in entries.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise FateError(f"{source}: {name} holds numbers that are not finite; the training it comes from diverged")
-    detector.load_state_dict(entries)
+            raise FateError(
+                f"{source}: {name} holds numbers that are not finite; the file is damaged, or its training diverged"
+            )
+    detector.load_state_dict({**own, **entries})
+
+
+@contextmanager
+def _opened(source: str | Path) -> Iterator[Any]:
+    """A safetensors file, opened."""
+    try:
+        with safe_open(source, framework="pt") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise FateError(f"{source}: not a whole safetensors file ({error}); copy or download it again") from None
 
 
 def _stored(value: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -176,23 +180,6 @@ def _stored(value: Tensor, dtype: torch.dtype | None) -> Tensor:
     if dtype is not None and value.is_floating_point() and value.numel() >= LARGE:
         value = value.to(dtype)
     return value.contiguous().clone()
-
-
-def _refuse_foreign(source: Path) -> None:
-    """A pickle runs whatever its author wrote: it is never opened here."""
-    try:
-        with open_regular(source, "a .safetensors file") as file:
-            start = file.read(9)
-    except MissingFileError:
-        raise FateError(_missing(source)) from None
-    except OSError as error:
-        raise FateError(f"{source}: cannot be read ({error.strerror}); expected a .safetensors file") from None
-    # Nine bytes tell: safetensors begin with the length of their header, which may look like anything, and then a {.
-    if start.startswith((b"PK", b"\x80")) and start[8:] not in (b"", b"{"):
-        raise FateError(
-            f"{source}: a pickled checkpoint, which could run any code when opened; expected a .safetensors file:"
-            f" fate import-checkpoint {source} OUT.safetensors reads the weights of the public projects safely"
-        )
 
 
 def _missing(source: Path) -> str:
@@ -205,7 +192,3 @@ def _missing(source: Path) -> str:
         )
     meant = suggest_name(name, MODELS) if source.name == name and not source.suffix else ""
     return f"{name}: there is no such file, and no model of this name; expected a .safetensors file{meant}"
-
-
-def _shown(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

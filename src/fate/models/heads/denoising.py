@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from fate.models.boxes import cxcywh_from_xyxy, xyxy_from_cxcywh
-from fate.models.heads.matching import FlatTargets, Matches
+from fate.models.heads.matching import Matches
+from fate.models.heads.targets import FlatTargets
 
 #: Coordinates, and what is left of 1 beside them, are at least this before they become logits.
 SMALLEST = 1e-5
@@ -41,14 +42,10 @@ def denoising_queries(
     label_noise: float = 0.5,
     box_noise: float = 1.0,
 ) -> DenoisingQueries | None:
-    """The queries for these windows; None if no window has a box.
+    """The queries to stand before the decoder's own Q ``queries``; None if no window has a box.
 
     Args:
-        targets: of N windows.
-        classes: how many there are.
-        queries: Q, the decoder's own.
-        wanted: boxes of one kind in all groups together, about: there are ``wanted`` / (most boxes of a window) groups,
-            rounded down, and at least one.
+        wanted: about how many boxes of one kind there are in all groups together; there is at least one group.
         label_noise: twice the chance that a query gets a random class (which may be the true one).
         box_noise: how far edges move, in halves of the box's width and height: up to once that for positives, once to
             twice that for negatives.
@@ -80,7 +77,7 @@ def denoising_queries(
         class_ids=class_ids,
         box_logits=box_logits,
         visible=visibility(groups, 2 * most, queries, boxes.device),
-        matches=Matches(window.reshape(1, -1), own.reshape(1, -1), target.reshape(1, -1)),
+        matches=Matches(*(column.reshape(1, -1) for column in (window, own, target))),
         groups=groups,
     )
 

@@ -18,49 +18,12 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fate.errors import FateError
-from fate.models.boxes import cxcywh_from_xyxy, pairwise_giou, xyxy_from_cxcywh
-from fate.models.heads.targets import concatenate_targets, to_device
-from fate.models.outputs import Targets
+from fate.models.boxes import pairwise_giou, xyxy_from_cxcywh
+from fate.models.heads.targets import FlatTargets, to_device
 
 CLASS_COST, BOX_COST, GIOU_COST = 2.0, 5.0, 2.0
 #: Of the focal loss: the share of positives, and how little easy ones count.
 ALPHA, GAMMA = 0.25, 2.0
-
-
-class FlatTargets(NamedTuple):
-    """The M boxes of N windows, concatenated."""
-
-    boxes: Tensor  #: [M, 4] cxcywh, fractions of the frame
-    class_ids: Tensor  #: [M] int64
-    weights: Tensor  #: [M] w_v
-    window: Tensor  #: [M] int64
-    box_index: Tensor  #: [M] int64, among the boxes of its window
-    counts: tuple[int, ...]  #: boxes of each window
-
-    @staticmethod
-    def of(targets: Sequence[Targets], frame: tuple[int, int], classes: int, device: torch.device) -> FlatTargets:
-        """Check the targets and move them to a device.
-
-        Args:
-            targets: of N windows, in pixels; on the CPU, so that no GPU has to be waited for (see ``targets``).
-            frame: (rows, columns) of the padded frame, pixels.
-            classes: number of classes.
-            device: of the result.
-        """
-        boxes, class_ids, weights, window, index, counts = concatenate_targets(targets, classes)
-        rows, columns = frame
-        boxes = cxcywh_from_xyxy(boxes / torch.tensor([columns, rows, columns, rows]))
-        # One table, so that one copy moves it; float32 holds small whole numbers exactly.
-        others = torch.stack([weights, class_ids.float(), window.float(), index.float()], dim=1)
-        table = to_device(torch.cat([boxes, others], dim=1), device)
-        class_ids, window, index = table[:, 5:].long().unbind(1)
-        return FlatTargets(table[:, :4], class_ids, table[:, 4], window, index, counts)
-
-    def padded(self, column: Tensor, filling: int = 0) -> Tensor:
-        """[M, ...] → [N, most boxes of a window, ...], ``filling`` where a window has fewer."""
-        table = column.new_full((len(self.counts), max(self.counts, default=0), *column.shape[1:]), filling)
-        table[self.window, self.box_index] = column
-        return table
 
 
 class Matches(NamedTuple):
@@ -73,12 +36,9 @@ class Matches(NamedTuple):
 
 @torch.no_grad()
 def match(logits: Tensor, boxes: Tensor, targets: FlatTargets) -> Matches:
-    """The cheapest pairs; in each window as many as it has boxes, or predictions if those are fewer.
+    """The cheapest pairs of predictions, logits [R, N, Q, classes] and boxes [R, N, Q, 4] cxcywh, and targets.
 
-    Args:
-        logits: [R, N, Q, classes].
-        boxes: [R, N, Q, 4] cxcywh, fractions of the frame.
-        targets: of the N windows.
+    In each window there are as many as it has boxes, or predictions if those are fewer.
     """
     sets, windows = logits.shape[:2]
     table = matching_costs(logits, boxes, targets).flatten(0, 1).transpose(1, 2)  # [R · N, boxes, Q]
@@ -118,13 +78,11 @@ def cheapest_pairs(cost: Tensor, counts: Sequence[int]) -> RowPairs:
 
     SciPy solves a window on the CPU, and every cost table has to be copied there. Most windows need no solving: if the
     cheapest columns of all rows differ, they are the answer. A GPU finds those windows, and only the others are copied.
+    A window has as many pairs as rows, or columns if those are fewer.
 
     Args:
         cost: [N, M, Q], on any device.
         counts: number of valid rows of each of the N windows, the first ones; at most M.
-
-    Returns:
-        in each window as many pairs as it has rows, or columns if those are fewer.
     """
     rows, columns = cost.shape[1:]
     sizes = np.asarray(counts, np.int64)

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 
 from fate.errors import FateError
 from fate.models.boxes import xyxy_from_cxcywh
-from fate.models.heads import criterion
-from fate.models.heads.criterion import ForLoss, Predictions
+from fate.models.heads import rtdetr_loss
 from fate.models.heads.denoising import DenoisingQueries, denoising_queries
-from fate.models.heads.matching import FlatTargets
+from fate.models.heads.rtdetr_loss import ForLoss, Predictions
+from fate.models.heads.targets import FlatTargets
 from fate.models.layers.attention import PositionalSelfAttention
 from fate.models.layers.conv import ConvNormAct
 from fate.models.layers.deformable import DeformableAttention, at_least_float32
@@ -61,25 +61,14 @@ class RtDetrHead(nn.Module):
         points: int = 4,
         feedforward: int = 1024,
         denoising: int = 100,
-        label_noise: float = 0.5,
-        box_noise: float = 1.0,
         stride: int = 8,
     ) -> None:
-        """Args:
-        channels: of each map, finest first.
-        classes: how many there are.
-        hidden: C, numbers of a query.
-        queries: predictions of a window.
-        layers: of the decoder (6 in EvRT-DETR-B, 3 in EvRT-DETR-S).
-        heads: of both kinds of attention.
-        points: places that a head reads in one map.
-        feedforward: hidden numbers of a layer's feedforward part.
-        denoising, label_noise, box_noise: see ``denoising_queries``; ``denoising`` 0 trains without.
-        stride: pixels per cell of the finest map.
+        """Queries have ``hidden`` numbers (C); each head of the cross-attention reads ``points`` places in one map.
+
+        ``denoising`` is how many noisy boxes are wanted, see ``denoising_queries``; 0 trains without.
         """
         super().__init__()
-        self.classes, self.queries, self.stride = classes, queries, stride
-        self.denoising, self.label_noise, self.box_noise = denoising, label_noise, box_noise
+        self.classes, self.queries, self.denoising, self.stride = classes, queries, denoising, stride
         self.projections = nn.ModuleList(ConvNormAct(of, hidden, activation="none", any_count=True) for of in channels)
         self.cell_features = nn.Sequential(nn.Linear(hidden, hidden), nn.LayerNorm(hidden))
         self.cell_scores = nn.Linear(hidden, classes)
@@ -99,11 +88,10 @@ class RtDetrHead(nn.Module):
         self._sizes: list[tuple[int, int]] = []
 
     def forward(self, features: Sequence[Tensor], targets: Sequence[Targets] | None = None) -> Outputs:
-        """Predictions of N windows (0 too); with what the loss needs in training, or where targets are given.
+        """Predictions from features [N, C_i, H_i, W_i] (N may be 0), finest first.
 
-        Args:
-            features: [N, C_i, H_i, W_i], finest first.
-            targets: of the N windows; in training their noisy copies run beside the queries.
+        In training, or with targets, they hold what the loss needs; in training noisy copies of the targets run beside
+        the queries.
         """
         sizes = [(maps.shape[-2], maps.shape[-1]) for maps in features]
         self._lay_anchors(sizes, features[0].device)
@@ -111,7 +99,11 @@ class RtDetrHead(nn.Module):
         memory = torch.cat([maps.flatten(2).mT for maps in projected], dim=1)  # [N, S, C]
         for_loss = self.training or targets is not None
         proposals = self._proposals(memory)
-        noisy = self._noisy(targets, memory, proposals) if self.training and targets is not None else None
+        noisy = None
+        if self.training and targets is not None:
+            flat = self._flat(targets, memory, self._frame_size())
+            if self.denoising:
+                noisy = denoising_queries(flat, self.classes, proposals.features.shape[1], self.denoising)
         scores, boxes = self._decoded(memory, sizes, proposals, noisy, for_loss)
         last = xyxy_from_cxcywh(boxes[-1]) * self.frame
         if not for_loss:
@@ -119,23 +111,19 @@ class RtDetrHead(nn.Module):
         every = Predictions(torch.stack(scores), torch.stack(boxes))
         extra = noisy.class_ids.shape[1] if noisy is not None else 0
         layers = Predictions(*(of[:, :, extra:] for of in every))
-        kept = ForLoss(
-            frame=self._frame_size(),
-            layers=layers,
-            encoder=Predictions(proposals.logits[None], proposals.box_logits.sigmoid()[None]),
-            denoising=Predictions(*(of[:, :, :extra] for of in every)) if noisy is not None else None,
-            denoising_matches=noisy.matches if noisy is not None else None,
-            denoising_groups=noisy.groups if noisy is not None else 1,
-        )
+        encoder = Predictions(proposals.logits[None], proposals.box_logits.sigmoid()[None])
+        kept = ForLoss(self._frame_size(), layers, encoder)
+        if noisy is not None:
+            denoising = Predictions(*(of[:, :, :extra] for of in every))
+            kept = ForLoss(*kept[:3], denoising, noisy.matches, noisy.groups)
         return Outputs(last[:, extra:], layers.logits[-1], training=kept)
 
     def loss(self, outputs: Outputs, targets: Sequence[Targets]) -> dict[str, Tensor]:
-        """The terms of ``criterion.loss``: their sum is to be made small."""
+        """The terms of ``rtdetr_loss.loss``: their sum is to be made small."""
         kept = outputs.training
         if not isinstance(kept, ForLoss):
             raise FateError("these outputs hold nothing for a loss; call the head in training mode or give it targets")
-        self._check_count(targets, outputs.boxes)
-        return criterion.loss(kept, FlatTargets.of(targets, kept.frame, self.classes, outputs.boxes.device))
+        return rtdetr_loss.loss(kept, self._flat(targets, outputs.boxes, kept.frame))
 
     def _proposals(self, memory: Tensor) -> _Proposals:
         """The best cells of each window by their best class. Boxes are worked out for these alone."""
@@ -150,14 +138,6 @@ class RtDetrHead(nn.Module):
             box_logits=at_least_float32(self.cell_boxes(chosen)) + anchors,
             logits=torch.take_along_dim(logits, best, dim=1),
         )
-
-    def _noisy(self, targets: Sequence[Targets], memory: Tensor, proposals: _Proposals) -> DenoisingQueries | None:
-        self._check_count(targets, memory)
-        if not self.denoising:
-            return None
-        flat = FlatTargets.of(targets, self._frame_size(), self.classes, memory.device)
-        own = proposals.features.shape[1]
-        return denoising_queries(flat, self.classes, own, self.denoising, self.label_noise, self.box_noise)
 
     def _decoded(
         self,
@@ -208,11 +188,13 @@ class RtDetrHead(nn.Module):
         rows, columns = self._sizes[0]
         return rows * self.stride, columns * self.stride
 
-    def _check_count(self, targets: Sequence[Targets], windows: Tensor) -> None:
+    def _flat(self, targets: Sequence[Targets], windows: Tensor, frame: tuple[int, int]) -> FlatTargets:
+        """The targets of ``windows`` (a tensor with one row for each) on their device."""
         if len(targets) != len(windows):
             raise FateError(
                 f"targets of {len(targets)} windows were given; expected {len(windows)}, one of each window"
             )
+        return FlatTargets.of(targets, frame, self.classes, windows.device)
 
     def _initialise(self) -> None:
         for linear in (self.cell_scores, *self.scores):
@@ -256,15 +238,9 @@ class DecoderLayer(nn.Module):
         sizes: Sequence[tuple[int, int]],
         visible: Tensor | None = None,
     ) -> Tensor:
-        """[N, Q, C] → [N, Q, C].
+        """Queries and their positions [N, Q, C] → [N, Q, C]; boxes, memory and sizes as in ``DeformableAttention``.
 
-        Args:
-            queries: [N, Q, C].
-            positions: [N, Q, C] positional encoding of each query.
-            boxes: [N, Q, 4] cxcywh, fractions of the frame.
-            memory: [N, S, C] the cells of all maps, one map after the other, each row by row.
-            sizes: (rows, columns) of each map.
-            visible: [Q, Q] whether the query of the row attends to that of the column; None: all attend to all.
+        ``visible`` [Q, Q] says whether the query of the row attends to that of the column; None: all attend to all.
         """
         queries = self.attention_norm(queries + self.attention(queries, positions, visible))
         queries = self.reading_norm(queries + self.reading(queries + positions, boxes, memory, sizes))
@@ -281,14 +257,9 @@ def perceptron(*widths: int) -> nn.Sequential:
 
 
 def cell_anchors(sizes: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-    """The box each cell starts from.
+    """The box each cell of maps of ``sizes`` (rows, columns) starts from, and whether it counts.
 
-    Args:
-        sizes: (rows, columns) of each map, finest first.
-
-    Returns:
-        [S, 4] cxcywh, as logits of fractions of the frame, infinite for cells at the margin; and
-        [S, 1] bool, False for those.
+    [S, 4] cxcywh, as logits of fractions of the frame, infinite for cells at the margin, and [S, 1] bool, False there.
     """
     parts = []
     for level, (rows, columns) in enumerate(sizes):

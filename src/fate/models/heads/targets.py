@@ -16,34 +16,63 @@ import torch
 from torch import Tensor
 
 from fate.errors import FateError
+from fate.models.boxes import cxcywh_from_xyxy
 from fate.models.outputs import Targets
 
 
-class ConcatenatedTargets(NamedTuple):
-    """The M boxes of N windows on the CPU."""
+class FlatTargets(NamedTuple):
+    """The M boxes of N windows, concatenated."""
 
-    boxes: Tensor  #: [M, 4] xyxy, pixels
+    boxes: Tensor  #: [M, 4] cxcywh, fractions of the frame; without a frame xyxy, pixels
     class_ids: Tensor  #: [M] int64
     weights: Tensor  #: [M] w_v
     window: Tensor  #: [M] int64
     box_index: Tensor  #: [M] int64, among the boxes of its window
     counts: tuple[int, ...]  #: boxes of each window
 
+    @staticmethod
+    def of(
+        targets: Sequence[Targets], frame: tuple[int, int] | None, classes: int, device: torch.device
+    ) -> FlatTargets:
+        """Check the targets of N windows and move them to a device; those on a GPU are copied to the CPU first.
 
-def concatenate_targets(targets: Sequence[Targets], classes: int) -> ConcatenatedTargets:
-    """Concatenate the targets of N windows and check all values; tensors on a GPU are copied to the CPU first."""
-    counts = tuple(of.boxes.shape[0] for of in targets)  # len() takes thrice the time
-    window = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))  # torch would wake all its threads for this
-    first = torch.tensor([0, *accumulate(counts)][:-1], dtype=torch.int64)
-    if targets:
-        boxes, class_ids, weights = (torch.cat(parts).cpu() for parts in zip(*targets, strict=True))
-    else:
+        Args:
+            targets: of N windows, in pixels.
+            frame: (rows, columns) of the padded frame, pixels; None leaves boxes as they are.
+            classes: number of classes.
+            device: of the result.
+        """
+        counts = tuple(of.boxes.shape[0] for of in targets)  # len() takes thrice the time
+        window = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))  # torch would wake all its threads
+        index = torch.arange(len(window)) - torch.tensor([0, *accumulate(counts)][:-1], dtype=torch.int64)[window]
         boxes, class_ids, weights = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0)
-    check_class_ids(class_ids, classes)
-    index = torch.arange(len(window)) - first[window]
-    result = ConcatenatedTargets(boxes.float(), class_ids, weights.float(), window, index, counts)
-    _check_values(result)
-    return result
+        if targets:
+            boxes, class_ids, weights = (torch.cat(parts).cpu() for parts in zip(*targets, strict=True))
+        check_class_ids(class_ids, classes)
+        boxes, weights = boxes.float(), weights.float()
+        ordered = (boxes[:, 2:] >= boxes[:, :2]).all(dim=1)
+        sound = ordered & boxes.isfinite().all(dim=1) & weights.isfinite() & (weights >= 0)
+        if not bool(sound.all()):
+            bad = int(sound.int().argmin())
+            raise FateError(
+                f"box {int(index[bad])} of labelled window {int(window[bad])} is {boxes[bad].tolist()} with weight"
+                f" {float(weights[bad]):g}; expected finite x1, y1, x2, y2 with x2 ≥ x1 and y2 ≥ y1, and a finite"
+                " weight of 0 or more"
+            )
+        if frame is not None:
+            rows, columns = frame
+            boxes = cxcywh_from_xyxy(boxes / torch.tensor([columns, rows, columns, rows]))
+        # One table, so that one copy moves it; float32 holds small whole numbers exactly.
+        others = torch.stack([weights, class_ids.float(), window.float(), index.float()], dim=1)
+        table = to_device(torch.cat([boxes, others], dim=1), device)
+        class_ids, window, index = table[:, 5:].long().unbind(1)
+        return FlatTargets(table[:, :4], class_ids, table[:, 4], window, index, counts)
+
+    def padded(self, column: Tensor, filling: int = 0, least: int = 0) -> Tensor:
+        """[M, ...] → [N, most boxes of a window or ``least``, ...], ``filling`` where a window has fewer."""
+        table = column.new_full((len(self.counts), max((least, *self.counts)), *column.shape[1:]), filling)
+        table[self.window, self.box_index] = column
+        return table
 
 
 def check_class_ids(class_ids: Tensor, classes: int, names: Sequence[str] = ()) -> None:
@@ -69,20 +98,6 @@ def mean_over_processes(count: Tensor) -> Tensor:
     count = count.clone()
     torch.distributed.all_reduce(count)
     return count.clamp(min=1) / torch.distributed.get_world_size()
-
-
-def _check_values(targets: ConcatenatedTargets) -> None:
-    """Check that box corners are in order, weights are at least 0, and all values are finite."""
-    boxes, weights = targets.boxes, targets.weights
-    ordered = (boxes[:, 2:] >= boxes[:, :2]).all(dim=1)
-    sound = ordered & boxes.isfinite().all(dim=1) & weights.isfinite() & (weights >= 0)
-    if not bool(sound.all()):
-        bad = int(sound.int().argmin())
-        raise FateError(
-            f"box {int(targets.box_index[bad])} of labelled window {int(targets.window[bad])} is"
-            f" {boxes[bad].tolist()} with weight {float(weights[bad]):g}; expected finite x1, y1, x2, y2 with x2 ≥ x1"
-            " and y2 ≥ y1, and a finite weight of 0 or more"
-        )
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:

@@ -15,9 +15,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from fate.errors import FateError
-from fate.models.heads import simota
+from fate.models.heads import yolox_loss
 from fate.models.layers.conv import Activation, AnyCountConv2d, ConvNormAct, block_diagonal, side_by_side
+from fate.models.layers.deformable import at_least_float32
 from fate.models.outputs import Outputs, Targets
 
 #: At first every cell is an object, and of each class, with this probability (as of the focal loss: Lin et al., 2017).
@@ -27,13 +27,8 @@ PRIOR = 0.01
 class YOLOXHead(nn.Module):
     """Maps of N windows → Q = Σ H_i · W_i predictions of each.
 
-    Args:
-        in_channels: of each map.
-        classes: how many there are.
-        hidden: width of stems and towers; None: a quarter of the last map's channels, as YOLOX scales it.
-        strides: pixels of the padded frame per cell, of each map.
-        depthwise: for small models: stems filter each channel by itself too (5×5), and a tower is one 1×1 convolution.
-        activation: behind every convolution of stems and towers.
+    Stems and towers have ``hidden`` channels; None: a quarter of the last map's, as YOLOX scales it. With
+    ``depthwise``, for small models, stems filter each channel by itself too (5×5), and a tower is one 1×1 convolution.
     """
 
     cells: Tensor
@@ -49,11 +44,6 @@ class YOLOXHead(nn.Module):
         activation: Activation = "silu",
     ) -> None:
         super().__init__()
-        if len(in_channels) != len(strides):
-            raise FateError(
-                f"the head was given maps of {tuple(in_channels)} channels and of strides {tuple(strides)};"
-                " expected as many of each"
-            )
         width = in_channels[-1] // 4 if hidden is None else hidden
         self.classes = classes
         self.strides = tuple(strides)
@@ -71,13 +61,12 @@ class YOLOXHead(nn.Module):
         self._sizes: list[tuple[int, int]] = []
 
     def forward(self, features: Sequence[Tensor], targets: Sequence[Targets] | None = None) -> Outputs:
-        """Proposals of N windows (0 too); what the loss needs besides is added in training or where targets are given.
+        """Proposals from features [N, C_i, H_i, W_i] (N may be 0), finest first.
 
-        Args:
-            features: [N, C_i, H_i, W_i], finest first.
-            targets: of the N windows; this head looks at them in the loss alone.
+        In training, or with targets, they hold what the loss needs; this head looks at targets in the loss alone.
         """
-        raw = torch.cat([_by_cell(self._predicted(level, image)) for level, image in enumerate(features)], dim=1)
+        maps = (self._predicted(level, image) for level, image in enumerate(features))
+        raw = torch.cat([of.flatten(2).transpose(1, 2) for of in maps], dim=1)  # [N, Q, 5 + classes]
         self._lay_cells([(image.shape[-2], image.shape[-1]) for image in features], features[0].device)
         return Outputs(
             boxes=decoded(raw[..., :4], self.cells, self.cell_strides),
@@ -115,12 +104,12 @@ class YOLOXHead(nn.Module):
         self.box_predictions = self.object_predictions = self.class_predictions = nn.ModuleList()
 
     def loss(self, outputs: Outputs, targets: Sequence[Targets]) -> dict[str, Tensor]:
-        """The terms of ``simota.loss``: their sum is to be made small."""
-        return simota.loss(outputs, targets)
+        """The terms of ``yolox_loss.loss``: their sum is to be made small."""
+        return yolox_loss.loss(outputs, targets)
 
-    def anchors(self) -> simota.Anchors:
+    def anchors(self) -> yolox_loss.Anchors:
         """Where the cells of the last call lie."""
-        return simota.Anchors((self.cells + 0.5) * self.cell_strides, self.cell_strides[:, 0].float())
+        return yolox_loss.Anchors((self.cells + 0.5) * self.cell_strides, self.cell_strides[:, 0].float())
 
     def _lay_cells(self, sizes: list[tuple[int, int]], device: torch.device) -> None:
         if sizes == self._sizes and self.cells.device == device:
@@ -135,20 +124,14 @@ class YOLOXHead(nn.Module):
 
 
 def decoded(raw: Tensor, cells: Tensor, strides: Tensor) -> Tensor:
-    """What the network says of its cells, as boxes.
-
-    Computed in float32 at least: 16 bits cannot place a box to the pixel.
+    """Boxes [N, Q, 4] xyxy in pixels, in float32 at least: 16 bits cannot place a box to the pixel.
 
     Args:
-        raw: [N, Q, 4] offset of the centre from the cell's corner (x, y) in cells, logarithm of width and height in
-            cells.
+        raw: [N, Q, 4] offset of the centre from the cell's corner (x, y), logarithm of width and height, in cells.
         cells: [Q, 2] column and row.
         strides: [Q, 1] pixels per cell.
-
-    Returns:
-        [N, Q, 4] xyxy, pixels.
     """
-    raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
+    raw = at_least_float32(raw)
     centre = (raw[..., :2] + cells) * strides
     half = raw[..., 2:].exp() * (strides / 2)
     return torch.cat([centre - half, centre + half], dim=-1)
@@ -176,16 +159,7 @@ def _prediction(width: int, channels: int, prior: float | None = None) -> nn.Con
     return layer
 
 
-def _by_cell(image: Tensor) -> Tensor:
-    """[N, C, H, W] → [N, H · W, C]."""
-    return image.flatten(2).transpose(1, 2)
-
-
 def _cells(rows: int, columns: int, device: torch.device) -> Tensor:
     """[rows · columns, 2] int32 column and row of each cell, row by row."""
-    y, x = torch.meshgrid(
-        torch.arange(rows, dtype=torch.int32, device=device),
-        torch.arange(columns, dtype=torch.int32, device=device),
-        indexing="ij",
-    )
-    return torch.stack([x, y], dim=-1).view(-1, 2)
+    y, x = (torch.arange(count, dtype=torch.int32, device=device) for count in (rows, columns))
+    return torch.cartesian_prod(y, x).flip(-1)

@@ -1,7 +1,7 @@
 """Self-attention: of MaxViT (Tu et al., ECCV 2022) in RVT's form, and of RT-DETR.
 
-MaxViT divides an image into groups of L = rows · columns tokens; attention is within a group. ``windows`` are tiles of
-neighbouring pixels, a ``grid`` takes pixels that are evenly spread over the image. There is no positional encoding.
+MaxViT divides an image into groups of L = rows · columns tokens; attention is within a group. A group is a window of
+neighbouring pixels or a ``grid`` of pixels that are evenly spread over the image. There is no positional encoding.
 """
 
 from __future__ import annotations
@@ -14,34 +14,23 @@ from fate.errors import FateError
 from fate.models.layers.norm import LayerNorm
 
 
-def to_windows(x: Tensor, size: tuple[int, int]) -> Tensor:
-    """[N, H, W, C] to the tokens [N · groups, L, C] of tiles of ``size`` (rows, columns), which divides H, W."""
+def to_groups(x: Tensor, size: tuple[int, int], grid: bool = False) -> Tensor:
+    """[N, H, W, C] to tokens [N · groups, L, C]; ``size`` (rows, columns) of a group divides H, W."""
     n, height, width, channels = x.shape
     rows, columns = size
-    tiles = x.reshape(n, height // rows, rows, width // columns, columns, channels)
-    return tiles.transpose(2, 3).reshape(-1, rows * columns, channels)
+    if grid:
+        split = x.reshape(n, rows, height // rows, columns, width // columns, channels).permute(0, 2, 4, 1, 3, 5)
+    else:
+        split = x.reshape(n, height // rows, rows, width // columns, columns, channels).transpose(2, 3)
+    return split.reshape(-1, rows * columns, channels)
 
 
-def from_windows(tokens: Tensor, size: tuple[int, int], height: int, width: int) -> Tensor:
+def from_groups(tokens: Tensor, size: tuple[int, int], height: int, width: int, grid: bool = False) -> Tensor:
     """Tokens back to [N, H, W, C]."""
     rows, columns = size
-    tiles = tokens.view(-1, height // rows, width // columns, rows, columns, tokens.shape[-1])
-    return tiles.transpose(2, 3).reshape(-1, height, width, tokens.shape[-1])
-
-
-def to_grid(x: Tensor, size: tuple[int, int]) -> Tensor:
-    """[N, H, W, C] to the tokens [N · groups, L, C] of grids of ``size`` (rows, columns) points spread over H, W."""
-    n, height, width, channels = x.shape
-    rows, columns = size
-    points = x.reshape(n, rows, height // rows, columns, width // columns, channels)
-    return points.permute(0, 2, 4, 1, 3, 5).reshape(-1, rows * columns, channels)
-
-
-def from_grid(tokens: Tensor, size: tuple[int, int], height: int, width: int) -> Tensor:
-    """Tokens back to [N, H, W, C]."""
-    rows, columns = size
-    points = tokens.view(-1, height // rows, width // columns, rows, columns, tokens.shape[-1])
-    return points.permute(0, 3, 1, 4, 2, 5).reshape(-1, height, width, tokens.shape[-1])
+    split = tokens.view(-1, height // rows, width // columns, rows, columns, tokens.shape[-1])
+    split = split.permute(0, 3, 1, 4, 2, 5) if grid else split.transpose(2, 3)
+    return split.reshape(-1, height, width, tokens.shape[-1])
 
 
 class SelfAttention(nn.Module):
@@ -66,12 +55,7 @@ class TransformerBlock(nn.Module):
     """Attention and an MLP, each added to its input by a small learned factor for each channel (LayerScale)."""
 
     def __init__(self, channels: int, head_dim: int, normed: bool = False, mlp_ratio: int = 4) -> None:
-        """Args:
-        channels: C.
-        head_dim: channels of one head; divides C.
-        normed: the input comes out of a norm already, so attention needs none of its own.
-        mlp_ratio: channels inside the MLP over C; 0 for no MLP, where one follows anyway.
-        """
+        """``normed`` inputs come out of a norm, so attention needs none; ``mlp_ratio`` 0 leaves the MLP out."""
         super().__init__()
         self.attention_norm = nn.Identity() if normed else LayerNorm(channels, for_product=True)
         self.attention = SelfAttention(channels, head_dim)
@@ -92,11 +76,7 @@ class TransformerBlock(nn.Module):
 
 
 class PositionalSelfAttention(nn.Module):
-    """Self-attention of tokens [N, L, C] whose positions are added to queries and keys, but not to values.
-
-    RT-DETR uses it twice: for the cells of its coarsest map (``necks.hybrid_encoder``) and for the queries of its
-    decoder (``heads.rtdetr``).
-    """
+    """Self-attention of tokens [N, L, C] whose positions are added to queries and keys, but not to values."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -110,12 +90,9 @@ class PositionalSelfAttention(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, tokens: Tensor, positions: Tensor, visible: Tensor | None = None) -> Tensor:
-        """[N, L, C] → [N, L, C].
+        """[N, L, C] (N may be 0), positions [N, L, C] or [L, C] → [N, L, C].
 
-        Args:
-            tokens: [N, L, C]; N may be 0.
-            positions: [N, L, C] or [L, C], added to the inputs of queries and keys.
-            visible: [L, L] whether the token of the row attends to that of the column; None: all attend to all.
+        ``visible`` [L, L] says whether the token of the row attends to that of the column; None: all attend to all.
         """
         width = tokens.shape[2]
         weight, bias = self.query_key_value.weight, self.query_key_value.bias

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from fate.errors import FateError
-
 #: "hardswish" is nearly "silu", made of multiplications alone: for small models on CPUs, where exp takes its time.
 Activation = Literal["silu", "hardswish", "relu", "none"]
+#: By name; they may write over their input.
+ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
+    "silu": partial(nn.SiLU, inplace=True),
+    "hardswish": partial(nn.Hardswish, inplace=True),
+    "relu": partial(nn.ReLU, inplace=True),
+    "none": nn.Identity,
+}
 #: Numbers of images that ``AnyCountConv2d`` is run with in training are multiples of this.
 COUNTS = 16
 
@@ -19,17 +25,14 @@ COUNTS = 16
 class AnyCountConv2d(nn.Conv2d):
     """``nn.Conv2d`` for a number of images that changes from call to call, as that of labelled windows does.
 
-    cuDNN prepares itself for every number that it has not seen, one or two ms for each convolution, and as much for
-    either gradient: 0.1 s for a detection head. So in training on a GPU, of a teacher too, zeros fill batches up to
-    numbers that come again, and what is made of them goes.
+    cuDNN takes milliseconds to prepare itself for every new number, 0.1 s for a detection head. So in training on a
+    GPU, of a teacher too, zeros fill batches up to numbers that come again, and what is made of them goes.
     """
 
     def forward(self, input: Tensor) -> Tensor:
         """[N, in, H, W] → [N, out, H', W']."""
-        if not must_prepare(input):  # asked first: an export may leave the number open
-            return super().forward(input)
-        missing = -input.shape[0] % COUNTS
-        if missing == 0:
+        # Asked first: an export may leave the number open.
+        if not must_prepare(input) or (missing := -input.shape[0] % COUNTS) == 0:
             return super().forward(input)
         filled = nn.functional.pad(input, (0, 0, 0, 0, 0, 0, 0, missing))
         return super().forward(filled)[: input.shape[0]]
@@ -43,11 +46,7 @@ def must_prepare(images: Tensor) -> bool:
 class ConvNormAct(nn.Module):
     """[N, in, H, W] → [N, out, ceil(H / stride), ceil(W / stride)]; BatchNorm's shift stands in for the bias.
 
-    Args:
-        kernel: side of the kernel, odd, so that (kernel - 1) / 2 zeros around the image keep its middle in place.
-        groups: the convolution's groups.
-        activation: "silu", "hardswish", "relu" or "none".
-        any_count: whether N changes from call to call, see ``AnyCountConv2d``.
+    The kernel is odd, so that zeros around the image keep its middle in place; ``any_count``: see ``AnyCountConv2d``.
     """
 
     def __init__(
@@ -61,14 +60,12 @@ class ConvNormAct(nn.Module):
         any_count: bool = False,
     ) -> None:
         super().__init__()
-        if kernel % 2 == 0:
-            raise FateError(f"a kernel of side {kernel} was given; expected an odd number")
         convolution = AnyCountConv2d if any_count else nn.Conv2d
         self.conv = convolution(
             in_channels, out_channels, kernel, stride, padding=(kernel - 1) // 2, groups=groups, bias=False
         )
         self.norm = nn.BatchNorm2d(out_channels, eps=1e-5, momentum=0.1)
-        self.activation = activation_of(activation)
+        self.activation = ACTIVATIONS[activation]()
 
     def forward(self, images: Tensor) -> Tensor:
         apart = self.conv.groups > 1 and self.conv.groups == self.conv.in_channels
@@ -80,8 +77,7 @@ class ConvNormAct(nn.Module):
 def channel_by_channel(conv: nn.Conv2d, images: Tensor) -> Tensor:
     """What ``conv``, with a group for each channel, makes of images, by torch's own kernels, which want channels first.
 
-    With channels last cuDNN would prepare itself for every new number of images, and takes seconds for that; in
-    training the number of labelled windows changes from batch to batch.
+    With channels last cuDNN takes seconds to prepare itself for every new number of images.
     """
     weight = conv.weight.flatten(1).view(conv.weight.shape)  # strides say nothing of channels last
     result = nn.functional.conv2d(
@@ -102,19 +98,6 @@ class SeparableBlock(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         result: Tensor = images + self.mix(self.filter(images))
         return result
-
-
-def activation_of(name: Activation) -> nn.Module:
-    """The activation of that name; it may write over its input."""
-    if name == "silu":
-        return nn.SiLU(inplace=True)
-    if name == "hardswish":
-        return nn.Hardswish(inplace=True)
-    if name == "relu":
-        return nn.ReLU(inplace=True)
-    if name == "none":
-        return nn.Identity()
-    raise FateError(f'activation "{name}" was given; expected "silu", "hardswish", "relu" or "none"')
 
 
 def side_by_side(convs: Sequence[nn.Conv2d]) -> nn.Conv2d:

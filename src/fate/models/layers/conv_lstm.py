@@ -20,15 +20,12 @@ class ConvLSTM(nn.Module):
     def forward(
         self, x: Tensor, state: tuple[Tensor, Tensor] | None = None, steps: int = 1
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The hidden states, and the last hidden and cell state.
+        """The hidden states [N, H, W, C], and the last (hidden, cell), each [B, H, W, C], float32 under autocast too.
 
         Args:
             x: [N, H, W, C], N = steps · B, time-major.
-            state: hidden and cell state before the first window, each [B, H, W, C]; None for zeros.
+            state: hidden and cell state before the first window; None for zeros.
             steps: T.
-
-        Returns:
-            [N, H, W, C], and (hidden, cell), each [B, H, W, C], float32 under autocast too.
         """
         of_x, of_h = self.gates.weight.flatten(1).chunk(2, 1)
         states = []

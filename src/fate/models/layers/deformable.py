@@ -3,9 +3,8 @@
 Each query has a box. Each of its heads reads ``points`` places of every map, bilinearly; where they lie around the
 box's centre, and how much each counts, are linear functions of the query. What is read does not grow with the map.
 
-All places of a map go through one ``grid_sample``. Four gathers for all maps together were tried as well: they are
-quicker once compiled (0.019 against 0.026 ms a layer; batch 1, H200), but take twice the time in a plain CUDA graph and
-in training, and there twice the memory.
+All places of a map go through one ``grid_sample``. Four gathers for all maps together are quicker once compiled (0.019
+against 0.026 ms a layer; batch 1, H200), but take twice the time in a plain CUDA graph and in training.
 """
 
 from __future__ import annotations
@@ -17,22 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fate.errors import FateError
-
 
 class DeformableAttention(nn.Module):
     """Queries [N, Q, C] gather from the cells of several maps."""
 
     def __init__(self, width: int = 256, heads: int = 8, levels: int = 3, points: int = 4) -> None:
-        """Args:
-        width: C.
-        heads: each reads its own ``width / heads`` channels at its own places.
-        levels: maps.
-        points: places of a head in one map.
-        """
+        """``width`` is C, of which each head reads its own part at ``points`` places of each of ``levels`` maps."""
         super().__init__()
-        if width % heads:
-            raise FateError(f"width {width} was given with {heads} heads; expected a multiple of the heads")
         self.heads, self.levels, self.points = heads, levels, points
         self.offsets = nn.Linear(width, heads * levels * points * 2)
         self.weights = nn.Linear(width, heads * levels * points)
@@ -41,10 +31,7 @@ class DeformableAttention(nn.Module):
         self._initialise()
 
     def forward(self, queries: Tensor, boxes: Tensor, memory: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
-        """[N, Q, C] what each query finds.
-
-        Places and weights are computed in float32, whatever the queries are: in 16 bits a place would be off by a
-        tenth of a cell.
+        """[N, Q, C] what each query finds; in float32: in 16 bits a place would be off by a tenth of a cell.
 
         Args:
             queries: [N, Q, C].
@@ -83,8 +70,7 @@ def sampled(values: Tensor, sizes: Sequence[tuple[int, int]], places: Tensor, we
     """[N, Q, C] weighted sums of bilinear samples; outside a map everything is 0.
 
     Args:
-        values: [N, C, S] contiguous; the cells of all maps, one map after the other, each row by row.
-        sizes: (rows, columns) of each map.
+        values: [N, C, S] contiguous; the cells of all maps of ``sizes``, one after the other, each row by row.
         places: [N, Q, heads, levels, points, 2] x and y; -1 and 1 are the outer edges of the frame.
         weights: [N, Q, heads, levels · points].
     """
@@ -93,13 +79,7 @@ def sampled(values: Tensor, sizes: Sequence[tuple[int, int]], places: Tensor, we
     grids = places.permute(3, 0, 2, 1, 4, 5).flatten(1, 2)  # [levels, N · heads, Q, points, 2]
     levels = torch.split(values, [rows * columns for rows, columns in sizes], dim=-1)
     samples = [
-        functional.grid_sample(
-            level.view(batch * heads, channels // heads, *size),
-            grid,
-            mode="bilinear",
-            padding_mode="zeros",
-            align_corners=False,
-        )
+        functional.grid_sample(level.view(batch * heads, channels // heads, *size), grid, align_corners=False)
         for level, size, grid in zip(levels, sizes, grids, strict=True)
     ]
     weights = weights.transpose(1, 2).flatten(0, 1)[:, None]  # [N · heads, 1, Q, levels · points]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+HAS_TRITON = find_spec("triton") is not None
 #: The longest row that the kernel takes; torch is as quick from there on.
 LONGEST = 512
 
@@ -15,10 +17,8 @@ LONGEST = 512
 class LayerNorm(nn.LayerNorm):
     """``nn.LayerNorm`` over the last axis.
 
-    Args:
-        channels: C.
-        for_product: whether a matrix product follows, which autocast computes in 16 bits: on a GPU the result then
-            comes in that type, where torch would give 32 bits and round them afterwards.
+    ``for_product``: a matrix product follows, which autocast computes in 16 bits: on a GPU the result then comes in
+    that type, where torch would give 32 bits and round them afterwards.
     """
 
     def __init__(self, channels: int, for_product: bool = False) -> None:
@@ -43,9 +43,11 @@ class LayerNorm(nn.LayerNorm):
         """Where it can be used: training on a GPU; compilers and graphs for inference do better with torch's own."""
         trains = torch.is_grad_enabled() and not torch.compiler.is_compiling()
         fits = input.is_cuda and input.shape[-1] <= LONGEST and input.dtype in (torch.float32, torch.bfloat16)
-        if not (trains and fits and input.numel() and self.elementwise_affine):
+        if not (HAS_TRITON and trains and fits and input.numel()):
             return None
-        return norm_kernel()
+        from fate.models.layers import norm_gpu  # noqa: PLC0415  (needs triton)
+
+        return norm_gpu
 
 
 class _Normalised(torch.autograd.Function):
@@ -57,20 +59,10 @@ class _Normalised(torch.autograd.Function):
         out, moments = kernel.normalised(rows, weight, bias, eps, kind)
         ctx.save_for_backward(rows, moments, weight)
         ctx.kernel = kernel
-        result: Tensor = out
-        return result
+        return out  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor | None, ...]:
         rows, moments, weight = ctx.saved_tensors
         to_rows, to_weight, to_bias = ctx.kernel.gradients(rows, moments, weight, grad[0].contiguous())
         return to_rows, to_weight.to(weight.dtype), to_bias.to(weight.dtype), None, None, None
-
-
-def norm_kernel() -> ModuleType | None:
-    """``norm_gpu``, where Triton is there."""
-    try:
-        from fate.models.layers import norm_gpu  # noqa: PLC0415  (needs triton)
-    except ImportError:
-        return None
-    return norm_gpu

@@ -13,9 +13,8 @@ with complex x, diagonal Λ, and B, C, D and Λ learned. Sampled in steps of Δ 
 length may follow each other.
 
 **The band limit.** A mode makes Δ |Im Λ| / 2π cycles per step. Modes with BAND_LIMIT or more cycles per step (half of
-the Nyquist limit) alias, and are switched off: they take no input and keep no state at this rate. Their output is zero,
-as if their columns of C were masked, and they neither use nor leave an aliased state when the rate changes within a
-recording. A mode that is switched off at 20 Hz may be used at 200 Hz.
+the Nyquist limit) alias, and are switched off at this rate: they take no input, keep no state and put out zero. A mode
+that is switched off at 20 Hz may be used at 200 Hz.
 
 **What the public code does instead** (``official_state=True``, for its checkpoints): columns of C are zeroed once at
 initialisation, for 20 Hz (as here), but nothing is switched off afterwards; and the state carried into a call does not
@@ -51,20 +50,12 @@ class Sampled(NamedTuple):
     input_weight: Tensor  #: [2·P, C]
     output_weight: Tensor  #: [C, 2·P]
 
-    def fits(self, dtype: torch.dtype, device: torch.device) -> bool:
-        """Whether it can be used with such inputs."""
-        return self.transition.dtype == dtype and self.transition.device == device
-
 
 class S5(nn.Module):
     """Signals of C channels at every pixel to signals of C channels, through P modes."""
 
     def __init__(self, channels: int, modes: int | None = None, official_state: bool = False) -> None:
-        """Args:
-        channels: C.
-        modes: P; as many as channels if not given.
-        official_state: compute what the public code computes; see above.
-        """
+        """``modes`` is P, by default as many as channels; ``official_state`` computes what the public code computes."""
         super().__init__()
         modes = channels if modes is None else modes
         self.official_state = official_state
@@ -74,14 +65,12 @@ class S5(nn.Module):
         self.feedthrough = nn.Parameter(torch.empty(channels))  # D
         self.log_step = nn.Parameter(torch.empty(modes))  # ln Δ at the canonical rate
         self._frozen: dict[float, Sampled] = {}
-        self.reset_parameters()
+        if not self.log_step.is_meta:  # where shapes alone are wanted
+            self._initialise(channels, modes)
 
     @torch.no_grad()
-    def reset_parameters(self) -> None:
+    def _initialise(self, channels: int, modes: int) -> None:
         """Modes of HiPPO-LegS, as the public code starts (its odd scales included)."""
-        if self.log_step.is_meta:
-            return  # shapes alone are wanted
-        channels, modes, _ = self.output_matrix.shape
         eigenvalues, vectors = hippo_modes(modes)
         nn.init.uniform_(self.log_step, math.log(SLOWEST), math.log(FASTEST))
         nn.init.uniform_(self.feedthrough)
@@ -95,16 +84,13 @@ class S5(nn.Module):
     def forward(
         self, u: Tensor, state: Tensor | None = None, steps: int = 1, step_scale: float | Tensor = 1.0
     ) -> tuple[Tensor, Tensor]:
-        """The output y and the last state.
+        """y [N, H, W, C] and x after the last window [B, H, W, 2·P], both float32 (float64 for float64 inputs).
 
         Args:
             u: [N, H, W, C], N = steps · B, time-major.
             state: x before the first window [B, H, W, 2·P]; None for zero.
             steps: T.
             step_scale: 20 / hz; one number, or one for each window [N].
-
-        Returns:
-            y [N, H, W, C] and x after the last window [B, H, W, 2·P], both float32 (float64 for float64 inputs).
         """
         with _without_autocast(u.device.type):
             u = u.to(torch.promote_types(u.dtype, torch.float32))
@@ -133,7 +119,8 @@ class S5(nn.Module):
         """The system in steps of ``step_scale`` (a number, or [N]) times Δ."""
         if not isinstance(step_scale, Tensor):
             frozen = self._frozen.get(float(step_scale))
-            if frozen is not None and frozen.fits(dtype, self.log_step.device):
+            place = (self.log_step.device, dtype)
+            if frozen is not None and (frozen.transition.device, frozen.transition.dtype) == place:
                 return frozen
         else:
             step_scale = step_scale.to(self.log_step.device, dtype)
@@ -157,10 +144,7 @@ class S5(nn.Module):
 
     @torch.no_grad()
     def freeze(self, step_scale: float = 1.0) -> None:
-        """Keep the system as sampled at this rate, for streaming: calls at it save the work of ``sample``.
-
-        Parameters that change afterwards are not seen; ``train()`` forgets what was kept.
-        """
+        """Keep the system as sampled at this rate, for streaming; ``train()`` forgets it, for parameters change."""
         self._frozen.pop(float(step_scale), None)
         sampled = self.sample(step_scale, torch.promote_types(self.log_step.dtype, torch.float32))
         if self.log_step.device.type == "cpu":  # a CPU multiplies faster with this memory layout
@@ -169,7 +153,7 @@ class S5(nn.Module):
         self._frozen[float(step_scale)] = sampled
 
     def train(self, mode: bool = True) -> S5:
-        """Switch between training and inference; switching to training discards the frozen systems."""
+        """Switch to training, which discards the frozen systems, or to inference."""
         if mode:
             self._frozen.clear()
         return super().train(mode)
@@ -220,8 +204,7 @@ def cycles_per_step(eigenvalues: Tensor, delta: Tensor) -> Tensor:
 def hippo_modes(modes: int) -> tuple[Tensor, Tensor]:
     """Eigenvalues [P, 2] and eigenvectors [P, P] of the normal part of HiPPO-LegS, imaginary parts ascending.
 
-    HiPPO-LegS holds the Legendre coefficients of all of the past; less a term of rank one its matrix is -1/2 plus a
-    skew-symmetric one, whose eigenvectors are orthonormal.
+    Less a term of rank one, HiPPO-LegS is -1/2 plus a skew-symmetric matrix, whose eigenvectors are orthonormal.
     """
     n = torch.arange(modes, dtype=torch.float64)
     root = torch.sqrt(2 * n + 1)

@@ -3,19 +3,17 @@
 A complex vector of length P is held as 2·P real numbers, the P real parts first and the P imaginary parts after them.
 No complex tensor is made: matrix products stay plain real ones, and every export format knows the operations.
 
-The steps of a clip run one after the other, each over all pixels of all streams at once. A tree over time (Blelloch,
-Hillis–Steele) would have fewer dependent steps, but pass log₂ T times over the whole clip; a clip has some twenty
-windows and a window thousands of pixels, so there is work enough in one step, and reading and writing memory is what
-costs. On a CPU the loop is in Python; on a GPU, where starting 21 small kernels takes longer than their work,
-``scan_gpu`` keeps each pixel's state in registers from the first window to the last.
+The steps of a clip run one after the other, each over all pixels of all streams at once. A tree over time would have
+fewer dependent steps, but pass log₂ T times over the whole clip, and reading and writing memory is what costs. On a CPU
+the loop is in Python; on a GPU, where starting 21 small kernels takes longer than their work, ``scan_gpu`` keeps each
+pixel's state in registers from the first window to the last.
 
-``scan_in_complex_numbers`` is the readable version. The gradient of ``scan`` is written out, so that training keeps
-only the states.
+The gradient of ``scan`` is written out, so that training keeps only the states. A test compares both with the plain
+recurrence in complex numbers.
 """
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -23,19 +21,16 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-HAS_TRITON = find_spec("triton") is not None
+from fate.models.layers.norm import HAS_TRITON
 
 
 def scan(transition: Tensor, inputs: Tensor, initial: Tensor | None = None) -> Tensor:
-    """All states x_1 … x_T of M pixels in B streams.
+    """All states x_1 … x_T [T, B, M, 2·P] of M pixels in B streams.
 
     Args:
         transition: a [T, B, 2·P], the same for all pixels.
         inputs: b [T, B, M, 2·P].
         initial: x_0 [B, M, 2·P]; None for zero.
-
-    Returns:
-        [T, B, M, 2·P].
     """
     if len(inputs) == 1:
         return inputs if initial is None else step(transition[0, :, None], inputs[0], initial)[None]
@@ -43,17 +38,6 @@ def scan(transition: Tensor, inputs: Tensor, initial: Tensor | None = None) -> T
         states: Tensor = _Scan.apply(transition, inputs, initial)  # type: ignore[no-untyped-call]
         return states
     return _states(transition, inputs, initial)
-
-
-def scan_in_complex_numbers(transition: Tensor, inputs: Tensor, initial: Tensor | None = None) -> Tensor:
-    """Reference implementation of ``scan``."""
-    a, b = as_complex(transition), as_complex(inputs)
-    state = torch.zeros_like(b[0]) if initial is None else as_complex(initial)
-    states = []
-    for t in range(len(b)):
-        state = a[t, :, None] * state + b[t]
-        states.append(state)
-    return as_pairs(torch.stack(states))
 
 
 def step(transition: Tensor, inputs: Tensor, state: Tensor, out: Tensor | None = None) -> Tensor:
@@ -77,17 +61,6 @@ def conjugate(pairs: Tensor) -> Tensor:
     """[.., 2·P], complex conjugate."""
     real, imag = pairs.chunk(2, -1)
     return torch.cat((real, -imag), -1)
-
-
-def as_complex(pairs: Tensor) -> Tensor:
-    """[.., 2·P] real to [.., P] complex."""
-    real, imag = pairs.chunk(2, -1)
-    return torch.complex(real, imag)
-
-
-def as_pairs(numbers: Tensor) -> Tensor:
-    """[.., P] complex to [.., 2·P] real."""
-    return torch.cat((numbers.real, numbers.imag), -1)
 
 
 class _Scan(torch.autograd.Function):
@@ -116,8 +89,7 @@ def _states(transition: Tensor, inputs: Tensor, initial: Tensor | None) -> Tenso
     """``scan`` without a gradient."""
     gpu = _kernels(inputs)
     if gpu is not None:
-        states: Tensor = gpu.states(transition, inputs, initial)
-        return states
+        return gpu.states(transition, inputs, initial)  # type: ignore[no-any-return]
     states = torch.empty_like(inputs)
     for t in range(len(inputs)):
         before = initial if t == 0 else states[t - 1]
@@ -132,8 +104,7 @@ def _gradients(transition: Tensor, states: Tensor, initial: Tensor | None, grad:
     """Gradients by the transition and by the inputs, shaped like them, of the gradient by the states."""
     gpu = _kernels(states)
     if gpu is not None:
-        both: tuple[Tensor, Tensor] = gpu.gradients(transition, states, initial, grad)
-        return both
+        return gpu.gradients(transition, states, initial, grad)  # type: ignore[no-any-return]
     conjugates = conjugate(transition)
     to_transition, to_inputs = torch.zeros_like(transition), torch.empty_like(states)
     for t in range(len(states) - 1, -1, -1):

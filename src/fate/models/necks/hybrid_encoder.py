@@ -28,11 +28,7 @@ from fate.models.layers.conv import ConvNormAct
 
 
 class HybridEncoder(nn.Module):
-    """Feature maps at strides 8, 16, 32 to fused feature maps at the same strides.
-
-    Attributes:
-        channels: of the maps that come out, all the same.
-    """
+    """Feature maps at strides 8, 16, 32 to fused feature maps at the same strides, all of ``width`` channels."""
 
     def __init__(
         self,
@@ -43,14 +39,7 @@ class HybridEncoder(nn.Module):
         expansion: float = 1.0,
         blocks: int = 3,
     ) -> None:
-        """Args:
-        in_channels: of the backbone's maps, finest first.
-        width: channels inside and of what comes out.
-        heads: of the attention.
-        feedforward: hidden numbers of the Transformer layer's feedforward part.
-        expansion: channels inside a CSP layer, as a part of ``width`` (1 in EvRT-DETR-B, 0.5 in EvRT-DETR-S).
-        blocks: RepVGG blocks in each CSP layer.
-        """
+        """``expansion``: channels inside a CSP layer of RepVGG ``blocks``, as a part of ``width``."""
         super().__init__()
         between = range(len(in_channels) - 1)
         self.channels = (width,) * len(in_channels)
@@ -80,7 +69,7 @@ class HybridEncoder(nn.Module):
         """Turn every RepVGG block, in place, into the one convolution it amounts to in evaluation. It stays so."""
         for module in self.modules():
             if isinstance(module, CSPRep):
-                module.fuse_()
+                module.blocks = nn.Sequential(*(b.fused() if isinstance(b, RepVGG) else b for b in module.blocks))
 
 
 class AIFI(PositionalSelfAttention):
@@ -115,9 +104,8 @@ class AIFI(PositionalSelfAttention):
 def position_table(rows: int, columns: int, width: int, temperature: float = 10_000.0) -> Tensor:
     """[rows · columns, width] sines and cosines: sin x, cos x, sin y, cos y, a quarter of the width each.
 
-    Cells are counted down the columns (entry n is x = n // rows, y = n % rows), but tokens along the rows. On a map
-    that is not square, a token so gets the position of another cell. All public weights of EvRT-DETR were trained that
-    way, so it is kept.
+    Cells are counted down the columns, but tokens along the rows: on a map that is not square, a token gets the
+    position of another cell. All public weights of EvRT-DETR were trained that way, so it is kept.
     """
     x, y = torch.meshgrid(torch.arange(columns), torch.arange(rows), indexing="ij")
     frequencies = 1.0 / temperature ** (torch.arange(width // 4, dtype=torch.float32) / (width // 4))
@@ -139,10 +127,6 @@ class CSPRep(nn.Module):
     def forward(self, maps: Tensor) -> Tensor:
         result: Tensor = self.output(self.blocks(self.main(maps)) + self.side(maps))
         return result
-
-    def fuse_(self) -> None:
-        """Each block as one convolution, in place."""
-        self.blocks = nn.Sequential(*(b.fused() if isinstance(b, RepVGG) else b for b in self.blocks))
 
 
 class RepVGG(nn.Module):

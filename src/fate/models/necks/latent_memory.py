@@ -18,8 +18,8 @@ gates, solved for s = (time between windows) / 50 ms:
 
     cell       c' = f^s ∘ c + (1 - f^s) / (1 - f) ∘ i ∘ tanh(W_g * [x, h])
 
-For s = 1 this is the published cell. With constant gates ten steps of s = 0.1 equal one step of s = 1.
-There are no further parameters, so that published weights can be used with either recurrence.
+For s = 1 this is the published cell. With constant gates ten steps of s = 0.1 equal one step of s = 1. There are no
+further parameters, so that published weights can be used with either recurrence.
 """
 
 from __future__ import annotations
@@ -44,34 +44,18 @@ CellState = tuple[Tensor, Tensor]
 
 
 class LatentMemory(nn.Module):
-    """Maps of windows to maps of the same shapes, with what earlier windows of the same stream left behind.
-
-    Attributes:
-        channels: of the maps.
-    """
+    """Maps of windows to maps of the same shapes, with what earlier windows of the same stream left behind."""
 
     def __init__(
-        self,
-        channels: Sequence[int],
-        hidden: int | None = None,
-        kernel: int = 3,
-        recurrence: Recurrence = "steps",
+        self, channels: Sequence[int], hidden: int | None = None, kernel: int = 3, recurrence: Recurrence = "steps"
     ) -> None:
-        """Args:
-        channels: of each map.
-        hidden: channels of hidden and cell states; None for those of the map.
-        kernel: side of the gates' kernels, odd.
-        recurrence: ``"steps"`` for the published cell, ``"time"`` for the cell that depends on elapsed time.
-        """
+        """``hidden`` channels of hidden and cell states (None: those of the map), gates with odd ``kernel`` sides."""
         super().__init__()
         if recurrence not in ("steps", "time"):
             raise FateError(f"recurrence={recurrence!r} was given; expected 'steps' or 'time'")
         self.recurrence = recurrence
-        if kernel % 2 == 0:
-            raise FateError(f"a kernel of side {kernel} was given; expected an odd number")
-        self.channels = tuple(channels)
-        self.cells = nn.ModuleList(PeepholeConvLSTM(c, hidden or c, kernel) for c in self.channels)
-        self.projections = nn.ModuleList(nn.Conv2d(hidden or c, c, 1) for c in self.channels)
+        self.cells = nn.ModuleList(PeepholeConvLSTM(c, hidden or c, kernel) for c in channels)
+        self.projections = nn.ModuleList(nn.Conv2d(hidden or c, c, 1) for c in channels)
 
     def forward(
         self,
@@ -80,17 +64,13 @@ class LatentMemory(nn.Module):
         steps: int = 1,
         step_scale: float | Tensor = 1.0,
     ) -> tuple[list[Tensor], tuple[CellState, ...]]:
-        """Recurrent features of a clip of T = ``steps`` windows of B streams.
+        """Maps of the shapes of ``features`` for a clip of T = ``steps`` windows of B streams, and the state after it.
 
         Args:
             features: for each map [T · B, C, H, W], time-major.
             state: for each map the hidden and cell state before the clip, [B, hidden, H, W] each; None for zeros.
             steps: T.
-            step_scale: time between windows over 50 ms, one number or one for each window [T · B]; only used with
-                ``recurrence="time"``.
-
-        Returns:
-            maps of the shapes of ``features``, and the state after the clip.
+            step_scale: time between windows over 50 ms, one number or [T · B]; only used with ``recurrence="time"``.
         """
         outputs, after = [], []
         scale = step_scale if self.recurrence == "time" else 1.0
@@ -103,8 +83,7 @@ class LatentMemory(nn.Module):
     def fuse_(self) -> None:
         """Concatenate the parameters of all gates permanently, for inference."""
         for index, cell in enumerate(self.cells):
-            if isinstance(cell, PeepholeConvLSTM):
-                self.cells[index] = FusedConvLSTM(cell.fuse_gates())
+            self.cells[index] = FusedConvLSTM(*cell.gates())  # type: ignore[operator]
 
 
 class PeepholeConvLSTM(nn.Module):
@@ -118,12 +97,13 @@ class PeepholeConvLSTM(nn.Module):
         self.candidate = Gate(channels, hidden, kernel, peephole=False)
 
     def forward(
-        self, maps: Tensor, state: CellState | None, steps: int, step_scale: float | Tensor = 1.0
+        self, maps: Tensor, state: CellState | None, steps: int, step_scale: float | Tensor
     ) -> tuple[Tensor, CellState]:
-        return conv_lstm(maps, state, steps, self.fuse_gates(), step_scale)
+        """As ``conv_lstm``."""
+        return conv_lstm(maps, state, steps, self.gates(), step_scale)
 
-    def fuse_gates(self) -> FusedGates:
-        """Concatenate the parameters of all gates, once for a whole clip."""
+    def gates(self) -> FusedGates:
+        """The parameters of all gates, concatenated once for a whole clip."""
         gates = (self.input_gate, self.forget_gate, self.output_gate, self.candidate)
         from_input = torch.cat([gate.from_input.weight for gate in gates])
         from_hidden = torch.cat([gate.from_hidden.weight for gate in gates])
@@ -147,17 +127,15 @@ class Gate(nn.Module):
             self.peephole = nn.Parameter(torch.zeros(1, hidden, 1, 1))
 
 
-class FusedConvLSTM(nn.Module):
+class FusedConvLSTM(PeepholeConvLSTM):
     """The ConvLSTM of one feature map with the parameters of all gates concatenated, for inference."""
 
-    def __init__(self, parameters: FusedGates) -> None:
-        super().__init__()
+    def __init__(self, *parameters: Tensor) -> None:
+        nn.Module.__init__(self)
         self.kernels, self.bias, self.peepholes = (nn.Parameter(p.detach(), requires_grad=False) for p in parameters)
 
-    def forward(
-        self, maps: Tensor, state: CellState | None, steps: int, step_scale: float | Tensor = 1.0
-    ) -> tuple[Tensor, CellState]:
-        return conv_lstm(maps, state, steps, FusedGates(self.kernels, self.bias, self.peepholes), step_scale)
+    def gates(self) -> FusedGates:
+        return FusedGates(self.kernels, self.bias, self.peepholes)
 
 
 class FusedGates(NamedTuple):
@@ -169,12 +147,14 @@ class FusedGates(NamedTuple):
 
 
 def conv_lstm(
-    maps: Tensor, state: CellState | None, steps: int, parameters: FusedGates, step_scale: float | Tensor = 1.0
+    maps: Tensor, state: CellState | None, steps: int, parameters: FusedGates, step_scale: float | Tensor
 ) -> tuple[Tensor, CellState]:
     """[T · B, C, H, W], time-major, to the hidden states after each window [T · B, D, H, W] and the last state."""
     channels, padding = maps.shape[1], parameters.kernels.shape[-1] // 2
     hidden, cell = _initial_state(maps, steps, parameters) if state is None else state
-    scales = _scales(step_scale, len(maps), steps, cell.dtype)
+    scales: Sequence[float | Tensor] = [step_scale] * steps
+    if isinstance(step_scale, Tensor):  # [B, 1, 1, 1] for each step
+        scales = step_scale.to(cell.dtype).expand(len(maps)).reshape(-1, 1, 1, 1).chunk(steps)
     if steps == 1:
         both = torch.cat((maps, hidden), dim=1)
         gates = functional.conv2d(both, parameters.kernels, parameters.bias, padding=padding)
@@ -190,13 +170,6 @@ def conv_lstm(
         hidden, cell = _step(gates, cell, parameters.peepholes, maps.dtype, scale)
         outputs.append(hidden)
     return torch.cat(outputs), (hidden, cell)
-
-
-def _scales(step_scale: float | Tensor, windows: int, steps: int, dtype: torch.dtype) -> Sequence[float | Tensor]:
-    """The scale of each step: a number, or [B, 1, 1, 1]."""
-    if not isinstance(step_scale, Tensor):
-        return [step_scale] * steps
-    return step_scale.to(dtype).expand(windows).reshape(windows, 1, 1, 1).chunk(steps)
 
 
 def _step(gates: Tensor, cell: Tensor, peepholes: Tensor, dtype: torch.dtype, scale: float | Tensor = 1.0) -> CellState:

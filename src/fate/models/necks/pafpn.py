@@ -21,31 +21,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fate.errors import FateError
 from fate.models.layers.conv import Activation, ConvNormAct, side_by_side
 
 
 class PAFPN(nn.Module):
     """Three maps in, three maps out, of the same strides and channels.
 
-    Args:
-        channels: of the maps of strides 8, 16 and 32.
-        bottlenecks: in each CSP layer; YOLOX's depth 0.67 is 2.
-        depthwise: for small models, maps are mixed by a 1×1 convolution and a 3×3 one of each channel by itself in the
-            place of CSP layers, and halved by 3×3 ones of each channel by itself.
-        activation: behind every convolution.
+    With ``depthwise``, for small models, maps are mixed by a 1×1 convolution and a 3×3 one of each channel by itself in
+    the place of CSP layers, and halved by 3×3 ones of each channel by itself.
     """
 
     def __init__(
-        self,
-        channels: Sequence[int],
-        bottlenecks: int = 2,
-        depthwise: bool = False,
-        activation: Activation = "silu",
+        self, channels: Sequence[int], bottlenecks: int = 2, depthwise: bool = False, activation: Activation = "silu"
     ) -> None:
         super().__init__()
-        if len(channels) != 3:
-            raise FateError(f"PAFPN was given {len(channels)} maps, of {tuple(channels)} channels; expected three")
         fine, middle, coarse = self.channels = tuple(channels)
         conv = partial(ConvNormAct, activation=activation)
 

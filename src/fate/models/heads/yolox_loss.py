@@ -17,6 +17,7 @@ so a GPU is never waited for: predictions without a box have weight 0 instead of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ from torch.nn import functional
 
 from fate.errors import FateError
 from fate.models.boxes import iou, pairwise_iou
-from fate.models.heads.targets import concatenate_targets, mean_over_processes, to_device
+from fate.models.heads.targets import FlatTargets, mean_over_processes
 from fate.models.outputs import Outputs, Targets
 
 RADIUS = 1.5  #: strides around the middle of a box in which anchors are candidates
@@ -52,13 +53,11 @@ class PaddedTargets(NamedTuple):
 
     @staticmethod
     def of(targets: Sequence[Targets], classes: int, device: torch.device) -> PaddedTargets:
-        """Check the targets of N windows, pad them and move them to a device."""
-        boxes, class_ids, weights, window, index, counts = concatenate_targets(targets, classes)
-        columns = (class_ids.float(), weights, torch.ones(len(boxes)))  # ids are small: float32 holds them exactly
-        table = torch.zeros(len(counts), max((1, *counts)), 7)
-        table[window, index] = torch.cat([boxes, torch.stack(columns, dim=1)], dim=1)
-        table = to_device(table, device)
-        return PaddedTargets(table[..., :4], table[..., 4].long(), table[..., 5], table[..., 6] > 0)
+        """Check the targets of N windows, move them to a device and pad them."""
+        flat = FlatTargets.of(targets, None, classes, device)
+        real = torch.ones_like(flat.class_ids, dtype=torch.bool)
+        columns = (flat.boxes, flat.class_ids, flat.weights, real)
+        return PaddedTargets(*(flat.padded(column, least=1) for column in columns))
 
 
 class Assignment(NamedTuple):
@@ -74,10 +73,8 @@ def loss(outputs: Outputs, targets: Sequence[Targets]) -> dict[str, Tensor]:
 
     "iou": 5 · Σ (1 - IoU²) and "class": Σ cross-entropy against (one-hot · IoU), over the matched predictions;
     "objectness": Σ cross-entropy over all predictions. Each sum is divided by the number of matched predictions (at
-    least 1; their mean over processes that train together). A box's weight w_v multiplies what its matched
-    predictions add to the three sums; the divisor counts predictions, whatever their weight, so that a doubtful box
-    pulls less and does not make the others pull more. With all weights 1 this is the public loss. A window without
-    boxes adds to the objectness alone.
+    least 1; their mean over processes that train together). A box's weight w_v multiplies what its matched predictions
+    add; the divisor leaves weights out, so that a doubtful box pulls less and does not make the others pull more.
     """
     anchors, objectness = outputs.training, outputs.objectness
     if not isinstance(anchors, Anchors) or objectness is None:
@@ -100,8 +97,9 @@ def loss(outputs: Outputs, targets: Sequence[Targets]) -> dict[str, Tensor]:
         overlap = iou(torch.where(matched[:, :, None], boxes, wanted), wanted)
         kinds = torch.arange(class_logits.shape[-1], device=device)
         class_target = (true.class_ids.gather(1, box)[:, :, None] == kinds) * reached[:, :, None]
-        class_error = _cross_entropy(class_logits, class_target).sum(-1)
-        object_error = _cross_entropy(objectness, matched.float())
+        cross_entropy = partial(functional.binary_cross_entropy_with_logits, reduction="none")
+        class_error = cross_entropy(class_logits, class_target).sum(-1)
+        object_error = cross_entropy(objectness, matched.float())
 
         count = mean_over_processes(matched.sum())
         return {
@@ -115,17 +113,11 @@ def loss(outputs: Outputs, targets: Sequence[Targets]) -> dict[str, Tensor]:
 def assign(
     boxes: Tensor, class_logits: Tensor, objectness: Tensor, anchors: Anchors, targets: PaddedTargets
 ) -> Assignment:
-    """SimOTA.
-
-    Args:
-        boxes: [N, Q, 4] predicted, xyxy in pixels, float32.
-        class_logits: [N, Q, classes].
-        objectness: [N, Q] logits.
-        anchors: of the Q predictions.
-        targets: the true boxes of the N windows.
-    """
+    """SimOTA: predicted boxes [N, Q, 4] (xyxy in pixels, float32), logits [N, Q, classes] and [N, Q] → their boxes."""
     real = targets.real[:, :, None]
-    near = _near_the_middle(targets.boxes, anchors) & real  # [N, M, Q]
+    middle = (targets.boxes[..., :2] + targets.boxes[..., 2:]) / 2  # [N, M, 2]
+    distance = (anchors.centres - middle[:, :, None]).abs().amax(-1)
+    near = (distance < RADIUS * anchors.strides) & real  # [N, M, Q]
     allowed = near.any(dim=1, keepdim=True) & real
     overlap = torch.where(allowed, pairwise_iou(targets.boxes, boxes), 0.0)
     cost = (
@@ -146,13 +138,6 @@ def assign(
     return Assignment(claims > 0, box, overlap.gather(1, box[:, None]).squeeze(1))
 
 
-def _near_the_middle(boxes: Tensor, anchors: Anchors) -> Tensor:
-    """[N, M, Q] whether an anchor's centre is within the radius of a box's."""
-    middle = (boxes[..., :2] + boxes[..., 2:]) / 2  # [N, M, 2]
-    distance = (anchors.centres - middle[:, :, None]).abs().amax(-1)
-    return distance < RADIUS * anchors.strides
-
-
 def _class_cost(class_logits: Tensor, objectness: Tensor, class_ids: Tensor) -> Tensor:
     """[N, M, Q] cross-entropy of √(class · objectness) against each box's class, summed over classes.
 
@@ -164,7 +149,3 @@ def _class_cost(class_logits: Tensor, objectness: Tensor, class_ids: Tensor) -> 
     cost = if_this + (if_other.sum(-1, keepdim=True) - if_other)  # [N, Q, classes]
     index = class_ids[:, :, None].expand(-1, -1, cost.shape[1])
     return cost.transpose(1, 2).gather(1, index)
-
-
-def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    return functional.binary_cross_entropy_with_logits(logits, target, reduction="none")

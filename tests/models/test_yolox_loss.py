@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 
 from fate.errors import FateError
 from fate.models.boxes import xyxy_from_cxcywh
-from fate.models.heads.simota import Anchors, Assignment, PaddedTargets, assign, loss
+from fate.models.heads.yolox_loss import Anchors, Assignment, PaddedTargets, assign, loss
 from fate.models.outputs import Outputs, Targets
 
 CLASSES = 3

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fate.models.boxes import xyxy_from_cxcywh
-from fate.models.heads.criterion import ForLoss, Predictions, loss, set_losses
-from fate.models.heads.matching import FlatTargets, Matches, match
-from fate.models.heads.targets import mean_over_processes
+from fate.models.heads.matching import Matches, match
+from fate.models.heads.rtdetr_loss import ForLoss, Predictions, loss, set_losses
+from fate.models.heads.targets import FlatTargets, mean_over_processes
 from fate.models.outputs import Targets
 
 FRAME = (256, 320)

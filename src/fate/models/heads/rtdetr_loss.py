@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from fate.models.boxes import giou, iou, xyxy_from_cxcywh
-from fate.models.heads.matching import FlatTargets, Matches, match
-from fate.models.heads.targets import mean_over_processes
+from fate.models.heads.matching import Matches, match
+from fate.models.heads.targets import FlatTargets, mean_over_processes
 
 #: The terms in their order, and what each counts.
 WEIGHTS = {"class": 1.0, "box": 5.0, "giou": 2.0}

@@ -7,10 +7,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
-from fate.models import catalogue, table
-from fate.models.catalogue import flops_per_window, list_models
+from fate.models import table, zoo
 from fate.models.detector import Detector
-from fate.models.zoo import MODELS, build_model
+from fate.models.zoo import MODELS, build_model, flops_per_window, list_models
 from tests.models.small_detectors import CLASSES, FAMILIES, SENSOR, small_detector
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -49,7 +48,7 @@ def test_a_coarser_encoder_changes_the_first_convolution_alone() -> None:
 
 
 def test_a_list_has_every_model_with_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "MODELS", NANO)
+    monkeypatch.setattr(zoo, "MODELS", NANO)
     seen: list[tuple[int, int]] = []
     entries = list_models(("a", "b", "c"), SENSOR, lambda done, total: seen.append((done, total)))
     assert seen == [(0, 2), (1, 2)]
@@ -64,7 +63,7 @@ def test_a_list_has_every_model_with_what_it_takes(monkeypatch: pytest.MonkeyPat
 
 
 def test_models_built_for_counting_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "MODELS", NANO)
+    monkeypatch.setattr(zoo, "MODELS", NANO)
     list_models(CLASSES, SENSOR)
     detector = build_model("s5-vit-nano", CLASSES, SENSOR)
     assert all(not part.is_meta for part in detector.state_dict().values())
@@ -73,5 +72,4 @@ def test_models_built_for_counting_leave_no_trace(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_the_stored_table_is_that_of_the_detectors() -> None:
-    assert tuple(list_models(table.CLASSES, table.SENSOR)) == table.TABLE
-    assert tuple(MODELS) == table.NAMES
+    assert list_models(table.CLASSES, table.SENSOR) == list(table.MODELS.values())
