@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from fate.cli import simulate
+from fate.cli.main import app
 from fate.simulation.writing import request
 from fate.simulation.writing.manifest import load_manifest
 from fate.simulation.writing.request import DEVICES, PROFILES
@@ -122,4 +122,4 @@ def test_help_has_an_example_and_names_the_choices_of_the_library(command: list[
 def test_a_command_takes_its_choices_from_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request, "PROFILES", ("gen7", "gen8"))
     with pytest.raises(typer.BadParameter, match="gen7, gen8"):
-        simulate.simulate("set")
+        app(["simulate", "set"], standalone_mode=False)
