@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fate.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from fate.bench.data_loading import bench_data
     from fate.bench.decode import bench_decode
     from fate.bench.detect import bench_detect
     from fate.bench.encode import bench_encode
@@ -26,90 +27,74 @@ if TYPE_CHECKING:
     from fate.errors import FateError, FateWarning, FormatError, MissingDependencyError
     from fate.events.events import Events, Sensor
     from fate.events.window import Window
+    from fate.formats.converting import convert
     from fate.formats.opening import decoder_for, open_recording
     from fate.formats.recording import Recording
     from fate.formats.saving import open_writer, write_events
+    from fate.formats.summary import info
     from fate.inference.export import export
     from fate.inference.loading import load_detector
     from fate.inference.streaming_step import compile_for_streaming
+    from fate.inspection.inspect import inspect
     from fate.inspection.prepare import prepare
     from fate.models.catalogue import list_models
+    from fate.models.catalogue import list_models as models
     from fate.models.checkpoints import load_model, save_model
     from fate.models.checkpoints.importing import import_checkpoint
     from fate.models.zoo import build_model
     from fate.simulation.camera.event_camera import CameraModel, EventCamera, camera_preset
     from fate.simulation.render.scene import Scene
     from fate.simulation.writing.dataset import simulate
-    from fate.workflows.commands import (
-        bench_data,
-        check_labels,
-        convert,
-        densify,
-        evaluate,
-        info,
-        inspect,
-        models,
-        study,
-        train,
-        view,
-    )
+    from fate.view.rerun_view import show_recording as view
+    from fate.workflows.check_labels import check_labels
+    from fate.workflows.commands import densify, evaluate, train
     from fate.workflows.demo import demo
     from fate.workflows.detect import detect
+    from fate.workflows.studies.study import study
 
-_HOME = {
-    "bench_data": "fate.workflows.commands",
-    "check_labels": "fate.workflows.commands",
-    "convert": "fate.workflows.commands",
-    "evaluate": "fate.workflows.commands",
-    "info": "fate.workflows.commands",
-    "inspect": "fate.workflows.commands",
-    "study": "fate.workflows.commands",
-    "train": "fate.workflows.commands",
-    "open_dataset": "fate.data.dataset",
-    "prepare": "fate.inspection.prepare",
-    "densify": "fate.densify",
-    "EventBatch": "fate.encoding.batch",
-    "bench_encode": "fate.bench.encode",
-    "build_grid": "fate.encoding.grids",
-    "PillarEncoder": "fate.encoding.pillars",
-    "FateError": "fate.errors",
-    "FateWarning": "fate.errors",
-    "FormatError": "fate.errors",
-    "MissingDependencyError": "fate.errors",
-    "Events": "fate.events.events",
-    "Sensor": "fate.events.events",
-    "read_labels": "fate.boxes.label_files",
-    "write_labels": "fate.boxes.label_files",
-    "LabelSource": "fate.boxes.labels",
-    "Labels": "fate.boxes.labels",
-    "Window": "fate.events.window",
-    "bench_decode": "fate.bench.decode",
-    "decoder_for": "fate.formats.opening",
-    "open_recording": "fate.formats.opening",
-    "Recording": "fate.formats.recording",
-    "open_writer": "fate.formats.saving",
-    "write_events": "fate.formats.saving",
-    "models": "fate.models",
-    "list_models": "fate.models.catalogue",
-    "load_model": "fate.models.checkpoints",
-    "save_model": "fate.models.checkpoints",
-    "import_checkpoint": "fate.models.checkpoints.importing",
-    "build_model": "fate.models.zoo",
-    "bench_detect": "fate.bench.detect",
-    "demo": "fate.workflows.demo",
-    "detect": "fate.workflows.detect",
-    "export": "fate.inference.export",
-    "load_detector": "fate.inference.loading",
-    "compile_for_streaming": "fate.inference.streaming_step",
-    "bench_simulate": "fate.bench.simulate",
-    "CameraModel": "fate.simulation.camera.event_camera",
-    "EventCamera": "fate.simulation.camera.event_camera",
-    "camera_preset": "fate.simulation.camera.event_camera",
-    "simulate": "fate.simulation.writing.dataset",
-    "Scene": "fate.simulation.render.scene",
-    "bench_train": "fate.bench.train",
-    "view": "fate.view",
+#: The names of each module.
+_MODULES = {
+    "bench.data_loading": ("bench_data",),
+    "bench.decode": ("bench_decode",),
+    "bench.detect": ("bench_detect",),
+    "bench.encode": ("bench_encode",),
+    "bench.simulate": ("bench_simulate",),
+    "bench.train": ("bench_train",),
+    "boxes.label_files": ("read_labels", "write_labels"),
+    "boxes.labels": ("LabelSource", "Labels"),
+    "data.dataset": ("open_dataset",),
+    "encoding.batch": ("EventBatch",),
+    "encoding.grids": ("build_grid",),
+    "encoding.pillars": ("PillarEncoder",),
+    "errors": ("FateError", "FateWarning", "FormatError", "MissingDependencyError"),
+    "events.events": ("Events", "Sensor"),
+    "events.window": ("Window",),
+    "formats.converting": ("convert",),
+    "formats.opening": ("decoder_for", "open_recording"),
+    "formats.recording": ("Recording",),
+    "formats.saving": ("open_writer", "write_events"),
+    "formats.summary": ("info",),
+    "inference.export": ("export",),
+    "inference.loading": ("load_detector",),
+    "inference.streaming_step": ("compile_for_streaming",),
+    "inspection.inspect": ("inspect",),
+    "inspection.prepare": ("prepare",),
+    "models.catalogue": ("list_models",),
+    "models.checkpoints": ("load_model", "save_model"),
+    "models.checkpoints.importing": ("import_checkpoint",),
+    "models.zoo": ("build_model",),
+    "simulation.camera.event_camera": ("CameraModel", "EventCamera", "camera_preset"),
+    "simulation.render.scene": ("Scene",),
+    "simulation.writing.dataset": ("simulate",),
+    "workflows.check_labels": ("check_labels",),
+    "workflows.commands": ("evaluate", "train"),
+    "workflows.demo": ("demo",),
+    "workflows.detect": ("detect",),
+    "workflows.studies.study": ("study",),
 }
+#: Packages that are called like a command, and can be called.
+_PACKAGES = ("densify", "models", "view")
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "CameraModel",
@@ -168,13 +153,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"fate.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'fate' has no attribute {name!r}")
-    home = importlib.import_module(_HOME[name])
-    value = home if _HOME[name] == f"fate.{name}" else getattr(home, name)  # a package that is called like a function
-    globals()[name] = value
-    return value
+    globals()[name] = getattr(importlib.import_module(f"fate.{_HOME[name]}"), name)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_HOME, *_PACKAGES})
