@@ -18,7 +18,7 @@ from fate.workflows.studies.declared import STUDIES
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 from fate.boxes.dense_labels import open_dense_labels
-from fate.workflows.studies.study import run_study
+from fate.workflows.studies.study import study
 from fate.workflows.studies.table import FIGURES, PUBLISHED, LabelStudyResult, figures_of
 from tests.training.conftest import write_drives
 
@@ -118,7 +118,7 @@ def test_labels_of_a_recorded_set_stand_on_their_own_where_they_are_judged(tmp_p
     settings = ["run.epochs=1", "run.epoch_steps=1", "data.steps=2"]
     words: list[str] = []
     for _ in range(2):
-        found = run_study(
+        found = study(
             "labels", path, tmp_path / "out", scale="smoke", rows=["PE + S5-ViT"], device="cpu",
             workers=0, settings=settings, progress=lambda done, total, text: words.append(text),
         )  # fmt: skip
@@ -126,7 +126,7 @@ def test_labels_of_a_recorded_set_stand_on_their_own_where_they_are_judged(tmp_p
         assert BESIDE in found.table()
     assert sum("dense labels of test" in word for word in words) == 1  # what is known is not measured again
     with pytest.raises(FateError, match="holds a run with other settings: optimiser.lr"):
-        run_study(
+        study(
             "labels", path, tmp_path / "out", scale="smoke", rows=["PE + S5-ViT"], device="cpu", workers=0,
             settings=[*settings, "optimiser.lr=1e-5"],
         )  # fmt: skip
