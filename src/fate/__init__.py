@@ -11,46 +11,60 @@ from typing import TYPE_CHECKING, Any
 
 from fate.version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from fate.bench.data_loading import bench_data
-    from fate.bench.decode import bench_decode
-    from fate.bench.detect import bench_detect
-    from fate.bench.encode import bench_encode
-    from fate.bench.simulate import bench_simulate
-    from fate.bench.train import bench_train
-    from fate.boxes.label_files import read_labels, write_labels
-    from fate.boxes.labels import Labels, LabelSource
-    from fate.data.dataset import open_dataset
-    from fate.encoding.batch import EventBatch
-    from fate.encoding.grids import build_grid
-    from fate.encoding.pillars import PillarEncoder
-    from fate.errors import FateError, FateWarning, FormatError, MissingDependencyError
-    from fate.events.events import Events, Sensor
-    from fate.events.window import Window
-    from fate.formats.converting import convert
-    from fate.formats.opening import decoder_for, open_recording
-    from fate.formats.recording import Recording
-    from fate.formats.saving import open_writer, write_events
-    from fate.formats.summary import info
-    from fate.inference.export import export
-    from fate.inference.loading import load_detector
-    from fate.inference.streaming_step import compile_for_streaming
-    from fate.inspection.inspect import inspect
-    from fate.inspection.prepare import prepare
-    from fate.models.catalogue import list_models
-    from fate.models.catalogue import list_models as models
-    from fate.models.checkpoints import load_model, save_model
-    from fate.models.checkpoints.importing import import_checkpoint
-    from fate.models.zoo import build_model
-    from fate.simulation.camera.event_camera import CameraModel, EventCamera, camera_preset
-    from fate.simulation.render.scene import Scene
-    from fate.simulation.writing.dataset import simulate
-    from fate.view.rerun_view import show_recording as view
-    from fate.workflows.check_labels import check_labels
-    from fate.workflows.commands import densify, evaluate, train
-    from fate.workflows.demo import demo
-    from fate.workflows.detect import detect
-    from fate.workflows.studies.study import study
+if TYPE_CHECKING:  # "as" makes a name public for type checkers
+    from fate.bench.data_loading import bench_data as bench_data
+    from fate.bench.decode import bench_decode as bench_decode
+    from fate.bench.detect import bench_detect as bench_detect
+    from fate.bench.encode import bench_encode as bench_encode
+    from fate.bench.simulate import bench_simulate as bench_simulate
+    from fate.bench.train import bench_train as bench_train
+    from fate.boxes.label_files import read_labels as read_labels
+    from fate.boxes.label_files import write_labels as write_labels
+    from fate.boxes.labels import Labels as Labels
+    from fate.boxes.labels import LabelSource as LabelSource
+    from fate.data.dataset import open_dataset as open_dataset
+    from fate.encoding.batch import EventBatch as EventBatch
+    from fate.encoding.grids import build_grid as build_grid
+    from fate.encoding.pillars import PillarEncoder as PillarEncoder
+    from fate.errors import FateError as FateError
+    from fate.errors import FateWarning as FateWarning
+    from fate.errors import FormatError as FormatError
+    from fate.errors import MissingDependencyError as MissingDependencyError
+    from fate.events.events import Events as Events
+    from fate.events.events import Sensor as Sensor
+    from fate.events.window import Window as Window
+    from fate.formats.converting import convert as convert
+    from fate.formats.opening import decoder_for as decoder_for
+    from fate.formats.opening import open_recording as open_recording
+    from fate.formats.recording import Recording as Recording
+    from fate.formats.saving import open_writer as open_writer
+    from fate.formats.saving import write_events as write_events
+    from fate.formats.summary import info as info
+    from fate.inference.export import export as export
+    from fate.inference.loading import load_detector as load_detector
+    from fate.inference.streaming_step import compile_for_streaming as compile_for_streaming
+    from fate.inspection.inspect import inspect as inspect
+    from fate.inspection.prepare import prepare as prepare
+    from fate.models.catalogue import list_models as list_models
+    from fate.models.checkpoints import load_model as load_model
+    from fate.models.checkpoints import save_model as save_model
+    from fate.models.checkpoints.importing import import_checkpoint as import_checkpoint
+    from fate.models.zoo import build_model as build_model
+    from fate.simulation.camera.event_camera import CameraModel as CameraModel
+    from fate.simulation.camera.event_camera import EventCamera as EventCamera
+    from fate.simulation.camera.event_camera import camera_preset as camera_preset
+    from fate.simulation.render.scene import Scene as Scene
+    from fate.simulation.writing.dataset import simulate as simulate
+    from fate.view.rerun_view import show_recording
+    from fate.workflows.check_labels import check_labels as check_labels
+    from fate.workflows.commands import densify as densify
+    from fate.workflows.commands import evaluate as evaluate
+    from fate.workflows.commands import train as train
+    from fate.workflows.demo import demo as demo
+    from fate.workflows.detect import detect as detect
+    from fate.workflows.studies.study import study as study
+
+    models, view = list_models, show_recording
 
 #: The names of each module.
 _MODULES = {
@@ -96,60 +110,7 @@ _MODULES = {
 _PACKAGES = ("densify", "models", "view")
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = [
-    "CameraModel",
-    "EventBatch",
-    "EventCamera",
-    "Events",
-    "FateError",
-    "FateWarning",
-    "FormatError",
-    "LabelSource",
-    "Labels",
-    "MissingDependencyError",
-    "PillarEncoder",
-    "Recording",
-    "Scene",
-    "Sensor",
-    "Window",
-    "bench_data",
-    "bench_decode",
-    "bench_detect",
-    "bench_encode",
-    "bench_simulate",
-    "bench_train",
-    "build_grid",
-    "build_model",
-    "camera_preset",
-    "check_labels",
-    "compile_for_streaming",
-    "convert",
-    "decoder_for",
-    "demo",
-    "densify",
-    "detect",
-    "evaluate",
-    "export",
-    "import_checkpoint",
-    "info",
-    "inspect",
-    "list_models",
-    "load_detector",
-    "load_model",
-    "models",
-    "open_dataset",
-    "open_recording",
-    "open_writer",
-    "prepare",
-    "read_labels",
-    "save_model",
-    "simulate",
-    "study",
-    "train",
-    "view",
-    "write_events",
-    "write_labels",
-]
+__all__ = [*_HOME, *_PACKAGES]
 
 
 def __getattr__(name: str) -> Any:

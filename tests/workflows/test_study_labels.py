@@ -13,13 +13,13 @@ import yaml
 from fate.errors import FateError
 from fate.rates import PAPER_RATES
 from fate.workflows.check_labels import BESIDE, METHODS, SPANS
-from fate.workflows.studies.declared import STUDIES
+from fate.workflows.studies.declared import PUBLISHED_LABELS, STUDIES
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 from fate.boxes.dense_labels import open_dense_labels
 from fate.workflows.studies.study import study
-from fate.workflows.studies.table import FIGURES, PUBLISHED, LabelStudyResult, figures_of
+from fate.workflows.studies.table import FIGURES, LabelStudyResult, figures_of
 from tests.training.conftest import write_drives
 
 
@@ -83,7 +83,7 @@ def test_figures_of_the_paper_stand_beside_those_of_gen1() -> None:
     assert f"; {BESIDE}, " in table
     assert lines_of(table, "naive") == []
     for line, hz in zip(lines_of(table, "PE + S5-ViT"), PAPER_RATES, strict=True):
-        expected = [f"0.80 [paper {value:.2f}, {0.8 - value:+.2f}]" for value in PUBLISHED["PE + S5-ViT"][hz]]
+        expected = [f"0.80 [paper {value:.2f}, {0.8 - value:+.2f}]" for value in PUBLISHED_LABELS["PE + S5-ViT"][hz]]
         assert line[2:] == expected
     assert "paper" not in result("sim", checked(0.8)).table()
 

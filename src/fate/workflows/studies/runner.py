@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,56 +25,17 @@ from fate.inference.running import at_once
 from fate.json_files import read_object
 from fate.models.checkpoints import load_model, read_card
 from fate.progress import Progress
-from fate.rates import PAPER_RATES
 from fate.training.config import TrainConfig, make_config, read_config
 from fate.training.loop import train
 from fate.view.samples import draw_samples
 from fate.whole_files import write_whole
 from fate.workflows.check_labels import check_labels
-from fate.workflows.studies.declared import SIZES, Recipe, Study
+from fate.workflows.studies.declared import SIZES, Recipe, Scale, Study
 from fate.workflows.studies.table import METRICS, figures_of
 
 #: About the number of windows that a GPU evaluates or labels at the same time.
 AT_ONCE = 320
 FIGURES = "figures of a study; delete it to measure them again"
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How large a study is: sizes of models, and settings of its runs."""
-
-    sizes: str  #: a key of ``SIZES``
-    settings: Mapping[str, Mapping[str, Any]]  #: settings of every run
-    later: Mapping[str, Mapping[str, Any]]  #: changes to them for runs that start from the weights of another run
-    rates: tuple[float, ...] = PAPER_RATES  #: rates of the dense labels in Hz
-    lr_factor: Mapping[str, float] = field(default_factory=dict)  #: factor of the learning rate, by role
-
-
-SCALES: Mapping[str, Scale] = {
-    "paper": Scale("paper", {"data": {"steps": 21}}, {}),
-    "sim": Scale(
-        "small",
-        {
-            "data": {"steps": 10, "random": 16, "streams": 16, "augmentation": "rvt"},
-            "strategy": {"decay": 0.999, "decay_warmup": 500},
-            "optimiser": {"lr": 1e-3, "warmup": 0.05},
-            "run": {"epochs": 20, "epoch_steps": 200, "validate_every": 20, "validate_recordings": 12, "log_every": 50},
-        },
-        {"optimiser": {"lr": 5e-4}, "run": {"epochs": 6}},
-        lr_factor={"evrt": 0.4, "fate-e": 0.4},  # as in the configurations sim/*: transformers take smaller steps
-    ),
-    "smoke": Scale(
-        "small",
-        {
-            "data": {"steps": 3, "random": 1, "streams": 1, "augmentation": "none", "workers": 0},
-            "strategy": {"decay": 0.9, "rates": [20, 200]},
-            "optimiser": {"lr": 1e-3, "warmup": 0.1},
-            "run": {"epochs": 2, "epoch_steps": 8, "precision": "float32", "validate_every": 2, "validate_hz": [20]},
-        },
-        {},
-        (20.0, 200.0),
-    ),
-}
 
 
 class StudyStoppedError(Exception):

@@ -18,9 +18,9 @@ from fate.progress import Progress
 from fate.simulation.writing.dataset import simulate
 from fate.text import suggest_name
 from fate.training.loop import need_lightning
-from fate.workflows.studies.declared import Recipe, Study, find_study
+from fate.workflows.studies.declared import SCALES, Recipe, Study, find_study
 from fate.workflows.studies.parallel import find_parts, run_parts
-from fate.workflows.studies.runner import SCALES, Runner, StudyStoppedError
+from fate.workflows.studies.runner import Runner, StudyStoppedError
 from fate.workflows.studies.table import LabelStudyResult, StudyResult
 
 

@@ -19,7 +19,7 @@ from fate.text import format_markdown_table, plural
 from fate.view.page import write_figure
 from fate.whole_files import write_whole
 from fate.workflows.check_labels import BESIDE, METHODS, SPANS, draw_over_scores
-from fate.workflows.studies.declared import Row, Study
+from fate.workflows.studies.declared import PUBLISHED_LABELS, Row, Study
 
 METRICS = ("AP50:95", "AP50", "AP75")
 #: Time to detection: the median of the objects that were found, and the shares of all objects found early and missed.
@@ -165,23 +165,6 @@ FIGURES = {"precision": "precision", "recall": "recall", "median_iou": "median I
 SHOWN = (SPANS[1], BESIDE)
 _NAIVE = {METHODS[1]: "naive interpolation, tracks known", METHODS[2]: "naive interpolation, tracks unknown"}
 
-#: The paper's figures on Gen1: those of ``FIGURES`` for cars, then for pedestrians.
-PUBLISHED: Mapping[str, Mapping[float, tuple[float, ...]]] = {
-    "PE + S5-ViT": {
-        20.0: (0.78, 0.64, 0.62, 0.78, 0.68, 0.52, 0.54, 0.68),
-        40.0: (0.75, 0.60, 0.59, 0.74, 0.65, 0.48, 0.51, 0.64),
-        80.0: (0.70, 0.54, 0.55, 0.69, 0.60, 0.43, 0.47, 0.60),
-        100.0: (0.66, 0.50, 0.52, 0.66, 0.57, 0.40, 0.44, 0.56),
-        200.0: (0.60, 0.42, 0.47, 0.45, 0.49, 0.32, 0.40, 0.49),
-    },
-    "PE + EvRT-DETR": {
-        20.0: (0.83, 0.68, 0.65, 0.83, 0.72, 0.56, 0.57, 0.72),
-        40.0: (0.80, 0.64, 0.62, 0.80, 0.69, 0.52, 0.54, 0.69),
-        80.0: (0.75, 0.58, 0.58, 0.75, 0.64, 0.47, 0.50, 0.48),
-        100.0: (0.72, 0.54, 0.55, 0.72, 0.61, 0.44, 0.47, 0.44),
-        200.0: (0.65, 0.46, 0.48, 0.47, 0.53, 0.36, 0.42, 0.38),
-    },
-}
 _PUBLISHED_CLASSES = ("car", "pedestrian")
 
 
@@ -284,5 +267,5 @@ class LabelStudyResult(StudyResult):
         if self.kind != "gen1" or name not in _PUBLISHED_CLASSES or method != METHODS[0]:
             return text
         column = _PUBLISHED_CLASSES.index(name) * len(FIGURES) + list(FIGURES).index(figure)
-        published = PUBLISHED.get(row, {}).get(hz)
+        published = PUBLISHED_LABELS.get(row, {}).get(hz)
         return text if published is None else f"{text} [paper {published[column]:.2f}, {mean - published[column]:+.2f}]"
