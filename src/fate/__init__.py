@@ -110,7 +110,7 @@ _MODULES = {
 _PACKAGES = ("densify", "models", "view")
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = [*_HOME, *_PACKAGES]
+__all__ = sorted({*_HOME, *_PACKAGES})  # noqa: PLE0605  (a list of texts)
 
 
 def __getattr__(name: str) -> Any:

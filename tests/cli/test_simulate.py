@@ -42,7 +42,7 @@ def test_a_dataset_is_made_and_summed_up_and_nothing_is_left_to_do_the_second_ti
         (["--seconds", "-2"], "more than 0"),
         (["--seconds", "nan"], "more than 0"),
         (["--seconds", "0.0001"], "at least 0.01"),
-        (["--threads", "-1"], "threads is -1"),
+        (["--threads", "-1"], "'--threads': -1 was given"),
         (["--profile", "gen9"], f"one of {', '.join(PROFILES)}"),
         (["--device", "tpu"], "expected auto, cpu, cuda"),
         (["--recordings", "many"], "--recordings"),
