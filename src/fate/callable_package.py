@@ -37,11 +37,6 @@ class CallablePackage(ModuleType):
 
 
 def make_callable(name: str, function: str) -> None:
-    """Make the package ``name`` callable; called once in its ``__init__``.
-
-    Args:
-        name: of the package.
-        function: that it calls, as ``module:name``; it is imported on the first call.
-    """
+    """Let calls of the package ``name`` go to ``function``, written ``module:name``; used in its ``__init__``."""
     sys.modules[name].__dict__["_called"] = function
     sys.modules[name].__class__ = CallablePackage

@@ -14,23 +14,14 @@ MAX_DEPTH = 64  # our files have a few levels; deeper nesting would overflow the
 
 
 def read_json(path: Path, what: str) -> Any:
-    """Read a JSON file.
-
-    Args:
-        path: a regular file; devices and pipes are refused, which might never end.
-        what: what the file should be, to end an error with, such as ``"a file of fate detect --json"``.
-    """
-    data = read_bytes(path, what)
-    return parse_json(data, str(path), what)
+    """Read a JSON file; errors end with ``what`` it should be, such as ``"a file of fate detect --json"``."""
+    return parse_json(read_bytes(path, what), str(path), what)
 
 
 def parse_json(data: bytes | str, where: str, what: str) -> Any:
-    """Parse JSON; NaN, infinite numbers and deep nesting are refused.
+    """Parse JSON, as text or UTF-8 with or without a byte order mark; NaN, infinity and deep nesting are refused.
 
-    Args:
-        data: the text, as bytes in UTF-8 with or without a byte order mark.
-        where: the file, to begin an error with.
-        what: what it should be, to end an error with.
+    An error begins with ``where`` the text is and ends with ``what`` it should be.
     """
     try:
         text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
@@ -43,7 +34,7 @@ def parse_json(data: bytes | str, where: str, what: str) -> Any:
 
 
 def read_object(path: Path, what: str) -> dict[str, Any]:
-    """Read a JSON file that holds an object; arguments as of :func:`read_json`."""
+    """Read a JSON file that holds an object."""
     content = read_json(path, what)
     if not isinstance(content, dict):
         raise FormatError(f"{path}: holds {type(content).__name__}; expected {what}")

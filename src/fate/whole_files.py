@@ -46,19 +46,12 @@ _UMASK_LOCK = threading.Lock()  # the mask can only be read by setting it
 
 @dataclass(frozen=True)
 class Target:
-    """What an output path stands for.
+    """What an output path stands for."""
 
-    Attributes:
-        name: the path as the user gave it, for error messages.
-        path: the file to write, with all links resolved; the path as given for a device.
-        kind: a regular or missing file, a device or pipe, or standard output.
-        descriptor: the open descriptor of this process that a device such as ``/dev/stdout`` stands for.
-    """
-
-    name: str
-    path: Path
-    kind: Literal["file", "device", "standard output"]
-    descriptor: int | None = None
+    name: str  #: the path as the user gave it, for error messages
+    path: Path  #: the file to write, with all links resolved; the path as given for a device
+    kind: Literal["file", "device", "standard output"]  #: a file may be missing, a device may be a pipe
+    descriptor: int | None = None  #: the open descriptor of this process that a name such as ``/dev/stdout`` stands for
 
     @property
     def is_standard_output(self) -> bool:
@@ -138,13 +131,7 @@ def disk_faults(target: Target) -> Iterator[None]:
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes, *, text: bool = False) -> None:
-    """Write a file at once or not at all; see the top of this module for links, devices and ``-``.
-
-    Args:
-        path: where to; with ``text``, the text ``"-"`` is standard output.
-        data: the whole content.
-        text: whether the content is text.
-    """
+    """Write a file at once or not at all; see the top of this module for links, devices and, for ``text``, ``-``."""
     target = find_target(path, text=text)
     with Draft(target) as draft, disk_faults(target), draft.open() as file:
         file.write(data)

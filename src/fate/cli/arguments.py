@@ -293,13 +293,7 @@ def refuse_file_of_dataset(
     """Refuse an output that would replace a file of a dataset that is read.
 
     A new file is allowed anywhere. An existing file in the folder of the dataset may be replaced only if it can be an
-    earlier output: it has one of the usual suffixes, and is neither the manifest nor a recording nor labels.
-
-    Args:
-        option: that names the output.
-        file: the output.
-        dataset: a folder, a YAML file or one recording; None if the command reads none.
-        written: the usual suffixes of this output.
+    earlier output: it has one of the suffixes ``written``, and is neither the manifest nor a recording nor labels.
     """
     location = Path(os.path.realpath(file))
     if not dataset or not location.is_file():
@@ -328,22 +322,15 @@ def _is_within(file: Path, source: str) -> bool:
 
 
 def printer(*files: str | None) -> Callable[[str], None]:
-    """The print function of a command: on standard error if one of its files goes to standard output.
-
-    Args:
-        files: the files of the command's options, None for those not given.
-    """
+    """The print function of a command: on standard error if one of its files goes to standard output."""
     taken = any(is_standard_output(file) for file in files)
     return lambda text: print(text, file=sys.stderr if taken else sys.stdout, flush=True)
 
 
 def write_and_print(text: str, file: str | None, write: Callable[[str], object]) -> None:
-    """Write the file, then print the text, so that a terminal that fails does not cost the file.
+    """Write the file of ``--json``, if it is given, then print the text: a terminal that fails does not cost the file.
 
-    Args:
-        text: the results, which are printed even if the file cannot be written.
-        file: of the option ``--json``, or None.
-        write: writes the file of this name.
+    The text is printed even if the file cannot be written.
     """
     say = printer(file)
     try:
@@ -412,52 +399,34 @@ class ProgressLines:
 
 
 @contextmanager
-def _bar(columns: Sequence[Any], description: str) -> Iterator[Callable[..., None]]:
-    """A progress bar on the terminal, removed at the end: yields ``update(**values)`` of its task."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=None)
-        yield lambda **values: bar.update(task, **values)
-
-
-@contextmanager
-def progress_bar(label: str = "") -> Iterator[Progress | None]:
+def progress_bar(label: str = "", *, steps: bool = False) -> Iterator[Progress | None]:
     """Show progress as a bar on a terminal, as lines elsewhere; yields None if ``--quiet`` was given.
 
     Args:
         label: name of the work, for reports that do not name their part.
+        steps: whether the reports count the steps of a training; then each is a line of standard output.
     """
     if VERBOSITY.quiet:
         yield None
         return
     if not on_terminal():
-        yield ProgressLines(label)
+        yield _print_step if steps else ProgressLines(label)
         return
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
 
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    with _bar(columns, "") as update:
-        yield lambda done, total=1.0, text="", part="", /: update(
-            completed=done, total=total, description=f"{part or label} {text}".strip()
+    amount = MofNCompleteColumn() if steps else TaskProgressColumn()
+    columns = TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn()
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total=1.0, text="", part="", /: bar.update(
+            task, completed=done, total=total, description=f"{part or label} {text}".strip()
         )
 
 
-@contextmanager
-def step_bar(label: str) -> Iterator[Progress | None]:
-    """Show progress of training: a bar on a terminal, elsewhere a line on standard output for each report."""
-    if VERBOSITY.quiet:
-        yield None
-        return
-    if not on_terminal():
-        yield lambda done, total=1.0, text="", part="", /: print(f"step {done} of {total}: {text}", flush=True)
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn(label), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
-    with _bar((*columns, TimeRemainingColumn()), "building") as update:
-        yield lambda done, total=1.0, text="", part="", /: update(completed=done, total=total, description=text)
+def _print_step(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
+    print(f"step {done} of {total}: {text}", flush=True)
 
 
 @contextmanager

@@ -78,14 +78,7 @@ def help_text(text: str | None) -> str:
 
 
 def add_command(app: typer.Typer, function: Callable[..., None], text: str | None, short_help: str) -> None:
-    """Add a function to the command line, with ``--quiet`` and ``--verbose``, which it does not see itself.
-
-    Args:
-        app: the group of commands.
-        function: it is called with the options.
-        text: its help.
-        short_help: one line for the list of commands.
-    """
+    """Add a function and its help to a group of commands, with ``--quiet`` and ``--verbose``, which it does not see."""
     signature = inspect.signature(function, eval_str=True)
     added = [
         inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet),

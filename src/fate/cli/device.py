@@ -50,10 +50,6 @@ def pick_device(device: str, *, announce: bool = True) -> str:
 
     On a CPU, torch gets as many threads as there are free processors, unless OMP_NUM_THREADS is set: threads that wait
     for a busy processor make every step of a detector several times slower.
-
-    Args:
-        device: "auto", "cpu", "cuda" or "cuda:N".
-        announce: whether to print the choice.
     """
     idle, began = idle_seconds(), time.perf_counter()
     import torch

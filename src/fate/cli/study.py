@@ -48,18 +48,16 @@ def study(
         None, "--set", metavar="KEY=VALUE", help="Setting of fate train for every run; repeat the option for more."
     ),
 ) -> None:
-    from fate.workflows.studies.declared import find_study
-
-    with args.bad_usage():
-        find_study(name)
-        if dataset is None and name != "smoke":
-            raise FateError(f"{name} needs --dataset: a folder, or sim for simulated drives")
-    args.check_inputs(None if dataset in ("sim", "smoke") else dataset)
-    from fate.workflows.studies.study import check_request
-    from fate.workflows.studies.study import study as run
+    from fate.workflows.studies.declared import check_request
 
     with args.bad_usage():
         check_request(name, scale, seeds, seed or (), row or (), jobs)
+        if dataset is None and name != "smoke":
+            raise FateError(f"{name} needs --dataset: a folder, or sim for simulated drives")
+    args.check_inputs(None if dataset in ("sim", "smoke") else dataset)
+
+    from fate.workflows.studies.study import study as run
+
     result = run(
         name, dataset, out, scale=scale, seeds=seeds, only=seed or (), rows=row or (), device=device, workers=workers,
         jobs=jobs, settings=setting or (), progress=lambda done, total=1.0, text="", part="", /: note(text),

@@ -119,7 +119,7 @@ def _train(wanted: TrainConfig, folder: Path, allow_missing: bool) -> None:
         done = f"continues at step {step} of" if step else "trains"
         say(f"{folder}: {done} {wanted.steps} steps; metrics.jsonl and log.txt in it record the progress")
 
-    with args.step_bar("training") as progress:
+    with args.progress_bar("training", steps=True) as progress:
         done = run(
             wanted, folder, progress=progress, begins=begins, allow_missing=allow_missing, draw_samples=draw_samples
         )

@@ -29,51 +29,31 @@ from fate.workflows.summary import RunningSummary, summary_lines, summary_table
 
 
 class BoxFiles(TypedDict, total=False):
-    """Files of boxes; ``"-"`` is standard output.
+    """Files of boxes; ``"-"`` is standard output."""
 
-    Attributes:
-        json: all frames and the summary in one JSON document.
-        jsonl: JSON lines, one for each window as soon as it is detected.
-        csv: a row for each box, as soon as its window is detected.
-        coco: COCO's JSON, with times.
-    """
-
-    json: str | os.PathLike[str] | None
-    jsonl: str | os.PathLike[str] | None
-    csv: str | os.PathLike[str] | None
-    coco: str | os.PathLike[str] | None
+    json: str | os.PathLike[str] | None  #: all frames and the summary in one JSON document
+    jsonl: str | os.PathLike[str] | None  #: JSON lines, one for each window as soon as it is detected
+    csv: str | os.PathLike[str] | None  #: a row for each box, as soon as its window is detected
+    coco: str | os.PathLike[str] | None  #: COCO's JSON, with times
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a video shows a recording.
+    """How a video shows a recording."""
 
-    Attributes:
-        acc_us: events of this time before each picture are shown, µs.
-        fps: pictures per second of video.
-        slow: how many times slower than the recording the video runs.
-        palette: a name of ``fate.view.drawing.PALETTES``.
-    """
-
-    acc_us: int = 50_000
-    fps: float = 25.0
-    slow: float = 1.0
-    palette: str = "dark"
+    acc_us: int = 50_000  #: events of this time before each picture are shown, µs
+    fps: float = 25.0  #: pictures per second of video
+    slow: float = 1.0  #: how many times slower than the recording the video runs
+    palette: str = "dark"  #: a name of ``fate.view.drawing.PALETTES``
 
 
 @dataclass(frozen=True)
 class Detected:
-    """The result of ``detect``.
+    """The result of ``detect``."""
 
-    Attributes:
-        log: the frames, and how they were made.
-        frames: all frames of a recording; empty for a live source, whose frames are not kept in memory.
-        summary: plain values, see ``RunningSummary``.
-    """
-
-    log: DetectionLog
-    frames: list[StreamFrame]
-    summary: dict[str, Any]
+    log: DetectionLog  #: the frames, and how they were made
+    frames: list[StreamFrame]  #: all of a recording; none of a live source, whose frames are not kept in memory
+    summary: dict[str, Any]  #: plain values, see ``RunningSummary``
 
     def lines(self) -> list[str]:
         """The summary as printed."""
@@ -92,14 +72,7 @@ class ResultRecorder:
         files: BoxFiles,
         **facts: Any,
     ) -> None:
-        """Args:
-        name: of the recording or the source.
-        sensor: (height, width) in pixels.
-        detector: makes the frames.
-        options: of its stream.
-        files: to write.
-        facts: more values for the head of the files.
-        """
+        """Take the name and sensor (height, width) of the source, and more ``facts`` for the head of the files."""
         self.options = options
         self.facts: dict[str, Any] = {"model": detector.name, "threshold": options.threshold, **facts}
         self._about = (encodable(name), (sensor[0], sensor[1]), tuple(detector.classes), options.hz)
@@ -126,14 +99,9 @@ class ResultRecorder:
         frames: list[StreamFrame] | None = None,
         counted: Sequence[str] = (),
     ) -> Detected:
-        """Complete the files and return the result.
+        """Complete the files and return the result of a stream that has ended.
 
-        Args:
-            stream: that has ended.
-            took_s: seconds that the run took.
-            notes: sentences for the summary; empty ones are left out.
-            frames: all frames of the run, if they were kept.
-            counted: names of ``StreamCounts`` that the summary shows too.
+        The summary shows ``notes``, which are sentences, and those values of ``StreamCounts`` that ``counted`` names.
         """
         counts, adaptation, options = stream.counts.to_dict(), stream.adaptation.describe(), self.options
         overlap = ""

@@ -25,21 +25,13 @@ PUBLISHED_LABELS: Mapping[str, Mapping[float, list[float]]] = _DECLARED["labels"
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one detector is trained.
+    """How one detector is trained."""
 
-    Attributes:
-        role: a key of ``SIZES``.
-        strategy: a key of ``strategies.STRATEGIES``.
-        encoder_options: arguments of Pillar Encoding.
-        start: the recipe whose weights it starts from.
-        labels: the recipe whose dense labels it is trained with.
-    """
-
-    role: str
-    strategy: str = "supervised"
-    encoder_options: tuple[tuple[str, Any], ...] = ()
-    start: Recipe | None = None
-    labels: Recipe | None = None
+    role: str  #: a key of ``SIZES``
+    strategy: str = "supervised"  #: a key of ``strategies.STRATEGIES``
+    encoder_options: tuple[tuple[str, Any], ...] = ()  #: arguments of Pillar Encoding
+    start: Recipe | None = None  #: the recipe whose weights it starts from
+    labels: Recipe | None = None  #: the recipe whose dense labels it is trained with
 
     @property
     def slug(self) -> str:
@@ -126,8 +118,25 @@ def _study(
 STUDIES: Mapping[str, Study] = {study["name"]: _study(**study) for study in _DECLARED["studies"]}
 
 
-def find_study(name: str) -> Study:
-    """The study of this name; an unknown name is refused with the known ones."""
+def check_request(
+    name: str,
+    scale: str | None = None,
+    seeds: int = 1,
+    only: Sequence[int] = (),
+    rows: Sequence[str] = (),
+    jobs: int = 1,
+) -> Study:
+    """The study of this name; refuses arguments of ``study`` that are wrong, before anything is opened."""
     if name not in STUDIES:
         raise FateError(f"study {name!r} was given; there are {', '.join(STUDIES)}{suggest_name(name, STUDIES)}")
+    if scale is not None and scale not in SCALES:
+        raise FateError(f"scale {scale!r} was given; there are {', '.join(SCALES)}")
+    known = [row.name for row in STUDIES[name].rows]
+    unknown = next((row for row in rows if row not in known), None)
+    if unknown is not None:
+        raise FateError(f"row {unknown!r} was given; {name} has {', '.join(known)}{suggest_name(unknown, known)}")
+    if any(seed not in range(seeds) for seed in only):
+        raise FateError(f"seed {max(only)} was given; there are {seeds}, from 0 to {seeds - 1}: give seeds too")
+    if jobs < 1:
+        raise FateError(f"jobs={jobs} was given; expected 1 or more")
     return STUDIES[name]

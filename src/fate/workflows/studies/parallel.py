@@ -49,12 +49,7 @@ Work = Callable[[Runner, Part, Connection], None]
 
 
 def find_parts(recipes: Iterable[tuple[Recipe, int]], runner: Runner) -> dict[Part, set[Part]]:
-    """All parts that are not done yet, each with the parts it depends on.
-
-    Args:
-        recipes: the recipes to evaluate, with their seeds.
-        runner: knows the rates of the study and what is done.
-    """
+    """All parts of recipes and seeds that the runner has not done yet, each with the parts it depends on."""
     parts: dict[Part, set[Part]] = {}
 
     def add(part: Part, *dependencies: Part) -> Part:
@@ -102,13 +97,8 @@ def do_part(runner: Runner, part: Part, answer: Connection) -> None:
 def run_parts(parts: Mapping[Part, set[Part]], jobs: int, runner: Runner, work: Work = do_part) -> bool:
     """Run all parts, at most ``jobs`` at a time, and return whether all of them were done.
 
-    Ctrl-C and SIGTERM let running trainings save and end, and start nothing new; the result is then False.
-
-    Args:
-        parts: the parts, each with the parts it depends on.
-        jobs: processes at the same time.
-        runner: does the work; every process has a copy.
-        work: what a process does.
+    Ctrl-C and SIGTERM let running trainings save and end, and start nothing new; the result is then False. Each part
+    has the parts it depends on; every process has a copy of the runner, and calls ``work``.
     """
     sorter = TopologicalSorter(parts)
     sorter.prepare()

@@ -50,29 +50,17 @@ def _has_settings(folder: Path, config: TrainConfig) -> bool:
 
 @dataclass(frozen=True)
 class Runner:
-    """Does the work of one study in one folder.
-
-    Attributes:
-        study: the study.
-        path: folder or YAML file of the dataset.
-        out: folder of all runs.
-        scale: size of models and runs.
-        device: cpu, cuda or auto.
-        workers: processes of each run that load data.
-        settings: ``key.sub=value`` changes to every run.
-        threads: CPU threads of a process, if several run in parallel.
-        progress: takes a text about each step.
-    """
+    """Does the work of one study in one folder."""
 
     study: Study
-    path: str
-    out: Path
+    path: str  #: folder or YAML file of the dataset
+    out: Path  #: folder of all runs
     scale: Scale
-    device: str = "auto"
-    workers: int = 4
-    settings: tuple[str, ...] = ()
-    threads: int = 1
-    progress: Progress | None = None
+    device: str = "auto"  #: or cpu, or cuda
+    workers: int = 4  #: processes of each run that load data
+    settings: tuple[str, ...] = ()  #: ``key.sub=value`` changes to every run
+    threads: int = 1  #: CPU threads of a process, if several run in parallel
+    progress: Progress | None = None  #: takes a text about each step
 
     @cached_property
     def dataset(self) -> Dataset:

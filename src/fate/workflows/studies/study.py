@@ -16,9 +16,8 @@ from fate.data.dataset import Dataset, open_dataset, path_of
 from fate.errors import FateError
 from fate.progress import Progress
 from fate.simulation.writing.dataset import simulate
-from fate.text import suggest_name
 from fate.training.loop import need_lightning
-from fate.workflows.studies.declared import SCALES, Recipe, Study, find_study
+from fate.workflows.studies.declared import SCALES, Recipe, check_request
 from fate.workflows.studies.parallel import find_parts, run_parts
 from fate.workflows.studies.runner import Runner, StudyStoppedError
 from fate.workflows.studies.table import LabelStudyResult, StudyResult
@@ -110,31 +109,6 @@ def _run_in_parallel(recipes: Sequence[tuple[Recipe, int]], jobs: int, runner: R
     except FateError as error:
         return str(error)
     return ""
-
-
-def check_request(
-    name: str,
-    scale: str | None = None,
-    seeds: int = 1,
-    only: Sequence[int] = (),
-    rows: Sequence[str] = (),
-    jobs: int = 1,
-) -> Study:
-    """The study of this name; refuses arguments of ``study`` that are wrong, before anything is opened."""
-    study = find_study(name)
-    if scale is not None and scale not in SCALES:
-        raise FateError(f"scale {scale!r} was given; there are {', '.join(SCALES)}")
-    known = [row.name for row in study.rows]
-    unknown = [row for row in rows if row not in known]
-    if unknown:
-        raise FateError(
-            f"row {unknown[0]!r} was given; {name} has {', '.join(known)}{suggest_name(unknown[0], known)}"
-        )  # fmt: skip
-    if any(seed not in range(seeds) for seed in only):
-        raise FateError(f"seed {max(only)} was given; there are {seeds}, from 0 to {seeds - 1}: give seeds too")
-    if jobs < 1:
-        raise FateError(f"jobs={jobs} was given; expected 1 or more")
-    return study
 
 
 def _find_dataset(
