@@ -11,169 +11,115 @@ from typing import TYPE_CHECKING, Any
 
 from fate.version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from fate.bench.decode import bench_decode
-    from fate.bench.detect import bench_detect
-    from fate.bench.encode import bench_encode
-    from fate.bench.simulate import bench_simulate
-    from fate.bench.train import bench_train
-    from fate.boxes.label_files import read_labels, write_labels
-    from fate.boxes.labels import Labels, LabelSource
-    from fate.data.dataset import open_dataset
-    from fate.encoding.batch import EventBatch
-    from fate.encoding.grids import build_grid
-    from fate.encoding.pillars import PillarEncoder
-    from fate.errors import FateError, FateWarning, FormatError, MissingDependencyError
-    from fate.events.events import Events, Sensor
-    from fate.events.window import Window
-    from fate.formats.opening import decoder_for, open_recording
-    from fate.formats.recording import Recording
-    from fate.formats.saving import open_writer, write_events
-    from fate.inference.export import export
-    from fate.inference.loading import load_detector
-    from fate.inference.streaming_step import compile_for_streaming
-    from fate.inspection.prepare import prepare
-    from fate.models.checkpoints import load_model, save_model
-    from fate.models.checkpoints.importing import import_checkpoint
-    from fate.models.zoo import build_model, list_models
-    from fate.simulation.camera.event_camera import CameraModel, EventCamera, camera_preset
-    from fate.simulation.render.scene import Scene
-    from fate.simulation.writing.dataset import simulate
-    from fate.workflows.commands import (
-        bench_data,
-        check_labels,
-        convert,
-        densify,
-        evaluate,
-        info,
-        inspect,
-        models,
-        study,
-        train,
-        view,
-    )
-    from fate.workflows.demo import demo
-    from fate.workflows.detect import detect
+if TYPE_CHECKING:  # "as" makes a name public for type checkers
+    from fate.bench.data_loading import bench_data as bench_data
+    from fate.bench.decode import bench_decode as bench_decode
+    from fate.bench.detect import bench_detect as bench_detect
+    from fate.bench.encode import bench_encode as bench_encode
+    from fate.bench.simulate import bench_simulate as bench_simulate
+    from fate.bench.train import bench_train as bench_train
+    from fate.boxes.label_files import read_labels as read_labels
+    from fate.boxes.label_files import write_labels as write_labels
+    from fate.boxes.labels import Labels as Labels
+    from fate.boxes.labels import LabelSource as LabelSource
+    from fate.data.dataset import open_dataset as open_dataset
+    from fate.encoding.batch import EventBatch as EventBatch
+    from fate.encoding.grids import build_grid as build_grid
+    from fate.encoding.pillars import PillarEncoder as PillarEncoder
+    from fate.errors import FateError as FateError
+    from fate.errors import FateWarning as FateWarning
+    from fate.errors import FormatError as FormatError
+    from fate.errors import MissingDependencyError as MissingDependencyError
+    from fate.events.events import Events as Events
+    from fate.events.events import Sensor as Sensor
+    from fate.events.window import Window as Window
+    from fate.formats.converting import convert as convert
+    from fate.formats.opening import decoder_for as decoder_for
+    from fate.formats.opening import open_recording as open_recording
+    from fate.formats.recording import Recording as Recording
+    from fate.formats.saving import open_writer as open_writer
+    from fate.formats.saving import write_events as write_events
+    from fate.formats.summary import info as info
+    from fate.inference.export import export as export
+    from fate.inference.loading import load_detector as load_detector
+    from fate.inference.streaming_step import compile_for_streaming as compile_for_streaming
+    from fate.inspection.inspect import inspect as inspect
+    from fate.inspection.prepare import prepare as prepare
+    from fate.models.zoo import list_models as list_models
+    from fate.models.checkpoints import load_model as load_model
+    from fate.models.checkpoints import save_model as save_model
+    from fate.models.checkpoints.importing import import_checkpoint as import_checkpoint
+    from fate.models.zoo import build_model as build_model
+    from fate.simulation.camera.event_camera import CameraModel as CameraModel
+    from fate.simulation.camera.event_camera import EventCamera as EventCamera
+    from fate.simulation.camera.event_camera import camera_preset as camera_preset
+    from fate.simulation.render.scene import Scene as Scene
+    from fate.simulation.writing.dataset import simulate as simulate
+    from fate.view.rerun_view import show_recording
+    from fate.workflows.check_labels import check_labels as check_labels
+    from fate.workflows.commands import densify as densify
+    from fate.workflows.commands import evaluate as evaluate
+    from fate.workflows.commands import train as train
+    from fate.workflows.demo import demo as demo
+    from fate.workflows.detect import detect as detect
+    from fate.workflows.studies.study import study as study
 
-_HOME = {
-    "bench_data": "fate.workflows.commands",
-    "check_labels": "fate.workflows.commands",
-    "convert": "fate.workflows.commands",
-    "evaluate": "fate.workflows.commands",
-    "info": "fate.workflows.commands",
-    "inspect": "fate.workflows.commands",
-    "study": "fate.workflows.commands",
-    "train": "fate.workflows.commands",
-    "open_dataset": "fate.data.dataset",
-    "prepare": "fate.inspection.prepare",
-    "densify": "fate.densify",
-    "EventBatch": "fate.encoding.batch",
-    "bench_encode": "fate.bench.encode",
-    "build_grid": "fate.encoding.grids",
-    "PillarEncoder": "fate.encoding.pillars",
-    "FateError": "fate.errors",
-    "FateWarning": "fate.errors",
-    "FormatError": "fate.errors",
-    "MissingDependencyError": "fate.errors",
-    "Events": "fate.events.events",
-    "Sensor": "fate.events.events",
-    "read_labels": "fate.boxes.label_files",
-    "write_labels": "fate.boxes.label_files",
-    "LabelSource": "fate.boxes.labels",
-    "Labels": "fate.boxes.labels",
-    "Window": "fate.events.window",
-    "bench_decode": "fate.bench.decode",
-    "decoder_for": "fate.formats.opening",
-    "open_recording": "fate.formats.opening",
-    "Recording": "fate.formats.recording",
-    "open_writer": "fate.formats.saving",
-    "write_events": "fate.formats.saving",
-    "models": "fate.models",
-    "list_models": "fate.models.zoo",
-    "load_model": "fate.models.checkpoints",
-    "save_model": "fate.models.checkpoints",
-    "import_checkpoint": "fate.models.checkpoints.importing",
-    "build_model": "fate.models.zoo",
-    "bench_detect": "fate.bench.detect",
-    "demo": "fate.workflows.demo",
-    "detect": "fate.workflows.detect",
-    "export": "fate.inference.export",
-    "load_detector": "fate.inference.loading",
-    "compile_for_streaming": "fate.inference.streaming_step",
-    "bench_simulate": "fate.bench.simulate",
-    "CameraModel": "fate.simulation.camera.event_camera",
-    "EventCamera": "fate.simulation.camera.event_camera",
-    "camera_preset": "fate.simulation.camera.event_camera",
-    "simulate": "fate.simulation.writing.dataset",
-    "Scene": "fate.simulation.render.scene",
-    "bench_train": "fate.bench.train",
-    "view": "fate.view",
+    models, view = list_models, show_recording
+
+#: The names of each module.
+_MODULES = {
+    "bench.data_loading": ("bench_data",),
+    "bench.decode": ("bench_decode",),
+    "bench.detect": ("bench_detect",),
+    "bench.encode": ("bench_encode",),
+    "bench.simulate": ("bench_simulate",),
+    "bench.train": ("bench_train",),
+    "boxes.label_files": ("read_labels", "write_labels"),
+    "boxes.labels": ("LabelSource", "Labels"),
+    "data.dataset": ("open_dataset",),
+    "encoding.batch": ("EventBatch",),
+    "encoding.grids": ("build_grid",),
+    "encoding.pillars": ("PillarEncoder",),
+    "errors": ("FateError", "FateWarning", "FormatError", "MissingDependencyError"),
+    "events.events": ("Events", "Sensor"),
+    "events.window": ("Window",),
+    "formats.converting": ("convert",),
+    "formats.opening": ("decoder_for", "open_recording"),
+    "formats.recording": ("Recording",),
+    "formats.saving": ("open_writer", "write_events"),
+    "formats.summary": ("info",),
+    "inference.export": ("export",),
+    "inference.loading": ("load_detector",),
+    "inference.streaming_step": ("compile_for_streaming",),
+    "inspection.inspect": ("inspect",),
+    "inspection.prepare": ("prepare",),
+    "models.checkpoints": ("load_model", "save_model"),
+    "models.checkpoints.importing": ("import_checkpoint",),
+    "models.zoo": ("build_model", "list_models"),
+    "simulation.camera.event_camera": ("CameraModel", "EventCamera", "camera_preset"),
+    "simulation.render.scene": ("Scene",),
+    "simulation.writing.dataset": ("simulate",),
+    "workflows.check_labels": ("check_labels",),
+    "workflows.commands": ("evaluate", "train"),
+    "workflows.demo": ("demo",),
+    "workflows.detect": ("detect",),
+    "workflows.studies.study": ("study",),
 }
+#: Packages that are called like a command, and can be called.
+_PACKAGES = ("densify", "models", "view")
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = [
-    "CameraModel",
-    "EventBatch",
-    "EventCamera",
-    "Events",
-    "FateError",
-    "FateWarning",
-    "FormatError",
-    "LabelSource",
-    "Labels",
-    "MissingDependencyError",
-    "PillarEncoder",
-    "Recording",
-    "Scene",
-    "Sensor",
-    "Window",
-    "bench_data",
-    "bench_decode",
-    "bench_detect",
-    "bench_encode",
-    "bench_simulate",
-    "bench_train",
-    "build_grid",
-    "build_model",
-    "camera_preset",
-    "check_labels",
-    "compile_for_streaming",
-    "convert",
-    "decoder_for",
-    "demo",
-    "densify",
-    "detect",
-    "evaluate",
-    "export",
-    "import_checkpoint",
-    "info",
-    "inspect",
-    "list_models",
-    "load_detector",
-    "load_model",
-    "models",
-    "open_dataset",
-    "open_recording",
-    "open_writer",
-    "prepare",
-    "read_labels",
-    "save_model",
-    "simulate",
-    "study",
-    "train",
-    "view",
-    "write_events",
-    "write_labels",
-]
+__all__ = sorted({*_HOME, *_PACKAGES})  # noqa: PLE0605  (a list of texts)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"fate.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'fate' has no attribute {name!r}")
-    home = importlib.import_module(_HOME[name])
-    value = home if _HOME[name] == f"fate.{name}" else getattr(home, name)  # a package that is called like a function
-    globals()[name] = value
-    return value
+    globals()[name] = getattr(importlib.import_module(f"fate.{_HOME[name]}"), name)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_HOME, *_PACKAGES})

@@ -2,7 +2,7 @@
 
 ``fate.densify``, ``fate.models`` and ``fate.view`` are packages, and they are commands too. Python binds the name to
 the package as soon as anything imports from it, so a function of the same name in ``fate`` would disappear. The package
-itself is therefore callable, with the signature and the documentation of the function in ``fate.workflows.commands``.
+itself is therefore callable, with the signature and the documentation of a function.
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ from typing import Any
 
 
 class CallablePackage(ModuleType):
-    """A package with the call, the signature and the documentation of a function in ``fate.workflows.commands``."""
+    """A package with the call, the signature and the documentation of a function."""
 
-    def _command(self) -> Callable[..., Any]:
-        command: Callable[..., Any] = getattr(
-            importlib.import_module("fate.workflows.commands"), self.__name__.rpartition(".")[2]
-        )
-        return command
+    def _function(self) -> Callable[..., Any]:
+        module, _, name = self.__dict__["_called"].partition(":")
+        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
-        return self._command()(*args, **kwargs)
+        return self._function()(*args, **kwargs)
 
     @property
     def __signature__(self) -> inspect.Signature:
-        return inspect.signature(self._command())
+        return inspect.signature(self._function())
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
         package = self.__dict__.get("__doc__") or ""
-        return f"{inspect.getdoc(self._command())}\n\nThis name is also a package: {package}"
+        return f"{inspect.getdoc(self._function())}\n\nThis name is also a package: {package}"
 
 
-def make_callable(name: str) -> None:
-    """Make the package ``name`` callable; called once in its ``__init__``."""
+def make_callable(name: str, function: str) -> None:
+    """Let calls of the package ``name`` go to ``function``, written ``module:name``; used in its ``__init__``."""
+    sys.modules[name].__dict__["_called"] = function
     sys.modules[name].__class__ = CallablePackage

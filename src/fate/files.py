@@ -26,12 +26,7 @@ class MissingFileError(FateError):
 
 
 def check_regular(path: str | PathLike[str], expected: str = "a file") -> os.stat_result:
-    """The state of a regular file; a FateError for everything else.
-
-    Args:
-        path: the name that was given.
-        expected: what the file should be, for the error, such as "a YAML file".
-    """
+    """The state of a regular file; for everything else an error with what was ``expected``, such as "a YAML file"."""
     try:
         state = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -82,11 +77,7 @@ def read_text(path: str | PathLike[str], expected: str = "a text file", limit: i
 
 @contextmanager
 def readable_folders(expected: str) -> Iterator[None]:
-    """Turn a folder that may not be read into one sentence that names it; also used as a decorator.
-
-    Args:
-        expected: what is looked for in the folders, for the error, such as "recordings".
-    """
+    """Turn a folder that may not be read into one sentence that names it, and what is ``expected`` in it."""
     try:
         yield
     except OSError as error:
@@ -101,16 +92,7 @@ def walk_folders(
     """List a folder and all folders below it like ``os.walk``, but leave out nothing silently.
 
     A folder that may not be read is refused, and so are more than ``limit`` files and folders: a folder such as ``/``
-    was then given by mistake, and listing it takes minutes.
-
-    Args:
-        root: the folder.
-        expected: what is looked for, for the errors, such as "recordings".
-        limit: the largest number of files and folders together.
-        follow_links: whether links to folders are followed.
-
-    Yields:
-        A folder, the names of its folders (remove those that should not be listed), and the names of its files.
+    was then given by mistake, and listing it takes minutes. Errors name what is ``expected``, such as "recordings".
     """
 
     def refuse(error: OSError) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +14,14 @@ MAX_DEPTH = 64  # our files have a few levels; deeper nesting would overflow the
 
 
 def read_json(path: Path, what: str) -> Any:
-    """Read a JSON file.
-
-    Args:
-        path: a regular file; devices and pipes are refused, which might never end.
-        what: what the file should be, to end an error with, such as ``"a file of fate detect --json"``.
-    """
-    data = read_bytes(path, what)
-    return parse_json(data, str(path), what)
+    """Read a JSON file; errors end with ``what`` it should be, such as ``"a file of fate detect --json"``."""
+    return parse_json(read_bytes(path, what), str(path), what)
 
 
 def parse_json(data: bytes | str, where: str, what: str) -> Any:
-    """Parse JSON; NaN, infinite numbers and deep nesting are refused.
+    """Parse JSON, as text or UTF-8 with or without a byte order mark; NaN, infinity and deep nesting are refused.
 
-    Args:
-        data: the text, as bytes in UTF-8 with or without a byte order mark.
-        where: the file, to begin an error with.
-        what: what it should be, to end an error with.
+    An error begins with ``where`` the text is and ends with ``what`` it should be.
     """
     try:
         text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
@@ -44,7 +34,7 @@ def parse_json(data: bytes | str, where: str, what: str) -> Any:
 
 
 def read_object(path: Path, what: str) -> dict[str, Any]:
-    """Read a JSON file that holds an object; arguments as of :func:`read_json`."""
+    """Read a JSON file that holds an object."""
     content = read_json(path, what)
     if not isinstance(content, dict):
         raise FormatError(f"{path}: holds {type(content).__name__}; expected {what}")
@@ -54,36 +44,40 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
 def whole_number(value: object, name: str, low: int, high: int) -> int:
     """A whole number between two limits, both included; anything else is refused."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise FormatError(f"{name} is {value!r:.40}; expected a whole number from {low} to {high}")
+        raise _unexpected(value, name, f"a whole number from {low} to {high}")
     return value
 
 
 def finite_number(value: object, name: str) -> float:
     """A number that float64 can hold; anything else is refused."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 1e300:  # nor NaN
-        raise FormatError(f"{name} is {value!r:.40}; expected a finite number")
+        raise _unexpected(value, name, "a finite number")
     return float(value)
 
 
 def list_of(value: object, name: str) -> list[Any]:
     """A list; anything else is refused."""
     if not isinstance(value, list):
-        raise FormatError(f"{name} is {value!r:.40}; expected a list")
+        raise _unexpected(value, name, "a list")
     return value
 
 
 def names_of(value: object, name: str) -> tuple[str, ...]:
     """A list of texts; anything else is refused."""
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise FormatError(f"{name} is {value!r:.40}; expected a list of names")
+        raise _unexpected(value, name, "a list of names")
     return tuple(value)
 
 
 def object_of(value: object, name: str) -> dict[str, Any]:
     """An object, which Python calls a dict; anything else is refused."""
     if not isinstance(value, dict):
-        raise FormatError(f"{name} is {value!r:.40}; expected an object")
+        raise _unexpected(value, name, "an object")
     return value
+
+
+def _unexpected(value: object, name: str, expected: str) -> FormatError:
+    return FormatError(f"{name} is {value!r:.40}; expected {expected}")
 
 
 def _refuse_constant(text: str) -> float:
@@ -102,15 +96,6 @@ def _depth_exceeds(content: Any, limit: int) -> bool:
     """Whether lists and objects nest deeper; level by level, so that the depth of the stack does not matter."""
     level = [content]
     for _ in range(limit):
-        below: list[Any] = []
-        for each in level:
-            if isinstance(each, Mapping):
-                below += each.values()
-            elif isinstance(each, Sequence) and not isinstance(each, str):
-                below += each
-        if not below:
-            return False
-        level = [each for each in below if isinstance(each, dict | list)]
-        if not level:
-            return False
-    return True
+        level = [each for each in level if isinstance(each, dict | list)]
+        level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer)]
+    return any(isinstance(each, dict | list) for each in level)

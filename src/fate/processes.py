@@ -35,11 +35,7 @@ def worker_start_method() -> str:
 
 
 def worker_context(preload: str | None = None) -> Any:
-    """A ``multiprocessing`` context that starts workers by :func:`worker_start_method`.
-
-    Args:
-        preload: name of a module that a fork server imports once, before it starts workers.
-    """
+    """A ``multiprocessing`` context for workers; a fork server imports the module ``preload`` once for all of them."""
     context = multiprocessing.get_context(worker_start_method())
     if preload is not None and worker_start_method() == "forkserver":
         context.set_forkserver_preload([preload])
@@ -55,14 +51,9 @@ def own_rank() -> int:
 
 
 def lock_file(handle: int) -> None:
-    """Lock an open file for this process, until the file is closed or the process ends.
+    """Lock an open file, by its descriptor, for this process until the file is closed or the process ends.
 
-    Args:
-        handle: descriptor of the open file.
-
-    Raises:
-        BlockingIOError: another process has locked the file.
-        OSError: the file system or the operating system has no locks.
+    Raises BlockingIOError if another process has locked the file, and another OSError if the system has no locks.
     """
     fcntl, msvcrt = _module("fcntl"), _module("msvcrt")
     if fcntl is not None:
@@ -90,44 +81,34 @@ def open_folder_lock(folder: Path) -> int:
 
 @contextmanager
 def short_folder_lock(folder: Path, wait_s: float = 60.0) -> Iterator[bool]:
-    """Let one process at a time read and then change files of a folder; others wait.
+    """Let one process at a time change files of a folder; others wait up to ``wait_s`` seconds and are then refused.
 
-    Args:
-        folder: it exists.
-        wait_s: how long to wait for another process, in seconds.
-
-    Yields:
-        Whether the folder is locked; False where the disk has no locks.
-
-    Raises:
-        FateError: another process held the folder for all this time, or the folder cannot be opened.
+    Yields whether the folder is locked: False where the disk has no locks.
     """
     try:
         handle = open_folder_lock(folder)
     except OSError as error:
         raise FateError(f"{folder}: cannot be opened ({error.strerror}); give another folder") from None
+    end = time.monotonic() + wait_s
     try:
-        yield _wait_for_lock(handle, folder, wait_s)
+        while True:
+            try:
+                lock_file(handle)
+                locked = True
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise FateError(
+                        f"{folder}: another process has locked this folder for more than {wait_s:g} s; wait for it or"
+                        " end it, then run this again"
+                    ) from None
+                time.sleep(0.01)
+            except OSError:
+                locked = False
+                break
+        yield locked
     finally:
         os.close(handle)  # ends the lock
-
-
-def _wait_for_lock(handle: int, folder: Path, wait_s: float) -> bool:
-    end = time.monotonic() + wait_s
-    while True:
-        try:
-            lock_file(handle)
-        except BlockingIOError:
-            if time.monotonic() > end:
-                raise FateError(
-                    f"{folder}: another process has locked this folder for more than {wait_s:g} s; wait for it or end"
-                    " it, then run this again"
-                ) from None
-            time.sleep(0.01)
-        except OSError:
-            return False
-        else:
-            return True
 
 
 def peak_memory_mb() -> float | None:

@@ -24,14 +24,7 @@ def ignore(done: float, total: float | None = 1.0, text: str = "", part: str = "
 
 
 def scale(progress: Progress, start: float, end: float, whole: float = 1.0) -> Progress:
-    """Report one piece of the work as progress of the whole.
-
-    Args:
-        progress: takes the progress of the whole.
-        start: amount of the whole that is done when the piece begins.
-        end: amount that is done when the piece ends.
-        whole: amount of all the work.
-    """
+    """Report one piece of the work, which goes from ``start`` to ``end`` of the ``whole``, as progress of the whole."""
 
     def report(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
         progress(start + (end - start) * done / (total or 1.0), whole, text, part)

@@ -21,12 +21,10 @@ import stat
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self, cast
 
 from fate.errors import FateError
@@ -42,27 +40,18 @@ STANDARD_OUTPUT = "-"
 _DRAFT_END = r"\.[a-z0-9_]{8}\.part"
 #: Longest name of a target, in bytes, that its draft's name repeats; a hash stands for longer ones.
 _REPEATED_BYTES = 200
-#: Where locks are missing (Windows), a draft that was not written to for so long, seconds, belongs to a dead writer.
-_DEAD_S = 60.0
 _MAX_LINKS = 40
 _UMASK_LOCK = threading.Lock()  # the mask can only be read by setting it
 
 
 @dataclass(frozen=True)
 class Target:
-    """What an output path stands for.
+    """What an output path stands for."""
 
-    Attributes:
-        name: the path as the user gave it, for error messages.
-        path: the file to write, with all links resolved; the path as given for a device.
-        kind: a regular or missing file, a device or pipe, or standard output.
-        descriptor: the open descriptor of this process that a device such as ``/dev/stdout`` stands for.
-    """
-
-    name: str
-    path: Path
-    kind: Literal["file", "device", "standard output"]
-    descriptor: int | None = None
+    name: str  #: the path as the user gave it, for error messages
+    path: Path  #: the file to write, with all links resolved; the path as given for a device
+    kind: Literal["file", "device", "standard output"]  #: a file may be missing, a device may be a pipe
+    descriptor: int | None = None  #: the open descriptor of this process that a name such as ``/dev/stdout`` stands for
 
     @property
     def is_standard_output(self) -> bool:
@@ -87,21 +76,22 @@ def find_target(path: str | os.PathLike[str], *, text: bool = False, seeks: bool
         return Target("standard output", Path(name), "standard output")
     try:
         descriptor = _descriptor(name)
-        mode = _mode(name)
-        if mode is not None and stat.S_ISDIR(mode):
-            raise FateError(f"{name}: is a folder; give the name of a file")
-        if mode is not None and stat.S_ISSOCK(mode):
-            raise FateError(f"{name}: is a socket; give the name of a file")
-        if descriptor is not None or (mode is not None and not stat.S_ISREG(mode)):
-            if seeks:
-                raise FateError(
-                    f"{name}: is a device or a pipe, and this format cannot be written from front to back; give the"
-                    " name of a file"
-                )
-            return Target(name, Path(name), "device", descriptor)
-        return Target(name, _checked_file(name), "file")
+        try:
+            mode = os.stat(name).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            mode = stat.S_IFREG
+        if stat.S_ISDIR(mode) or stat.S_ISSOCK(mode):
+            raise FateError(f"{name}: is a {'folder' if stat.S_ISDIR(mode) else 'socket'}; give the name of a file")
+        if descriptor is None and stat.S_ISREG(mode):
+            return Target(name, _checked_file(name), "file")
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise refusal(name, error) from None
+    if seeks:
+        raise FateError(
+            f"{name}: is a device or a pipe, and this format cannot be written from front to back; give the name of a"
+            " file"
+        )
+    return Target(name, Path(name), "device", descriptor)
 
 
 def is_standard_output(path: str | os.PathLike[str] | None) -> bool:
@@ -117,15 +107,12 @@ def refusal(name: str | os.PathLike[str], error: Exception) -> FateError:
     """The sentence for a path that the system refuses to write; a :class:`FateError` is given back as it is."""
     if isinstance(error, FateError):
         return error
-    number = error.errno if isinstance(error, OSError) else None
-    remedy = {
-        errno.ENAMETOOLONG: "give a shorter name, most disks take up to 255 bytes",
-        errno.ELOOP: "its links lead in a circle; give another file",
-        errno.EACCES: "give another file",
-        errno.EPERM: "give another file",
-        errno.EROFS: "give another file",
-    }.get(number or 0, "make room or choose another folder")
-    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    number, reason = getattr(error, "errno", None), getattr(error, "strerror", None) or str(error)
+    remedy = "make room or choose another folder"
+    if number == errno.ENAMETOOLONG:
+        remedy = "give a shorter name, most disks take up to 255 bytes"
+    elif number in (errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS):
+        remedy = f"{'its links lead in a circle; ' if number == errno.ELOOP else ''}give another file"
     return FateError(f"{os.fspath(name)}: cannot be written ({reason}); {remedy}")
 
 
@@ -144,13 +131,7 @@ def disk_faults(target: Target) -> Iterator[None]:
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes, *, text: bool = False) -> None:
-    """Write a file at once or not at all; see the top of this module for links, devices and ``-``.
-
-    Args:
-        path: where to; with ``text``, the text ``"-"`` is standard output.
-        data: the whole content.
-        text: whether the content is text.
-    """
+    """Write a file at once or not at all; see the top of this module for links, devices and, for ``text``, ``-``."""
     target = find_target(path, text=text)
     with Draft(target) as draft, disk_faults(target), draft.open() as file:
         file.write(data)
@@ -193,7 +174,12 @@ class Draft:
                 if os.name == "nt":  # Windows renames closed files only
                     self._release()
                 os.replace(self.path, self.target.path)
-                _sync_folder(self.target.path.parent)
+                with suppress(OSError):  # where a folder cannot be opened (Windows), the system decides
+                    folder = os.open(self.target.path.parent, os.O_RDONLY)
+                    try:
+                        os.fsync(folder)
+                    finally:
+                        os.close(folder)
         finally:
             self.discard()
 
@@ -215,9 +201,7 @@ class Draft:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.commit()
         else:
@@ -254,14 +238,6 @@ def _open_device(target: Target) -> BinaryIO:
         return os.fdopen(os.dup(target.descriptor), "wb")
     # never made or emptied: what is no longer there must not become a file
     return open(target.path, "wb", opener=lambda path, flags: os.open(path, flags & ~(os.O_CREAT | os.O_TRUNC)))
-
-
-def _mode(name: str) -> int | None:
-    """The type of the file behind a path and its links; None if it does not exist."""
-    try:
-        return os.stat(name).st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return None
 
 
 def _descriptor(name: str) -> int | None:
@@ -310,27 +286,19 @@ def _new_draft(target: Path) -> tuple[int, Path]:
 
 
 def _clear_dead_drafts(target: Path) -> None:
-    """Remove drafts of this target whose writers were killed."""
+    """Remove drafts of this target whose writers were killed; living writers hold a lock, or on Windows the file."""
     draft = re.compile(re.escape(_draft_prefix(target)) + _DRAFT_END)
     with suppress(OSError), os.scandir(target.parent) as entries:
         for entry in entries:
-            if draft.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+            if not draft.fullmatch(entry.name) or not entry.is_file(follow_symlinks=False):
+                continue
+            with suppress(OSError), open(entry.path, "rb+") as file:
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(entry.path)
+            if fcntl is None:
                 with suppress(OSError):
-                    _remove_if_dead(entry.path)
-
-
-def _remove_if_dead(draft: str) -> None:
-    handle = os.open(draft, os.O_RDWR)
-    try:
-        if fcntl is not None:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while its writer lives
-            os.unlink(draft)
-            return
-        dead = time.time() - os.fstat(handle).st_mtime > _DEAD_S
-    finally:
-        os.close(handle)
-    if dead:
-        os.unlink(draft)  # Windows refuses this while its writer has it open
+                    os.unlink(entry.path)
 
 
 def _usual_mode(target: Path) -> int:
@@ -351,13 +319,3 @@ def _sync(handle: int) -> None:
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot
             raise
-
-
-def _sync_folder(folder: Path) -> None:
-    """The same for the new name; where a folder cannot be opened (Windows), the system decides."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -25,15 +25,7 @@ MAX_NUMBER_CHARACTERS = 100
 
 
 def load_yaml(path: str | PathLike[str], expected: str = "a YAML file") -> Any:
-    """The content of a YAML file as a plain tree.
-
-    Args:
-        path: a regular file of at most ``MAX_YAML_BYTES``.
-        expected: what the file should be, for errors.
-
-    Returns:
-        dict, list, str, int, float, bool or None; inside dicts and lists the same. Nothing in it contains itself.
-    """
+    """The content of a regular file of at most ``MAX_YAML_BYTES``, as a plain tree in which nothing contains itself."""
     return parse_yaml(read_text(path, expected, MAX_YAML_BYTES), fspath(path))
 
 
@@ -105,11 +97,7 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no type
 def plain_tree(content: Any, source: str, key_path: str = "", depth: int = 0) -> Any:
     """A copy of ``content`` that shares nothing, with tuples as lists; refuses what YAML and JSON cannot both hold.
 
-    Args:
-        content: what a document or a program gave.
-        source: its name in errors.
-        key_path: the keys that lead to it, such as "run.seed".
-        depth: their number.
+    Errors name the ``source``, and the ``depth`` keys that lead to a value, such as "run.seed".
     """
     if depth > MAX_DEPTH:
         raise FateError(f"{source}: {key_path[:80]}… is nested deeper than {MAX_DEPTH} levels; expected a few")

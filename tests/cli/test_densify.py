@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 import fate
 from fate.boxes.dense_labels import open_dense_labels
-from fate.cli.densify import HELP, densify
-from fate.cli.rates import SeveralRates, parse_rates, spread
+from fate.cli.arguments import parse_rates
+from fate.cli.command import add_command, spread
+from fate.cli.densify import densify
 from fate.cli.wording import with_options
 from fate.errors import FateError
 from fate.inference import loading
@@ -22,7 +23,7 @@ from fate.models.checkpoints import save_model
 from tests.densify.squares import CLASSES, SENSOR, seeing_detector, squares
 
 app = typer.Typer(rich_markup_mode=None)
-app.command("densify", cls=SeveralRates, help=HELP)(densify)
+add_command(app, densify, "Make labels.", "Make labels.")
 
 
 def run(*arguments: str | Path) -> tuple[int, str]:
@@ -122,10 +123,10 @@ def test_a_check_prints_the_table_and_keeps_the_figures(files: tuple[Path, Path]
         (("m.safetensors", "d"), "expected MODEL DATASET --out DIR"),
         (("m.safetensors", "d", "--out", "o", "--hz", "0"), "--hz 0 was given"),
         (("m.safetensors", "d", "--out", "o", "--hz", "fast"), "--hz fast was given"),
-        (("m.safetensors", "d", "--out", "o", "--shard", "5/4"), "--shard 5/4 was given"),
+        (("m.safetensors", "d", "--out", "o", "--shard", "5/4"), "5/4 was given"),
         (("m.safetensors", "d", "--out", "o", "--output-threshold", "car"), "--output-threshold car was given"),
         (("m.safetensors", "d", "--out", "o", "--output-threshold", "car=7"), "the threshold of car is 7"),
-        (("m.safetensors", "d", "--out", "o", "--device", "tpu"), "--device tpu"),
+        (("m.safetensors", "d", "--out", "o", "--device", "tpu"), "tpu was given"),
         (("m.safetensors", "d", "--out", "o", "--json", "f.json"), "--labels and --json go with --check"),
         (("--check", "d"), "goes with --labels DIR"),
         (("m.safetensors", "--check", "d", "--labels", "o"), "without MODEL"),

@@ -177,11 +177,11 @@ def test_faults_of_the_dataset_are_named_once_and_it_is_used_without(dataset: Pa
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--shard", "5/4"), "--shard 5/4 was given"),
-        (("--shard", "x"), "--shard x was given"),
+        (("--shard", "5/4"), "'--shard': 5/4 was given"),
+        (("--shard", "x"), "'--shard': x was given"),
         (("--hz", "0"), "expected rates of 1 to 1000, such as"),
-        (("--device", "tpu"), "--device tpu was given"),
-        (("--streams", "0"), "--streams 0"),
+        (("--device", "tpu"), "'--device': tpu was given"),
+        (("--streams", "0"), "'--streams': 0 was given"),
     ],
 )
 def test_bad_usage_exits_with_2(dataset: Path, arguments: tuple[str, ...], words: str) -> None:

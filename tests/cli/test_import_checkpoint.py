@@ -116,9 +116,9 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_source_is_read(
     [
         ("b.pth", [], "b.pth: expected a name that ends in .safetensors"),
         ("a.safetensors", [], "would replace what is read"),
-        ("b.safetensors", ["--sensor", "big"], "--sensor big: expected WIDTHxHEIGHT"),
-        ("b.safetensors", ["--classes", "car,,bus"], "--classes car,,bus: expected different names"),
-        ("b.safetensors", ["--classes", "car,car"], "--classes car,car: expected different names"),
+        ("b.safetensors", ["--sensor", "big"], "'--sensor': big was given; expected WIDTHxHEIGHT"),
+        ("b.safetensors", ["--classes", "car,,bus"], "'--classes': car,,bus was given; expected different names"),
+        ("b.safetensors", ["--classes", "car,car"], "'--classes': car,car was given; expected different names"),
         ("b.safetensors", ["--classes", ""], "expected different names"),
         ("b.safetensors", ["--model", "rvt-b"], "expected one of evrt-detr-b, fate-e, evrt-detr-s"),
         ("b.safetensors", ["c.safetensors"], "unexpected extra argument"),

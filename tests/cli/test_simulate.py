@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from fate.cli import simulate
+from fate.cli.main import app
 from fate.simulation.writing import request
 from fate.simulation.writing.manifest import load_manifest
 from fate.simulation.writing.request import DEVICES, PROFILES
@@ -42,7 +42,7 @@ def test_a_dataset_is_made_and_summed_up_and_nothing_is_left_to_do_the_second_ti
         (["--seconds", "-2"], "more than 0"),
         (["--seconds", "nan"], "more than 0"),
         (["--seconds", "0.0001"], "at least 0.01"),
-        (["--threads", "-1"], "threads is -1"),
+        (["--threads", "-1"], "'--threads': -1 was given"),
         (["--profile", "gen9"], f"one of {', '.join(PROFILES)}"),
         (["--device", "tpu"], "expected auto, cpu, cuda"),
         (["--recordings", "many"], "--recordings"),
@@ -122,4 +122,4 @@ def test_help_has_an_example_and_names_the_choices_of_the_library(command: list[
 def test_a_command_takes_its_choices_from_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request, "PROFILES", ("gen7", "gen8"))
     with pytest.raises(typer.BadParameter, match="gen7, gen8"):
-        simulate.simulate("set")
+        app(["simulate", "set"], standalone_mode=False)

@@ -13,8 +13,8 @@ from fate.cli.main import app
 from fate.errors import FateError
 from fate.models.zoo import MODELS
 from fate.training.config import read_config
-from fate.workflows.studies.declared import SIZES, STUDIES
-from fate.workflows.studies.runner import SCALES, Runner
+from fate.workflows.studies.declared import SCALES, SIZES, STUDIES
+from fate.workflows.studies.runner import Runner
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 CONFIGS = Path(fate.__file__).parent / "configs" / "sim"

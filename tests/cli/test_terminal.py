@@ -208,7 +208,7 @@ def test_quiet_prints_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
     with arguments.progress_bar("x") as progress, arguments.status("starting") as say:
         assert progress is None
         say("measuring")
-    with arguments.step_bar("training") as progress:
+    with arguments.progress_bar("training", steps=True) as progress:
         assert progress is None
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")

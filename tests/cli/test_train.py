@@ -51,7 +51,6 @@ def test_a_run_a_second_look_at_it_and_a_dry_run(drives: Path, tmp_path: Path) -
 def test_a_dry_run_says_what_it_does_before_it_does_it(
     drives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fate.cli.train import train
     from fate.training import dry_run as planning
 
     def ends(*given: object, **options: object) -> None:
@@ -61,7 +60,7 @@ def test_a_dry_run_says_what_it_does_before_it_does_it(
     file = tmp_path / "small.yaml"
     file.write_text(small_config(drives).to_yaml())
     with pytest.raises(FateError, match="comes now"):
-        train(file, dry_run=True)
+        app(["train", str(file), "--dry-run"])
     assert capsys.readouterr().err == f"building fate-s, reading {drives}\n"
 
 

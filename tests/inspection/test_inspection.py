@@ -334,7 +334,7 @@ def test_outputs_that_cannot_be_are_refused_before_any_work(tmp_path: Path, monk
         ("a.npz", None, typer.BadParameter, "would replace what is read"),
     ):
         with pytest.raises(error, match=words):
-            command("a.npz", report=report, json_file=json_file)
+            command("a.npz", None, report, json_file, 200)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "folder", "link.html"]
 
 

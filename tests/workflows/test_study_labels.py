@@ -13,13 +13,13 @@ import yaml
 from fate.errors import FateError
 from fate.rates import PAPER_RATES
 from fate.workflows.check_labels import BESIDE, METHODS, SPANS
-from fate.workflows.studies.declared import STUDIES
+from fate.workflows.studies.declared import PUBLISHED_LABELS, STUDIES
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 from fate.boxes.dense_labels import open_dense_labels
-from fate.workflows.studies.study import run_study
-from fate.workflows.studies.table import FIGURES, PUBLISHED, LabelStudyResult, figures_of
+from fate.workflows.studies.study import study
+from fate.workflows.studies.table import FIGURES, LabelStudyResult, figures_of
 from tests.training.conftest import write_drives
 
 
@@ -83,7 +83,7 @@ def test_figures_of_the_paper_stand_beside_those_of_gen1() -> None:
     assert f"; {BESIDE}, " in table
     assert lines_of(table, "naive") == []
     for line, hz in zip(lines_of(table, "PE + S5-ViT"), PAPER_RATES, strict=True):
-        expected = [f"0.80 [paper {value:.2f}, {0.8 - value:+.2f}]" for value in PUBLISHED["PE + S5-ViT"][hz]]
+        expected = [f"0.80 [paper {value:.2f}, {0.8 - value:+.2f}]" for value in PUBLISHED_LABELS["PE + S5-ViT"][hz]]
         assert line[2:] == expected
     assert "paper" not in result("sim", checked(0.8)).table()
 
@@ -118,7 +118,7 @@ def test_labels_of_a_recorded_set_stand_on_their_own_where_they_are_judged(tmp_p
     settings = ["run.epochs=1", "run.epoch_steps=1", "data.steps=2"]
     words: list[str] = []
     for _ in range(2):
-        found = run_study(
+        found = study(
             "labels", path, tmp_path / "out", scale="smoke", rows=["PE + S5-ViT"], device="cpu",
             workers=0, settings=settings, progress=lambda done, total, text: words.append(text),
         )  # fmt: skip
@@ -126,7 +126,7 @@ def test_labels_of_a_recorded_set_stand_on_their_own_where_they_are_judged(tmp_p
         assert BESIDE in found.table()
     assert sum("dense labels of test" in word for word in words) == 1  # what is known is not measured again
     with pytest.raises(FateError, match="holds a run with other settings: optimiser.lr"):
-        run_study(
+        study(
             "labels", path, tmp_path / "out", scale="smoke", rows=["PE + S5-ViT"], device="cpu", workers=0,
             settings=[*settings, "optimiser.lr=1e-5"],
         )  # fmt: skip

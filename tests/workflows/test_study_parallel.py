@@ -16,12 +16,12 @@ import pytest
 
 from fate.errors import FateError
 from fate.rates import PAPER_RATES
-from fate.workflows.studies.declared import STUDIES, Recipe
+from fate.workflows.studies.declared import SCALES, STUDIES, Recipe
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 from fate.workflows.studies.parallel import STOPPED, Part, find_parts, run_parts
-from fate.workflows.studies.runner import SCALES, Runner
+from fate.workflows.studies.runner import Runner
 
 A, B, C = (Part("train", Recipe(name), 0) for name in "abc")
 

@@ -6,6 +6,7 @@ events are read in place, at any rate. Both are read in the order of training's 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from fate.bench.harness import BenchResult, Measurement, Report, private_memory_mb
 from fate.data.clips import evaluation_batches
-from fate.data.dataset import Dataset
+from fate.data.dataset import Dataset, as_dataset
 from fate.data.loading import ClipReader
 from fate.encoding.grids import StackedHistogram
 from fate.errors import FateError
@@ -29,8 +30,8 @@ HISTOGRAM_HZ = 20.0  # rate of RVT's histograms
 
 
 def bench_data(
-    dataset: Dataset,
-    folder: str | Path,
+    dataset: str | os.PathLike[str] | Dataset,
+    folder: str | os.PathLike[str],
     hz: Sequence[float] = (20, 200),
     workers: Sequence[int] = (0, 1, 2),
     seconds: float = 5.0,
@@ -39,13 +40,14 @@ def bench_data(
     """Measure how fast the windows of a dataset are loaded.
 
     Args:
-        dataset: a dataset of events.
+        dataset: a folder, a YAML file, or an open dataset of events.
         folder: where the histograms of its recordings are written, about 1 MB for each second of Gen1.
         hz: rates of windows.
         workers: numbers of loading processes.
         seconds: length of each measurement; a short dataset is read repeatedly.
         progress: called with a line about the next measurement.
     """
+    dataset = as_dataset(dataset)
     if dataset.holds != "events":
         raise FateError(f"{dataset.root}: holds histograms and no events; give a dataset of recordings")
     report = progress or (lambda _: None)

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from typer import Option
 
 from fate.cli.terminal import VERBOSITY, note, on_terminal
 from fate.cli.wording import with_options
 from fate.errors import FateError, FateWarning
 from fate.progress import Progress
-from fate.text import duration, suggest_name
+from fate.text import duration
 from fate.whole_files import find_target, is_standard_output, write_whole
 
 if TYPE_CHECKING:
@@ -39,100 +40,44 @@ def complete_names(incomplete: str) -> list[str]:
     return [name for name in NAMES if name.startswith(incomplete)]
 
 
-Sensor = Annotated[
-    str | None,
-    typer.Option("--sensor", metavar="WIDTHxHEIGHT", help="Sensor size in pixels, if the file does not say it."),
-]
-Format = Annotated[str | None, typer.Option("--format", help="Format of the file, if its content does not show it.")]
-Columns = Annotated[
-    str | None, typer.Option("--columns", help="Order of the columns in a table without a header, such as txyp.")
-]
-TimeUnit = Annotated[str | None, typer.Option("--time-unit", help="Unit of the times in a table: s, ms, us or ns.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Refuse a file whose end is cut off.")]
-Drop = Annotated[
-    bool,
-    typer.Option("--drop-out-of-bounds", help="Drop and count events outside the sensor instead of refusing the file."),
-]
-Sort = Annotated[bool, typer.Option("--sort", help="Sort events whose times go back instead of refusing the file.")]
-Model = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME|PATH",
-        help="A bundled name (see fate models) or a .safetensors file.",
-        autocompletion=complete_bundled,
-    ),
-]
-Window = Annotated[
-    str | None,
-    typer.Option("--window", help="Length of each window, such as 50ms. The default is 1/HZ; longer windows overlap."),
-]
-Start = Annotated[
-    str | None,
-    typer.Option("--start", help="Start of the part of the file: 1500us or 2s by its clock, +2s from the first event."),
-]
-End = Annotated[str | None, typer.Option("--end", help="End of the part of the file, written like --start.")]
-Threshold = Annotated[float, typer.Option("--threshold", help="Lowest score of a box, 0 to 1.")]
-DatasetPath = Annotated[str, typer.Argument(metavar="DATASET", help="Folder or YAML file of a dataset.")]
-Kind = Annotated[
-    str | None,
-    typer.Option("--kind", help="Kind of the dataset, if its layout does not show it: gen1, 1mpx, sim, rvt or own."),
-]
-Shard = Annotated[
-    str, typer.Option("--shard", metavar="I/N", help="Only shard I of N: every N-th recording, starting with number I.")
-]
-Workers = Annotated[int, typer.Option("--workers", help="Number of processes that load data; 0 loads in this process.")]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not store the time index in the cache folder.")]
-JsonFile = Annotated[
-    str | None,
-    typer.Option("--json", metavar="FILE", help="Write all numbers as JSON to this file; - is standard output."),
-]
+class Time(NamedTuple):
+    """A time in µs, on the recording's clock or counted from its first event."""
+
+    us: int
+    from_start: bool
+
+    def at(self, start_us: int) -> int:
+        """On the recording's clock, given its first event."""
+        return self.us + (start_us if self.from_start else 0)
 
 
-FORMATS = (
-    "dat", "evt2", "evt21", "evt3", "hdf5", "aedat2", "aedat3", "aedat4", "es", "bin", "npy", "npz", "csv", "ros",
-)  # fmt: skip
-WRITABLE = ("dat", "evt2", "evt21", "evt3", "prophesee-hdf5", "rvt-hdf5", "npz", "npy", "csv")
-TIME_UNITS = ("s", "ms", "us", "ns")
+# ---- parsers of values: typer turns the error of one into bad usage that names the option ------------------------
 
 
-def open_options(
-    sensor: str | None,
-    format: str | None,
-    columns: str | None,
-    time_unit: str | None,
-    strict: bool,
-    drop: bool,
-    sort: bool,
-    no_cache: bool,
-) -> dict[str, Any]:
-    """Command-line values as arguments of :func:`fate.open_recording`; bad ones are bad usage."""
-    if columns is not None and sorted(columns) != sorted("txyp"):
-        raise typer.BadParameter(f"--columns {columns}: expected each of t, x, y, p once, such as txyp")
-    return {
-        "sensor": parse_sensor(sensor) if sensor is not None else None,
-        "format": choice("--format", format, FORMATS),
-        "columns": columns,
-        "time_unit": choice("--time-unit", time_unit, TIME_UNITS),
-        "strict": strict,
-        "out_of_bounds": "drop" if drop else "raise",
-        "unsorted": "sort" if sort else "raise",
-        "cache": not no_cache,
-    }
+def choice(*known: str) -> Callable[[str], str]:
+    """Return a parser that refuses a value which is not one of ``known``."""
 
+    def parse(text: str) -> str:
+        if text not in known:
+            raise FateError(f"{text} was given; expected one of {', '.join(known)}")
+        return text
 
-def choice(option: str, given: str | None, known: tuple[str, ...]) -> str | None:
-    """Refuse a value that is not one of ``known``; None is allowed."""
-    if given is not None and given not in known:
-        raise typer.BadParameter(f"{option} {given}: expected one of {', '.join(known)}")
-    return given
+    return parse
 
 
 def parse_sensor(text: str) -> tuple[int, int]:
     """``"1280x720"`` → ``(720, 1280)``."""
     match = re.fullmatch(r"(\d{1,5})[x×](\d{1,5})", text.strip())
     if not match or not (0 < int(match[1]) <= 65_536 and 0 < int(match[2]) <= 65_536):
-        raise typer.BadParameter(f"--sensor {text}: expected WIDTHxHEIGHT in pixels, such as 1280x720")
+        raise FateError(f"{text} was given; expected WIDTHxHEIGHT in pixels, such as 1280x720")
     return int(match[2]), int(match[1])
+
+
+def parse_columns(text: str) -> str:
+    """Refuse an order of columns that is not a permutation of ``txyp``."""
+    if sorted(text) != sorted("txyp"):
+        raise FateError(f"{text} was given; expected each of t, x, y, p once, such as txyp")
+    return text
 
 
 def parse_roi(text: str) -> tuple[int, int, int, int]:
@@ -142,8 +87,156 @@ def parse_roi(text: str) -> tuple[int, int, int, int]:
     except ValueError:
         x1 = y1 = x2 = y2 = 0
     if not (0 <= x1 < x2 and 0 <= y1 < y2):
-        raise typer.BadParameter(f"--roi {text}: expected x1,y1,x2,y2 in pixels, such as 0,0,640,360")
+        raise FateError(f"{text} was given; expected x1,y1,x2,y2 in pixels, such as 0,0,640,360")
     return x1, y1, x2, y2
+
+
+def parse_time(text: str) -> Time:
+    """``1500us``, ``1.5ms``, ``2s`` or ``0``; with ``+`` in front, from the first event."""
+    match = re.fullmatch(r"(\+?)(-?\d{1,18}(?:\.\d{1,9})?)\s*(us|µs|ms|s)?", text.strip())
+    if not match or (match[3] is None and float(match[2]) != 0):  # 2 could mean 2 s or 2 µs
+        raise FateError(f"{text} was given; expected a time such as 1500us, 1.5ms, 2s, or +2s from the first event")
+    whole, _, fraction = match[2].partition(".")
+    scale = {"s": 1_000_000, "ms": 1000}.get(match[3], 1)
+    value, rest = divmod(int(whole + fraction) * scale, int(10 ** len(fraction)))
+    if rest:
+        raise FateError(f"{text} was given; expected a whole number of microseconds")
+    return Time(value, bool(match[1]))
+
+
+def parse_duration(text: str) -> int:
+    """µs of ``50ms``, ``0.05s`` or ``50000us``; without a unit, 50 would be 50 µs and hardly meant."""
+    if text.strip().endswith("s"):
+        time = parse_time(text)
+        if time.us >= 1 and not time.from_start:
+            return time.us
+    raise FateError(f"{text} was given; expected a time with its unit, such as 50ms")
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """``"1/4"`` → ``(1, 4)``."""
+    parts = text.split("/")
+    if len(parts) != 2 or not all(part.isdigit() for part in parts) or not 1 <= int(parts[0]) <= int(parts[1]):
+        raise FateError(f"{text} was given; expected I/N with I from 1 to N, such as 1/4")
+    return int(parts[0]), int(parts[1])
+
+
+def parse_names(text: str) -> list[str]:
+    """``"car,pedestrian"`` → ``["car", "pedestrian"]``."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise FateError(f"{text} was given; expected different names, such as car,pedestrian")
+    return names
+
+
+def parse_rates(given: Sequence[str] | None, default: Sequence[float] = ()) -> tuple[float, ...]:
+    """The rates of all options ``--hz``, or the default without any."""
+    words = [word for text in given or () for word in text.split(",") if word.strip()]
+    if not words:
+        return tuple(default)
+    try:
+        rates = tuple(float(word) for word in words)
+    except ValueError:
+        rates = (0.0,)
+    if not all(1 <= rate <= 1000 for rate in rates):
+        raise FateError(f"--hz {' '.join(words)} was given; expected rates of 1 to 1000, such as --hz 40 80 100 200")
+    return rates
+
+
+def times_in(recording: Recording, *times: Time | None) -> list[int | None]:
+    """Times on the clock of a recording, in µs; None for those not given."""
+    return [None if time is None else time.at(recording.start_us) for time in times]
+
+
+def check_part(start: Time | None, end: Time | None) -> None:
+    """Refuse an end before the start, if both have the same clock."""
+    if start and end and start.from_start == end.from_start and end.us <= start.us:
+        raise typer.BadParameter("--end: the end must come after the start")
+
+
+# ---- options that several commands have ---------------------------------------------------------------------------
+
+FORMATS = (
+    "dat", "evt2", "evt21", "evt3", "hdf5", "aedat2", "aedat3", "aedat4", "es", "bin", "npy", "npz", "csv", "ros",
+)  # fmt: skip
+WRITABLE = ("dat", "evt2", "evt21", "evt3", "prophesee-hdf5", "rvt-hdf5", "npz", "npy", "csv")
+
+Sensor = Annotated[
+    Any,
+    Option(metavar="WIDTHxHEIGHT", parser=parse_sensor, help="Sensor size in pixels, if the file does not say it."),
+]
+Format = Annotated[
+    str | None, Option(parser=choice(*FORMATS), help="Format of the file, if its content does not show it.")
+]
+Columns = Annotated[
+    str | None, Option(parser=parse_columns, help="Order of the columns in a table without a header, such as txyp.")
+]
+TimeUnit = Annotated[
+    str | None, Option(parser=choice("s", "ms", "us", "ns"), help="Unit of the times in a table: s, ms, us or ns.")
+]
+Strict = Annotated[bool, Option("--strict", help="Refuse a file whose end is cut off.")]
+Drop = Annotated[
+    bool, Option("--drop-out-of-bounds", help="Drop and count events outside the sensor instead of refusing the file.")
+]
+Sort = Annotated[bool, Option("--sort", help="Sort events whose times go back instead of refusing the file.")]
+NoCache = Annotated[bool, Option("--no-cache", help="Do not store the time index in the cache folder.")]
+DATASET_HELP = "Folder or YAML file of a dataset."
+MODEL_HELP = "A bundled name (see fate models) or a .safetensors file."
+Model = Annotated[str, Option(metavar="NAME|PATH", help=MODEL_HELP, autocompletion=complete_bundled)]
+Window = Annotated[
+    Any,
+    Option(
+        metavar="TIME",
+        parser=parse_duration,
+        help="Length of each window, such as 50ms. The default is 1/HZ; longer windows overlap.",
+    ),
+]
+Start = Annotated[
+    Any,
+    Option(
+        metavar="TIME",
+        parser=parse_time,
+        help="Start of the part of the file: 1500us or 2s by its clock, +2s from the first event.",
+    ),
+]
+End = Annotated[
+    Any, Option(metavar="TIME", parser=parse_time, help="End of the part of the file, written like --start.")
+]
+Threshold = Annotated[float, Option(min=0, max=1, help="Lowest score of a box, 0 to 1.")]
+MaxOverlap = Annotated[
+    float,
+    Option(min=0, max=1, help="IoU above which the weaker of two boxes of a class is dropped; 1 keeps every box."),
+]
+Kind = Annotated[
+    str | None, Option(help="Kind of the dataset, if its layout does not show it: gen1, 1mpx, sim, rvt or own.")
+]
+Shard = Annotated[
+    Any,
+    Option(metavar="I/N", parser=parse_shard, help="Only shard I of N: every N-th recording, starting with number I."),
+]
+Workers = Annotated[int, Option(min=0, help="Number of processes that load data; 0 loads in this process.")]
+JsonFile = Annotated[
+    str | None, Option("--json", metavar="FILE", help="Write all numbers as JSON to this file; - is standard output.")
+]
+
+
+def open_options(
+    sensor: Any = None,
+    format: str | None = None,
+    columns: str | None = None,
+    time_unit: str | None = None,
+    strict: bool = False,
+    drop: bool = False,
+    sort: bool = False,
+    no_cache: bool = False,
+) -> dict[str, Any]:
+    """Command-line values as arguments of :func:`fate.open_recording`."""
+    bounds, order = "drop" if drop else "raise", "sort" if sort else "raise"
+    return {"sensor": sensor, "format": format, "columns": columns, "time_unit": time_unit, "strict": strict,
+            "out_of_bounds": bounds, "unsorted": order, "cache": not no_cache}  # fmt: skip
+
+
+# ---- checks before the work -----------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -200,13 +293,7 @@ def refuse_file_of_dataset(
     """Refuse an output that would replace a file of a dataset that is read.
 
     A new file is allowed anywhere. An existing file in the folder of the dataset may be replaced only if it can be an
-    earlier output: it has one of the usual suffixes, and is neither the manifest nor a recording nor labels.
-
-    Args:
-        option: that names the output.
-        file: the output.
-        dataset: a folder, a YAML file or one recording; None if the command reads none.
-        written: the usual suffixes of this output.
+    earlier output: it has one of the suffixes ``written``, and is neither the manifest nor a recording nor labels.
     """
     location = Path(os.path.realpath(file))
     if not dataset or not location.is_file():
@@ -235,22 +322,15 @@ def _is_within(file: Path, source: str) -> bool:
 
 
 def printer(*files: str | None) -> Callable[[str], None]:
-    """The print function of a command: on standard error if one of its files goes to standard output.
-
-    Args:
-        files: the files of the command's options, None for those not given.
-    """
+    """The print function of a command: on standard error if one of its files goes to standard output."""
     taken = any(is_standard_output(file) for file in files)
     return lambda text: print(text, file=sys.stderr if taken else sys.stdout, flush=True)
 
 
 def write_and_print(text: str, file: str | None, write: Callable[[str], object]) -> None:
-    """Write the file, then print the text, so that a terminal that fails does not cost the file.
+    """Write the file of ``--json``, if it is given, then print the text: a terminal that fails does not cost the file.
 
-    Args:
-        text: the results, which are printed even if the file cannot be written.
-        file: of the option ``--json``, or None.
-        write: writes the file of this name.
+    The text is printed even if the file cannot be written.
     """
     say = printer(file)
     try:
@@ -260,77 +340,11 @@ def write_and_print(text: str, file: str | None, write: Callable[[str], object])
         say(text)
 
 
-class Time(NamedTuple):
-    """A time in µs, on the recording's clock or counted from its first event."""
-
-    us: int
-    from_start: bool
-
-    def at(self, start_us: int) -> int:
-        """On the recording's clock, given its first event."""
-        return self.us + (start_us if self.from_start else 0)
-
-
-def parse_time(text: str, option: str) -> Time:
-    """``1500us``, ``1.5ms``, ``2s`` or ``0``; with ``+`` in front, from the first event."""
-    match = re.fullmatch(r"(\+?)(-?\d{1,18}(?:\.\d{1,9})?)\s*(us|µs|ms|s)?", text.strip())
-    if not match or (match[3] is None and float(match[2]) != 0):  # 2 could mean 2 s or 2 µs
-        raise typer.BadParameter(
-            f"{option} {text}: expected a time such as 1500us, 1.5ms, 2s, or +2s from the first event"
-        )
-    whole, _, fraction = match[2].partition(".")
-    scale = {"s": 1_000_000, "ms": 1000}.get(match[3], 1)
-    value, rest = divmod(int(whole + fraction) * scale, int(10 ** len(fraction)))
-    if rest:
-        raise typer.BadParameter(f"{option} {text}: is not a whole number of microseconds")
-    return Time(value, bool(match[1]))
-
-
-def parse_duration(text: str, option: str) -> int:
-    """µs of ``50ms``, ``0.05s`` or ``50000us``; without a unit, 50 would be 50 µs and hardly meant."""
-    if text.strip().endswith("s"):
-        time = parse_time(text, option)
-        if time.us >= 1 and not time.from_start:
-            return time.us
-    raise FateError(f"{option} {text} was given; expected a time with its unit, such as 50ms")
-
-
-def parse_part(start: str | None, end: str | None) -> tuple[Time | None, Time | None]:
-    """The values of ``--start`` and ``--end``; refuses an end before the start, if both have the same clock."""
-    first = parse_time(start, "--start") if start is not None else None
-    last = parse_time(end, "--end") if end is not None else None
-    if first and last and first.from_start == last.from_start and last.us <= first.us:
-        raise typer.BadParameter("--end: the end must come after the start")
-    return first, last
-
-
 def check_inputs(*files: str | os.PathLike[str] | None) -> None:
     """Refuse files and folders that do not exist, before torch is loaded."""
     for file in files:
         if file is not None and not os.path.lexists(file):
             raise FateError(f"{os.fspath(file) or '(empty name)'}: no such file or folder; check the name")
-
-
-def check_name(name: str) -> None:
-    """Refuse an unknown name of a detector, without loading torch."""
-    from fate.models.table import NAMES
-
-    if name not in NAMES:
-        raise FateError(f"model {name!r} was given; there are {', '.join(NAMES)}{suggest_name(name, NAMES)}")
-
-
-def check_count(option: str, value: int, least: int) -> None:
-    """Refuse a number below ``least``."""
-    if value < least:
-        raise FateError(f"{option} {value} was given; expected {least} or more")
-
-
-def parse_shard(text: str) -> tuple[int, int]:
-    """``"1/4"`` → ``(1, 4)``."""
-    parts = text.split("/")
-    if len(parts) != 2 or not all(part.isdigit() for part in parts) or not 1 <= int(parts[0]) <= int(parts[1]):
-        raise FateError(f"--shard {text} was given; expected I/N with I from 1 to N, such as 1/4")
-    return int(parts[0]), int(parts[1])
 
 
 @contextmanager
@@ -385,52 +399,34 @@ class ProgressLines:
 
 
 @contextmanager
-def _bar(columns: Sequence[Any], description: str) -> Iterator[Callable[..., None]]:
-    """A progress bar on the terminal, removed at the end: yields ``update(**values)`` of its task."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=None)
-        yield lambda **values: bar.update(task, **values)
-
-
-@contextmanager
-def progress_bar(label: str = "") -> Iterator[Progress | None]:
+def progress_bar(label: str = "", *, steps: bool = False) -> Iterator[Progress | None]:
     """Show progress as a bar on a terminal, as lines elsewhere; yields None if ``--quiet`` was given.
 
     Args:
         label: name of the work, for reports that do not name their part.
+        steps: whether the reports count the steps of a training; then each is a line of standard output.
     """
     if VERBOSITY.quiet:
         yield None
         return
     if not on_terminal():
-        yield ProgressLines(label)
+        yield _print_step if steps else ProgressLines(label)
         return
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
 
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    with _bar(columns, "") as update:
-        yield lambda done, total=1.0, text="", part="", /: update(
-            completed=done, total=total, description=f"{part or label} {text}".strip()
+    amount = MofNCompleteColumn() if steps else TaskProgressColumn()
+    columns = TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn()
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total=1.0, text="", part="", /: bar.update(
+            task, completed=done, total=total, description=f"{part or label} {text}".strip()
         )
 
 
-@contextmanager
-def step_bar(label: str) -> Iterator[Progress | None]:
-    """Show progress of training: a bar on a terminal, elsewhere a line on standard output for each report."""
-    if VERBOSITY.quiet:
-        yield None
-        return
-    if not on_terminal():
-        yield lambda done, total=1.0, text="", part="", /: print(f"step {done} of {total}: {text}", flush=True)
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn(label), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
-    with _bar((*columns, TimeRemainingColumn()), "building") as update:
-        yield lambda done, total=1.0, text="", part="", /: update(completed=done, total=total, description=text)
+def _print_step(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
+    print(f"step {done} of {total}: {text}", flush=True)
 
 
 @contextmanager
@@ -455,11 +451,3 @@ def write_json(file: str, content: Any) -> None:
 
     text = json.dumps(content, indent=2, ensure_ascii=False)
     write_whole(file, f"{text}\n".encode("utf-8", "backslashreplace"), text=True)
-
-
-def parse_classes(text: str) -> list[str]:
-    """``"car,pedestrian"`` → ``["car", "pedestrian"]``."""
-    names = [name.strip() for name in text.split(",")]
-    if not all(names) or len(set(names)) < len(names):
-        raise typer.BadParameter(f"--classes {text}: expected different names, such as car,pedestrian")
-    return names

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from fate.cli.terminal import VERBOSITY
+from fate.cli.wording import with_options
 
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress and no notes.")]
 Verbose = Annotated[
@@ -23,17 +25,24 @@ Verbose = Annotated[
         help="Print log lines, and the traceback of an error; -vv prints more.",
     ),
 ]
+_NUMBER = re.compile(r"[\d.]+(,[\d.]+)*,?")
 
 
 class Command(TyperCommand):
-    """A command whose errors name the value that was given: typer says only what it should have been."""
+    """A command whose errors name the value that was given, and whose ``--hz`` takes several numbers if it may.
+
+    ``--hz 40 80 100``, ``--hz 40,80,100`` and ``--hz 40 --hz 80 --hz 100`` then mean the same.
+    """
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Parse the command line, and name the value that an option or argument refuses."""
+        if any(parameter.name == "hz" and getattr(parameter, "multiple", False) for parameter in self.params):
+            args = spread(args)
         given = list(args)
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
+            error.message = with_options(error.message.removeprefix("Value error, "))
             _, sentence, expected = error.message.partition("Input should be ")
             if sentence and error.param is not None:
                 values = self.make_parser(ctx).parse_args(args=given)[0]
@@ -42,16 +51,34 @@ class Command(TyperCommand):
             raise
 
 
-def help_text(text: str) -> str:
+def spread(args: Sequence[str]) -> list[str]:
+    """Repeat ``--hz`` before each number that follows it.
+
+    >>> spread(["m.safetensors", "drives", "--hz", "40", "80", "--out", "dense"])
+    ['m.safetensors', 'drives', '--hz', '40', '--hz', '80', '--out', 'dense']
+    """
+    made: list[str] = []
+    follows = False
+    for index, arg in enumerate(args):
+        number = _NUMBER.fullmatch(arg) is not None
+        if follows and number and args[index - 1] != "--hz":
+            made.append("--hz")
+        made.append(arg)
+        follows = arg == "--hz" or (follows and number)
+    return made
+
+
+def help_text(text: str | None) -> str:
     """Return the help of a command in which paragraphs that are indented, its examples, are never wrapped.
 
     A wrapped example cannot be copied into a shell.
     """
-    return "\n\n".join(f"\b\n{part}" if part.startswith("  ") else part for part in text.split("\n\n"))
+    paragraphs = inspect.cleandoc(text or "").split("\n\n")
+    return "\n\n".join(f"\b\n{part}" if part.startswith("  ") else part for part in paragraphs)
 
 
-def with_verbosity(function: Callable[..., None]) -> Callable[..., None]:
-    """Give the function of a command the options ``--quiet`` and ``--verbose``, which it does not see itself."""
+def add_command(app: typer.Typer, function: Callable[..., None], text: str | None, short_help: str) -> None:
+    """Add a function and its help to a group of commands, with ``--quiet`` and ``--verbose``, which it does not see."""
     signature = inspect.signature(function, eval_str=True)
     added = [
         inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet),
@@ -66,4 +93,4 @@ def with_verbosity(function: Callable[..., None]) -> Callable[..., None]:
 
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
+    app.command(function.__name__.replace("_", "-"), help=help_text(text), short_help=short_help, cls=Command)(run)

@@ -1,23 +1,4 @@
-"""``fate detect``: boxes from any recording, at any rate."""
-
-from __future__ import annotations
-
-import logging
-import sys
-from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Annotated, Any
-
-import typer
-
-from fate.cli import arguments as args
-from fate.cli.device import Device, check_device, pick_device
-from fate.cli.terminal import note
-from fate.cli.wording import with_options
-from fate.whole_files import find_target, is_standard_output
-
-SHORT_HELP = "Detect objects in recordings or in a live stream."
-HELP = """Detect objects in recordings at any rate from 1 to 1000 Hz. The boxes can be written as a video, as a page
+"""Detect objects in recordings at any rate from 1 to 1000 Hz. The boxes can be written as a video, as a page
 with the video and plots, and as JSON, CSV or COCO files.
 
 Example:
@@ -44,50 +25,60 @@ fate-s-nano is the fastest detector. Ctrl-C or SIGTERM stops: all files are comp
   fate detect camera
 """
 
-JsonlFile = Annotated[
-    str | None,
-    typer.Option("--jsonl", metavar="FILE", help="Write one JSON line per window at once; - is standard output."),
-]
-CocoFile = Annotated[
-    str | None,
-    typer.Option("--coco", metavar="FILE", help="Write COCO JSON with the time of each frame; - is standard output."),
-]
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer import Argument, Option
+
+from fate.cli import arguments as args
+from fate.cli.device import Device, pick_device
+from fate.cli.terminal import note
+from fate.cli.wording import with_options
+from fate.errors import FateError
+from fate.whole_files import find_target, is_standard_output
 
 
 def detect(
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILE", help="Recordings of any supported format, or one live source.")
-    ],
-    hz: Annotated[float, typer.Option(help="Detection rate: windows per second, 1 to 1000.")] = 200.0,
+    files: list[str] = Argument(..., metavar="FILE", help="Recordings of any supported format, or one live source."),
+    hz: float = Option(200.0, min=1, max=1000, help="Detection rate: windows per second, 1 to 1000."),
     window: args.Window = None,
     model: args.Model = "fate-s-tiny",
-    save: Annotated[str | None, typer.Option(metavar="OUT.mp4", help="Write a video with the boxes.")] = None,
-    report: Annotated[
-        str | None, typer.Option(metavar="OUT.html", help="Write a page with the video, event rate, boxes and latency.")
-    ] = None,
-    json_file: Annotated[
-        str | None,
-        typer.Option("--json", metavar="FILE", help="Write all frames and the summary as JSON; - is standard output."),
-    ] = None,
-    jsonl_file: JsonlFile = None,
-    csv_file: Annotated[
-        str | None, typer.Option("--csv", metavar="FILE", help="Write one row per box as CSV; - is standard output.")
-    ] = None,
-    coco_file: CocoFile = None,
-    realtime: Annotated[
-        bool, typer.Option("--realtime", help="Play a file at its own speed, like a live source.")
-    ] = False,
-    track: Annotated[bool, typer.Option("--track", help="Track objects and give each a number.")] = False,
+    save: str | None = Option(None, metavar="OUT.mp4", help="Write a video with the boxes."),
+    report: str | None = Option(
+        None, metavar="OUT.html", help="Write a page with the video, event rate, boxes and latency."
+    ),
+    json_file: str | None = Option(
+        None, "--json", metavar="FILE", help="Write all frames and the summary as JSON; - is standard output."
+    ),
+    jsonl_file: str | None = Option(
+        None, "--jsonl", metavar="FILE", help="Write one JSON line per window at once; - is standard output."
+    ),
+    csv_file: str | None = Option(
+        None, "--csv", metavar="FILE", help="Write one row per box as CSV; - is standard output."
+    ),
+    coco_file: str | None = Option(
+        None, "--coco", metavar="FILE", help="Write COCO JSON with the time of each frame; - is standard output."
+    ),
+    realtime: bool = Option(False, "--realtime", help="Play a file at its own speed, like a live source."),
+    track: bool = Option(False, "--track", help="Track objects and give each a number."),
     threshold: args.Threshold = 0.4,
-    max_overlap: Annotated[
-        float, typer.Option(help="IoU above which the weaker of two boxes of a class is dropped; 1 keeps every box.")
-    ] = 0.45,
-    acc: Annotated[str, typer.Option(help="Time span of the events drawn in each video frame, such as 50ms.")] = "50ms",
-    fps: Annotated[float, typer.Option(help="Frames per second of the video.")] = 25.0,
-    slow: Annotated[float, typer.Option(help="How many times slower than the recording the video runs.")] = 1.0,
-    palette: Annotated[
-        str, typer.Option(help="Colours of the video: dark, light, gray, coolwarm, cvd or red-blue.")
-    ] = "dark",
+    max_overlap: args.MaxOverlap = 0.45,
+    acc: Any = Option(
+        "50ms",
+        metavar="TIME",
+        parser=args.parse_duration,
+        help="Time span of the events drawn in each video frame, such as 50ms.",
+    ),
+    fps: float = Option(25.0, min=1, max=240, help="Frames per second of the video."),
+    slow: float = Option(1.0, min=0.01, max=10_000, help="How many times slower than the recording the video runs."),
+    palette: str = Option("dark", help="Colours of the video: dark, light, gray, coolwarm, cvd or red-blue."),
     start: args.Start = None,
     end: args.End = None,
     device: Device = "auto",
@@ -98,54 +89,63 @@ def detect(
     drop: args.Drop = False,
     sort: args.Sort = False,
 ) -> None:
-    options = args.open_options(sensor, format, columns, time_unit, False, drop, sort, False)
+    args.check_part(start, end)
+    options = args.open_options(sensor, format, columns, time_unit, drop=drop, sort=sort)
     outputs = {
         "--save": save, "--report": report, "--json": json_file, "--jsonl": jsonl_file, "--csv": csv_file,
         "--coco": coco_file,
     }  # fmt: skip
-    begin, stop = args.parse_part(start, end)
     from fate.inference.loading import find_weights
-    from fate.inference.source_names import is_live
+    from fate.inference.source_names import check_source, is_live
+    from fate.view.drawing import PALETTES
 
-    with args.bad_usage():
-        shown = _look(acc, fps, slow, palette)
-        _check(hz, threshold, max_overlap, device)
-        span = _span(window, hz)
     live = any(is_live(file) for file in files)
-    _check_names(files, outputs)
-    if live or realtime:
-        _check_live(files, "--save" if save else "--report" if report else None)
-    if live:
-        unused = {"--start": begin, "--end": stop, "--columns": columns, "--time-unit": time_unit,
-                  "--drop-out-of-bounds": drop or None, "--sort": sort or None}  # fmt: skip
-        _refuse_for_live(files[0], unused, options["sensor"])
-    elif len(files) == 1:  # of several files, the others are still detected
+    with args.bad_usage():
+        if palette not in PALETTES:
+            raise FateError(f"--palette {palette} was given; there are {', '.join(PALETTES)}")
+        if window is not None and not 1e6 / hz <= window + 1 <= 1e6:  # 1 / hz may be a fraction of a µs longer
+            raise FateError(
+                f"--window {window / 1000:g}ms was given with --hz {hz:g}; expected {1000 / hz:g}ms or longer, up to 1s"
+            )
+        _check_names(files, outputs)
+        if live or realtime:
+            _check_live(files, "--save" if save else "--report" if report else None)
+        if live:
+            for_files = {"--start": start, "--end": end, "--columns": columns, "--time-unit": time_unit,
+                         "--drop-out-of-bounds": drop or None, "--sort": sort or None}  # fmt: skip
+            given = [option for option, value in for_files.items() if value is not None]
+            if given:
+                raise FateError(f"{given[0]} was given for a live source; it is for files")
+            check_source(files[0], sensor)
+    for file in files:
+        named = {option: _named(value, file, files) for option, value in outputs.items()}
+        args.check_outputs(named, file, binary=("--save",), seeks=("--save",))
+    if not live and len(files) == 1:  # of several files, the others are still detected
         args.check_inputs(*files)
     find_weights(model)
-    asked = {"hz": hz, "window_us": span, "threshold": threshold, "track": track, "max_overlap": max_overlap}
+    asked = {"hz": hz, "window_us": window, "threshold": threshold, "track": track, "max_overlap": max_overlap}
     if live or realtime:
-        _live(files[0], outputs, model, device, asked, options, (begin, stop), show_live=live)
+        _live(files[0], outputs, model, device, asked, options, (start, end), show_live=live)
     else:
-        _files(files, outputs, (model, device), options, (begin, stop), asked, shown)
+        look = {"acc_us": acc, "fps": fps, "slow": slow, "palette": palette}
+        _files(files, outputs, (model, device), options, (start, end), asked, look)
 
 
 def _files(
     files: list[str], outputs: dict[str, str | None], model: tuple[str, str], options: dict[str, Any],
-    part: tuple[Any, Any], asked: dict[str, Any], shown: dict[str, Any],
+    part: tuple[Any, Any], asked: dict[str, Any], look: dict[str, Any],
 ) -> None:  # fmt: skip
     """Detect one file after another; after an error the next file follows.
 
     torch and the detector are loaded when the first recording has been opened, so that a wrong file is refused at once.
     """
-    from fate.errors import FateError
-
     failed, detector = 0, None
     for file in files:
         given = {name: _named(value, file, files) for name, value in outputs.items()}
         print_line = args.printer(*given.values())
         try:
             with args.opened(file, options) as recording:
-                first, last = (None if at is None else at.at(recording.start_us) for at in part)
+                first, last = args.times_in(recording, *part)
                 detector = detector or _load(*model)
                 from fate.workflows.detect import Look
                 from fate.workflows.detect import detect as run
@@ -153,7 +153,7 @@ def _files(
                 with args.progress_bar() as progress:
                     done = run(
                         recording, detector, progress=progress, start_us=first, end_us=last, save=given["--save"],
-                        report=given["--report"], look=Look(**shown), **_results(given), **asked,
+                        report=given["--report"], look=Look(**look), **_results(given), **asked,
                     )  # fmt: skip
         except KeyboardInterrupt:
             _print_stopped(file, given)
@@ -192,8 +192,7 @@ def _live(
                 note(waiting)
         else:
             recording = closing.enter_context(args.opened(file, options))
-            limits = (None if time is None else time.at(recording.start_us) for time in part)
-            source = play(recording, asked["hz"], *part_of(recording, *limits))
+            source = play(recording, asked["hz"], *part_of(recording, *args.times_in(recording, *part)))
 
         def tell(frame: Any) -> None:
             if progress is not None:
@@ -241,106 +240,46 @@ def _load(model: str, device: str) -> Any:
 
 
 def _check_names(files: list[str], outputs: dict[str, str | None]) -> None:
-    """Refuse names of outputs that cannot be, before anything is done."""
-    from fate.errors import FateError
-
-    with args.bad_usage():
-        for option, suffixes in {"--save": (".mp4",), "--report": (".html", ".htm")}.items():
-            name = outputs[option]
-            if name is not None and not name.lower().endswith(suffixes):
-                raise FateError(f"{option} {name}: expected a name that ends in {suffixes[0]}")
-        both = next((name for name in outputs if is_standard_output(outputs[name]) and len(files) > 1), None)
-        if both is not None:
-            raise FateError(
-                f"{both} {outputs[both]}: standard output takes boxes of one recording, and {len(files)} were given;"
-                " detect them one by one, or give a file"
-            )
-        taken: dict[str, str] = {}
-        for file in files:
-            for name in (_named(value, file, files) for value in outputs.values() if value is not None):
-                if name is not None and _is_file(name) and taken.setdefault(name, file) != file:
-                    raise FateError(f"{taken[name]} and {file} would both be written to {name}; detect them one by one")
+    """Refuse names of outputs that do not fit their format, or that several recordings would share."""
+    for option, suffixes in {"--save": (".mp4",), "--report": (".html", ".htm")}.items():
+        name = outputs[option]
+        if name is not None and not name.lower().endswith(suffixes):
+            raise FateError(f"{option} {name}: expected a name that ends in {suffixes[0]}")
+    both = next((name for name in outputs if is_standard_output(outputs[name]) and len(files) > 1), None)
+    if both is not None:
+        raise FateError(
+            f"{both} {outputs[both]}: standard output takes boxes of one recording, and {len(files)} were given;"
+            " detect them one by one, or give a file"
+        )
+    taken: dict[str, str] = {}
     for file in files:
-        named = {option: _named(value, file, files) for option, value in outputs.items()}
-        args.check_outputs(named, file, binary=("--save",), seeks=("--save",))
+        for name in (_named(value, file, files) for value in outputs.values()):
+            if name is not None and _is_file(name) and taken.setdefault(name, file) != file:
+                raise FateError(f"{taken[name]} and {file} would both be written to {name}; detect them one by one")
 
 
 def _check_live(files: list[str], drawn: str | None) -> None:
     """Refuse several live sources, and options that draw a picture of the whole recording."""
-    from fate.errors import FateError
-
-    with args.bad_usage():
-        if len(files) > 1:
-            raise FateError(f"{len(files)} sources were given; a live run takes one, so start a command for each")
-        if drawn is not None:
-            raise FateError(
-                f"{drawn} was given for a live run, which has no end to draw up to; take its boxes with --jsonl, --csv"
-                " or --json, or keep its events in a file (camera-program | tee drive.raw | fate detect -) and run fate"
-                " detect on that"
-            )
-
-
-def _refuse_for_live(source: str, unused: dict[str, Any], sensor: Any) -> None:
-    from fate.errors import FateError
-    from fate.inference.source_names import check_source
-
-    with args.bad_usage():
-        given = [option for option, value in unused.items() if value is not None]
-        if given:
-            raise FateError(f"{given[0]} was given for a live source; it is for files")
-        check_source(source, sensor)
-
-
-def _look(acc: str, fps: float, slow: float, palette: str) -> dict[str, Any]:
-    from fate.errors import FateError
-    from fate.view.drawing import PALETTES
-
-    acc_us = args.parse_duration(acc, "--acc")
-    if not 1 <= fps <= 240:
-        raise FateError(f"--fps {fps:g} was given; expected 1 to 240 pictures a second")
-    if not 0.01 <= slow <= 10_000:
-        raise FateError(f"--slow {slow:g} was given; expected 0.01 to 10000 times slower")
-    if palette not in PALETTES:
-        raise FateError(f"--palette {palette} was given; there are {', '.join(PALETTES)}")
-    return {"acc_us": acc_us, "fps": fps, "slow": slow, "palette": palette}
-
-
-def _span(window: str | None, hz: float) -> int | None:
-    """µs of --window."""
-    from fate.errors import FateError
-
-    span = None if window is None else args.parse_duration(window, "--window")
-    if span is not None and not 1e6 / hz <= span + 1 <= 1e6:  # 1 / hz may be a fraction of a µs longer
-        raise FateError(f"--window {window} was given with --hz {hz:g}; expected {1000 / hz:g}ms or longer, up to 1s")
-    return span
-
-
-def _check(hz: float, threshold: float, max_overlap: float, device: str) -> None:
-    from fate.errors import FateError
-
-    if not 1 <= hz <= 1000:
-        raise FateError(f"--hz {hz:g} was given; expected a rate from 1 to 1000")
-    if not 0 <= threshold <= 1:
-        raise FateError(f"--threshold {threshold:g} was given; expected a score from 0 to 1")
-    if not 0 <= max_overlap <= 1:
-        raise FateError(f"--max-overlap {max_overlap:g} was given; expected an IoU from 0 to 1")
-    check_device(device)
+    if len(files) > 1:
+        raise FateError(f"{len(files)} sources were given; a live run takes one, so start a command for each")
+    if drawn is not None:
+        raise FateError(
+            f"{drawn} was given for a live run, which has no end to draw up to; take its boxes with --jsonl, --csv or"
+            " --json, or keep its events in a file (camera-program | tee drive.raw | fate detect -) and run fate detect"
+            " on that"
+        )
 
 
 def _named(output: str | None, file: str, files: list[str]) -> str | None:
     """The output of one of several recordings: out.mp4 becomes out_drive.mp4; a device or ``-`` takes them all."""
     if output is None or len(files) == 1 or not _is_file(output):
         return output
-    from pathlib import Path
-
     path = Path(output)
     return str(path.with_name(f"{path.stem}_{Path(file).stem}{path.suffix}"))
 
 
 def _is_file(output: str) -> bool:
     """Whether an output is a file, or would become one; a path that cannot be written is refused elsewhere."""
-    from fate.errors import FateError
-
     try:
         return find_target(output, text=True).kind == "file"
     except FateError:

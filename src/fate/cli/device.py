@@ -16,32 +16,33 @@ from fate.processes import allowed_processors, idle_seconds
 
 _CUDA = re.compile(r"cuda(?::(\d{1,3}))?")
 
+
+def check_device(device: str) -> str:
+    """Refuse a text that names no device. torch is not loaded, so the device may still be missing here."""
+    if device not in ("auto", "cpu") and _CUDA.fullmatch(device) is None:
+        raise FateError(f"{device} was given; expected auto, cpu, cuda, or a GPU by its number such as cuda:1")
+    return device
+
+
+def check_unnumbered(device: str) -> str:
+    """The same for a command that cannot use a GPU by its number."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise FateError(
+            f"{device} was given; expected auto, cpu or cuda; the environment variable CUDA_VISIBLE_DEVICES selects one"
+            " of several GPUs"
+        )
+    return device
+
+
 Device = Annotated[
     str,
     typer.Option(
         metavar="auto|cpu|cuda|cuda:N",
         help="Where to compute: auto takes a CUDA GPU if there is one, otherwise the CPU; cuda:1 is the second GPU.",
         autocompletion=lambda: ["auto", "cpu", "cuda"],
+        parser=check_device,
     ),
 ]
-
-
-def check_device(device: str, *, numbered: bool = True) -> None:
-    """Refuse a text that names no device. torch is not loaded, so the device may still be missing here.
-
-    Args:
-        device: value of ``--device``.
-        numbered: whether the command can use a GPU by its number.
-    """
-    if device in ("auto", "cpu", "cuda"):
-        return
-    if not numbered:
-        raise FateError(
-            f"--device {device} was given; expected auto, cpu or cuda; the environment variable CUDA_VISIBLE_DEVICES"
-            " selects one of several GPUs"
-        )
-    if _CUDA.fullmatch(device) is None:
-        raise FateError(f"--device {device} was given; expected auto, cpu, cuda, or a GPU by its number such as cuda:1")
 
 
 def pick_device(device: str, *, announce: bool = True) -> str:
@@ -49,12 +50,7 @@ def pick_device(device: str, *, announce: bool = True) -> str:
 
     On a CPU, torch gets as many threads as there are free processors, unless OMP_NUM_THREADS is set: threads that wait
     for a busy processor make every step of a detector several times slower.
-
-    Args:
-        device: "auto", "cpu", "cuda" or "cuda:N".
-        announce: whether to print the choice.
     """
-    check_device(device)
     idle, began = idle_seconds(), time.perf_counter()
     import torch
 

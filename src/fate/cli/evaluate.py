@@ -1,22 +1,4 @@
-"""``fate evaluate``: how good a detector is, at every rate."""
-
-from __future__ import annotations
-
-import warnings
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
-
-import typer
-
-from fate.cli import arguments as args
-from fate.cli.device import Device, check_device, pick_device
-
-if TYPE_CHECKING:
-    from fate.data.dataset import Dataset
-
-SHORT_HELP = "Measure the accuracy of a detector at several rates."
-HELP = """Measure a detector on a dataset at several rates: AP under a printed protocol, how much of it is kept as
+"""Measure a detector on a dataset at several rates: AP under a printed protocol, how much of it is kept as
 windows get shorter, false positives, time per window, and on simulated data the time to detection.
 
 MODEL is a bundled name (see fate models) or a checkpoint (.safetensors). PREDICTIONS are those of any detector: a
@@ -39,89 +21,81 @@ To share the work among four machines, run this with 1/4 to 4/4, then evaluate t
   fate evaluate boxes gen1
 """
 
-Rates = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--hz",
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from typer import Argument, Option
+
+from fate.cli import arguments as args
+from fate.cli.device import Device, pick_device
+from fate.errors import FateWarning
+
+if TYPE_CHECKING:
+    from fate.data.dataset import Dataset
+
+
+def evaluate(
+    what: str = Argument(
+        ..., metavar="MODEL|PREDICTIONS", help=f"{args.MODEL_HELP.replace(' or', ',').rstrip('.')}, or predictions."
+    ),
+    dataset: str = Argument(..., metavar="DATASET", help=args.DATASET_HELP),
+    hz: list[str] | None = Option(
+        None,
         metavar="RATES",
         help="Rates in Hz; the default is 20 40 80 100 200, 20 for histograms of RVT, and for predictions the"
         " rates in their files.",
     ),
-]
-ProtocolName = Annotated[
-    str | None,
-    typer.Option(
-        "--protocol",
+    window: args.Window = None,
+    split: str | None = Option(
+        None, help="Split of the dataset: train, val or test; the default is test if there is one, otherwise all."
+    ),
+    protocol: str | None = Option(
+        None,
         help="Rules of the evaluation: gen1, 1mpx, sim, or custom (no limits on box size); the default is that of"
         " the dataset.",
     ),
-]
-Score = Annotated[
-    str,
-    typer.Option(
-        "--score",
+    score: Any = Option(
+        "product",
+        metavar="product|class",
+        parser=args.choice("product", "class"),
         help="Score that ranks boxes: product (objectness times class), or class alone as in the public RVT code.",
     ),
-]
-MaxOverlap = Annotated[
-    float | None,
-    typer.Option(
-        "--max-overlap",
+    max_overlap: float | None = Option(
+        None,
+        min=0,
+        max=1,
         help="IoU above which the weaker of two boxes of a class is dropped; by default 0.45 for YOLOX heads and"
         " none for DETR heads, as published (fate detect uses 0.45 for all).",
     ),
-]
-
-
-def evaluate(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL|PREDICTIONS", help="A bundled name (see fate models), a .safetensors file, or predictions."
-        ),
-    ],
-    dataset: args.DatasetPath,
-    hz: Rates = None,
-    window: args.Window = None,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            help="Split of the dataset: train, val or test; the default is test if there is one, otherwise all."
-        ),
-    ] = None,
-    protocol: ProtocolName = None,
-    score: Score = "product",
-    max_overlap: MaxOverlap = None,
     device: Device = "auto",
-    streams: Annotated[int, typer.Option(help="Recordings detected at the same time.")] = 8,
+    streams: int = Option(8, min=1, help="Recordings detected at the same time."),
     workers: args.Workers = 0,
     shard: args.Shard = "1/1",
-    predictions: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Write the predictions to this folder, one file per rate.")
-    ] = None,
-    images: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="COCO file with the images that a plain list of COCO results refers to."),
-    ] = None,
-    json_file: Annotated[
-        str | None,
-        typer.Option(
-            "--json", metavar="FILE", help="Write all numbers as JSON, with a picture next to it; - is standard output."
-        ),
-    ] = None,
+    predictions: str | None = Option(
+        None, metavar="FOLDER", help="Write the predictions to this folder, one file per rate."
+    ),
+    images: str | None = Option(
+        None, metavar="FILE", help="COCO file with the images that a plain list of COCO results refers to."
+    ),
+    json_file: str | None = Option(
+        None,
+        "--json",
+        metavar="FILE",
+        help="Write all numbers as JSON, with a picture next to it; - is standard output.",
+    ),
     kind: args.Kind = None,
 ) -> None:
-    from fate.cli.rates import parse_rates
+    from fate.evaluation.protocols import named_protocol
     from fate.inference.loading import find_weights, means_a_model
 
     with args.bad_usage():
-        part = args.parse_shard(shard)
-        span = None if window is None else args.parse_duration(window, "--window")
-        rates = parse_rates(hz, ())
-        args.check_count("--streams", streams, 1)
-        args.check_count("--workers", workers, 0)
-        check_device(device)
-        _check_rules(protocol, score, max_overlap)
+        rates = args.parse_rates(hz)
+        if protocol is not None:
+            named_protocol(protocol)
     args.check_outputs({"--json": json_file}, what, images, datasets=(dataset,))
     for file in Path(predictions).glob("*hz*.npz") if predictions is not None else ():
         args.refuse_file_of_dataset("--predictions", file, dataset, (".npz",))
@@ -137,29 +111,16 @@ def evaluate(
 
     with args.progress_bar("evaluating") as progress:
         done = run(
-            what, opened, rates or None, protocol=protocol, window_us=span, images=images, shard=part,
+            what, opened, rates or None, protocol=protocol, window_us=window, images=images, shard=shard,
             predictions_to=predictions, progress=progress, device=chosen, streams=streams, workers=workers,
-            score=cast(Literal["product", "class"], score), max_overlap=max_overlap,
+            score=score, max_overlap=max_overlap,
         )  # fmt: skip
     args.write_and_print(done.table(), json_file, lambda path: save_with_picture(done, path))
-
-
-def _check_rules(protocol: str | None, score: str, max_overlap: float | None) -> None:
-    from fate.errors import FateError
-    from fate.evaluation.protocols import named_protocol
-
-    if protocol is not None:
-        named_protocol(protocol)
-    if score not in ("product", "class"):
-        raise FateError(f"--score {score} was given; expected product or class")
-    if max_overlap is not None and not 0 <= max_overlap <= 1:
-        raise FateError(f"--max-overlap {max_overlap:g} was given; expected an IoU from 0 to 1")
 
 
 def _open(dataset: str, split: str | None, kind: str | None, print_line: Callable[[str], None]) -> Dataset:
     """Open the dataset and print all its faults."""
     from fate.data.dataset import as_dataset
-    from fate.errors import FateWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FateWarning)  # the faults below include what is left out

@@ -1,18 +1,4 @@
-"""``fate export``: a detector as an ONNX file."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
-from fate.cli import arguments as args
-
-if TYPE_CHECKING:
-    from fate.inference.export import Exported
-
-SHORT_HELP = "Write a detector as an ONNX file."
-HELP = """Write one step of a detector as an ONNX file: its inputs are one window of each stream and the state, its
+"""Write one step of a detector as an ONNX file: its inputs are one window of each stream and the state, its
 outputs are boxes, scores and the next state. The file is compared with PyTorch on a recording, window by window,
 and is kept only if both agree.
 
@@ -25,50 +11,52 @@ Example:
   fate export fate-e.safetensors fate-e.onnx --with-encoder --recording drive.raw --hz 100
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from typer import Argument, Option
+
+from fate.cli import arguments as args
+
+if TYPE_CHECKING:
+    from fate.inference.export import Exported
+
 
 def export(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A .safetensors file or a name (see fate models); names without bundled weights get fresh ones.",
-        ),
-    ],
-    out: Annotated[str, typer.Argument(metavar="OUT.onnx", help="File to write; an existing one is replaced.")],
-    streams: Annotated[int, typer.Option(min=1, help="Number of streams in a step; each has one window.")] = 1,
-    with_encoder: Annotated[
-        bool,
-        typer.Option(
-            "--with-encoder", help="Take events as input instead of the image of the encoder (pillar encoders only)."
-        ),
-    ] = False,
-    recording: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Recording for the comparison; the default is a simulated drive.")
-    ] = None,
-    hz: Annotated[
-        float, typer.Option(help="Rate of the comparison in windows per second; the ONNX file accepts any rate.")
-    ] = 20.0,
-    steps: Annotated[int, typer.Option(min=20, help="Number of windows of each stream to compare.")] = 20,
-    opset: Annotated[int, typer.Option(min=18, max=23, help="Version of the ONNX operators.")] = 18,
-    sensor: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WIDTHxHEIGHT", help="Sensor size of a detector with fresh weights; the default is 304x240."
-        ),
-    ] = None,
-    classes: Annotated[
-        str | None,
-        typer.Option(help="Classes of a detector with fresh weights, comma-separated; the default is car,pedestrian."),
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Use fresh weights although the name has bundled ones.")
-    ] = False,
+    model: str = Argument(
+        ...,
+        metavar="MODEL",
+        help="A .safetensors file or a name (see fate models); names without bundled weights get fresh ones.",
+    ),
+    out: str = Argument(..., metavar="OUT.onnx", help="File to write; an existing one is replaced."),
+    streams: int = Option(1, min=1, help="Number of streams in a step; each has one window."),
+    with_encoder: bool = Option(
+        False, "--with-encoder", help="Take events as input instead of the image of the encoder (pillar encoders only)."
+    ),
+    recording: str | None = Option(
+        None, metavar="FILE", help="Recording for the comparison; the default is a simulated drive."
+    ),
+    hz: float = Option(20.0, help="Rate of the comparison in windows per second; the ONNX file accepts any rate."),
+    steps: int = Option(20, min=20, help="Number of windows of each stream to compare."),
+    opset: int = Option(18, min=18, max=23, help="Version of the ONNX operators."),
+    sensor: Any = Option(
+        None,
+        metavar="WIDTHxHEIGHT",
+        parser=args.parse_sensor,
+        help="Sensor size of a detector with fresh weights; the default is 304x240.",
+    ),
+    classes: Any = Option(
+        None,
+        metavar="NAMES",
+        parser=args.parse_names,
+        help="Classes of a detector with fresh weights, comma-separated; the default is car,pedestrian.",
+    ),
+    fresh: bool = Option(False, "--fresh", help="Use fresh weights although the name has bundled ones."),
 ) -> None:
     from fate.inference.loading import find_weights
     from fate.models.table import NAMES
 
-    size = args.parse_sensor(sensor) if sensor is not None else None
-    names = args.parse_classes(classes) if classes is not None else None
     with args.bad_usage():
         from fate.events.window import window_us
 
@@ -83,19 +71,9 @@ def export(
 
     with args.progress_bar("comparing") as update:
         done = write(
-            model,
-            out,
-            streams=streams,
-            with_encoder=with_encoder,
-            recording=recording,
-            hz=hz,
-            steps=steps,
-            opset=opset,
-            sensor=size,
-            classes=names,
-            fresh=fresh,
-            progress=update,
-        )
+            model, out, streams=streams, with_encoder=with_encoder, recording=recording, hz=hz, steps=steps,
+            opset=opset, sensor=sensor, classes=classes, fresh=fresh, progress=update,
+        )  # fmt: skip
     print(_summary(done, recording or "a simulated drive"))
 
 

@@ -1,26 +1,4 @@
-"""``fate import-checkpoint``: the weights of a public detector as a file of ours."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
-from fate.cli import arguments as args
-from fate.text import format_table, plural
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from fate.models.checkpoints.importing import Imported
-
-#: What weights of RT-DETR on COCO can go into.
-MODELS = ("evrt-detr-b", "fate-e", "evrt-detr-s")
-#: Names shown of entries that are not used.
-SHOWN = 5
-
-SHORT_HELP = "Convert weights of RVT, S5-ViT, EvRT-DETR or RT-DETR."
-HELP = """Convert a checkpoint of a public project to a .safetensors file of FATE. No code in a checkpoint is run.
+"""Convert a checkpoint of a public project to a .safetensors file of FATE. No code in a checkpoint is run.
 SRC is
 
 - RVT or ssms_event_cameras (S5-ViT): one .ckpt file;
@@ -37,33 +15,48 @@ Example:
   fate import-checkpoint rtdetr_r50vd/model.safetensors start.safetensors --model fate-e --classes car,pedestrian
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer import Argument, Option
+
+from fate.cli import arguments as args
+from fate.text import format_table, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fate.models.checkpoints.importing import Imported
+
+#: What weights of RT-DETR on COCO can go into.
+MODELS = ("evrt-detr-b", "fate-e", "evrt-detr-s")
+#: Names shown of entries that are not used.
+SHOWN = 5
+
 
 def import_checkpoint(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="Checkpoint: a file, or the folder of EvRT-DETR.")],
-    target: Annotated[
-        str, typer.Argument(metavar="OUT", help="File to write (.safetensors); an existing one is replaced.")
-    ],
-    classes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME,NAME,…",
-            help="Names of the classes in their order; the default is those of Gen1 or 1Mpx, by their number.",
-        ),
-    ] = None,
-    sensor: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WIDTHxHEIGHT",
-            help="Sensor size in pixels; the default is 304x240 with the classes of Gen1, 640x360 with those of 1Mpx.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help=f"Detector that receives the weights of RT-DETR on COCO: {', '.join(MODELS)}.")
-    ] = None,
+    source: str = Argument(..., metavar="SRC", help="Checkpoint: a file, or the folder of EvRT-DETR."),
+    target: str = Argument(..., metavar="OUT", help="File to write (.safetensors); an existing one is replaced."),
+    classes: Any = Option(
+        None,
+        parser=args.parse_names,
+        metavar="NAME,NAME,…",
+        help="Names of the classes in their order; the default is those of Gen1 or 1Mpx, by their number.",
+    ),
+    sensor: Any = Option(
+        None,
+        parser=args.parse_sensor,
+        metavar="WIDTHxHEIGHT",
+        help="Sensor size in pixels; the default is 304x240 with the classes of Gen1, 640x360 with those of 1Mpx.",
+    ),
+    model: str | None = Option(
+        None,
+        parser=args.choice(*MODELS),
+        help=f"Detector that receives the weights of RT-DETR on COCO: {', '.join(MODELS)}.",
+    ),
 ) -> None:
-    names = args.parse_classes(classes) if classes is not None else None
-    size = args.parse_sensor(sensor) if sensor is not None else None
-    chosen = args.choice("--model", model, MODELS)
     if not target.endswith(".safetensors"):
         raise typer.BadParameter(f"OUT {target}: expected a name that ends in .safetensors")
     args.check_outputs({"OUT": target}, source, binary=("OUT",))
@@ -71,7 +64,7 @@ def import_checkpoint(
 
     from fate.models.checkpoints.importing import import_checkpoint as read
 
-    found = read(source, target, classes=names, sensor=size, model=chosen)
+    found = read(source, target, classes=classes, sensor=sensor, model=model)
     print(_summary(found, target))
 
 

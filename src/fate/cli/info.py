@@ -1,19 +1,4 @@
-"""``fate info``: what a recording holds."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
-from fate.cli import arguments as args
-from fate.text import format_table, grouped
-
-if TYPE_CHECKING:
-    from fate.formats.summary import Info
-
-SHORT_HELP = "Print format, sensor size, events and times of a file."
-HELP = """Print what a recording holds: format, sensor size, number of events, times, event rate, and what was
+"""Print what a recording holds: format, sensor size, number of events, times, event rate, and what was
 skipped or dropped.
 
 Example:
@@ -23,9 +8,21 @@ Example:
   fate info night.dat --json - --drop-out-of-bounds
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typer import Argument
+
+from fate.cli import arguments as args
+from fate.text import format_table, grouped
+
+if TYPE_CHECKING:
+    from fate.formats.summary import Info
+
 
 def info(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A recording of any supported format.")],
+    file: str = Argument(..., metavar="FILE", help="A recording of any supported format."),
     json_file: args.JsonFile = None,
     sensor: args.Sensor = None,
     format: args.Format = None,
@@ -36,7 +33,6 @@ def info(
     sort: args.Sort = False,
     no_cache: args.NoCache = False,
 ) -> None:
-
     from fate.formats.summary import info as summarise
 
     options = args.open_options(sensor, format, columns, time_unit, strict, drop, sort, no_cache)

@@ -1,15 +1,4 @@
-"""``fate inspect``: what a dataset is like, beside real ones."""
-
-from __future__ import annotations
-
-from typing import Annotated
-
-import typer
-
-from fate.cli import arguments as args
-
-SHORT_HELP = "Measure the events and labels of a dataset."
-HELP = """Measure the events and labels of a dataset: event rates, polarity, pillars in windows of 5, 10 and 50 ms, box
+"""Measure the events and labels of a dataset: event rates, polarity, pillars in windows of 5, 10 and 50 ms, box
 sizes and speeds, and boxes that look wrong. Recordings with the sensor of Gen1 or 1Mpx are compared with these real
 datasets; for other sensors, only the page (--report) has the comparison. DATASET is
 a folder of recordings with labels in any known layout, a YAML file that describes one, or one recording. The files of
@@ -25,33 +14,36 @@ Example:
   fate inspect dataset.yaml --split train
 """
 
+from __future__ import annotations
+
+from typing import Any
+
+from typer import Argument, Option
+
+from fate.cli import arguments as args
+
 
 def inspect(
-    dataset: Annotated[
-        str, typer.Argument(metavar="DATASET", help="A folder of recordings, a YAML file, or one recording.")
-    ],
-    split: Annotated[str | None, typer.Option(help="Inspect only this split: train, val or test.")] = None,
-    report: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write an HTML page with plots and pictures.")
-    ] = None,
+    dataset: str = Argument(..., metavar="DATASET", help="A folder of recordings, a YAML file, or one recording."),
+    split: Any = Option(
+        None, parser=args.choice("train", "val", "test"), help="Inspect only this split: train, val or test."
+    ),
+    report: str | None = Option(None, metavar="FILE", help="Write an HTML page with plots and pictures."),
     json_file: args.JsonFile = None,
-    windows: Annotated[
-        int, typer.Option(min=1, help="Largest number of windows of each length to measure in each recording.")
-    ] = 200,
+    windows: int = Option(200, min=1, help="Largest number of windows of each length to measure in each recording."),
     sensor: args.Sensor = None,
     drop: args.Drop = False,
     sort: args.Sort = False,
     no_cache: args.NoCache = False,
 ) -> None:
-    chosen = args.choice("--split", split, ("train", "val", "test"))
-    options = args.open_options(sensor, None, None, None, False, drop, sort, no_cache)
     args.check_inputs(dataset)
     args.check_outputs({"--report": report, "--json": json_file}, datasets=(dataset,))
 
     from fate.inspection.inspect import inspect as look
 
     with args.progress_bar("inspecting") as update:
-        found = look(dataset, split=chosen, windows=windows, progress=update, **options)
+        options = args.open_options(sensor, drop=drop, sort=sort, no_cache=no_cache)
+        found = look(dataset, split=split, windows=windows, progress=update, **options)
     say = args.printer(report, json_file)
     try:
         if json_file is not None:

@@ -6,6 +6,7 @@ Nothing heavy is imported here: ``fate --help`` answers at once.
 from __future__ import annotations
 
 import gc
+import importlib
 import logging
 import os
 import sys
@@ -15,26 +16,8 @@ from typing import Any
 
 import typer
 
-from fate.cli import (
-    bench,
-    convert,
-    demo,
-    densify,
-    detect,
-    evaluate,
-    export,
-    import_checkpoint,
-    info,
-    inspect,
-    models,
-    prepare,
-    simulate,
-    study,
-    train,
-    view,
-)
-from fate.cli.command import Command, Quiet, Verbose, help_text, with_verbosity
-from fate.cli.rates import SeveralRates
+from fate.cli import bench
+from fate.cli.command import Quiet, Verbose, add_command
 from fate.cli.terminal import VERBOSITY, finish_output, output_failure, prepare_streams
 from fate.cli.wording import with_options
 from fate.errors import FateError, FateWarning
@@ -52,28 +35,28 @@ app = typer.Typer(
 )
 
 
-def _add(name: str, module: Any, cls: type[Command] = Command) -> None:
-    """Add the command ``name``: the function of that name in its module, with its texts."""
-    function = getattr(module, name.replace("-", "_"))
-    app.command(name, help=help_text(module.HELP), short_help=module.SHORT_HELP, cls=cls)(with_verbosity(function))
-
-
-_add("demo", demo)
-_add("detect", detect)
-_add("view", view)
-_add("info", info)
-_add("convert", convert)
-_add("inspect", inspect)
-_add("prepare", prepare)
-_add("train", train)
-_add("study", study)
-_add("densify", densify, SeveralRates)
-_add("evaluate", evaluate, SeveralRates)
-_add("simulate", simulate)
-_add("models", models)
-_add("import-checkpoint", import_checkpoint)
-_add("export", export)
-app.add_typer(bench.app, name="bench", short_help=bench.SHORT_HELP)
+#: Each file has one command, a function of its name. The docstring of the file is the help; this is its short form.
+COMMANDS = {
+    "demo": "Simulate a drive and detect objects at 20 and 200 Hz.",
+    "detect": "Detect objects in recordings or in a live stream.",
+    "view": "Show a recording in the rerun 3-D viewer.",
+    "info": "Print format, sensor size, events and times of a file.",
+    "convert": "Copy a recording, or a part of it, to another format.",
+    "inspect": "Measure the events and labels of a dataset.",
+    "prepare": "Check and index a public dataset before training.",
+    "train": "Train a detector, or continue a stopped training.",
+    "study": "Run a study of the paper and write its table.",
+    "densify": "Make labels at high rates from sparse labels.",
+    "evaluate": "Measure the accuracy of a detector at several rates.",
+    "simulate": "Make a labelled dataset of simulated drives.",
+    "models": "List the detectors, their sizes and bundled weights.",
+    "import_checkpoint": "Convert weights of RVT, S5-ViT, EvRT-DETR or RT-DETR.",
+    "export": "Write a detector as an ONNX file.",
+}
+for _name, _short_help in COMMANDS.items():
+    _module = importlib.import_module(f"fate.cli.{_name}")
+    add_command(app, getattr(_module, _name), _module.__doc__, _short_help)
+app.add_typer(bench.app, name="bench", short_help="Measure speed and memory, compared with other programs.")
 
 
 def _version(show: bool) -> None:

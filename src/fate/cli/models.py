@@ -1,21 +1,4 @@
-"""``fate models``: the detectors that can be built by name."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
-from fate.cli import arguments as args
-from fate.text import format_table, grouped
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
-
-    from fate.models.table import Entry
-
-SHORT_HELP = "List the detectors, their sizes and bundled weights."
-HELP = """List the detectors by name: parameters, GFLOPs per window, encoder, whether trained weights come with the
+"""List the detectors by name: parameters, GFLOPs per window, encoder, whether trained weights come with the
 package, and what each one is.
 
 Example:
@@ -25,23 +8,37 @@ Example:
   fate models --sensor 1280x720 --classes pedestrian,two-wheeler,car --json models.json
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from typer import Option
+
+from fate.cli import arguments as args
+from fate.text import format_table, grouped
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    from fate.models.table import Entry
+
 
 def models(
-    sensor: Annotated[str, typer.Option(metavar="WIDTHxHEIGHT", help="Sensor size in pixels.")] = "304x240",
-    classes: Annotated[str, typer.Option(help="Names of the classes, comma-separated.")] = "car,pedestrian",
+    sensor: Any = Option("304x240", metavar="WIDTHxHEIGHT", parser=args.parse_sensor, help="Sensor size in pixels."),
+    classes: Any = Option(
+        "car,pedestrian", metavar="NAMES", parser=args.parse_names, help="Names of the classes, comma-separated."
+    ),
     json_file: args.JsonFile = None,
 ) -> None:
-    size = args.parse_sensor(sensor)
-    names = args.parse_classes(classes)
     args.check_outputs({"--json": json_file})
 
     from fate.inference.loading import DEFAULT_DETECTOR, bundled_weights
 
     bundled = bundled_weights()
-    entries = _entries(names, size)
+    entries = _entries(classes, sensor)
     lines = [
         _table(entries, bundled),
-        f"\nFor a sensor of {size[1]}×{size[0]} pixels and the classes {', '.join(names)}.",
+        f"\nFor a sensor of {sensor[1]}×{sensor[0]} pixels and the classes {', '.join(classes)}.",
         "GFLOPs: one window, without the encoder; a multiplication and its addition count as two.",
     ]
     if bundled:
@@ -50,7 +47,7 @@ def models(
             f"bundled: the package has trained weights: fate detect FILE --model {names_there} (default: the first)."
         )
     described = [{**entry.to_dict(), "bundled": entry.name in bundled} for entry in entries]
-    content = {"sensor": list(size), "classes": names, "models": described}
+    content = {"sensor": list(sensor), "classes": classes, "models": described}
     args.write_and_print("\n".join(lines), json_file, lambda file: args.write_json(file, content))
 
 

@@ -1,20 +1,4 @@
-"""``fate simulate``: a labelled dataset of simulated drives."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
-from fate.cli import arguments as args
-from fate.cli.device import Device, check_device, pick_device
-from fate.text import format_table, grouped
-
-if TYPE_CHECKING:
-    from fate.simulation.writing.manifest import Manifest
-
-SHORT_HELP = "Make a labelled dataset of simulated drives."
-HELP = """Make a dataset of simulated drives in the layout of the public datasets: events in DIR/train, val and
+"""Make a dataset of simulated drives in the layout of the public datasets: events in DIR/train, val and
 test, boxes at the rate of the public labels, exact boxes at 200 Hz, a manifest, and a preview video for each split.
 Run the command again to continue where it was stopped; a larger --recordings adds recordings.
 
@@ -27,33 +11,39 @@ Example:
   fate simulate night-and-day --profile 1mpx --recordings 100 --seconds 60 --seed 7 --device cuda
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typer import Argument, Option
+
+from fate.cli import arguments as args
+from fate.cli.device import Device, pick_device
+from fate.text import format_table, grouped
+
+if TYPE_CHECKING:
+    from fate.simulation.writing.manifest import Manifest
+
 
 def simulate(
-    folder: Annotated[
-        str, typer.Argument(metavar="DIR", help="New or empty folder, or a simulated dataset to continue.")
-    ],
-    recordings: Annotated[int, typer.Option(help="Number of recordings in all splits together.")] = 12,
-    seconds: Annotated[
-        float, typer.Option(help="Length of each recording in seconds; recordings of less than 1 s may have no labels.")
-    ] = 10.0,
-    profile: Annotated[
-        str, typer.Option(help="Camera: gen1 (304×240, cars and pedestrians) or 1mpx (1280×720, two-wheelers too).")
-    ] = "gen1",
-    seed: Annotated[int, typer.Option(help="Seed of the dataset; another seed gives other drives.")] = 0,
-    at_rest: Annotated[
-        float, typer.Option(help="Share of the recordings whose camera stands beside the street, 0 to 1.")
-    ] = 0.0,
+    folder: str = Argument(..., metavar="DIR", help="New or empty folder, or a simulated dataset to continue."),
+    recordings: int = Option(12, help="Number of recordings in all splits together."),
+    seconds: float = Option(
+        10.0, help="Length of each recording in seconds; recordings of less than 1 s may have no labels."
+    ),
+    profile: str = Option(
+        "gen1", help="Camera: gen1 (304×240, cars and pedestrians) or 1mpx (1280×720, two-wheelers too)."
+    ),
+    seed: int = Option(0, help="Seed of the dataset; another seed gives other drives."),
+    at_rest: float = Option(0.0, help="Share of the recordings whose camera stands beside the street, 0 to 1."),
     device: Device = "auto",
-    threads: Annotated[int | None, typer.Option(help="Number of CPU threads; the default is all processors.")] = None,
-    no_preview: Annotated[bool, typer.Option("--no-preview", help="Do not write preview videos.")] = False,
+    threads: int | None = Option(None, min=1, help="Number of CPU threads; the default is all processors."),
+    no_preview: bool = Option(False, "--no-preview", help="Do not write preview videos."),
 ) -> None:
-    from fate.simulation.writing.request import Request, check_number, check_place
+    from fate.simulation.writing.request import Request, check_place
 
     with args.bad_usage():
         Request(profile, seed, seconds, recordings, at_rest=at_rest)
-        check_device(device)
-        if threads is not None:
-            check_number("the number of threads", threads, 1)
     check_place(folder)
     chosen = _device(device, folder)
 
@@ -61,17 +51,9 @@ def simulate(
 
     with args.progress_bar("simulating") as update:
         done = make(
-            folder,
-            recordings,
-            seconds,
-            profile,
-            seed,
-            device=chosen,
-            threads=threads,
-            preview=not no_preview,
-            at_rest=at_rest,
-            progress=update,
-        )
+            folder, recordings, seconds, profile, seed, device=chosen, threads=threads, preview=not no_preview,
+            at_rest=at_rest, progress=update,
+        )  # fmt: skip
     print(_summary(folder, done, chosen))
 
 

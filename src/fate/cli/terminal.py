@@ -24,15 +24,10 @@ _ERRORS = "fate-plain"
 
 @dataclass
 class Verbosity:
-    """How much a command prints beside its results.
+    """How much a command prints beside its results."""
 
-    Attributes:
-        quiet: no progress and no notes (``-q``); warnings and errors stay.
-        verbose: 1 for log lines and the traceback of an error (``-v``), 2 for debugging lines too (``-vv``).
-    """
-
-    quiet: bool = False
-    verbose: int = 0
+    quiet: bool = False  #: no progress and no notes (``-q``); warnings and errors stay
+    verbose: int = 0  #: 1 for log lines and the traceback of an error (``-v``), 2 for debugging lines too (``-vv``)
 
     def set(self, quiet: bool | None = None, verbose: int | None = None) -> None:
         """Change what is given, and set Python's logging to it."""
@@ -105,11 +100,9 @@ def prepare_streams() -> None:
 
 
 def finish_output() -> str:
-    """Flush standard output at the end.
+    """Flush standard output at the end, and return why it could not take what was printed.
 
-    Returns:
-        Why it could not take what was printed; empty if it did, or if its reader has gone, which is no fault
-        (``fate info FILE | head -1``).
+    The reason is empty if it did, or if its reader has gone, which is no fault (``fate info FILE | head -1``).
     """
     try:
         sys.stdout.flush()

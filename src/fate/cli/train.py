@@ -1,23 +1,4 @@
-"""``fate train``: train a detector, or go on training it."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
-from fate.cli import arguments as args
-from fate.cli.device import check_device
-from fate.errors import FateError
-from fate.processes import own_rank
-
-if TYPE_CHECKING:
-    from fate.training.config import TrainConfig
-
-SHORT_HELP = "Train a detector, or continue a stopped training."
-HELP = """Train a detector, or continue a run that was stopped: supervised, or with Frequency-Aware Training and its
+"""Train a detector, or continue a run that was stopped: supervised, or with Frequency-Aware Training and its
 ablations.
 
 CONFIG is the name of a configuration in the package (fate train --list) or a YAML file. Every setting can be changed
@@ -39,34 +20,42 @@ Example:
   torchrun --nproc-per-node 4 -m fate.cli train gen1/fate-s data.path=gen1 run.devices=4
 """
 
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from typer import Argument, Option
+
+from fate.cli import arguments as args
+from fate.cli.device import check_device
+from fate.errors import FateError
+from fate.processes import own_rank
+
+if TYPE_CHECKING:
+    from fate.training.config import TrainConfig
+
 
 def train(
-    config: Annotated[
-        str | None, typer.Argument(metavar="CONFIG", help="Name of a configuration, or a YAML file.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that replace those of CONFIG.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; the default is runs/ and the name of CONFIG.")
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DEVICE", help="Device to train on: auto, cpu, cuda or cuda:N; short for run.device=DEVICE."
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Build everything, try one step, print what to expect, and stop.")
-    ] = False,
-    allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="Train although files or boxes of the dataset are missing.")
-    ] = False,
-    list_all: Annotated[bool, typer.Option("--list", help="Print the names of all configurations and stop.")] = False,
-    show_settings: Annotated[
-        bool,
-        typer.Option("--settings", help="Print every setting as commented YAML (those of CONFIG if given) and stop."),
-    ] = False,
+    config: str | None = Argument(None, metavar="CONFIG", help="Name of a configuration, or a YAML file."),
+    settings: list[str] | None = Argument(None, metavar="KEY=VALUE", help="Settings that replace those of CONFIG."),
+    out: Path | None = Option(None, help="Folder of the run; the default is runs/ and the name of CONFIG."),
+    device: str | None = Option(
+        None,
+        parser=check_device,
+        metavar="DEVICE",
+        help="Device to train on: auto, cpu, cuda or cuda:N; short for run.device=DEVICE.",
+    ),
+    dry_run: bool = Option(False, "--dry-run", help="Build everything, try one step, print what to expect, and stop."),
+    allow_missing: bool = Option(
+        False, "--allow-missing", help="Train although files or boxes of the dataset are missing."
+    ),
+    list_all: bool = Option(False, "--list", help="Print the names of all configurations and stop."),
+    show_settings: bool = Option(
+        False, "--settings", help="Print every setting as commented YAML (those of CONFIG if given) and stop."
+    ),
 ) -> None:
     changes = [*(settings or ()), *([f"run.device={device}"] if device is not None else [])]
     if list_all:
@@ -79,9 +68,6 @@ def train(
 
         print(settings_yaml(TrainConfig, read_config(config, changes) if config is not None else None), end="")
         return
-    if device is not None:
-        with args.bad_usage():
-            check_device(device)
     if config is None:
         raise typer.BadParameter("give CONFIG: a name that fate train --list prints, or a YAML file")
     wanted = read_config(config, changes)
@@ -133,7 +119,7 @@ def _train(wanted: TrainConfig, folder: Path, allow_missing: bool) -> None:
         done = f"continues at step {step} of" if step else "trains"
         say(f"{folder}: {done} {wanted.steps} steps; metrics.jsonl and log.txt in it record the progress")
 
-    with args.step_bar("training") as progress:
+    with args.progress_bar("training", steps=True) as progress:
         done = run(
             wanted, folder, progress=progress, begins=begins, allow_missing=allow_missing, draw_samples=draw_samples
         )

@@ -2,4 +2,4 @@
 
 from fate.callable_package import make_callable
 
-make_callable(__name__)
+make_callable(__name__, "fate.workflows.commands:densify")

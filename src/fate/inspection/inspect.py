@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fate.data.dataset import Dataset, path_of
 from fate.data.manifests import Comparison, find_listing
 from fate.errors import FateError
 from fate.events.sensors import GEN1_SENSOR, MPX_SENSOR
@@ -226,7 +227,7 @@ class Inspection:
 
 
 def inspect(
-    dataset: str | os.PathLike[str],
+    dataset: str | os.PathLike[str] | Dataset,
     *,
     split: str | None = None,
     windows: int = 200,
@@ -236,7 +237,8 @@ def inspect(
     """Inspect a dataset of any known layout, or one recording.
 
     Args:
-        dataset: a folder (see :mod:`fate.data.layout`), a YAML file, a folder with a ``dataset.yaml``, or a recording.
+        dataset: a folder (see :mod:`fate.data.layout`), a YAML file, a folder with a ``dataset.yaml``, a recording, or
+            an open dataset (whole, or one split of it).
         split: only ``"train"``, ``"val"`` or ``"test"``.
         windows: at most this many windows of each length, and labelled frames, in each recording.
         progress: called with (done, in all), in thousandths of a recording.
@@ -249,6 +251,9 @@ def inspect(
     Example:
         >>> print(inspect("gen1", split="test").text())            # doctest: +SKIP
     """
+    if isinstance(dataset, Dataset):
+        dataset, only = path_of(dataset)
+        split = split or only
     if windows < 1:
         raise FateError(f"windows = {windows} was given; expected at least 1")
     subjects = find_subjects(dataset, split, options)

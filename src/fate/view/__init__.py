@@ -31,4 +31,4 @@ __all__ = [
     "write_report",
 ]
 
-make_callable(__name__)
+make_callable(__name__, "fate.view.rerun_view:show_recording")

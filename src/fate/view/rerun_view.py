@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.boxes.detection_files import read_frames
 from fate.boxes.detections import DetectionFrame, FrameLookup, class_name
 from fate.errors import PACKAGES, FateError, missing_packages
 from fate.events.events import Events
+from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.view.drawing import Palette, class_colour, label_boxes, palette_of
 from fate.view.rendering import EventSurface
@@ -44,7 +46,7 @@ class Shown:
     boxes: int
 
 
-def import_rerun() -> Any:
+def importimport_rerun() -> Any:
     """Return the package of the viewer; if it is not installed, the error has the pip line."""
     try:
         return import_module("rerun")
@@ -53,8 +55,8 @@ def import_rerun() -> Any:
 
 
 def show_recording(
-    recording: Recording,
-    frames: Sequence[DetectionFrame] | None = None,
+    recording: str | os.PathLike[str] | Recording,
+    detections: str | os.PathLike[str] | Sequence[DetectionFrame] | None = None,
     *,
     acc_us: int = 50_000,
     step_us: int = 20_000,
@@ -65,17 +67,38 @@ def show_recording(
     classes: Sequence[str] | None = None,
     max_events: int = 3_000_000,
     save: str | os.PathLike[str] | None = None,
+    sensor: Sequence[int] | None = None,
+    format: str | None = None,
 ) -> Shown:
-    """Open the viewer on a recording, or write a ``.rrd`` file that it opens later.
+    """Open the rerun viewer on a recording, or write a file that it opens. Needs ``pip install rerun-sdk``.
 
     Args:
-        recording, frames, acc_us, palette, threshold, classes: same arguments as
-            :func:`fate.view.rendering.render_video`.
+        recording: a file, or an open recording.
+        detections: a JSON file of ``fate detect``, a label file (COCO, Prophesee, npz), or frames in order of time.
+        acc_us: the picture shows the events of this time before it, µs.
         step_us: from one picture to the next, µs.
-        start_us, end_us: a part of the recording, µs; all of it unless given.
+        palette: colours of events, a name in ``PALETTES`` or colours of one's own.
+        start_us: where to start; the recording's start unless given.
+        end_us: where to end; the recording's end unless given.
+        threshold: boxes with a lower score are left out.
+        classes: names of the class ids; those of the file of detections unless given.
         max_events: points of the cloud at most; above, each step's events are thinned evenly, and counted.
         save: write this ``.rrd`` file, whole or not at all, instead of opening the viewer.
+        sensor, format: see ``fate.open_recording``; for a file only.
     """
+    if isinstance(recording, str | os.PathLike):
+        with open_recording(recording, sensor=sensor, format=format) as opened:
+            opened.refuse_empty()
+            return show_recording(
+                opened, detections, acc_us=acc_us, step_us=step_us, palette=palette, start_us=start_us, end_us=end_us,
+                threshold=threshold, classes=classes, max_events=max_events, save=save,
+            )  # fmt: skip
+    frames: Sequence[DetectionFrame] | None
+    if isinstance(detections, str | os.PathLike):
+        frames, named = read_frames(detections)
+        classes = classes or named
+    else:
+        frames = detections
     rerun = import_rerun()
     start = recording.start_us if start_us is None else start_us
     end = recording.end_us if end_us is None else end_us

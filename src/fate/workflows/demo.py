@@ -17,7 +17,6 @@ from fate.data.dataset import open_dataset
 from fate.formats.opening import open_recording
 from fate.inference.loading import DEFAULT_DETECTOR, FASTEST_ON_A_CPU, Model, load_detector
 from fate.inference.stream import StreamingDetector
-from fate.inference.stream_frames import StreamFrame
 from fate.progress import Progress, name_part
 from fate.simulation.writing.dataset import simulate
 from fate.text import duration, plural, significant
@@ -97,14 +96,9 @@ def demo(
     target = Path(folder)
     drives = target / f"drive-{seed}-{seconds:g}s"  # each seed has its own folder
     simulate(
-        drives,
-        recordings=1,
-        seconds=seconds,
-        seed=seed,
-        preview=False,
-        shares=(0, 0, 1),
+        drives, recordings=1, seconds=seconds, seed=seed, preview=False, shares=(0, 0, 1),
         progress=name_part(progress, "simulating"),
-    )
+    )  # fmt: skip
     recording = open_dataset(drives).recordings[0].events_file
     runs = {}
     with _threads_for(detector):
@@ -114,18 +108,14 @@ def demo(
             runs[hz] = detect(
                 recording, detector, hz, track=True, report=page, json=boxes, look=LOOK, progress=progress
             )
+    # without track ids, because the two runs number objects differently
+    shown = [(f"{hz:g} Hz", [replace(frame, track_ids=None) for frame in run.frames]) for hz, run in runs.items()]
     with open_recording(recording) as opened:
         render_comparison(
-            opened, target / "comparison.mp4", [(f"{hz:g} Hz", _unnumbered(run)) for hz, run in runs.items()],
-            **asdict(LOOK), classes=detector.classes,
+            opened, target / "comparison.mp4", shown, **asdict(LOOK), classes=detector.classes,
             progress=name_part(progress, "drawing"),
         )  # fmt: skip
     return Demo(target, recording, runs, detector.name, str(detector.device))
-
-
-def _unnumbered(run: Detected) -> list[StreamFrame]:
-    """Frames without track ids, because the two runs number objects differently."""
-    return [replace(frame, track_ids=None) for frame in run.frames]
 
 
 @contextmanager

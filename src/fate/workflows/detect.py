@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 from fate.boxes.detection_files import DetectionFiles, DetectionLog
 from fate.errors import FateError
@@ -23,44 +23,37 @@ from fate.inference.stream_options import THRESHOLD, StreamOptions
 from fate.models.nms import MAX_OVERLAP
 from fate.progress import Progress, name_part
 from fate.text import encodable, frequency, significant
-from fate.view.rendering import VideoClock, render_video
+from fate.view.rendering import render_video
 from fate.view.report import measure_event_rate, write_report
 from fate.workflows.summary import RunningSummary, summary_lines, summary_table
 
-#: Files of boxes by format (json, jsonl, csv, coco); None for a format that is not written.
-BoxFiles = Mapping[str, Any]
+
+class BoxFiles(TypedDict, total=False):
+    """Files of boxes; ``"-"`` is standard output."""
+
+    json: str | os.PathLike[str] | None  #: all frames and the summary in one JSON document
+    jsonl: str | os.PathLike[str] | None  #: JSON lines, one for each window as soon as it is detected
+    csv: str | os.PathLike[str] | None  #: a row for each box, as soon as its window is detected
+    coco: str | os.PathLike[str] | None  #: COCO's JSON, with times
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a video shows a recording.
+    """How a video shows a recording."""
 
-    Attributes:
-        acc_us: events of this time before each picture are shown, µs.
-        fps: pictures per second of video.
-        slow: how many times slower than the recording the video runs.
-        palette: a name of ``fate.view.drawing.PALETTES``.
-    """
-
-    acc_us: int = 50_000
-    fps: float = 25.0
-    slow: float = 1.0
-    palette: str = "dark"
+    acc_us: int = 50_000  #: events of this time before each picture are shown, µs
+    fps: float = 25.0  #: pictures per second of video
+    slow: float = 1.0  #: how many times slower than the recording the video runs
+    palette: str = "dark"  #: a name of ``fate.view.drawing.PALETTES``
 
 
 @dataclass(frozen=True)
 class Detected:
-    """The result of ``detect``.
+    """The result of ``detect``."""
 
-    Attributes:
-        log: the frames, and how they were made.
-        frames: all frames of a recording; empty for a live source, whose frames are not kept in memory.
-        summary: plain values, see ``RunningSummary``.
-    """
-
-    log: DetectionLog
-    frames: list[StreamFrame]
-    summary: dict[str, Any]
+    log: DetectionLog  #: the frames, and how they were made
+    frames: list[StreamFrame]  #: all of a recording; none of a live source, whose frames are not kept in memory
+    summary: dict[str, Any]  #: plain values, see ``RunningSummary``
 
     def lines(self) -> list[str]:
         """The summary as printed."""
@@ -79,14 +72,7 @@ class ResultRecorder:
         files: BoxFiles,
         **facts: Any,
     ) -> None:
-        """Args:
-        name: of the recording or the source.
-        sensor: (height, width) in pixels.
-        detector: makes the frames.
-        options: of its stream.
-        files: to write.
-        facts: more values for the head of the files.
-        """
+        """Take the name and sensor (height, width) of the source, and more ``facts`` for the head of the files."""
         self.options = options
         self.facts: dict[str, Any] = {"model": detector.name, "threshold": options.threshold, **facts}
         size, classes = (sensor[0], sensor[1]), tuple(detector.classes)
@@ -114,14 +100,9 @@ class ResultRecorder:
         frames: list[StreamFrame] | None = None,
         counted: Sequence[str] = (),
     ) -> Detected:
-        """Complete the files and return the result.
+        """Complete the files and return the result of a stream that has ended.
 
-        Args:
-            stream: that has ended.
-            took_s: seconds that the run took.
-            notes: sentences for the summary; empty ones are left out.
-            frames: all frames of the run, if they were kept.
-            counted: names of ``StreamCounts`` that the summary shows too.
+        The summary shows ``notes``, which are sentences, and those values of ``StreamCounts`` that ``counted`` names.
         """
         counts, adaptation, options = stream.counts.to_dict(), stream.adaptation.describe(), self.options
         overlap = ""
@@ -152,12 +133,9 @@ def detect(
     open_options: dict[str, Any] | None = None,
     save: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
-    json: str | os.PathLike[str] | None = None,
-    jsonl: str | os.PathLike[str] | None = None,
-    csv: str | os.PathLike[str] | None = None,
-    coco: str | os.PathLike[str] | None = None,
     look: Look | None = None,
     progress: Progress | None = None,
+    **files: Unpack[BoxFiles],
 ) -> Detected:
     """Detect objects in a recording at any rate.
 
@@ -174,22 +152,29 @@ def detect(
         open_options: of ``open_recording``.
         save: a video, .mp4.
         report: a page, .html, with the video in it.
-        json: all frames and the summary in one JSON document; ``"-"`` is standard output, here and below.
-        jsonl: JSON lines, one for each window as soon as it is detected.
-        csv: a row for each box, as soon as its window is detected.
-        coco: COCO's JSON, with times.
         look: how the video shows events.
         progress: called with the windows done, the windows in all, the speed and the name of the part.
+        files: files of boxes to write: ``json``, ``jsonl``, ``csv`` and ``coco``, see ``BoxFiles``.
     """
     options = StreamOptions(hz, window_us, threshold, track, max_overlap=max_overlap)
     detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)
-    files = {"json": json, "jsonl": jsonl, "csv": csv, "coco": coco}
     with nullcontext(file) if isinstance(file, Recording) else open_recording(file, **(open_options or {})) as opened:
         opened.refuse_empty()
         part = part_of(opened, start_us, end_us)
-        done = _detect_windows(opened, detector, options, part, files, progress)
+        stream = detector.stream(opened, start_us=part[0], end_us=part[1], **asdict(options))
+        frames: list[StreamFrame] = []
+        with ResultRecorder(Path(str(opened.path)).name, opened.sensor, detector, options, files) as recorder:
+            began = time.perf_counter()
+            for frame in stream:
+                frames.append(frame)
+                recorder.add(frame)
+                if progress is not None:
+                    speed = len(frames) / max(time.perf_counter() - began, 1e-9)
+                    text = f"{frequency(speed, 'window')}, {significant(speed / hz)} × real time"
+                    progress(len(frames), len(stream), text, "detecting")
+            done = recorder.finish(stream, time.perf_counter() - began, frames=frames)
         if save is not None or report is not None:
-            _write_pages(opened, done, detector, part, save, report, look or Look(), progress)
+            _write_pages(opened, done, detector, part, save, report, look or Look(), name_part(progress, "drawing"))
     return done
 
 
@@ -206,43 +191,26 @@ def part_of(recording: Recording, start_us: int | None, end_us: int | None) -> t
     return None if start_us is None else max(start_us, first), None if end_us is None else min(end_us, last)
 
 
-def _detect_windows(
-    recording: Recording,
-    detector: StreamingDetector,
-    options: StreamOptions,
-    part: tuple[int | None, int | None],
-    files: BoxFiles,
-    progress: Progress | None,
-) -> Detected:
-    """Run the detector over all windows, and write the files of boxes."""
-    stream = detector.stream(recording, start_us=part[0], end_us=part[1], **asdict(options))
-    frames: list[StreamFrame] = []
-    with ResultRecorder(Path(str(recording.path)).name, recording.sensor, detector, options, files) as recorder:
-        began = time.perf_counter()
-        for frame in stream:
-            frames.append(frame)
-            recorder.add(frame)
-            if progress is not None:
-                speed = len(frames) / max(time.perf_counter() - began, 1e-9)
-                text = f"{frequency(speed, 'window')}, {significant(speed / options.hz)} × real time"
-                progress(len(frames), len(stream), text, "detecting")
-        return recorder.finish(stream, time.perf_counter() - began, frames=frames)
-
-
 def _write_pages(
     recording: Recording,
     done: Detected,
     detector: StreamingDetector,
     part: tuple[int | None, int | None],
-    save: Any,
-    report: Any,
+    save: str | os.PathLike[str] | None,
+    report: str | os.PathLike[str] | None,
     look: Look,
     progress: Progress | None,
 ) -> None:
     """Write the video, and the report that contains it; a video that is too large for the page lies next to it."""
+    start_us, end_us = part
+    if end_us is not None:  # the last window may end after the part, and its boxes are shown
+        end_us = max([end_us, *(frame.t_us for frame in done.frames[-1:])])
     with ExitStack() as closing:
         video = Path(save) if save is not None else Path(closing.enter_context(TemporaryDirectory())) / "video.mp4"
-        clock = _draw_video(recording, video, done, detector, part, look, progress)
+        clock = render_video(
+            recording, video, done.frames, **asdict(look), start_us=start_us, end_us=end_us, classes=detector.classes,
+            progress=progress,
+        )  # fmt: skip
         if report is None:
             return
         hz, extra = done.log.hz, {"detector": detector.name, "device": str(detector.device)}
@@ -252,21 +220,3 @@ def _write_pages(
             clock=clock, classes=detector.classes, event_rate=measure_event_rate(recording, *part), hz=hz,
             lead="; ".join(done.lines()[:2]),
         )  # fmt: skip
-
-
-def _draw_video(
-    recording: Recording,
-    video: Path,
-    done: Detected,
-    detector: StreamingDetector,
-    part: tuple[int | None, int | None],
-    look: Look,
-    progress: Progress | None,
-) -> VideoClock:
-    start_us, end_us = part
-    if end_us is not None:  # the last window may end after the part, and its boxes are shown
-        end_us = max([end_us, *(frame.t_us for frame in done.frames[-1:])])
-    return render_video(
-        recording, video, done.frames, **asdict(look), start_us=start_us, end_us=end_us, classes=detector.classes,
-        progress=name_part(progress, "drawing"),
-    )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import threading
 import time
@@ -22,12 +21,16 @@ from fate.inference.stream import StreamingDetector
 from fate.inference.stream_frames import StreamFrame
 from fate.inference.stream_options import StreamKeywords, StreamOptions
 from fate.text import plural, significant
-from fate.workflows.detect import Detected, ResultRecorder
+from fate.workflows.detect import BoxFiles, Detected, ResultRecorder
 
 #: Switch interval of threads during a live run, seconds; Python's own is ten times as long.
 SWITCH_S = 5e-4
 _LOCK = threading.Lock()
 _BEFORE: list[float] = []  # the switch interval before each live run that is under way
+
+
+class LiveKeywords(StreamKeywords, BoxFiles, total=False):
+    """The keywords of :func:`detect_live`."""
 
 
 def play(
@@ -66,9 +69,8 @@ def open_source(name: str, sensor: Sequence[int] | None = None, format: str | No
         raise FateError(f"{name}: expected -, tcp:PORT, camera or camera:SERIAL; a file is played by play")
     from fate.inference.sockets import TcpSource  # noqa: PLC0415
 
-    return TcpSource(
-        int(port[1]), sensor, format=format or "evt3", listens=False
-    )  # clients are refused until the detector is ready
+    # clients are refused until the detector is ready
+    return TcpSource(int(port[1]), sensor, format=format or "evt3", listens=False)
 
 
 @contextmanager
@@ -100,12 +102,8 @@ def detect_live(
     *,
     name: str = "live",
     budget_ms: float | None = None,
-    json: str | os.PathLike[str] | None = None,
-    jsonl: str | os.PathLike[str] | None = None,
-    csv: str | os.PathLike[str] | None = None,
-    coco: str | os.PathLike[str] | None = None,
     on_frame: Callable[[StreamFrame], Any] | None = None,
-    **options: Unpack[StreamKeywords],
+    **options: Unpack[LiveKeywords],
 ) -> Detected:
     """Detect until the source ends; windows that cannot be detected in time are dropped and counted.
 
@@ -119,13 +117,13 @@ def detect_live(
         hz: windows per second.
         name: of the source, for the files.
         budget_ms: longest time from a window's end to its boxes; two windows unless given.
-        json, jsonl, csv, coco: files of boxes, see ``fate.detect``. JSON lines and CSV can be read while they grow; the
-            others are written at the end.
         on_frame: called with every frame.
-        options: of the stream, see ``StreamOptions``.
+        options: of the stream, see ``StreamOptions``, and files of boxes, see ``BoxFiles``. JSON lines and CSV can be
+            read while they grow; the others are written at the end.
     """
-    chosen = StreamOptions(hz, **options)
-    files = {"json": json, "jsonl": jsonl, "csv": csv, "coco": coco}
+    given: dict[str, Any] = {**options}
+    files: BoxFiles = {name: given.pop(name, None) for name in BoxFiles.__annotations__}  # type: ignore[assignment]
+    chosen = StreamOptions(hz, **given)
     stream = detector.live(source, budget_ms=budget_ms, **asdict(chosen))
     with (
         stopping_gracefully() as stop,

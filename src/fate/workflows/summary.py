@@ -55,11 +55,6 @@ class RunningSummary:
     """Counts boxes, events, tracks and latencies of the frames it is given."""
 
     def __init__(self, classes: Sequence[str], hz: float, threshold: float) -> None:
-        """Args:
-        classes: names by id.
-        hz: windows per second.
-        threshold: lowest confidence of a box.
-        """
         self.classes, self.hz, self.threshold = tuple(classes), hz, threshold
         self.windows = self._events = self._in_time = 0
         self._boxes = np.zeros(len(self.classes), np.int64)
@@ -87,10 +82,7 @@ class RunningSummary:
     def result(self, took_s: float, counts: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:
         """Plain values: boxes by class, latency by stage, how many windows took less than 1 / hz, what was dropped.
 
-        Args:
-            took_s: seconds that the run took.
-            counts: from ``StreamCounts.to_dict``.
-            notes: sentences for the user.
+        ``counts`` are from ``StreamCounts.to_dict``, ``notes`` are sentences for the user.
         """
         budget = 1e3 / self.hz
         measured = {stage: found for stage, found in self._latency.items() if found.highest > 0 or stage == "total"}
@@ -152,13 +144,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def summary_table(summary: Mapping[str, Any], sensor: tuple[int, int], extra: Mapping[str, str]) -> dict[str, Any]:
-    """The values of a run that the report lists, by their names for readers.
-
-    Args:
-        summary: of a run.
-        sensor: (height, width) in pixels.
-        extra: rows after that of the sensor.
-    """
+    """The values of a run that the report lists, by their names for readers; ``extra`` follows the sensor."""
     table = {
         "sensor": f"{sensor[1]} × {sensor[0]} pixels",
         **extra,

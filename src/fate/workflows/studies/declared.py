@@ -1,58 +1,37 @@
-"""The paper's tables as declarations: the rows, how each is trained, and the published numbers.
+"""The paper's tables as declared in studies.yaml: the rows, how each is trained, and the published numbers.
 
 A row has a *recipe*: a model, a strategy, and the recipes it depends on (weights to start from, labels of phase 1).
-Recipes that two rows share are trained once. Recipes name a role instead of a model, so that one declaration serves
-Gen1 with the paper's sizes and simulated drives with small models: ``SIZES`` has the model of each role.
+Recipes that two rows share are trained once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from fate.errors import FateError
 from fate.rates import PAPER_RATES
 from fate.text import suggest_name
+from fate.yaml_files import load_yaml
 
-#: Role → model and options, for the paper's datasets and for simulated drives.
-SIZES: Mapping[str, Mapping[str, dict[str, Any]]] = {
-    "paper": {
-        "rvt": {"name": "rvt-b"},
-        "get": {"name": "get-b"},
-        "s5": {"name": "s5-vit-b"},
-        "evrt": {"name": "evrt-detr-b"},
-        "fate-s": {"name": "fate-s"},
-        "fate-e": {"name": "fate-e"},
-    },
-    "small": {
-        "rvt": {"name": "rvt-s", "options": {"dims": [16, 32, 64, 128], "bottlenecks": 1}},
-        "get": {"name": "get-b", "options": {"channels": 16, "groups": 4, "depths": [1, 1, 2, 1]}},
-        "s5": {"name": "s5-vit-nano"},
-        "evrt": {"name": "evrt-detr-tiny"},
-        "fate-s": {"name": "fate-s-nano"},
-        "fate-e": {"name": "fate-e-tiny"},
-    },
-}
+_DECLARED = load_yaml(Path(__file__).with_name("studies.yaml"))
+#: Size → role → model and options, for the paper's datasets and for simulated drives.
+SIZES: Mapping[str, Mapping[str, dict[str, Any]]] = _DECLARED["sizes"]
+#: Row of the study of labels → rate → published figures on Gen1: those of ``table.FIGURES`` for cars, then pedestrians.
+PUBLISHED_LABELS: Mapping[str, Mapping[float, list[float]]] = _DECLARED["labels"]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one detector is trained.
+    """How one detector is trained."""
 
-    Attributes:
-        role: a key of ``SIZES``.
-        strategy: a key of ``strategies.STRATEGIES``.
-        encoder_options: arguments of Pillar Encoding.
-        start: the recipe whose weights it starts from.
-        labels: the recipe whose dense labels it is trained with.
-    """
-
-    role: str
-    strategy: str = "supervised"
-    encoder_options: tuple[tuple[str, Any], ...] = ()
-    start: Recipe | None = None
-    labels: Recipe | None = None
+    role: str  #: a key of ``SIZES``
+    strategy: str = "supervised"  #: a key of ``strategies.STRATEGIES``
+    encoder_options: tuple[tuple[str, Any], ...] = ()  #: arguments of Pillar Encoding
+    start: Recipe | None = None  #: the recipe whose weights it starts from
+    labels: Recipe | None = None  #: the recipe whose dense labels it is trained with
 
     @property
     def slug(self) -> str:
@@ -97,156 +76,67 @@ class Study:
     small: Mapping[str, str] = field(default_factory=dict)
 
 
-def _at(*values: float, rates: tuple[float, ...] = PAPER_RATES) -> dict[float, float]:
-    return dict(zip(rates, values, strict=True))
+@dataclass(frozen=True)
+class Scale:
+    """How large a study is: sizes of models, and settings of its runs."""
+
+    sizes: str  #: a key of ``SIZES``
+    settings: Mapping[str, Mapping[str, Any]]  #: settings of every run
+    #: Changes to them for runs that start from the weights of another run.
+    later: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    rates: Sequence[float] = PAPER_RATES  #: rates of the dense labels in Hz
+    lr_factor: Mapping[str, float] = field(default_factory=dict)  #: factor of the learning rate, by role
 
 
-def _fat(role: str, **changes: Any) -> Recipe:
-    """FAT, started from the supervised detector that also makes the dense labels."""
-    base = Recipe(role)
-    if changes:
-        options = tuple(sorted(changes.items()))
-        return Recipe(role, "fat", options, Recipe(role, encoder_options=options), base)
-    return Recipe(role, "fat", start=base, labels=base)
+SCALES: Mapping[str, Scale] = {name: Scale(**scale) for name, scale in _DECLARED["scales"].items()}
 
 
-def _after(role: str, strategy: str) -> Recipe:
-    return Recipe(role, strategy, start=Recipe(role))
+def _recipe(role: str, strategy: str = "supervised", options: Mapping[str, Any] | None = None) -> Recipe:
+    """Every strategy starts from the supervised detector; FAT takes its dense labels from the one without options."""
+    given = tuple(sorted((options or {}).items()))
+    if strategy == "supervised":
+        return Recipe(role, encoder_options=given)
+    start, labels = Recipe(role, encoder_options=given), Recipe(role) if strategy == "fat" else None
+    return Recipe(role, strategy, given, start, labels)
 
 
-def _pe(**options: Any) -> Recipe:
-    return Recipe("fate-e", encoder_options=tuple(sorted(options.items())))
+def _study(
+    name: str, title: str, rows: Sequence[Mapping[str, Any]], rates: Sequence[float] = PAPER_RATES, **more: Any
+) -> Study:
+    rates, made = tuple(float(hz) for hz in rates), []
+    for row in rows:
+        recipe = _recipe(row["role"], row.get("strategy", "supervised"), row.get("options"))
+        published = {
+            kind: dict(zip(PAPER_RATES if len(row[kind]) == len(PAPER_RATES) else rates, row[kind], strict=True))
+            for kind in ("gen1", "1mpx")
+            if kind in row
+        }
+        made.append(Row(row["name"], recipe, published))
+    return Study(name, title, tuple(made), rates, **more)
 
 
-_PUBLISHED = {
-    "rvt": {"gen1": _at(47.20, 35.13, 21.98, 18.61, 8.35), "1mpx": _at(47.40, 42.51, 33.20, 30.29, 16.36)},
-    "get": {"gen1": _at(47.90, 34.15, 19.97, 15.13, 5.35), "1mpx": _at(48.40, 40.51, 30.30, 28.11, 15.44)},
-    "s5": {"gen1": _at(47.40, 46.44, 45.08, 42.49, 39.84), "1mpx": _at(47.20, 46.49, 46.11, 45.80, 39.70)},
-    "evrt": {"gen1": _at(52.70, 50.60, 45.00, 42.20, 32.00), "1mpx": _at(50.40, 48.20, 43.10, 41.00, 33.40)},
-    "fate-s": {"gen1": _at(48.20, 46.90, 47.02, 43.18, 40.80), "1mpx": _at(48.80, 48.26, 47.30, 46.14, 40.20)},
-    "fate-e": {"gen1": _at(53.14, 51.60, 48.40, 46.80, 42.38), "1mpx": _at(51.04, 48.90, 46.32, 45.77, 40.54)},
-}
-_SENSITIVITY = (20.0, 100.0, 200.0)
-
-_COMPONENTS_S = (
-    Row("S5-ViT", Recipe("s5"), _PUBLISHED["s5"]),
-    Row("S5-ViT + PE", Recipe("fate-s"), {"gen1": _at(47.70, 46.10, 45.52, 43.08, 39.30)}),
-    Row("S5-ViT + FAT", _fat("s5"), {"gen1": _at(48.08, 46.78, 46.50, 43.24, 40.38)}),
-    Row("S5-ViT + PE + FAT", _fat("fate-s"), _PUBLISHED["fate-s"]),
-)
-_COMPONENTS_E = (
-    Row("EvRT-DETR", Recipe("evrt"), _PUBLISHED["evrt"]),
-    Row("EvRT-DETR + PE", Recipe("fate-e"), {"gen1": _at(51.94, 50.31, 46.06, 44.10, 36.40)}),
-    Row("EvRT-DETR + FAT", _fat("evrt"), {"gen1": _at(52.36, 51.24, 48.50, 46.48, 41.10)}),
-    Row("EvRT-DETR + PE + FAT", _fat("fate-e"), _PUBLISHED["fate-e"]),
-)
-
-STUDIES: Mapping[str, Study] = {
-    study.name: study
-    for study in (
-        Study(
-            "frequency",
-            "AP50:95 by rate (tables 1 and 2)",
-            (
-                Row("RVT", Recipe("rvt"), _PUBLISHED["rvt"]),
-                Row("GET", Recipe("get"), _PUBLISHED["get"]),
-                Row("S5-ViT", Recipe("s5"), _PUBLISHED["s5"]),
-                Row("EvRT-DETR", Recipe("evrt"), _PUBLISHED["evrt"]),
-                Row("FATE-S (PE + FAT + S5-ViT)", _fat("fate-s"), _PUBLISHED["fate-s"]),
-                Row("FATE-E (PE + FAT + EvRT-DETR)", _fat("fate-e"), _PUBLISHED["fate-e"]),
-            ),
-        ),
-        Study("components", "What PE and FAT add to both detectors (table 3)", (*_COMPONENTS_S, *_COMPONENTS_E)),
-        Study("components-s", "What PE and FAT add to S5-ViT (table 3)", _COMPONENTS_S),
-        Study("components-e", "What PE and FAT add to EvRT-DETR (table 3)", _COMPONENTS_E),
-        Study(
-            "smoke",
-            "The smallest study there is: whether the chain holds",
-            (_COMPONENTS_S[1], _COMPONENTS_S[3]),
-            (20.0, 200.0),
-        ),
-        Study(
-            "strategies",
-            "FAT against ablated strategies",
-            (
-                Row("PE, 20 Hz", Recipe("fate-e"), {"gen1": _at(51.94, 50.31, 46.06, 44.10, 36.40)}),
-                Row(
-                    "multi-frequency",
-                    _after("fate-e", "multi_frequency"),
-                    {"gen1": _at(49.24, 47.06, 45.70, 43.12, 40.48)},
-                ),
-                Row(
-                    "consistency only",
-                    _after("fate-e", "consistency"),
-                    {"gen1": _at(48.90, 47.85, 45.40, 43.80, 41.10)},
-                ),
-                Row(
-                    "naive interpolation",
-                    _after("fate-e", "interpolation"),
-                    {"gen1": _at(51.18, 49.37, 47.21, 45.41, 41.64)},
-                ),
-                Row("FAT", _fat("fate-e"), _PUBLISHED["fate-e"]),
-            ),
-            small={"fate-e": "fate-s"},
-        ),
-        Study(
-            "moments",
-            "Moments and pooling of Pillar Encoding (table 4)",
-            (
-                Row("K = 2", _pe(moments=2), {"gen1": _at(46.32, 38.20, 29.90, rates=_SENSITIVITY)}),
-                Row("K = 3", Recipe("fate-e"), {"gen1": _at(51.94, 44.10, 36.40, rates=_SENSITIVITY)}),
-                Row("K = 4", _pe(moments=4), {"gen1": _at(50.71, 42.82, 34.88, rates=_SENSITIVITY)}),
-                Row("K = 5", _pe(moments=5), {"gen1": _at(49.80, 43.50, 33.60, rates=_SENSITIVITY)}),
-                Row("max pooling", _pe(pooling="max"), {"gen1": _at(46.10, 38.90, 29.40, rates=_SENSITIVITY)}),
-                Row(
-                    "uniform weights", _pe(weighting="uniform"), {"gen1": _at(51.63, 43.70, 35.60, rates=_SENSITIVITY)}
-                ),
-            ),
-            _SENSITIVITY,
-            small={"fate-e": "fate-s"},
-        ),
-        Study(
-            "pillar-size",
-            "Pillar size at 100 Hz (table 5)",
-            tuple(
-                Row(
-                    f"{side} × {side}",
-                    _fat("fate-e", **({} if side == 2 else {"pillar": side})),
-                    {"gen1": {100.0: value}},
-                )
-                for side, value in ((8, 43.18), (4, 45.73), (2, 46.80), (1, 46.09))
-            ),
-            (100.0,),
-            small={"fate-e": "fate-s"},
-        ),
-        Study(
-            "channels",
-            "Channels of Pillar Encoding (table 8)",
-            tuple(
-                Row(f"C = {width}", _fat("fate-e", channels=width), {"gen1": values})  # small detectors have fewer
-                for width, values in (
-                    (32, {20.0: 52.48, 100.0: 45.71, 200.0: 40.64}),
-                    (48, {20.0: 52.86, 100.0: 46.22, 200.0: 41.72}),
-                    (64, {20.0: 53.14, 100.0: 46.80, 200.0: 42.38}),
-                    (80, {20.0: 53.08, 100.0: 46.69, 200.0: 42.21}),
-                    (96, {20.0: 52.97, 100.0: 46.41, 200.0: 41.95}),
-                )
-            ),
-            _SENSITIVITY,
-            small={"fate-e": "fate-s"},
-        ),
-        Study(
-            "labels",
-            "Quality of dense labels by rate (label-quality table, and its precision–recall figure)",
-            (Row("PE + S5-ViT", Recipe("fate-s")), Row("PE + EvRT-DETR", Recipe("fate-e"))),
-            kind="labels",
-        ),
-    )
-}
+STUDIES: Mapping[str, Study] = {study["name"]: _study(**study) for study in _DECLARED["studies"]}
 
 
-def find_study(name: str) -> Study:
-    """The study of this name; an unknown name is refused with the known ones."""
+def check_request(
+    name: str,
+    scale: str | None = None,
+    seeds: int = 1,
+    only: Sequence[int] = (),
+    rows: Sequence[str] = (),
+    jobs: int = 1,
+) -> Study:
+    """The study of this name; refuses arguments of ``study`` that are wrong, before anything is opened."""
     if name not in STUDIES:
         raise FateError(f"study {name!r} was given; there are {', '.join(STUDIES)}{suggest_name(name, STUDIES)}")
+    if scale is not None and scale not in SCALES:
+        raise FateError(f"scale {scale!r} was given; there are {', '.join(SCALES)}")
+    known = [row.name for row in STUDIES[name].rows]
+    unknown = next((row for row in rows if row not in known), None)
+    if unknown is not None:
+        raise FateError(f"row {unknown!r} was given; {name} has {', '.join(known)}{suggest_name(unknown, known)}")
+    if any(seed not in range(seeds) for seed in only):
+        raise FateError(f"seed {max(only)} was given; there are {seeds}, from 0 to {seeds - 1}: give seeds too")
+    if jobs < 1:
+        raise FateError(f"jobs={jobs} was given; expected 1 or more")
     return STUDIES[name]

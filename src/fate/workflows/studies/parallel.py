@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import replace
 from graphlib import TopologicalSorter
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 
 from fate.errors import FateError
-from fate.processes import KILL_SIGNAL, STOP_SIGNALS
+from fate.processes import STOP_SIGNALS
 from fate.workflows.studies.declared import Recipe
 from fate.workflows.studies.runner import Runner, StudyStoppedError
 
@@ -49,12 +49,7 @@ Work = Callable[[Runner, Part, Connection], None]
 
 
 def find_parts(recipes: Iterable[tuple[Recipe, int]], runner: Runner) -> dict[Part, set[Part]]:
-    """All parts that are not done yet, each with the parts it depends on.
-
-    Args:
-        recipes: the recipes to evaluate, with their seeds.
-        runner: knows the rates of the study and what is done.
-    """
+    """All parts of recipes and seeds that the runner has not done yet, each with the parts it depends on."""
     parts: dict[Part, set[Part]] = {}
 
     def add(part: Part, *dependencies: Part) -> Part:
@@ -76,139 +71,7 @@ def find_parts(recipes: Iterable[tuple[Recipe, int]], runner: Runner) -> dict[Pa
     return parts
 
 
-def run_parts(parts: Mapping[Part, set[Part]], jobs: int, runner: Runner, work: Work | None = None) -> bool:
-    """Run all parts, at most ``jobs`` at a time, and return whether all of them were done.
-
-    Ctrl-C and SIGTERM let running trainings save and end, and start nothing new; the result is then False.
-
-    Args:
-        parts: the parts, each with the parts it depends on.
-        jobs: processes at the same time.
-        runner: does the work; every process has a copy.
-        work: what a process does; tests give their own.
-    """
-    sorter = TopologicalSorter(parts)
-    sorter.prepare()
-    ready: list[Part] = []
-    running: dict[Future[str | None], Part] = {}
-    failed: dict[Part, str] = {}
-    begun, stopped = 0, False
-    with _forward_signals() as processes, ThreadPoolExecutor(jobs) as executor:
-        while sorter.is_active():
-            ready += sorter.get_ready()
-            ready.sort(key=lambda part: part.work == "evaluate")  # no other part depends on an evaluation
-            while ready and len(running) < jobs and not (processes.is_stopping or stopped):
-                part = ready.pop(0)
-                running[executor.submit(processes.run, work or _do_part, runner, part)] = part
-                begun += 1
-            if not running:
-                break  # the other parts depend on one that failed, or must not start any more
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                part, problem = running.pop(future), future.result()
-                if problem is None:
-                    sorter.done(part)
-                elif problem == STOPPED or processes.is_stopping:
-                    stopped = True
-                else:
-                    failed[part] = problem
-    if failed:
-        problems = "; ".join(f"{part.name} ({part.work}): {problem}" for part, problem in failed.items())
-        left = f", and {len(parts) - begun} were not started" if begun < len(parts) else ""
-        raise FateError(f"{len(failed)} of {len(parts)} parts failed{left}: {problems}.")
-    return not (processes.is_stopping or stopped)
-
-
-@dataclass
-class _Processes:
-    """The running processes, and whether a signal asked them to stop."""
-
-    is_stopping: bool = False
-    running: set[BaseProcess] = field(default_factory=set)
-
-    def run(self, work: Work, runner: Runner, part: Part) -> str | None:
-        """Run one part in a new process and wait for it; returns what went wrong, or None."""
-        context = get_context("spawn")
-        ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_start, args=(work, replace(runner, progress=None), part, theirs))
-        if hasattr(signal, "pthread_sigmask"):  # the process inherits that SIGINT is blocked
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            process.start()
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        else:  # Windows
-            process.start()
-        theirs.close()
-        self.running.add(process)
-        if self.is_stopping:  # the signal came while the process was being started
-            _send_signal(process, signal.SIGTERM)
-        process.join()
-        self.running.discard(process)
-        with ours, suppress(EOFError):
-            return str(ours.recv())
-        if process.exitcode == 0:
-            return None
-        return f"its process ended with {process.exitcode}, see above; if nothing is there, memory may have run out"
-
-    def stop(self, number: int, frame: Any) -> None:
-        """At the first signal every process is asked to save and end, at the second one it is killed."""
-        if not self.is_stopping:
-            os.write(2, b"\nstops when all have saved; again Ctrl-C: at once\n")
-        passed_on = KILL_SIGNAL if self.is_stopping else signal.SIGTERM
-        self.is_stopping = True
-        for process in tuple(self.running):
-            _send_signal(process, passed_on)
-
-
-@contextmanager
-def _forward_signals() -> Iterator[_Processes]:
-    """Pass signals to stop on to the processes; the previous handlers return at the end."""
-    processes, before = _Processes(), {}
-    with suppress(ValueError):  # only the main thread can handle signals
-        for number in STOP_SIGNALS:
-            before[number] = signal.signal(number, processes.stop)
-    try:
-        yield processes
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _send_signal(process: BaseProcess, number: int) -> None:
-    """Send a signal to a process; to kill it means to kill the processes that load data for it too."""
-    with suppress(ProcessLookupError):
-        if process.pid is None:
-            return
-        if number == KILL_SIGNAL and hasattr(os, "killpg"):
-            with suppress(ProcessLookupError):  # it leads no group yet
-                os.killpg(process.pid, number)
-        os.kill(process.pid, number)
-
-
-def _start(work: Work, runner: Runner, part: Part, answer: Connection) -> None:
-    """Run in the new process, which leads its own process group together with the processes that load data for it.
-
-    Ctrl-C in a terminal does not reach it: the study sends one signal. It also stops when the study has ended.
-    """
-    if hasattr(os, "setpgid"):
-        os.setpgid(0, 0)
-    else:  # Windows has no process groups: Ctrl-C reaches all processes, and only the study may react
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _interrupt)
-    study = parent_process()
-    if study is not None:
-        Thread(target=_stop_after, args=(study.sentinel,), daemon=True).start()
-    work(runner, part, answer)
-
-
-def _interrupt(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def _stop_after(study: int) -> None:
-    connection.wait([study])
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _do_part(runner: Runner, part: Part, answer: Connection) -> None:
+def do_part(runner: Runner, part: Part, answer: Connection) -> None:
     """Do one part, and send an answer only if it was not finished."""
     torch.set_num_threads(runner.threads)
 
@@ -229,3 +92,118 @@ def _do_part(runner: Runner, part: Part, answer: Connection) -> None:
         answer.send(str(error))
     except torch.OutOfMemoryError as error:
         answer.send(f"{str(error).split('. ')[0]}; give fewer jobs=N")
+
+
+def run_parts(parts: Mapping[Part, set[Part]], jobs: int, runner: Runner, work: Work = do_part) -> bool:
+    """Run all parts, at most ``jobs`` at a time, and return whether all of them were done.
+
+    Ctrl-C and SIGTERM let running trainings save and end, and start nothing new; the result is then False. Each part
+    has the parts it depends on; every process has a copy of the runner, and calls ``work``.
+    """
+    sorter = TopologicalSorter(parts)
+    sorter.prepare()
+    ready: list[Part] = []
+    running: dict[Future[str | None], Part] = {}
+    failed: dict[Part, str] = {}
+    begun, stopped = 0, False
+    with _Processes() as processes, ThreadPoolExecutor(jobs) as executor:
+        while sorter.is_active():
+            ready += sorter.get_ready()
+            ready.sort(key=lambda part: part.work == "evaluate")  # no other part depends on an evaluation
+            while ready and len(running) < jobs and not (processes.is_stopping or stopped):
+                part = ready.pop(0)
+                running[executor.submit(processes.run, work, runner, part)] = part
+                begun += 1
+            if not running:
+                break  # the other parts depend on one that failed, or must not start any more
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                part, problem = running.pop(future), future.result()
+                if problem is None:
+                    sorter.done(part)
+                elif problem == STOPPED or processes.is_stopping:
+                    stopped = True
+                else:
+                    failed[part] = problem
+    if failed:
+        problems = "; ".join(f"{part.name} ({part.work}): {problem}" for part, problem in failed.items())
+        left = f", and {len(parts) - begun} were not started" if begun < len(parts) else ""
+        raise FateError(f"{len(failed)} of {len(parts)} parts failed{left}: {problems}.")
+    return not (processes.is_stopping or stopped)
+
+
+class _Processes:
+    """The running processes. Inside its ``with`` block, signals to stop are passed on to them."""
+
+    def __init__(self) -> None:
+        self.is_stopping = False
+        self._running: set[BaseProcess] = set()
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        with suppress(ValueError):  # only the main thread can handle signals
+            self._handlers = {number: signal.signal(number, self._stop) for number in STOP_SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def run(self, work: Work, runner: Runner, part: Part) -> str | None:
+        """Run one part in a new process and wait for it; returns what went wrong, or None."""
+        context = get_context("spawn")
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_start, args=(work, replace(runner, progress=None), part, theirs))
+        if hasattr(signal, "pthread_sigmask"):  # the process inherits that SIGINT is blocked
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            process.start()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        else:  # Windows
+            process.start()
+        theirs.close()
+        self._running.add(process)
+        if self.is_stopping:  # the signal came while the process was being started
+            process.terminate()
+        process.join()
+        self._running.discard(process)
+        with ours, suppress(EOFError):
+            return str(ours.recv())
+        if process.exitcode == 0:
+            return None
+        return f"its process ended with {process.exitcode}, see above; if nothing is there, memory may have run out"
+
+    def _stop(self, number: int, frame: Any) -> None:
+        """At the first signal every process is asked to save and end. At the second one it is killed, together with
+        the processes that load data for it.
+        """
+        if not self.is_stopping:
+            os.write(2, b"\nstops when all have saved; again Ctrl-C: at once\n")
+        for process in tuple(self._running):
+            if not self.is_stopping:
+                process.terminate()
+                continue
+            if hasattr(os, "killpg") and process.pid is not None:
+                with suppress(ProcessLookupError):  # it leads no group yet
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+        self.is_stopping = True
+
+
+def _start(work: Work, runner: Runner, part: Part, answer: Connection) -> None:
+    """Run in the new process, which leads its own process group together with the processes that load data for it.
+
+    Ctrl-C in a terminal does not reach it: the study sends one signal. It also stops when the study has ended.
+    """
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)
+    else:  # Windows has no process groups: Ctrl-C reaches all processes, and only the study may react
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt
+    study = parent_process()
+    if study is not None:
+        Thread(target=_stop_after, args=(study.sentinel,), daemon=True).start()
+    work(runner, part, answer)
+
+
+def _stop_after(study: int) -> None:
+    connection.wait([study])
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,56 +25,17 @@ from fate.inference.running import at_once
 from fate.json_files import read_object
 from fate.models.checkpoints import load_model, read_card
 from fate.progress import Progress
-from fate.rates import PAPER_RATES
 from fate.training.config import TrainConfig, make_config, read_config
 from fate.training.loop import train
 from fate.view.evaluation_pictures import draw_samples
 from fate.whole_files import write_whole
 from fate.workflows.check_labels import check_labels
-from fate.workflows.studies.declared import SIZES, Recipe, Study
+from fate.workflows.studies.declared import SIZES, Recipe, Scale, Study
 from fate.workflows.studies.table import METRICS, figures_of
 
 #: About the number of windows that a GPU evaluates or labels at the same time.
 AT_ONCE = 320
 FIGURES = "figures of a study; delete it to measure them again"
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How large a study is: sizes of models, and settings of its runs."""
-
-    sizes: str  #: a key of ``SIZES``
-    settings: Mapping[str, Mapping[str, Any]]  #: settings of every run
-    later: Mapping[str, Mapping[str, Any]]  #: changes to them for runs that start from the weights of another run
-    rates: tuple[float, ...] = PAPER_RATES  #: rates of the dense labels in Hz
-    lr_factor: Mapping[str, float] = field(default_factory=dict)  #: factor of the learning rate, by role
-
-
-SCALES: Mapping[str, Scale] = {
-    "paper": Scale("paper", {"data": {"steps": 21}}, {}),
-    "sim": Scale(
-        "small",
-        {
-            "data": {"steps": 10, "random": 16, "streams": 16, "augmentation": "rvt"},
-            "strategy": {"decay": 0.999, "decay_warmup": 500},
-            "optimiser": {"lr": 1e-3, "warmup": 0.05},
-            "run": {"epochs": 20, "epoch_steps": 200, "validate_every": 20, "validate_recordings": 12, "log_every": 50},
-        },
-        {"optimiser": {"lr": 5e-4}, "run": {"epochs": 6}},
-        lr_factor={"evrt": 0.4, "fate-e": 0.4},  # as in the configurations sim/*: transformers take smaller steps
-    ),
-    "smoke": Scale(
-        "small",
-        {
-            "data": {"steps": 3, "random": 1, "streams": 1, "augmentation": "none", "workers": 0},
-            "strategy": {"decay": 0.9, "rates": [20, 200]},
-            "optimiser": {"lr": 1e-3, "warmup": 0.1},
-            "run": {"epochs": 2, "epoch_steps": 8, "precision": "float32", "validate_every": 2, "validate_hz": [20]},
-        },
-        {},
-        (20.0, 200.0),
-    ),
-}
 
 
 class StudyStoppedError(Exception):
@@ -87,40 +48,19 @@ def _has_settings(folder: Path, config: TrainConfig) -> bool:
     return file.exists() and read_config(file).fingerprint() == config.fingerprint()
 
 
-def _is_finished(folder: Path, config: TrainConfig) -> bool:
-    """Whether a run with these settings is finished, by the step in its weights; its checkpoint may be deleted."""
-    best, last = folder / "best.safetensors", folder / "last.safetensors"
-    if not best.exists() or not _has_settings(folder, config):
-        return False
-    cards = [read_card(file).get("training") or {} for file in (last, best) if file.exists()]
-    return any(card.get("step", 0) >= config.steps for card in cards)
-
-
 @dataclass(frozen=True)
 class Runner:
-    """Does the work of one study in one folder.
-
-    Attributes:
-        study: the study.
-        path: folder or YAML file of the dataset.
-        out: folder of all runs.
-        scale: size of models and runs.
-        device: cpu, cuda or auto.
-        workers: processes of each run that load data.
-        settings: ``key.sub=value`` changes to every run.
-        threads: CPU threads of a process, if several run in parallel.
-        progress: takes a text about each step.
-    """
+    """Does the work of one study in one folder."""
 
     study: Study
-    path: str
-    out: Path
+    path: str  #: folder or YAML file of the dataset
+    out: Path  #: folder of all runs
     scale: Scale
-    device: str = "auto"
-    workers: int = 4
-    settings: tuple[str, ...] = ()
-    threads: int = 1
-    progress: Progress | None = None
+    device: str = "auto"  #: or cpu, or cuda
+    workers: int = 4  #: processes of each run that load data
+    settings: tuple[str, ...] = ()  #: ``key.sub=value`` changes to every run
+    threads: int = 1  #: CPU threads of a process, if several run in parallel
+    progress: Progress | None = None  #: takes a text about each step
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -141,18 +81,18 @@ class Runner:
         if missing and may_run:
             known |= self._evaluate(recipe, seed, missing)
             text = json.dumps({f"{hz:g}": known[hz] for hz in sorted(known)}, indent=1)
-            write_whole(self._evaluation(recipe, seed), text.encode())
+            write_whole(self.folder(recipe, seed) / "evaluation.json", text.encode())
         return {hz: known[hz] for hz in self.study.rates if hz in known} or None
 
     def measured(self, recipe: Recipe, seed: int) -> dict[float, Any]:
         """Figures by rate that are on the disk; none if the run there has other settings."""
-        file = self._evaluation(recipe, seed)
-        if not file.exists() or not _has_settings(file.parent, self.config(recipe, seed)):
-            return {}
-        return {float(hz): figures for hz, figures in read_object(file, FIGURES).items()}
+        return {float(hz): figures for hz, figures in self._stored(recipe, seed, "evaluation.json").items()}
 
-    def _evaluation(self, recipe: Recipe, seed: int) -> Path:
-        return self.folder(recipe, seed) / "evaluation.json"
+    def _stored(self, recipe: Recipe, seed: int, name: str) -> dict[str, Any]:
+        """A file of figures; empty if it is missing, or if the run has other settings."""
+        file = self.folder(recipe, seed) / name
+        ours = file.exists() and _has_settings(file.parent, self.config(recipe, seed))
+        return read_object(file, FIGURES) if ours else {}
 
     def _evaluate(self, recipe: Recipe, seed: int, rates: list[float]) -> dict[float, Any]:
         """Train the recipe if that is not done, and measure its figures at these rates."""
@@ -179,12 +119,11 @@ class Runner:
 
     def _label_figures(self, recipe: Recipe, seed: int, may_run: bool) -> dict[float, Any] | None:
         """The quality of the dense labels that a recipe makes of the test split, by rate."""
-        file = self.folder(recipe, seed) / "labels.json"
-        ours = file.exists() and _has_settings(file.parent, self.config(recipe, seed))
-        known = figures_of(read_object(file, FIGURES)) if ours else {}
+        stored = self._stored(recipe, seed, "labels.json")
+        known = figures_of(stored) if stored else {}
         if not known.keys() >= set(self.scale.rates) and may_run:
             checked = check_labels(self.make_labels(recipe, seed, "test"), self.dataset.split("test"))
-            checked.save(file)
+            checked.save(self.folder(recipe, seed) / "labels.json")
             self.report(checked.table())
             known = figures_of(checked.to_dict())
         return known or None
@@ -193,25 +132,31 @@ class Runner:
         """Train a recipe after all recipes it depends on, unless that is done, and return the file of its weights."""
         folder, config = self.folder(recipe, seed), self.config(recipe, seed)
         weights = folder / "best.safetensors"
-        if _is_finished(folder, config):
+        if self.is_trained(recipe, seed):
             return weights
         if recipe.start is not None:
             self.train(recipe.start, seed)
         if recipe.labels is not None:
             self.make_labels(recipe.labels, seed)
+
+        def report(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
+            self.report(f"  step {done} of {total}: {text}")
+
         self.report(f"{recipe.slug}, seed {seed}: training for {config.steps} steps in {folder}")
         with self._timed(recipe, seed, "training"):
-            done = train(config, folder, progress=self._report_step, draw_samples=draw_samples)
+            done = train(config, folder, progress=report, draw_samples=draw_samples)
         if not done.finished:
             raise StudyStoppedError
         return weights
 
     def is_trained(self, recipe: Recipe, seed: int) -> bool:
-        """Whether the training of a recipe is finished."""
-        return _is_finished(self.folder(recipe, seed), self.config(recipe, seed))
-
-    def _report_step(self, done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
-        self.report(f"  step {done} of {total}: {text}")
+        """Whether the training of a recipe is finished, by the step in its weights; its checkpoint may be deleted."""
+        folder, config = self.folder(recipe, seed), self.config(recipe, seed)
+        best, last = folder / "best.safetensors", folder / "last.safetensors"
+        if not best.exists() or not _has_settings(folder, config):
+            return False
+        cards = [read_card(file).get("training") or {} for file in (last, best) if file.exists()]
+        return any(card.get("step", 0) >= config.steps for card in cards)
 
     def make_labels(self, recipe: Recipe, seed: int, split: str = "train") -> Path:
         """Make the dense labels of a recipe, unless that is done, and return their folder.
@@ -232,23 +177,21 @@ class Runner:
 
     def config(self, recipe: Recipe, seed: int) -> TrainConfig:
         """The settings of the run of a recipe."""
-        role = SIZES[self.scale.sizes][recipe.role]
-        content: dict[str, dict[str, Any]] = {name: dict(part) for name, part in self.scale.settings.items()}
+        role, later = SIZES[self.scale.sizes][recipe.role], self.scale.later if recipe.start is not None else {}
+        parts = ("model", "data", "strategy", "optimiser", "run")
+        content: dict[str, dict[str, Any]] = {
+            part: {**self.scale.settings.get(part, {}), **later.get(part, {})} for part in parts
+        }
+        content["model"] = {**role, "encoder_options": dict(recipe.encoder_options)}
         if recipe.start is not None:
-            for name, part in self.scale.later.items():
-                content[name] = {**content.get(name, {}), **part}
-        model = {**role, "encoder_options": {**role.get("encoder_options", {}), **dict(recipe.encoder_options)}}
-        if recipe.start is not None:
-            model["weights"] = str(self.folder(recipe.start, seed) / "best.safetensors")
-        content["model"] = model
+            content["model"]["weights"] = str(self.folder(recipe.start, seed) / "best.safetensors")
         if recipe.role in self.scale.lr_factor:
-            rate = content["optimiser"]["lr"] * self.scale.lr_factor[recipe.role]
-            content["optimiser"] = {**content["optimiser"], "lr": rate}
-        content["data"] = {"workers": self.workers, **content.get("data", {}), "path": self.path}
-        content["strategy"] = {**content.get("strategy", {}), "name": recipe.strategy}
+            content["optimiser"]["lr"] *= self.scale.lr_factor[recipe.role]
+        content["data"] = {"workers": self.workers, **content["data"], "path": self.path}
+        content["strategy"]["name"] = recipe.strategy
         if recipe.labels is not None:
             content["strategy"]["labels"] = str(self._labels_folder(recipe.labels, seed))
-        content["run"] = {**content.get("run", {}), "seed": seed, "device": self.device}
+        content["run"] |= {"seed": seed, "device": self.device}
         return make_config(content, self.settings, recipe.slug)
 
     def _labels_folder(self, recipe: Recipe, seed: int, split: str = "train") -> Path:
@@ -267,7 +210,8 @@ class Runner:
         finally:
             file = self.folder(recipe, seed) / f"hours-{work.replace(' ', '-')}.json"
             spent = read_object(file, FIGURES) if file.exists() else {}
-            spent[self._device_name] = spent.get(self._device_name, 0.0) + (time.perf_counter() - began) / 3600
+            device = torch.cuda.get_device_name() if self.where == "cuda" else "CPU"
+            spent[device] = spent.get(device, 0.0) + (time.perf_counter() - began) / 3600
             if file.parent.exists():
                 write_whole(file, json.dumps(spent, indent=1).encode())
 
@@ -279,10 +223,6 @@ class Runner:
                 for device, hours in read_object(file, FIGURES).items():
                     total[device] = total.get(device, 0.0) + hours
         return total
-
-    @property
-    def _device_name(self) -> str:
-        return torch.cuda.get_device_name() if self.where == "cuda" else "CPU"
 
     @property
     def where(self) -> str:

@@ -10,21 +10,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fate.data.dataset import open_dataset
+import torch
+
+from fate.data.dataset import Dataset, open_dataset, path_of
 from fate.errors import FateError
 from fate.progress import Progress
 from fate.simulation.writing.dataset import simulate
-from fate.text import suggest_name
-from fate.workflows.studies.declared import Recipe, Study, find_study
+from fate.training.loop import need_lightning
+from fate.workflows.studies.declared import SCALES, Recipe, check_request
 from fate.workflows.studies.parallel import find_parts, run_parts
-from fate.workflows.studies.runner import SCALES, Runner, StudyStoppedError
+from fate.workflows.studies.runner import Runner, StudyStoppedError
 from fate.workflows.studies.table import LabelStudyResult, StudyResult
 
 
-def run_study(
+def study(
     name: str,
-    dataset: str | os.PathLike[str],
-    out: str | os.PathLike[str],
+    dataset: str | os.PathLike[str] | Dataset | None = None,
+    out: str | os.PathLike[str] = "studies",
     *,
     scale: str | None = None,
     seeds: int = 1,
@@ -36,55 +38,56 @@ def run_study(
     settings: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> StudyResult:
-    """Run a study, or continue one.
+    """Run a study of several detectors and write its table, or continue one.
 
     Args:
-        name: a key of ``STUDIES``.
-        dataset: folder or YAML file of a dataset with the splits train, val and test.
-        out: folder of all runs and tables; several studies may share one, and then share runs.
-        scale: a key of ``SCALES``; by default "paper" for Gen1 and 1Mpx, and "sim" for other datasets.
-        seeds: number of seeds, from 0.
-        only: seeds to run now, all by default; other machines may run the others.
-        rows: names of the rows to run, all by default.
-        device: cpu, cuda or auto.
-        workers: processes of each run that load data.
-        jobs: runs at the same time, each in its own process, which prints its progress. A script that gives more than
-            one needs ``if __name__ == "__main__"``. The study of labels runs one at a time.
-        settings: ``key.sub=value`` changes to every run.
-        progress: takes a text about each step.
+        name: of the study, a key of ``STUDIES``; ``fate study --help`` lists them.
+        dataset: a folder, a YAML file or an open dataset with the splits train, val and test; ``"sim"`` for 300
+            simulated drives, which are made once. Only ``"smoke"`` needs none: it makes its own.
+        out: folder of all runs and tables. Several studies may share one, and then share runs.
+        scale: ``"paper"``, ``"sim"`` or ``"smoke"``; chosen by the dataset unless given.
+        seeds: number of seeds, from 0 on.
+        only: seeds to run now, all unless given; other machines may run the others.
+        rows: names of the rows to run; all unless given.
+        device: ``"cpu"``, ``"cuda"`` or ``"auto"``.
+        workers: processes of each run that load events.
+        jobs: runs side by side, each in its own process, which prints its progress. A script that asks for several
+            needs ``if __name__ == "__main__"``. The study of labels runs one at a time.
+        settings: changes to every run, as ``"key.sub=value"``.
+        progress: called with a text about each step.
     """
-    study = check_request(name, scale, seeds, only, rows, jobs)
-    opened = open_dataset(dataset)
+    declared = check_request(name, scale, seeds, only, rows, jobs)
+    need_lightning()
+    place = _find_dataset(name, dataset, Path(out), device, progress)
+    opened = open_dataset(place)
     size = scale or ("smoke" if name == "smoke" else "paper" if opened.kind in ("gen1", "1mpx") else "sim")
     threads = max((os.cpu_count() or 1) // jobs, 1)
-    runner = Runner(
-        study, str(dataset), Path(out), SCALES[size], device, workers, tuple(settings), threads, progress
-    )  # fmt: skip
-    instead = study.small if runner.scale.sizes == "small" else {}
-    recipes = {row.name: row.recipe.played_by(instead) for row in study.rows}
+    runner = Runner(declared, str(place), Path(out), SCALES[size], device, workers, tuple(settings), threads, progress)
+    instead = declared.small if runner.scale.sizes == "small" else {}
+    recipes = {row.name: row.recipe.played_by(instead) for row in declared.rows}
     requested = [
         (row.name, seed)
         for seed in range(seeds)
-        for row in study.rows
+        for row in declared.rows
         if (not rows or row.name in rows) and (not only or seed in only)
     ]
     may_run, problem = True, ""
-    if jobs > 1 and study.kind == "labels":
+    if jobs > 1 and declared.kind == "labels":
         runner.report(f"{jobs} jobs were asked for; {name} runs one at a time")
     elif jobs > 1:
         problem = _run_in_parallel([(recipes[row], seed) for row, seed in requested], jobs, runner)
         may_run = False
-    cells: dict[str, dict[int, Any]] = {row.name: dict.fromkeys(range(seeds)) for row in study.rows}
+    cells: dict[str, dict[int, Any]] = {row.name: dict.fromkeys(range(seeds)) for row in declared.rows}
     for seed in range(seeds):
-        for row in study.rows:
+        for row in declared.rows:
             try:
                 cell = runner.figures(recipes[row.name], seed, may_run and (row.name, seed) in requested)
                 cells[row.name][seed] = cell
             except StudyStoppedError:
                 may_run = False
     hours = runner.hours({part for recipe in recipes.values() for part in recipe.needed()}, seeds)
-    kind = LabelStudyResult if study.kind == "labels" else StudyResult
-    result = kind(study, opened.name, opened.kind, tuple(range(seeds)), cells, hours)
+    kind = LabelStudyResult if declared.kind == "labels" else StudyResult
+    result = kind(declared, opened.name, opened.kind, tuple(range(seeds)), cells, hours)
     result.save(runner.out)
     if problem:
         raise FateError(f"{problem} The results so far are in {runner.out / name}.md.")
@@ -108,36 +111,23 @@ def _run_in_parallel(recipes: Sequence[tuple[Recipe, int]], jobs: int, runner: R
     return ""
 
 
-def check_request(
-    name: str,
-    scale: str | None = None,
-    seeds: int = 1,
-    only: Sequence[int] = (),
-    rows: Sequence[str] = (),
-    jobs: int = 1,
-) -> Study:
-    """The study of this name; refuses arguments of ``run_study`` that are wrong, before anything is opened."""
-    study = find_study(name)
-    if scale is not None and scale not in SCALES:
-        raise FateError(f"scale {scale!r} was given; there are {', '.join(SCALES)}")
-    known = [row.name for row in study.rows]
-    unknown = [row for row in rows if row not in known]
-    if unknown:
-        raise FateError(
-            f"row {unknown[0]!r} was given; {name} has {', '.join(known)}{suggest_name(unknown[0], known)}"
-        )  # fmt: skip
-    if any(seed not in range(seeds) for seed in only):
-        raise FateError(f"seed {max(only)} was given; there are {seeds}, from 0 to {seeds - 1}: give seeds too")
-    if jobs < 1:
-        raise FateError(f"jobs={jobs} was given; expected 1 or more")
-    return study
-
-
-def drives(size: str, out: str | os.PathLike[str], device: str = "cpu") -> Path:
-    """Simulate the drives of a study, ``sim`` or ``smoke``, once; returns their folder OUT/SIZE-drives."""
-    folder = Path(out) / f"{size}-drives"
-    if size == "smoke":  # one for each split
+def _find_dataset(
+    name: str, dataset: str | os.PathLike[str] | Dataset | None, out: Path, device: str, progress: Progress | None
+) -> Path:
+    """The path of the dataset of a study. The drives of ``sim`` and ``smoke`` are simulated, unless they are there."""
+    if dataset is None and name != "smoke":
+        raise FateError(f"the study {name} was asked for without a dataset; give a folder, or sim for simulated drives")
+    place, split = path_of(dataset or "smoke")
+    if split is not None:
+        raise FateError(f"{place}: only the split {split} was given; a study needs train, val and test")
+    if str(place) not in ("sim", "smoke") or place.exists():
+        return place
+    folder = out / f"{place}-drives"
+    if progress is not None:
+        progress(0, None, f"{place} drives: in {folder}, simulated unless they are there")
+    if str(place) == "smoke":  # one for each split
         simulate(folder, recordings=3, seconds=1.0, seed=11, preview=False, shares=(1 / 3, 1 / 3, 1 / 3))
     else:
-        simulate(folder, recordings=300, seconds=3.0, seed=3, preview=False, device=device)
+        on_gpu = device != "cpu" and torch.cuda.is_available()
+        simulate(folder, recordings=300, seconds=3.0, seed=3, preview=False, device="cuda" if on_gpu else "cpu")
     return folder

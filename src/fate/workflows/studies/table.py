@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from fate.text import plural
+from fate.text import format_markdown_table, plural
 from fate.view.page import write_figure
 from fate.whole_files import write_whole
 from fate.workflows.check_labels import BESIDE, METHODS, SPANS, draw_over_scores
-from fate.workflows.studies.declared import Row, Study
+from fate.workflows.studies.declared import PUBLISHED_LABELS, Row, Study
 
 METRICS = ("AP50:95", "AP50", "AP75")
 #: Time to detection: the median of the objects that were found, and the shares of all objects found early and missed.
@@ -51,17 +51,17 @@ class StudyResult:
 
     def table(self, metric: str = METRICS[0]) -> str:
         """A Markdown table; a number of the paper for this dataset follows ours, with the difference."""
-        kept = [f"{self.study.rates[-1]:g} of 20 Hz"] if 20.0 in self.study.rates[:-1] else []
-        head = ["", *(f"{hz:g} Hz" for hz in self.study.rates), *kept]
-        lines = [f"{self.study.title}; {metric} in %, {self.dataset}, {plural(len(self.seeds), 'seed')}", "",
-                 f"| {' | '.join(head)} |", "|" + "---|" * len(head)]  # fmt: skip
+        rates = self.study.rates
+        kept = [f"{rates[-1]:g} of 20 Hz"] if 20.0 in rates[:-1] else []
+        rows = []
         for row in self.study.rows:
-            cells = [self._cell(row, hz, metric) for hz in self.study.rates]
+            cells = [row.name, *(self._cell(row, hz, metric) for hz in rates)]
             if kept:
-                first, last = (self.mean(row.name, hz, metric) for hz in (20.0, self.study.rates[-1]))
+                first, last = (self.mean(row.name, hz, metric) for hz in (20.0, rates[-1]))
                 cells.append(f"{last[0] / first[0]:.0%}" if first and last and first[0] else "–")
-            lines.append(f"| {' | '.join([row.name, *cells])} |")
-        return "\n".join(lines)
+            rows.append(cells)
+        title = f"{self.study.title}; {metric} in %, {self._about}"
+        return f"{title}\n\n{format_markdown_table(['', *(f'{hz:g} Hz' for hz in rates), *kept], rows)}"
 
     def delay_table(self) -> str:
         """The time from half visible to the first correct box, by rate; empty if that is not known for the dataset.
@@ -69,21 +69,23 @@ class StudyResult:
         The median of found objects alone favours a detector that finds only easy ones, so the table also has the shares
         of all objects.
         """
-        lines = ["Time to detection: median in ms of the objects found (of all, found within 100 ms / missed),"
-                 f" {self.dataset}, {plural(len(self.seeds), 'seed')}", "",
-                 f"| | {' | '.join(f'{hz:g} Hz' for hz in self.study.rates)} |",
-                 "|" + "---|" * (len(self.study.rates) + 1)]  # fmt: skip
-        known = False
+        known, rows = False, []
         for row in self.study.rows:
-            cells = []
+            cells = [row.name]
             for hz in self.study.rates:
                 median, early, missed = (self.mean(row.name, hz, metric) for metric in DELAYS)
                 known |= missed is not None
                 shares = " / ".join("–" if share is None else f"{share[0]:.0f} %" for share in (early, missed))
                 found = "–" if median is None else f"{median[0]:.0f}"
                 cells.append(found if missed is None else f"{found} ({shares})")
-            lines.append(f"| {row.name} | {' | '.join(cells)} |")
-        return "\n".join(lines) if known else ""
+            rows.append(cells)
+        title = "Time to detection: median in ms of the objects found (of all, found within 100 ms / missed)"
+        table = format_markdown_table(["", *(f"{hz:g} Hz" for hz in self.study.rates)], rows)
+        return f"{title}, {self._about}\n\n{table}" if known else ""
+
+    @property
+    def _about(self) -> str:
+        return f"{self.dataset}, {plural(len(self.seeds), 'seed')}"
 
     def conditions(self) -> str:
         """A sentence about the hours of the study."""
@@ -137,11 +139,9 @@ class StudyResult:
 
     def draw(self, path: Path) -> None:
         """Draw AP50:95 over the rate, mean and spread over seeds, without rows that were not run."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (a second to load)
-        from matplotlib.figure import Figure  # noqa: PLC0415
+        from matplotlib.figure import Figure  # noqa: PLC0415  (a second to load)
 
         figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-        FigureCanvasAgg(figure)
         axes = figure.subplots()
         rates = self.study.rates
         for row, colour in zip(self.study.rows, COLOURS, strict=False):
@@ -165,23 +165,6 @@ FIGURES = {"precision": "precision", "recall": "recall", "median_iou": "median I
 SHOWN = (SPANS[1], BESIDE)
 _NAIVE = {METHODS[1]: "naive interpolation, tracks known", METHODS[2]: "naive interpolation, tracks unknown"}
 
-#: The paper's figures on Gen1: those of ``FIGURES`` for cars, then for pedestrians.
-PUBLISHED: Mapping[str, Mapping[float, tuple[float, ...]]] = {
-    "PE + S5-ViT": {
-        20.0: (0.78, 0.64, 0.62, 0.78, 0.68, 0.52, 0.54, 0.68),
-        40.0: (0.75, 0.60, 0.59, 0.74, 0.65, 0.48, 0.51, 0.64),
-        80.0: (0.70, 0.54, 0.55, 0.69, 0.60, 0.43, 0.47, 0.60),
-        100.0: (0.66, 0.50, 0.52, 0.66, 0.57, 0.40, 0.44, 0.56),
-        200.0: (0.60, 0.42, 0.47, 0.45, 0.49, 0.32, 0.40, 0.49),
-    },
-    "PE + EvRT-DETR": {
-        20.0: (0.83, 0.68, 0.65, 0.83, 0.72, 0.56, 0.57, 0.72),
-        40.0: (0.80, 0.64, 0.62, 0.80, 0.69, 0.52, 0.54, 0.69),
-        80.0: (0.75, 0.58, 0.58, 0.75, 0.64, 0.47, 0.50, 0.48),
-        100.0: (0.72, 0.54, 0.55, 0.72, 0.61, 0.44, 0.47, 0.44),
-        200.0: (0.65, 0.46, 0.48, 0.47, 0.53, 0.36, 0.42, 0.38),
-    },
-}
 _PUBLISHED_CLASSES = ("car", "pedestrian")
 
 
@@ -215,22 +198,19 @@ class LabelStudyResult(StudyResult):
         head = ["", "Hz", *(words or ["labels"])]
         known = list(self._known())
         span = known[0][2]["span"] if known else "no labels yet"
-        lines = [f"{self.study.title}; {span}, {self.dataset}, {plural(len(self.seeds), 'seed')}", "",
-                 f"| {' | '.join(head)} |", "|" + "---|" * len(head)]  # fmt: skip
         not_run = ["not run", *[""] * (len(head) - 3)]
+        rows = []
         for row in self.study.rows:
             count = sum(name == row.name for name, _, _ in known)
             called = f"{row.name} ({count} of {len(self.seeds)})" if 0 < count < len(self.seeds) else row.name
             for hz in self.study.rates:
                 was_run = any(hz in (found or {}) for found in self.cells[row.name].values())
                 shares = self._shares(row.name, hz, METHODS[0]) if was_run else not_run
-                lines.append(f"| {' | '.join([called, f'{hz:g}', *shares])} |")
-        naive = [(called, hz, self._shares(known[0][0], hz, method))
-                 for method, called in _NAIVE.items() if known for hz in self.study.rates]  # fmt: skip
-        lines += [
-            f"| {' | '.join([called, f'{hz:g}', *shares])} |" for called, hz, shares in naive if set(shares) - {"–"}
-        ]
-        return "\n".join(lines)
+                rows.append([called, f"{hz:g}", *shares])
+        for method, called in _NAIVE.items() if known else ():
+            naive = ((hz, self._shares(known[0][0], hz, method)) for hz in self.study.rates)
+            rows += [[called, f"{hz:g}", *shares] for hz, shares in naive if set(shares) - {"–"}]
+        return f"{self.study.title}; {span}, {self._about}\n\n{format_markdown_table(head, rows)}"
 
     def csv_rows(self) -> Iterator[list[Any]]:
         """A header, then a line for each row, seed, rate, method and class."""
@@ -246,15 +226,13 @@ class LabelStudyResult(StudyResult):
 
     def draw(self, path: Path) -> None:
         """Draw precision and recall of detections over their score; a dotted line marks the threshold of labels."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (a second to load)
-        from matplotlib.figure import Figure  # noqa: PLC0415
+        from matplotlib.figure import Figure  # noqa: PLC0415  (a second to load)
 
         drawn = {name: at for name, _, at in reversed(list(self._known())) if "curves" in at}  # of the first seed
         rows, classes = [row.name for row in self.study.rows if row.name in drawn], self._classes()
         if not rows or not classes:
             return
         figure = Figure(figsize=(4.2 * len(classes), 3.2 * len(rows)), layout="constrained")
-        FigureCanvasAgg(figure)
         panels = figure.subplots(len(rows), len(classes), squeeze=False, sharex=True, sharey=True)
         for row, line in zip(rows, panels, strict=True):
             for name, axes in zip(classes, line, strict=True):
@@ -278,17 +256,16 @@ class LabelStudyResult(StudyResult):
 
     def _shares(self, row: str, hz: float, method: str) -> list[str]:
         """A cell for each class and figure."""
-        cells = [self._share(row, hz, method, name, figure) for name in self._classes() for figure in FIGURES]
-        return ["–" if cell is None else cell for cell in cells]
+        return [self._share(row, hz, method, name, figure) for name in self._classes() for figure in FIGURES]
 
-    def _share(self, row: str, hz: float, method: str, name: str, figure: str) -> str | None:
+    def _share(self, row: str, hz: float, method: str, name: str, figure: str) -> str:
         found = self.mean(row, hz, _key(method, name, figure))
         if found is None:
-            return None
+            return "–"
         mean, spread, count = found[0] / 100, found[1] / 100, found[2]
         text = f"{mean:.2f}" + (f" ± {spread / 2:.2f}" if count > 1 and method == METHODS[0] else "")
         if self.kind != "gen1" or name not in _PUBLISHED_CLASSES or method != METHODS[0]:
             return text
         column = _PUBLISHED_CLASSES.index(name) * len(FIGURES) + list(FIGURES).index(figure)
-        published = PUBLISHED.get(row, {}).get(hz)
+        published = PUBLISHED_LABELS.get(row, {}).get(hz)
         return text if published is None else f"{text} [paper {published[column]:.2f}, {mean - published[column]:+.2f}]"
