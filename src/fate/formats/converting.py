@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 from fate.errors import FateError, warn
 from fate.events.events import Sensor
-from fate.formats.opening import open_recording
+from fate.formats.opening import OpenOptions, open_recording
 from fate.formats.recording import Recording
 from fate.formats.saving import open_writer
 from fate.progress import Progress
@@ -30,7 +30,7 @@ def convert(
     zero_time: bool = False,
     output_format: str | None = None,
     progress: Progress | None = None,
-    **options: Any,
+    **options: Unpack[OpenOptions],
 ) -> Converted:
     """Copy ``source`` to ``target``; the suffix of ``target`` (or ``output_format``) gives its format.
 

@@ -7,14 +7,13 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from fate.errors import FateError, FormatError
-from fate.events.events import Sensor
 from fate.formats.decoder import Decoder, OutOfBounds
 from fate.formats.prophesee.header import parse_header
-from fate.formats.recording import Options, Recording
-from fate.formats.source import Hints, Source
+from fate.formats.recording import Recording
+from fate.formats.source import Options, Source
 
 HEAD_BYTES = 64 * 1024
 
@@ -68,65 +67,64 @@ MAGIC: tuple[tuple[bytes, str], ...] = (
 )
 
 
-def open_recording(
-    path: str | os.PathLike[str],
-    *,
-    sensor: Sequence[int] | None = None,
-    format: str | None = None,
-    columns: str | None = None,
-    time_unit: Literal["s", "ms", "us", "ns"] | None = None,
-    strict: bool = False,
-    out_of_bounds: OutOfBounds = "raise",
-    unsorted: Literal["raise", "sort"] = "raise",
-    cache: bool = True,
-) -> Recording:
+class OpenOptions(TypedDict, total=False):
+    """The keywords of :func:`open_recording`, for functions that pass them on."""
+
+    sensor: Sequence[int] | None
+    format: str | None
+    columns: str | None
+    time_unit: Literal["s", "ms", "us", "ns"] | None
+    strict: bool
+    out_of_bounds: OutOfBounds
+    unsorted: Literal["raise", "sort"]
+    cache: bool
+
+
+def open_recording(path: str | os.PathLike[str], **options: Unpack[OpenOptions]) -> Recording:
     """Open an event recording of any supported format.
 
     Args:
         path: the file (for ROS 2, also the folder of a bag).
-        sensor: ``(height, width)``, instead of what the file says or leaves open.
-        format: one of the keys of ``fate.formats.opening.OPENERS``, instead of recognising it.
-        columns: for tables without names (CSV, N×4 arrays), the order of the columns, such as ``"txyp"``.
-        time_unit: for tables, the unit of time, when it is not µs (or seconds written with a decimal point).
-        strict: raise on a truncated tail instead of dropping it with a warning.
-        out_of_bounds: ``"raise"``, or ``"drop"`` and count events outside the sensor.
-        unsorted: ``"raise"``, or ``"sort"`` events by time.
-        cache: keep the time index of large files on disk.
+        options: any of
+
+            * ``sensor``: ``(height, width)``, instead of what the file says or leaves open;
+            * ``format``: one of the keys of ``fate.formats.opening.OPENERS``, instead of recognising it;
+            * ``columns``: for tables without names (CSV, N×4 arrays), the order of the columns, such as ``"txyp"``;
+            * ``time_unit``: for tables, ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``, when times are not µs (or seconds
+              written with a decimal point);
+            * ``strict``: raise on a truncated tail instead of dropping it with a warning;
+            * ``out_of_bounds``: ``"raise"`` (default), or ``"drop"`` and count events outside the sensor;
+            * ``unsorted``: ``"raise"`` (default), or ``"sort"`` events by time;
+            * ``cache``: keep the time index of large files on disk (default).
 
     Example:
         >>> recording = fate.open_recording("drive.raw")          # doctest: +SKIP
         >>> events = recording.read(0, 50_000)                    # doctest: +SKIP
     """
-    file = Path(path)
-    hints = Hints(None if sensor is None else Sensor.of(sensor), format, columns, time_unit)
-    _check_choice("out_of_bounds", out_of_bounds, ("raise", "drop"))
-    _check_choice("unsorted", unsorted, ("raise", "sort"))
-    _check_choice("time_unit", time_unit, (None, "s", "ms", "us", "ns"))
-    source = open_source(file, hints)
-    options = Options(hints.sensor, strict, out_of_bounds, unsorted, cache)
-    return Recording(source, hints, options, _reopen)
+    given: dict[str, Any] = {**options}
+    return _open(Path(path), Options(**given))
 
 
-def _reopen(path: str, hints: Hints, options: Options) -> Recording:
-    return Recording(open_source(Path(path), hints), hints, options, _reopen)
+def _open(path: Path, options: Options) -> Recording:
+    return Recording(open_source(path, options), options, _open)
 
 
-def open_source(path: Path, hints: Hints) -> Source:
+def open_source(path: Path, options: Options) -> Source:
     """The source for ``path``: the file checked, its format found, its header read."""
-    if hints.format:
+    if options.format:
         head_of(path)  # the file must be there and readable, whatever was asked for
-    name = hints.format or recognise(path)
+    name = options.format or recognise(path)
     if name not in OPENERS:
         raise FateError(f"{path}: format {name!r} was asked for; known are {', '.join(OPENERS)}")
     for option, given, takers in (
-        ("columns", hints.columns, TABLES),
-        ("time_unit", hints.time_unit, (*TABLES, "hdf5")),
+        ("columns", options.columns, TABLES),
+        ("time_unit", options.time_unit, (*TABLES, "hdf5")),
     ):
         if given is not None and name not in takers:
             raise FateError(f"{path}: is read as {name}, which has no use for {option}={given!r}; leave it out")
-    opener: Callable[[Path, Hints], Source] = _import(OPENERS[name])
+    opener: Callable[[Path, Options], Source] = _import(OPENERS[name])
     try:
-        return opener(path, hints)
+        return opener(path, options)
     except OSError as error:
         raise FormatError(f"{path}: cannot be read ({error.strerror or error})") from None
 
@@ -258,12 +256,6 @@ def _number_row(head: bytes) -> bool:
                 continue
             return True
     return False
-
-
-def _check_choice(name: str, given: object, known: tuple[object, ...]) -> None:
-    if given not in known:
-        expected = ", ".join(repr(choice) for choice in known if choice is not None)
-        raise FateError(f"{name}={given!r} was given; expected one of {expected}")
 
 
 def decoder_for(format: str, sensor: Sequence[int], *, out_of_bounds: OutOfBounds = "raise", **options: Any) -> Decoder:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -18,14 +17,13 @@ from fate.events.sensors import smallest_known_sensor
 from fate.events.window import MAX_TIME_US, Window, WindowGrid, clip_time, window_us
 from fate.formats.columns import Columns, Tally, allocate_columns, check, concatenate, empty_columns
 from fate.formats.decoder import (
-    OutOfBounds,
     describe_back,
     describe_far_times,
     describe_outside,
     describe_polarity,
 )
 from fate.formats.index import THREADS, Index, build_index, cache_path, load_index, store_index
-from fate.formats.source import Hints, Source, Tail
+from fate.formats.source import Options, Source, Tail
 from fate.progress import Progress
 from fate.text import grouped, plural
 
@@ -35,17 +33,6 @@ CACHED_FROM_BYTES = 1 << 20  # below this, scanning is faster than finding a sto
 WHOLE_FILE_RUN_BYTES = 1 << 20  # decoded at a time by one thread when a whole file is read
 
 
-@dataclass(frozen=True)
-class Options:
-    """How to treat truncated, misplaced and unsorted events. See :func:`fate.open_recording`."""
-
-    sensor: Sensor | None = None
-    strict: bool = False
-    out_of_bounds: OutOfBounds = "raise"
-    unsorted: Literal["raise", "sort"] = "raise"
-    cache: bool = True
-
-
 class Recording:
     """One recording. Made by :func:`fate.open_recording`; use it in a ``with`` block or call ``close``.
 
@@ -53,8 +40,8 @@ class Recording:
     on reading costs only what is read. Times are those of the file, in µs. Each thread opens its own recording.
     """
 
-    def __init__(self, source: Source, hints: Hints, options: Options, reopen: Callable[..., Recording]) -> None:
-        self._source, self._hints, self._options, self._reopen = source, hints, options, reopen
+    def __init__(self, source: Source, options: Options, reopen: Callable[..., Recording]) -> None:
+        self._source, self._options, self._reopen = source, options, reopen
         self._closed = False
         self._index: Index | None = None
         self._sensor = options.sensor or source.sensor
@@ -133,7 +120,8 @@ class Recording:
         """The index; with ``keep``, also the events when they came along with building it."""
         file = None
         if self._options.cache and self._source.size >= CACHED_FROM_BYTES:
-            file = cache_path(self.path, {"format": self.format, "sensor": self._sensor, "hints": self._hints})
+            asked = (self._options.format, self._options.columns, self._options.time_unit)
+            file = cache_path(self.path, {"format": self.format, "sensor": self._sensor, "asked": asked})
         if file and (index := load_index(file)):
             return index, None
         even = self._source.even_blocks() if keep else None
@@ -367,7 +355,7 @@ class Recording:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Other processes open the file again."""
-        return self._reopen, (str(self.path.absolute()), self._hints, self._options)
+        return self._reopen, (self.path.absolute(), self._options)
 
 
 def describe_tail(tail: Tail, format: str) -> str:

@@ -12,9 +12,10 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +23,37 @@ from numpy.typing import NDArray
 from fate.errors import FateError, FormatError
 from fate.events.events import MAX_SIDE, Sensor
 from fate.formats.columns import Columns
-from fate.formats.decoder import Decoder
+from fate.formats.decoder import Decoder, OutOfBounds
 
+CHOICES: dict[str, tuple[str | None, ...]] = {
+    "out_of_bounds": ("raise", "drop"),
+    "unsorted": ("raise", "sort"),
+    "time_unit": (None, "s", "ms", "us", "ns"),
+}
 BLOCK_BYTES = 64 * 1024  # of file per block: about 10 000 events, decoded in a fraction of a millisecond
 
 
-class Hints(NamedTuple):
-    """Facts about a file that the user gives. See :func:`fate.open_recording`."""
+@dataclass(frozen=True)
+class Options:
+    """What the user says about a file and how to treat its faults, checked. See :func:`fate.open_recording`."""
 
     sensor: Sensor | None = None
     format: str | None = None
     columns: str | None = None
     time_unit: str | None = None
+    strict: bool = False
+    out_of_bounds: OutOfBounds = "raise"
+    unsorted: Literal["raise", "sort"] = "raise"
+    cache: bool = True
+
+    def __post_init__(self) -> None:
+        if self.sensor is not None:
+            object.__setattr__(self, "sensor", Sensor.of(self.sensor))
+        for name, known in CHOICES.items():
+            given = getattr(self, name)
+            if given not in known:
+                expected = ", ".join(repr(choice) for choice in known if choice is not None)
+                raise FateError(f"{name}={given!r} was given; expected one of {expected}")
 
 
 class Bookmark(NamedTuple):

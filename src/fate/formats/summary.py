@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from fate.compiled import compiled
 from fate.events.events import Events
 from fate.formats.columns import NO_TIME
-from fate.formats.opening import open_recording
+from fate.formats.opening import OpenOptions, open_recording
 from fate.formats.recording import Recording
 from fate.progress import Progress
 
@@ -47,7 +47,9 @@ class Info:
         return asdict(self)
 
 
-def info(path: str | os.PathLike[str] | Recording, *, progress: Progress | None = None, **options: Any) -> Info:
+def info(
+    path: str | os.PathLike[str] | Recording, *, progress: Progress | None = None, **options: Unpack[OpenOptions]
+) -> Info:
     """Walk a recording once and say what it holds.
 
     Args:

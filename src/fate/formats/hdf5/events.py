@@ -24,18 +24,18 @@ from fate.errors import FormatError
 from fate.formats.columns import Columns, concatenate
 from fate.formats.hdf5.layout import MIN_CACHE_BYTES, Chunks, ColumnPath, Layout, damage_is_a_format_error, examine
 from fate.formats.prophesee.ecf import decode_chunk
-from fate.formats.source import Bookmark, ByteFile, Hints, Source, open_bytes
+from fate.formats.source import Bookmark, ByteFile, Options, Source, open_bytes
 from fate.formats.tables.fields import given_unit, microseconds
 
 CACHE_SLOTS = 10_007  # a prime, as the hash of chunk numbers wants it
 
 
-def open_hdf5(path: Path, hints: Hints) -> Source:
+def open_hdf5(path: Path, options: Options) -> Source:
     """An HDF5 file, its layout found and its claims checked against its size."""
     with open_bytes(path, can_grow=False) as raw, damage_is_a_format_error(path):
         file = h5py.File(path, "r", rdcc_nbytes=MIN_CACHE_BYTES, rdcc_nslots=CACHE_SLOTS)
         try:
-            layout = examine(raw, file, hints)
+            layout = examine(raw, file, options)
             if layout.chunks:
                 file.close()
                 return EcfSource(layout, layout.chunks, raw)

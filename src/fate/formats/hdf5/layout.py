@@ -22,7 +22,7 @@ from fate.events.events import Sensor
 from fate.events.tables import find_roles
 from fate.formats.hdf5.text import root_text_attributes
 from fate.formats.prophesee.ecf import FILTER_ID
-from fate.formats.source import ByteFile, Hints, refuse_damage, sensor_of_sides
+from fate.formats.source import ByteFile, Options, refuse_damage, sensor_of_sides
 
 PREFERRED = ("CD/events", "events", "")  # where to look first: Prophesee, RVT and DSEC, the root
 DSEC_SENSOR = Sensor(480, 640)
@@ -93,7 +93,7 @@ def damage_is_a_format_error(path: Path) -> AbstractContextManager[None]:
     return refuse_damage(path, "HDF5", *errors)
 
 
-def examine(raw: ByteFile, file: Any, hints: Hints) -> Layout:
+def examine(raw: ByteFile, file: Any, options: Options) -> Layout:
     """Return the layout of a file that is open both as bytes and in h5py; refuse what is not a table of events."""
     path = raw.path
     datasets = _datasets(file)
@@ -108,7 +108,7 @@ def examine(raw: ByteFile, file: Any, hints: Hints) -> Layout:
     compressed = [name for name in names if FILTER_ID in filters[name]]
     if compressed and (len(names) > 1 or len(filters[names[0]]) > 1):
         raise FormatError(f"{path}: /{compressed[0]} combines ECF with other filters or columns; that is not known")
-    _check_types(path, datasets, paths, hints)
+    _check_types(path, datasets, paths, options)
 
     scalars = {name: _scalar(path, file, datasets, group, name) for name in ("height", "width", "t_offset", "divider")}
     if scalars["divider"] not in (None, 1):
@@ -120,7 +120,7 @@ def examine(raw: ByteFile, file: Any, hints: Hints) -> Layout:
     rvt = group == "events" and None not in (scalars["height"], scalars["width"])
     kind = " Prophesee" if prophesee else " DSEC" if dsec else " RVT" if rvt else ""
     notes = _notes(raw, file)
-    sensor = hints.sensor or _sensor(path, scalars["height"], scalars["width"], notes.get("geometry"))
+    sensor = options.sensor or _sensor(path, scalars["height"], scalars["width"], notes.get("geometry"))
     triggers = datasets.get("EXT_TRIGGER/events")
     if triggers is not None:
         refuse_other_files(path, triggers)
@@ -136,7 +136,7 @@ def examine(raw: ByteFile, file: Any, hints: Hints) -> Layout:
         chunks=tables[compressed[0]] if compressed else None,
         sensor=sensor or (DSEC_SENSOR if dsec else None),
         t_offset=scalars["t_offset"] or 0,
-        time_unit=hints.time_unit or "us",
+        time_unit=options.time_unit or "us",
         triggers=int(triggers.shape[0]) if triggers is not None and triggers.ndim == 1 else 0,
         notes=notes | ({"t_offset": str(scalars["t_offset"])} if scalars["t_offset"] is not None else {}),
     )
@@ -225,12 +225,12 @@ def _number_of_rows(path: Path, datasets: dict[str, Any]) -> int:
     return next(iter(rows.values()))
 
 
-def _check_types(path: Path, datasets: dict[str, Any], paths: dict[str, ColumnPath], hints: Hints) -> None:
+def _check_types(path: Path, datasets: dict[str, Any], paths: dict[str, ColumnPath], options: Options) -> None:
     for column, (name, member) in paths.items():
         dtype = datasets[name].dtype if member is None else datasets[name].dtype[member]
         where = f"/{name}" if member is None else f"/{name}, field {member},"
         if column == "t" and dtype.kind == "f":
-            if hints.time_unit is None:
+            if options.time_unit is None:
                 raise FormatError(
                     f'{path}: {where} holds times as {dtype}, without a unit; pass time_unit="s", or ms, us, ns'
                 )

@@ -31,7 +31,7 @@ from fate.errors import FormatError
 from fate.events.events import Sensor
 from fate.formats.columns import Columns, allocate_columns
 from fate.formats.decoder import Decoder, OutOfBounds
-from fate.formats.source import BLOCK_BYTES, ByteFile, ByteSource, Hints, open_bytes
+from fate.formats.source import BLOCK_BYTES, ByteFile, ByteSource, Options, open_bytes
 
 Layout = Literal["dvs128", "davis"]
 
@@ -221,21 +221,21 @@ def parse_aedat2_header(data: bytes) -> Aedat2Header:
     return Aedat2Header(version, fields, position)
 
 
-def open_aedat2(path: Path, hints: Hints) -> ByteSource:
+def open_aedat2(path: Path, options: Options) -> ByteSource:
     """Open an AEDAT 2.0 file: read its header and find the layout of its addresses."""
     with open_bytes(path) as file:
-        return _open(path, file, hints)
+        return _open(path, file, options)
 
 
-def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:
+def _open(path: Path, file: ByteFile, options: Options) -> ByteSource:
     header = parse_aedat2_header(file.read(0, MAX_HEADER_BYTES))
     if not header.version.startswith("2"):
         given = f"is AEDAT {header.version}" if header.version else "has no line #!AER-DAT2.0 at its start"
         raise FormatError(
             f"{path}: {given}; expected AEDAT 2.0; convert it with the program that recorded it (jAER saves 2.0)"
         )
-    chip = _chip(header.fields.get("aechip", "")) or _without_chip(path, file, header, hints.sensor)
-    pixels = chip.sensor or hints.sensor
+    chip = _chip(header.fields.get("aechip", "")) or _without_chip(path, file, header, options.sensor)
+    pixels = chip.sensor or options.sensor
     if pixels is None:
         raise FormatError(
             f"{path}: the size of the chip {header.fields['aechip']!r} is not known, so its picture cannot be turned"
@@ -247,7 +247,7 @@ def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:
         "orientation": TURNED if chip.turned else UPRIGHT,
     }
     decoder = Aedat2Decoder(pixels, layout=chip.layout, turned=chip.turned, inverted=chip.inverted)
-    return ByteSource(path, file, decoder, header.num_bytes, hints.sensor or pixels, notes)
+    return ByteSource(path, file, decoder, header.num_bytes, options.sensor or pixels, notes)
 
 
 def _layout_of(sensor: Sensor) -> Layout:

@@ -30,7 +30,7 @@ from fate.errors import FormatError
 from fate.formats.columns import Columns, allocate_columns
 from fate.formats.decoder import Decoder, OutOfBounds
 from fate.formats.inivation.aedat2 import sensor_of_chip
-from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes
+from fate.formats.source import ByteFile, ByteSource, Options, open_bytes
 from fate.text import plural
 
 MAGIC = b"#!AER-DAT3.1"
@@ -209,7 +209,7 @@ def read_aedat3_header(path: Path, data: bytes) -> Aedat3Header:
     return Aedat3Header(sources, named[1].strip() if named else "RAW", end.end())
 
 
-def open_aedat3(path: Path, hints: Hints) -> ByteSource:
+def open_aedat3(path: Path, options: Options) -> ByteSource:
     """An AEDAT 3.1 file, its header read and the camera found whose events are read."""
     with open_bytes(path) as file:
         header = read_aedat3_header(path, file.read(0, MAX_HEADER_BYTES))
@@ -221,7 +221,7 @@ def open_aedat3(path: Path, hints: Hints) -> ByteSource:
         if len(header.sources) > 1:
             notes["sources"] = ", ".join(f"{number} {name}" for number, name in sorted(header.sources.items()))
         decoder = Aedat3Decoder(name=path, header_bytes=header.num_bytes)
-        return ByteSource(path, file, decoder, header.num_bytes, hints.sensor or sensor_of_chip(camera), notes)
+        return ByteSource(path, file, decoder, header.num_bytes, options.sensor or sensor_of_chip(camera), notes)
 
 
 def _first_source(file: ByteFile, header: Aedat3Header) -> int | None:

@@ -28,7 +28,7 @@ import numpy as np
 from fate.errors import FormatError, list_names
 from fate.events.events import MAX_SIDE, Sensor
 from fate.formats.columns import Columns, empty_columns
-from fate.formats.source import BLOCK_BYTES, Bookmark, ByteFile, Hints, Source, Tail, open_bytes
+from fate.formats.source import BLOCK_BYTES, Bookmark, ByteFile, Options, Source, Tail, open_bytes
 
 PACKET_HEAD = struct.Struct("<ii")
 KINDS = {"EVTS": "events", "FRME": "frames", "IMUS": "imu packets", "TRIG": "trigger packets"}
@@ -379,7 +379,7 @@ def _without_panic_message() -> Iterator[None]:
             os.close(nowhere)
 
 
-def open_aedat4(path: Path, hints: Hints) -> Aedat4Source:
+def open_aedat4(path: Path, options: Options) -> Aedat4Source:
     """The first event stream of an AEDAT 4.0 file."""
     with open_bytes(path) as file:
         header = read_header(path, file)
@@ -387,4 +387,4 @@ def open_aedat4(path: Path, hints: Hints) -> Aedat4Source:
         if not streams:
             kinds = ", ".join(KINDS.get(stream.kind, stream.kind) for stream in header.streams) or "nothing"
             raise FormatError(f"{path}: holds no stream of events (it has {kinds}); record the events of the camera")
-        return Aedat4Source(path, file, header, streams[0], hints.sensor)
+        return Aedat4Source(path, file, header, streams[0], options.sensor)

@@ -17,7 +17,7 @@ import numpy as np
 from fate.events.events import Sensor
 from fate.formats.columns import Columns
 from fate.formats.decoder import Decoder
-from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes
+from fate.formats.source import ByteFile, ByteSource, Options, open_bytes
 
 RECORD_BYTES = 5
 OVERFLOW_ROW = 240  # as y of a record: time moves on
@@ -66,11 +66,11 @@ def why_not_atis_bin(head: bytes) -> str:
     return ""
 
 
-def open_atis_bin(path: Path, hints: Hints) -> ByteSource:
+def open_atis_bin(path: Path, options: Options) -> ByteSource:
     """A ``.bin`` file, its sensor found from its events unless it is given."""
     with open_bytes(path) as file:
         notes = {}
-        sensor = hints.sensor
+        sensor = options.sensor
         if sensor is None and (sensor := _sensor(file)):
             name = "N-MNIST" if sensor == N_MNIST else "N-Caltech101"
             notes["sensor"] = f"{sensor}, the size of {name}: the file does not give it and all events lie within"

@@ -23,7 +23,7 @@ from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.formats.columns import Columns, allocate_columns
 from fate.formats.decoder import Decoder, OutOfBounds
-from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes, sensor_of_sides
+from fate.formats.source import ByteFile, ByteSource, Options, open_bytes, sensor_of_sides
 
 MAGIC = b"Event Stream"
 HEADER_BYTES = 20
@@ -93,13 +93,13 @@ class EventStreamDecoder(Decoder):
         return columns.slice(0, found), used
 
 
-def open_event_stream(path: Path, hints: Hints) -> ByteSource:
+def open_event_stream(path: Path, options: Options) -> ByteSource:
     """An Event Stream file of type DVS or ATIS, its header checked."""
     with open_bytes(path) as file:
-        return _open(path, file, hints)
+        return _open(path, file, options)
 
 
-def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:
+def _open(path: Path, file: ByteFile, options: Options) -> ByteSource:
     head = file.read(0, HEADER_BYTES)
     if not head.startswith(MAGIC):
         raise FormatError(f"{path}: does not start with 'Event Stream'; expected an .es file; let the format be found")
@@ -121,6 +121,6 @@ def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:
         "type": f"{kind} ({TYPES[kind]})",
         "orientation": ORIENTATION,
     }
-    pixels = hints.sensor if hints.sensor and not (width and height) else sensor_of_sides(path, height, width)
+    pixels = options.sensor if options.sensor and not (width and height) else sensor_of_sides(path, height, width)
     decoder = EventStreamDecoder(pixels, atis=kind == 2)
-    return ByteSource(path, file, decoder, HEADER_BYTES, hints.sensor or pixels, notes)
+    return ByteSource(path, file, decoder, HEADER_BYTES, options.sensor or pixels, notes)

@@ -19,7 +19,7 @@ from fate.formats.columns import Columns, allocate_columns
 from fate.formats.decoder import Decoder
 from fate.formats.prophesee.header import MAX_HEADER_BYTES, parse_header
 from fate.formats.saving import FileWriter, check_fits
-from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes
+from fate.formats.source import ByteFile, ByteSource, Options, open_bytes
 
 EVENT_TYPES = {0: "2D", 12: "CD"}
 RECORD_BYTES = 8
@@ -82,13 +82,13 @@ class DatDecoder(Decoder):
         return columns, n * RECORD_BYTES
 
 
-def open_dat(path: Path, hints: Hints) -> ByteSource:
+def open_dat(path: Path, options: Options) -> ByteSource:
     """A DAT file, its header checked."""
     with open_bytes(path) as file:
-        return _open(path, file, hints)
+        return _open(path, file, options)
 
 
-def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:
+def _open(path: Path, file: ByteFile, options: Options) -> ByteSource:
     head = file.read(0, MAX_HEADER_BYTES)
     header = parse_header(head)
     kind = head[header.num_bytes : header.num_bytes + 2]
@@ -107,7 +107,7 @@ def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:
             " program that recorded it"
         )
     notes = {**header.fields, "event type": f"{kind[0]} ({EVENT_TYPES[kind[0]]})"}
-    return ByteSource(path, file, DatDecoder(), header.num_bytes + 2, hints.sensor or header.sensor(path), notes)
+    return ByteSource(path, file, DatDecoder(), header.num_bytes + 2, options.sensor or header.sensor(path), notes)
 
 
 class DatWriter(FileWriter):

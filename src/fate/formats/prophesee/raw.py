@@ -21,17 +21,17 @@ from fate.formats.prophesee.evt2 import MAX_COORDINATE, TIME_HIGH, Evt2Decoder, 
 from fate.formats.prophesee.evt3 import ADDR_X, ADDR_Y, TIME_LOW, VECT_8, VECT_12, VECT_BASE_X, Evt3Decoder
 from fate.formats.prophesee.header import MAX_HEADER_BYTES, Header, parse_header
 from fate.formats.saving import FileWriter, check_fits
-from fate.formats.source import ByteSource, Hints, open_bytes
+from fate.formats.source import ByteSource, Options, open_bytes
 
 FIRST_LITTLE_SYSTEM = 0x37  # boards before it wrote EVT2.1 with the halves of a word swapped
 
 
-def open_raw(path: Path, hints: Hints) -> ByteSource:
-    """A RAW file; ``hints.format`` (evt2, evt21, evt3) stands in for a header that does not say."""
+def open_raw(path: Path, options: Options) -> ByteSource:
+    """A RAW file; ``options.format`` (evt2, evt21, evt3) stands in for a header that does not say."""
     with open_bytes(path) as file:
         header = parse_header(file.read(0, MAX_HEADER_BYTES))
-        decoder = raw_decoder(path, header, hints.format)
-        sensor = hints.sensor or header.sensor(path)
+        decoder = raw_decoder(path, header, options.format)
+        sensor = options.sensor or header.sensor(path)
         return ByteSource(path, file, decoder, header.num_bytes, sensor, header.fields)
 
 

@@ -26,7 +26,7 @@ from fate.formats.prophesee.evt2 import Evt2Decoder, Evt21Decoder
 from fate.formats.prophesee.evt3 import Evt3Decoder
 from fate.formats.ros.codecs import BasedDecoder, LibcaerCmpDecoder, LibcaerDecoder, MonoDecoder
 from fate.formats.ros.messages import ARRAY_TYPES, PACKET_TYPES, read_array, read_packet
-from fate.formats.source import BLOCK_BYTES, Bookmark, ByteFile, Hints, Source, refuse_damage, sensor_of_sides
+from fate.formats.source import BLOCK_BYTES, Bookmark, ByteFile, Options, Source, refuse_damage, sensor_of_sides
 
 DECODERS: dict[str, tuple[type[Decoder], int]] = {  # encoding → decoder, bytes of a word
     "evt2": (Evt2Decoder, 4),
@@ -198,7 +198,7 @@ def _damage_refused(path: Path) -> AbstractContextManager[None]:
     return refuse_damage(path, "a ROS bag", Exception)  # the package has no narrower type
 
 
-def open_ros(path: Path, hints: Hints) -> RosSource:
+def open_ros(path: Path, options: Options) -> RosSource:
     """A bag of ROS 1 or ROS 2, its event topic chosen."""
     with ExitStack() as opened:
         for file in path.iterdir() if path.is_dir() else [path]:  # metadata.yaml may name any of them
@@ -213,7 +213,7 @@ def open_ros(path: Path, hints: Hints) -> RosSource:
             reader.open()
         opened.callback(reader.close)
         topics = _event_topics(path, reader)
-        source = RosSource(path, reader, topics[0], cdr=cdr, sensor=hints.sensor, watches=watches)
+        source = RosSource(path, reader, topics[0], cdr=cdr, sensor=options.sensor, watches=watches)
         if topics[1:]:
             source.notes["other event topics"] = ", ".join(f"{each.name} ({each.num_messages})" for each in topics[1:])
         opened.pop_all()

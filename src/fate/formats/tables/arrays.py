@@ -31,7 +31,7 @@ from fate.errors import FateError, FormatError, list_names
 from fate.events.events import Sensor
 from fate.events.tables import find_roles
 from fate.formats.columns import Columns
-from fate.formats.source import Bookmark, ByteFile, Hints, Source, Tail, open_bytes
+from fate.formats.source import Bookmark, ByteFile, Options, Source, Tail, open_bytes
 from fate.formats.tables.fields import (
     ARRAY_ORDERS,
     ROLES,
@@ -164,7 +164,7 @@ class Table(NamedTuple):
         return [np.concatenate(column) for column in zip(*pieces, strict=True)]
 
 
-def find_table(array: StoredArray, num_rows: int, hints: Hints) -> Table:
+def find_table(array: StoredArray, num_rows: int, options: Options) -> Table:
     """Find the four columns of a structured or N×4 array."""
     names = array.dtype.names
     if names is not None:
@@ -174,7 +174,7 @@ def find_table(array: StoredArray, num_rows: int, hints: Hints) -> Table:
                 f"{array.name}: is an array of shape {array.shape} with the fields {list_names(names)}; expected one"
                 " dimension and fields t, x, y, p"
             )
-        _refuse_order(array.name, hints)
+        _refuse_order(array.name, options)
         fields = tuple(names[roles[role]] for role in ROLES)
         array.check_numbers(fields)
         return Table(((array, fields),), num_rows, fields[0], f"{', '.join(fields)} (named)")
@@ -185,25 +185,25 @@ def find_table(array: StoredArray, num_rows: int, hints: Hints) -> Table:
             + ("; save its transpose" if turned else "")
         )
     array.check_numbers()
-    if hints.columns is not None:
-        order, how = given_order(hints.columns), "as given"
+    if options.columns is not None:
+        order, how = given_order(options.columns), "as given"
     else:
         as_stored = Table(((array, (0, 1, 2, 3)),), num_rows, "", "")
         order, how = recognise_order(array.name, np.stack(as_stored.sample(), axis=1), ARRAY_ORDERS), "recognised"
     return Table(((array, tuple(order.index(role) for role in ROLES)),), num_rows, "", f"{order} ({how})")
 
 
-def _refuse_order(name: object, hints: Hints) -> None:
-    if hints.columns is not None:
-        raise FateError(f"{name}: its columns have names; columns={hints.columns!r} was given; leave it out")
+def _refuse_order(name: object, options: Options) -> None:
+    if options.columns is not None:
+        raise FateError(f"{name}: its columns have names; columns={options.columns!r} was given; leave it out")
 
 
-def find_unit(path: Path, table: Table, hints: Hints) -> TimeUnit:
+def find_unit(path: Path, table: Table, options: Options) -> TimeUnit:
     """Return the unit of time: given, named, or by the type and, for floats, by the values of a sample."""
     floats = table.read(0, 0)[0].dtype.kind == "f"
     times = table.sample()[0] if floats else np.empty(0)
     times = times[np.isfinite(times)]
-    unit = given_unit(hints.time_unit) if hints.time_unit else named_unit(table.time_name)
+    unit = given_unit(options.time_unit) if options.time_unit else named_unit(table.time_name)
     if unit is None:
         unit = assumed_unit(whole=bool((times == np.rint(times)).all()), integers=not floats)
     if len(times):
@@ -217,12 +217,12 @@ class ArraySource(Source):
     thread_safe = True
 
     def __init__(
-        self, path: Path, file: ByteFile | Archive, table: Table, hints: Hints, sensor: Sensor | None, tail: Tail
+        self, path: Path, file: ByteFile | Archive, table: Table, options: Options, sensor: Sensor | None, tail: Tail
     ) -> None:
-        self.path, self.size, self.sensor = path, file.size, hints.sensor or sensor
+        self.path, self.size, self.sensor = path, file.size, options.sensor or sensor
         self.format = "NPZ" if isinstance(file, Archive) else "NPY"
         self._file, self._table, self._tail = file, table, tail
-        self._unit = find_unit(path, table, hints)
+        self._unit = find_unit(path, table, options)
         self._block_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // sum(array.row_bytes for array, _ in table.parts)))
         self.notes = {"columns": table.note, "time unit": self._unit.note}
 
@@ -249,7 +249,7 @@ class ArraySource(Source):
         self._file.close()
 
 
-def open_npy(path: Path, hints: Hints) -> ArraySource:
+def open_npy(path: Path, options: Options) -> ArraySource:
     """Open an NPY file with one table of events."""
     with open_bytes(path, can_grow=False) as file:
         array = StoredArray(path, file)
@@ -262,7 +262,7 @@ def open_npy(path: Path, hints: Hints) -> ArraySource:
             )
         end = array.start + num_rows * array.row_bytes
         tail = Tail(file.size - end, end, f"{grouped(missing)} rows" if missing else "")
-        return ArraySource(path, file, find_table(array, num_rows, hints), hints, None, tail)
+        return ArraySource(path, file, find_table(array, num_rows, options), options, None, tail)
 
 
 # ---- NPZ ----------------------------------------------------------------------------------------------------
@@ -451,16 +451,16 @@ class Archive:
         self._file.close()
 
 
-def open_npz(path: Path, hints: Hints) -> ArraySource:
+def open_npz(path: Path, options: Options) -> ArraySource:
     """Open an NPZ archive: four columns by name, or one table under any name."""
     with open_bytes(path, can_grow=False) as file:
         archive = Archive(path, file)
         try:
             if archive.fact("format", "U") == ["fate-labels"]:
                 raise FormatError(f"{path}: holds labels, not events; give the recording they belong to")
-            table, array = _find_columns(archive, hints)
-            sensor = hints.sensor or _find_sensor(archive)
-            source = ArraySource(path, archive, table, hints, sensor, Tail(0, archive.size))
+            table, array = _find_columns(archive, options)
+            sensor = options.sensor or _find_sensor(archive)
+            source = ArraySource(path, archive, table, options, sensor, Tail(0, archive.size))
             source.notes = {"array": array, **source.notes} if array else source.notes
             return source
         except BaseException:
@@ -468,7 +468,7 @@ def open_npz(path: Path, hints: Hints) -> ArraySource:
             raise
 
 
-def _find_columns(archive: Archive, hints: Hints) -> tuple[Table, str]:
+def _find_columns(archive: Archive, options: Options) -> tuple[Table, str]:
     """Return the table of events and, if it is one array, the name of that array."""
     path, keys = archive.path, archive.keys()
     roles = find_roles(keys)
@@ -479,8 +479,8 @@ def _find_columns(archive: Archive, hints: Hints) -> tuple[Table, str]:
             found = f"{len(tables)} tables of events ({listed})" if tables else f"the arrays {listed or '(none)'}"
             raise FormatError(f"{path}: holds {found}; expected columns t, x, y, p or one structured or N×4 array")
         array = archive.array(tables[0])
-        return find_table(array, array.num_rows, hints), tables[0]
-    _refuse_order(path, hints)
+        return find_table(array, array.num_rows, options), tables[0]
+    _refuse_order(path, options)
     named = [keys[roles[role]] for role in ROLES]
     arrays = [archive.array(key) for key in named]
     for array in arrays:

@@ -28,7 +28,7 @@ from fate.events.events import Sensor
 from fate.events.tables import find_roles
 from fate.formats.columns import Columns
 from fate.formats.decoder import Decoder, OutOfBounds
-from fate.formats.source import ByteFile, ByteSource, Hints, Tail, sensor_of_sides
+from fate.formats.source import ByteFile, ByteSource, Options, Tail, sensor_of_sides
 from fate.formats.tables.fields import (
     ROLES,
     TEXT_ORDERS,
@@ -307,15 +307,15 @@ class Preamble(NamedTuple):
     delimiter: str
 
 
-def open_text(path: Path, hints: Hints) -> ByteSource:
+def open_text(path: Path, options: Options) -> ByteSource:
     """A CSV or TXT file."""
     file = TextFile(path)
     try:
         head = file.read(0, HEAD_BYTES)
         preamble = read_preamble(path, head)
         rows = _first_rows(head[preamble.num_bytes :], preamble.delimiter, whole_file=len(head) >= file.size)
-        columns, how = _columns(path, rows, preamble.names, hints)
-        unit = _unit(columns, rows, preamble.names, hints)
+        columns, how = _columns(path, rows, preamble.names, options)
+        unit = _unit(columns, rows, preamble.names, options)
         decoder = TextDecoder(
             columns=columns,
             delimiter=preamble.delimiter,
@@ -325,7 +325,7 @@ def open_text(path: Path, hints: Hints) -> ByteSource:
         )
         file.end_last_line(decoder, preamble.num_bytes)
         notes = {"columns": f"{columns} ({how})", "time unit": unit.note}
-        sensor = hints.sensor or (sensor_of_sides(path, *preamble.size) if preamble.size else None)
+        sensor = options.sensor or (sensor_of_sides(path, *preamble.size) if preamble.size else None)
         return TextSource(file, decoder, preamble.num_bytes, sensor, notes)
     except BaseException:
         file.close()
@@ -471,10 +471,10 @@ def _first_rows(head: bytes, delimiter: str, *, whole_file: bool) -> list[list[s
     return rows
 
 
-def _columns(path: Path, rows: list[list[str]], names: list[str], hints: Hints) -> tuple[str, str]:
+def _columns(path: Path, rows: list[list[str]], names: list[str], options: Options) -> tuple[str, str]:
     """One letter per column, and how it was found."""
     num_columns = len(names) or (len(rows[0]) if rows else 4)
-    if names and not hints.columns:
+    if names and not options.columns:
         roles = find_roles(names) or {}
         letters = {position: role for role, position in roles.items()}
         return "".join(letters.get(i, "-") for i in range(num_columns)), "named"
@@ -483,8 +483,8 @@ def _columns(path: Path, rows: list[list[str]], names: list[str], hints: Hints) 
             f"{path}: has {num_columns} columns, {shown(' '.join(names or rows[0]).encode())}; expected four, or a"
             " first row that names t, x, y and p and no columns=TXYP"
         )
-    if hints.columns:
-        return given_order(hints.columns), "as given"
+    if options.columns:
+        return given_order(options.columns), "as given"
     numbers = [[number(cell) for cell in row] for row in rows if len(row) == 4]
     readable = [row for row in numbers if None not in row]
     if not readable:
@@ -492,10 +492,10 @@ def _columns(path: Path, rows: list[list[str]], names: list[str], hints: Hints) 
     return recognise_order(path, np.array(readable, np.float64), TEXT_ORDERS), "recognised"
 
 
-def _unit(columns: str, rows: list[list[str]], names: list[str], hints: Hints) -> TimeUnit:
+def _unit(columns: str, rows: list[list[str]], names: list[str], options: Options) -> TimeUnit:
     """Return the unit of time of the whole file: given, named, or recognised in the first rows."""
-    if hints.time_unit:
-        return given_unit(hints.time_unit)
+    if options.time_unit:
+        return given_unit(options.time_unit)
     column = columns.index("t")
     if names and (unit := named_unit(names[column])):
         return unit
