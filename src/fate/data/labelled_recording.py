@@ -86,7 +86,7 @@ def read_head(path: Path, options: EventOptions) -> FileHead:
         start, end = int(first.t[0]), int(last.t[-1])
         # times that end before they start come from a counter that wrapped around: only the time index knows the span
         span = Span(start, end + 1, even.num_events) if start <= end else None
-        return FileHead(source.sensor, span, describe_tail(source.tail(), source.format))
+        return FileHead(source.sensor, span, describe_tail(source.found.tail, source.format))
     finally:
         source.close()
 
