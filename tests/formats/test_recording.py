@@ -290,7 +290,7 @@ def test_a_header_without_size_takes_the_smallest_known_sensor_and_says_so(tmp_p
         ("e.raw", b"% evt 3.0\n% bookmark_period_us 2000\n% end\n\x00\x01", "index another program keeps"),
         ("e.raw", b"% evt 7.0\n% end\n\x00\x01", "names the format '7.0'"),
         ("e.raw", b"% format EVT4;height=720;width=1280\n% end\n\x00\x80", "names the format 'evt4'"),
-        ("e.raw", b"% Date 2020-01-01\n% end\n\x00\x80\xff", "does not name its event format"),
+        ("e.raw", b"% Date 2020-01-01\n% end\n\x00\x80\xff", "no header that names its format"),
         ("e.raw", b"% evt 3.0\n% geometry 0x720\n% end\n\x00\x80", "sensor of height '720', width '0'"),
         ("e.raw", b"% evt 3.0\n% geometry big\n% end\n\x00\x80", "width .big."),
         ("e.dat", b"% Version 2\n% Width 5\n% Height 5\n", "before the two bytes that give the event type"),
