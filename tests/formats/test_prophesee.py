@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from fate import Events, FateError, FormatError, decoder_for, open_recording, write_events
 from fate.formats.decoder import Decoder
 from fate.formats.prophesee.dat import DatDecoder
-from fate.formats.prophesee.evt2 import Evt2Decoder, Evt21Decoder
-from fate.formats.prophesee.evt3 import Evt3Decoder
+from fate.formats.prophesee.raw import Evt2Decoder, Evt3Decoder, Evt21Decoder
 from tests.conftest import event_lists, make_events
 
 Row = tuple[int, int, int, int]

@@ -22,7 +22,7 @@ from fate import Events, FateError, FateWarning, FormatError, open_recording, op
 from fate.formats import index as index_module
 from fate.formats import source as source_module
 from fate.formats.converting import convert
-from fate.formats.hdf5 import layout as hdf5_layout
+from fate.formats.hdf5 import events as hdf5_events
 from fate.formats.saving import BY_SUFFIX, WRITERS
 from fate.formats.tables import arrays as arrays_module
 from tests.conftest import event_lists, make_events
@@ -62,7 +62,7 @@ def test_many_small_blocks_give_the_same_events(tmp_path: Path, name: str, monke
     monkeypatch.setattr(source_module, "BLOCK_BYTES", 64)
     monkeypatch.setattr(index_module, "RUN_BLOCKS", 3)
     monkeypatch.setattr(arrays_module, "BLOCK_ROWS", 50)
-    monkeypatch.setattr(hdf5_layout, "MAX_BLOCK_ROWS", 50)
+    monkeypatch.setattr(hdf5_events, "MAX_BLOCK_ROWS", 50)
     events = make_events(5000)
     with opened(saved(tmp_path, events, name), events, cache=False) as recording:
         assert recording.read() == events
@@ -290,7 +290,7 @@ def test_a_header_without_size_takes_the_smallest_known_sensor_and_says_so(tmp_p
         ("e.raw", b"% evt 3.0\n% bookmark_period_us 2000\n% end\n\x00\x01", "index another program keeps"),
         ("e.raw", b"% evt 7.0\n% end\n\x00\x01", "names the format '7.0'"),
         ("e.raw", b"% format EVT4;height=720;width=1280\n% end\n\x00\x80", "names the format 'evt4'"),
-        ("e.raw", b"% Date 2020-01-01\n% end\n\x00\x80\xff", "does not name its event format"),
+        ("e.raw", b"% Date 2020-01-01\n% end\n\x00\x80\xff", "no header that names its format"),
         ("e.raw", b"% evt 3.0\n% geometry 0x720\n% end\n\x00\x80", "sensor of height '720', width '0'"),
         ("e.raw", b"% evt 3.0\n% geometry big\n% end\n\x00\x80", "width .big."),
         ("e.dat", b"% Version 2\n% Width 5\n% Height 5\n", "before the two bytes that give the event type"),
@@ -433,14 +433,14 @@ def test_an_index_with_edited_values_is_built_again(tmp_path: Path, member: str)
     with np.load(stored) as arrays:
         changed = {name: arrays[name] for name in arrays}
     if member == "meta":
-        changed["meta"] = np.array(str(changed["meta"]).replace('"bytes_consumed": ', '"bytes_consumed": 1'))
+        changed["meta"] = np.array(str(changed["meta"]).replace('"t_max": ', '"t_max": 1'))
     else:
         changed[member] = changed[member] + 7
     np.savez(stored, **changed)
     with open_recording(path) as recording:
         again = recording.index()
         assert recording.read(1000, 900_000) == events.between(1000, 900_000)
-    assert again.bytes_consumed == whole.bytes_consumed
+    assert again.tally == whole.tally
     np.testing.assert_array_equal(again.t_min, whole.t_min)
     np.testing.assert_array_equal(again.first, whole.first)
 

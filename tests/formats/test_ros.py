@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from fate.errors import FateError, FormatError, MissingDependencyError
 from fate.events.events import Events
 from fate.formats.opening import open_recording
-from fate.formats.prophesee.evt3 import Evt3Decoder
 from fate.formats.prophesee.header import parse_header
-from fate.formats.prophesee.raw import Evt3Writer
+from fate.formats.prophesee.raw import Evt3Decoder, Evt3Writer
 from fate.formats.ros.bags import DECODERS
 from fate.formats.ros.codecs import BasedDecoder
 from fate.formats.ros.messages import read_array

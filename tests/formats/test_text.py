@@ -203,9 +203,9 @@ def test_name_of_the_time_column_gives_its_unit(tmp_path: Path) -> None:
         ("1,2,3e,0", "column 3 \\(y\\)"),
         ("1,2,3.5,0", "has a y that is no whole number"),
         ("1,2,3,0 # why", "column 4 \\(p\\)"),
-        ("1,2,3,0\r1,2,3,0", "column 4 \\(p\\)"),
-        ("\x00\x01", "column 1 \\(t\\)"),
-        ("é" * 500, "…', has no number"),
+        ("1,2,3,0\r1,2,3,0", "has more than the 4 columns"),
+        ("\x00\x01", "has fewer than the 4 columns"),
+        ("é" * 500, "…', has fewer than the 4 columns"),
     ],
 )
 def test_faulty_row_is_refused_with_its_line(tmp_path: Path, row: str, sentence: str) -> None:
@@ -251,7 +251,6 @@ def test_last_line_may_lack_its_newline(tmp_path: Path) -> None:
             with open_recording(path, sensor=(48, 64)) as recording:
                 assert recording.read() == events
                 assert recording.index().tail == (0, path.stat().st_size, "")
-                assert recording.index().bytes_consumed == path.stat().st_size
 
 
 @pytest.mark.filterwarnings("ignore::fate.errors.FateWarning")

@@ -29,7 +29,7 @@ from fate.events.window import Window
 from fate.formats.columns import Columns
 from fate.formats.opening import open_recording, open_source
 from fate.formats.recording import Recording, describe_tail
-from fate.formats.source import Bookmark, EvenBlocks, Hints, Source
+from fate.formats.source import Bookmark, EvenBlocks, Options, Source
 
 #: A file is refused if a larger share of its events lies outside the sensor.
 MAX_OUTSIDE_SHARE = 0.1
@@ -71,7 +71,7 @@ def read_head(path: Path, options: EventOptions) -> FileHead:
     The span runs from the first to the last record and counts every record. If some events lie outside the sensor or
     out of order, the time index of the recording is more exact.
     """
-    source = open_source(path, Hints(*options))
+    source = open_source(path, Options(*options))
     try:
         even = source.even_blocks()
         if even is None:
@@ -86,7 +86,7 @@ def read_head(path: Path, options: EventOptions) -> FileHead:
         start, end = int(first.t[0]), int(last.t[-1])
         # times that end before they start come from a counter that wrapped around: only the time index knows the span
         span = Span(start, end + 1, even.num_events) if start <= end else None
-        return FileHead(source.sensor, span, describe_tail(source.tail(), source.format))
+        return FileHead(source.sensor, span, describe_tail(source.found.tail, source.format))
     finally:
         source.close()
 

@@ -39,7 +39,7 @@ from fate.data.layout import SPLITS, RecordingPaths
 from fate.errors import FateError, FormatError, missing_packages
 from fate.events.events import Sensor
 from fate.files import MissingFileError, check_regular, readable_folders
-from fate.formats.hdf5.layout import damage_is_a_format_error, refuse_other_files
+from fate.formats.hdf5.events import damage_is_a_format_error, refuse_other_files
 
 REPRESENTATIONS = "event_representations_v2"
 LABELS = "labels_v2"

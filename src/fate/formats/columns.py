@@ -6,6 +6,7 @@ is decided here, for every format alike, so that no format can forget it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from fate.compiled import compiled
 from fate.events.events import MAX_SIDE, Sensor
 
 NO_TIME = np.iinfo(np.int64).min
-FINAL = (np.dtype(np.int64), np.dtype(np.uint16), np.dtype(np.uint16), np.dtype(np.uint8))
+FINAL: tuple[np.dtype[Any], ...] = tuple(np.dtype(name) for name in ("i8", "u2", "u2", "u1"))
 
 
 class Columns(NamedTuple):
@@ -31,10 +32,9 @@ class Columns(NamedTuple):
         """Rows ``first`` to ``last`` (not included), as views."""
         return Columns(self.t[first:last], self.x[first:last], self.y[first:last], self.p[first:last])
 
-
-def empty_columns() -> Columns:
-    """No events."""
-    return allocate_columns(0)
+    def take(self, rows: NDArray[Any]) -> Columns:
+        """The rows of an index or of a mask, as copies."""
+        return Columns(self.t[rows], self.x[rows], self.y[rows], self.p[rows])
 
 
 def allocate_columns(num_events: int) -> Columns:
@@ -44,11 +44,9 @@ def allocate_columns(num_events: int) -> Columns:
 
 def concatenate(pieces: list[Columns]) -> Columns:
     """Concatenate pieces in order."""
-    if len(pieces) == 1:
-        return pieces[0]
     if not pieces:
-        return empty_columns()
-    return Columns(*(np.concatenate([piece[i] for piece in pieces]) for i in range(4)))
+        return allocate_columns(0)
+    return pieces[0] if len(pieces) == 1 else Columns(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
 
 
 @dataclass
@@ -73,124 +71,54 @@ class Tally:
     def add(self, later: Tally) -> None:
         """Add the counts of a later part that breaks no rule."""
         if later.events:
-            self.t_min = min(self.t_min, later.t_min) if self.events else later.t_min
-            self.t_max = max(self.t_max, later.t_max) if self.events else later.t_max
-            self.last_t = later.last_t
+            self.add_times(later.t_min, later.t_max, later.last_t)
         self.events += later.events
         self.on += later.on
         self.x_max, self.y_max = max(self.x_max, later.x_max), max(self.y_max, later.y_max)
 
+    def add_times(self, t_min: int, t_max: int, last_t: int) -> None:
+        """Extend the span of time; call it before the events are counted."""
+        is_first = self.events == self.outside
+        self.t_min = t_min if is_first else min(self.t_min, t_min)
+        self.t_max = t_max if is_first else max(self.t_max, t_max)
+        self.last_t = last_t
 
-@compiled
-def _summarise_regular(t: Any, x: Any, y: Any, p: Any, out: Any) -> None:
-    """Summarise columns of the final types, n > 0, in four loops that the compiler turns into vector code.
 
-    ``out`` (int64): ON events, largest x, y and p, number of steps back in time.
-    """
-    n = t.shape[0]
-    x_max = x[0]
-    y_max = y[0]
-    p_max = p[0]
-    on = 0
-    back = 0
-    for i in range(n):
-        x_max = max(x_max, x[i])
-    for i in range(n):
-        y_max = max(y_max, y[i])
-    for i in range(n):
-        p_max = max(p_max, p[i])
-        on += p[i]
-    for i in range(1, n):
-        back += t[i] < t[i - 1]
-    out[0] = on
-    out[1] = x_max
-    out[2] = y_max
-    out[3] = p_max
-    out[4] = back
+class Summary(NamedTuple):
+    """What :func:`check` has to know about a block of at least one event."""
+
+    num_on: int
+    num_back: int  # steps back in time
+    x_min: int
+    x_max: int
+    y_min: int
+    y_max: int
+    p_min: int
+    p_max: int
 
 
 @compiled
-def _summarise_any(t: Any, x: Any, y: Any, p: Any, width: int, height: int, last_t: int, out: Any) -> None:
-    """Summarise a block that breaks a rule, with the first event that does. :func:`check` reads ``out`` (int64)."""
-    n = t.shape[0]
-    on = 0
-    x_max = np.int64(-1)
-    y_max = np.int64(-1)
-    outside = 0
-    back = 0
-    bad = 0
-    t_min = np.int64(0)
-    t_max = np.int64(0)
-    previous = np.int64(last_t)
-    for i in range(n):
-        xi = np.int64(x[i])
-        yi = np.int64(y[i])
-        ti = np.int64(t[i])
-        pi = np.int64(p[i])
-        if xi < 0 or xi >= width or yi < 0 or yi >= height:
-            if outside == 0:
-                out[7] = i
-                out[8] = xi
-                out[9] = yi
-            outside += 1
-            continue
-        if x_max < xi:
-            x_max = xi
-        if y_max < yi:
-            y_max = yi
-        if i == outside:  # the first event that is kept
-            t_min = ti
-            t_max = ti
-        if ti < previous:
-            if back == 0:
-                out[10] = i
-                out[11] = previous
-                out[12] = ti
-            back += 1
-            t_min = min(t_min, ti)
-        t_max = max(t_max, ti)
-        previous = ti
-        if pi == 1:
-            on += 1
-        elif pi != 0 and pi != -1:
-            if bad == 0:
-                out[13] = i
-                out[14] = pi
-            bad += 1
-    out[0] = on
-    out[1] = x_max
-    out[2] = y_max
-    out[3] = t_min
-    out[4] = t_max
-    out[5] = outside
-    out[6] = back
-    out[15] = bad
-    out[16] = previous
+def _extremes(column: Any) -> Any:
+    low = column[0]
+    high = column[0]
+    for i in range(column.shape[0]):  # no branches, so that it becomes vector code
+        low = min(low, column[i])
+        high = max(high, column[i])
+    return np.int64(low), np.int64(high)
 
 
-def _as_checked_types(columns: Columns) -> Columns:
-    """Return columns of the final types as they are and all others as int64, so that two compiled versions suffice."""
-    if all(c.dtype == d and c.flags.c_contiguous for c, d in zip(columns, FINAL, strict=True)):
-        return columns
-    return Columns(*(np.ascontiguousarray(column, np.int64) for column in columns))
-
-
-def _count_regular(columns: Columns, width: int, height: int, tally: Tally) -> bool:
-    """Count a block that breaks no rule, the usual case; return False and count nothing for any other."""
-    out = np.empty(5, np.int64)
-    _summarise_regular(*columns, out)
-    on, x_max, y_max, p_max, back = out.tolist()
-    first, last = int(columns.t[0]), int(columns.t[-1])
-    if x_max >= width or y_max >= height or p_max > 1 or back or first < tally.last_t:
-        return False
-    tally.t_min = first if tally.events == tally.outside else min(tally.t_min, first)
-    tally.t_max = last if tally.events == tally.outside else max(tally.t_max, last)
-    tally.last_t = last
-    tally.events += len(columns.t)
-    tally.on += on
-    tally.x_max, tally.y_max = max(tally.x_max, x_max), max(tally.y_max, y_max)
-    tally.block = (first, last)
-    return True
+@compiled
+def _summarise(t: Any, x: Any, y: Any, p: Any) -> Any:
+    num_on = 0
+    num_back = 0
+    for i in range(p.shape[0]):
+        num_on += p[i] == 1
+    for i in range(1, t.shape[0]):
+        num_back += t[i] < t[i - 1]
+    x_min, x_max = _extremes(x)
+    y_min, y_max = _extremes(y)
+    p_min, p_max = _extremes(p)
+    return num_on, num_back, x_min, x_max, y_min, y_max, p_min, p_max
 
 
 def check(columns: Columns, sensor: Sensor | None, tally: Tally) -> Columns:
@@ -199,43 +127,49 @@ def check(columns: Columns, sensor: Sensor | None, tally: Tally) -> Columns:
     Without a sensor every coordinate that fits 16 bits passes. Times that go back and unknown polarities
     are counted, not changed: the caller decides.
     """
+    tally.block = (0, -1)
+    num_events = len(columns.t)
+    if num_events == 0:
+        return allocate_columns(0)
+    if not all(c.dtype == dtype and c.flags.c_contiguous for c, dtype in zip(columns, FINAL, strict=True)):
+        columns = Columns(*(np.ascontiguousarray(column, np.int64) for column in columns))  # two compiled versions do
     width, height = (sensor.width, sensor.height) if sensor else (MAX_SIDE, MAX_SIDE)
-    n = len(columns.t)
-    if n == 0:
-        tally.block = (0, -1)
-        return empty_columns()
-    columns = _as_checked_types(columns)
-    if columns.x.dtype == np.uint16 and _count_regular(columns, width, height, tally):
-        return columns
-    out = np.zeros(17, np.int64)
-    _summarise_any(*columns, width, height, tally.last_t, out)
-    on, x_max, y_max, t_min, t_max, outside, back = (int(value) for value in out[:7])
-    kept = n - outside
-    if outside and not tally.outside:
-        tally.outside_first = (tally.events + int(out[7]), int(out[8]), int(out[9]))
-    if back and not tally.back:
-        tally.back_first = (tally.events + int(out[10]), int(out[11]), int(out[12]))
-    if int(out[15]) and not tally.bad_polarity:
-        tally.bad_polarity_first = (tally.events + int(out[13]), int(out[14]))
-    tally.outside += outside
-    tally.back += back
-    tally.bad_polarity += int(out[15])
-    tally.on += on
-    tally.x_max, tally.y_max = max(tally.x_max, x_max), max(tally.y_max, y_max)
-    if kept:
-        first = tally.events == tally.outside - outside  # nothing kept before this block
-        tally.t_min = t_min if first else min(tally.t_min, t_min)
-        tally.t_max = t_max if first else max(tally.t_max, t_max)
-        tally.last_t = int(out[16])
-    tally.events += n
-    tally.block = (t_min, t_max) if kept else (0, -1)
-    if outside:
-        inside = (columns.x >= 0) & (columns.x < width) & (columns.y >= 0) & (columns.y < height)
-        columns = Columns(*(column[inside] for column in columns))
-    p = columns.p if columns.p.dtype == np.uint8 else (columns.p > 0).astype(np.uint8)
-    return Columns(
-        np.ascontiguousarray(columns.t, np.int64),
-        np.ascontiguousarray(columns.x, np.uint16),
-        np.ascontiguousarray(columns.y, np.uint16),
-        np.ascontiguousarray(p),
-    )
+    summary = Summary(*_summarise(*columns))
+    rows: Sequence[int] | NDArray[np.intp] = range(num_events)  # of the events that are kept
+    if summary.x_min < 0 or summary.y_min < 0 or summary.x_max >= width or summary.y_max >= height:
+        _, x, y, _ = columns
+        inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+        rows = np.flatnonzero(inside)
+        if not tally.outside:
+            first = int(np.argmin(inside))
+            tally.outside_first = (tally.events + first, int(x[first]), int(y[first]))
+        columns = columns.take(rows)
+        summary = Summary(*_summarise(*columns)) if len(rows) else summary
+    if len(rows):
+        _count_kept(columns, rows, summary, tally)
+    tally.events += num_events
+    tally.outside += num_events - len(rows)
+    if columns.p.dtype != np.uint8:
+        columns = columns._replace(p=columns.p > 0)
+    return Columns(*(column.astype(dtype, copy=False) for column, dtype in zip(columns, FINAL, strict=True)))
+
+
+def _count_kept(columns: Columns, rows: Sequence[int] | NDArray[np.intp], summary: Summary, tally: Tally) -> None:
+    """Count the events of ``columns``, whose indices in their block are ``rows``."""
+    t, p = columns.t, columns.p
+    tally.block = (int(t[0]), int(t[-1]))
+    if summary.num_back or t[0] < tally.last_t:
+        before = np.append(tally.last_t, t[:-1])
+        back = np.flatnonzero(t < before)
+        if not tally.back:
+            tally.back_first = (tally.events + int(rows[back[0]]), int(before[back[0]]), int(t[back[0]]))
+        tally.back += len(back)
+        tally.block = (int(t.min()), int(t.max()))
+    tally.add_times(*tally.block, int(t[-1]))
+    if summary.p_max > 1 or summary.p_min < -1:
+        bad = np.flatnonzero((p < -1) | (p > 1))
+        if not tally.bad_polarity:
+            tally.bad_polarity_first = (tally.events + int(rows[bad[0]]), int(p[bad[0]]))
+        tally.bad_polarity += len(bad)
+    tally.on += summary.num_on
+    tally.x_max, tally.y_max = max(tally.x_max, summary.x_max), max(tally.y_max, summary.y_max)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from contextlib import nullcontext
+from typing import NamedTuple, Unpack
 
 from fate.errors import FateError, warn
-from fate.events.events import Sensor
-from fate.formats.opening import open_recording
+from fate.formats.opening import OpenOptions, open_recording
 from fate.formats.recording import Recording
 from fate.formats.saving import open_writer
 from fate.progress import Progress
@@ -30,7 +30,7 @@ def convert(
     zero_time: bool = False,
     output_format: str | None = None,
     progress: Progress | None = None,
-    **options: Any,
+    **options: Unpack[OpenOptions],
 ) -> Converted:
     """Copy ``source`` to ``target``; the suffix of ``target`` (or ``output_format``) gives its format.
 
@@ -45,58 +45,44 @@ def convert(
         progress: called with (events read, events in all).
         options: as for :func:`fate.open_recording`.
     """
-    if not isinstance(source, Recording):
-        with open_recording(source, **options) as recording:
-            return convert(
-                recording,
-                target,
-                start_us=start_us,
-                end_us=end_us,
-                roi=roi,
-                zero_time=zero_time,
-                output_format=output_format,
-                progress=progress,
-            )
-    recording = source
-    if os.path.exists(target) and os.path.samefile(recording.path, target):
-        raise FateError(f"{target}: is the recording to convert; give another name for the copy")
-    _check_span(recording, start_us, end_us)
+    opened = nullcontext(source) if isinstance(source, Recording) else open_recording(source, **options)
+    with opened as recording:
+        if os.path.exists(target) and os.path.samefile(recording.path, target):
+            raise FateError(f"{target}: is the recording to convert; give another name for the copy")
+        _check_part(recording, start_us, end_us, roi)
+        read = written = 0
+        shift: int | None = None if zero_time else 0
+        with open_writer(target, recording.sensor, output_format) as writer:
+            for piece in recording.chunks(start_us=start_us, end_us=end_us):
+                read += len(piece)
+                events = piece.inside(*roi) if roi else piece
+                if shift is None and len(events):
+                    shift = -int(events.t_us[0])
+                writer.write(events.shifted(shift) if shift else events)
+                written += len(events)
+                if progress:
+                    progress(read, recording.num_events)
+        if writer.format == "NPY":
+            warn(f"{target}: an NPY file holds no sensor size; pass sensor={tuple(recording.sensor)} to read it")
+        return Converted(read, written)
+
+
+def _check_part(
+    recording: Recording, start_us: int | None, end_us: int | None, roi: tuple[int, int, int, int] | None
+) -> None:
+    """Refuse a part of the recording in which no event can be."""
+    first, last = recording.start_us, recording.end_us
+    start, end = first if start_us is None else start_us, last if end_us is None else end_us
+    if start_us is not None and end_us is not None and end <= start:
+        raise FateError(f"from {start} to {end} µs: the end must come after the start")
+    if recording.num_events and (start >= last or end <= first):
+        raise FateError(
+            f"{recording.path}: nothing lies between the start and the end given; its events span {first} to {last} µs"
+        )
     if roi is not None:
-        _check_roi(roi, recording.sensor)
-    read = written = 0
-    shift: int | None = None if zero_time else 0
-    with open_writer(target, recording.sensor, output_format) as writer:
-        for piece in recording.chunks(start_us=start_us, end_us=end_us):
-            read += len(piece)
-            events = piece.inside(*roi) if roi else piece
-            if shift is None and len(events):
-                shift = -int(events.t_us[0])
-            writer.write(events.shifted(shift) if shift else events)
-            written += len(events)
-            if progress:
-                progress(read, recording.num_events)
-    if writer.format == "NPY":
-        warn(f"{target}: an NPY file holds no sensor size; pass sensor={tuple(recording.sensor)} to read it")
-    return Converted(read, written)
-
-
-def _check_span(recording: Recording, start_us: int | None, end_us: int | None) -> None:
-    if start_us is not None and end_us is not None and end_us <= start_us:
-        raise FateError(f"from {start_us} to {end_us} µs: the end must come after the start")
-    outside = (start_us is not None and start_us >= recording.end_us) or (
-        end_us is not None and end_us <= recording.start_us
-    )
-    if outside and recording.num_events:
-        raise FateError(
-            f"{recording.path}: nothing lies between the start and the end given; its events span"
-            f" {recording.start_us} to {recording.end_us} µs"
-        )
-
-
-def _check_roi(roi: tuple[int, int, int, int], sensor: Sensor) -> None:
-    x1, y1, x2, y2 = roi
-    if not (0 <= x1 < x2 <= sensor.width and 0 <= y1 < y2 <= sensor.height):
-        raise FateError(
-            f"roi=({x1}, {y1}, {x2}, {y2}) was given; expected x1 < x2 and y1 < y2 inside the {sensor} sensor (x2, y2"
-            " not included)"
-        )
+        x1, y1, x2, y2 = roi
+        if not (0 <= x1 < x2 <= recording.sensor.width and 0 <= y1 < y2 <= recording.sensor.height):
+            raise FateError(
+                f"roi=({x1}, {y1}, {x2}, {y2}) was given; expected x1 < x2 and y1 < y2 inside the {recording.sensor}"
+                " sensor (x2, y2 not included)"
+            )

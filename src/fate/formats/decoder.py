@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Literal, Self
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,24 +28,33 @@ OutOfBounds = Literal["raise", "drop"]
 MAX_CARRY_BYTES = 4 << 20  # of an unfinished record: only text lines can be long
 
 
+@dataclass(eq=False)
 class Decoder(ABC):
     """The state machine of one byte format.
 
     Everything it remembers between two calls is in ``state`` (int64), so that a copy of ``state`` and a
-    position in the file are a bookmark. The last ``len(skipped_kinds)`` entries count what was skipped.
+    position in the file are a bookmark: the values that ``start`` gives at the beginning, then how many words or
+    records of each of the ``skipped_kinds`` were skipped.
+
+    Args:
+        sensor: ``(height, width)`` in pixels.
+        out_of_bounds: ``"raise"``, or ``"drop"`` and count events outside the sensor.
     """
 
-    format: str
-    state_size: int
-    skipped_kinds: tuple[str, ...] = ()
-    record_bytes: int = 0  # set where each record of so many bytes is one event that needs none before it…
-    last_plain_us: int = 0  # …as long as times stay at or below this
+    format: ClassVar[str]
+    start: ClassVar[tuple[int, ...]] = ()
+    skipped_kinds: ClassVar[tuple[str, ...]] = ()
+    record_bytes: ClassVar[int] = 0  # set where each record of so many bytes is one event that needs none before it…
+    last_plain_us: ClassVar[int] = 0  # …as long as times stay at or below this
 
-    def __init__(self, sensor: Sequence[int] | None = None, *, out_of_bounds: OutOfBounds = "raise") -> None:
-        if out_of_bounds not in ("raise", "drop"):
-            raise FateError(f"out_of_bounds={out_of_bounds!r} was given; expected 'raise' or 'drop'")
-        self.sensor = None if sensor is None else Sensor.of(sensor)
-        self.out_of_bounds = out_of_bounds
+    sensor: Sensor | None = None
+    _: KW_ONLY
+    out_of_bounds: OutOfBounds = "raise"
+
+    def __post_init__(self) -> None:
+        if self.out_of_bounds not in ("raise", "drop"):
+            raise FateError(f"out_of_bounds={self.out_of_bounds!r} was given; expected 'raise' or 'drop'")
+        self.sensor = None if self.sensor is None else Sensor.of(self.sensor)
         self._reset()
 
     def _reset(self) -> None:
@@ -56,7 +64,7 @@ class Decoder(ABC):
 
     def initial_state(self) -> NDArray[np.int64]:
         """The state at the start of a stream."""
-        return np.zeros(self.state_size + len(self.skipped_kinds), np.int64)
+        return np.array([*self.start, *(0 for _ in self.skipped_kinds)], np.int64)
 
     @abstractmethod
     def decode(self, data: bytes) -> tuple[Columns, int]:
@@ -70,7 +78,7 @@ class Decoder(ABC):
 
     def skipped(self) -> dict[str, int]:
         """Return how many words of each kind were skipped since the start."""
-        counts = self.state[self.state_size :]
+        counts = self.state[len(self.start) :]
         return {kind: int(n) for kind, n in zip(self.skipped_kinds, counts, strict=True) if n}
 
     def missing(self) -> str:
@@ -96,16 +104,15 @@ class Decoder(ABC):
             raise FormatError(
                 f"stream: no {self.format} record ends within {MAX_CARRY_BYTES} bytes; is it {self.format}?"
             )
-        before = replace(self.tally)
-        columns = check(columns, self.sensor, self.tally)
-        if self.tally.outside > before.outside and self.out_of_bounds == "raise":
-            raise FormatError(describe_outside("stream", self.tally, self.sensor))
-        if self.tally.back > before.back:
-            raise FormatError(describe_back("stream", self.tally))
-        if self.tally.bad_polarity > before.bad_polarity:
-            raise FormatError(describe_polarity("stream", self.tally))
-        if len(columns.t) and max(abs(int(columns.t[0])), abs(int(columns.t[-1]))) >= MAX_TIME_US:
-            raise FormatError(describe_far_times("stream", self.tally))
+        tally = self.tally
+        outside, back, bad_polarity = tally.outside, tally.back, tally.bad_polarity
+        columns = check(columns, self.sensor, tally)
+        if tally.outside > outside and self.out_of_bounds == "raise":
+            raise FormatError(describe_outside("stream", tally, self.sensor))
+        if tally.back > back:
+            raise FormatError(describe_back("stream", tally))
+        if tally.bad_polarity > bad_polarity or max(map(abs, tally.block)) >= MAX_TIME_US:
+            raise FormatError(describe_impossible("stream", tally))
         return Events.trusted(*columns, self.sensor)
 
     @property
@@ -118,7 +125,6 @@ class Decoder(ABC):
 
 
 def describe_outside(name: object, tally: Tally, sensor: Sensor) -> str:
-    """Describe coordinates outside the sensor."""
     index, x, y = tally.outside_first
     where = f"x = {grouped(x)}" if not 0 <= x < sensor.width else f"y = {grouped(y)}"
     return (
@@ -128,7 +134,6 @@ def describe_outside(name: object, tally: Tally, sensor: Sensor) -> str:
 
 
 def describe_back(name: object, tally: Tally) -> str:
-    """Describe times that go back."""
     index, before, after = tally.back_first
     help_ = 'pass unsorted="sort" to order them by time' if name != "stream" else "the events fed were dropped"
     return (
@@ -137,17 +142,15 @@ def describe_back(name: object, tally: Tally) -> str:
     )
 
 
-def describe_polarity(name: object, tally: Tally) -> str:
-    """Describe unknown polarities."""
-    index, value = tally.bad_polarity_first
-    return (
-        f"{name}: {plural(tally.bad_polarity, 'event')} of a polarity that is none of 0, 1, -1 (first: index"
-        f" {grouped(index)}, {value}); check the order of the columns"
-    )
-
-
-def describe_far_times(name: object, tally: Tally) -> str:
-    """Describe times beyond ± 2^62 µs."""
-    return (
-        f"{name}: times from {tally.t_min} to {tally.t_max} µs, beyond ± 2^62; check the unit and the order of columns"
-    )
+def describe_impossible(name: object, tally: Tally) -> str:
+    """What no option repairs: unknown polarities and times beyond ± 2^62 µs; empty if there are none."""
+    if tally.bad_polarity:
+        index, value = tally.bad_polarity_first
+        return (
+            f"{name}: {plural(tally.bad_polarity, 'event')} of a polarity that is none of 0, 1, -1 (first: index"
+            f" {grouped(index)}, {value}); check the order of the columns"
+        )
+    if max(abs(tally.t_min), abs(tally.t_max)) >= MAX_TIME_US:
+        times = f"times from {tally.t_min} to {tally.t_max} µs, beyond ± 2^62"
+        return f"{name}: {times}; check the unit and the order of columns"
+    return ""

@@ -6,12 +6,11 @@ Building it is one pass over the file; with it, reading a window costs only the 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.boxes.npz import DAMAGE
-from fate.errors import warn
+from fate.errors import FateError, warn
 from fate.events.events import Sensor
-from fate.formats.columns import Columns, Tally, check
+from fate.formats.columns import Columns, Tally, allocate_columns, check
 from fate.formats.source import Bookmark, EvenBlocks, Source, Tail
 from fate.progress import Progress
+from fate.whole_files import write_whole
 
-VERSION = 4  # raise it when the meaning of anything stored changes: old cache files are then ignored
+VERSION = 5  # raise it when the meaning of anything stored changes: old cache files are then ignored
 THREADS = 2
 ARRAYS = ("positions", "states", "first", "t_min", "t_max")
 MAX_STORED = 10_000  # indexes kept in the cache folder
@@ -52,7 +52,6 @@ class Index:
     tally: Tally
     skipped: dict[str, int]
     tail: Tail
-    bytes_consumed: int
 
     @property
     def num_blocks(self) -> int:
@@ -89,25 +88,24 @@ class Index:
 
 
 def build_index(
-    source: Source, sensor: Sensor | None, progress: Progress | None = None, out: Columns | None = None
-) -> tuple[Index, bool]:
+    source: Source, sensor: Sensor | None, progress: Progress | None = None, keep: bool = False
+) -> tuple[Index, Columns | None]:
     """One pass over ``source``; events outside ``sensor`` are counted and left out of the block counts.
 
-    ``out``, if given, has room for the events of :meth:`Source.even_blocks`; the second value returned says whether
-    they are in it.
+    With ``keep``, the events are returned too if they are read anyway (:meth:`Source.even_blocks`).
     """
     if even := source.even_blocks():
-        index = _index_evenly(source, even, sensor, out)
-        if index:
-            return index, out is not None
-    return _index_in_order(source, sensor, progress), False
+        out = allocate_columns(even.num_events) if keep else None
+        if index := _index_evenly(source, even, sensor, out):
+            return index, out
+    return _index_in_order(source, sensor, progress), None
 
 
 def _index_in_order(source: Source, sensor: Sensor | None, progress: Progress | None) -> Index:
     tally = Tally()
     positions: list[int] = []
     states: list[NDArray[np.int64]] = []
-    counts: list[int] = []
+    counts: list[int] = [0]
     spans: list[tuple[int, int]] = []
     for bookmark, columns in source.scan():
         kept = check(columns, sensor, tally)
@@ -117,28 +115,18 @@ def _index_in_order(source: Source, sensor: Sensor | None, progress: Progress | 
         spans.append(tally.block if len(kept.t) else (tally.last_t, tally.last_t))
         if progress:
             progress(bookmark.position, max(source.size, bookmark.position))
-    span = np.array(spans, np.int64).reshape(-1, 2)
-    return Index(
-        positions=np.array([*positions, source.end()], np.int64),
-        states=np.array(states, np.int64).reshape(len(states), len(states[0]) if states else 0),
-        first=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
-        t_min=np.ascontiguousarray(span[:, 0]),
-        t_max=np.ascontiguousarray(span[:, 1]),
-        tally=tally,
-        skipped=source.skipped(),
-        tail=source.tail(),
-        bytes_consumed=source.bytes_consumed(),
-    )
+    end, skipped, tail = source.found
+    t_min, t_max = np.array(spans, np.int64).reshape(-1, 2).T.copy()
+    table = np.array(states, np.int64).reshape(len(states), len(states[0]) if states else 0)
+    first = np.cumsum(counts, dtype=np.int64)
+    return Index(np.array([*positions, end], np.int64), table, first, t_min, t_max, tally, skipped, tail)
 
 
 def _index_evenly(source: Source, even: EvenBlocks, sensor: Sensor | None, out: Columns | None) -> Index | None:
     """Build the index in several threads; return None if an event breaks a rule, which needs the pass in order."""
     blocks = len(even.positions) - 1
     t_min, t_max = np.zeros(blocks, np.int64), np.zeros(blocks, np.int64)
-    counts = np.full(blocks, even.rows, np.int64)
-    if blocks:
-        counts[-1] = even.num_events - even.rows * (blocks - 1)
-    first = np.concatenate(([0], np.cumsum(counts)))
+    first = np.minimum(np.arange(blocks + 1, dtype=np.int64) * even.rows, even.num_events)
 
     def survey(begin: int) -> Tally | None:
         end = min(begin + RUN_BLOCKS, blocks)
@@ -148,33 +136,21 @@ def _index_evenly(source: Source, even: EvenBlocks, sensor: Sensor | None, out: 
         if tally.outside or tally.back or tally.bad_polarity or tally.t_max > even.last_us:
             return None
         t_min[begin:end] = columns.t[:: even.rows]
-        t_max[begin:end] = columns.t[np.minimum(first[begin + 1 : end + 1] - first[begin], len(columns.t)) - 1]
+        t_max[begin:end] = columns.t[first[begin + 1 : end + 1] - first[begin] - 1]
         if out:
             for target, column in zip(out, columns, strict=True):
                 target[first[begin] : first[end]] = column
         return tally
 
     whole = Tally()
-    runs = range(0, blocks, RUN_BLOCKS)
-    with ExitStack() as stack:
-        pool = stack.enter_context(ThreadPoolExecutor(THREADS)) if len(runs) > 1 else None
-        for tally in pool.map(survey, runs) if pool else map(survey, runs):
+    with ThreadPoolExecutor(THREADS) as pool:
+        for tally in pool.map(survey, range(0, blocks, RUN_BLOCKS)):
             if tally is None or tally.t_min < whole.last_t:
-                if pool:
-                    pool.shutdown(cancel_futures=True)
+                pool.shutdown(cancel_futures=True)
                 return None
             whole.add(tally)
-    return Index(
-        positions=even.positions,
-        states=np.broadcast_to(even.state, (blocks, len(even.state))),
-        first=first,
-        t_min=t_min,
-        t_max=t_max,
-        tally=whole,
-        skipped={},
-        tail=source.tail(),
-        bytes_consumed=source.bytes_consumed(),
-    )
+    states = np.broadcast_to(even.state, (blocks, len(even.state)))
+    return Index(even.positions, states, first, t_min, t_max, whole, {}, source.found.tail)
 
 
 def cache_folder() -> Path:
@@ -203,23 +179,12 @@ def load_index(file: Path) -> Index | None:
     """Return a stored index, or None if the file does not exist or is damaged (the index is then built again)."""
     try:
         with np.load(file, allow_pickle=False) as stored:
-            text = str(stored["meta"])
-            if str(stored["digest"]) != _digest(text, {name: stored[name] for name in ARRAYS}):
+            meta, arrays = str(stored["meta"]), {name: stored[name] for name in ARRAYS}
+            if str(stored["digest"]) != _digest(meta, arrays):
                 return None
-            meta = json.loads(text)
-            tally: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in meta["tally"].items()}
-            index = Index(
-                positions=stored["positions"],
-                states=stored["states"],
-                first=stored["first"],
-                t_min=stored["t_min"],
-                t_max=stored["t_max"],
-                tally=Tally(**tally),
-                skipped=meta["skipped"],
-                tail=Tail(*meta["tail"]),
-                bytes_consumed=meta["bytes_consumed"],
-            )
-            return index if _is_whole(index) else None
+        facts = json.loads(meta)
+        tally: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in facts["tally"].items()}
+        return Index(**arrays, tally=Tally(**tally), skipped=facts["skipped"], tail=Tail(*facts["tail"]))
     except DAMAGE:
         return None
 
@@ -227,20 +192,10 @@ def load_index(file: Path) -> Index | None:
 def _digest(meta: str, arrays: dict[str, NDArray[np.int64]]) -> str:
     """A checksum of all that is stored, so that edited values are not taken for times of the recording."""
     checksum = hashlib.sha256(meta.encode())
-    for name in ARRAYS:
-        array = arrays[name]
+    for name, array in arrays.items():
         checksum.update(f"{name} {array.dtype} {array.shape}".encode())
         checksum.update(np.ascontiguousarray(array).data)
     return checksum.hexdigest()
-
-
-def _is_whole(index: Index) -> bool:
-    """Whether the arrays of a stored index have the types and shapes of one."""
-    arrays = (index.positions, index.states, index.first, index.t_min, index.t_max)
-    if any(array.dtype != np.int64 or array.ndim != (2 if array is index.states else 1) for array in arrays):
-        return False
-    blocks = index.num_blocks
-    return len(index.positions) == len(index.first) == blocks + 1 and len(index.states) == len(index.t_max) == blocks
 
 
 def _make_room(folder: Path) -> None:
@@ -254,29 +209,16 @@ def _make_room(folder: Path) -> None:
 
 def store_index(file: Path, index: Index) -> None:
     """Store an index; warn if that fails (disk full, no permission)."""
-    meta = json.dumps(
-        {
-            "tally": asdict(index.tally),
-            "skipped": index.skipped,
-            "tail": list(index.tail),
-            "bytes_consumed": index.bytes_consumed,
-        }
-    )
+    meta = json.dumps({"tally": asdict(index.tally), "skipped": index.skipped, "tail": index.tail})
     arrays = {name: getattr(index, name) for name in ARRAYS}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".tmp", delete=False) as temporary:
-            try:
-                np.savez(temporary, meta=meta, digest=_digest(meta, arrays), **arrays)
-                temporary.close()
-                os.replace(temporary.name, file)
-                _make_room(file.parent)
-            except BaseException:
-                temporary.close()
-                Path(temporary.name).unlink(missing_ok=True)
-                raise
-    except OSError as error:
+        packed = io.BytesIO()
+        np.savez(packed, meta=meta, digest=_digest(meta, arrays), **arrays)
+        write_whole(file, packed.getvalue())
+        _make_room(file.parent)
+    except (OSError, FateError) as error:
         warn(
-            f"the time index could not be kept in {file.parent} ({error.strerror}); it will be built again next"
-            " time (set FATE_CACHE_DIR to a folder that can be written)"
+            f"the time index could not be kept in {file.parent} ({error}); it will be built again next time (set"
+            " FATE_CACHE_DIR to a folder that can be written)"
         )

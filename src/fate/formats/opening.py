@@ -6,19 +6,21 @@ import importlib
 import os
 import stat
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from fate.errors import FateError, FormatError
 from fate.events.events import Sensor
 from fate.formats.decoder import Decoder, OutOfBounds
 from fate.formats.prophesee.header import parse_header
-from fate.formats.recording import Options, Recording
-from fate.formats.source import Hints, Source
+from fate.formats.recording import Recording
+from fate.formats.source import ByteFile, Options, Source
 
 HEAD_BYTES = 64 * 1024
 
-# format → the function that opens it. Modules are imported when needed: most users have one kind of file.
+# format → the function that opens it, given the open file and the options. Modules are imported when needed: most
+# users have one kind of file.
 OPENERS: dict[str, str] = {
     "dat": "fate.formats.prophesee.dat:open_dat",
     "evt2": "fate.formats.prophesee.raw:open_raw",
@@ -39,9 +41,9 @@ OPENERS: dict[str, str] = {
 # format → its decoder, for streams of bytes that are not files: pipes and cameras
 DECODERS: dict[str, str] = {
     "dat": "fate.formats.prophesee.dat:DatDecoder",
-    "evt2": "fate.formats.prophesee.evt2:Evt2Decoder",
-    "evt21": "fate.formats.prophesee.evt2:Evt21Decoder",
-    "evt3": "fate.formats.prophesee.evt3:Evt3Decoder",
+    "evt2": "fate.formats.prophesee.raw:Evt2Decoder",
+    "evt21": "fate.formats.prophesee.raw:Evt21Decoder",
+    "evt3": "fate.formats.prophesee.raw:Evt3Decoder",
     "aedat2": "fate.formats.inivation.aedat2:Aedat2Decoder",
     "aedat3": "fate.formats.inivation.aedat3:Aedat3Decoder",
     "bin": "fate.formats.others.atis_bin:AtisBinDecoder",
@@ -50,6 +52,9 @@ DECODERS: dict[str, str] = {
 }
 
 TABLES = ("csv", "npy", "npz")  # whose columns may be in any order
+COUNTED = ("npy", "npz", "hdf5")  # whose header or table of contents gives the number of events
+
+BINARY_SUFFIXES = (".raw", ".dat", ".h5", ".hdf5", ".npz", ".npy", ".aedat", ".aedat4", ".bag")
 
 # first bytes → format
 MAGIC: tuple[tuple[bytes, str], ...] = (
@@ -68,65 +73,71 @@ MAGIC: tuple[tuple[bytes, str], ...] = (
 )
 
 
-def open_recording(
-    path: str | os.PathLike[str],
-    *,
-    sensor: Sequence[int] | None = None,
-    format: str | None = None,
-    columns: str | None = None,
-    time_unit: Literal["s", "ms", "us", "ns"] | None = None,
-    strict: bool = False,
-    out_of_bounds: OutOfBounds = "raise",
-    unsorted: Literal["raise", "sort"] = "raise",
-    cache: bool = True,
-) -> Recording:
+class OpenOptions(TypedDict, total=False):
+    """The keywords of :func:`open_recording`, for functions that pass them on."""
+
+    sensor: Sequence[int] | None
+    format: str | None
+    columns: str | None
+    time_unit: Literal["s", "ms", "us", "ns"] | None
+    strict: bool
+    out_of_bounds: OutOfBounds
+    unsorted: Literal["raise", "sort"]
+    cache: bool
+
+
+def open_recording(path: str | os.PathLike[str], **options: Unpack[OpenOptions]) -> Recording:
     """Open an event recording of any supported format.
 
     Args:
         path: the file (for ROS 2, also the folder of a bag).
-        sensor: ``(height, width)``, instead of what the file says or leaves open.
-        format: one of the keys of ``fate.formats.opening.OPENERS``, instead of recognising it.
-        columns: for tables without names (CSV, N×4 arrays), the order of the columns, such as ``"txyp"``.
-        time_unit: for tables, the unit of time, when it is not µs (or seconds written with a decimal point).
-        strict: raise on a truncated tail instead of dropping it with a warning.
-        out_of_bounds: ``"raise"``, or ``"drop"`` and count events outside the sensor.
-        unsorted: ``"raise"``, or ``"sort"`` events by time.
-        cache: keep the time index of large files on disk.
+        options: any of
+
+            * ``sensor``: ``(height, width)``, instead of what the file says or leaves open;
+            * ``format``: one of the keys of ``fate.formats.opening.OPENERS``, instead of recognising it;
+            * ``columns``: for tables without names (CSV, N×4 arrays), the order of the columns, such as ``"txyp"``;
+            * ``time_unit``: for tables, ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``, when times are not µs (or seconds
+              written with a decimal point);
+            * ``strict``: raise on a truncated tail instead of dropping it with a warning;
+            * ``out_of_bounds``: ``"raise"`` (default), or ``"drop"`` and count events outside the sensor;
+            * ``unsorted``: ``"raise"`` (default), or ``"sort"`` events by time;
+            * ``cache``: keep the time index of large files on disk (default).
 
     Example:
         >>> recording = fate.open_recording("drive.raw")          # doctest: +SKIP
         >>> events = recording.read(0, 50_000)                    # doctest: +SKIP
     """
-    file = Path(path)
-    hints = Hints(None if sensor is None else Sensor.of(sensor), format, columns, time_unit)
-    _check_choice("out_of_bounds", out_of_bounds, ("raise", "drop"))
-    _check_choice("unsorted", unsorted, ("raise", "sort"))
-    _check_choice("time_unit", time_unit, (None, "s", "ms", "us", "ns"))
-    source = open_source(file, hints)
-    options = Options(hints.sensor, strict, out_of_bounds, unsorted, cache)
-    return Recording(source, hints, options, _reopen)
+    given: dict[str, Any] = {**options}
+    return _open(Path(path), Options(**given))
 
 
-def _reopen(path: str, hints: Hints, options: Options) -> Recording:
-    return Recording(open_source(Path(path), hints), hints, options, _reopen)
+def _open(path: Path, options: Options) -> Recording:
+    return Recording(open_source(path, options), options, _open)
 
 
-def open_source(path: Path, hints: Hints) -> Source:
+def open_source(path: Path, options: Options) -> Source:
     """The source for ``path``: the file checked, its format found, its header read."""
-    if hints.format:
+    if options.format:
         head_of(path)  # the file must be there and readable, whatever was asked for
-    name = hints.format or recognise(path)
+    name = options.format or recognise(path)
     if name not in OPENERS:
         raise FateError(f"{path}: format {name!r} was asked for; known are {', '.join(OPENERS)}")
     for option, given, takers in (
-        ("columns", hints.columns, TABLES),
-        ("time_unit", hints.time_unit, (*TABLES, "hdf5")),
+        ("columns", options.columns, TABLES),
+        ("time_unit", options.time_unit, (*TABLES, "hdf5")),
     ):
         if given is not None and name not in takers:
             raise FateError(f"{path}: is read as {name}, which has no use for {option}={given!r}; leave it out")
-    opener: Callable[[Path, Hints], Source] = _import(OPENERS[name])
+    open_file: Callable[[Any, Options], Source] = _import(OPENERS[name])
     try:
-        return opener(path, hints)
+        if name == "ros":  # a bag can be a folder of files
+            return open_file(path, options)
+        file = ByteFile(path, can_grow=name not in COUNTED)
+        try:
+            return open_file(file, options)
+        except BaseException:
+            file.close()
+            raise
     except OSError as error:
         raise FormatError(f"{path}: cannot be read ({error.strerror or error})") from None
 
@@ -155,9 +166,7 @@ def recognise(path: Path) -> str:
     if prophesee := _prophesee(path, head):
         return prophesee
     if _looks_like_text(head):
-        if suffix in (".raw", ".dat", ".h5", ".hdf5", ".npz", ".npy", ".aedat", ".aedat4", ".bag") and not _number_row(
-            head
-        ):
+        if suffix in BINARY_SUFFIXES and not _has_number_row(head):
             raise FormatError(f"{path}: is a text file, not a {suffix} recording; give the recording itself")
         return "csv"
     if suffix == ".dat" and head[0] in (0, 12) and head[1:2] == b"\x08":
@@ -173,13 +182,17 @@ def recognise(path: Path) -> str:
             ' suffix; give the recording itself, or pass format="evt3", say, if you know which it is'
         )
     if suffix in (".raw", ".dat"):
-        raise FormatError(
-            f'{path}: has no header that names its format; pass format="evt3", "evt2", "evt21" or "dat"'
-            " if you know which it is"
-        )
+        raise _unnamed(path)
     raise FormatError(
         f"{path}: is not an event file that is known here; known are DAT, RAW (EVT2, EVT2.1, EVT3), HDF5, AEDAT2,"
         " AEDAT3.1, AEDAT4, ES, BIN (N-MNIST), NPZ, NPY, CSV and ROS bags"
+    )
+
+
+def _unnamed(path: Path) -> FormatError:
+    return FormatError(
+        f'{path}: has no header that names its format; pass format="evt3", "evt2", "evt21" or "dat" if you know which'
+        " it is"
     )
 
 
@@ -187,23 +200,24 @@ def head_of(path: Path) -> bytes:
     """The first bytes of ``path``, or a sentence about why there are none."""
     try:
         kind = path.stat().st_mode
-    except FileNotFoundError:
-        raise FormatError(f"{path}: no such file; check the name and the folder") from None
-    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-        raise FormatError(f"{path}: cannot be opened ({getattr(error, 'strerror', None) or error})") from None
-    if stat.S_ISDIR(kind):
-        if (path / "metadata.yaml").is_file():
-            return b""  # a ROS 2 bag
-        raise FormatError(f"{path}: is a folder; give one recording inside it")
-    if not stat.S_ISREG(kind):
-        raise FormatError(f"{path}: is not a regular file; copy the stream into a file first, or feed it to a decoder")
-    try:
+        if stat.S_ISDIR(kind):
+            if (path / "metadata.yaml").is_file():
+                return b""  # a ROS 2 bag
+            raise FormatError(f"{path}: is a folder; give one recording inside it")
+        if not stat.S_ISREG(kind):
+            raise FormatError(
+                f"{path}: is not a regular file; copy the stream into a file first, or feed it to a decoder"
+            )
         with open(path, "rb") as file:
             head = file.read(HEAD_BYTES)
+    except FileNotFoundError:
+        raise FormatError(f"{path}: no such file; check the name and the folder") from None
     except PermissionError:
         raise FormatError(f"{path}: permission denied; ask its owner for the right to read it") from None
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except FateError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        raise FormatError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if not head:
         raise FormatError(f"{path}: is empty (0 bytes); the recording or the download did not finish")
     return head
@@ -214,7 +228,7 @@ def _prophesee(path: Path, head: bytes) -> str | None:
     header = parse_header(head)
     if not header.num_bytes:
         return None
-    if "index_version" in header.fields or "bookmark_period_us" in header.fields:
+    if header.is_index:
         return "evt3"  # open_raw refuses it with the reason
     named = header.event_format()
     if named in ("evt2", "evt21", "evt3"):
@@ -229,16 +243,12 @@ def _prophesee(path: Path, head: bytes) -> str | None:
         return "dat"
     if _looks_like_text(head):
         return "csv"
-    raise FormatError(
-        f'{path}: the header does not name its event format; pass format="evt3", "evt2" or "evt21" if you'
-        " know which it is"
-    )
+    raise _unnamed(path)
 
 
 def _looks_like_text(head: bytes) -> bool:
     sample = head[:4096]
-    odd = sum(byte < 32 and byte not in (9, 10, 13) for byte in sample) + sample.count(0x7F)
-    if odd:
+    if any(byte < 32 and byte not in b"\t\n\r" for byte in sample) or 0x7F in sample:
         return False
     try:
         sample.decode("utf-8")
@@ -247,23 +257,14 @@ def _looks_like_text(head: bytes) -> bool:
     return True
 
 
-def _number_row(head: bytes) -> bool:
+def _has_number_row(head: bytes) -> bool:
     """Whether some line among the first is a row of numbers: a table, whatever its name."""
     for line in head.decode("utf-8", "replace").splitlines()[:20]:
         cells = line.replace(",", " ").replace(";", " ").split()
-        if len(cells) >= 4:
-            try:
-                [float(cell) for cell in cells[:4]]
-            except ValueError:
-                continue
-            return True
+        with suppress(ValueError):
+            if len([float(cell) for cell in cells[:4]]) == 4:
+                return True
     return False
-
-
-def _check_choice(name: str, given: object, known: tuple[object, ...]) -> None:
-    if given not in known:
-        expected = ", ".join(repr(choice) for choice in known if choice is not None)
-        raise FateError(f"{name}={given!r} was given; expected one of {expected}")
 
 
 def decoder_for(format: str, sensor: Sequence[int], *, out_of_bounds: OutOfBounds = "raise", **options: Any) -> Decoder:
@@ -285,6 +286,6 @@ def decoder_for(format: str, sensor: Sequence[int], *, out_of_bounds: OutOfBound
         raise FateError(f"no stream decoder for {format!r}; known are {', '.join(DECODERS)}")
     cls: type[Decoder] = _import(DECODERS[format])
     try:
-        return cls(sensor, out_of_bounds=out_of_bounds, **options)
+        return cls(Sensor.of(sensor), out_of_bounds=out_of_bounds, **options)
     except TypeError:
         raise FateError(f"the {format} decoder takes no {', '.join(options)}; leave it out") from None

@@ -5,27 +5,20 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 
 from fate.errors import FateError, FormatError, warn
 from fate.events.events import Events, Sensor
 from fate.events.sensors import smallest_known_sensor
-from fate.events.window import MAX_TIME_US, Window, WindowGrid, clip_time, window_us
-from fate.formats.columns import Columns, Tally, allocate_columns, check, concatenate, empty_columns
-from fate.formats.decoder import (
-    OutOfBounds,
-    describe_back,
-    describe_far_times,
-    describe_outside,
-    describe_polarity,
-)
+from fate.events.window import Window, WindowGrid, clip_time, window_us
+from fate.formats.columns import Columns, Tally, allocate_columns, check, concatenate
+from fate.formats.decoder import describe_back, describe_impossible, describe_outside
 from fate.formats.index import THREADS, Index, build_index, cache_path, load_index, store_index
-from fate.formats.source import Hints, Source, Tail
+from fate.formats.source import Options, Source, Tail
 from fate.progress import Progress
 from fate.text import grouped, plural
 
@@ -35,17 +28,6 @@ CACHED_FROM_BYTES = 1 << 20  # below this, scanning is faster than finding a sto
 WHOLE_FILE_RUN_BYTES = 1 << 20  # decoded at a time by one thread when a whole file is read
 
 
-@dataclass(frozen=True)
-class Options:
-    """How to treat truncated, misplaced and unsorted events. See :func:`fate.open_recording`."""
-
-    sensor: Sensor | None = None
-    strict: bool = False
-    out_of_bounds: OutOfBounds = "raise"
-    unsorted: Literal["raise", "sort"] = "raise"
-    cache: bool = True
-
-
 class Recording:
     """One recording. Made by :func:`fate.open_recording`; use it in a ``with`` block or call ``close``.
 
@@ -53,8 +35,8 @@ class Recording:
     on reading costs only what is read. Times are those of the file, in µs. Each thread opens its own recording.
     """
 
-    def __init__(self, source: Source, hints: Hints, options: Options, reopen: Callable[..., Recording]) -> None:
-        self._source, self._hints, self._options, self._reopen = source, hints, options, reopen
+    def __init__(self, source: Source, options: Options, reopen: Callable[..., Recording]) -> None:
+        self._source, self._options, self._reopen = source, options, reopen
         self._closed = False
         self._index: Index | None = None
         self._sensor = options.sensor or source.sensor
@@ -120,28 +102,26 @@ class Recording:
 
     def index(self, progress: Progress | None = None) -> Index:
         """The time index, built or loaded on first use; raises where the file breaks the rules asked for."""
+        return self._prepare(progress)[0]
+
+    def _prepare(self, progress: Progress | None = None, keep: bool = False) -> tuple[Index, Columns | None]:
+        """The index; with ``keep``, also the events if they came along with building it."""
         if self._closed:
             raise FateError(f"{self.path}: the recording is closed; open it again to read on")
-        return self._index or self._set_index(self._load_or_build(progress)[0])
-
-    def _set_index(self, index: Index) -> Index:
-        self._check_index(index)
-        self._index = index
-        return index
-
-    def _load_or_build(self, progress: Progress | None, keep: bool = False) -> tuple[Index, Columns | None]:
-        """The index; with ``keep``, also the events when they came along with building it."""
+        if self._index:
+            return self._index, None
         file = None
         if self._options.cache and self._source.size >= CACHED_FROM_BYTES:
-            file = cache_path(self.path, {"format": self.format, "sensor": self._sensor, "hints": self._hints})
-        if file and (index := load_index(file)):
-            return index, None
-        even = self._source.even_blocks() if keep else None
-        out = allocate_columns(even.num_events) if even else None
-        index, filled = build_index(self._source, self._sensor, progress, out)
-        if file:
-            store_index(file, index)
-        return index, out if filled else None
+            asked = (self._options.format, self._options.columns, self._options.time_unit)
+            file = cache_path(self.path, {"format": self.format, "sensor": self._sensor, "asked": asked})
+        index, columns = load_index(file) if file else None, None
+        if index is None:
+            index, columns = build_index(self._source, self._sensor, progress, keep)
+            if file:
+                store_index(file, index)
+        self._check_index(index)
+        self._index = index
+        return index, columns
 
     def _check_index(self, index: Index) -> None:
         tally, options = index.tally, self._options
@@ -149,21 +129,17 @@ class Recording:
             if options.strict:
                 raise FormatError(f"{self.path}: {cut}; the file is cut short (without strict=True the rest is read)")
             warn(f"{self.path}: {cut}; dropped, all before was read")
-        if tally.bad_polarity:
-            raise FormatError(describe_polarity(self.path, tally))
-        if max(abs(tally.t_min), abs(tally.t_max)) >= MAX_TIME_US:
-            raise FormatError(describe_far_times(self.path, tally))
+        if impossible := describe_impossible(self.path, tally):
+            raise FormatError(impossible)
         if tally.outside:
             sensor = self._sensor or Sensor(65_536, 65_536)
             if options.out_of_bounds == "raise":
                 raise FormatError(describe_outside(self.path, tally, sensor))
-            message = f"{self.path}: {plural(tally.outside, 'event')} outside {sensor} dropped"
-            warn(message)
+            warn(f"{self.path}: {plural(tally.outside, 'event')} outside {sensor} dropped")
         if tally.back:
             if options.unsorted == "raise":
                 raise FormatError(describe_back(self.path, tally))
-            message = f"{self.path}: time went back {plural(tally.back, 'time')}; events were sorted"
-            warn(message)
+            warn(f"{self.path}: time went back {plural(tally.back, 'time')}; events were sorted")
         if self._sensor is None and index.num_events:
             self._sensor = smallest_known_sensor(tally.x_max, tally.y_max, self.path)
             warn(
@@ -176,10 +152,8 @@ class Recording:
         index = self.index()
         if index.num_events:
             return
-        found = dict(index.skipped) | (
-            {"events outside the sensor": index.tally.outside} if index.tally.outside else {}
-        )
-        listed = ", ".join(f"{grouped(number)} {kind}" for kind, number in found.items())
+        found = {**index.skipped, "events outside the sensor": index.tally.outside}
+        listed = ", ".join(f"{grouped(number)} {kind}" for kind, number in found.items() if number)
         reason = f"all it holds is {listed}" if listed else "it is a header and nothing after it"
         raise FormatError(f"{self.path}: has no {self.format} events; {reason}")
 
@@ -197,7 +171,7 @@ class Recording:
         for columns in self._pieces(index, index.blocks_between(start, end)):
             if index.tally.back:
                 inside = (columns.t >= start) & (columns.t < end)
-                pieces.append(Columns(*(column[inside] for column in columns)))
+                pieces.append(columns.take(inside))
             else:
                 pieces.append(columns.slice(int(columns.t.searchsorted(start)), int(columns.t.searchsorted(end))))
         columns = concatenate(pieces)
@@ -231,17 +205,14 @@ class Recording:
             ):
                 run += 1
             at += run
-            yield self._decode_and_keep(index, block, block + run)
-
-    def _decode_and_keep(self, index: Index, first: int, last: int) -> Columns:
-        columns = self._decode(index, first, last)
-        begin = int(index.first[first])
-        for block in range(first, last):
-            self._blocks[block] = columns.slice(int(index.first[block]) - begin, int(index.first[block + 1]) - begin)
-        kept = sum(len(each.t) for each in self._blocks.values())
-        while self._blocks and (len(self._blocks) > KEPT_BLOCKS or kept > KEPT_EVENTS):
-            kept -= len(self._blocks.popitem(last=False)[1].t)
-        return columns
+            columns = self._decode(index, block, block + run)
+            ends = (index.first[block : block + run + 1] - index.first[block]).tolist()
+            for i, (first, last) in enumerate(pairwise(ends)):
+                self._blocks[block + i] = columns.slice(first, last)
+            kept = sum(len(each.t) for each in self._blocks.values())
+            while self._blocks and (len(self._blocks) > KEPT_BLOCKS or kept > KEPT_EVENTS):
+                kept -= len(self._blocks.popitem(last=False)[1].t)
+            yield columns
 
     def _decode(self, index: Index, first: int, last: int) -> Columns:
         """Blocks ``first`` to ``last`` (not included), checked again: the file may have changed since the scan."""
@@ -257,14 +228,9 @@ class Recording:
         return columns
 
     def _read_all(self) -> Events:
-        if self._index is None and not self._closed:
-            index, columns = self._load_or_build(None, keep=True)
-            self._set_index(index)
-            if columns:
-                return Events.trusted(*columns, self.sensor)
-        index = self.index()
-        if not index.num_events:
-            return Events.empty(self.sensor)
+        index, columns = self._prepare(keep=True)
+        if columns:
+            return Events.trusted(*columns, self.sensor)
         out = allocate_columns(index.num_events)
         size = max(1, int(index.positions[-1] - index.positions[0]) // max(1, index.num_blocks))
         step = max(1, WHOLE_FILE_RUN_BYTES // size)
@@ -360,14 +326,12 @@ class Recording:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Other processes open the file again."""
-        return self._reopen, (str(self.path.absolute()), self._hints, self._options)
+        return self._reopen, (self.path.absolute(), self._options)
 
 
 def describe_tail(tail: Tail, format: str) -> str:
@@ -384,7 +348,4 @@ def describe_tail(tail: Tail, format: str) -> str:
 
 def _sorted(columns: Columns) -> Columns:
     """Sort by time; events of one time stay in file order."""
-    if not len(columns.t):
-        return empty_columns()
-    order = np.argsort(columns.t, kind="stable")
-    return Columns(*(column[order] for column in columns))
+    return columns.take(np.argsort(columns.t, kind="stable"))

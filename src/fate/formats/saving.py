@@ -13,11 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, Self
 
 from fate.errors import FateError
-from fate.events.events import Events, Sensor
+from fate.events.events import MAX_SIDE, Events, Sensor
 from fate.whole_files import Draft, disk_faults, find_target
 
 # name → writer
@@ -51,18 +50,24 @@ class EventWriter(ABC):
     format: ClassVar[str]
     text: ClassVar[bool] = False  #: whether the file is text, which may go to standard output
     seeks: ClassVar[bool] = False  #: whether the writer goes back in the file, which pipes do not allow
+    max_coordinate: ClassVar[int] = MAX_SIDE - 1  #: of the pixels that the format can address
 
     def __init__(self, path: str | os.PathLike[str], sensor: Sensor) -> None:
         target = find_target(path, text=self.text, seeks=self.seeks)
         self.path = target.path
         self.sensor = Sensor.of(sensor)
+        if max(self.sensor) - 1 > self.max_coordinate:
+            raise FateError(
+                f"{self.path}: {self.format} addresses pixels up to {self.max_coordinate}, and the sensor is"
+                f" {self.sensor}; choose NPZ, CSV or HDF5"
+            )
         self._last: int | None = None
         self._draft = Draft(target)
-        self.temporary = self._draft.path
+        self.file: Any = None
         try:
-            with disk_faults(self._draft.target):
-                self.open()
-                self.begin(self.sensor)
+            with disk_faults(target):
+                self.file = self.open(self._draft)
+                self.begin()
         except BaseException:
             self.discard()
             raise
@@ -79,31 +84,27 @@ class EventWriter(ABC):
             self.append(events)
         self._last = int(events.t_us[-1])
 
-    @abstractmethod
-    def open(self) -> None:
-        """Open ``self.temporary`` for writing."""
+    def open(self, draft: Draft) -> Any:
+        """Open the draft for writing; the result becomes ``self.file``."""
+        return draft.open()
 
     @abstractmethod
-    def begin(self, sensor: Sensor) -> None:
-        """Check that the format can hold this sensor and write the header."""
+    def begin(self) -> None:
+        """Write the header."""
 
     @abstractmethod
     def append(self, events: Events) -> None:
         """Write at least one event."""
 
-    @abstractmethod
-    def finish(self) -> None:
-        """Write the end of the file and close ``self.temporary``."""
-
-    @abstractmethod
-    def abandon(self) -> None:
-        """Close ``self.temporary``; its contents are discarded."""
+    def finish(self) -> None:  # noqa: B027  (most formats end with the last event)
+        """Write the end of the file."""
 
     def close(self) -> None:
         """Finish the file and rename it to the target."""
         try:
             with disk_faults(self._draft.target):
                 self.finish()
+                self.file.close()
             self._draft.commit()
         except BaseException:
             self.discard()
@@ -111,53 +112,28 @@ class EventWriter(ABC):
 
     def discard(self) -> None:
         """Discard what was written."""
-        self.abandon()
+        if self.file is not None:
+            with suppress(OSError, RuntimeError, ValueError):  # what is left cannot be written; it is not kept anyway
+                self.file.close()
         self._draft.discard()
 
-    def refuse_times(self, events: Events, lowest: int, highest: int) -> NoReturn:
-        """Raise the error for times that the format cannot hold."""
-        t_us = int(events.t_us[0]) if events.t_us[0] < lowest else int(events.t_us[-1])
-        raise FateError(
-            f"{self.path}: {self.format} holds times from {lowest} to {highest} µs, and {t_us} µs was given;"
-            " pass zero_time=True to start the copy at 0, or choose NPZ, CSV or HDF5"
-        )
+    def refuse_times(self, events: Events, highest: int) -> None:
+        """Refuse times below 0 or above ``highest``, which the format cannot hold."""
+        if events.t_us[0] < 0 or events.t_us[-1] > highest:
+            t_us = int(events.t_us[0]) if events.t_us[0] < 0 else int(events.t_us[-1])
+            raise FateError(
+                f"{self.path}: {self.format} holds times from 0 to {highest} µs, and {t_us} µs was given;"
+                " pass zero_time=True to start the copy at 0, or choose NPZ, CSV or HDF5"
+            )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:
             self.discard()
-
-
-class FileWriter(EventWriter):
-    """A writer of plain bytes."""
-
-    file: BinaryIO
-
-    def open(self) -> None:
-        self.file = self._draft.open()
-
-    def finish(self) -> None:
-        self.file.close()
-
-    def abandon(self) -> None:
-        if hasattr(self, "file"):
-            with suppress(OSError):  # buffered bytes cannot be written; they are discarded anyway
-                self.file.close()
-
-
-def check_fits(path: Path, sensor: Sensor, max_coordinate: int, name: str) -> None:
-    """Refuse a sensor whose last pixel the format cannot address."""
-    if max(sensor) - 1 > max_coordinate:
-        raise FateError(
-            f"{path}: {name} addresses pixels up to {max_coordinate}, and the sensor is {sensor};"
-            " choose NPZ, CSV or HDF5"
-        )
 
 
 def open_writer(path: str | os.PathLike[str], sensor: Sequence[int], format: str | None = None) -> EventWriter:

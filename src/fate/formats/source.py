@@ -12,9 +12,10 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +23,37 @@ from numpy.typing import NDArray
 from fate.errors import FateError, FormatError
 from fate.events.events import MAX_SIDE, Sensor
 from fate.formats.columns import Columns
-from fate.formats.decoder import Decoder
+from fate.formats.decoder import Decoder, OutOfBounds
 
+CHOICES: dict[str, tuple[str | None, ...]] = {
+    "out_of_bounds": ("raise", "drop"),
+    "unsorted": ("raise", "sort"),
+    "time_unit": (None, "s", "ms", "us", "ns"),
+}
 BLOCK_BYTES = 64 * 1024  # of file per block: about 10 000 events, decoded in a fraction of a millisecond
 
 
-class Hints(NamedTuple):
-    """Facts about a file that the user gives. See :func:`fate.open_recording`."""
+@dataclass(frozen=True)
+class Options:
+    """What the user says about a file and how to treat its faults, checked. See :func:`fate.open_recording`."""
 
     sensor: Sensor | None = None
     format: str | None = None
     columns: str | None = None
     time_unit: str | None = None
+    strict: bool = False
+    out_of_bounds: OutOfBounds = "raise"
+    unsorted: Literal["raise", "sort"] = "raise"
+    cache: bool = True
+
+    def __post_init__(self) -> None:
+        if self.sensor is not None:
+            object.__setattr__(self, "sensor", Sensor.of(self.sensor))
+        for name, known in CHOICES.items():
+            given = getattr(self, name)
+            if given not in known:
+                expected = ", ".join(repr(choice) for choice in known if choice is not None)
+                raise FateError(f"{name}={given!r} was given; expected one of {expected}")
 
 
 class Bookmark(NamedTuple):
@@ -72,8 +92,16 @@ class Tail(NamedTuple):
     missing: str = ""
 
 
+class Found(NamedTuple):
+    """What is known once all blocks were seen: where they end, what was skipped, and what is left at the end."""
+
+    end: int  # position after the last block
+    skipped: dict[str, int]  # number of words or records of each kind
+    tail: Tail
+
+
 class Source(ABC):
-    """One open file. Subclasses set the attributes in ``__init__`` and never change them afterwards."""
+    """One open file. Subclasses set the attributes in ``__init__``; ``found`` is set when a scan has run through."""
 
     format: str  # as shown to users: "EVT3", "DAT"
     path: Path
@@ -81,6 +109,7 @@ class Source(ABC):
     sensor: Sensor | None = None  # None if the file does not give it
     notes: dict[str, str]  # what else the header says, for `fate info`
     thread_safe: bool = False  # whether decode may run in several threads at once
+    found: Found
 
     @abstractmethod
     def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
@@ -90,27 +119,12 @@ class Source(ABC):
     def decode(self, start: Bookmark, end: int) -> Columns:
         """The events of the blocks from ``start`` up to position ``end`` (of a later bookmark, or of the end)."""
 
-    @abstractmethod
-    def end(self) -> int:
-        """The position after the last block, known once :meth:`scan` has run through."""
-
     def even_blocks(self) -> EvenBlocks | None:
         """Return the blocks if they are known without a scan, else None."""
         return None
 
-    def skipped(self) -> dict[str, int]:
-        """After a scan: how many words or records of each kind were skipped."""
-        return {}
-
-    def tail(self) -> Tail:
-        """After a scan: bytes at the end that are not a whole record."""
-        return Tail(0, self.size)
-
-    def bytes_consumed(self) -> int:
-        """After a scan: bytes of the file that were understood, header included."""
-        return self.size - self.tail().num_bytes
-
-    def close(self) -> None:  # noqa: B027  (most sources hold nothing but a file)
+    @abstractmethod
+    def close(self) -> None:
         """Close the file."""
 
 
@@ -130,7 +144,7 @@ class ByteFile:
         """Open ``path``, or take an unbuffered ``file`` that is already open; errors name ``path``."""
         self.path, self.can_grow = path, can_grow
         self._file = file or cast(BinaryIO, open(path, "rb", buffering=0))  # noqa: SIM115  (closed by close)
-        self._lock = Lock()  # several threads may read, and the file has one position
+        self._lock = Lock()
         self._seen = self._state()
         self.size = self._seen[0]
 
@@ -140,8 +154,7 @@ class ByteFile:
             return
         with self._lock:  # another thread may have seen it grow further in between
             state = self._state()
-            grown = self.can_grow and state[0] > self._seen[0]
-            if state != self._seen and not grown:
+            if state != self._seen and not (self.can_grow and state[0] > self._seen[0]):
                 raise FormatError(
                     f"{self.path}: changed while it was open (it was rewritten, and has {state[0]} bytes);"
                     " open it again when it is complete"
@@ -156,40 +169,28 @@ class ByteFile:
     def read(self, position: int, num_bytes: int) -> bytes:
         """Up to ``num_bytes`` from ``position``; fewer only at the end of the file. A rewritten file is refused."""
         num_bytes = max(0, min(num_bytes, self.size - position))
-        data = os.pread(self._file.fileno(), num_bytes, position) if hasattr(os, "pread") else b""
-        if len(data) < num_bytes:
-            data = self._read_rest(position, num_bytes, data)
+        data = self._read_some(position, num_bytes)
+        while len(data) < num_bytes:  # the kernel may hand out less than asked (signals, 2 GiB limits)
+            more = self._read_some(position + len(data), num_bytes - len(data))
+            if not more:
+                raise FormatError(
+                    f"{self.path}: ends at byte {position + len(data)}, but had {self.size} bytes when it was"
+                    " opened; it was cut while being read, open it again"
+                )
+            data += more
         self.check_unchanged()  # after reading: what was read is from before any change
         return data
 
-    def _read_rest(self, position: int, num_bytes: int, data: bytes) -> bytes:
-        """The kernel may hand out less than asked (signals, 2 GiB limits): go on until nothing comes."""
-        with self._lock:
-            while len(data) < num_bytes:
-                self._file.seek(position + len(data))
-                more = self._file.read(num_bytes - len(data))
-                if not more:
-                    raise FormatError(
-                        f"{self.path}: ends at byte {position + len(data)}, but had {self.size} bytes when it was"
-                        " opened; it was cut while being read, open it again"
-                    )
-                data += more
-        return data
+    def _read_some(self, position: int, num_bytes: int) -> bytes:
+        if hasattr(os, "pread"):
+            return os.pread(self._file.fileno(), num_bytes, position)
+        with self._lock:  # Windows: several threads may read, and the file has one position
+            self._file.seek(position)
+            return self._file.read(num_bytes)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-@contextmanager
-def open_bytes(path: Path, *, can_grow: bool = True) -> Iterator[ByteFile]:
-    """Open a :class:`ByteFile` that is closed only if the body of the ``with`` statement fails."""
-    file = ByteFile(path, can_grow=can_grow)
-    try:
-        yield file
-    except BaseException:
-        file.close()
-        raise
 
 
 @contextmanager
@@ -219,36 +220,62 @@ def sensor_of_sides(path: Path, height: int | str, width: int | str) -> Sensor:
     return Sensor(height_px, width_px)
 
 
+class RowSource(Source):
+    """A table whose header gives the number of its rows; positions are rows. Subclasses read them."""
+
+    def __init__(self, file: ByteFile, sensor: Sensor | None, num_rows: int, block_rows: int, found: Found) -> None:
+        self.path, self.size, self.sensor = file.path, file.size, sensor
+        self._file, self._num_rows, self._block_rows, self.found = file, num_rows, block_rows, found
+
+    @abstractmethod
+    def rows(self, first: int, last: int) -> Columns:
+        """Rows ``first`` to ``last`` (not included), times in µs."""
+
+    def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
+        for first in range(0, self._num_rows, self._block_rows):
+            yield Bookmark(first), self.rows(first, min(first + self._block_rows, self._num_rows))
+
+    def decode(self, start: Bookmark, end: int) -> Columns:
+        return self.rows(start.position, end)
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class ByteSource(Source):
-    """A file that is a header and then a stream of records: the decoder does the work."""
+    """A file that is a header and then a stream of records: the decoder does the work.
+
+    ``ending`` is what the file lacks after its last record: the newline of a text.
+    """
 
     thread_safe = True
 
     def __init__(
         self,
-        path: Path,
         file: ByteFile,
         decoder: Decoder,
         data_start: int,
         sensor: Sensor | None,
         notes: dict[str, str] | None = None,
+        ending: bytes = b"",
     ) -> None:
         self.format = decoder.format
-        self.path, self.size, self.sensor, self.notes = path, file.size, sensor, notes or {}
-        self._file, self._decoder, self._data_start = file, decoder, data_start
-        self._end = data_start
-        self._skipped: dict[str, int] = {}
-        self._missing = ""
+        self.path, self.size, self.sensor, self.notes = file.path, file.size, sensor, notes or {}
+        self._file, self._decoder, self._data_start, self._ending = file, decoder, data_start, ending
+
+    def _read(self, position: int, num_bytes: int) -> bytes:
+        data = self._file.read(position, num_bytes)
+        return data + self._ending if position + num_bytes > self.size else data
 
     def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
         decoder = self._decoder.fresh()
         position, want = self._data_start, BLOCK_BYTES
         while position < self.size:
-            data = self._file.read(position, want)
+            data = self._read(position, want)
             start = Bookmark(position, decoder.state.copy())
             columns, used = decoder.decode(data)
             if used == 0:
-                if position + len(data) >= self.size:
+                if position + want > self.size:
                     break  # what is left is no whole record
                 want *= 2  # one record longer than a block: only text lines can be
                 if want > 64 * BLOCK_BYTES:
@@ -260,9 +287,10 @@ class ByteSource(Source):
             want = BLOCK_BYTES
             position += used
             yield start, columns
-        self._end = position
-        self._skipped = decoder.skipped()
-        self._missing = decoder.missing()
+        self._set_found(position, decoder.skipped(), decoder.missing())
+
+    def _set_found(self, end: int, skipped: dict[str, int], missing: str) -> None:
+        self.found = Found(end, skipped, Tail(max(self.size - end, 0), min(end, self.size), missing))
 
     def even_blocks(self) -> EvenBlocks | None:
         size = self._decoder.record_bytes
@@ -270,23 +298,14 @@ class ByteSource(Source):
             return None
         rows, total = BLOCK_BYTES // size, (self.size - self._data_start) // size
         starts = self._data_start + np.arange(0, total, rows, dtype=np.int64) * size
-        self._end = self._data_start + total * size
-        positions = np.append(starts, self._end)
+        positions = np.append(starts, self._data_start + total * size)
+        self._set_found(int(positions[-1]), {}, "")
         return EvenBlocks(positions, rows, total, self._decoder.initial_state(), self._decoder.last_plain_us)
 
     def decode(self, start: Bookmark, end: int) -> Columns:
         decoder = self._decoder.fresh()
         decoder.state[:] = start.state
-        return decoder.decode(self._file.read(start.position, end - start.position))[0]
-
-    def end(self) -> int:
-        return self._end
-
-    def skipped(self) -> dict[str, int]:
-        return self._skipped
-
-    def tail(self) -> Tail:
-        return Tail(self.size - self._end, self._end, self._missing)
+        return decoder.decode(self._read(start.position, end - start.position))[0]
 
     def close(self) -> None:
         self._file.close()

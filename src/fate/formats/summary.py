@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from fate.compiled import compiled
 from fate.events.events import Events
 from fate.formats.columns import NO_TIME
-from fate.formats.opening import open_recording
+from fate.formats.opening import OpenOptions, open_recording
 from fate.formats.recording import Recording
 from fate.progress import Progress
 
@@ -47,7 +48,9 @@ class Info:
         return asdict(self)
 
 
-def info(path: str | os.PathLike[str] | Recording, *, progress: Progress | None = None, **options: Any) -> Info:
+def info(
+    path: str | os.PathLike[str] | Recording, *, progress: Progress | None = None, **options: Unpack[OpenOptions]
+) -> Info:
     """Walk a recording once and say what it holds.
 
     Args:
@@ -55,42 +58,33 @@ def info(path: str | os.PathLike[str] | Recording, *, progress: Progress | None 
         progress: called with (events done, events in all).
         options: as for :func:`fate.open_recording`.
     """
-    if isinstance(path, Recording):
-        return _summarise(path, progress)
-    with open_recording(path, **options) as recording:
-        return _summarise(recording, progress)
-
-
-def _summarise(recording: Recording, progress: Progress | None) -> Info:
-    index = recording.index()
-    tally = index.tally
-    sensor = recording.sensor
-    duration = max(0, recording.end_us - recording.start_us) / 1e6
-    return Info(
-        path=str(recording.path),
-        format=recording.format,
-        bytes=recording.num_bytes,
-        bytes_consumed=index.bytes_consumed,
-        height=sensor.height,
-        width=sensor.width,
-        num_events=index.num_events,
-        start_us=recording.start_us,
-        end_us=recording.end_us,
-        duration_s=duration,
-        on_share=tally.on / index.num_events if index.num_events else 0.0,
-        rate_hz=index.num_events / duration if duration else 0.0,
-        duplicates=count_duplicates(recording, progress),
-        x_max=max(tally.x_max, 0),
-        y_max=max(tally.y_max, 0),
-        skipped=index.skipped,
-        dropped={
-            name: number
-            for name, number in (("outside the sensor", tally.outside), ("bytes at the end", index.tail.num_bytes))
-            if number
-        },
-        time_steps_back=tally.back,
-        header=recording.notes,
-    )
+    opened = nullcontext(path) if isinstance(path, Recording) else open_recording(path, **options)
+    with opened as recording:
+        index, sensor = recording.index(), recording.sensor
+        tally = index.tally
+        duration = max(0, recording.end_us - recording.start_us) / 1e6
+        dropped = {"outside the sensor": tally.outside, "bytes at the end": index.tail.num_bytes}
+        return Info(
+            path=str(recording.path),
+            format=recording.format,
+            bytes=recording.num_bytes,
+            bytes_consumed=recording.num_bytes - index.tail.num_bytes,
+            height=sensor.height,
+            width=sensor.width,
+            num_events=index.num_events,
+            start_us=recording.start_us,
+            end_us=recording.end_us,
+            duration_s=duration,
+            on_share=tally.on / index.num_events if index.num_events else 0.0,
+            rate_hz=index.num_events / duration if duration else 0.0,
+            duplicates=count_duplicates(recording, progress),
+            x_max=max(tally.x_max, 0),
+            y_max=max(tally.y_max, 0),
+            skipped=index.skipped,
+            dropped={name: number for name, number in dropped.items() if number},
+            time_steps_back=tally.back,
+            header=recording.notes,
+        )
 
 
 def count_duplicates(recording: Recording, progress: Progress | None = None) -> int:

@@ -184,7 +184,7 @@ def _measure_rate(
     for span, name, method in product(spans, dataset.classes, methods):
         recall = figures[span, METHODS[1]][name].recall if exact and method == METHODS[0] else None
         same = qualities[span, method].precision_at(name, recall) if recall else None
-        row = {"span": span, "hz": hz, "method": method, "class": name, **figures[span, method][name].to_dict()}
+        row = {"span": span, "hz": hz, "method": method, "class": name, **asdict(figures[span, method][name])}
         rows.append(row | {"precision_at_recall_of_interpolated": same})
     return rows, detections.curves()
 

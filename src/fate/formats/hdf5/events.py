@@ -6,140 +6,165 @@
 * DSEC: the same four columns, ``/ms_to_idx``, and ``/t_offset``, which is added to every time; 640×480.
 
 Times are µs as stored. ECF chunks are read straight from the file, so that they decode in several threads;
-everything else goes through h5py. Links to other files are not followed.
+everything else goes through h5py.
+
+A damaged or hostile file may claim any number of rows, chunks of any size and links to anywhere. :func:`examine` finds
+the table and checks these claims before anything is read: the rows are covered by chunks that lie inside the file, and
+links to other files are not followed.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator
+import importlib
+import math
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.errors import FormatError
+from fate.errors import FormatError, MissingDependencyError
+from fate.events.events import Sensor
+from fate.events.tables import find_roles
 from fate.formats.columns import Columns, concatenate
-from fate.formats.hdf5.layout import MIN_CACHE_BYTES, Chunks, ColumnPath, Layout, damage_is_a_format_error, examine
-from fate.formats.prophesee.ecf import decode_chunk
-from fate.formats.source import Bookmark, ByteFile, Hints, Source, open_bytes
+from fate.formats.hdf5.text import root_text_attributes
+from fate.formats.prophesee.ecf import FILTER_ID, decode_chunk
+from fate.formats.source import ByteFile, Found, Options, RowSource, Tail, refuse_damage, sensor_of_sides
 from fate.formats.tables.fields import given_unit, microseconds
 
+PREFERRED = ("CD/events", "events", "")  # where to look first: Prophesee, RVT and DSEC, the root
+DSEC_SENSOR = Sensor(480, 640)
+
+MIN_BLOCK_ROWS, MAX_BLOCK_ROWS = 16_384, 262_144
+MAX_CHUNK_BYTES = 64 << 20  # a chunk is unpacked whole, whatever part of it is wanted
+MAX_NUMBER_BYTES = 64 << 10  # that a single number, such as the height, may take in the file
+MIN_CACHE_BYTES = 4 << 20
 CACHE_SLOTS = 10_007  # a prime, as the hash of chunk numbers wants it
+MAX_OBJECTS = 10_000
+MAX_DEPTH = 8
+MAX_ATTRIBUTES = 64
+
+PLUGIN_FILTERS = {
+    307: "BZip2",
+    32001: "Blosc",
+    32004: "LZ4",
+    32008: "Bitshuffle",
+    32015: "Zstandard",
+    32026: "Blosc2",
+}
+
+Paths = dict[str, tuple[str, str | None]]  # t, x, y, p → a dataset, and a field of its records or None
 
 
-def open_hdf5(path: Path, hints: Hints) -> Source:
+class Chunks(NamedTuple):
+    """Chunks of one dataset in order of their rows.
+
+    Args:
+        rows: rows a chunk; record: their type.
+        position, size: [chunks] int64, bytes in the file.
+        plain: [chunks] bool, stored without the filter.
+    """
+
+    rows: int
+    record: np.dtype[Any]
+    position: NDArray[np.int64]
+    size: NDArray[np.int64]
+    plain: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What :func:`examine` has found: everything there is to know before the first event is read."""
+
+    format: str
+    paths: Paths
+    num_rows: int
+    block_rows: int
+    cache_bytes: int
+    chunks: Chunks | None  # of ECF data, else None
+    sensor: Sensor | None
+    t_offset: int
+    num_triggers: int
+    notes: dict[str, str]
+
+
+def damage_is_a_format_error(path: Path) -> AbstractContextManager[None]:
+    """Turn the errors that h5py raises on damaged files into one :class:`FormatError`."""
+    errors = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
+    return refuse_damage(path, "HDF5", *errors)
+
+
+def open_hdf5(raw: ByteFile, options: Options) -> Hdf5Source:
     """An HDF5 file, its layout found and its claims checked against its size."""
-    with open_bytes(path, can_grow=False) as raw, damage_is_a_format_error(path):
-        file = h5py.File(path, "r", rdcc_nbytes=MIN_CACHE_BYTES, rdcc_nslots=CACHE_SLOTS)
+    with damage_is_a_format_error(raw.path):
+        file = h5py.File(raw.path, "r", rdcc_nbytes=MIN_CACHE_BYTES, rdcc_nslots=CACHE_SLOTS)
         try:
-            layout = examine(raw, file, hints)
-            if layout.chunks:
-                file.close()
-                return EcfSource(layout, layout.chunks, raw)
+            layout = examine(raw, file, options)
             if layout.cache_bytes > MIN_CACHE_BYTES:  # so that no chunk is unpacked twice
                 file.close()
-                file = h5py.File(path, "r", rdcc_nbytes=layout.cache_bytes, rdcc_nslots=CACHE_SLOTS)
-            return TableSource(layout, file, raw)
+                file = h5py.File(raw.path, "r", rdcc_nbytes=layout.cache_bytes, rdcc_nslots=CACHE_SLOTS)
+            return Hdf5Source(raw, file, layout, options.time_unit or "us")
         except BaseException:
             file.close()
             raise
 
 
-class Hdf5Source(Source):
-    """A table of events; positions are row numbers."""
+class Hdf5Source(RowSource):
+    """A table of events."""
 
-    def __init__(self, layout: Layout, raw: ByteFile) -> None:
-        self.path, self.size, self.format = layout.path, layout.num_bytes, layout.format
-        self.sensor, self.notes = layout.sensor, layout.notes
-        self._layout, self._raw = layout, raw
+    def __init__(self, raw: ByteFile, file: Any, layout: Layout, time_unit: str) -> None:
+        skipped = {"triggers": layout.num_triggers} if layout.num_triggers else {}
+        found = Found(layout.num_rows, skipped, Tail(0, raw.size))
+        super().__init__(raw, layout.sensor, layout.num_rows, layout.block_rows, found)
+        self.format, self.notes = layout.format, layout.notes
+        self.thread_safe = layout.chunks is not None
+        self._layout, self._time_unit, self._hdf5 = layout, time_unit, file
+        self._datasets = {name: file[name] for name, _ in layout.paths.values()}
 
-    @abstractmethod
     def rows(self, first: int, last: int) -> Columns:
-        """Rows ``first`` to ``last`` (not included), times as stored."""
-
-    def _read(self, first: int, last: int) -> Columns:
-        columns = self.rows(first, last)
-        self._raw.check_unchanged()
         layout = self._layout
-        return columns._replace(t=to_us(self.path, columns.t, layout.time_unit, layout.t_offset, first))
+        with damage_is_a_format_error(self.path):
+            if layout.chunks:
+                columns = self._ecf_rows(layout.chunks, first, last)
+            elif layout.paths["t"][1] is not None:
+                columns = _fields(self._datasets[layout.paths["t"][0]][first:last], layout.paths)
+            else:
+                columns = Columns(*(_native(self._datasets[layout.paths[role][0]][first:last]) for role in "txyp"))
+        self._file.check_unchanged()
+        return columns._replace(t=to_us(self.path, columns.t, self._time_unit, layout.t_offset, first))
 
-    def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
-        total, step = self._layout.rows, self._layout.block_rows
-        for first in range(0, total, step):
-            yield Bookmark(first), self._read(first, min(first + step, total))
-
-    def decode(self, start: Bookmark, end: int) -> Columns:
-        return self._read(start.position, end)
-
-    def end(self) -> int:
-        return self._layout.rows
-
-    def skipped(self) -> dict[str, int]:
-        return {"triggers": self._layout.triggers} if self._layout.triggers else {}
-
-    def close(self) -> None:
-        self._raw.close()
-
-
-class EcfSource(Hdf5Source):
-    """``/CD/events`` in ECF chunks, each read and decoded on its own."""
-
-    thread_safe = True
-
-    def __init__(self, layout: Layout, chunks: Chunks, raw: ByteFile) -> None:
-        super().__init__(layout, raw)
-        self._chunks = chunks
-
-    def rows(self, first: int, last: int) -> Columns:
-        size = self._chunks.rows
+    def _ecf_rows(self, chunks: Chunks, first: int, last: int) -> Columns:
         pieces = []
-        for chunk in range(first // size, -(-last // size)):
-            begin = chunk * size
-            columns = self._chunk(chunk, min(size, self._layout.rows - begin))
+        for chunk in range(first // chunks.rows, -(-last // chunks.rows)):
+            begin = chunk * chunks.rows
+            columns = self._ecf_chunk(chunks, chunk, min(chunks.rows, self._num_rows - begin))
             pieces.append(columns.slice(max(first - begin, 0), last - begin))
         return concatenate(pieces)
 
-    def _chunk(self, chunk: int, expected: int) -> Columns:
+    def _ecf_chunk(self, chunks: Chunks, chunk: int, expected: int) -> Columns:
         """The first ``expected`` events of a chunk; the last one may be padded to its full size."""
-        chunks = self._chunks
-        name = f"{self.path}: chunk {chunk} of /{self._layout.paths['t'].dataset}"
-        data = self._raw.read(int(chunks.position[chunk]), int(chunks.size[chunk]))
+        paths = self._layout.paths
+        name = f"{self.path}: chunk {chunk} of /{paths['t'][0]}"
+        data = self._file.read(int(chunks.position[chunk]), int(chunks.size[chunk]))
         if chunks.plain[chunk]:
-            if len(data) < expected * chunks.record.itemsize:
-                raise FormatError(f"{name}: is damaged ({len(data)} bytes, too few for {expected} events)")
-            columns = _fields(np.frombuffer(data, chunks.record, expected), self._layout.paths)
+            whole = len(data) // chunks.record.itemsize
+            columns = _fields(np.frombuffer(data, chunks.record, min(whole, expected)), paths)
         else:
             columns = decode_chunk(data, chunks.rows, name)
         if len(columns.t) < expected:
             raise FormatError(f"{name}: is damaged ({len(columns.t)} events where {expected} were expected)")
         return columns.slice(0, expected)
 
-
-class TableSource(Hdf5Source):
-    """Columns that h5py can read, as datasets or as fields of records."""
-
-    def __init__(self, layout: Layout, file: Any, raw: ByteFile) -> None:
-        super().__init__(layout, raw)
-        self._file = file
-        self._datasets = {place.dataset: file[place.dataset] for place in layout.paths.values()}
-
-    def rows(self, first: int, last: int) -> Columns:
-        paths = self._layout.paths
-        with damage_is_a_format_error(self.path):
-            if paths["t"].field is not None:
-                return _fields(self._datasets[paths["t"].dataset][first:last], paths)
-            return Columns(*(_native(self._datasets[paths[name].dataset][first:last]) for name in "txyp"))
-
     def close(self) -> None:
         super().close()
-        self._file.close()
+        self._hdf5.close()
 
 
-def _fields(records: Any, paths: dict[str, ColumnPath]) -> Columns:
-    return Columns(*(_native(records[paths[name].field]) for name in "txyp"))
+def _fields(records: Any, paths: Paths) -> Columns:
+    return Columns(*(_native(records[paths[role][1]]) for role in "txyp"))
 
 
 def _native(column: NDArray[Any]) -> NDArray[Any]:
@@ -154,3 +179,260 @@ def to_us(path: Path, t: NDArray[Any], unit: str, offset: int, first_row: int) -
                 raise FormatError(f"{path}: holds the time {extreme} {unit}, more than 64-bit integers carry")
         t = t.astype(np.float64) + offset if t.dtype.kind == "f" else t.astype(np.int64) + np.int64(offset)
     return microseconds(path, t, given_unit(unit), first_row)
+
+
+# ---- the layout --------------------------------------------------------------------------------------------------
+
+
+def examine(raw: ByteFile, file: Any, options: Options) -> Layout:
+    """Return the layout of a file that is open both as bytes and in h5py; refuse what is not a table of events."""
+    path = raw.path
+    datasets = _datasets(file)
+    paths, group = _find_columns(path, datasets)
+    used = {name: datasets[name] for name, _ in paths.values()}
+    for dataset in used.values():
+        refuse_other_files(path, dataset)
+    num_rows = _number_of_rows(path, used)
+    tables = {name: _chunk_table(path, dataset, raw.size) for name, dataset in used.items()}
+    filters = [_filters(path, dataset) for dataset in used.values()]
+    is_ecf = any(FILTER_ID in each for each in filters)
+    if is_ecf and filters != [[FILTER_ID]]:
+        raise FormatError(f"{path}: /{next(iter(used))} combines ECF with other filters or columns; that is not known")
+    _check_types(path, datasets, paths, options)
+
+    scalars = {name: _scalar(path, file, datasets, group, name) for name in ("height", "width", "t_offset", "divider")}
+    height, width, t_offset, divider = scalars.values()
+    if divider not in (None, 1):
+        raise FormatError(
+            f"{path}: its coordinates are fractions of a pixel (divider = {divider}); expected whole pixels"
+        )
+    dsec = "ms_to_idx" in datasets and "t_offset" in datasets
+    prophesee = group == "CD/events" and paths["t"][1] is not None
+    rvt = group == "events" and None not in (height, width)
+    kind = " Prophesee" if prophesee else " DSEC" if dsec else " RVT" if rvt else ""
+    numbers = {str(name): _number(file, name) for name in list(file.attrs)[:MAX_ATTRIBUTES]}
+    notes = root_text_attributes(raw) | {name: str(number) for name, number in numbers.items() if number is not None}
+    if t_offset is not None:
+        notes["t_offset"] = str(t_offset)
+    triggers = datasets.get("EXT_TRIGGER/events")
+    if triggers is not None:
+        refuse_other_files(path, triggers)
+    times = tables[paths["t"][0]]
+    chunk_rows = times.rows if times else MIN_BLOCK_ROWS
+    # whole chunks where possible, neither tiny nor huge
+    block_rows = min(-(-MIN_BLOCK_ROWS // chunk_rows) * chunk_rows, MAX_BLOCK_ROWS)
+    return Layout(
+        format=f"HDF5{kind}",
+        paths=paths,
+        num_rows=num_rows,
+        block_rows=chunk_rows if is_ecf else block_rows,
+        cache_bytes=max(chunks.rows * chunks.record.itemsize if chunks else 0 for chunks in tables.values()),
+        chunks=times if is_ecf else None,
+        sensor=options.sensor or _sensor(path, height, width, notes.get("geometry")) or (DSEC_SENSOR if dsec else None),
+        t_offset=t_offset or 0,
+        num_triggers=int(triggers.shape[0]) if triggers is not None and triggers.ndim == 1 else 0,
+        notes=notes,
+    )
+
+
+def _datasets(file: Any) -> dict[str, Any]:
+    """Every dataset by name. Only hard links are walked: nothing outside this file is opened.
+
+    Walked here, group by group, because libhdf5's own walk never ends on some damaged groups; asking each for its
+    number of members first makes it notice the damage. Groups linked into themselves end at ``MAX_DEPTH``.
+    """
+    found: dict[str, Any] = {}
+    groups = [("", file)]
+    for prefix, group in groups:
+        if group.id.get_num_objs() + len(found) + len(groups) > MAX_OBJECTS:
+            raise ValueError(f"more than {MAX_OBJECTS} groups and datasets")
+        for name in group:
+            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                continue
+            item = group[name]
+            if isinstance(item, h5py.Dataset):
+                found[prefix + name] = item
+            elif isinstance(item, h5py.Group) and prefix.count("/") < MAX_DEPTH:
+                groups.append((f"{prefix}{name}/", item))
+    return found
+
+
+def _find_columns(path: Path, datasets: dict[str, Any]) -> tuple[Paths, str]:
+    """The four columns, and the group or the table of records that has them."""
+    candidates: dict[str, Paths] = {}
+    groups: dict[str, list[str]] = {}
+    for name, dataset in datasets.items():
+        group, _, last = name.rpartition("/")
+        groups.setdefault(group, []).append(last)
+        fields = dataset.dtype.names
+        if fields and (roles := find_roles(fields)):
+            candidates[name] = {role: (name, fields[i]) for role, i in roles.items()}
+    for group, members in groups.items():
+        if roles := find_roles(members):
+            prefix = f"{group}/" if group else ""
+            candidates[group] = {role: (prefix + members[i], None) for role, i in roles.items()}
+    for name in (*PREFERRED, *(candidates if len(candidates) == 1 else ())):
+        if name in candidates:
+            return candidates[name], name
+    if candidates:
+        raise FormatError(
+            f"{path}: holds {len(candidates)} tables of events ({', '.join(sorted(candidates)[:8])}); expected one;"
+            " copy the one you want into a file of its own"
+        )
+    for name, dataset in datasets.items():
+        if name.rpartition("/")[2] == "data":
+            refuse_other_files(path, dataset)
+            if dataset.ndim == 4:
+                raise FormatError(
+                    f"{path}: holds histograms of events (a 4-dimensional dataset 'data', as RVT prepares them), not"
+                    " events; give the recording they were made from"
+                )
+    shown = ", ".join(sorted(datasets)[:8]) or "none"
+    raise FormatError(
+        f"{path}: has no table of events; expected /CD/events (Prophesee), a group events with x, y, p, t (RVT, DSEC)"
+        f" or one group with those columns; datasets found: {shown}{' …' if len(datasets) > 8 else ''}"
+    )
+
+
+def _number_of_rows(path: Path, datasets: dict[str, Any]) -> int:
+    for name, dataset in datasets.items():
+        if dataset.ndim != 1:
+            raise FormatError(f"{path}: /{name} has shape {dataset.shape}; expected one dimension, one row an event")
+    rows = {name: int(dataset.shape[0]) for name, dataset in datasets.items()}
+    if len(set(rows.values())) != 1:
+        listed = ", ".join(f"/{name} {count}" for name, count in rows.items())
+        raise ValueError(f"the columns have different lengths ({listed})")
+    return next(iter(rows.values()))
+
+
+def _check_types(path: Path, datasets: dict[str, Any], paths: Paths, options: Options) -> None:
+    for column, (name, member) in paths.items():
+        dtype = datasets[name].dtype if member is None else datasets[name].dtype[member]
+        where = f"/{name}" if member is None else f"/{name}, field {member},"
+        if column == "t" and dtype.kind == "f":
+            if options.time_unit is None:
+                raise FormatError(
+                    f'{path}: {where} holds times as {dtype}, without a unit; pass time_unit="s", or ms, us, ns'
+                )
+        elif dtype.kind not in "iu" and not (column == "p" and dtype.kind == "b"):
+            raise FormatError(f"{path}: {where} is of type {dtype}; expected integers for column {column}")
+
+
+def refuse_other_files(path: Path, dataset: Any) -> None:
+    """Raise where ``dataset`` keeps its values in other files, which HDF5 would open: any file, or a pipe that blocks.
+
+    To be asked before anything else about a dataset: the shape of a virtual one can depend on other files.
+    """
+    settings = dataset.id.get_create_plist()
+    if settings.get_layout() == h5py.h5d.VIRTUAL or settings.get_external_count():
+        raise FormatError(
+            f"{path}: {dataset.name} keeps its rows in other files; give a file that holds the events itself"
+        )
+
+
+def _refuse_large_chunks(path: Path, dataset: Any) -> None:
+    """Raise where a chunk, which is unpacked whole, would take too much memory."""
+    size = math.prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
+    if size > MAX_CHUNK_BYTES:
+        raise FormatError(
+            f"{path}: {dataset.name} has chunks of {size >> 20} MiB; at most {MAX_CHUNK_BYTES >> 20} MiB are read;"
+            f" rewrite it with smaller ones (h5repack -l {dataset.name}:CHUNK=65536)"
+        )
+
+
+def _chunk_table(path: Path, dataset: Any, num_bytes: int) -> Chunks | None:
+    """The chunks of ``dataset`` (None when it has none), after checking that its rows really are in the file."""
+    name, rows, item = dataset.name, int(dataset.shape[0]), dataset.dtype.itemsize
+    if not dataset.chunks:
+        if rows * item > min(num_bytes, dataset.id.get_storage_size()):
+            raise ValueError(f"{name} claims {rows} rows, more than the file holds")
+        return None
+    step = int(dataset.chunks[0])
+    _refuse_large_chunks(path, dataset)
+    found: dict[int, tuple[int, int, bool]] = {}
+
+    def note(info: Any) -> bool | None:
+        found[info.chunk_offset[0] // step] = (info.byte_offset, info.size, info.filter_mask != 0)
+        return True if len(found) * 8 > num_bytes else None  # more entries than the file has room for
+
+    dataset.id.chunk_iter(note)
+    expected = -(-rows // step)
+    present = sum(chunk < expected for chunk in found)
+    if present < expected:
+        raise ValueError(f"{name} claims {rows} rows, but only {present} of its {expected} chunks were written")
+    position, size, plain = np.array([found[chunk] for chunk in range(expected)], np.int64).reshape(expected, 3).T
+    if expected and int((position + size).max()) > num_bytes:
+        raise ValueError(f"chunks of {name} lie beyond the end of the file")
+    return Chunks(step, dataset.dtype, position, size, plain.astype(bool))
+
+
+def _filters(path: Path, dataset: Any) -> list[int]:
+    """The ids of the filters of ``dataset``, each ECF or known to HDF5 (once hdf5plugin has been asked)."""
+    settings = dataset.id.get_create_plist()
+    codes = []
+    for i in range(settings.get_nfilters()):
+        code, _, _, label = settings.get_filter(i)
+        codes.append(int(code))
+        if code == FILTER_ID or h5py.h5z.filter_avail(code):
+            continue
+        name = PLUGIN_FILTERS.get(code) or bytes(label).decode("utf-8", "replace")[:80] or "without a name"
+        try:
+            importlib.import_module("hdf5plugin")
+        except ImportError:
+            raise MissingDependencyError(
+                f"{path}: {dataset.name} is compressed with {name} (HDF5 filter {code}); run pip install hdf5plugin"
+                " to read it"
+            ) from None
+        if not h5py.h5z.filter_avail(code):
+            raise FormatError(
+                f"{path}: {dataset.name} is compressed with HDF5 filter {code} ({name}), which hdf5plugin does not"
+                " have; rewrite it with h5repack where that filter is installed"
+            )
+    return codes
+
+
+def _scalar(path: Path, file: Any, datasets: dict[str, Any], group: str, name: str) -> int | None:
+    """A whole number kept as a dataset or an attribute, of the events' group or of the root."""
+    for full in (f"{group}/{name}", name):
+        if full in datasets:
+            return _stored_number(path, datasets[full])
+    for holder in (file[group] if group else file, file):
+        number = _number(holder, name)
+        if number is not None and float(number).is_integer():
+            return int(number)
+    return None
+
+
+def _stored_number(path: Path, dataset: Any) -> int:
+    """The one whole number of ``dataset``, which must be in this file and must not unpack to much more."""
+    refuse_other_files(path, dataset)
+    if dataset.size != 1 or dataset.dtype.kind not in "iu":
+        raise FormatError(
+            f"{path}: {dataset.name} is {dataset.dtype} of shape {dataset.shape}; expected one whole number"
+        )
+    _refuse_large_chunks(path, dataset)
+    _filters(path, dataset)
+    stored = int(dataset.id.get_storage_size())
+    if not 0 < stored <= MAX_NUMBER_BYTES:
+        raise ValueError(f"{dataset.name}, one whole number, is stored in {stored} bytes")
+    return int(np.ravel(dataset[()])[0])
+
+
+def _number(holder: Any, name: str) -> int | float | None:
+    """A number kept as an attribute."""
+    if name not in holder.attrs:
+        return None
+    stored = holder.attrs.get_id(name)
+    if stored.dtype.kind not in "iuf" or any(side != 1 for side in stored.shape):
+        return None
+    number: int | float = np.ravel(holder.attrs[name])[0].item()
+    return number
+
+
+def _sensor(path: Path, height: int | None, width: int | None, geometry: str | None) -> Sensor | None:
+    if height is not None and width is not None:
+        return sensor_of_sides(path, height, width)
+    if geometry is None:
+        return None
+    first, _, second = geometry.lower().partition("x")
+    return sensor_of_sides(path, second, first)

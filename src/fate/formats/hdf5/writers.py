@@ -12,8 +12,9 @@ import h5py
 import numpy as np
 
 from fate.errors import FateError
-from fate.events.events import Events, Sensor
+from fate.events.events import Events
 from fate.formats.saving import EventWriter
+from fate.whole_files import Draft
 
 CHUNK_ROWS = 16_384
 BUFFER_ROWS = 4 * CHUNK_ROWS  # small pieces are gathered up to here, large ones cut to it: memory stays bounded
@@ -52,15 +53,23 @@ class FaultKeepingFile(io.FileIO):
 class Hdf5Writer(EventWriter):
     """What both layouts share: an HDF5 file, and pieces of a size that suits its chunks."""
 
-    file: Any
+    format = "HDF5"
     seeks = True
+    hdf5: Any = None
 
-    def open(self) -> None:
+    def open(self, draft: Draft) -> FaultKeepingFile:
+        return FaultKeepingFile(draft.path, "w+")
+
+    def begin(self) -> None:
         self._pending: list[Events] = []
         self._pending_rows = 0
-        self._disk_file = FaultKeepingFile(self.temporary, "w+")
         with self._raise_disk_fault():
-            self.file = h5py.File(self._disk_file, "w")
+            self.hdf5 = h5py.File(self.file, "w")
+            self.create_tables()
+
+    @abstractmethod
+    def create_tables(self) -> None:
+        """Create the datasets and attributes."""
 
     def append(self, events: Events) -> None:
         self.check(events)
@@ -73,16 +82,13 @@ class Hdf5Writer(EventWriter):
         self._write_pending()
         with self._raise_disk_fault():
             self.finish_tables()
-            self.file.close()
-        self._disk_file.close()
+            self.hdf5.close()
 
-    def abandon(self) -> None:
-        self._pending = []
-        if hasattr(self, "file"):
+    def discard(self) -> None:
+        if self.hdf5 is not None:
             with suppress(OSError, RuntimeError, ValueError):  # nothing of this file is kept anyway
-                self.file.close()
-        if hasattr(self, "_disk_file"):
-            self._disk_file.close()
+                self.hdf5.close()
+        super().discard()
 
     def check(self, events: Events) -> None:
         """Refuse events the layout cannot hold."""
@@ -96,7 +102,7 @@ class Hdf5Writer(EventWriter):
 
     def table(self, name: str, dtype: Any, **settings: Any) -> Any:
         """An empty dataset that grows."""
-        return self.file.create_dataset(name, (0,), dtype, maxshape=(None,), chunks=(CHUNK_ROWS,), **settings)
+        return self.hdf5.create_dataset(name, (0,), dtype, maxshape=(None,), chunks=(CHUNK_ROWS,), **settings)
 
     def _write_pending(self) -> None:
         if not self._pending:
@@ -113,10 +119,10 @@ class Hdf5Writer(EventWriter):
         try:
             yield
         except (OSError, RuntimeError) as error:
-            if self._disk_file.fault is None:
+            if self.file.fault is None:
                 raise FateError(f"{self.path}: cannot be written ({str(error).splitlines()[0]})") from error
-        if self._disk_file.fault is not None:
-            raise self._disk_file.fault
+        if self.file.fault is not None:
+            raise self.file.fault
 
 
 def _extend(table: Any, rows: Any) -> None:
@@ -132,19 +138,15 @@ class PropheseeHdf5Writer(Hdf5Writer):
     ``/CD/events`` to be ECF-encoded and does not.
     """
 
-    format = "HDF5"
-
-    def begin(self, sensor: Sensor) -> None:
-        with self._raise_disk_fault():
-            self.file.attrs["version"] = "1.0"
-            self.file.attrs["geometry"] = f"{sensor.width}x{sensor.height}"
-            self._events = self.table("CD/events", RECORD)
-            self._indexes = self.table("CD/indexes", INDEX)
-            self.table("EXT_TRIGGER/events", TRIGGER)
-            self.table("EXT_TRIGGER/indexes", INDEX)
+    def create_tables(self) -> None:
+        self.hdf5.attrs["version"] = "1.0"
+        self.hdf5.attrs["geometry"] = f"{self.sensor.width}x{self.sensor.height}"
+        self._events = self.table("CD/events", RECORD)
+        self._indexes = self.table("CD/indexes", INDEX)
+        self.table("EXT_TRIGGER/events", TRIGGER)
+        self.table("EXT_TRIGGER/indexes", INDEX)
         self._origin: int | None = None  # time of the first event, where the index starts
-        self._period = 0  # the last period that has an event, and its first event:
-        self._period_first = (0, -1)
+        self._period, self._entry = -1, (0, -1)  # the last period that has an event, and its first event: row, time
 
     def check(self, events: Events) -> None:
         origin = int(events.t_us[0]) if self._origin is None else self._origin
@@ -166,48 +168,29 @@ class PropheseeHdf5Writer(Hdf5Writer):
         origin = self._origin or 0
         if first_row == 0:
             self._indexes.attrs["offset"] = str(-origin)
-            self._write_index([(0, -1)], [1])
-            self._period_first = (0, 0)
         periods = (t_us - origin) // INDEX_PERIOD_US
         starts = np.flatnonzero(np.diff(periods, prepend=self._period))
-        if not len(starts):
-            return
-        firsts = [(first_row + int(i), int(t_us[i]) - origin) for i in starts]
-        steps = np.diff(periods[starts], prepend=self._period)
-        self._write_index([self._period_first, *firsts[:-1]], steps)
-        self._period, self._period_first = int(periods[-1]), firsts[-1]
-
-    def _write_index(self, entries: list[tuple[int, int]], repeats: Any) -> None:
-        """Repeat each entry; a long time without events repeats one entry very often, so rows are written in pieces."""
-        for entry, repeat in _split_repeats(np.array(entries, INDEX), np.asarray(repeats)):
-            _extend(self._indexes, np.repeat(entry, repeat))
+        known = np.append(self._period, periods[starts])
+        entries = np.array([self._entry, *((first_row + int(i), int(t_us[i]) - origin) for i in starts)], INDEX)
+        end = int(periods[-1]) + 1
+        for k in range(self._indexes.shape[0], end, BUFFER_ROWS):  # a long time without events repeats one entry often
+            rows = np.arange(k, min(k + BUFFER_ROWS, end))
+            _extend(self._indexes, entries[np.searchsorted(known, rows) - 1])
+        self._period, self._entry = int(known[-1]), entries[-1].item()
 
     def finish_tables(self) -> None:
         if self._events.shape[0]:
-            self._write_index([self._period_first], [1])
-
-
-def _split_repeats(entries: Any, repeats: Any) -> Iterator[tuple[Any, Any]]:
-    """The same repetitions in pieces of at most about ``BUFFER_ROWS`` rows."""
-    if int(repeats.sum()) <= BUFFER_ROWS:
-        yield entries, repeats
-        return
-    for entry, repeat in zip(entries, repeats.tolist(), strict=True):
-        for first in range(0, repeat, BUFFER_ROWS):
-            yield entry, min(BUFFER_ROWS, repeat - first)
+            _extend(self._indexes, np.array([self._entry], INDEX))
 
 
 class RvtHdf5Writer(Hdf5Writer):
     """RVT's layout, gzip-compressed: the group ``events`` with x, y (u2), p (u1, 0 or 1), t (i8, µs), height, width."""
 
-    format = "HDF5"
-
-    def begin(self, sensor: Sensor) -> None:
-        with self._raise_disk_fault():
-            types = {"t": "<i8", "x": "<u2", "y": "<u2", "p": "u1"}
-            packed = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
-            self._columns = {name: self.table(f"events/{name}", dtype, **packed) for name, dtype in types.items()}
-            self.file["events/height"], self.file["events/width"] = sensor.height, sensor.width
+    def create_tables(self) -> None:
+        types = {"t": "<i8", "x": "<u2", "y": "<u2", "p": "u1"}
+        packed = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
+        self._columns = {name: self.table(f"events/{name}", dtype, **packed) for name, dtype in types.items()}
+        self.hdf5["events/height"], self.hdf5["events/width"] = self.sensor
 
     def write_rows(self, events: Events) -> None:
         for name, column in (("t", events.t_us), ("x", events.x), ("y", events.y), ("p", events.p)):

@@ -18,20 +18,17 @@ stored upright. An event outside the chip keeps its stored coordinates, which th
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.events.events import Sensor
 from fate.formats.columns import Columns, allocate_columns
-from fate.formats.decoder import Decoder, OutOfBounds
-from fate.formats.source import BLOCK_BYTES, ByteFile, ByteSource, Hints, open_bytes
+from fate.formats.decoder import Decoder
+from fate.formats.source import BLOCK_BYTES, ByteFile, ByteSource, Options
 
 Layout = Literal["dvs128", "davis"]
 
@@ -39,6 +36,8 @@ RECORD_BYTES = 8
 DVS128 = Sensor(128, 128)
 MAX_HEADER_BYTES = 8 << 20  # jAER may write all its settings there
 MAX_LINE_BYTES = 64 << 10
+# a line of text that ends with CRLF or LF, as all lines of one header do
+HEADER_LINE = {end: re.compile(rb"#([\t\x20-\x7e\x80-\xff]*)" + end) for end in (b"\r\n", b"\n")}
 TRIGGERS, FRAME_SAMPLES, IMU_SAMPLES, UNKNOWN = 3, 4, 5, 6  # where they are counted in the state
 
 
@@ -67,41 +66,14 @@ def sensor_of_chip(name: str) -> Sensor | None:
     return CHIPS.get(number[0]) if number and name.startswith(("davi", "dvs", "tmpdiff")) else None
 
 
-class Chip(NamedTuple):
-    """What the addresses of a chip mean.
-
-    Args:
-        layout: where x, y and polarity are in the address.
-        sensor: size of the pixel array, or None if it is not known.
-        turned: whether both axes are stored in reverse.
-        inverted: whether polarity 1 means OFF instead of ON (``layout="davis"`` only).
-    """
-
-    layout: Layout
-    sensor: Sensor | None
-    turned: bool = True
-    inverted: bool = False
-
-
 @compiled
-def _decode(
-    words: Any,
-    davis: bool,
-    inverted: int,
-    turned_height: int,
-    turned_width: int,
-    state: Any,
-    t: Any,
-    x: Any,
-    y: Any,
-    p: Any,
-) -> int:
-    """``words`` [2 n] uint32 → number of events. Coordinates below ``turned_height`` and ``turned_width`` are reversed
-    (0 leaves them as stored).
+def _decode(words: Any, davis: bool, inverted: int, turned: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
+    """``words`` [2 n] uint32 → number of events. Coordinates below ``turned`` (height, width) are reversed.
 
     ``state``: previous time (-1 at the start), µs added by wraps, then counts: wraps, triggers or special events,
     frame samples, IMU samples, unknown addresses. Only events move the time: what is skipped may be damaged.
     """
+    turned_height, turned_width = turned
     previous = state[0]
     offset = state[1]
     n = 0
@@ -142,6 +114,7 @@ def _decode(
     return n
 
 
+@dataclass(eq=False)
 class Aedat2Decoder(Decoder):
     """Records of an AEDAT 2.0 file, without its header.
 
@@ -153,39 +126,24 @@ class Aedat2Decoder(Decoder):
     """
 
     format = "AEDAT2"
-    state_size = 2
+    start = (-1, 0)
     skipped_kinds = ("time wraps", "triggers", "frame samples", "IMU samples", "unknown addresses")
-
-    def __init__(
-        self,
-        sensor: Sequence[int] | None = None,
-        *,
-        out_of_bounds: OutOfBounds = "raise",
-        layout: Layout | None = None,
-        turned: bool = True,
-        inverted: bool = False,
-    ) -> None:
-        super().__init__(sensor, out_of_bounds=out_of_bounds)
-        self.layout: Layout = layout or _layout_of(self.sensor or DVS128)
-        self.turned, self.inverted = turned, inverted
-
-    def initial_state(self) -> NDArray[np.int64]:
-        state = super().initial_state()
-        state[0] = -1
-        return state
+    layout: Layout | None = None
+    turned: bool = True
+    inverted: bool = False
 
     def decode(self, data: bytes) -> tuple[Columns, int]:
         n = len(data) // RECORD_BYTES
         words = np.frombuffer(data, ">u4", 2 * n).astype(np.uint32)
         columns = allocate_columns(n)
-        height, width = self.sensor or DVS128
-        turned = (height, width) if self.turned else (0, 0)
-        found = _decode(words, self.layout == "davis", int(self.inverted), *turned, self.state, *columns)
+        pixels = self.sensor or DVS128
+        davis = (self.layout or _layout_of(pixels)) == "davis"
+        turned = tuple(pixels) if self.turned else (0, 0)
+        found = _decode(words, davis, int(self.inverted), turned, self.state, *columns)
         return columns.slice(0, found), n * RECORD_BYTES
 
 
-@dataclass(frozen=True)
-class Aedat2Header:
+class Aedat2Header(NamedTuple):
     """Fields of the header (``# key: value`` lines) and the number of bytes it takes."""
 
     version: str  # "2.0"; empty without a version line
@@ -198,19 +156,12 @@ def parse_aedat2_header(data: bytes) -> Aedat2Header:
     the first one: records may begin with the byte ``#`` by chance."""
     fields: dict[str, str] = {}
     version = ""
-    ending = b""
     position = 0
-    while data[position : position + 1] == b"#" and position < MAX_HEADER_BYTES:
-        end = data.find(b"\n", position, position + MAX_LINE_BYTES)
-        if end < 0:
-            break
-        line_ending = b"\r\n" if data[end - 1 : end] == b"\r" else b"\n"
-        line = data[position : end + 1 - len(line_ending)]
-        if line_ending != (ending or line_ending) or any((byte < 32 and byte != 9) or byte == 127 for byte in line):
-            break
-        ending = line_ending
-        position = end + 1
-        text = line[1:].decode("utf-8", "replace").strip()
+    line_end = data.find(b"\n")
+    line_pattern = HEADER_LINE[b"\r\n" if data[line_end - 1 : line_end] == b"\r" else b"\n"]
+    while match := line_pattern.match(data, position, min(position + MAX_LINE_BYTES, MAX_HEADER_BYTES)):
+        position = match.end()
+        text = match[1].decode("utf-8", "replace").strip()
         if text.startswith("!AER-DAT"):
             version = text[len("!AER-DAT") :].strip()
         elif text.lower() == "end of ascii header":
@@ -221,63 +172,56 @@ def parse_aedat2_header(data: bytes) -> Aedat2Header:
     return Aedat2Header(version, fields, position)
 
 
-def open_aedat2(path: Path, hints: Hints) -> ByteSource:
+def open_aedat2(file: ByteFile, options: Options) -> ByteSource:
     """Open an AEDAT 2.0 file: read its header and find the layout of its addresses."""
-    with open_bytes(path) as file:
-        return _open(path, file, hints)
-
-
-def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:
     header = parse_aedat2_header(file.read(0, MAX_HEADER_BYTES))
     if not header.version.startswith("2"):
         given = f"is AEDAT {header.version}" if header.version else "has no line #!AER-DAT2.0 at its start"
         raise FormatError(
-            f"{path}: {given}; expected AEDAT 2.0; convert it with the program that recorded it (jAER saves 2.0)"
+            f"{file.path}: {given}; expected AEDAT 2.0; convert it with the program that recorded it (jAER saves 2.0)"
         )
-    chip = _chip(header.fields.get("aechip", "")) or _without_chip(path, file, header, hints.sensor)
-    pixels = chip.sensor or hints.sensor
-    if pixels is None:
+    decoder = _decoder_of_chip(header.fields.get("aechip", "")) or _decoder_without_chip(file, header, options.sensor)
+    decoder.sensor = decoder.sensor or options.sensor
+    if decoder.sensor is None:
         raise FormatError(
-            f"{path}: the size of the chip {header.fields['aechip']!r} is not known, so its picture cannot be turned"
-            " upright; pass sensor=(height, width)"
+            f"{file.path}: the size of the chip {header.fields['aechip']!r} is not known, so its picture cannot be"
+            " turned upright; pass sensor=(height, width)"
         )
     notes = {
         **header.fields,
-        "address layout": "DVS128" if chip.layout == "dvs128" else "DAVIS",
-        "orientation": TURNED if chip.turned else UPRIGHT,
+        "address layout": "DVS128" if decoder.layout == "dvs128" else "DAVIS",
+        "orientation": TURNED if decoder.turned else UPRIGHT,
     }
-    decoder = Aedat2Decoder(pixels, layout=chip.layout, turned=chip.turned, inverted=chip.inverted)
-    return ByteSource(path, file, decoder, header.num_bytes, hints.sensor or pixels, notes)
+    return ByteSource(file, decoder, header.num_bytes, options.sensor or decoder.sensor, notes)
 
 
 def _layout_of(sensor: Sensor) -> Layout:
     return "dvs128" if sensor == DVS128 else "davis"
 
 
-def _chip(name: str) -> Chip | None:
-    """The chip that jAER names so, such as ``eu.seebetter.ini.chips.davis.Davis346B``; None if it is not known."""
+def _decoder_of_chip(name: str) -> Aedat2Decoder | None:
+    """The decoder for a chip as jAER names it, ``eu.seebetter.ini.chips.davis.Davis346B``; None if it is not known."""
     name = name.rpartition(".")[2].lower()
     if "dvs128" in name or "tmpdiff128" in name:
-        return Chip("dvs128", DVS128)
-    if name.startswith("dvxplorer"):
-        return Chip("davis", sensor_of_chip(name), turned=False)
-    if name.startswith(("davi", "sbret", "dvs240")):
-        return Chip("davis", sensor_of_chip(name), inverted=name.startswith("davis208"))
-    return None
+        return Aedat2Decoder(DVS128, layout="dvs128")
+    if not name.startswith(("dvxplorer", "davi", "sbret", "dvs240")):
+        return None
+    is_upright, inverted = name.startswith("dvxplorer"), name.startswith("davis208")
+    return Aedat2Decoder(sensor_of_chip(name), layout="davis", turned=not is_upright, inverted=inverted)
 
 
-def _without_chip(path: Path, file: ByteFile, header: Aedat2Header, asked: Sensor | None) -> Chip:
+def _decoder_without_chip(file: ByteFile, header: Aedat2Header, asked: Sensor | None) -> Aedat2Decoder:
     """The layout the asked sensor implies; else DVS128 where the header is silent and the first addresses allow it."""
     if asked is not None:
-        return Chip(_layout_of(asked), asked)
+        return Aedat2Decoder(asked, layout=_layout_of(asked))
     chip = header.fields.get("aechip")
     head = file.read(header.num_bytes, BLOCK_BYTES)
     addresses = np.frombuffer(head, ">u4", 2 * (len(head) // RECORD_BYTES))[::2]
     if chip is None and not (addresses >> 16).any():
-        return Chip("dvs128", DVS128)
+        return Aedat2Decoder(DVS128, layout="dvs128")
     given = f"the chip {chip!r} is not known" if chip else "the header names no chip and the addresses are not DVS128's"
     raise FormatError(
-        f'{path}: {given}, so the meaning of its addresses is unclear; pass format="aedat2" and'
+        f'{file.path}: {given}, so the meaning of its addresses is unclear; pass format="aedat2" and'
         " sensor=(128, 128) for the layout of the DVS128, or sensor=(180, 240), sensor=(260, 346) or sensor=(480, 640)"
         " for that of the DAVIS"
     )

@@ -18,19 +18,17 @@ passed over and counted.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fate.compiled import compiled, inlined
 from fate.errors import FormatError
 from fate.formats.columns import Columns, allocate_columns
-from fate.formats.decoder import Decoder, OutOfBounds
+from fate.formats.decoder import Decoder
 from fate.formats.inivation.aedat2 import sensor_of_chip
-from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes
+from fate.formats.source import ByteFile, ByteSource, Options
 from fate.text import plural
 
 MAGIC = b"#!AER-DAT3.1"
@@ -47,6 +45,7 @@ FORMAT_LINE = re.compile(r"^#-?Format: *(.*?)\r?$", re.MULTILINE)
 # the source that is read (-1 before the first polarity packet), bytes since the header.
 LEFT, SKIP, OFFSET, SOURCE, POSITION = range(5)
 INVALID, OTHER_SOURCE, SPECIAL, FRAMES, IMU, OTHER = range(5, 11)  # counts
+COUNTED_AS = (SPECIAL, OTHER_SOURCE, FRAMES, IMU, IMU)  # by the kind of a packet
 WHOLE, DAMAGED, PACKED = range(3)  # how decoding ended
 
 
@@ -108,30 +107,20 @@ def _decode(data: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> tuple[int,
             state[OFFSET] = overflows << 31
             continue
         state[SKIP] = capacity if packed else event_bytes * number
-        if kind == POLARITY:
-            state[OTHER_SOURCE] += number
-        elif kind == 0:
-            state[SPECIAL] += number
-        elif kind == 2:
-            state[FRAMES] += number
-        elif kind in (3, 4):
-            state[IMU] += number
-        else:
-            state[OTHER] += number
+        state[COUNTED_AS[kind] if kind < len(COUNTED_AS) else OTHER] += number
 
 
+@dataclass(eq=False)
 class Aedat3Decoder(Decoder):
     """Packets of an AEDAT 3.1 file, without its header.
 
     Args:
-        sensor: height and width in pixels.
-        out_of_bounds: as for every decoder.
         name: the file, for messages.
         header_bytes: bytes before the first packet, added to positions in messages.
     """
 
     format = "AEDAT3"
-    state_size = 5
+    start = (0, 0, 0, -1, 0)
     skipped_kinds = (
         "invalid events",
         "events of other sources",
@@ -140,22 +129,8 @@ class Aedat3Decoder(Decoder):
         "IMU samples",
         "events of other kinds",
     )
-
-    def __init__(
-        self,
-        sensor: Sequence[int] | None = None,
-        *,
-        out_of_bounds: OutOfBounds = "raise",
-        name: object = "stream",
-        header_bytes: int = 0,
-    ) -> None:
-        super().__init__(sensor, out_of_bounds=out_of_bounds)
-        self.name, self.header_bytes = name, header_bytes
-
-    def initial_state(self) -> NDArray[np.int64]:
-        state = super().initial_state()
-        state[SOURCE] = -1
-        return state
+    name: object = "stream"
+    header_bytes: int = 0
 
     def missing(self) -> str:
         if self.state[LEFT]:
@@ -185,51 +160,40 @@ class Aedat3Decoder(Decoder):
         )
 
 
-class Aedat3Header(NamedTuple):
-    """The header of a file: cameras by the number of their source, the name of the format, bytes it takes."""
-
-    sources: dict[int, str]
-    format: str
-    num_bytes: int
-
-
-def read_aedat3_header(path: Path, data: bytes) -> Aedat3Header:
-    """The header at the start of ``data``."""
+def open_aedat3(file: ByteFile, options: Options) -> ByteSource:
+    """An AEDAT 3.1 file, its header read and the camera found whose events are read."""
+    data = file.read(0, MAX_HEADER_BYTES)
     if not data.startswith(MAGIC):
-        raise FormatError(f"{path}: does not start with {MAGIC.decode()}; expected AEDAT 3.1; let the format be found")
+        raise FormatError(
+            f"{file.path}: does not start with {MAGIC.decode()}; expected AEDAT 3.1; let the format be found"
+        )
     end = END_OF_HEADER.search(data)
     if end is None:
         raise FormatError(
-            f"{path}: its header has no line #!END-HEADER within {len(data)} bytes; the file is cut short or damaged,"
-            " copy it again"
+            f"{file.path}: its header has no line #!END-HEADER within {len(data)} bytes; the file is cut short or"
+            " damaged, copy it again"
         )
     text = data[: end.end()].decode("utf-8", "replace")
-    sources = {int(number): name.strip() for number, name in SOURCE_LINE.findall(text) if len(number) < 6}
-    named = FORMAT_LINE.search(text)
-    return Aedat3Header(sources, named[1].strip() if named else "RAW", end.end())
+    cameras = {int(number): name.strip() for number, name in SOURCE_LINE.findall(text) if len(number) < 6}
+    packet_format = FORMAT_LINE.search(text)
+    notes = {"packet format": packet_format[1].strip() if packet_format else "RAW"}
+    source = _first_source(file, end.end())
+    if source is None and len(cameras) == 1:
+        source = next(iter(cameras))
+    camera = cameras.get(source, "") if source is not None else ""
+    if source is not None:
+        notes["source"] = f"{source} ({camera})" if camera else str(source)
+    if len(cameras) > 1:
+        notes["sources"] = ", ".join(f"{number} {name}" for number, name in sorted(cameras.items()))
+    decoder = Aedat3Decoder(name=file.path, header_bytes=end.end())
+    return ByteSource(file, decoder, end.end(), options.sensor or sensor_of_chip(camera), notes)
 
 
-def open_aedat3(path: Path, hints: Hints) -> ByteSource:
-    """An AEDAT 3.1 file, its header read and the camera found whose events are read."""
-    with open_bytes(path) as file:
-        header = read_aedat3_header(path, file.read(0, MAX_HEADER_BYTES))
-        source = _first_source(file, header)
-        camera = header.sources.get(source, "") if source is not None else ""
-        notes = {"packet format": header.format}
-        if source is not None:
-            notes["source"] = f"{source} ({camera})" if camera else str(source)
-        if len(header.sources) > 1:
-            notes["sources"] = ", ".join(f"{number} {name}" for number, name in sorted(header.sources.items()))
-        decoder = Aedat3Decoder(name=path, header_bytes=header.num_bytes)
-        return ByteSource(path, file, decoder, header.num_bytes, hints.sensor or sensor_of_chip(camera), notes)
-
-
-def _first_source(file: ByteFile, header: Aedat3Header) -> int | None:
-    """The source of the first polarity packet; without one, the only source that the header names, if there is one.
+def _first_source(file: ByteFile, position: int) -> int | None:
+    """The source of the first polarity packet from ``position`` on; None without one.
 
     Only heads of packets are read. A damaged head ends the search: decoding refuses it with its position.
     """
-    position = header.num_bytes
     while len(head := file.read(position, HEAD_BYTES)) == HEAD_BYTES:
         kind, source = np.frombuffer(head, "<u2", 2).tolist()
         if kind & (COMPRESSED - 1) == POLARITY:
@@ -238,4 +202,4 @@ def _first_source(file: ByteFile, header: Aedat3Header) -> int | None:
         if event_bytes < 4 or number < 0 or capacity < 0:
             break
         position += HEAD_BYTES + (capacity if kind & COMPRESSED else event_bytes * number)
-    return next(iter(header.sources)) if len(header.sources) == 1 else None
+    return None

@@ -27,8 +27,8 @@ import numpy as np
 
 from fate.errors import FormatError, list_names
 from fate.events.events import MAX_SIDE, Sensor
-from fate.formats.columns import Columns, empty_columns
-from fate.formats.source import BLOCK_BYTES, Bookmark, ByteFile, Hints, Source, Tail, open_bytes
+from fate.formats.columns import Columns, allocate_columns
+from fate.formats.source import BLOCK_BYTES, Bookmark, ByteFile, Found, Options, Source, Tail
 
 PACKET_HEAD = struct.Struct("<ii")
 KINDS = {"EVTS": "events", "FRME": "frames", "IMUS": "imu packets", "TRIG": "trigger packets"}
@@ -57,17 +57,14 @@ class Aedat4Header(NamedTuple):
     """What the header says; ``num_bytes`` counts from the start of the file to the first packet."""
 
     compression: int
-    table_position: int | None
-    streams: tuple[Stream, ...]
+    table_position: int  # NO_TABLE if there is none
+    streams: dict[int, Stream]  # by number
     num_bytes: int
 
-    @property
-    def compression_name(self) -> str:
-        return COMPRESSIONS[self.compression]
 
-
-def read_header(path: Path, file: ByteFile) -> Aedat4Header:
+def read_header(file: ByteFile) -> Aedat4Header:
     """The header of ``file``, checked."""
+    path = file.path
     start = file.read(0, len(MAGIC) + 4)
     if not start.startswith(MAGIC[: len(start)]):
         raise FormatError(f"{path}: does not start with '#!AER-DAT4.0'; expected AEDAT 4.0; let the format be found")
@@ -77,18 +74,17 @@ def read_header(path: Path, file: ByteFile) -> Aedat4Header:
         raise FormatError(
             f"{path}: ends after {file.size} bytes, inside its header of {num_bytes}; it is cut short, copy it again"
         )
-    if length > MAX_HEADER_BYTES:
-        raise FormatError(f"{path}: claims a header of {length} bytes, more than {MAX_HEADER_BYTES}; copy it again")
     try:
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"it claims {length} bytes, more than {MAX_HEADER_BYTES}")
         compression, table, description = _fields(file.read(len(MAGIC) + 4, length))
-        streams = _streams(description)
-    except (struct.error, UnicodeDecodeError, ElementTree.ParseError, ValueError) as error:
+        if compression not in COMPRESSIONS:
+            raise ValueError(f"it gives compression {compression}, and 0 to 4 are known")
+        if table != NO_TABLE and table < num_bytes:
+            raise ValueError(f"it puts the table of packets at byte {table}, inside itself")
+        return Aedat4Header(compression, table, _streams(description), num_bytes)
+    except (struct.error, ElementTree.ParseError, ValueError) as error:
         raise FormatError(f"{path}: the header is damaged ({error}); copy the file again") from None
-    if compression not in COMPRESSIONS:
-        raise FormatError(f"{path}: has compression {compression}; 0 to 4 are known; save it with LZ4 or Zstandard")
-    if table != NO_TABLE and table < num_bytes:
-        raise FormatError(f"{path}: the header puts the table of packets at byte {table}, inside itself; copy it again")
-    return Aedat4Header(compression, None if table == NO_TABLE else table, streams, num_bytes)
 
 
 def _at(layout: str, buffer: bytes, position: int) -> int:
@@ -119,13 +115,12 @@ def _fields(buffer: bytes) -> tuple[int, int, str]:
     return compression, table_position, buffer[text + 4 : text + 4 + length].decode("utf-8")
 
 
-def _streams(description: str) -> tuple[Stream, ...]:
+def _streams(description: str) -> dict[int, Stream]:
     """The streams an XML description lists, by number."""
     if "<!" in description:
         raise ValueError("the description of the streams declares entities")
-    root = ElementTree.fromstring(description)
     streams: dict[int, Stream] = {}
-    for node in root.findall("./node[@name='outInfo']/node"):
+    for node in ElementTree.fromstring(description).findall("./node[@name='outInfo']/node"):
         number = int(node.get("name", ""))
         kind = (node.findtext("./attr[@key='typeIdentifier']") or "").strip()
         info = "./node[@name='info']/attr[@key='{}']"
@@ -134,7 +129,7 @@ def _streams(description: str) -> tuple[Stream, ...]:
             raise ValueError(f"stream {number} is described twice or with a size of {sides[1]}×{sides[0]}")
         sensor = Sensor(*sides) if min(sides) > 0 else None
         streams[number] = Stream(number, kind, sensor, (node.findtext(info.format("source")) or "").strip())
-    return tuple(streams[number] for number in sorted(streams))
+    return dict(sorted(streams.items()))
 
 
 def plain_header(compression: int, stream: Stream) -> bytes:
@@ -159,35 +154,26 @@ RAW, REPEATED, COMPRESSED = 0, 1, 2
 
 
 def unpacked_bytes_at_most(data: bytes) -> int:
-    """An upper bound for the unpacked size of the frames in ``data``; what is no frame counts nothing."""
+    """An upper bound for the unpacked size of the Zstandard frames in ``data``; what is no frame counts nothing."""
     position = total = 0
-    while position + 4 <= len(data):
-        mark = int.from_bytes(data[position : position + 4], "little")
+    while position + 5 <= len(data):
+        mark, descriptor = struct.unpack_from("<IB", data, position)
         if mark & ~0xF == SKIPPABLE_MARK:
             position += 8 + int.from_bytes(data[position + 4 : position + 8], "little")
-        elif mark == FRAME_MARK and position + 5 <= len(data):
-            position, size = _frame(data, position + 4)
-            total += size
-        else:
+            continue
+        if mark != FRAME_MARK:
             break
+        single = bool(descriptor & 0x20)
+        size_field = (1 if single else 0, 2, 4, 8)[descriptor >> 6]
+        position += 5 + (not single) + (0, 1, 2, 4)[descriptor & 3] + size_field
+        last = 0
+        while not last and position + 3 <= len(data):  # blocks
+            head = int.from_bytes(data[position : position + 3], "little")
+            last, kind, size = head & 1, (head >> 1) & 3, head >> 3
+            position += 3 + (1 if kind == REPEATED else size)
+            total += MAX_BLOCK_BYTES if kind == COMPRESSED else size
+        position += 4 if descriptor & 4 else 0
     return total
-
-
-def _frame(data: bytes, position: int) -> tuple[int, int]:
-    """The end of the frame whose descriptor is at ``position``, and its unpacked size at most."""
-    descriptor = data[position]
-    single = bool(descriptor & 0x20)
-    size_field = (1 if single else 0, 2, 4, 8)[descriptor >> 6]
-    position += 1 + (not single) + (0, 1, 2, 4)[descriptor & 3] + size_field
-    total = 0
-    while position + 3 <= len(data):
-        head = int.from_bytes(data[position : position + 3], "little")
-        last, kind, size = head & 1, (head >> 1) & 3, head >> 3
-        position += 3 + (1 if kind == REPEATED else size)
-        total += MAX_BLOCK_BYTES if kind == COMPRESSED else size
-        if last:
-            break
-    return position + (4 if descriptor & 4 else 0), total
 
 
 class Packet(NamedTuple):
@@ -208,18 +194,15 @@ class Aedat4Source(Source):
     format = "AEDAT4"
     thread_safe = True
 
-    def __init__(self, path: Path, file: ByteFile, header: Aedat4Header, stream: Stream, sensor: Sensor | None) -> None:
-        self.path, self.size, self.sensor = path, file.size, sensor or stream.sensor
-        self._file, self._header, self._stream = file, header, stream
-        self._streams = {each.number: each for each in header.streams}
-        self._packets_end = min(header.table_position or file.size, file.size)
-        self._whole = header.table_position is not None and header.table_position <= file.size
-        self._end = header.num_bytes
-        self._skipped: Counter[str] = Counter()
+    def __init__(self, file: ByteFile, header: Aedat4Header, stream: Stream, sensor: Sensor | None) -> None:
+        self.path, self.size, self.sensor = file.path, file.size, sensor or stream.sensor
+        self._file, self._header, self._stream, self._streams = file, header, stream, header.streams
+        self._whole = NO_TABLE < header.table_position <= file.size
+        self._packets_end = header.table_position if self._whole else file.size
         self.notes = {
-            "compression": header.compression_name,
+            "compression": COMPRESSIONS[header.compression],
             "event stream": f"{stream.number} ({stream.sensor})" if stream.sensor else str(stream.number),
-            "streams": ", ".join(f"{each.number} {each.kind}" for each in header.streams),
+            "streams": ", ".join(f"{each.number} {each.kind}" for each in header.streams.values()),
         }
         if stream.source:
             self.notes["camera"] = stream.source
@@ -233,7 +216,7 @@ class Aedat4Source(Source):
             position = packet.end
             if packet.stream == self._stream.number:
                 block.append(packet)
-                block_bytes += packet.num_bytes
+                block_bytes += packet.end - packet.position
             else:
                 skipped[self._kind(packet.stream)] += 1
             if block_bytes >= BLOCK_BYTES:
@@ -241,22 +224,13 @@ class Aedat4Source(Source):
                 block, block_bytes, start = [], 0, position
         if position > start:
             yield Bookmark(start), self._unpack(block)
-        self._end, self._skipped = position, skipped
+        table = self._header.table_position
+        missing = f"the bytes up to {table}" if table > self.size else ""
+        self.found = Found(position, dict(skipped), Tail(self._packets_end - position, position, missing))
 
     def decode(self, start: Bookmark, end: int) -> Columns:
         packets = self._packets(start.position, min(end, self._packets_end))
         return self._unpack([packet for packet in packets if packet.stream == self._stream.number])
-
-    def end(self) -> int:
-        return self._end
-
-    def skipped(self) -> dict[str, int]:
-        return dict(self._skipped)
-
-    def tail(self) -> Tail:
-        table = self._header.table_position or 0
-        missing = f"the bytes up to {table}" if table > self.size else ""
-        return Tail(self._packets_end - self._end, self._end, missing)
 
     def close(self) -> None:
         self._file.close()
@@ -275,8 +249,7 @@ class Aedat4Source(Source):
             if num_bytes < 0 or stream not in self._streams:
                 raise FormatError(
                     f"{self.path}: the packet at byte {position} is damaged (stream {stream}, {num_bytes} bytes);"
-                    f" expected one of the streams {list_names(self._streams)}; copy the file"
-                    " again"
+                    f" expected one of the streams {list_names(self._streams)}; copy the file again"
                 )
             if packet.end > end:
                 break
@@ -291,10 +264,10 @@ class Aedat4Source(Source):
     def _unpack(self, packets: list[Packet]) -> Columns:
         """The events of ``packets``, in order."""
         if not packets:
-            return empty_columns()
+            return allocate_columns(0)
         pieces = [plain_header(self._header.compression, self._stream)]
         for packet in packets:
-            data = self._file.read(packet.position, PACKET_HEAD.size + packet.num_bytes)
+            data = self._file.read(packet.position, packet.end - packet.position)
             self._refuse_bomb(packet, data[PACKET_HEAD.size :])
             pieces.append(data)
         arrays = []
@@ -306,7 +279,7 @@ class Aedat4Source(Source):
                     raise self._damaged(packet, "its content is missing")
                 arrays += [content["events"]] if "events" in content else []
         if not arrays:
-            return empty_columns()
+            return allocate_columns(0)
         events = np.concatenate(arrays)
         return Columns(
             np.ascontiguousarray(events["t"]).view(np.int64),
@@ -334,7 +307,7 @@ class Aedat4Source(Source):
 
     def _refuse_bomb(self, packet: Packet, content: bytes) -> None:
         """A few bytes of Zstandard can claim gigabytes of one repeated value; LZ4 cannot."""
-        if self._header.compression_name == "Zstandard":
+        if COMPRESSIONS[self._header.compression] == "Zstandard":
             most = unpacked_bytes_at_most(content)
             if most > max(SMALL_PACKET, MAX_RATIO * packet.num_bytes):
                 raise self._damaged(packet, f"it claims to unpack to {most} bytes")
@@ -379,12 +352,11 @@ def _without_panic_message() -> Iterator[None]:
             os.close(nowhere)
 
 
-def open_aedat4(path: Path, hints: Hints) -> Aedat4Source:
+def open_aedat4(file: ByteFile, options: Options) -> Aedat4Source:
     """The first event stream of an AEDAT 4.0 file."""
-    with open_bytes(path) as file:
-        header = read_header(path, file)
-        streams = [stream for stream in header.streams if stream.kind == "EVTS"]
-        if not streams:
-            kinds = ", ".join(KINDS.get(stream.kind, stream.kind) for stream in header.streams) or "nothing"
-            raise FormatError(f"{path}: holds no stream of events (it has {kinds}); record the events of the camera")
-        return Aedat4Source(path, file, header, streams[0], hints.sensor)
+    header = read_header(file)
+    for stream in header.streams.values():
+        if stream.kind == "EVTS":
+            return Aedat4Source(file, header, stream, options.sensor)
+    kinds = ", ".join(KINDS.get(stream.kind, stream.kind) for stream in header.streams.values()) or "nothing"
+    raise FormatError(f"{file.path}: holds no stream of events (it has {kinds}); record the events of the camera")

@@ -10,14 +10,12 @@ the 240×180 pixels that N-Caltech101 uses, with times that go on. The file does
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from fate.events.events import Sensor
 from fate.formats.columns import Columns
 from fate.formats.decoder import Decoder
-from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes
+from fate.formats.source import ByteFile, ByteSource, Options
 
 RECORD_BYTES = 5
 OVERFLOW_ROW = 240  # as y of a record: time moves on
@@ -32,7 +30,7 @@ class AtisBinDecoder(Decoder):
     """Records of a ``.bin`` file of N-MNIST or N-Caltech101."""
 
     format = "ATIS BIN"
-    state_size = 1  # µs added by overflows
+    start = (0,)  # µs added by overflows
     skipped_kinds = ("time overflows",)
 
     def decode(self, data: bytes) -> tuple[Columns, int]:
@@ -66,15 +64,14 @@ def why_not_atis_bin(head: bytes) -> str:
     return ""
 
 
-def open_atis_bin(path: Path, hints: Hints) -> ByteSource:
+def open_atis_bin(file: ByteFile, options: Options) -> ByteSource:
     """A ``.bin`` file, its sensor found from its events unless it is given."""
-    with open_bytes(path) as file:
-        notes = {}
-        sensor = hints.sensor
-        if sensor is None and (sensor := _sensor(file)):
-            name = "N-MNIST" if sensor == N_MNIST else "N-Caltech101"
-            notes["sensor"] = f"{sensor}, the size of {name}: the file does not give it and all events lie within"
-        return ByteSource(path, file, AtisBinDecoder(), 0, sensor, notes)
+    notes = {}
+    sensor = options.sensor
+    if sensor is None and (sensor := _sensor(file)):
+        name = "N-MNIST" if sensor == N_MNIST else "N-Caltech101"
+        notes["sensor"] = f"{sensor}, the size of {name}: the file does not give it and all events lie within"
+    return ByteSource(file, AtisBinDecoder(), 0, sensor, notes)
 
 
 def _sensor(file: ByteFile) -> Sensor | None:
@@ -85,5 +82,5 @@ def _sensor(file: ByteFile) -> Sensor | None:
         columns, _ = decoder.decode(file.read(position, SCAN_BYTES))
         x_max = max(x_max, int(columns.x.max(initial=0)))
         y_max = max(y_max, int(columns.y.max(initial=0)))
-    fitting = [sensor for sensor in (N_MNIST, N_CALTECH101) if x_max < sensor.width and y_max < sensor.height]
-    return fitting[0] if fitting else None
+    fitting = (sensor for sensor in (N_MNIST, N_CALTECH101) if x_max < sensor.width and y_max < sensor.height)
+    return next(fitting, None)

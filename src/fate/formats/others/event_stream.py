@@ -13,8 +13,7 @@ keeps its stored number, which the check against the sensor then reports.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,8 @@ import numpy as np
 from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.formats.columns import Columns, allocate_columns
-from fate.formats.decoder import Decoder, OutOfBounds
-from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes, sensor_of_sides
+from fate.formats.decoder import Decoder
+from fate.formats.source import ByteFile, ByteSource, Options, sensor_of_sides
 
 MAGIC = b"Event Stream"
 HEADER_BYTES = 20
@@ -71,56 +70,40 @@ def _decode(data: Any, atis: bool, height: int, state: Any, t: Any, x: Any, y: A
     return n, i
 
 
+@dataclass(eq=False)
 class EventStreamDecoder(Decoder):
     """Bytes of an Event Stream file of type DVS, or with ``atis`` of type ATIS, without the header. Rows are reversed
     within the sensor."""
 
     format = "ES"
-    state_size = 1
+    start = (0,)
     skipped_kinds = ("reset bytes", "exposure measurements")
-
-    def __init__(
-        self, sensor: Sequence[int] | None = None, *, out_of_bounds: OutOfBounds = "raise", atis: bool = False
-    ) -> None:
-        super().__init__(sensor, out_of_bounds=out_of_bounds)
-        self.atis = atis
+    atis: bool = False
 
     def decode(self, data: bytes) -> tuple[Columns, int]:
-        room = len(data) // EVENT_BYTES
-        columns = allocate_columns(room)
+        columns = allocate_columns(len(data) // EVENT_BYTES)
         height = self.sensor.height if self.sensor else 0
         found, used = _decode(np.frombuffer(data, np.uint8), self.atis, height, self.state, *columns)
         return columns.slice(0, found), used
 
 
-def open_event_stream(path: Path, hints: Hints) -> ByteSource:
+def open_event_stream(file: ByteFile, options: Options) -> ByteSource:
     """An Event Stream file of type DVS or ATIS, its header checked."""
-    with open_bytes(path) as file:
-        return _open(path, file, hints)
-
-
-def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:
-    head = file.read(0, HEADER_BYTES)
+    path, head = file.path, file.read(0, HEADER_BYTES)
     if not head.startswith(MAGIC):
         raise FormatError(f"{path}: does not start with 'Event Stream'; expected an .es file; let the format be found")
     if len(head) < HEADER_BYTES:
         raise FormatError(f"{path}: ends after {len(head)} bytes, inside its header of {HEADER_BYTES}; it is cut short")
-    version, kind = head[12:15], head[15]
-    if version[0] != 2:
-        raise FormatError(
-            f"{path}: is Event Stream {version[0]}.{version[1]}.{version[2]}; version 2 is known; convert it first"
-        )
+    version, kind = ".".join(str(part) for part in head[12:15]), head[15]
+    if head[12] != 2:
+        raise FormatError(f"{path}: is Event Stream {version}; version 2 is known; convert it first")
     if kind not in (1, 2):
         raise FormatError(
             f"{path}: is an Event Stream of type {kind} ({TYPES.get(kind, 'unknown')}); only types 1 (DVS) and 2 (ATIS)"
             " hold camera events; give such a file"
         )
     width, height = int.from_bytes(head[16:18], "little"), int.from_bytes(head[18:20], "little")
-    notes = {
-        "version": ".".join(str(part) for part in version),
-        "type": f"{kind} ({TYPES[kind]})",
-        "orientation": ORIENTATION,
-    }
-    pixels = hints.sensor if hints.sensor and not (width and height) else sensor_of_sides(path, height, width)
+    notes = {"version": version, "type": f"{kind} ({TYPES[kind]})", "orientation": ORIENTATION}
+    pixels = options.sensor if options.sensor and not (width and height) else sensor_of_sides(path, height, width)
     decoder = EventStreamDecoder(pixels, atis=kind == 2)
-    return ByteSource(path, file, decoder, HEADER_BYTES, hints.sensor or pixels, notes)
+    return ByteSource(file, decoder, HEADER_BYTES, options.sensor or pixels, notes)

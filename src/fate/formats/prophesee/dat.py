@@ -7,23 +7,21 @@ a step back by more than half its range is taken as a wrap.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fate.compiled import compiled
 from fate.errors import FormatError
-from fate.events.events import Events, Sensor
+from fate.events.events import Events
 from fate.formats.columns import Columns, allocate_columns
 from fate.formats.decoder import Decoder
 from fate.formats.prophesee.header import MAX_HEADER_BYTES, parse_header
-from fate.formats.saving import FileWriter, check_fits
-from fate.formats.source import ByteFile, ByteSource, Hints, open_bytes
+from fate.formats.saving import EventWriter
+from fate.formats.source import ByteFile, ByteSource, Options
 
 EVENT_TYPES = {0: "2D", 12: "CD"}
 RECORD_BYTES = 8
-MAX_COORDINATE = (1 << 14) - 1
 HALF_RANGE = 1 << 31  # µs
 
 
@@ -31,32 +29,24 @@ HALF_RANGE = 1 << 31  # µs
 def _decode(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> None:
     """``words`` [2 E] uint32. ``state``: previous 32-bit time (-1 at the start), µs added by wraps, wraps."""
     n = t.shape[0]
-    if n == 0:
-        return
     for i in range(n):  # no branches, so that it becomes vector code
         t[i] = words[2 * i]
         address = words[2 * i + 1]
         x[i] = address & 0x3FFF
         y[i] = (address >> 14) & 0x3FFF
         p[i] = address >> 28 != 0
-    wraps = t[0] + HALF_RANGE < state[0]
+    wraps = n > 0 and t[0] + HALF_RANGE < state[0]
     for i in range(1, n):
-        wraps += t[i] + HALF_RANGE < t[i - 1]
-    last = t[n - 1]
-    if wraps or state[1]:
-        _unwrap(t, state)
-    state[0] = last
-
-
-@compiled
-def _unwrap(t: Any, state: Any) -> None:
-    previous = state[0]
-    for i in range(t.shape[0]):
+        wraps |= t[i] + HALF_RANGE < t[i - 1]
+    if not wraps and not state[1]:
+        state[0] = t[n - 1] if n else state[0]
+        return
+    for i in range(n):
         time = t[i]
-        if time + HALF_RANGE < previous:
+        if time + HALF_RANGE < state[0]:
             state[1] += 2 * HALF_RANGE
             state[2] += 1
-        previous = time
+        state[0] = time
         t[i] = time + state[1]
 
 
@@ -64,65 +54,54 @@ class DatDecoder(Decoder):
     """Records of a DAT file, without its header."""
 
     format = "DAT"
-    state_size = 2
+    start = (-1, 0)
     skipped_kinds = ("time wraps",)
     record_bytes = RECORD_BYTES
     last_plain_us = 2 * HALF_RANGE - 1
 
-    def initial_state(self) -> Any:
-        state = super().initial_state()
-        state[0] = -1
-        return state
-
     def decode(self, data: bytes) -> tuple[Columns, int]:
         n = len(data) // RECORD_BYTES
-        words = np.frombuffer(data, "<u4", 2 * n)
         columns = allocate_columns(n)
-        _decode(words, self.state, *columns)
+        _decode(np.frombuffer(data, "<u4", 2 * n), self.state, *columns)
         return columns, n * RECORD_BYTES
 
 
-def open_dat(path: Path, hints: Hints) -> ByteSource:
+def open_dat(file: ByteFile, options: Options) -> ByteSource:
     """A DAT file, its header checked."""
-    with open_bytes(path) as file:
-        return _open(path, file, hints)
-
-
-def _open(path: Path, file: ByteFile, hints: Hints) -> ByteSource:
     head = file.read(0, MAX_HEADER_BYTES)
     header = parse_header(head)
     kind = head[header.num_bytes : header.num_bytes + 2]
     if len(kind) < 2:
         raise FormatError(
-            f"{path}: ends after {len(head)} bytes, before the two bytes that give the event type; it is cut short"
+            f"{file.path}: ends after {len(head)} bytes, before the two bytes that give the event type; it is cut short"
         )
     if kind[0] not in EVENT_TYPES or kind[1] != RECORD_BYTES:
         raise FormatError(
-            f"{path}: holds DAT events of type {kind[0]} and {kind[1]} bytes; expected type 0 (2D) or 12 (CD) and"
+            f"{file.path}: holds DAT events of type {kind[0]} and {kind[1]} bytes; expected type 0 (2D) or 12 (CD) and"
             f" {RECORD_BYTES} bytes; give the file with the camera's events (often named _td.dat or _cd.dat)"
         )
     if header.fields.get("version", "2").strip() not in ("2", ""):
         raise FormatError(
-            f"{path}: is DAT version {header.fields['version']!r}; only version 2 is known; convert it with the"
+            f"{file.path}: is DAT version {header.fields['version']!r}; only version 2 is known; convert it with the"
             " program that recorded it"
         )
     notes = {**header.fields, "event type": f"{kind[0]} ({EVENT_TYPES[kind[0]]})"}
-    return ByteSource(path, file, DatDecoder(), header.num_bytes + 2, hints.sensor or header.sensor(path), notes)
+    sensor = options.sensor or header.sensor(file.path)
+    return ByteSource(file, DatDecoder(), header.num_bytes + 2, sensor, notes)
 
 
-class DatWriter(FileWriter):
+class DatWriter(EventWriter):
     """DAT version 2, event type 12."""
 
     format = "DAT"
+    max_coordinate = (1 << 14) - 1
 
-    def begin(self, sensor: Sensor) -> None:
-        check_fits(self.path, sensor, MAX_COORDINATE, "DAT")
-        header = f"% Version 2\n% Height {sensor.height}\n% Width {sensor.width}\n"
+    def begin(self) -> None:
+        header = f"% Version 2\n% Height {self.sensor.height}\n% Width {self.sensor.width}\n"
         self.file.write(header.encode() + bytes([12, RECORD_BYTES]))
 
     def append(self, events: Events) -> None:
-        if events.t_us[0] < 0 or events.t_us[-1] >> 32:
-            self.refuse_times(events, 0, (1 << 32) - 1)
+        self.refuse_times(events, (1 << 32) - 1)
         records = np.empty((len(events), 2), "<u4")
         records[:, 0] = events.t_us
         records[:, 1] = (events.p.astype(np.uint32) << 28) | (events.y.astype(np.uint32) << 14) | events.x

@@ -40,13 +40,11 @@ REASONS = {
 
 
 @compiled
-def _u2(data: Any, at: int) -> Any:
-    return np.int64(data[at]) | np.int64(data[at + 1]) << 8
-
-
-@compiled
-def _u4(data: Any, at: int) -> Any:
-    return _u2(data, at) | _u2(data, at + 2) << 16
+def _word(data: Any, at: int, num_bytes: int) -> Any:
+    word = np.int64(0)
+    for i in range(num_bytes):
+        word |= np.int64(data[at + i]) << (8 * i)
+    return word
 
 
 # Every function below reads ``data`` [B] uint8 from ``at``, fills its columns [E] and returns where it stopped,
@@ -58,7 +56,7 @@ def _times(data: Any, at: int, t: Any) -> int:
     end = data.shape[0]
     if at + 8 > end:
         return ENDS_EARLY
-    time = _u4(data, at) | _u4(data, at + 4) << 32
+    time = _word(data, at, 8)
     at += 8
     i = 0
     while i < t.shape[0]:
@@ -73,50 +71,53 @@ def _times(data: Any, at: int, t: Any) -> int:
         if at >= end:
             return ENDS_EARLY
         time += step + np.int64(data[at] >> 4)
-        count: Any = np.int64(data[at] & 15)
-        at += 1
-        if count == 15:
-            if at + 2 > end:
-                return ENDS_EARLY
-            count = _u2(data, at)
-            at += 2
-        if count > t.shape[0] - i:
-            return LONG_RUN
-        t[i : i + count] = time
-        i += count
+        first = i
+        at, i = _run(data, at, 1, 4, i, t.shape[0])
+        if at < 0:
+            return at
+        t[first:i] = time
     return at
 
 
 @compiled
-def _rows(data: Any, at: int, y: Any) -> int:
+def _run(data: Any, at: int, word_bytes: int, count_bits: int, i: int, n: int) -> tuple[int, int]:
+    """Read how many events the word at ``at`` stands for; returns where the next word is, and ``i`` after the run."""
     end = data.shape[0]
-    i = 0
-    while i < y.shape[0]:
+    if at + word_bytes > end:
+        return ENDS_EARLY, i
+    most = (1 << count_bits) - 1
+    count = _word(data, at, word_bytes) & most
+    at += word_bytes
+    if count == most:
         if at + 2 > end:
-            return ENDS_EARLY
-        word = _u2(data, at)
-        count = word & 31
+            return ENDS_EARLY, i
+        count = _word(data, at, 2)
         at += 2
-        if count == 31:
-            if at + 2 > end:
-                return ENDS_EARLY
-            count = _u2(data, at)
-            at += 2
-        if count > y.shape[0] - i:
-            return LONG_RUN
-        y[i : i + count] = word >> 5
-        i += count
+    return (at, i + count) if count <= n - i else (LONG_RUN, i)
+
+
+@compiled
+def _runs(data: Any, at: int, word_bytes: int, count_bits: int, column: Any) -> int:
+    """Words of a value and, in the low ``count_bits``, the number of events that have it."""
+    i = 0
+    while i < column.shape[0]:
+        word = at
+        first = i
+        at, i = _run(data, at, word_bytes, count_bits, i, column.shape[0])
+        if at < 0:
+            return at
+        column[first:i] = _word(data, word, word_bytes) >> count_bits
     return at
 
 
 @compiled
-def _columns_masked(data: Any, at: int, x: Any) -> int:
+def _masks(data: Any, at: int, x: Any) -> int:
     n = x.shape[0]
     i = 0
     while i < n:
         if at + 2 > data.shape[0]:
             return ENDS_EARLY
-        word = _u2(data, at)
+        word = _word(data, at, 2)
         at += 2
         x[i] = word >> 5
         i += 1
@@ -128,53 +129,26 @@ def _columns_masked(data: Any, at: int, x: Any) -> int:
 
 
 @compiled
-def _polarities(data: Any, at: int, p: Any) -> int:
-    end = data.shape[0]
-    i = 0
-    while i < p.shape[0]:
-        if at >= end:
-            return ENDS_EARLY
-        polarity = data[at] >> 7
-        count: Any = np.int64(data[at] & 127)
-        at += 1
-        if count == 127:
-            if at + 2 > end:
-                return ENDS_EARLY
-            count = _u2(data, at)
-            at += 2
-        if count > p.shape[0] - i:
-            return LONG_RUN
-        p[i : i + count] = polarity
-        i += count
-    return at
-
-
-@compiled
-def _columns_packed(data: Any, at: int, x: Any, p: Any) -> int:
+def _groups(data: Any, at: int, word_bytes: int, x: Any, y: Any, p: Any) -> int:
+    """Four events in three words of 2 bytes (x and p) or of 4 bytes (y, x and p)."""
     n = x.shape[0]
+    bits = 2 * word_bytes  # of the first word that belong to the second event
     for i in range(0, n, 4):
-        if at + 6 > data.shape[0]:
+        if at + 3 * word_bytes > data.shape[0]:
             return ENDS_EARLY
-        a, b, c = _u2(data, at), _u2(data, at + 2), _u2(data, at + 4)
-        at += 6
-        values = (a >> 4, a & 0xF | b >> 8 << 4, b & 0xFF | c >> 12 << 8, c & 0xFFF)
+        a = _word(data, at, word_bytes)
+        b = _word(data, at + word_bytes, word_bytes)
+        c = _word(data, at + 2 * word_bytes, word_bytes)
+        at += 3 * word_bytes
+        values = (
+            a >> bits,
+            a & ((1 << bits) - 1) | b >> (2 * bits) << bits,
+            b & ((1 << 2 * bits) - 1) | c >> (3 * bits) << (2 * bits),
+            c & ((1 << 3 * bits) - 1),
+        )
         for j in range(min(4, n - i)):
-            x[i + j] = values[j] >> 1
-            p[i + j] = values[j] & 1
-    return at
-
-
-@compiled
-def _all_packed(data: Any, at: int, x: Any, y: Any, p: Any) -> int:
-    n = x.shape[0]
-    for i in range(0, n, 4):
-        if at + 12 > data.shape[0]:
-            return ENDS_EARLY
-        a, b, c = _u4(data, at), _u4(data, at + 4), _u4(data, at + 8)
-        at += 12
-        values = (a >> 8, a & 0xFF | b >> 16 << 8, b & 0xFFFF | c >> 24 << 16, c & 0xFFFFFF)
-        for j in range(min(4, n - i)):
-            y[i + j] = (values[j] >> 12) & 0x7FF
+            if word_bytes == 4:
+                y[i + j] = (values[j] >> 12) & 0x7FF
             x[i + j] = (values[j] >> 1) & 0x7FF
             p[i + j] = values[j] & 1
     return at
@@ -183,19 +157,17 @@ def _all_packed(data: Any, at: int, x: Any, y: Any, p: Any) -> int:
 @compiled
 def _decode(data: Any, packing: int, t: Any, x: Any, y: Any, p: Any) -> int:
     at = _times(data, 4, t)
-    if at < 0:
-        return at
-    if packing & 2:
-        return _all_packed(data, at, x, y, p)
-    at = _rows(data, at, y)
-    if at < 0:
-        return at
-    if packing & 1:
-        return _columns_packed(data, at, x, p)
-    at = _columns_masked(data, at, x)
-    if at < 0:
-        return at
-    return _polarities(data, at, p)
+    if at >= 0 and packing & 2:
+        return _groups(data, at, 4, x, y, p)
+    if at >= 0:
+        at = _runs(data, at, 2, 5, y)
+    if at >= 0 and packing & 1:
+        return _groups(data, at, 2, x, y, p)
+    if at >= 0:
+        at = _masks(data, at, x)
+    if at >= 0:
+        at = _runs(data, at, 1, 7, p)
+    return at
 
 
 def decode_chunk(data: bytes, max_events: int = MAX_EVENTS, name: str = "ECF chunk") -> Columns:

@@ -25,6 +25,11 @@ class Header:
     fields: dict[str, str]
     num_bytes: int
 
+    @property
+    def is_index(self) -> bool:
+        """Whether the file is the index that another program keeps beside a recording."""
+        return "index_version" in self.fields or "bookmark_period_us" in self.fields
+
     def event_format(self) -> str | None:
         """``"evt2"``, ``"evt21"`` or ``"evt3"`` when the header names it, in the new way or the old."""
         name = self.fields.get("format", "").split(";")[0].strip().lower()

@@ -1,4 +1,18 @@
-"""Prophesee RAW files: a text header, then words of EVT2, EVT2.1 or EVT3 (see ``evt2.py`` and ``evt3.py``).
+"""Prophesee RAW files: a text header, then words of EVT2, EVT2.1 or EVT3.
+
+EVT2, 32 bits: y in bits 0-10, x 11-21, time 22-27, type 28-31 (0 OFF, 1 ON, 8 TIME_HIGH with 28 bits of 64 µs).
+EVT2.1, 64 bits: 32 validity bits, then the same fields one word higher; bit i is an event at x + i. The
+"legacy" variant swaps the two halves.
+
+EVT3, 16 bits, changes one thing at a time (time, row, column) and has vectors of events. Word types (bits 12-15):
+0 ADDR_Y, 2 ADDR_X (one event: x in bits 0-10, polarity in 11), 3 VECT_BASE_X, 4 VECT_12 and 5 VECT_8 (a bit per event
+from the base on, which then moves on by 12 or 8), 6 TIME_LOW (12 bits), 8 TIME_HIGH (12 bits of 4 096 µs), 0xA trigger;
+7, 0xE, 0xF vendor data. All others are skipped and counted.
+
+Time semantics are OpenEB's: nothing before the first TIME_HIGH is an event. In EVT2 and EVT2.1 a TIME_HIGH that falls
+by nearly its whole range has wrapped (2^34 µs, 4.8 hours). In EVT3 time is (wraps, high, last low); low returns to 0
+when TIME_HIGH changes, and stays when it is only repeated; a TIME_HIGH lower by half its range or more has wrapped
+(every 2^24 µs, 16.8 s).
 
 The writers write what a sensor would: a TIME_HIGH whenever the high part of the time changes, vectors where several
 events share time, row and polarity. A file's times start below one wrap of its TIME_HIGH for any reader; later
@@ -7,62 +21,266 @@ times are kept exactly by spelling out each wrap as TIME_HIGH "last value", "0".
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fate.compiled import compiled
 from fate.errors import FormatError
-from fate.events.events import Events, Sensor
+from fate.events.events import Events
+from fate.formats.columns import Columns, allocate_columns
 from fate.formats.decoder import Decoder
-from fate.formats.prophesee.evt2 import MAX_COORDINATE, TIME_HIGH, Evt2Decoder, Evt21Decoder
-from fate.formats.prophesee.evt3 import ADDR_X, ADDR_Y, TIME_LOW, VECT_8, VECT_12, VECT_BASE_X, Evt3Decoder
-from fate.formats.prophesee.header import MAX_HEADER_BYTES, Header, parse_header
-from fate.formats.saving import FileWriter, check_fits
-from fate.formats.source import ByteSource, Hints, open_bytes
+from fate.formats.prophesee.header import MAX_HEADER_BYTES, parse_header
+from fate.formats.saving import EventWriter
+from fate.formats.source import ByteFile, ByteSource, Options
 
 FIRST_LITTLE_SYSTEM = 0x37  # boards before it wrote EVT2.1 with the halves of a word swapped
-
-
-def open_raw(path: Path, hints: Hints) -> ByteSource:
-    """A RAW file; ``hints.format`` (evt2, evt21, evt3) stands in for a header that does not say."""
-    with open_bytes(path) as file:
-        header = parse_header(file.read(0, MAX_HEADER_BYTES))
-        decoder = raw_decoder(path, header, hints.format)
-        sensor = hints.sensor or header.sensor(path)
-        return ByteSource(path, file, decoder, header.num_bytes, sensor, header.fields)
-
-
-def raw_decoder(path: Path, header: Header, asked: str | None) -> Decoder:
-    """The decoder for the format that the header names, or that was asked for."""
-    if "index_version" in header.fields or "bookmark_period_us" in header.fields:
-        raise FormatError(
-            f"{path}: is the index another program keeps beside a recording, not a recording;"
-            " give the .raw file it belongs to"
-        )
-    name = asked or header.event_format()
-    if name == "evt2":
-        return Evt2Decoder()
-    if name == "evt3":
-        return Evt3Decoder()
-    if name == "evt21":
-        order = header.format_options().get("endianness") or header.fields.get("endianness")
-        if order is None and 0 < header.prophesee_system() < FIRST_LITTLE_SYSTEM:
-            order = "legacy"
-        return Evt21Decoder(legacy=order is not None and order.lower() == "legacy")
-    given = f"names the format {name!r}" if name else "does not name its event format"
-    raise FormatError(
-        f'{path}: the header {given}; evt2, evt21 and evt3 are known; pass format="evt3" if you know which it is'
-    )
-
-
-# ---- writing ------------------------------------------------------------------------------------------------
-
+OFF, ON = 0x0, 0x1  # types of words: EVT2 and EVT2.1,
+ADDR_Y, FOREIGN_Y, ADDR_X, VECT_BASE_X, VECT_12, VECT_8, TIME_LOW, CONTINUED_4 = range(8)  # EVT3,
+TIME_HIGH, TRIGGER, OTHER, CONTINUED = 0x8, 0xA, 0xE, 0xF  # and all three
+TIME_RANGE = 1 << 34  # µs until TIME_HIGH of EVT2 wraps
+WRAP_SLACK = 10_000  # µs by which a wrap may fall short of the whole range
+HALF_TIME_HIGH = 1 << 11  # of EVT3
+NO_HIGH = NO_ROW = NO_BASE = -1
 MAX_WRAPS = 4096  # that are spelt out; a file that starts later is refused
 VECTOR = 32  # columns covered by one EVT2.1 word, or by VECT_12 + VECT_12 + VECT_8
 VECTOR_FROM = 5  # events from which an EVT3 vector (four words) is shorter than single events
+
+
+@compiled
+def _decode_evt2(words: Any, validity: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
+    """``words`` [n] uint32, and for EVT2.1 ``validity`` [n] uint32 (None for EVT2) → number of events.
+
+    ``state``: time base (-1: none yet), wrap offset, then the counts of what was skipped.
+    """
+    base = state[0]
+    offset = state[1]
+    counts = state[2:]
+    n = 0
+    for i in range(words.shape[0]):
+        word = np.int64(words[i])
+        kind = word >> 28
+        if kind <= ON:
+            if base < 0:
+                counts[0] += 1
+                continue
+            time = base + ((word >> 22) & 0x3F)
+            column = (word >> 11) & 0x7FF
+            valid = np.uint32(1) if validity is None else validity[i]
+            while valid:
+                if valid & 1:
+                    t[n] = time
+                    x[n] = column
+                    y[n] = word & 0x7FF
+                    p[n] = kind
+                    n += 1
+                if validity is None:
+                    break
+                valid >>= 1
+                column += 1
+        elif kind == TIME_HIGH:
+            high = (word & 0xFFFFFFF) << 6
+            if base - high - offset >= TIME_RANGE - 64 - WRAP_SLACK:
+                offset += TIME_RANGE
+            base = high + offset
+        elif kind == TRIGGER:
+            counts[1] += 1
+        elif kind in (OTHER, CONTINUED):
+            counts[2] += 1
+        else:
+            counts[3] += 1
+    state[0] = base
+    state[1] = offset
+    return n
+
+
+@compiled
+def _count_valid(validity: Any) -> int:
+    """Bits set in ``validity``: room for that many events."""
+    total = 0
+    for i in range(validity.shape[0]):
+        valid = validity[i]
+        while valid:
+            valid &= valid - 1
+            total += 1
+    return total
+
+
+class Evt2Decoder(Decoder):
+    """Words of an EVT2 file, without its header."""
+
+    format = "EVT2"
+    start = (-1, 0)
+    skipped_kinds = ("before the first time", "triggers", "vendor words", "unknown words")
+
+    def decode(self, data: bytes) -> tuple[Columns, int]:
+        words = np.frombuffer(data, "<u4", len(data) // 4)
+        columns = allocate_columns(len(words))
+        n = _decode_evt2(words, None, self.state, *columns)
+        return columns.slice(0, n), 4 * len(words)
+
+
+@dataclass(eq=False)
+class Evt21Decoder(Evt2Decoder):
+    """Words of an EVT2.1 file, without its header. ``legacy`` files have the two halves of a word swapped."""
+
+    format = "EVT2.1"
+    legacy: bool = False
+
+    def decode(self, data: bytes) -> tuple[Columns, int]:
+        halves = np.frombuffer(data, "<u4", len(data) // 8 * 2).reshape(-1, 2)
+        words, validity = (halves[:, 0], halves[:, 1]) if self.legacy else (halves[:, 1], halves[:, 0])
+        columns = allocate_columns(int(_count_valid(validity)))
+        n = _decode_evt2(words, validity, self.state, *columns)
+        return columns.slice(0, n), 8 * len(halves)
+
+
+@compiled
+def _count_skipped(kind: Any, counts: Any) -> None:
+    if kind == TRIGGER:
+        counts[2] += 1
+    elif kind in (FOREIGN_Y, CONTINUED_4, OTHER, CONTINUED):
+        counts[3] += 1
+    else:
+        counts[4] += 1
+
+
+@compiled
+def _decode_evt3(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
+    """``words`` [n] uint16 → number of events; the columns have room for 12 events a word.
+
+    ``state``: TIME_HIGH (-1: none yet), wraps, TIME_LOW, row (-1: none yet), vector base (-1: none yet), vector
+    polarity, then the counts of what was skipped: before the first time, without a row or base, triggers, vendor
+    words, unknown words.
+    """
+    high = state[0]
+    wraps = state[1]
+    low = state[2]
+    row: Any = state[3]
+    base = state[4]
+    polarity = state[5]
+    counts = state[6:]
+    n = 0
+    i = 0
+    if high == NO_HIGH:
+        while i < words.shape[0] and words[i] >> 12 != TIME_HIGH:
+            kind = words[i] >> 12
+            if kind in (ADDR_X, VECT_12, VECT_8):
+                counts[0] += 1
+            elif kind not in (ADDR_Y, VECT_BASE_X, TIME_LOW):
+                _count_skipped(kind, counts)
+            i += 1
+        if i < words.shape[0]:
+            high = np.int64(words[i] & 0xFFF)
+            low = 0
+            i += 1
+    now = (wraps << 24) | (high << 12) | low
+    for j in range(i, words.shape[0]):
+        word = np.int64(words[j])
+        kind = word >> 12
+        if kind == ADDR_X:
+            if row < 0:
+                counts[1] += 1
+                continue
+            t[n] = now
+            x[n] = word & 0x7FF
+            y[n] = row
+            p[n] = (word >> 11) & 1
+            n += 1
+        elif kind == VECT_12 or kind == VECT_8:
+            if row < 0 or base < 0:
+                counts[1] += 1
+                continue
+            valid = word & 0xFFF if kind == VECT_12 else word & 0xFF
+            column = base
+            while valid:
+                if valid & 1:
+                    t[n] = now
+                    x[n] = column
+                    y[n] = row
+                    p[n] = polarity
+                    n += 1
+                valid >>= 1
+                column += 1
+            base = min(base + (12 if kind == VECT_12 else 8), 0xFFF0)
+        elif kind == TIME_LOW:
+            low = word & 0xFFF
+            now = (wraps << 24) | (high << 12) | low
+        elif kind == ADDR_Y:
+            row = word & 0x7FF
+        elif kind == VECT_BASE_X:
+            base = word & 0x7FF
+            polarity = (word >> 11) & 1
+        elif kind == TIME_HIGH:
+            new = word & 0xFFF
+            if high >= HALF_TIME_HIGH + new:
+                wraps += 1
+            if new != high:
+                low = 0
+            high = new
+            now = (wraps << 24) | (high << 12) | low
+        else:
+            if kind == FOREIGN_Y:  # rows of another event type: their columns are not ours
+                row = NO_ROW
+            _count_skipped(kind, counts)
+    state[0] = high
+    state[1] = wraps
+    state[2] = low
+    state[3] = row
+    state[4] = base
+    state[5] = polarity
+    return n
+
+
+@compiled
+def _room_for(words: Any) -> int:
+    """At most so many events are in ``words``: one for each ADDR_X, 12 for each vector word."""
+    room = 0
+    for i in range(words.shape[0]):
+        kind = words[i] >> 12
+        room += (kind == ADDR_X) + 12 * (kind == VECT_12) + 8 * (kind == VECT_8)
+    return room
+
+
+class Evt3Decoder(Decoder):
+    """Words of an EVT3 file, without its header."""
+
+    format = "EVT3"
+    start = (NO_HIGH, 0, 0, NO_ROW, NO_BASE, 0)
+    skipped_kinds = ("before the first time", "without a row or base", "triggers", "vendor words", "unknown words")
+
+    def decode(self, data: bytes) -> tuple[Columns, int]:
+        words = np.frombuffer(data, "<u2", len(data) // 2)
+        columns = allocate_columns(int(_room_for(words)))
+        n = _decode_evt3(words, self.state, *columns)
+        return columns.slice(0, n), 2 * len(words)
+
+
+def open_raw(file: ByteFile, options: Options) -> ByteSource:
+    """A RAW file; ``options.format`` (evt2, evt21, evt3) stands in for a header that does not say."""
+    header = parse_header(file.read(0, MAX_HEADER_BYTES))
+    if header.is_index:
+        raise FormatError(
+            f"{file.path}: is the index another program keeps beside a recording, not a recording;"
+            " give the .raw file it belongs to"
+        )
+    decoder: Decoder
+    name = options.format or header.event_format()
+    if name == "evt2":
+        decoder = Evt2Decoder()
+    elif name == "evt21":
+        order = header.format_options().get("endianness") or header.fields.get("endianness")
+        if order is None and 0 < header.prophesee_system() < FIRST_LITTLE_SYSTEM:
+            order = "legacy"
+        decoder = Evt21Decoder(legacy=order is not None and order.lower() == "legacy")
+    else:
+        decoder = Evt3Decoder()
+    return ByteSource(file, decoder, header.num_bytes, options.sensor or header.sensor(file.path), header.fields)
+
+
+# ---- writing ------------------------------------------------------------------------------------------------
 
 
 @compiled
@@ -99,8 +317,12 @@ def _run_length(t: Any, x: Any, y: Any, p: Any, i: int) -> int:
 
 
 @compiled
-def _encode_evt2(t: Any, x: Any, y: Any, p: Any, state: Any, vectors: bool, out: Any) -> int:
-    """``out`` int64 words without the low half of EVT2.1 → number of words; ``state``: last TIME_HIGH, -1 for none."""
+def _encode_evt2(t: Any, x: Any, y: Any, p: Any, state: Any, width: int, out: Any) -> int:
+    """Words of EVT2, or of EVT2.1 where ``width`` is not 0, into ``out`` int64 → number of words.
+
+    ``state``: last TIME_HIGH, -1 for none.
+    """
+    vectors = width > 0
     high = state[0]
     n = 0
     i = 0
@@ -170,64 +392,50 @@ def _encode_evt3(t: Any, x: Any, y: Any, p: Any, state: Any, width: int, out: An
     return n
 
 
-class EvtWriter(FileWriter):
+class EvtWriter(EventWriter):
     """What the three have in common: the header, the range of times, the room for words."""
 
     version: ClassVar[str]
     time_bits: ClassVar[int]  # of one wrap
     words_per_event: ClassVar[int]  # at most, wraps aside
     word_type: ClassVar[str]
+    encode: ClassVar[Callable[..., int]]
+    has_vectors: ClassVar[bool] = True
+    max_coordinate = (1 << 11) - 1
 
-    def begin(self, sensor: Sensor) -> None:
-        check_fits(self.path, sensor, MAX_COORDINATE, self.format)
+    def begin(self) -> None:
         self._state = np.full(3, -1, np.int64)
         self._time = 0
-        height, width, name = sensor.height, sensor.width, self.format.replace(".", "")
-        lines = (
-            f"evt {self.version}",
-            f"format {name};height={height};width={width}",
-            f"geometry {width}x{height}",
-            "end",
-        )
-        self.file.write("".join(f"% {line}\n" for line in lines).encode())
+        (height, width), name = self.sensor, self.format.replace(".", "")
+        lines = f"evt {self.version}", f"format {name};height={height};width={width}", f"geometry {width}x{height}"
+        self.file.write("".join(f"% {line}\n" for line in (*lines, "end")).encode())
 
     def append(self, events: Events) -> None:
-        limit = MAX_WRAPS << self.time_bits
-        if events.t_us[0] < 0 or events.t_us[-1] >= limit:
-            self.refuse_times(events, 0, limit - 1)
+        self.refuse_times(events, (MAX_WRAPS << self.time_bits) - 1)
         wraps = (int(events.t_us[-1]) >> self.time_bits) - (self._time >> self.time_bits)
-        room = np.empty(self.words_per_event * len(events) + 2 * wraps + 2, np.int64)
-        n = self.encode(events, room)
+        words = np.empty(self.words_per_event * len(events) + 2 * wraps + 2, np.int64)
+        width = self.sensor.width if self.has_vectors else 0
+        n = self.encode(events.t_us, events.x, events.y, events.p, self._state, width, words)
         self._time = int(events.t_us[-1])
-        self.file.write(room[:n].astype(self.word_type).tobytes())
-
-    def encode(self, events: Events, out: NDArray[np.int64]) -> int:
-        """Fill ``out`` with words; returns how many."""
-        raise TypeError("EvtWriter is the common part of three writers; use one of them")
+        self.file.write(words[:n].astype(self.word_type).tobytes())
 
 
 class Evt2Writer(EvtWriter):
     """EVT2: one word an event."""
 
     format, version, time_bits, words_per_event, word_type = "EVT2", "2.0", 34, 2, "<u4"
-
-    def encode(self, events: Events, out: NDArray[np.int64]) -> int:
-        return int(_encode_evt2(events.t_us, events.x, events.y, events.p, self._state, False, out))
+    encode, has_vectors = staticmethod(_encode_evt2), False
 
 
 class Evt21Writer(EvtWriter):
     """EVT2.1: one word for up to 32 events of a row."""
 
     format, version, time_bits, words_per_event, word_type = "EVT2.1", "2.1", 34, 2, "<u8"
-
-    def encode(self, events: Events, out: NDArray[np.int64]) -> int:
-        return int(_encode_evt2(events.t_us, events.x, events.y, events.p, self._state, True, out))
+    encode = staticmethod(_encode_evt2)
 
 
 class Evt3Writer(EvtWriter):
     """EVT3, with vectors."""
 
     format, version, time_bits, words_per_event, word_type = "EVT3", "3.0", 24, 4, "<u2"
-
-    def encode(self, events: Events, out: NDArray[np.int64]) -> int:
-        return int(_encode_evt3(events.t_us, events.x, events.y, events.p, self._state, self.sensor.width, out))
+    encode = staticmethod(_encode_evt3)

@@ -4,29 +4,38 @@ The topic with event messages is read (the one with most messages where there ar
 messages, and its position the time in ns at which the first of them was received: bags can be asked for the messages
 of a span of time, and nothing finer. Event times are those in the messages: of ``EventArray`` the time of each event
 (usually Unix), of ``EventPacket`` the camera's own clock as the words give it, or, in the encodings of
-``ros_codecs``, the time base of the message and what the words add to it.
+``codecs.py``, the time base of the message and what the words add to it.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fate.errors import PACKAGES, FormatError, missing_packages
 from fate.events.events import Sensor
 from fate.files import check_regular
-from fate.formats.columns import Columns, concatenate
+from fate.formats.columns import Columns, allocate_columns, concatenate
 from fate.formats.decoder import Decoder
-from fate.formats.prophesee.evt2 import Evt2Decoder, Evt21Decoder
-from fate.formats.prophesee.evt3 import Evt3Decoder
+from fate.formats.prophesee.raw import Evt2Decoder, Evt3Decoder, Evt21Decoder
 from fate.formats.ros.codecs import BasedDecoder, LibcaerCmpDecoder, LibcaerDecoder, MonoDecoder
-from fate.formats.ros.messages import ARRAY_TYPES, PACKET_TYPES, read_array, read_packet
-from fate.formats.source import BLOCK_BYTES, Bookmark, ByteFile, Hints, Source, refuse_damage, sensor_of_sides
+from fate.formats.ros.messages import ARRAY_TYPES, PACKET_TYPES, EventMessage, read_array, read_packet
+from fate.formats.source import (
+    BLOCK_BYTES,
+    Bookmark,
+    ByteFile,
+    Found,
+    Options,
+    Source,
+    Tail,
+    refuse_damage,
+    sensor_of_sides,
+)
 
 DECODERS: dict[str, tuple[type[Decoder], int]] = {  # encoding → decoder, bytes of a word
     "evt2": (Evt2Decoder, 4),
@@ -36,7 +45,6 @@ DECODERS: dict[str, tuple[type[Decoder], int]] = {  # encoding → decoder, byte
     "libcaer_cmp": (LibcaerCmpDecoder, 2),
     "mono": (MonoDecoder, 8),
 }
-Result = TypeVar("Result")
 
 
 class Topic(NamedTuple):
@@ -63,12 +71,19 @@ class RosSource(Source):
     def __init__(
         self, path: Path, reader: Any, topic: Topic, *, cdr: bool, sensor: Sensor | None, watches: list[ByteFile]
     ) -> None:
-        self.path, self.size, self._watches = path, _size(path), watches
+        self.path, self._watches = path, watches
+        files = path.iterdir() if path.is_dir() else [path]
+        self.size = sum(file.stat().st_size for file in files if file.is_file())
         self._reader, self._topic, self._cdr = reader, topic, cdr
-        self._end = 0
-        self._skipped: dict[str, int] = {}
-        self._encoding, self._sides = self._first_message()
-        self.sensor = sensor or self._sensor()
+        message = next(self._messages(None, None), None)
+        first = self._parsed(message) if message else EventMessage(0, 0, None)
+        if message and first.columns is None and first.encoding not in DECODERS:
+            raise FormatError(
+                f"{path}: the events of {topic.name} are in the encoding {first.encoding!r};"
+                f" {', '.join(DECODERS)} are known; record with one of those"
+            )
+        self._encoding, self._sides = first.encoding, (first.height, first.width)
+        self.sensor = sensor or (sensor_of_sides(path, *self._sides) if all(self._sides) else None)
         self.notes = {"topic": f"{topic.name} ({topic.kind}, {topic.num_messages} messages)"}
         if self._encoding:
             self.notes["encoding"] = self._encoding
@@ -94,12 +109,12 @@ class RosSource(Source):
             last = message.time
         if block:
             yield self._block(block, decoder)
-        self._end = 0 if last is None else last + 1
         with _damage_refused(self.path):
             others = int(self._reader.message_count) - num_messages
-        self._skipped = decoder.skipped() if decoder else {}
+        skipped = decoder.skipped() if decoder else {}
         if others > 0:
-            self._skipped["messages of other topics"] = others
+            skipped["messages of other topics"] = others
+        self.found = Found(0 if last is None else last + 1, skipped, Tail(0, self.size))
 
     def _block(self, messages: list[Message], decoder: Decoder | None) -> tuple[Bookmark, Columns]:
         self._check_unchanged()
@@ -118,12 +133,6 @@ class RosSource(Source):
         self._check_unchanged()
         return columns
 
-    def end(self) -> int:
-        return self._end
-
-    def skipped(self) -> dict[str, int]:
-        return self._skipped
-
     def close(self) -> None:
         self._reader.close()
         for watch in self._watches:
@@ -138,50 +147,25 @@ class RosSource(Source):
                 return
             yield Message(found[1], bytes(found[2]))
 
-    def _first_message(self) -> tuple[str, tuple[int, int] | None]:
-        """Encoding and (height, width) of the first message."""
-        message = next(self._messages(None, None), None)
-        if message is None:
-            return "", None
-        if self._topic.kind in ARRAY_TYPES:
-            array = self._parsed(message, read_array)
-            return "", (array.height, array.width)
-        packet = self._parsed(message, read_packet)
-        if packet.encoding not in DECODERS:
-            raise FormatError(
-                f"{self.path}: the events of {self._topic.name} are in the encoding {packet.encoding!r};"
-                f" {', '.join(DECODERS)} are known; record with one of those"
-            )
-        return packet.encoding, (packet.height, packet.width)
-
-    def _sensor(self) -> Sensor | None:
-        if self._sides is None or 0 in self._sides:
-            return None
-        return sensor_of_sides(self.path, *self._sides)
-
     def _decoder(self) -> Decoder | None:
         return DECODERS[self._encoding][0]() if self._encoding else None
 
     def _columns(self, message: Message, decoder: Decoder | None) -> Columns:
         """The events of one message."""
-        if decoder is None:
-            array = self._parsed(message, read_array)
-            self._refuse_change(message, (array.height, array.width), "")
-            return array.columns
-        packet = self._parsed(message, read_packet)
-        self._refuse_change(message, (packet.height, packet.width), packet.encoding)
-        if len(packet.content) % DECODERS[self._encoding][1]:
-            raise self._damaged(message, f"{len(packet.content)} bytes are no whole number of {self._encoding} words")
-        if isinstance(decoder, BasedDecoder):
-            decoder.start_message(packet.time_base_ns)
-        return decoder.decode(packet.content)[0]
-
-    def _refuse_change(self, message: Message, sides: tuple[int, int], encoding: str) -> None:
-        if (sides, encoding) != (self._sides, self._encoding):
-            given = f"size {sides[1]}×{sides[0]} and encoding {encoding!r}"
+        parsed = self._parsed(message)
+        if (parsed.height, parsed.width) != self._sides or parsed.encoding != self._encoding:
+            given = f"size {parsed.width}×{parsed.height} and encoding {parsed.encoding!r}"
             raise self._damaged(message, f"its {given} are not those of the first message")
+        if decoder is None or parsed.columns is not None:
+            return parsed.columns or allocate_columns(0)
+        if len(parsed.content) % DECODERS[self._encoding][1]:
+            raise self._damaged(message, f"{len(parsed.content)} bytes are no whole number of {self._encoding} words")
+        if isinstance(decoder, BasedDecoder):
+            decoder.start_message(parsed.time_base_ns)
+        return decoder.decode(parsed.content)[0]
 
-    def _parsed(self, message: Message, read: Callable[[bytes, bool], Result]) -> Result:
+    def _parsed(self, message: Message) -> EventMessage:
+        read = read_array if self._topic.kind in ARRAY_TYPES else read_packet
         try:
             return read(message.data, self._cdr)
         except struct.error as error:
@@ -198,7 +182,7 @@ def _damage_refused(path: Path) -> AbstractContextManager[None]:
     return refuse_damage(path, "a ROS bag", Exception)  # the package has no narrower type
 
 
-def open_ros(path: Path, hints: Hints) -> RosSource:
+def open_ros(path: Path, options: Options) -> RosSource:
     """A bag of ROS 1 or ROS 2, its event topic chosen."""
     with ExitStack() as opened:
         for file in path.iterdir() if path.is_dir() else [path]:  # metadata.yaml may name any of them
@@ -213,7 +197,7 @@ def open_ros(path: Path, hints: Hints) -> RosSource:
             reader.open()
         opened.callback(reader.close)
         topics = _event_topics(path, reader)
-        source = RosSource(path, reader, topics[0], cdr=cdr, sensor=hints.sensor, watches=watches)
+        source = RosSource(path, reader, topics[0], cdr=cdr, sensor=options.sensor, watches=watches)
         if topics[1:]:
             source.notes["other event topics"] = ", ".join(f"{each.name} ({each.num_messages})" for each in topics[1:])
         opened.pop_all()
@@ -260,10 +244,3 @@ def _event_topics(path: Path, reader: Any) -> list[Topic]:
 def _bag_files(path: Path) -> list[Path]:
     """The file of a bag, or those with messages in its folder."""
     return [file for file in path.iterdir() if file.suffix in (".db3", ".mcap")] if path.is_dir() else [path]
-
-
-def _size(path: Path) -> int:
-    """Bytes of the file, or of all files of the folder."""
-    if path.is_dir():
-        return sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-    return path.stat().st_size

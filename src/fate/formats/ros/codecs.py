@@ -14,7 +14,7 @@ In all of them 1 is ON. Times are cut to whole µs.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -34,7 +34,7 @@ HIGH, LOW, COLUMN, ROW, POLARITY, UNKNOWN, WITHOUT_ADDRESS = range(2, 9)
 class BasedDecoder(Decoder):
     """A decoder whose times count from a time that each message gives: call :meth:`start_message` before each."""
 
-    state_size = 2  # time base: whole µs, ns beyond them
+    start: ClassVar[tuple[int, ...]] = (0, 0)  # time base: whole µs, ns beyond them
 
     def start_message(self, time_base_ns: int) -> None:
         """Go on with a message whose time base is ``time_base_ns``."""
@@ -121,13 +121,8 @@ class LibcaerCmpDecoder(BasedDecoder):
     """Messages of the encoding ``libcaer_cmp``."""
 
     format = "libcaer_cmp"
-    state_size = 7
+    start = (0, 0, 0, 0, -1, -1, 0)
     skipped_kinds = ("unknown words", "events without an address")
-
-    def initial_state(self) -> Any:
-        state = super().initial_state()
-        state[[COLUMN, ROW]] = -1
-        return state
 
     def start_message(self, time_base_ns: int) -> None:
         super().start_message(time_base_ns)

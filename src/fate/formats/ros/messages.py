@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fate.formats.columns import Columns, empty_columns
+from fate.formats.columns import Columns, allocate_columns
 
 ARRAY_TYPES = ("dvs_msgs/msg/EventArray", "prophesee_event_msgs/msg/EventArray")
 PACKET_TYPES = ("event_camera_msgs/msg/EventPacket", "event_array_msgs/msg/EventArray")
@@ -25,22 +25,18 @@ ROS1_EVENT_BYTES = 13
 CDR_EVENT_BYTES = 16
 
 
-class EventPacket(NamedTuple):
-    """Words of a camera: ``encoding`` such as ``"evt3"``; times in some encodings count from ``time_base_ns``."""
+class EventMessage(NamedTuple):
+    """A message: the sensor, and events either decoded or as ``content``, words of a camera in an ``encoding``.
+
+    Times in some encodings count from ``time_base_ns``.
+    """
 
     height: int
     width: int
-    time_base_ns: int
-    encoding: str
-    content: bytes
-
-
-class EventArray(NamedTuple):
-    """Events already decoded."""
-
-    height: int
-    width: int
-    columns: Columns
+    columns: Columns | None
+    encoding: str = ""
+    content: bytes = b""
+    time_base_ns: int = 0
 
 
 class Fields:
@@ -81,7 +77,7 @@ class Fields:
         self.text()
 
 
-def read_packet(data: bytes, cdr: bool) -> EventPacket:
+def read_packet(data: bytes, cdr: bool) -> EventMessage:
     """A message of one of ``PACKET_TYPES``."""
     fields = Fields(data, cdr)
     fields.header()
@@ -90,17 +86,17 @@ def read_packet(data: bytes, cdr: bool) -> EventPacket:
     time_base_ns = fields.number("Q")
     encoding = fields.text()
     fields.number("B")  # is_bigendian: of the computer that recorded, not of the words
-    return EventPacket(height, width, time_base_ns, encoding, fields.content(fields.number("I")))
+    return EventMessage(height, width, None, encoding, fields.content(fields.number("I")), time_base_ns)
 
 
-def read_array(data: bytes, cdr: bool) -> EventArray:
+def read_array(data: bytes, cdr: bool) -> EventMessage:
     """A message of one of ``ARRAY_TYPES``."""
     fields = Fields(data, cdr)
     fields.header()
     height, width = fields.number("I"), fields.number("I")
     n = fields.number("I")
     if n == 0:
-        return EventArray(height, width, empty_columns())
+        return EventMessage(height, width, allocate_columns(0))
     if cdr:
         # moved on by two bytes, all events but the first have their fields at the same places of 16 bytes
         raw = fields.content(CDR_EVENT_BYTES * n - 3)
@@ -115,4 +111,4 @@ def read_array(data: bytes, cdr: bool) -> EventArray:
     if cdr:
         x[0], y[0] = struct.unpack_from(fields.order + "HH", raw)
     t = events["s"].astype(np.int64) * 1_000_000 + events["n"] // 1000
-    return EventArray(height, width, Columns(t, x, y, events["p"].astype(np.uint8)))
+    return EventMessage(height, width, Columns(t, x, y, events["p"].astype(np.uint8)))

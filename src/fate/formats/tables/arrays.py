@@ -15,32 +15,30 @@ import math
 import struct
 import tempfile
 import threading
-import tokenize
 import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from fate.boxes.npz import DAMAGE as NPZ_DAMAGE
 from fate.errors import FateError, FormatError, list_names
 from fate.events.events import Sensor
 from fate.events.tables import find_roles
 from fate.formats.columns import Columns
-from fate.formats.source import Bookmark, ByteFile, Hints, Source, Tail, open_bytes
+from fate.formats.source import Bookmark, ByteFile, Found, Options, RowSource, Tail
 from fate.formats.tables.fields import (
     ARRAY_ORDERS,
     ROLES,
     TimeUnit,
-    assumed_unit,
+    find_unit,
     given_order,
-    given_unit,
     microseconds,
-    named_unit,
     recognise_order,
     warn_of_coarse_times,
     whole_numbers,
@@ -57,41 +55,17 @@ MAX_DEFLATE_RATIO = 1032  # deflate cannot shrink data more than this
 LOCAL_HEADER = struct.Struct("<4s22xHH")
 ENCRYPTED = 0x1
 
-# What numpy, zipfile and zlib raise on damaged files: headers are read as Python literals and turned into types.
-DAMAGE = (
-    ValueError,
-    TypeError,
-    SyntaxError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    EOFError,
-    MemoryError,
-    RuntimeError,  # includes RecursionError and NotImplementedError
-    struct.error,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+DAMAGE = (*NPZ_DAMAGE, ArithmeticError, struct.error)
 
 Key = str | int | None  # a field of records, a column of an N×4 array, or the one column that the array is
-
-
-class Bytes(Protocol):
-    """Bytes read by position: a file, or a member of an archive."""
-
-    size: int
-
-    def read(self, position: int, num_bytes: int) -> bytes:
-        """Return up to ``num_bytes`` from ``position``; fewer only at the end."""
 
 
 class StoredArray:
     """One array in NumPy's file format. Sizes are what its header claims, for the caller to compare with the file."""
 
-    def __init__(self, name: object, data: Bytes) -> None:
+    def __init__(self, name: object, head: bytes, data: ByteFile | Member) -> None:
         self.name, self._data = name, data
-        stream = io.BytesIO(data.read(0, HEAD_BYTES))
+        stream = io.BytesIO(head)
         try:
             version = npy.read_magic(stream)
             # version 3 is version 2 with names in UTF-8; the names looked for are ASCII, the same in both
@@ -164,7 +138,7 @@ class Table(NamedTuple):
         return [np.concatenate(column) for column in zip(*pieces, strict=True)]
 
 
-def find_table(array: StoredArray, num_rows: int, hints: Hints) -> Table:
+def find_table(array: StoredArray, num_rows: int, options: Options) -> Table:
     """Find the four columns of a structured or N×4 array."""
     names = array.dtype.names
     if names is not None:
@@ -174,7 +148,7 @@ def find_table(array: StoredArray, num_rows: int, hints: Hints) -> Table:
                 f"{array.name}: is an array of shape {array.shape} with the fields {list_names(names)}; expected one"
                 " dimension and fields t, x, y, p"
             )
-        _refuse_order(array.name, hints)
+        _refuse_order(array.name, options)
         fields = tuple(names[roles[role]] for role in ROLES)
         array.check_numbers(fields)
         return Table(((array, fields),), num_rows, fields[0], f"{', '.join(fields)} (named)")
@@ -185,84 +159,75 @@ def find_table(array: StoredArray, num_rows: int, hints: Hints) -> Table:
             + ("; save its transpose" if turned else "")
         )
     array.check_numbers()
-    if hints.columns is not None:
-        order, how = given_order(hints.columns), "as given"
+    if options.columns is not None:
+        order, how = given_order(options.columns), "as given"
     else:
         as_stored = Table(((array, (0, 1, 2, 3)),), num_rows, "", "")
         order, how = recognise_order(array.name, np.stack(as_stored.sample(), axis=1), ARRAY_ORDERS), "recognised"
     return Table(((array, tuple(order.index(role) for role in ROLES)),), num_rows, "", f"{order} ({how})")
 
 
-def _refuse_order(name: object, hints: Hints) -> None:
-    if hints.columns is not None:
-        raise FateError(f"{name}: its columns have names; columns={hints.columns!r} was given; leave it out")
+def _refuse_order(name: object, options: Options) -> None:
+    if options.columns is not None:
+        raise FateError(f"{name}: its columns have names; columns={options.columns!r} was given; leave it out")
 
 
-def find_unit(path: Path, table: Table, hints: Hints) -> TimeUnit:
-    """Return the unit of time: given, named, or by the type and, for floats, by the values of a sample."""
+def _find_unit(path: Path, table: Table, options: Options) -> TimeUnit:
     floats = table.read(0, 0)[0].dtype.kind == "f"
     times = table.sample()[0] if floats else np.empty(0)
     times = times[np.isfinite(times)]
-    unit = given_unit(hints.time_unit) if hints.time_unit else named_unit(table.time_name)
-    if unit is None:
-        unit = assumed_unit(whole=bool((times == np.rint(times)).all()), integers=not floats)
+    whole = bool((times == np.rint(times)).all())
+    unit = find_unit(options.time_unit, table.time_name, whole, integers=not floats)
     if len(times):
         warn_of_coarse_times(path, times, unit)
     return unit
 
 
-class ArraySource(Source):
-    """A table of events in a file or an archive; positions are rows."""
+class ArraySource(RowSource):
+    """A table of events in a file or in one or four arrays of an archive."""
 
     thread_safe = True
 
     def __init__(
-        self, path: Path, file: ByteFile | Archive, table: Table, hints: Hints, sensor: Sensor | None, tail: Tail
+        self, file: ByteFile, archive: Archive | None, table: Table, options: Options, sensor: Sensor | None, tail: Tail
     ) -> None:
-        self.path, self.size, self.sensor = path, file.size, hints.sensor or sensor
-        self.format = "NPZ" if isinstance(file, Archive) else "NPY"
-        self._file, self._table, self._tail = file, table, tail
-        self._unit = find_unit(path, table, hints)
-        self._block_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // sum(array.row_bytes for array, _ in table.parts)))
+        row_bytes = sum(array.row_bytes for array, _ in table.parts)
+        block_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // row_bytes))
+        super().__init__(file, options.sensor or sensor, table.num_rows, block_rows, Found(table.num_rows, {}, tail))
+        self.format = "NPZ" if archive else "NPY"
+        self._archive, self._table = archive, table
+        self._unit = _find_unit(self.path, table, options)
         self.notes = {"columns": table.note, "time unit": self._unit.note}
 
     def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
-        if isinstance(self._file, Archive):
-            self._file.verify()
-        for first in range(0, self._table.num_rows, self._block_rows):
-            start = Bookmark(first)
-            yield start, self.decode(start, min(first + self._block_rows, self._table.num_rows))
+        if self._archive:
+            self._archive.verify()
+        yield from super().scan()
 
-    def decode(self, start: Bookmark, end: int) -> Columns:
-        first = start.position
-        t, *others = self._table.read(first, end)
+    def rows(self, first: int, last: int) -> Columns:
+        t, *others = self._table.read(first, last)
         x, y, p = (whole_numbers(self.path, role, v, first) for role, v in zip("xyp", others, strict=True))
         return Columns(microseconds(self.path, t, self._unit, first), x, y, p)
 
-    def end(self) -> int:
-        return self._table.num_rows
-
-    def tail(self) -> Tail:
-        return self._tail
-
     def close(self) -> None:
-        self._file.close()
+        super().close()
+        if self._archive:
+            self._archive.close()
 
 
-def open_npy(path: Path, hints: Hints) -> ArraySource:
+def open_npy(file: ByteFile, options: Options) -> ArraySource:
     """Open an NPY file with one table of events."""
-    with open_bytes(path, can_grow=False) as file:
-        array = StoredArray(path, file)
-        num_rows = min(array.num_rows, (file.size - array.start) // array.row_bytes)
-        missing = array.num_rows - num_rows
-        if missing and array.is_column_major:
-            raise FormatError(
-                f"{path}: ends after {file.size} bytes, and {array.start + array.num_bytes} are needed; it is cut short"
-                " and, being stored column by column, has no whole rows; copy it again"
-            )
-        end = array.start + num_rows * array.row_bytes
-        tail = Tail(file.size - end, end, f"{grouped(missing)} rows" if missing else "")
-        return ArraySource(path, file, find_table(array, num_rows, hints), hints, None, tail)
+    array = StoredArray(file.path, file.read(0, HEAD_BYTES), file)
+    num_rows = min(array.num_rows, (file.size - array.start) // array.row_bytes)
+    missing = array.num_rows - num_rows
+    if missing and array.is_column_major:
+        raise FormatError(
+            f"{file.path}: ends after {file.size} bytes, and {array.start + array.num_bytes} are needed; it is cut"
+            " short and, being stored column by column, has no whole rows; copy it again"
+        )
+    end = array.start + num_rows * array.row_bytes
+    tail = Tail(file.size - end, end, f"{grouped(missing)} rows" if missing else "")
+    return ArraySource(file, None, find_table(array, num_rows, options), options, None, tail)
 
 
 # ---- NPZ ----------------------------------------------------------------------------------------------------
@@ -271,95 +236,86 @@ def open_npy(path: Path, hints: Hints) -> ArraySource:
 class Member:
     """The bytes of one array in an archive.
 
-    A stored member is read in place. A deflated one is inflated when more than its head is needed, in pieces, into a
-    temporary file without a name. One that claims to be larger than deflate can make it is refused before that.
+    A stored member is read in place. A deflated one is inflated when it is first read, in pieces, into a temporary file
+    without a name. One that claims to be larger than deflate can make it is refused before that.
     """
 
-    def __init__(self, path: Path, file: ByteFile, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
-        self._path, self._archive, self._info, self.size = path, archive, info, info.file_size
+    def __init__(self, file: ByteFile, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+        self.name, self.size = f"{file.path}: {info.filename}", info.file_size
+        self._file, self._archive, self._info = file, archive, info
         self._lock = threading.Lock()
-        self._head = b""
-        self._start = 0
-        self._file: ByteFile | None = None
+        self._inflated: ByteFile | None = None
+        self._is_stored = info.compress_type == zipfile.ZIP_STORED
+        reason = ""
         if info.flag_bits & ENCRYPTED:
-            raise FormatError(f"{path}: {info.filename} is encrypted; save it without a password")
-        self._stored = info.compress_type == zipfile.ZIP_STORED
-        if self._stored:
-            self._file, self._start = file, self._find_start(file)
-        elif info.compress_type != zipfile.ZIP_DEFLATED:
-            raise FormatError(
-                f"{path}: {info.filename} is compressed by method {info.compress_type}; expected none or deflate, as"
-                " numpy.savez and savez_compressed write"
-            )
+            reason = "is encrypted"
+        elif not self._is_stored and info.compress_type != zipfile.ZIP_DEFLATED:
+            reason = f"is compressed by method {info.compress_type}"
         elif self.size > MAX_DEFLATE_RATIO * (info.compress_size + 1):
-            raise FormatError(
-                f"{path}: {info.filename} claims to grow from {info.compress_size} to {self.size} bytes, more than"
-                " deflate can; the file is damaged or a trap"
-            )
-        else:
-            self._head = next(self._inflate(HEAD_BYTES), b"")
+            reason = f"claims to grow from {info.compress_size} to {self.size} bytes, more than deflate can"
+        if reason:
+            raise FormatError(f"{self.name} {reason}; save it again with numpy.savez or savez_compressed")
+        self._start = self._find_start() if self._is_stored else 0
 
-    def _find_start(self, file: ByteFile) -> int:
+    def _find_start(self) -> int:
         """Return where the bytes of a stored member start."""
         info = self._info
-        local = file.read(info.header_offset, LOCAL_HEADER.size)
+        local = self._file.read(info.header_offset, LOCAL_HEADER.size)
         if len(local) < LOCAL_HEADER.size or local[:4] != b"PK\x03\x04" or info.compress_size != info.file_size:
-            raise self.damaged()
+            raise self._damaged()
         _, name_bytes, extra_bytes = LOCAL_HEADER.unpack(local)
         start: int = info.header_offset + LOCAL_HEADER.size + name_bytes + extra_bytes
-        if start + self.size > file.size:
-            raise self.damaged()
+        if start + self.size > self._file.size:
+            raise self._damaged()
         return start
+
+    def pieces(self, piece_bytes: int) -> Iterator[bytes]:
+        """The bytes in order; at the end they are compared with their checksum and size."""
+        checksum = num_bytes = 0
+        try:
+            with self._archive.open(self._info) as stream:  # gives at most the size that the directory claims
+                while piece := stream.read(piece_bytes):
+                    checksum, num_bytes = zlib.crc32(piece, checksum), num_bytes + len(piece)
+                    yield piece
+        except DAMAGE:
+            raise self._damaged() from None
+        if checksum != self._info.CRC or num_bytes != self.size:
+            raise self._damaged()
+
+    def verify(self) -> None:
+        """Compare the bytes with their checksum."""
+        if self._is_stored:
+            for _ in self.pieces(PIECE_BYTES):
+                pass
+        else:
+            self._readable()
 
     def read(self, position: int, num_bytes: int) -> bytes:
         """Return up to ``num_bytes`` from ``position``; fewer only at the end."""
         num_bytes = max(0, min(num_bytes, self.size - position))
-        if position + num_bytes <= len(self._head):
-            return self._head[position : position + num_bytes]
         return self._readable().read(self._start + position, num_bytes)
 
-    def verify(self) -> None:
-        """Compare the bytes with their checksum."""
-        if not self._stored and len(self._head) < self.size:
-            self._readable()  # zipfile compares the checksum while it inflates
-            return
-        checksum = 0
-        for position in range(0, self.size, PIECE_BYTES):
-            checksum = zlib.crc32(self.read(position, PIECE_BYTES), checksum)
-        if checksum != self._info.CRC:
-            raise self.damaged()
+    def _readable(self) -> ByteFile:
+        if self._is_stored:
+            return self._file
+        with self._lock:
+            if self._inflated is None:
+                try:
+                    self._inflated = _write_temporary(self._file.path, self.pieces(PIECE_BYTES))
+                except OSError as error:
+                    raise FormatError(
+                        f"{self.name} needs {self.size} bytes of temporary space in {tempfile.gettempdir()}"
+                        f" ({error.strerror or error}); make room or set TMPDIR"
+                    ) from None
+            return self._inflated
 
     def close(self) -> None:
         """Close the temporary file, if there is one."""
-        if not self._stored and self._file is not None:
-            self._file.close()
+        if self._inflated is not None:
+            self._inflated.close()
 
-    def damaged(self) -> FormatError:
-        """Return the error for a member that does not fit its checksum or size."""
-        name = self._info.filename
-        return FormatError(f"{self._path}: {name} is damaged (not the bytes of its checksum or size); copy it again")
-
-    def _readable(self) -> ByteFile:
-        with self._lock:
-            if self._file is None:
-                try:
-                    self._file = _write_temporary(self._path, self._inflate(PIECE_BYTES))
-                except OSError as error:
-                    raise FormatError(
-                        f"{self._path}: {self._info.filename} needs {self.size} bytes of temporary space in"
-                        f" {tempfile.gettempdir()} ({error.strerror or error}); make room or set TMPDIR"
-                    ) from None
-                if self._file.size != self.size:
-                    raise self.damaged()
-            return self._file
-
-    def _inflate(self, piece_bytes: int) -> Iterator[bytes]:
-        try:
-            with self._archive.open(self._info) as stream:  # gives at most the size that the directory claims
-                while piece := stream.read(piece_bytes):
-                    yield piece
-        except DAMAGE:
-            raise self.damaged() from None
+    def _damaged(self) -> FormatError:
+        return FormatError(f"{self.name} is damaged (not the bytes of its checksum or size); copy it again")
 
 
 def _write_temporary(path: Path, pieces: Iterator[bytes]) -> ByteFile:
@@ -379,16 +335,15 @@ def _write_temporary(path: Path, pieces: Iterator[bytes]) -> ByteFile:
 class Archive:
     """The arrays of one NPZ file, a ZIP with one ``name.npy`` per array."""
 
-    def __init__(self, path: Path, file: ByteFile) -> None:
-        self.path, self._file, self.size = path, file, file.size
-        self._members: dict[str, Member] = {}
-        self._needed: list[Member] = []
+    def __init__(self, file: ByteFile) -> None:
+        self.path, self._file = file.path, file
+        self._members: dict[str, Member] = {}  # of the arrays with events
         try:
-            self._zip = zipfile.ZipFile(path)
+            self._zip = zipfile.ZipFile(file.path)
         except DAMAGE:
             raise FormatError(
-                f"{path}: has no readable table of contents, which a ZIP keeps at its end; it is cut short or damaged,"
-                " copy it again"
+                f"{file.path}: has no readable table of contents, which a ZIP keeps at its end; it is cut short or"
+                " damaged, copy it again"
             ) from None
         self._infos = {info.filename[:-4]: info for info in self._zip.infolist() if info.filename.endswith(".npy")}
 
@@ -396,79 +351,74 @@ class Archive:
         """Return the names of the arrays."""
         return list(self._infos)
 
-    def member(self, key: str) -> Member:
-        """Return the bytes of one array, header included."""
-        if key not in self._members:
-            self._members[key] = Member(self.path, self._file, self._zip, self._infos[key])
-        return self._members[key]
+    def _open(self, key: str) -> tuple[StoredArray, Member]:
+        member = Member(self._file, self._zip, self._infos[key])
+        head = next(member.pieces(HEAD_BYTES), b"")
+        return StoredArray(f"{self.path}: array {key!r}", head, member), member
 
     def array(self, key: str) -> StoredArray:
         """Return an array with events. Its member must hold exactly the bytes that its header promises."""
-        member = self.member(key)
-        array = StoredArray(f"{self.path}: array {key!r}", member)
-        expected = array.start + array.num_bytes
-        if member.size != expected:
+        array, self._members[key] = self._open(key)
+        given, expected = self._members[key].size, array.start + array.num_bytes
+        if given != expected:
             raise FormatError(
-                f"{array.name} takes {member.size} bytes, and its header promises {expected}; the file is damaged, copy"
+                f"{array.name} takes {given} bytes, and its header promises {expected}; the file is damaged, copy"
                 " it again"
             )
-        self._needed.append(member)
         return array
 
     def is_table(self, key: str) -> bool:
         """Whether an array can be read and is a table of events."""
         try:
-            return StoredArray(self.path, self.member(key)).is_table
+            return self._open(key)[0].is_table
         except FormatError:
             return False
 
     def fact(self, key: str, kinds: str) -> list[Any]:
         """Return the values of a small array of one of these kinds of type; none if there is no such array."""
+        if key not in self._infos:
+            return []
         try:
-            member = self.member(key)
-            array = StoredArray(self.path, member)
-        except (KeyError, FormatError):
+            array, member = self._open(key)
+        except FormatError:
             return []
-        if array.dtype.kind not in kinds or not 0 < array.num_bytes <= MAX_FACT_BYTES:
+        if array.dtype.kind not in kinds or not 0 < array.num_bytes <= MAX_FACT_BYTES or member.size > HEAD_BYTES:
             return []
-        member.verify()
-        values = member.read(array.start, array.num_bytes)
-        if len(values) < array.num_bytes:
-            raise member.damaged()
-        found: list[Any] = np.frombuffer(values, array.dtype).tolist()
+        content = b"".join(member.pieces(HEAD_BYTES))[array.start :]
+        if len(content) != array.num_bytes:
+            return []
+        found: list[Any] = np.frombuffer(content, array.dtype).tolist()
         return found
 
     def verify(self) -> None:
         """Compare the arrays with events with their checksums."""
-        for member in self._needed:
+        for member in self._members.values():
             member.verify()
 
     def close(self) -> None:
-        """Close the file and the temporary copies."""
+        """Close the archive and the temporary copies."""
         for member in self._members.values():
             member.close()
         self._zip.close()
-        self._file.close()
 
 
-def open_npz(path: Path, hints: Hints) -> ArraySource:
+def open_npz(file: ByteFile, options: Options) -> ArraySource:
     """Open an NPZ archive: four columns by name, or one table under any name."""
-    with open_bytes(path, can_grow=False) as file:
-        archive = Archive(path, file)
-        try:
-            if archive.fact("format", "U") == ["fate-labels"]:
-                raise FormatError(f"{path}: holds labels, not events; give the recording they belong to")
-            table, array = _find_columns(archive, hints)
-            sensor = hints.sensor or _find_sensor(archive)
-            source = ArraySource(path, archive, table, hints, sensor, Tail(0, archive.size))
-            source.notes = {"array": array, **source.notes} if array else source.notes
-            return source
-        except BaseException:
-            archive.close()
-            raise
+    archive = Archive(file)
+    try:
+        if archive.fact("format", "U") == ["fate-labels"]:
+            raise FormatError(f"{file.path}: holds labels, not events; give the recording they belong to")
+        table, array = _find_columns(archive, options)
+        sensor = options.sensor or _find_sensor(archive)
+        source = ArraySource(file, archive, table, options, sensor, Tail(0, file.size))
+        source.notes = {"array": array, **source.notes} if array else source.notes
+        return source
+    except BaseException:
+        archive.close()
+        raise
 
 
-def _find_columns(archive: Archive, hints: Hints) -> tuple[Table, str]:
+def _find_columns(archive: Archive, options: Options) -> tuple[Table, str]:
     """Return the table of events and, if it is one array, the name of that array."""
     path, keys = archive.path, archive.keys()
     roles = find_roles(keys)
@@ -479,8 +429,8 @@ def _find_columns(archive: Archive, hints: Hints) -> tuple[Table, str]:
             found = f"{len(tables)} tables of events ({listed})" if tables else f"the arrays {listed or '(none)'}"
             raise FormatError(f"{path}: holds {found}; expected columns t, x, y, p or one structured or N×4 array")
         array = archive.array(tables[0])
-        return find_table(array, array.num_rows, hints), tables[0]
-    _refuse_order(path, hints)
+        return find_table(array, array.num_rows, options), tables[0]
+    _refuse_order(path, options)
     named = [keys[roles[role]] for role in ROLES]
     arrays = [archive.array(key) for key in named]
     for array in arrays:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.errors import FateError, FormatError, warn
+from fate.errors import FateError, FormatError, list_names, warn
 from fate.events.events import MAX_SIDE
 from fate.text import grouped
 
@@ -41,19 +41,23 @@ POWERS = {"s": 6, "ms": 3, "us": 0, "ns": -3}
 
 def given_unit(time_unit: str) -> TimeUnit:
     """The unit the user asked for."""
+    if time_unit not in POWERS:
+        raise FateError(f"time_unit={time_unit!r} was given; expected {list_names(POWERS)}")
     return TimeUnit(POWERS[time_unit], False, f"{time_unit} (as given)")
 
 
-def assumed_unit(whole: bool, integers: bool) -> TimeUnit:
-    """The unit of a table that does not say: µs for whole numbers, else seconds."""
-    if integers:
-        return TimeUnit(0, True, "us (integers)")
-    return TimeUnit(0, True, "us (all whole numbers)") if whole else TimeUnit(6, False, "s (not whole numbers)")
+def find_unit(asked: str | None, column: str, whole: bool, integers: bool) -> TimeUnit:
+    """The unit of time: as asked for, as the name of the column says (``t_us``), else by the numbers.
 
-
-def named_unit(column: str) -> TimeUnit | None:
-    """The unit that the name of a column says, as in ``t_us``."""
-    return TimeUnit(0, False, "us (by its name)") if column.strip().strip("\"'").lower().endswith("_us") else None
+    Whole numbers are µs, whether stored as ``integers`` or only ``whole``; others are seconds.
+    """
+    if asked:
+        return given_unit(asked)
+    if column.strip().strip("\"'").lower().endswith("_us"):
+        return TimeUnit(0, False, "us (by its name)")
+    if integers or whole:
+        return TimeUnit(0, True, "us (integers)" if integers else "us (all whole numbers)")
+    return TimeUnit(6, False, "s (not whole numbers)")
 
 
 def warn_of_coarse_times(name: object, times: NDArray[Any], unit: TimeUnit) -> None:
@@ -131,11 +135,11 @@ def whole_numbers(name: object, role: str, values: NDArray[Any], first_row: int)
         return values.astype(np.uint8)
     if values.dtype.kind in "iu":
         if values.dtype.itemsize == 8 and values.dtype.kind == "u":
-            _refuse(values > MAX_INT64, Where(name, role, first_row), values, TOO_LARGE)
+            _refuse(values > MAX_INT64, (name, role, first_row), values, TOO_LARGE)
             return values.astype(np.int64)
         return values.astype(values.dtype.newbyteorder("="), copy=False)
     values = values.astype(np.float64)
-    where = Where(name, role, first_row)
+    where = (name, role, first_row)
     _refuse(~np.isfinite(values), where, values, NO_NUMBER)
     _refuse(values != np.rint(values), where, values, _not_whole(role))
     _refuse(np.abs(values) >= 2.0**63, where, values, TOO_LARGE)
@@ -144,7 +148,7 @@ def whole_numbers(name: object, role: str, values: NDArray[Any], first_row: int)
 
 def microseconds(name: object, values: NDArray[Any], unit: TimeUnit, first_row: int) -> NDArray[np.int64]:
     """Times as int64 µs, rounded to the nearest where the unit is given or seconds."""
-    where = Where(name, "t", first_row)
+    where = (name, "t", first_row)
     if values.dtype.kind == "f" and not unit.exact:
         values = values.astype(np.float64)
         _refuse(~np.isfinite(values), where, values, NO_NUMBER)
@@ -173,15 +177,9 @@ def _not_whole(role: str) -> str:
     return "which is not a whole number; give pixel coordinates as the sensor has them"
 
 
-class Where(NamedTuple):
-    """What a message needs to point at a value."""
-
-    name: object
-    role: str
-    first_row: int
-
-
-def _refuse(bad: NDArray[np.bool_], where: Where, values: NDArray[Any], what: str) -> None:
+def _refuse(bad: NDArray[np.bool_], where: tuple[object, str, int], values: NDArray[Any], what: str) -> None:
+    """Raise for the first bad value; ``where`` is the file, the role of the column and the number of its first row."""
     if bad.any():
+        name, role, first_row = where
         i = int(np.argmax(bad))
-        raise FormatError(f"{where.name}: row {grouped(where.first_row + i)} has {where.role} = {values[i]}, {what}")
+        raise FormatError(f"{name}: row {grouped(first_row + i)} has {role} = {values[i]}, {what}")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,21 +24,11 @@ from numpy.typing import NDArray
 
 from fate.compiled import compiled
 from fate.errors import FateError, FormatError, list_names
-from fate.events.events import Sensor
 from fate.events.tables import find_roles
 from fate.formats.columns import Columns
-from fate.formats.decoder import Decoder, OutOfBounds
-from fate.formats.source import ByteFile, ByteSource, Hints, Tail, sensor_of_sides
-from fate.formats.tables.fields import (
-    ROLES,
-    TEXT_ORDERS,
-    TimeUnit,
-    assumed_unit,
-    given_order,
-    given_unit,
-    named_unit,
-    recognise_order,
-)
+from fate.formats.decoder import Decoder
+from fate.formats.source import ByteFile, ByteSource, Options, sensor_of_sides
+from fate.formats.tables.fields import ROLES, TEXT_ORDERS, TimeUnit, find_unit, given_order, given_unit, recognise_order
 from fate.text import grouped
 
 HEAD_BYTES = 256 * 1024  # looked at to find names, the order of columns and the unit of time
@@ -52,7 +42,7 @@ ONE_SIDE = re.compile(r"\b(width|height)\b\W*(\d+)", re.IGNORECASE)
 SPACE, TAB, NEWLINE, RETURN = 32, 9, 10, 13
 COMMENT_MARKS = b"#%"
 HASH, PERCENT, PLUS, MINUS, DOT, ZERO = 35, 37, 43, 45, 46, 48
-TOO_FEW, TOO_MANY, NO_NUMBER, NOT_WHOLE, TOO_LARGE = 1, 2, 3, 4, 5
+NO_NUMBER, NOT_WHOLE, TOO_LARGE = 1, 2, 3
 MAX_INT64 = np.iinfo(np.int64).max
 TENTH = MAX_INT64 // 10  # a number up to here can take one more digit below 8
 MAX_EXPONENT = 400  # beyond it every number is 0 or too large
@@ -145,16 +135,13 @@ def _rows(
     while i < data.shape[0]:
         while data[i] == SPACE or data[i] == TAB:
             i += 1
-        if data[i] == NEWLINE or (data[i] == RETURN and data[i + 1] == NEWLINE):
-            i += 2 if data[i] == RETURN else 1
-            state[0] += 1
-            continue
-        if data[i] == HASH or data[i] == PERCENT:
+        is_comment = data[i] == HASH or data[i] == PERCENT
+        if is_comment or data[i] == NEWLINE or (data[i] == RETURN and data[i + 1] == NEWLINE):
             while data[i] != NEWLINE:
                 i += 1
             i += 1
             state[0] += 1
-            state[1] += 1
+            state[1] += is_comment
             continue
         for field in range(last_field + 1):
             while data[i] == SPACE or data[i] == TAB:
@@ -176,8 +163,6 @@ def _rows(
                     if wrong:
                         fault[0] = wrong
                         fault[1] = field
-                        if wrong == NO_NUMBER and (data[i] == NEWLINE or data[i] == RETURN):
-                            fault[0] = TOO_FEW
                         return n
                 out[role, n] = value
             else:
@@ -189,19 +174,15 @@ def _rows(
             while data[i] == SPACE or data[i] == TAB:
                 i += 1
             at_end = data[i] == NEWLINE or (data[i] == RETURN and data[i + 1] == NEWLINE)
-            if field < last_field:
-                if at_end:
-                    fault[0] = TOO_FEW
-                elif delimiter == SPACE:
-                    if i == blanks:
-                        fault[0] = NO_NUMBER
-                elif data[i] == delimiter:
-                    i += 1
-                else:
-                    fault[0] = NO_NUMBER
-            elif not at_end:
-                fault[0] = TOO_MANY if data[i] == delimiter or (delimiter == SPACE and i > blanks) else NO_NUMBER
-            if fault[0]:
+            if field == last_field:
+                goes_on = at_end
+            elif delimiter == SPACE:
+                goes_on = i > blanks and not at_end
+            else:
+                goes_on = data[i] == delimiter
+                i += 1
+            if not goes_on:
+                fault[0] = NO_NUMBER
                 fault[1] = field
                 return n
         i += 2 if data[i] == RETURN else 1
@@ -210,11 +191,11 @@ def _rows(
     return n
 
 
+@dataclass(eq=False)
 class TextDecoder(Decoder):
     """Lines of numbers: CSV, or columns with blanks between. Blank lines and comments (``#``, ``%``) are passed over.
 
     Args:
-        sensor: ``(height, width)``, for streams.
         columns: the order of the columns, such as ``"txyp"``; ``-`` for a column to leave out.
         delimiter: ``","``, ``";"`` or ``" "`` (any run of spaces and tabs).
         time_unit: a unit (``"s"``, ``"ms"``, ``"us"``, ``"ns"``).
@@ -223,29 +204,21 @@ class TextDecoder(Decoder):
     """
 
     format = "CSV"
-    state_size = 1
+    start = (0,)
     skipped_kinds = ("comment lines",)
+    columns: str = "txyp"
+    delimiter: str = ","
+    time_unit: str | TimeUnit = "us"
+    name: object = "stream"
+    lines_before: int = 0
 
-    def __init__(
-        self,
-        sensor: Sequence[int] | None = None,
-        *,
-        out_of_bounds: OutOfBounds = "raise",
-        columns: str = "txyp",
-        delimiter: str = ",",
-        time_unit: str | TimeUnit = "us",
-        name: object = "stream",
-        lines_before: int = 0,
-    ) -> None:
-        given_order(columns.replace("-", ""))
-        if delimiter not in (",", ";", " "):
-            raise FateError(f"delimiter={delimiter!r} was given; expected ',', ';' or ' ' (spaces and tabs)")
-        if isinstance(time_unit, str) and time_unit not in ("s", "ms", "us", "ns"):
-            raise FateError(f"time_unit={time_unit!r} was given; expected 's', 'ms', 'us' or 'ns'")
-        self.columns, self.delimiter, self.name, self.lines_before = columns, delimiter, name, lines_before
-        self.unit = given_unit(time_unit) if isinstance(time_unit, str) else time_unit
-        self._roles = np.array([ROLES.find(role) for role in columns.lower()], np.int64)
-        super().__init__(sensor, out_of_bounds=out_of_bounds)
+    def __post_init__(self) -> None:
+        given_order(self.columns.replace("-", ""))
+        if self.delimiter not in (",", ";", " "):
+            raise FateError(f"delimiter={self.delimiter!r} was given; expected ',', ';' or ' ' (spaces and tabs)")
+        self.unit = given_unit(self.time_unit) if isinstance(self.time_unit, str) else self.time_unit
+        self._roles = np.array([ROLES.find(role) for role in self.columns.lower()], np.int64)
+        super().__post_init__()
 
     def initial_state(self) -> NDArray[np.int64]:
         state = super().initial_state()
@@ -274,16 +247,19 @@ class TextDecoder(Decoder):
         return Columns(*table[:, :n]), used
 
     def _sentence(self, fault: int, field: int, line: bytes) -> str:
-        role = self.columns[field]
-        wanted = f"{len(self.columns)} columns ({list_names(self.columns)})"
-        unit = 'pass time_unit="s" or the unit that it has'
-        reason = {
-            TOO_FEW: f"has fewer than the {wanted} expected",
-            TOO_MANY: f"has more than the {wanted} expected",
-            NO_NUMBER: f"has no number that can be read in column {field + 1} ({role}) of {wanted}",
-            NOT_WHOLE: f"has a {role} that is no whole number" + (f" of µs; {unit}" if role == "t" else ""),
-            TOO_LARGE: f"has a {role} that is more than 64-bit integers carry",
-        }[fault]
+        role, expected = self.columns[field], len(self.columns)
+        wanted = f"{expected} columns ({list_names(self.columns)})"
+        text = line.decode("utf-8", "replace").strip().rstrip(self.delimiter)
+        num_columns = len(text.split(None if self.delimiter == " " else self.delimiter))
+        if fault == NOT_WHOLE:
+            reason = f"has a {role} that is no whole number"
+            reason += ' of µs; pass time_unit="s" or the unit that it has' if role == "t" else ""
+        elif fault == TOO_LARGE:
+            reason = f"has a {role} that is more than 64-bit integers carry"
+        elif num_columns == expected:
+            reason = f"has no number that can be read in column {field + 1} ({role}) of {wanted}"
+        else:
+            reason = f"has {'fewer' if num_columns < expected else 'more'} than the {wanted} expected"
         return f"{self.name}: line {grouped(int(self.state[0]) + 1)}, {shown(line)}, {reason}"
 
 
@@ -307,79 +283,43 @@ class Preamble(NamedTuple):
     delimiter: str
 
 
-def open_text(path: Path, hints: Hints) -> ByteSource:
+def open_text(file: ByteFile, options: Options) -> ByteSource:
     """A CSV or TXT file."""
-    file = TextFile(path)
+    path, head = file.path, file.read(0, HEAD_BYTES)
+    preamble = read_preamble(path, head)
+    rows = _first_rows(head[preamble.num_bytes :], preamble.delimiter, whole_file=len(head) >= file.size)
+    columns, how = _columns(path, rows, preamble.names, options)
+    unit = _unit(columns, rows, preamble.names, options)
+    decoder = TextDecoder(
+        columns=columns, delimiter=preamble.delimiter, time_unit=unit, name=path, lines_before=preamble.num_lines
+    )
+    notes = {"columns": f"{columns} ({how})", "time unit": unit.note}
+    sensor = options.sensor or (sensor_of_sides(path, *preamble.size) if preamble.size else None)
+    ending = b"\n" if _lacks_newline(file, decoder.fresh(), preamble.num_bytes) else b""
+    return ByteSource(file, decoder, preamble.num_bytes, sensor, notes, ending)
+
+
+def _lacks_newline(file: ByteFile, decoder: TextDecoder, data_start: int) -> bool:
+    """Whether the last line is a whole row without a newline: one that can be read as a row is taken for whole.
+
+    Where time is written last and goes back there, the line was cut inside that number.
+    """
+    start = max(data_start, file.size - LAST_LINES_BYTES)
+    *others, last = file.read(start, file.size - start).split(b"\n")
+    times = _times_of_line(decoder, last)
+    if not last.strip() or times is None:
+        return False
+    before = _times_of_line(decoder, others[-1]) if len(others) > 1 else None
+    return not (decoder.columns.endswith("t") and times and before and times[-1] < before[-1])
+
+
+def _times_of_line(decoder: TextDecoder, line: bytes) -> list[int] | None:
+    """The time in a line, none in a comment; None if the line cannot be read."""
     try:
-        head = file.read(0, HEAD_BYTES)
-        preamble = read_preamble(path, head)
-        rows = _first_rows(head[preamble.num_bytes :], preamble.delimiter, whole_file=len(head) >= file.size)
-        columns, how = _columns(path, rows, preamble.names, hints)
-        unit = _unit(columns, rows, preamble.names, hints)
-        decoder = TextDecoder(
-            columns=columns,
-            delimiter=preamble.delimiter,
-            time_unit=unit,
-            name=path,
-            lines_before=preamble.num_lines,
-        )
-        file.end_last_line(decoder, preamble.num_bytes)
-        notes = {"columns": f"{columns} ({how})", "time unit": unit.note}
-        sensor = hints.sensor or (sensor_of_sides(path, *preamble.size) if preamble.size else None)
-        return TextSource(file, decoder, preamble.num_bytes, sensor, notes)
-    except BaseException:
-        file.close()
-        raise
-
-
-class TextFile(ByteFile):
-    """A text file whose last line, when it is whole, is given the newline it may lack."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.real_size = self.size
-
-    def end_last_line(self, decoder: TextDecoder, data_start: int) -> None:
-        """Look at a last line without a newline: one that can be read as a row is taken for whole.
-
-        Where time is written last and goes back there, the line was cut inside that number.
-        """
-        start = max(data_start, self.size - LAST_LINES_BYTES)
-        lines = self.read(start, self.size - start).split(b"\n")
-        if not lines[-1].strip():
-            return
-        decoder = decoder.fresh()
-        try:
-            last = decoder.decode(lines[-1] + b"\n")[0].t
-        except FormatError:
-            return
-        if len(last) and decoder.columns.endswith("t") and len(lines) > 2:
-            try:
-                before = decoder.decode(lines[-2] + b"\n")[0].t
-            except FormatError:
-                before = last  # the scan will say what is wrong with it
-            if len(before) and last[-1] < before[-1]:
-                return
-        self.size = self.real_size + 1
-
-    def read(self, position: int, num_bytes: int) -> bytes:
-        data = super().read(position, min(num_bytes, self.real_size - position))
-        ended = self.size > self.real_size and position <= self.real_size < position + num_bytes
-        return data + b"\n" if ended else data
-
-
-class TextSource(ByteSource):
-    """A text file; the newline that may have been added at its end is not counted."""
-
-    def __init__(
-        self, file: TextFile, decoder: TextDecoder, data_start: int, sensor: Sensor | None, notes: dict[str, str]
-    ) -> None:
-        super().__init__(file.path, file, decoder, data_start, sensor, notes)
-        self.size = file.real_size
-
-    def tail(self) -> Tail:
-        end = min(self._end, self.size)
-        return Tail(self.size - end, end)
+        times: list[int] = decoder.decode(line + b"\n")[0].t.tolist()
+        return times
+    except FormatError:
+        return None
 
 
 # ---- before the first row -----------------------------------------------------------------------------------
@@ -471,10 +411,10 @@ def _first_rows(head: bytes, delimiter: str, *, whole_file: bool) -> list[list[s
     return rows
 
 
-def _columns(path: Path, rows: list[list[str]], names: list[str], hints: Hints) -> tuple[str, str]:
+def _columns(path: Path, rows: list[list[str]], names: list[str], options: Options) -> tuple[str, str]:
     """One letter per column, and how it was found."""
     num_columns = len(names) or (len(rows[0]) if rows else 4)
-    if names and not hints.columns:
+    if names and not options.columns:
         roles = find_roles(names) or {}
         letters = {position: role for role, position in roles.items()}
         return "".join(letters.get(i, "-") for i in range(num_columns)), "named"
@@ -483,8 +423,8 @@ def _columns(path: Path, rows: list[list[str]], names: list[str], hints: Hints) 
             f"{path}: has {num_columns} columns, {shown(' '.join(names or rows[0]).encode())}; expected four, or a"
             " first row that names t, x, y and p and no columns=TXYP"
         )
-    if hints.columns:
-        return given_order(hints.columns), "as given"
+    if options.columns:
+        return given_order(options.columns), "as given"
     numbers = [[number(cell) for cell in row] for row in rows if len(row) == 4]
     readable = [row for row in numbers if None not in row]
     if not readable:
@@ -492,14 +432,11 @@ def _columns(path: Path, rows: list[list[str]], names: list[str], hints: Hints) 
     return recognise_order(path, np.array(readable, np.float64), TEXT_ORDERS), "recognised"
 
 
-def _unit(columns: str, rows: list[list[str]], names: list[str], hints: Hints) -> TimeUnit:
+def _unit(columns: str, rows: list[list[str]], names: list[str], options: Options) -> TimeUnit:
     """Return the unit of time of the whole file: given, named, or recognised in the first rows."""
-    if hints.time_unit:
-        return given_unit(hints.time_unit)
     column = columns.index("t")
-    if names and (unit := named_unit(names[column])):
-        return unit
     cells = [row[column].strip() for row in rows if len(row) == len(columns)]
     times = [time for cell in cells if (time := number(cell)) is not None and math.isfinite(time)]
     integers = not any(mark in cell.lower() for cell in cells for mark in ".e")
-    return assumed_unit(whole=all(time.is_integer() for time in times), integers=integers)
+    whole = all(time.is_integer() for time in times)
+    return find_unit(options.time_unit, names[column] if names else "", whole, integers)

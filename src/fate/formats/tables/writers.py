@@ -9,22 +9,19 @@ from __future__ import annotations
 import shutil
 import tempfile
 import zipfile
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
 
-from fate.compiled import compiled
-from fate.events.events import Events, Sensor
-from fate.formats.saving import FileWriter
+from fate.events.events import Events
+from fate.formats.saving import EventWriter
 
 COLUMNS = (("t", "<i8"), ("x", "<u2"), ("y", "<u2"), ("p", "|u1"))
 RECORD = np.dtype(list(COLUMNS))
 NPY_HEADER_BYTES = 192  # a multiple of 64, as numpy aligns it, with room for the longest length
 COPY_BYTES = 1 << 20
 ROWS_AT_A_TIME = 1 << 16
-MAX_ROW_BYTES = 20 + 1 + 5 + 1 + 5 + 1 + 1 + 1  # t,x,y,p and a newline
-COMMA, NEWLINE, MINUS, ZERO = 44, 10, 45, 48
 
 
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
@@ -34,13 +31,13 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return npy.magic(1, 0) + room.to_bytes(2, "little") + fields.ljust(room - 1).encode("ascii") + b"\n"
 
 
-class NpyWriter(FileWriter):
+class NpyWriter(EventWriter):
     """One structured array, fields t (int64 µs), x, y (uint16), p (uint8)."""
 
     format = "NPY"
     seeks = True
 
-    def begin(self, sensor: Sensor) -> None:
+    def begin(self) -> None:
         self._num_rows = 0
         self.file.write(npy_header(RECORD, (0,)))
 
@@ -55,10 +52,9 @@ class NpyWriter(FileWriter):
     def finish(self) -> None:
         self.file.seek(0)
         self.file.write(npy_header(RECORD, (self._num_rows,)))
-        super().finish()
 
 
-class NpzWriter(FileWriter):
+class NpzWriter(EventWriter):
     """An archive of uncompressed arrays, so that they can be read in place: t (int64 µs), x, y (uint16), p (uint8),
     ``sensor`` (height, width), ``format`` ("fate-events") and ``version`` (1). Columns grow in temporary files beside
     the target and are put together at the end; the same events always give the same bytes."""
@@ -66,14 +62,14 @@ class NpzWriter(FileWriter):
     format = "NPZ"
     seeks = True
 
-    def begin(self, sensor: Sensor) -> None:
+    def begin(self) -> None:
         self._num_rows = 0
-        self._spools: list[BinaryIO] = []
-        for _ in COLUMNS:
-            self._spools.append(tempfile.TemporaryFile(dir=self.path.parent))  # noqa: SIM115  (closed at the end)
+        folder = self.path.parent
+        self._spools = [tempfile.TemporaryFile(dir=folder) for _ in COLUMNS]  # noqa: SIM115  (closed when discarded)
 
     def append(self, events: Events) -> None:
-        for spool, (_, dtype), column in zip(self._spools, COLUMNS, _columns(events), strict=True):
+        columns = (events.t_us, events.x, events.y, events.p)
+        for spool, (_, dtype), column in zip(self._spools, COLUMNS, columns, strict=True):
             spool.write(np.ascontiguousarray(column, dtype).data)
         self._num_rows += len(events)
 
@@ -91,36 +87,28 @@ class NpzWriter(FileWriter):
                 with archive.open(_member(name), "w", force_zip64=large) as member:
                     member.write(header)
                     shutil.copyfileobj(spool, member, COPY_BYTES)
-        self._close_spools()
-        super().finish()
+                spool.close()
 
-    def abandon(self) -> None:
-        self._close_spools()
-        super().abandon()
-
-    def _close_spools(self) -> None:
+    def discard(self) -> None:
         for spool in getattr(self, "_spools", []):
             spool.close()
+        super().discard()
 
 
-class CsvWriter(FileWriter):
+class CsvWriter(EventWriter):
     """``# sensor WIDTHxHEIGHT``, the names ``t,x,y,p``, then a line per event; times in whole µs."""
 
     format = "CSV"
     text = True
 
-    def begin(self, sensor: Sensor) -> None:
-        self.file.write(f"# sensor {sensor.width}x{sensor.height}\nt,x,y,p\n".encode("ascii"))
+    def begin(self) -> None:
+        self.file.write(f"# sensor {self.sensor.width}x{self.sensor.height}\nt,x,y,p\n".encode("ascii"))
 
     def append(self, events: Events) -> None:
-        text = np.empty(min(len(events), ROWS_AT_A_TIME) * MAX_ROW_BYTES, np.uint8)
         for first in range(0, len(events), ROWS_AT_A_TIME):
-            num_bytes = _write_rows(*_columns(events[first : first + ROWS_AT_A_TIME]), text)
-            self.file.write(text[:num_bytes].data)
-
-
-def _columns(events: Events) -> tuple[Any, Any, Any, Any]:
-    return events.t_us, events.x, events.y, events.p
+            part = events[first : first + ROWS_AT_A_TIME]
+            numbers = np.stack([part.t_us, part.x, part.y, part.p], axis=1).ravel()
+            self.file.write(b"%d,%d,%d,%d\n" * len(part) % tuple(numbers.tolist()))
 
 
 def _member(name: str) -> zipfile.ZipInfo:
@@ -128,41 +116,3 @@ def _member(name: str) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(f"{name}.npy")
     info.external_attr = 0o644 << 16
     return info
-
-
-@compiled
-def _digits(value: Any, text: Any, i: int) -> int:
-    """Write an unsigned number at ``text[i]``; returns where it ends."""
-    end = i + 1
-    rest = value // np.uint64(10)
-    while rest:
-        end += 1
-        rest //= np.uint64(10)
-    for j in range(end - 1, i - 1, -1):
-        tenth = value // np.uint64(10)
-        text[j] = ZERO + (value - tenth * np.uint64(10))
-        value = tenth
-    return end
-
-
-@compiled
-def _write_rows(t: Any, x: Any, y: Any, p: Any, text: Any) -> int:
-    """Rows as text; ``text`` has room for the longest. Returns the bytes written."""
-    i = 0
-    for row in range(t.shape[0]):
-        time = t[row]
-        if time < 0:
-            text[i] = MINUS
-            i += 1
-            i = _digits(np.uint64(0) - np.uint64(time), text, i)  # also right for the lowest integer
-        else:
-            i = _digits(np.uint64(time), text, i)
-        text[i] = COMMA
-        i = _digits(np.uint64(x[row]), text, i + 1)
-        text[i] = COMMA
-        i = _digits(np.uint64(y[row]), text, i + 1)
-        text[i] = COMMA
-        text[i + 1] = ZERO + (p[row] & 1)
-        text[i + 2] = NEWLINE
-        i += 3
-    return i
