@@ -181,11 +181,5 @@ def test_a_batch_without_events_is_no_input() -> None:
             part.inputs("cpu")
 
 
-def test_events_that_are_moved_are_refused() -> None:
-    reader = ClipReader(SOURCES, SENSOR, augmentation=Augmentation(flip=1.0, pixels="move"), resident=True)
-    with pytest.raises(FateError, match="resampled"):
-        reader.batch([Clip(0, 40.0, 0, 2, True, 0)])
-
-
 def _first(count: int) -> Iterator[list[Clip]]:
     return islice(training_plan().batches(), count)

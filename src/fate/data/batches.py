@@ -94,8 +94,6 @@ class WindowRequests(NamedTuple):
             holes.append(hole or NO_HOLE)
             if transform is None or transform.is_identity:
                 chosen.append(-1)
-            elif transform.pixels != "resample":
-                raise FateError('pixels="move" was given; events on the device can only be resampled')
             else:
                 chosen.append(maps.setdefault(transform.matrix, len(maps)))
         spans, recordings, rows, empty = (np.array(each, np.int64) for each in (windows, recording, chosen, holes))
