@@ -57,6 +57,12 @@ class Fault:
     track_id: int
     box: tuple[float, float, float, float]  #: xyxy in pixels
 
+    @property
+    def area(self) -> float:
+        """Of the box, square pixels."""
+        x1, y1, x2, y2 = self.box
+        return (x2 - x1) * (y2 - y1)
+
 
 @dataclass(frozen=True)
 class LabelStatistics:
