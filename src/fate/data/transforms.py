@@ -96,7 +96,7 @@ class Transform:
             images.copy() if self.is_identity else affine.resampled_image(np.array(self.matrix), self.sensor, images)
         )
         for window, image in enumerate(changed, first):
-            if hole := self._hole(window):
+            if hole := self.hole(window):
                 x1, y1, x2, y2 = hole
                 image[:, y1:y2, x1:x2] = 0
         return changed
@@ -104,7 +104,7 @@ class Transform:
     def erased(self, events: Events, window: int = 0) -> Events:
         """Transformed events of one window of the clip without those in its erased rectangle."""
         self._check_sensor("events", events.sensor)
-        hole = self._hole(window)
+        hole = self.hole(window)
         if hole is None:
             return events
         x1, y1, x2, y2 = hole
@@ -112,7 +112,8 @@ class Transform:
         left = np.flatnonzero(keep)  # the mask is evaluated once instead of four times
         return Events.trusted(events.t_us[left], events.x[left], events.y[left], events.p[left], self.sensor)
 
-    def _hole(self, window: int) -> Rectangle | None:
+    def hole(self, window: int) -> Rectangle | None:
+        """The erased rectangle of the window of that number; None if nothing is erased."""
         return None if self.erasing is None else self.erasing.rectangle(self.sensor, window)
 
     def boxes(self, boxes: ArrayLike) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
