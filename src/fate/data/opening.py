@@ -18,7 +18,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -72,18 +72,7 @@ PUBLIC_SETS: Mapping[str, PublicDataset] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True)
-class OpenedFiles:
-    """The recordings of a dataset that can be used, and what is common to them."""
-
-    name: str
-    root: Path
-    kind: str
-    protocol: str
-    class_map: ClassMap
-    recordings: tuple[LabelledRecording, ...]
-    findings: tuple[Finding, ...]
-    is_prepared: bool = False  #: whether ``fate prepare`` has read all files
+Opened = tuple[DatasetFiles, tuple[LabelledRecording, ...]]
 
 
 def public_kind(sensor: Sensor | None) -> str | None:
@@ -98,10 +87,11 @@ def open_files(
     classes: Classes | None,
     downscale: int | None,
     sensor: Sensor | None,
-) -> OpenedFiles:
+) -> Opened:
     """Open the files of a dataset. Same arguments as :func:`fate.open_dataset`, already checked.
 
-    A prepared dataset is opened with all its splits, whatever ``split`` is.
+    Returns:
+        What is common to the recordings, and those that can be used; a prepared dataset has all splits.
     """
     yaml = find_yaml(path) if kind in (None, "own") else None
     manifest = None if yaml else find_manifest(path)
@@ -233,7 +223,7 @@ def _recognise(path: Path, recordings: Sequence[RecordingPaths], classes: Classe
 # ---- from files to recordings -----------------------------------------------------------------------------------
 
 
-def _open_recordings(described: DatasetFiles, classes: Classes | None) -> OpenedFiles:
+def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Opened:
     """Read the head of every file, choose one sensor for all, and name the recordings that are left out."""
     findings = list(described.findings)
 
@@ -253,7 +243,6 @@ def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Opened
         more = f" (and {len(faults) - 1} more like it)" if len(faults) > 1 else ""
         raise FateError(f"{described.root}: no recording can be read; {faults[0]}{more}")
     sensor = _choose_sensor(described, [head.sensor for _, head, _ in readable], findings)
-    fitting = [each for each in readable if each[1].sensor in (None, sensor)]
     for paths, head, _ in readable:
         if head.sensor not in (None, sensor):
             add("sensor", paths, f"left out: it is {head.sensor}, the others are {sensor}")
@@ -261,7 +250,9 @@ def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Opened
     mapped = _choose_classes(described, classes, label_files, sensor)
     is_rvt = described.kind == "rvt"
     recordings: list[LabelledRecording] = []
-    for paths, head, label_fault in fitting:
+    for paths, head, label_fault in readable:
+        if head.sensor not in (None, sensor):
+            continue
         if head.cut:
             add("cut", paths, f"ends early: {head.cut}")
         if label_fault:
@@ -287,9 +278,7 @@ def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Opened
     if is_rvt:
         recordings = _keep_one_resolution(recordings, findings)
         protocol = public_kind(sensor) or "custom"
-    return OpenedFiles(
-        described.name, described.root, described.kind, protocol, mapped, tuple(recordings), tuple(findings)
-    )
+    return replace(described, protocol=protocol, findings=tuple(findings)), tuple(recordings)
 
 
 def _read_heads(listed: Sequence[RecordingPaths], kind: str) -> list[tuple[FileHead | str, str]]:
@@ -422,7 +411,7 @@ def _sample_labels(
 
 def open_prepared(
     manifest: Manifest, kind: str | None = None, classes: Classes | None = None, downscale: int | None = None
-) -> OpenedFiles:
+) -> Opened:
     """Open a dataset from the manifest of ``fate prepare``; only the folder of the recordings must exist.
 
     Args:
@@ -465,10 +454,10 @@ def open_prepared(
         )
 
     protocol = content.kind if content.kind in PUBLIC_SETS else public or "custom"
-    recordings = tuple(map(recording, usable))
-    return OpenedFiles(
-        content.name, root, content.kind, protocol, mapped, recordings, tuple(findings), is_prepared=True
+    files = DatasetFiles(
+        content.name, root, content.kind, protocol, recordings=(), findings=tuple(findings), is_prepared=True
     )
+    return files, tuple(map(recording, usable))
 
 
 def _source_folder(home: Path, source: SourceFolder) -> Path:

@@ -21,7 +21,7 @@ from fate.boxes.labels import Labels
 from fate.data.box_files import Clock, read_box_file
 from fate.data.class_maps import PUBLIC, ClassMap, class_map
 from fate.data.labelled_recording import read_head
-from fate.data.layout import SPLITS, RecordingPaths, find_recordings
+from fate.data.layout import RecordingPaths, check_split, find_recordings
 from fate.data.manifests import MANIFEST, PREPARED, find_listing, find_manifest
 from fate.data.opening import open_prepared, public_kind, read_classes_file
 from fate.data.yaml_datasets import find_yaml, read_dataset_yaml
@@ -97,9 +97,7 @@ def find_subjects(
         split: only ``"train"``, ``"val"`` or ``"test"``.
         options: arguments of :func:`fate.open_recording`; None for what the files or the YAML say.
     """
-    if split is not None and split not in SPLITS:
-        raise FateError(f"split {split!r} was given; expected train, val or test")
-    path, wanted = Path(dataset), None if split is None else SPLITS[split]
+    path, wanted = Path(dataset), None if split is None else check_split(split)
     yaml = find_yaml(path)
     if yaml is not None:
         described = read_dataset_yaml(yaml, wanted)
@@ -109,7 +107,7 @@ def find_subjects(
         # damage to the manifest of a simulated dataset is reported by the comparison with it
         manifest = find_manifest(path) if find_listing(path) is None else None
         if manifest is not None and manifest.format == PREPARED:
-            path = open_prepared(manifest).root
+            path = open_prepared(manifest)[0].root
         recordings, sensor = find_recordings(path, wanted), None
         names = read_classes_file(path if path.is_dir() else path.parent)
     mapped = None if names is None else class_map(names)
