@@ -426,8 +426,8 @@ def open_prepared(
         known = len(content.recordings)
         sentence = f"{manifest.path}: fate prepare did not finish, and knows {known} recordings; run it again"
         findings.append(Finding("missing", sentence))
-    usable = [entry for entry in content.recordings if entry.usable]
-    if content.sensor is None or not usable:
+    usable, sensor = [entry for entry in content.recordings if entry.usable], content.sensor
+    if sensor is None or not usable:
         raise FateError(f"{manifest.path}: lists no usable recording; see its faults, or prepare it again")
     if kind not in (None, content.kind):
         raise FateError(f"{manifest.path}: was prepared as {content.kind}, and kind={kind!r} was given; leave it out")
@@ -435,7 +435,7 @@ def open_prepared(
         raise FateError(
             f"{manifest.path}: was prepared for histograms divided by {usable[0].downscale}; leave downscale out"
         )
-    public = public_kind(content.sensor)
+    public = public_kind(sensor)
     mapped = class_map(classes, public, str(manifest.path))
 
     def recording(entry: PreparedRecording) -> LabelledRecording:
@@ -446,10 +446,10 @@ def open_prepared(
             events_file=root / entry.events,
             label_file=root / entry.labels if entry.labelled and entry.labels else None,
             class_map=mapped,
-            full_sensor=content.sensor,
+            full_sensor=sensor,
             downscale=entry.downscale if is_rvt else downscale or PUBLIC_SETS[content.kind].downscale,
             truth_file=root / entry.truth if entry.truth else None,
-            event_options=EventOptions(None if entry.says_sensor else content.sensor),
+            event_options=EventOptions(None if entry.says_sensor else sensor),
             known_span=Span(entry.start_us, entry.end_us, entry.num_events),
         )
 

@@ -59,7 +59,7 @@ def examine_recording(root: Path, paths: RecordingPaths, kind: str) -> PreparedR
                     raise FateError(f"{path}: {fault}")
                 return read_box_file(path, sensor)
 
-            labels = _examine_labels(entry, paths.labels, read, kind)
+            labels = _examine_labels(entry, sensor, paths.labels, read, kind)
             if labels is not None:
                 counts = label_statistics(recording, labels, frames=CHECKED_FRAMES).counts
                 wrong = [f"{counts[fault]} {fault}" for fault in REPORTED_FAULTS if counts[fault]]
@@ -91,7 +91,8 @@ def examine_sequence(root: Path, paths: RecordingPaths) -> PreparedRecording:
                 raise FateError(f"{path}: belongs to images up to {images.max()}, and there are {sequence.num_images}")
             return labels
 
-        labels = _examine_labels(entry, paths.labels, read, public_kind(entry.sensor))
+        sensor = sequence.full_sensor
+        labels = _examine_labels(entry, sensor, paths.labels, read, public_kind(sensor))
         if labels is not None:
             apart = len(np.setdiff1d(labels.labelled_us, times[sequence.label_images]))
             if apart:
@@ -135,12 +136,13 @@ def _options(entry: PreparedRecording, kind: str) -> EventOptions:
 
 
 def _examine_labels(
-    entry: PreparedRecording, path: Path | None, read: Callable[[Path], Labels], kind: str | None
+    entry: PreparedRecording, sensor: Sensor, path: Path | None, read: Callable[[Path], Labels], kind: str | None
 ) -> Labels | None:
     """Read the label file, count its boxes and name their faults; returns None if there are no labels to use.
 
     Args:
-        entry: of the recording; its sensor is known.
+        entry: of the recording.
+        sensor: of the camera.
         path: the label file.
         read: reads the boxes as the file has them.
         kind: the public dataset, which names the class ids; None if there is none.
@@ -150,7 +152,7 @@ def _examine_labels(
         return None
     try:
         raw = read(path)
-        boxes = load_boxes(raw, str(path), class_map(None, kind), Sensor.of(entry.sensor), 1, Clock())
+        boxes = load_boxes(raw, str(path), class_map(None, kind), sensor, 1, Clock())
     except FateError as error:
         entry.add_fault("bad labels", f"its labels are not used: {error}")
         return None
