@@ -200,7 +200,7 @@ def test_a_stream_is_changed_alike_from_its_first_clip_to_its_last() -> None:
 
 
 def test_streams_may_have_an_augmentation_of_their_own() -> None:
-    reader = ClipReader(SOURCES, SENSOR, augmentation=Augmentation(flip=1.0), stream_augmentation=Augmentation.none())
+    reader = ClipReader(SOURCES, SENSOR, augmentation=Augmentation(flip=1.0), stream_augmentation=Augmentation())
     alone, stream = (Clip(1, 40.0, 0, 3, True, 5, stream=stream) for stream in (False, True))
     plain = ClipReader(SOURCES, SENSOR).batch([alone])
     assert torch.equal(reader.batch([stream]).events.x, plain.events.x)

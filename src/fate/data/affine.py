@@ -1,16 +1,11 @@
 """Affine maps of the frame: the same one for the pixels of events and for the corners of boxes.
 
 A map is a [2, 3] float64 array for points (x, y, 1) of the plane. Pixel (x, y) covers ``[x, x + 1) × [y, y + 1)``, and
-boxes are measured on the same axes. The map reaches events in one of two ways:
-
-``"move"``      Each event goes to the pixel that its pixel's centre falls into. No event is made, and none is lost but
-                out of the frame; enlarging leaves gaps between pixels, shrinking piles several into one.
-``"resample"``  Each new pixel takes the events of the pixel that its centre comes from, as a picture is resampled to
-                the nearest pixel; enlarging repeats events (same time, next pixel), shrinking leaves pixels out.
-
-They differ in events per pixel. A scene s times nearer shows edges s times as long that move s times as fast: s² times
-the events, on s² times the pixels. (Simulated scenes at ¾ and ½ of their size had s^2.1 to s^2.5 times the events.)
-Resampling keeps events per pixel as they are; moving thins them out by s², or piles them up by as much.
+boxes are measured on the same axes. Events are *resampled*: each new pixel takes the events of the pixel that its
+centre comes from, as a picture is resampled to the nearest pixel. Enlarging repeats events (same time, next pixel),
+shrinking leaves pixels out, and the number of events per pixel stays as it is. That is close to what a camera sees: a
+scene s times nearer shows edges s times as long that move s times as fast, s² times the events on s² times the pixels.
+(Simulated scenes at ¾ and ½ of their size had s^2.1 to s^2.5 times the events.)
 
 Pixels are computed in whole numbers with 32 binary places, so that every device finds the same ones: sums of floats may
 be rounded once or twice, depending on the device, and an event on the edge of a pixel would fall to either side.
@@ -23,7 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fate.compiled import compiled
 from fate.errors import FateError
@@ -33,7 +28,6 @@ if TYPE_CHECKING:  # torch takes seconds to load; callers with tensors have load
     from torch import Tensor
 
 Map = NDArray[np.float64]
-Placed = tuple[NDArray[np.uint16], NDArray[np.uint16], NDArray[np.int64]]
 
 PLACES = 32  # binary places of a factor; positions, in half pixels, have one more
 LARGEST_FACTOR, LARGEST_SHIFT = 2.0**12, 2.0**28  # so that sums of products stay below 2^63
@@ -65,6 +59,12 @@ def shear(sensor: Sensor, degrees: float) -> Map:
     return _about_centre(sensor, [[1, -math.tan(math.radians(degrees))], [0, 1]])
 
 
+def _about_centre(sensor: Sensor, linear: list[list[float]]) -> Map:
+    factors = np.array(linear, np.float64)
+    centre = np.array([sensor.width / 2, sensor.height / 2])
+    return np.column_stack([factors, centre - factors @ centre])
+
+
 def zoom_into(sensor: Sensor, part: tuple[float, float, float, float]) -> Map:
     """The ``part`` (x1, y1, x2, y2) of the frame fills the frame; the inverse shrinks the frame into the part."""
     x1, y1, x2, y2 = part
@@ -83,82 +83,41 @@ def compose(*maps: Map) -> Map:
 def inverse(affine: Map) -> Map:
     """The inverse map; raises FateError for a map that flattens the frame to a line."""
     determinant = affine[0, 0] * affine[1, 1] - affine[0, 1] * affine[1, 0]
-    if abs(determinant) < 1e-9:
+    if not abs(determinant) >= 1e-9:  # NaN is refused too
         raise FateError(f"the map {affine.tolist()} flattens the frame and cannot be undone; scale by more than 0")
     return np.linalg.inv(np.vstack([affine, [0, 0, 1]]))[:2]
 
 
-def hulls(affine: Map, boxes: ArrayLike) -> NDArray[np.float64]:
+def hulls(affine: Map, boxes: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """[M, 4] upright boxes xyxy around the mapped corners of ``boxes`` [M, 4], wherever they fall."""
-    corners = box_rows(boxes)[:, [[0, 1], [2, 1], [2, 3], [0, 3]]] @ affine[:, :2].T + affine[:, 2]  # [M, 4, 2]
+    corners = boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]] @ affine[:, :2].T + affine[:, 2]  # [M, 4, 2]
     return np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
 
 
-def box_rows(boxes: ArrayLike) -> NDArray[np.float64]:
-    """[M, 4] boxes as float64; any other shape is refused."""
-    given = np.asarray(boxes, np.float64)
-    if given.ndim != 2 or given.shape[1] != 4:
-        raise FateError(f"boxes of shape {given.shape} were given; expected [M, 4], x1 y1 x2 y2 in pixels")
-    return given
-
-
-def checked(affine: ArrayLike) -> Map:
-    """Refuse anything but a [2, 3] map of finite numbers in the range of the fixed-point arithmetic."""
-    given = np.array(affine, np.float64)
-    if given.shape != (2, 3) or not np.isfinite(given).all():
-        raise FateError(f"the map {given.tolist()} was given; expected 2 rows of 3 finite numbers")
-    if np.abs(given[:, :2]).max() > LARGEST_FACTOR or np.abs(given[:, 2]).max() > LARGEST_SHIFT:
-        raise FateError(
-            f"the map {given.tolist()} was given; factors reach {LARGEST_FACTOR:g} and shifts {LARGEST_SHIFT:g} pixels"
-        )
-    return given
-
-
-def moved_pixels(affine: Map, sensor: Sensor, x: NDArray[np.uint16], y: NDArray[np.uint16]) -> Placed:
-    """Move events at x, y [E]. Returns new x, y [K], and the index of the event at each [K], ascending."""
-    moved: Placed = _move(x, y, _whole(affine), sensor.height, sensor.width)
-    return moved
-
-
-def resampled_pixels(affine: Map, sensor: Sensor, x: NDArray[np.uint16], y: NDArray[np.uint16]) -> Placed:
-    """Resample events at x, y [E]; an event may occur several times or not at all. Returns the same as `moved_pixels`.
+def resampled_pixels(
+    affine: Map, sensor: Sensor, x: NDArray[np.uint16], y: NDArray[np.uint16]
+) -> tuple[NDArray[np.uint16], NDArray[np.uint16], NDArray[np.int64]]:
+    """Resample events at x, y [E]; an event may occur several times or not at all.
 
     It first makes a table of the whole frame (1 ms for 304×240), so call it for many events at a time.
+
+    Returns:
+        New x, y [K], and the index of the event at each [K], ascending.
     """
     starts, targets = _sources(_whole(inverse(affine)), sensor.height, sensor.width)
-    repeated: Placed = _repeat(x, y, starts, targets, sensor.width)
+    repeated: tuple[Any, Any, Any] = _repeat(x, y, starts, targets, sensor.width)
     return repeated
 
 
 def resampled_image(affine: Map, sensor: Sensor, image: NDArray[Any]) -> NDArray[Any]:
     """Resample images [..., H, W] of any type into new ones; pixels from outside the frame are 0."""
-    xx, xy, right, yx, yy, down = _whole(inverse(affine)).tolist()
-    x, y = 2 * np.arange(sensor.width) + 1, 2 * np.arange(sensor.height)[:, None] + 1
-    column, row = (x * xx + y * xy + right) >> (PLACES + 1), (x * yx + y * yy + down) >> (PLACES + 1)
-    inside = (column >= 0) & (column < sensor.width) & (row >= 0) & (row < sensor.height)
-    source = np.where(inside, row * sensor.width + column, 0).ravel()
-    flat = image.reshape(*image.shape[:-2], sensor.height * sensor.width)
-    made = flat.take(source, axis=-1)
-    made[..., ~inside.ravel()] = 0
+    height, width = sensor
+    column, row = _new_pixels(_whole(inverse(affine)).tolist(), np.arange(width), np.arange(height)[:, None])
+    inside = ((column >= 0) & (column < width) & (row >= 0) & (row < height)).ravel()
+    source = np.where(inside, (row * width + column).ravel(), 0)
+    made = image.reshape(*image.shape[:-2], height * width).take(source, axis=-1)
+    made[..., ~inside] = 0
     return made.reshape(image.shape)
-
-
-def moved_columns(affine: Map, sensor: Sensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``moved_pixels`` for tensors of any integer type on any device; x, y keep their type, events are int64."""
-    column, row = _new_pixels(_whole(affine).tolist(), x.long(), y.long())
-    inside = (column >= 0) & (column < sensor.width) & (row >= 0) & (row < sensor.height)
-    event = inside.nonzero()[:, 0]
-    return column[event].to(x.dtype), row[event].to(y.dtype), event
-
-
-def resampled_columns(affine: Map, sensor: Sensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``resampled_pixels`` for tensors of any integer type on any device."""
-    import torch  # noqa: PLC0415  (takes seconds to load)
-
-    old = y.long() * sensor.width + x.long()
-    starts, targets = resampling_table(affine[None], sensor, x.device)
-    event, new = repeated(starts, targets, slots(torch.zeros_like(old), old, sensor))
-    return (new % sensor.width).to(x.dtype), (new // sensor.width).to(y.dtype), event
 
 
 def resampling_table(maps: Map, sensor: Sensor, device: Any) -> tuple[Tensor, Tensor]:
@@ -166,7 +125,7 @@ def resampling_table(maps: Map, sensor: Sensor, device: Any) -> tuple[Tensor, Te
 
     The list has new pixels in the order of their old pixels; those from outside the frame come last.
     """
-    import torch  # noqa: PLC0415
+    import torch  # noqa: PLC0415  (takes seconds to load)
 
     height, width = sensor
     pixel = torch.arange(height * width, device=device)
@@ -196,40 +155,24 @@ def repeated(starts: Tensor, targets: Tensor, slot: Tensor) -> tuple[Tensor, Ten
     return event, targets[first[event] + copy]
 
 
-def _about_centre(sensor: Sensor, linear: list[list[float]]) -> Map:
-    factors = np.array(linear, np.float64)
-    centre = np.array([sensor.width / 2, sensor.height / 2])
-    return np.column_stack([factors, centre - factors @ centre])
-
-
 def _whole(affine: Map) -> NDArray[np.int64]:
     """[6] the map by rows, for positions in half pixels; the sum of products is in units of 2^-33 pixels."""
-    bounded = checked(affine)
-    return np.rint(bounded * 2.0 ** np.array([PLACES, PLACES, PLACES + 1])).astype(np.int64).ravel()
+    is_bounded = np.abs(affine[:, :2]).max() <= LARGEST_FACTOR and np.abs(affine[:, 2]).max() <= LARGEST_SHIFT
+    if not is_bounded:  # NaN is not either
+        raise FateError(
+            f"the map {affine.tolist()} was given; factors reach {LARGEST_FACTOR:g} and shifts {LARGEST_SHIFT:g} pixels"
+        )
+    return np.rint(affine * 2.0 ** np.array([PLACES, PLACES, PLACES + 1])).astype(np.int64).ravel()
 
 
-def _new_pixels(whole: Sequence[Any], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The pixels that the centres of pixels x, y [E] int64 fall into, in the frame or not.
+def _new_pixels(whole: Sequence[Any], x: Any, y: Any) -> tuple[Any, Any]:
+    """The pixels that the centres of pixels x, y (arrays or tensors of int64) fall into, in the frame or not.
 
     ``whole`` are the six numbers of :func:`_whole`; of M maps at once, columns [M, 1] of them.
     """
     xx, xy, right, yx, yy, down = whole
     x, y = 2 * x + 1, 2 * y + 1
     return (x * xx + y * xy + right) >> (PLACES + 1), (x * yx + y * yy + down) >> (PLACES + 1)
-
-
-@compiled
-def _move(x: Any, y: Any, whole: Any, height: int, width: int) -> Any:
-    moved_x, moved_y, event = np.empty(len(x), np.uint16), np.empty(len(x), np.uint16), np.empty(len(x), np.int64)
-    kept = 0
-    for i in range(len(x)):
-        column, row = 2 * np.int64(x[i]) + 1, 2 * np.int64(y[i]) + 1
-        new_x = (column * whole[0] + row * whole[1] + whole[2]) >> (PLACES + 1)
-        new_y = (column * whole[3] + row * whole[4] + whole[5]) >> (PLACES + 1)
-        # always written, and overwritten by the next event if this one is outside: no branch to predict
-        moved_x[kept], moved_y[kept], event[kept] = new_x, new_y, i
-        kept += (new_x >= 0) & (new_x < width) & (new_y >= 0) & (new_y < height)
-    return moved_x[:kept], moved_y[:kept], event[:kept]
 
 
 @compiled

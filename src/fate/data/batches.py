@@ -5,8 +5,8 @@ A batch holds the events of its windows, or requests for them if all events are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,60 +14,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fate.boxes.labels import Labels
-from fate.data.clips import Clip, Span
-from fate.data.transforms import Transform
+from fate.data.clips import Clip
+from fate.data.transforms import Matrix, Rectangle
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
-from fate.events.events import Events
 from fate.events.window import Window
-
-NO_HOLE = (0, 0, 0, 0)
-
-Images = NDArray[np.uint8]
-
-
-class Reader(Protocol):
-    """An open recording."""
-
-    def read(self, start_us: int, end_us: int) -> Events:
-        """Its events from ``start_us`` to before ``end_us``."""
-
-    def close(self) -> None:
-        """Close the file."""
-
-
-class Source(Span, Protocol):
-    """A recording from which clips are loaded, such as ``LabelledRecording``."""
-
-    @property
-    def labels(self) -> Labels:
-        """All its labels."""
-
-    def open(self) -> Reader:
-        """Open it for reading."""
-
-
-@runtime_checkable
-class ImageSource(Protocol):
-    """A recording that holds images instead of events, such as ``rvt_layout.RvtSequence``."""
-
-    def images(self, first: int, last: int) -> Images:
-        """Images ``first`` to ``last`` (not included): [last − first, C, H, W] uint8."""
-
-    def read_images(self, start_us: int, end_us: int) -> tuple[Images, NDArray[np.int64]]:
-        """Images whose windows end in ``(start_us, end_us]``, and the times at which they end."""
-
 
 #: From the index of a recording and a rate to labels; None if it has none at that rate.
 LabelsOf = Callable[[int, float], Labels | None]
 
 
 class WindowRequest(NamedTuple):
-    """Where the events of one window come from."""
+    """Where the events of one window come from; the default is a window without events."""
 
-    recording: int
-    transform: Transform | None  #: of the frame
-    window_index: int  #: in its clip; it decides which rectangle is erased
+    recording: int = -1
+    matrix: Matrix | None = None  #: of the frame; None if the frame stays as it is
+    hole: Rectangle = (0, 0, 0, 0)  #: x1 y1 x2 y2 of the pixels that are erased
 
 
 class WindowRequests(NamedTuple):
@@ -80,26 +42,23 @@ class WindowRequests(NamedTuple):
     holes: NDArray[np.int64]  #: [W, 4] x1 y1 x2 y2 of the pixels that are erased
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[Window, WindowRequest | None]]) -> WindowRequests:
-        """Collect windows in their order; None for a window without events."""
-        windows, recording, chosen, holes = [], [], [], []
-        maps: dict[Any, int] = {}
-        for window, request in pairs:
-            windows.append((window.start_us, window.end_us))
-            recording.append(-1 if request is None else request.recording)
-            transform = None if request is None else request.transform
-            hole = None
-            if request is not None and transform is not None and transform.erasing is not None:
-                hole = transform.erasing.rectangle(transform.sensor, request.window_index)
-            holes.append(hole or NO_HOLE)
-            if transform is None or transform.is_identity:
-                chosen.append(-1)
-            elif transform.pixels != "resample":
-                raise FateError('pixels="move" was given; events on the device can only be resampled')
-            else:
-                chosen.append(maps.setdefault(transform.matrix, len(maps)))
-        spans, recordings, rows, empty = (np.array(each, np.int64) for each in (windows, recording, chosen, holes))
-        return cls(spans, recordings, rows, np.array(list(maps), np.float64).reshape(-1, 2, 3), empty)
+    def of(cls, pairs: Sequence[tuple[Window, WindowRequest]]) -> WindowRequests:
+        """Collect windows in their order."""
+        matrices = dict.fromkeys(request.matrix for _, request in pairs if request.matrix is not None)
+        rows: dict[Matrix | None, int] = {None: -1} | {matrix: row for row, matrix in enumerate(matrices)}
+        return cls(
+            np.array([(window.start_us, window.end_us) for window, _ in pairs], np.int64),
+            np.array([request.recording for _, request in pairs], np.int64),
+            np.array([rows[request.matrix] for _, request in pairs], np.int64),
+            np.array(list(matrices), np.float64).reshape(-1, 2, 3),
+            np.array([request.hole for _, request in pairs], np.int64),
+        )
+
+
+def _on_device(events: EventBatch | Tensor | WindowRequests, device: str | torch.device) -> Any:
+    if isinstance(events, WindowRequests):
+        raise FateError("a batch without its events was given; ResidentEvents.complete adds them")
+    return events.to(device, non_blocking=True)
 
 
 class TeacherPart(NamedTuple):
@@ -112,9 +71,8 @@ class TeacherPart(NamedTuple):
 
     def inputs(self, device: str | torch.device) -> EventBatch:
         """The input of a detector, on its device."""
-        if isinstance(self.events, WindowRequests):
-            raise FateError("a batch without its events was given; ResidentEvents.complete adds them")
-        return self.events.to(device, non_blocking=True)
+        batch: EventBatch = _on_device(self.events, device)
+        return batch
 
     def pin_memory(self) -> TeacherPart:
         """Copy the events to pinned memory."""
@@ -143,7 +101,5 @@ class ClipBatch(NamedTuple):
 
     def inputs(self, device: str | torch.device) -> EventBatch | Tensor:
         """The input of a detector, on its device: events, or images as float32."""
-        if isinstance(self.events, WindowRequests):
-            raise FateError("a batch without its events was given; ResidentEvents.complete adds them")
-        moved = self.events.to(device, non_blocking=True)
+        moved: EventBatch | Tensor = _on_device(self.events, device)
         return moved.float() if isinstance(moved, Tensor) else moved

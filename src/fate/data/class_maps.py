@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,13 +36,6 @@ PUBLIC: Mapping[str, Mapping[str, int]] = MappingProxyType({"gen1": GEN1, "1mpx"
 Classes = Sequence[str] | Mapping[str, int | Sequence[int]]
 
 
-class Mapped(NamedTuple):
-    """The class ids of N boxes in a dataset."""
-
-    class_id: NDArray[np.int32]  #: [N] of the dataset; -1 for boxes of other classes, which are dropped
-    unknown: dict[str, int]  #: boxes of unknown classes: class → number of boxes
-
-
 @dataclass(frozen=True)
 class ClassMap:
     """The classes of a dataset, and their ids in its label files. Made by :func:`class_map`."""
@@ -53,21 +45,28 @@ class ClassMap:
     unused: Mapping[int, str] = field(default_factory=dict)  #: known ids that are left out on purpose
     by_id: bool = False  #: ids were given: they count even if a label file has names; other ids are left out
 
-    def places(self, labels: Labels) -> Mapped:
-        """The class of each box in the dataset."""
-        if labels.classes is not None and not self.by_id:
-            table, unused, shown = self._table_by_name(labels.classes)
+    def places(self, labels: Labels) -> tuple[NDArray[np.int32], dict[str, int]]:
+        """The class of each of N boxes in the dataset, [N], and the number of boxes of each unknown class.
+
+        Boxes of other classes, which are dropped, get -1.
+        """
+        names = {} if labels.classes is None or self.by_id else dict(enumerate(labels.classes))
+        if names:
+            ours = {plain(name): index for index, name in enumerate(self.names)}
+            left_out = {plain(name) for name in self.unused.values()}
+            table = {number: ours[plain(name)] for number, name in names.items() if plain(name) in ours}
+            unused = {number for number, name in names.items() if plain(name) in left_out}
         else:
             table = {number: index for index, numbers in enumerate(self.ids) for number in numbers}
-            unused, shown = set(self.unused), {}
+            unused = set(self.unused)
         present, counts = np.unique(labels.class_id, return_counts=True)
         unknown = {
-            shown.get(number, f"id {number}"): count
+            names.get(number, f"id {number}"): count
             for number, count in zip(present.tolist(), counts.tolist(), strict=True)
             if number not in table and number not in unused and not self.by_id
         }
         class_ids = np.array([table.get(number, -1) for number in present.tolist()], np.int32)
-        return Mapped(class_ids[np.searchsorted(present, labels.class_id)], unknown)
+        return class_ids[np.searchsorted(present, labels.class_id)], unknown
 
     def select(self, wanted: Sequence[str], where: str, whose: str = "the dataset") -> ClassMap:
         """Keep some classes, found by their names; the order of ``wanted`` gives the new class ids.
@@ -94,14 +93,6 @@ class ClassMap:
             for number in numbers
         }
         return _checked(kept, {**self.unused, **left_out}, self.by_id)
-
-    def _table_by_name(self, names: tuple[str, ...]) -> tuple[dict[int, int], set[int], dict[int, str]]:
-        """For a file with names: from its ids to ours, its ids that are left out on purpose, and its names."""
-        ours = {plain(name): index for index, name in enumerate(self.names)}
-        left_out = {plain(name) for name in self.unused.values()}
-        table = {number: ours[plain(name)] for number, name in enumerate(names) if plain(name) in ours}
-        unused = {number for number, name in enumerate(names) if plain(name) in left_out}
-        return table, unused, dict(enumerate(names))
 
 
 def class_map(classes: Classes | None, kind: str | None = None, where: str = "classes") -> ClassMap:

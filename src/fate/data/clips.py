@@ -84,10 +84,17 @@ class Grid(WindowGrid):
     def of(recording: Span, hz: float, length_us: int | None = None) -> Grid:
         """Windows every 1 / hz, as long as that or ``length_us``; for a recording of images, those of its images."""
         hop = window_us(hz)
-        ends = getattr(recording, "timestamps_us", None)
-        if ends is not None:
-            return ImageGrid.of_images(recording, ends, hop if length_us is None else length_us)
-        return Grid(recording.start_us, hop, hop if length_us is None else length_us)
+        length, ends = hop if length_us is None else length_us, getattr(recording, "timestamps_us", None)
+        if ends is None:
+            return Grid(recording.start_us, hop, length)
+        images: Any = recording
+        if images.window_us != length:
+            raise FateError(
+                f"{images.name}: holds histograms of {images.window_us / 1000:g} ms, and windows of"
+                f" {length / 1000:g} ms were asked for; histograms cannot be cut: give"
+                f" {1e6 / images.window_us:g} Hz, or the recordings that they were made from"
+            )
+        return ImageGrid(recording.start_us, length, length, ends)
 
 
 @dataclass(frozen=True)
@@ -98,17 +105,6 @@ class ImageGrid(Grid):
     """
 
     images_us: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)  #: their ends
-
-    @staticmethod
-    def of_images(recording: Any, ends_us: NDArray[np.int64], length_us: int) -> ImageGrid:
-        """The windows of the images of a recording; refused if they are not ``length_us`` long."""
-        if recording.window_us != length_us:
-            raise FateError(
-                f"{recording.name}: holds histograms of {recording.window_us / 1000:g} ms, and windows of"
-                f" {length_us / 1000:g} ms were asked for; histograms cannot be cut: give"
-                f" {1e6 / recording.window_us:g} Hz, or the recordings that they were made from"
-            )
-        return ImageGrid(recording.start_us, length_us, length_us, ends_us)
 
     def end_us(self, index: int) -> int:
         """When that image's window ends; behind the last image there are empty windows."""

@@ -24,7 +24,7 @@ from typing import Literal
 from fate.data.class_maps import Classes
 from fate.data.findings import LACKING, Finding, check_recordings, sentences
 from fate.data.labelled_recording import LabelledRecording, check_downscale
-from fate.data.layout import SPLITS, splits_of
+from fate.data.layout import check_split, keep_split
 from fate.data.opening import KINDS, open_files
 from fate.errors import FateError, FateWarning, warn
 from fate.events.events import Sensor
@@ -92,12 +92,8 @@ class Dataset:
 
     def split(self, name: str) -> Dataset:
         """The recordings of one split, with their faults."""
-        split = _check_split(name)
-        kept = tuple(recording for recording in self.recordings if recording.split == split)
-        if not kept:
-            known = splits_of(self.recordings)
-            raise FateError(f"{self.root}: has no recordings of the split {name!r}; its splits are {known}")
-        findings = tuple(finding for finding in self.findings if finding.split in (None, split))
+        kept = keep_split(self.recordings, name, self.root)
+        findings = tuple(finding for finding in self.findings if finding.split in (None, check_split(name)))
         return replace(self, recordings=kept, findings=findings)
 
     def __len__(self) -> int:
@@ -147,28 +143,28 @@ def open_dataset(
         >>> dataset = fate.open_dataset("gen1", "train")                          # doctest: +SKIP
         >>> dataset = fate.open_dataset("1mpx", classes={"vehicle": (2, 3, 4)})   # doctest: +SKIP
     """
-    folder, wanted = Path(path), None if split is None else _check_split(split)
+    folder, wanted = Path(path), None if split is None else check_split(split)
     if kind is not None and kind not in KINDS:
         raise FateError(f"kind {kind!r} was given; expected one of {', '.join(KINDS)}")
     scale = None if downscale is None else check_downscale(downscale)
     size = None if sensor is None else Sensor.of(sensor)
-    opened = open_files(folder, wanted, kind, classes, scale, size)
-    first = opened.recordings[0]
+    files, recordings = open_files(folder, wanted, kind, classes, scale, size)
+    first = recordings[0]
     dataset = Dataset(
-        name=opened.name,
-        root=opened.root,
-        classes=opened.class_map.names,
+        name=files.name,
+        root=files.root,
+        classes=first.class_map.names,
         sensor=first.sensor,
         downscale=first.downscale,
-        recordings=opened.recordings,
-        kind=opened.kind,
-        protocol=opened.protocol,
-        holds="histograms" if opened.kind == "rvt" else "events",
-        findings=opened.findings,
-        labels_checked=opened.is_prepared,
+        recordings=recordings,
+        kind=files.kind,
+        protocol=files.protocol,
+        holds="histograms" if files.kind == "rvt" else "events",
+        findings=files.findings,
+        labels_checked=files.is_prepared,
         source=folder,
     )
-    if opened.is_prepared and wanted is not None:
+    if files.is_prepared and wanted is not None:
         dataset = dataset.split(wanted)
     _warn_of_left_out(dataset)
     return dataset
@@ -235,12 +231,6 @@ def sharded(recordings: Sequence[LabelledRecording], shard: tuple[int, int]) -> 
     if not kept:
         raise FateError(f"shard {number}/{count} of {len(recordings)} recordings is empty; give fewer shards")
     return kept
-
-
-def _check_split(name: str) -> str:
-    if name not in SPLITS:
-        raise FateError(f"split {name!r} was given; expected train, val or test")
-    return SPLITS[name]
 
 
 def _warn_of_left_out(dataset: Dataset) -> None:

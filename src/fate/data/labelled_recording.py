@@ -12,11 +12,11 @@ warning. A file with many impossible events is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,10 +26,9 @@ from fate.data.class_maps import ClassMap
 from fate.errors import FateError, FormatError
 from fate.events.events import Events, Sensor
 from fate.events.window import Window
-from fate.formats.columns import Columns
 from fate.formats.opening import open_recording, open_source
 from fate.formats.recording import Recording, describe_tail
-from fate.formats.source import Bookmark, EvenBlocks, Options, Source
+from fate.formats.source import Bookmark, Options
 
 #: A file is refused if a larger share of its events lies outside the sensor.
 MAX_OUTSIDE_SHARE = 0.1
@@ -78,7 +77,10 @@ def read_head(path: Path, options: EventOptions) -> FileHead:
             return FileHead(source.sensor, None)
         if not even.num_events:
             raise FormatError(f"{path}: has a header and no events; the recording or the download did not finish")
-        first, last = (_decode_block(source, even, index) for index in (0, len(even.positions) - 2))
+        first, last = (
+            source.decode(Bookmark(int(even.positions[index]), even.state), int(even.positions[index + 1]))
+            for index in (0, len(even.positions) - 2)
+        )
         if source.sensor is not None:
             height, width = source.sensor
             outside = sum(int(np.count_nonzero((each.x >= width) | (each.y >= height))) for each in (first, last))
@@ -89,10 +91,6 @@ def read_head(path: Path, options: EventOptions) -> FileHead:
         return FileHead(source.sensor, span, describe_tail(source.found.tail, source.format))
     finally:
         source.close()
-
-
-def _decode_block(source: Source, even: EvenBlocks, index: int) -> Columns:
-    return source.decode(Bookmark(int(even.positions[index]), even.state), int(even.positions[index + 1]))
 
 
 def _refuse_outside(path: Path, sensor: Sensor, outside: int, events: int) -> None:
@@ -110,80 +108,45 @@ def check_recording(recording: Recording) -> None:
     recording.refuse_empty()
 
 
-class EventReader:
+class EventReader(AbstractContextManager["EventReader"]):
     """One open recording of a dataset, in the pixels that models see. Use it in a ``with`` block or call ``close``.
 
     A pickled reader opens the file again in the process that receives it.
     """
 
-    def __init__(self, recording: Recording, downscale: int, reopen: Callable[[], EventReader]) -> None:
-        """Args:
-        recording: open; this reader closes it.
-        downscale: this many pixels along each side become one.
-        reopen: opens the same recording in any process.
-        """
-        self._recording, self.downscale, self._reopen = recording, downscale, reopen
+    def __init__(self, source: LabelledRecording) -> None:
+        self.source, self.recording = source, source.event_options.open(source.events_file)
         try:
-            check_recording(recording)
-            self.sensor = small_sensor(recording.sensor, downscale)
+            check_recording(self.recording)
+            self.sensor = small_sensor(self.recording.sensor, source.downscale)
         except BaseException:
-            recording.close()
+            self.close()
             raise
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._recording.path
-
-    @property
-    def start_us(self) -> int:
-        """Time of the first event."""
-        return self._recording.start_us
-
-    @property
-    def end_us(self) -> int:
-        """Just after the last event."""
-        return self._recording.end_us
-
-    @property
-    def num_events(self) -> int:
-        """Number of events that reading gives."""
-        return self._recording.num_events
-
-    @property
-    def cut(self) -> str:
-        """What is missing at the end of the file; empty if nothing is."""
-        return describe_tail(self._recording.index().tail, self._recording.format)
 
     def read(self, start_us: int | None = None, end_us: int | None = None) -> Events:
         """Events with ``start_us <= t < end_us``; without bounds, all of them."""
-        return self._downscale(self._recording.read(start_us, end_us))
+        return self._downscale(self.recording.read(start_us, end_us))
 
     def windows(self, hz: float | None = None, **more: Any) -> Iterator[tuple[Window, Events]]:
         """Windows in order, each with its events. Same arguments as :meth:`fate.Recording.windows`."""
-        for window, events in self._recording.windows(hz, **more):
+        for window, events in self.recording.windows(hz, **more):
             yield window, self._downscale(events)
 
     def _downscale(self, events: Events) -> Events:
-        if self.downscale == 1:
+        if self.source.downscale == 1:
             return events
-        side = np.uint16(self.downscale)
+        side = np.uint16(self.source.downscale)
         return Events.trusted(events.t_us, events.x // side, events.y // side, events.p, self.sensor)
 
     def close(self) -> None:
         """Close the file."""
-        self._recording.close()
+        self.recording.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[Callable[[], EventReader], tuple[()]]:
-        return self._reopen, ()
+    def __reduce__(self) -> tuple[Callable[[LabelledRecording], EventReader], tuple[LabelledRecording]]:
+        return EventReader, (self.source,)
 
 
 @dataclass(frozen=True)
@@ -254,11 +217,12 @@ class LabelledRecording:
         if head.span is not None:
             return head.span, head.cut
         with self.open() as reader:
-            return Span(reader.start_us, reader.end_us, reader.num_events), reader.cut
+            found = reader.recording
+            return Span(found.start_us, found.end_us, found.num_events), describe_tail(found.index().tail, found.format)
 
     def open(self) -> EventReader:
         """Open it for reading, in the pixels of :attr:`sensor`. The first call builds and stores its time index."""
-        return EventReader(self.event_options.open(self.events_file), self.downscale, self.open)
+        return EventReader(self)
 
     @property
     def labels(self) -> Labels:
@@ -269,8 +233,7 @@ class LabelledRecording:
         """The labels, and how many boxes were cut or dropped."""
         if self.label_file is None:
             raise FateError(f"{self.name}: has no labels; check its attribute labelled first")
-        raw = self.read_label_file(self.label_file)
-        return load_boxes(raw, str(self.label_file), self.class_map, self.full_sensor, self.downscale, self.clock)
+        return self._to_dataset(self.read_label_file(self.label_file), self.label_file, self.clock)
 
     @property
     def truth(self) -> Labels | None:
@@ -278,9 +241,10 @@ class LabelledRecording:
         if self.truth_file is None:
             return None
         raw = read_box_file(self.truth_file, self.full_sensor, self.class_map.by_id)
-        return load_boxes(
-            raw, str(self.truth_file), self.class_map, self.full_sensor, self.downscale, Clock()
-        ).labels  # fmt: skip
+        return self._to_dataset(raw, self.truth_file, Clock()).labels
+
+    def _to_dataset(self, raw: Labels, file: Path, clock: Clock) -> Boxes:
+        return load_boxes(raw, str(file), self.class_map, self.full_sensor, self.downscale, clock)
 
     def read_label_file(self, path: Path) -> Labels:
         """The boxes as the file has them: in its own classes and times and in pixels of the camera."""

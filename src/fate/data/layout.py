@@ -19,9 +19,10 @@ import os
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -99,6 +100,7 @@ class DatasetFiles:
     downscale: int = 1
     source: Path | None = None  #: the YAML file that describes the dataset
     findings: tuple[Finding, ...] = ()  #: faults that are known so far
+    is_prepared: bool = False  #: whether ``fate prepare`` has read all files
 
 
 def dataset_root(path: Path) -> Path:
@@ -106,11 +108,25 @@ def dataset_root(path: Path) -> Path:
     return path.parent if _is_bag(path) or path.is_file() else path
 
 
-def splits_of(recordings: Iterable[RecordingPaths | LabelledRecording]) -> str:
-    """The splits that occur, for an error message."""
-    present = {recording.split for recording in recordings}
-    listed = ", ".join(split for split in ("train", "val", "test") if split in present)
-    return listed or "none: no folder is called train, val or test"
+def check_split(name: str) -> str:
+    """``"train"``, ``"val"`` or ``"test"``; anything else is refused."""
+    if name not in SPLITS:
+        raise FateError(f"split {name!r} was given; expected train, val or test")
+    return SPLITS[name]
+
+
+Some = TypeVar("Some", RecordingPaths, LabelledRecording)
+
+
+def keep_split(recordings: Sequence[Some], split: str, where: object) -> tuple[Some, ...]:
+    """The recordings of one split; none at all is refused, in a sentence that begins with ``where``."""
+    kept = tuple(recording for recording in recordings if recording.split == check_split(split))
+    if not kept:
+        present = {recording.split for recording in recordings}
+        listed = ", ".join(each for each in ("train", "val", "test") if each in present)
+        known = listed or "none: no folder is called train, val or test"
+        raise FateError(f"{where}: has no recordings of the split {split!r}; its splits are {known}")
+    return kept
 
 
 @readable_folders("recordings")
@@ -122,8 +138,8 @@ def find_recordings(path: str | os.PathLike[str], split: str | None = None) -> t
         split: keep only ``"train"``, ``"val"`` or ``"test"``.
     """
     root = Path(path)
-    if split is not None and split not in SPLITS:
-        raise FateError(f"split {split!r} was given; expected train, val or test")
+    if split is not None:
+        check_split(split)
     if _is_bag(root) or root.is_file():
         return (_find_labels(root, root.parent),)
     if not root.exists():
@@ -133,12 +149,7 @@ def find_recordings(path: str | os.PathLike[str], split: str | None = None) -> t
     recordings = _make_names_unique([_find_labels(file, root) for file in _event_files(root)])
     if not recordings:
         raise FateError(_nothing_found(root))
-    if split is None:
-        return recordings
-    kept = tuple(recording for recording in recordings if recording.split == SPLITS[split])
-    if not kept:
-        raise FateError(f"{path}: has no recordings of the split {split!r}; its splits are {splits_of(recordings)}")
-    return kept
+    return recordings if split is None else keep_split(recordings, split, path)
 
 
 def _event_files(root: Path) -> Iterator[Path]:

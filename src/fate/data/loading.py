@@ -22,18 +22,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from fate.boxes.labels import Labels
-from fate.data.batches import (
-    ClipBatch,
-    Images,
-    ImageSource,
-    LabelsOf,
-    Reader,
-    Source,
-    TeacherPart,
-    WindowRequest,
-    WindowRequests,
-)
+from fate.data.batches import ClipBatch, LabelsOf, TeacherPart, WindowRequest, WindowRequests
 from fate.data.clips import CANONICAL_HZ, Clip, Grid, canonical_numbers, canonical_steps, shared_rows
+from fate.data.labelled_recording import EventReader, LabelledRecording
+from fate.data.rvt_layout import RvtSequence
 from fate.data.transforms import Augmentation, Transform
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
@@ -51,7 +43,7 @@ class ClipReader:
 
     def __init__(
         self,
-        recordings: Sequence[Source],
+        recordings: Sequence[LabelledRecording],
         sensor: Sequence[int],
         window_us: int | None = None,
         augmentation: Augmentation | None = None,
@@ -88,7 +80,7 @@ class ClipReader:
         self.holds_images = holds_images(recordings)
         if self.holds_images and warmup is not None:
             raise FateError("warmup was given with a dataset of histograms; a teacher needs events: leave it out")
-        self._open: OrderedDict[int, Reader] = OrderedDict()
+        self._open: OrderedDict[int, EventReader] = OrderedDict()
         self._labels: OrderedDict[tuple[int, float], Labels | None] = OrderedDict()
         self._label_rows = 0
 
@@ -105,12 +97,10 @@ class ClipReader:
         teacher_steps = 0 if self.warmup is None else canonical_steps(clips, self.warmup)
         own = list(clips[self.rank :: self.world])
         loaded = [self._load(clip, steps, teacher_steps) for clip in own]
-        ends = np.array([[each.ends_us[t] for each in loaded] for t in range(steps)], np.int64)
-        ends = ends.reshape(steps, len(loaded))
+        ends = np.array([each.ends_us for each in loaded], np.int64).reshape(len(loaded), steps).T.copy()
+        events: EventBatch | Tensor | WindowRequests
         if self.holds_images:
-            events: EventBatch | Tensor | WindowRequests = stack_images(
-                [each.images for each in loaded], steps, self.sensor
-            )
+            events = stack_images([each.images for each in loaded], steps, self.sensor)
         else:
             events = self._make_batch([each.windows[t] for t in range(steps) for each in loaded])
         return ClipBatch(
@@ -155,7 +145,7 @@ class ClipReader:
         labels = [None if clip_labels is None or time is None else clip_labels.at(time) for time in times]
         labels += [None] * missing
         ends = [window.end_us for window in windows] + [-1] * missing
-        if self.holds_images:
+        if isinstance(source, RvtSequence):
             return _LoadedClip([], _read_images(source, clip, transform), labels, ends, [])
         canonical_grid = Grid.of(source, CANONICAL_HZ)
         canonical = [canonical_grid.window(index) for index in canonical_numbers(clip, teacher_steps)]
@@ -173,9 +163,11 @@ class ClipReader:
         """
         indices = grid.nearest(np.array([window.end_us for window in windows])).tolist()
         if self.resident:
+            matrix = None if transform is None or transform.is_identity else transform.matrix
+            holes = [(transform and transform.hole(index)) or (0, 0, 0, 0) for index in indices]
             return [
-                (window, WindowRequest(clip.recording, transform, index))
-                for window, index in zip(windows, indices, strict=True)
+                (window, WindowRequest(clip.recording, matrix, hole))
+                for window, hole in zip(windows, holes, strict=True)
             ]
         events = self._recording(clip.recording).read(
             min(window.start_us for window in windows), max(window.end_us for window in windows)
@@ -189,8 +181,8 @@ class ClipReader:
         ]
 
     @property
-    def _no_events(self) -> Events | None:
-        return None if self.resident else Events.empty(self.sensor)
+    def _no_events(self) -> Events | WindowRequest:
+        return WindowRequest() if self.resident else Events.empty(self.sensor)
 
     def _draw_transform(self, clip: Clip, labels: Labels | None) -> Transform | None:
         """The transform of a clip. A stream has one for the whole recording, independent of the clip's labels."""
@@ -222,7 +214,7 @@ class ClipReader:
         self._labels.move_to_end(key)
         return self._labels[key]
 
-    def _recording(self, number: int) -> Reader:
+    def _recording(self, number: int) -> EventReader:
         if number not in self._open:
             while len(self._open) >= MAX_OPEN:
                 self._open.popitem(last=False)[1].close()
@@ -237,7 +229,7 @@ def _count_rows(labels: Labels | None) -> int:
 
 def holds_images(recordings: Sequence[Any]) -> bool:
     """Whether recordings hold images; a mixture with recordings of events is refused."""
-    number = sum(isinstance(recording, ImageSource) for recording in recordings)
+    number = sum(isinstance(recording, RvtSequence) for recording in recordings)
     if number not in (0, len(recordings)):
         raise FateError(
             f"{number} of {len(recordings)} recordings hold histograms, the others events; expected one kind in a batch"
@@ -245,14 +237,14 @@ def holds_images(recordings: Sequence[Any]) -> bool:
     return number > 0
 
 
-def _read_images(source: Any, clip: Clip, transform: Transform | None) -> Images:
-    """The images of a clip, [t, C, H, W] uint8; t is less than its steps if the recording ends before."""
+def _read_images(source: RvtSequence, clip: Clip, transform: Transform | None) -> NDArray[np.uint8]:
+    """The images of a clip, [t, C, H, W]; t is less than its steps if the recording ends before."""
     last = min(clip.first + clip.steps, source.num_images)
-    images: Images = source.images(min(clip.first, last), last)
+    images = source.images(min(clip.first, last), last)
     return images if transform is None else transform.images(images, clip.first)
 
 
-def stack_images(parts: Sequence[Images | None], steps: int, sensor: Sequence[int]) -> Tensor:
+def stack_images(parts: Sequence[NDArray[np.uint8] | None], steps: int, sensor: Sequence[int]) -> Tensor:
     """Images of B clips as one batch [steps · B, C, H, W], time-major, padded with zeros.
 
     Args:
@@ -274,7 +266,7 @@ class _LoadedClip(NamedTuple):
     """T windows of one clip, and T' canonical ones for a teacher."""
 
     windows: list[tuple[Window, Any]]  #: with their events, or requests for them
-    images: Images | None  #: [t ≤ T, C, H, W] instead of events
+    images: NDArray[np.uint8] | None  #: [t ≤ T, C, H, W] instead of events
     labels: list[Labels | None]
     ends_us: list[int]
     canonical: list[tuple[Window, Any]]

@@ -10,14 +10,16 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from types import NoneType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-from fate.data.findings import KINDS
+from pydantic import AfterValidator, BaseModel, Field, NonNegativeInt, PlainSerializer, ValidationError
+
+from fate.data.findings import KINDS, Finding
 from fate.data.layout import SPLITS
-from fate.errors import FateError, FormatError
+from fate.errors import FormatError
+from fate.events.events import Sensor
 from fate.files import MissingFileError, read_bytes
 from fate.json_files import parse_json
 from fate.progress import Progress
@@ -29,27 +31,29 @@ SIMULATED = "fate-simulated-dataset"
 PREPARED = "fate-prepared-dataset"
 SCHEMAS = {SIMULATED: 1, PREPARED: 1}
 
-#: Errors that reading a value of a damaged manifest may raise.
-DAMAGE = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
-
 _CHUNK_BYTES = 1 << 20  # files are hashed in chunks, since they may be larger than memory
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Manifest(NamedTuple):
     """A manifest that FATE wrote."""
 
     format: str  #: ``SIMULATED`` or ``PREPARED``
-    folder: Path
-    document: dict[str, Any]
+    path: Path
+    data: bytes
 
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self.folder / MANIFEST
-
-    def damaged(self, error: Exception) -> FormatError:
-        """The error to raise if a value in it is not as expected."""
-        return FormatError(f"{self.path}: is damaged ({type(error).__name__}: {error}); make it again")
+    def parse(self, model: type[Model]) -> Model:
+        """Its content; raises FormatError if anything in it is not as expected."""
+        try:
+            return model.model_validate_json(self.data, strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise FormatError(
+                f"{self.path}: is damaged ({where} is {first['input']!r:.60}: {first['msg']}); delete it, and make it"
+                " again"
+            ) from None
 
 
 def find_manifest(path: Path) -> Manifest | None:
@@ -90,7 +94,7 @@ def _read_manifest(path: Path) -> Manifest | None:
         raise FormatError(
             f"{path}: its schema is {schema!r:.40}, and {SCHEMAS[known]} is known; update FATE, or make it again"
         )
-    return Manifest(known, path.parent, document)
+    return Manifest(known, path, data)
 
 
 def write_manifest(folder: Path, document: dict[str, Any]) -> None:
@@ -99,23 +103,72 @@ def write_manifest(folder: Path, document: dict[str, Any]) -> None:
     write_whole(folder / MANIFEST, f"{text}\n".encode("utf-8", "backslashreplace"))
 
 
-def inside(root: Path, name: str) -> Path:
-    """A path that a manifest lists; raises ValueError if it leads out of the dataset."""
+def _inside(name: str) -> str:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise ValueError(f"it lists {name!r}, which is no path inside the dataset")
-    return root / path
+    return name
+
+
+def _known(finding: Finding) -> Finding:
+    if finding.kind not in KINDS:
+        raise ValueError(f"{finding.kind!r} is no kind of fault")
+    return finding
+
+
+Split = Annotated[str, Field(pattern="^(train|val|test)$")]
+InsidePath = Annotated[str, AfterValidator(_inside)]
+Fault = Annotated[Finding, AfterValidator(_known), PlainSerializer(Finding._asdict)]
+Size = Annotated[Sensor, AfterValidator(Sensor.of), PlainSerializer(Sensor._asdict)]
 
 
 # ---- the files of a simulated dataset ---------------------------------------------------------------------------
 
 
-class ListedFile(NamedTuple):
+class FileFacts(BaseModel):
     """A file as the manifest lists it."""
 
-    name: str  #: path inside the dataset
-    bytes: int
+    bytes: NonNegativeInt
     sha256: str  #: hexadecimal
+
+    def size_fault(self, path: Path) -> str:
+        """Whether the file is missing, cut short or too long, in words; empty if its size is right."""
+        try:
+            size = path.stat().st_size if path.is_file() else None
+        except OSError as error:
+            return f"cannot be read ({error.strerror})"
+        listed = f"{grouped(self.bytes)} bytes"
+        if size is None:
+            return f"is missing; it is listed with {listed}"
+        kind = "is cut short" if size < self.bytes else "has changed"
+        return f"{kind}: it has {grouped(size)} bytes and is listed with {listed}" if size != self.bytes else ""
+
+    def hash_fault(self, path: Path, report: Callable[[int], None]) -> str:
+        """Whether the content of the file has changed, in words; ``report`` is called with the bytes that are done."""
+        digest, done = hashlib.sha256(), 0
+        try:
+            with open(path, "rb") as content:
+                while chunk := content.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+                    done += len(chunk)
+                    report(done)
+        except OSError as error:
+            return f"cannot be read ({error.strerror})"
+        return "" if digest.hexdigest() == self.sha256 else "has changed: its SHA-256 is not the one that is listed"
+
+
+class _SimulatedRecording(BaseModel):
+    split: str
+    files: dict[InsidePath, FileFacts]
+
+
+class _Preview(BaseModel):
+    file: FileFacts
+
+
+class _SimulatedFiles(BaseModel):
+    recordings: list[_SimulatedRecording]
+    previews: dict[InsidePath, _Preview]
 
 
 @dataclass(frozen=True)
@@ -141,20 +194,15 @@ class Listing:
     """The files that a manifest lists, or why it cannot be used."""
 
     manifest: Path
-    files: tuple[ListedFile, ...]
+    files: dict[str, FileFacts] = field(default_factory=dict)  #: by path inside the dataset
     fault: str = ""  #: a sentence
 
-    def missing(self) -> Iterator[tuple[ListedFile, str]]:
-        """Files that are missing or cut short, each with a description; only sizes are checked."""
-        for file in self.files:
-            path = self.manifest.parent / file.name
-            try:
-                size = path.stat().st_size if path.is_file() else None
-            except OSError as error:
-                yield file, f"cannot be read ({error.strerror})"
-                continue
-            if size is None or size < file.bytes:
-                yield file, _describe_size(size, file)
+    def missing(self) -> Iterator[tuple[str, str]]:
+        """Names of files that are missing or cut short, each with a description; only sizes are checked."""
+        for name, facts in self.files.items():
+            fault = facts.size_fault(self.manifest.parent / name)
+            if fault and not fault.startswith("has changed"):
+                yield name, fault
 
     def compare(self, progress: Progress) -> Comparison:
         """Check the size of every file, and the hash of those with the right size.
@@ -164,17 +212,17 @@ class Listing:
         """
         if self.fault:
             return Comparison(self.manifest, 0, (self.fault,))
-        total = max(1, sum(file.bytes for file in self.files))
+        total = max(1, sum(facts.bytes for facts in self.files.values()))
         flags, before = [], 0
-        for file in self.files:
+        for name, facts in self.files.items():
 
             def report(done: int, before: int = before) -> None:
                 progress((before + done) / total)
 
-            flag = _compare_file(self.manifest.parent / file.name, file, report)
-            if flag:
-                flags.append(f"{file.name}: {flag}")
-            before += file.bytes
+            path = self.manifest.parent / name
+            if fault := facts.size_fault(path) or facts.hash_fault(path, report):
+                flags.append(f"{name}: {fault}")
+            before += facts.bytes
         progress(1.0)
         return Comparison(self.manifest, len(self.files), tuple(flags))
 
@@ -197,124 +245,92 @@ def find_listing(dataset: str | os.PathLike[str], split: str | None = None) -> L
             if not path.is_file():
                 continue
             if not path.stat().st_size:
-                raise ValueError("it is empty")
+                raise FormatError("is damaged (it is empty)")
             manifest = _read_manifest(path)
             if manifest is None or manifest.format != SIMULATED:
                 continue
-            files = tuple(_listed_files(manifest.document, folder, given, split))
+            content = manifest.parse(_SimulatedFiles)
         except OSError as error:
-            return Listing(path, (), f"{MANIFEST}: cannot be read ({error.strerror}), so no file was compared")
-        except DAMAGE as error:
-            reason = str(error).removeprefix(f"{path}: ") if isinstance(error, FateError) else f"is damaged ({error})"
-            return Listing(path, (), f"{MANIFEST}: {reason}; no file was compared with it")
+            return Listing(path, fault=f"{MANIFEST}: cannot be read ({error.strerror}), so no file was compared")
+        except FormatError as error:
+            reason = str(error).removeprefix(f"{path}: ")
+            return Listing(path, fault=f"{MANIFEST}: {reason}; no file was compared with it")
+        groups = [(entry.split, entry.files) for entry in content.recordings]
+        groups += [(name, {f"{name}/preview.mp4": entry.file}) for name, entry in content.previews.items()]
+        files: dict[str, FileFacts] = {}
+        for group_split, listed in groups:
+            if split is None or group_split == SPLITS[split]:
+                is_recording = any(folder / name == given for name in listed)
+                files |= {
+                    name: facts
+                    for name, facts in listed.items()
+                    if is_recording or (folder / name).is_relative_to(given)
+                }
         return Listing(path, files) if files else None
     return None
 
 
-def _listed_files(document: dict[str, Any], root: Path, given: Path, split: str | None) -> Iterator[ListedFile]:
-    """Files in the folder ``given``, or those of the recording that ``given`` belongs to."""
-    groups = [(entry["split"], entry["files"]) for entry in document["recordings"]]
-    groups += [(name, {f"{name}/preview.mp4": entry["file"]}) for name, entry in document["previews"].items()]
-    for group_split, files in groups:
-        if split is not None and group_split != SPLITS[split]:
-            continue
-        listed = [_listed_file(root, name, facts) for name, facts in files.items()]
-        is_recording = any(root / file.name == given for file in listed)
-        yield from (file for file in listed if is_recording or (root / file.name).is_relative_to(given))
+# ---- what ``fate prepare`` writes -------------------------------------------------------------------------------
 
 
-def _listed_file(root: Path, name: str, facts: dict[str, Any]) -> ListedFile:
-    inside(root, name)
-    size, digest = facts["bytes"], facts["sha256"]
-    if not isinstance(size, int) or size < 0 or not isinstance(digest, str):
-        raise ValueError(f"it lists {name!r} with no size and hash")
-    return ListedFile(name, size, digest)
+class FileState(BaseModel):
+    """A file by its size and time of change, so that the next run examines only what has changed."""
+
+    bytes: int
+    mtime_ns: int
+    sha256: str | None = None  #: None if it was not computed, or the file could not be read
 
 
-def _compare_file(path: Path, file: ListedFile, report: Callable[[int], None]) -> str:
-    """What is wrong with a file; empty if nothing is. ``report`` is called with the bytes that are done."""
-    try:
-        size = path.stat().st_size if path.is_file() else None
-        if size != file.bytes:
-            return _describe_size(size, file)
-        digest, done = hashlib.sha256(), 0
-        with open(path, "rb") as content:
-            while chunk := content.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                done += len(chunk)
-                report(done)
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
-    return "" if digest.hexdigest() == file.sha256 else "has changed: its SHA-256 is not the one that is listed"
+class PreparedRecording(BaseModel):
+    """What the examination of one recording has found. Paths are inside the dataset."""
+
+    name: str
+    split: Split | None
+    events: InsidePath
+    labels: InsidePath | None
+    truth: InsidePath | None
+    readable: bool
+    labelled: bool
+    sensor: Size | None  #: of the camera
+    says_sensor: bool  #: whether the file itself says its sensor
+    downscale: NonNegativeInt
+    start_us: int
+    end_us: int
+    num_events: NonNegativeInt
+    labelled_times: NonNegativeInt
+    boxes: dict[str, int]  #: by class
+    faults: list[Fault]
+    files: dict[str, FileState]
+    usable: bool = False  #: readable, and of the same size as the others
+
+    def add_fault(self, kind: str, sentence: str) -> None:
+        """Add a fault; the sentence follows the name of the recording."""
+        self.faults.append(Finding(kind, f"{self.name}: {sentence}", self.split))
 
 
-def _describe_size(size: int | None, file: ListedFile) -> str:
-    """What it means that a file has ``size`` bytes, None for a missing file, and not the listed number."""
-    listed = f"{grouped(file.bytes)} bytes"
-    if size is None:
-        return f"is missing; it is listed with {listed}"
-    kind = "is cut short" if size < file.bytes else "has changed"
-    return f"{kind}: it has {grouped(size)} bytes and is listed with {listed}"
+class SourceFolder(BaseModel):
+    """Where the recordings are."""
+
+    path: str  #: absolute
+    from_here: str  #: relative to the manifest; empty if there is no such path, as on another drive
 
 
-# ---- the entries of a prepared dataset --------------------------------------------------------------------------
+class PreparedDataset(BaseModel):
+    """The content of the manifest of a prepared dataset."""
 
-_ENTRY_TYPES: dict[str, tuple[type, ...]] = {
-    "name": (str,),
-    "split": (str, NoneType),
-    "events": (str,),
-    "labels": (str, NoneType),
-    "truth": (str, NoneType),
-    "readable": (bool,),
-    "labelled": (bool,),
-    "sensor": (dict, NoneType),
-    "says_sensor": (bool,),
-    "downscale": (int,),
-    "start_us": (int,),
-    "end_us": (int,),
-    "num_events": (int,),
-    "labelled_times": (int,),
-    "boxes": (dict,),
-    "faults": (list,),
-    "files": (dict,),
-}
+    fate: str  #: version
+    kind: Annotated[str, Field(pattern="^(gen1|1mpx|rvt)$")]
+    name: str
+    source: SourceFolder
+    finished: bool  #: whether all recordings were examined
+    complete: bool  #: finished, and nothing is missing
+    missing: list[str]  #: a sentence for each fault that makes the dataset incomplete
+    hashed: bool
+    sensor: Size | None
+    totals: dict[str, dict[str, Any]]  #: by split, and of all
+    faults: list[Fault]
+    recordings: list[PreparedRecording]
 
-
-def is_valid_entry(entry: object) -> bool:
-    """Whether the entry of a recording has all its fields, each of its type."""
-    if not isinstance(entry, dict) or not all(
-        key in entry and isinstance(entry[key], types) and (bool in types or not isinstance(entry[key], bool))
-        for key, types in _ENTRY_TYPES.items()
-    ):
-        return False
-    size, counts = entry["sensor"], (entry["downscale"], entry["num_events"], entry["labelled_times"])
-    return (
-        entry["split"] in (None, "train", "val", "test")
-        and (size is None or (size.keys() == {"height", "width"} and all(type(side) is int for side in size.values())))
-        and not (entry["readable"] and size is None)
-        and all(count >= 0 for count in counts)
-        and all(isinstance(number, int) for number in entry["boxes"].values())
-        and all(is_valid_finding(fault) for fault in entry["faults"])
-        and all(_is_valid_state(state) for state in entry["files"].values())
-    )
-
-
-def is_valid_finding(fault: object) -> bool:
-    """Whether plain values are those of a :class:`fate.data.findings.Finding`."""
-    return (
-        isinstance(fault, dict)
-        and fault.keys() == {"kind", "sentence", "split"}
-        and isinstance(fault["sentence"], str)
-        and isinstance(fault["kind"], str)
-        and fault["kind"] in KINDS
-        and fault["split"] in (None, "train", "val", "test")
-    )
-
-
-def _is_valid_state(state: object) -> bool:
-    return (
-        isinstance(state, dict)
-        and state.keys() == {"bytes", "mtime_ns", "sha256"}
-        and all(type(state[key]) is int for key in ("bytes", "mtime_ns"))
-        and isinstance(state["sha256"], str | None)
-    )
+    def to_dict(self) -> dict[str, Any]:
+        """The document that is written."""
+        return {"format": PREPARED, "schema": SCHEMAS[PREPARED], **self.model_dump()}

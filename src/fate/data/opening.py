@@ -18,10 +18,12 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from pydantic import BaseModel
 
 from fate.data.box_files import box_file_fault, read_box_file
 from fate.data.class_maps import GEN1, MPX, Classes, ClassMap, checked_names, class_map, plain
@@ -29,16 +31,16 @@ from fate.data.findings import THREADS, Finding
 from fate.data.labelled_recording import EventOptions, FileHead, LabelledRecording, Span, read_head
 from fate.data.layout import SPLITS, DatasetFiles, RecordingPaths, dataset_root, find_recordings
 from fate.data.manifests import (
-    DAMAGE,
     MANIFEST,
     PREPARED,
     SIMULATED,
     Manifest,
+    PreparedDataset,
+    PreparedRecording,
+    Size,
+    SourceFolder,
     find_listing,
     find_manifest,
-    inside,
-    is_valid_entry,
-    is_valid_finding,
 )
 from fate.data.rvt_layout import RvtSequence, find_sequences, holds_histograms, image_downscale, open_sequence
 from fate.data.yaml_datasets import find_yaml, read_dataset_yaml
@@ -70,18 +72,7 @@ PUBLIC_SETS: Mapping[str, PublicDataset] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True)
-class OpenedFiles:
-    """The recordings of a dataset that can be used, and what is common to them."""
-
-    name: str
-    root: Path
-    kind: str
-    protocol: str
-    class_map: ClassMap
-    recordings: tuple[LabelledRecording, ...]
-    findings: tuple[Finding, ...]
-    is_prepared: bool = False  #: whether ``fate prepare`` has read all files
+Opened = tuple[DatasetFiles, tuple[LabelledRecording, ...]]
 
 
 def public_kind(sensor: Sensor | None) -> str | None:
@@ -96,10 +87,11 @@ def open_files(
     classes: Classes | None,
     downscale: int | None,
     sensor: Sensor | None,
-) -> OpenedFiles:
+) -> Opened:
     """Open the files of a dataset. Same arguments as :func:`fate.open_dataset`, already checked.
 
-    A prepared dataset is opened with all its splits, whatever ``split`` is.
+    Returns:
+        What is common to the recordings, and those that can be used; a prepared dataset has all splits.
     """
     yaml = find_yaml(path) if kind in (None, "own") else None
     manifest = None if yaml else find_manifest(path)
@@ -142,18 +134,31 @@ def describe_folder(
 def _describe_simulated(manifest: Manifest, path: Path, split: str | None) -> DatasetFiles:
     folder = path.parent if path.name == MANIFEST else path
     recordings = find_recordings(folder, split)
-    try:
-        names = tuple(manifest.document["classes"])
-        size, profile = manifest.document["sensor"], manifest.document["arguments"]["profile"]
-        sensor = None if size is None else Sensor.of((size["height"], size["width"]))
-        downscale = PUBLIC_SETS[profile].downscale if profile in PUBLIC_SETS else 1
-    except (LookupError, TypeError, AttributeError) as error:
-        raise manifest.damaged(error) from error
-    missing = tuple(_missing_files(folder, split))
-    name = path.resolve().name
+    content = manifest.parse(_Simulated)
+    profile = PUBLIC_SETS.get(content.arguments.profile)
     return DatasetFiles(
-        name, dataset_root(folder), "sim", "sim", recordings, names, sensor, downscale, findings=missing
-    )  # fmt: skip
+        name=path.resolve().name,
+        root=dataset_root(folder),
+        kind="sim",
+        protocol="sim",
+        recordings=recordings,
+        classes=content.classes,
+        sensor=content.sensor,
+        downscale=1 if profile is None else profile.downscale,
+        findings=tuple(_missing_files(folder, split)),
+    )
+
+
+class _Arguments(BaseModel):
+    profile: str
+
+
+class _Simulated(BaseModel):
+    """What the manifest of a simulated dataset says about all recordings."""
+
+    classes: tuple[str, ...]
+    sensor: Size | None
+    arguments: _Arguments
 
 
 def _missing_files(folder: Path, split: str | None) -> Iterator[Finding]:
@@ -163,9 +168,9 @@ def _missing_files(folder: Path, split: str | None) -> Iterator[Finding]:
         return
     if listing.fault:
         yield Finding("missing", listing.fault)
-    for file, fault in listing.missing():
-        if not file.name.endswith(".mp4"):
-            yield Finding("missing", f"{file.name}: {fault}", SPLITS.get(file.name.split("/")[0]))
+    for name, fault in listing.missing():
+        if not name.endswith(".mp4"):
+            yield Finding("missing", f"{name}: {fault}", SPLITS.get(name.split("/")[0]))
 
 
 def read_classes_file(folder: Path) -> tuple[str, ...] | None:
@@ -218,7 +223,7 @@ def _recognise(path: Path, recordings: Sequence[RecordingPaths], classes: Classe
 # ---- from files to recordings -----------------------------------------------------------------------------------
 
 
-def _open_recordings(described: DatasetFiles, classes: Classes | None) -> OpenedFiles:
+def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Opened:
     """Read the head of every file, choose one sensor for all, and name the recordings that are left out."""
     findings = list(described.findings)
 
@@ -238,7 +243,6 @@ def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Opened
         more = f" (and {len(faults) - 1} more like it)" if len(faults) > 1 else ""
         raise FateError(f"{described.root}: no recording can be read; {faults[0]}{more}")
     sensor = _choose_sensor(described, [head.sensor for _, head, _ in readable], findings)
-    fitting = [each for each in readable if each[1].sensor in (None, sensor)]
     for paths, head, _ in readable:
         if head.sensor not in (None, sensor):
             add("sensor", paths, f"left out: it is {head.sensor}, the others are {sensor}")
@@ -246,7 +250,9 @@ def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Opened
     mapped = _choose_classes(described, classes, label_files, sensor)
     is_rvt = described.kind == "rvt"
     recordings: list[LabelledRecording] = []
-    for paths, head, label_fault in fitting:
+    for paths, head, label_fault in readable:
+        if head.sensor not in (None, sensor):
+            continue
         if head.cut:
             add("cut", paths, f"ends early: {head.cut}")
         if label_fault:
@@ -272,9 +278,7 @@ def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Opened
     if is_rvt:
         recordings = _keep_one_resolution(recordings, findings)
         protocol = public_kind(sensor) or "custom"
-    return OpenedFiles(
-        described.name, described.root, described.kind, protocol, mapped, tuple(recordings), tuple(findings)
-    )
+    return replace(described, protocol=protocol, findings=tuple(findings)), tuple(recordings)
 
 
 def _read_heads(listed: Sequence[RecordingPaths], kind: str) -> list[tuple[FileHead | str, str]]:
@@ -407,7 +411,7 @@ def _sample_labels(
 
 def open_prepared(
     manifest: Manifest, kind: str | None = None, classes: Classes | None = None, downscale: int | None = None
-) -> OpenedFiles:
+) -> Opened:
     """Open a dataset from the manifest of ``fate prepare``; only the folder of the recordings must exist.
 
     Args:
@@ -416,63 +420,49 @@ def open_prepared(
         classes: None for those of the public dataset.
         downscale: None for that of the public dataset, or that of the histograms.
     """
-    document = manifest.document
-    try:
-        size, prepared_kind = document["sensor"], document["kind"]
-        sensor = Sensor.of((size["height"], size["width"])) if size else None
-        if not all(map(is_valid_finding, document["faults"])) or not all(map(is_valid_entry, document["recordings"])):
-            raise ValueError("a recording or a fault in it is not as fate prepare writes them")
-        findings = [Finding(**fault) for fault in document["faults"]]
-        if prepared_kind not in (*PUBLIC_SETS, "rvt"):
-            raise ValueError(f"kind {prepared_kind!r}")
-        root = _source_folder(manifest.folder, document["source"])
-        if not document.get("finished", document["complete"]):
-            known = len(document["recordings"])
-            sentence = f"{manifest.path}: fate prepare did not finish, and knows {known} recordings; run it again"
-            findings.append(Finding("missing", sentence))
-        usable = [entry for entry in document["recordings"] if entry["usable"]]
-        if sensor is None or not usable:
-            raise FateError(f"{manifest.path}: lists no usable recording; see its faults, or prepare it again")
-        mapped = class_map(classes, public_kind(sensor), str(manifest.path))
-        recordings = tuple(_prepared_recording(entry, prepared_kind, root, mapped, sensor) for entry in usable)
-        name = document["name"]
-    except FateError:
-        raise
-    except DAMAGE as error:
-        raise manifest.damaged(error) from error
-    if kind not in (None, prepared_kind):
-        raise FateError(f"{manifest.path}: was prepared as {prepared_kind}, and kind={kind!r} was given; leave it out")
-    if downscale is not None and prepared_kind != "rvt":
-        recordings = tuple(replace(recording, downscale=downscale) for recording in recordings)
-    elif downscale not in (None, recordings[0].downscale):
+    content = manifest.parse(PreparedDataset)
+    root, findings = _source_folder(manifest.path.parent, content.source), list(content.faults)
+    if not content.finished:
+        known = len(content.recordings)
+        sentence = f"{manifest.path}: fate prepare did not finish, and knows {known} recordings; run it again"
+        findings.append(Finding("missing", sentence))
+    usable, sensor = [entry for entry in content.recordings if entry.usable], content.sensor
+    if sensor is None or not usable:
+        raise FateError(f"{manifest.path}: lists no usable recording; see its faults, or prepare it again")
+    if kind not in (None, content.kind):
+        raise FateError(f"{manifest.path}: was prepared as {content.kind}, and kind={kind!r} was given; leave it out")
+    if content.kind == "rvt" and downscale not in (None, usable[0].downscale):
         raise FateError(
-            f"{manifest.path}: was prepared for histograms divided by {recordings[0].downscale}; leave downscale out"
+            f"{manifest.path}: was prepared for histograms divided by {usable[0].downscale}; leave downscale out"
         )
-    protocol = prepared_kind if prepared_kind in PUBLIC_SETS else public_kind(sensor) or "custom"
-    return OpenedFiles(name, root, prepared_kind, protocol, mapped, recordings, tuple(findings), is_prepared=True)
+    public = public_kind(sensor)
+    mapped = class_map(classes, public, str(manifest.path))
 
+    def recording(entry: PreparedRecording) -> LabelledRecording:
+        is_rvt = content.kind == "rvt"
+        return (RvtSequence if is_rvt else LabelledRecording)(
+            name=entry.name,
+            split=entry.split,
+            events_file=root / entry.events,
+            label_file=root / entry.labels if entry.labelled and entry.labels else None,
+            class_map=mapped,
+            full_sensor=sensor,
+            downscale=entry.downscale if is_rvt else downscale or PUBLIC_SETS[content.kind].downscale,
+            truth_file=root / entry.truth if entry.truth else None,
+            event_options=EventOptions(None if entry.says_sensor else sensor),
+            known_span=Span(entry.start_us, entry.end_us, entry.num_events),
+        )
 
-def _prepared_recording(
-    entry: dict[str, Any], kind: str, root: Path, mapped: ClassMap, sensor: Sensor
-) -> LabelledRecording:
-    make = RvtSequence if kind == "rvt" else LabelledRecording
-    return make(
-        name=entry["name"],
-        split=entry["split"],
-        events_file=inside(root, entry["events"]),
-        label_file=inside(root, entry["labels"]) if entry["labelled"] else None,
-        class_map=mapped,
-        full_sensor=sensor,
-        downscale=int(entry["downscale"]) if kind == "rvt" else PUBLIC_SETS[kind].downscale,
-        truth_file=inside(root, entry["truth"]) if entry["truth"] else None,
-        event_options=EventOptions(None if entry["says_sensor"] else sensor),
-        known_span=Span(int(entry["start_us"]), int(entry["end_us"]), int(entry["num_events"])),
+    protocol = content.kind if content.kind in PUBLIC_SETS else public or "custom"
+    files = DatasetFiles(
+        content.name, root, content.kind, protocol, recordings=(), findings=tuple(findings), is_prepared=True
     )
+    return files, tuple(map(recording, usable))
 
 
-def _source_folder(home: Path, source: dict[str, str]) -> Path:
+def _source_folder(home: Path, source: SourceFolder) -> Path:
     """The folder of the recordings: the absolute path, or the path relative to the manifest if both were moved."""
-    places = [Path(source["path"]), Path(os.path.normpath(home / source["from_here"]))]
+    places = [Path(source.path), Path(os.path.normpath(home / source.from_here))]
     folder = next((place for place in places if place.is_dir()), None)
     if folder is None:
         raise FateError(

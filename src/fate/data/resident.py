@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from fate.data import affine
-from fate.data.batches import ClipBatch, Source, WindowRequests
+from fate.data.batches import ClipBatch, WindowRequests
+from fate.data.labelled_recording import LabelledRecording
 from fate.encoding.batch import MAX_SIDE, EventBatch
 from fate.errors import FateError
 from fate.events.events import Sensor
@@ -36,7 +37,9 @@ BYTES_PER_EVENT = 13  # on the device: time 8, pixel 4, polarity 1
 class ResidentEvents:
     """All events of some recordings on one device, concatenated on one common clock."""
 
-    def __init__(self, recordings: Sequence[Source], sensor: Sequence[int], device: str | torch.device) -> None:
+    def __init__(
+        self, recordings: Sequence[LabelledRecording], sensor: Sequence[int], device: str | torch.device
+    ) -> None:
         """Args:
         recordings: all with one sensor; each is read completely, now.
         sensor: (height, width).
@@ -60,7 +63,7 @@ class ResidentEvents:
         del parts  # so that at most one column is in memory twice
         self.clock, self.pixel, self.p = (torch.cat(columns.pop(0)) for _ in range(3))
 
-    def _read(self, source: Source, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    def _read(self, source: LabelledRecording, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         """All times [E] int64, pixels [E] int32 (y · width + x) and polarities [E] uint8 of a recording."""
         reader = source.open()
         try:

@@ -155,16 +155,16 @@ class RvtSequence(LabelledRecording):
     @cached_property
     def timestamps_us(self) -> NDArray[np.int64]:
         """[T] int64, µs: when the window of each image ends."""
-        return _times(self.events_file.parent / "timestamps_us.npy")
+        path = self.events_file.parent / "timestamps_us.npy"
+        times = _whole_numbers(path, "times in µs")
+        if (times[1:] < times[:-1]).any():
+            raise FormatError(f"{path}: its times go back; get the sequence again")
+        return times
 
     @cached_property
     def label_images(self) -> NDArray[np.int64]:
         """[F] int64: the index of the image that ends at each labelled time."""
-        path = self.events_file.parent / "objframe_idx_2_repr_idx.npy"
-        indices = _array(path)
-        if indices.ndim != 1 or indices.dtype.kind not in "iu":
-            raise FormatError(f"{path}: holds {indices.dtype} of shape {indices.shape}; expected indices of images")
-        return indices.astype(np.int64)
+        return _whole_numbers(self.events_file.parent / "objframe_idx_2_repr_idx.npy", "indices of images")
 
     @property
     def window_us(self) -> int:
@@ -257,24 +257,16 @@ def _load_plugin(path: Path, code: int) -> None:
         raise FormatError(f"{path}: its images use the HDF5 filter {code}, which hdf5plugin does not have")
 
 
-def _times(path: Path) -> NDArray[np.int64]:
-    times = _array(path)
-    if times.ndim != 1 or times.dtype.kind not in "iu" or (times[1:] < times[:-1]).any():
-        raise FormatError(
-            f"{path}: holds {times.dtype} of shape {times.shape}; expected times in µs that never go back"
-        )
-    return times.astype(np.int64)
-
-
-def _array(path: Path) -> NDArray[Any]:
+def _whole_numbers(path: Path, what: str) -> NDArray[np.int64]:
+    """A file of whole numbers [N]."""
     try:
         check_regular(path, "an array of a sequence")
+        array = np.load(path, allow_pickle=False)
     except MissingFileError:
         raise FormatError(f"{path}: is missing; get the sequence again") from None
-    try:
-        array = np.load(path, allow_pickle=False)
     except DAMAGE as error:
         raise FormatError(f"{path}: is damaged ({error}); get it again") from error
-    if not isinstance(array, np.ndarray):
-        raise FormatError(f"{path}: is an archive; expected one array")
-    return array
+    if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
+        held = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else "an archive"
+        raise FormatError(f"{path}: holds {held}; expected {what}")
+    return array.astype(np.int64)

@@ -1,7 +1,6 @@
 """Examine one recording for ``fate prepare``: whether it is complete, what it holds, and what is wrong with it.
 
-The result is plain data, as it is written to the manifest. Files are identified by size and time of change, so that the
-next run examines only what has changed.
+Files are identified by size and time of change, so that the next run examines only what has changed.
 """
 
 from __future__ import annotations
@@ -9,16 +8,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fate.boxes.labels import Labels
-from fate.data.box_files import Boxes, Clock, box_file_fault, load_boxes, read_box_file
+from fate.data.box_files import Clock, box_file_fault, load_boxes, read_box_file
 from fate.data.class_maps import PUBLIC, class_map
 from fate.data.findings import Finding, box_findings
 from fate.data.labelled_recording import EventOptions, check_recording, read_head
 from fate.data.layout import RecordingPaths
+from fate.data.manifests import FileState, PreparedRecording
 from fate.data.opening import PUBLIC_SETS, public_kind
 from fate.data.rvt_layout import LABELS, open_sequence
 from fate.errors import FateError, MissingDependencyError
@@ -32,73 +31,7 @@ CHECKED_FRAMES = 20  # labelled times of a recording at which boxes are compared
 REPORTED_FAULTS = ("without events", "frozen", "no area", "twice", "outside the recording")
 
 
-class _Entry:
-    """The entry of one recording in the manifest, while it is filled in."""
-
-    def __init__(self, root: Path, paths: RecordingPaths) -> None:
-        def inside(path: Path | None) -> str | None:
-            return None if path is None else path.relative_to(root).as_posix()
-
-        self.name, self.split, self.labels = paths.name, paths.split, paths.labels
-        self.faults: list[Finding] = []
-        self.facts: dict[str, Any] = {
-            "name": paths.name,
-            "split": paths.split,
-            "events": inside(paths.events),
-            "labels": inside(paths.labels),
-            "truth": inside(paths.truth),
-            "readable": False,
-            "labelled": False,
-            "sensor": None,
-            "says_sensor": True,
-            "downscale": 1,
-            "start_us": 0,
-            "end_us": 0,
-            "num_events": 0,
-            "labelled_times": 0,
-            "boxes": {},
-        }
-
-    def add_fault(self, kind: str, sentence: str) -> None:
-        self.faults.append(Finding(kind, f"{self.name}: {sentence}", self.split))
-
-    def set_span(self, start_us: int, end_us: int, num_events: int) -> None:
-        self.facts |= {"start_us": start_us, "end_us": end_us, "num_events": num_events}
-
-    def add_labels(self, read: Callable[[Path], Labels], sensor: Sensor, kind: str | None) -> Labels | None:
-        """Read the label file, count its boxes and name their faults; returns None if there are no labels to use.
-
-        Args:
-            read: reads the boxes as the file has them.
-            sensor: of the camera.
-            kind: the public dataset, which names the class ids; None if there is none.
-        """
-        if self.labels is None:
-            self.add_fault("no labels", "has no labels; it can be used for detection, not for training")
-            return None
-        try:
-            raw = read(self.labels)
-            boxes: Boxes = load_boxes(raw, str(self.labels), class_map(None, kind), sensor, 1, Clock())
-        except FateError as error:
-            self.add_fault("bad labels", f"its labels are not used: {error}")
-            return None
-        names = {number: name for name, number in PUBLIC.get(kind or "", {}).items()}
-        ids, counts = np.unique(raw.class_id, return_counts=True)
-        self.facts |= {
-            "labelled": True,
-            "labelled_times": len(raw.labelled_us),
-            "boxes": {names.get(i, f"id {i}"): n for i, n in zip(ids.tolist(), counts.tolist(), strict=True)},
-        }
-        if kind is not None:
-            self.faults += box_findings(self.name, self.split, boxes)
-        return raw
-
-    def to_dict(self) -> dict[str, Any]:
-        """The entry, still without the states of its files."""
-        return self.facts | {"faults": [finding._asdict() for finding in self.faults]}
-
-
-def examine_recording(root: Path, paths: RecordingPaths, kind: str) -> dict[str, Any]:
+def examine_recording(root: Path, paths: RecordingPaths, kind: str) -> PreparedRecording:
     """Decode a recording of Gen1 or 1Mpx, store its time index, and compare its labels with its events.
 
     Args:
@@ -106,22 +39,18 @@ def examine_recording(root: Path, paths: RecordingPaths, kind: str) -> dict[str,
         paths: the recording.
         kind: ``"gen1"`` or ``"1mpx"``.
     """
-    entry = _Entry(root, paths)
+    entry = _new_entry(root, paths)
     try:
-        says_sensor = read_head(paths.events, EventOptions()).sensor is not None
-        with EventOptions(None if says_sensor else PUBLIC_SETS[kind].sensor).open(paths.events) as recording:
+        entry.says_sensor = read_head(paths.events, EventOptions()).sensor is not None
+        with _options(entry, kind).open(paths.events) as recording:
             check_recording(recording)
             sensor, index = recording.sensor, recording.index()
-            entry.facts |= {"readable": True, "says_sensor": says_sensor, "sensor": sensor._asdict()}
-            entry.set_span(recording.start_us, recording.end_us, recording.num_events)
-            if index.tally.outside:
-                entry.add_fault(
-                    "repaired", f"{index.tally.outside} events outside {sensor} are dropped when it is read"
-                )
-            if index.tally.back:
-                entry.add_fault(
-                    "repaired", f"time goes back {index.tally.back} times; events are sorted when it is read"
-                )
+            entry.readable, entry.sensor = True, sensor
+            entry.start_us, entry.end_us, entry.num_events = recording.start_us, recording.end_us, recording.num_events
+            if outside := index.tally.outside:
+                entry.add_fault("repaired", f"{outside} events outside {sensor} are dropped when it is read")
+            if back := index.tally.back:
+                entry.add_fault("repaired", f"time goes back {back} times; events are sorted when it is read")
             if tail := describe_tail(index.tail, recording.format):
                 entry.add_fault("cut", f"ends early: {tail}; all before is read")
 
@@ -130,7 +59,7 @@ def examine_recording(root: Path, paths: RecordingPaths, kind: str) -> dict[str,
                     raise FateError(f"{path}: {fault}")
                 return read_box_file(path, sensor)
 
-            labels = entry.add_labels(read, sensor, kind)
+            labels = _examine_labels(entry, sensor, paths.labels, read, kind)
             if labels is not None:
                 counts = label_statistics(recording, labels, frames=CHECKED_FRAMES).counts
                 wrong = [f"{counts[fault]} {fault}" for fault in REPORTED_FAULTS if counts[fault]]
@@ -140,21 +69,21 @@ def examine_recording(root: Path, paths: RecordingPaths, kind: str) -> dict[str,
                 entry.faults += [Finding("clock", note, entry.split) for note in notes]
     except FateError as error:
         entry.add_fault("damaged", f"left out: {error}")
-    return entry.to_dict()
+    return entry
 
 
-def examine_sequence(root: Path, paths: RecordingPaths) -> dict[str, Any]:
+def examine_sequence(root: Path, paths: RecordingPaths) -> PreparedRecording:
     """Check a sequence of histograms: shapes, times, number of images, the first and the last image, and the boxes."""
-    entry = _Entry(root, paths)
+    entry = _new_entry(root, paths)
     try:
         sequence = open_sequence(paths)
-        times, sensor = sequence.timestamps_us, sequence.full_sensor
+        times = sequence.timestamps_us
         if not len(times):
             raise FateError(f"{paths.events}: holds no images")
         sequence.images(0, 1)
         sequence.images(len(times) - 1, len(times))  # the last one: downloads end early
-        entry.facts |= {"readable": True, "sensor": sensor._asdict(), "downscale": sequence.downscale}
-        entry.set_span(*sequence.span)
+        entry.readable, entry.sensor, entry.downscale = True, sequence.full_sensor, sequence.downscale
+        entry.start_us, entry.end_us, entry.num_events = sequence.span
 
         def read(path: Path) -> Labels:
             labels, images = sequence.read_label_file(path), sequence.label_images
@@ -162,7 +91,8 @@ def examine_sequence(root: Path, paths: RecordingPaths) -> dict[str, Any]:
                 raise FateError(f"{path}: belongs to images up to {images.max()}, and there are {sequence.num_images}")
             return labels
 
-        labels = entry.add_labels(read, sensor, public_kind(sensor))
+        sensor = sequence.full_sensor
+        labels = _examine_labels(entry, sensor, paths.labels, read, public_kind(sensor))
         if labels is not None:
             apart = len(np.setdiff1d(labels.labelled_us, times[sequence.label_images]))
             if apart:
@@ -173,16 +103,74 @@ def examine_sequence(root: Path, paths: RecordingPaths) -> dict[str, Any]:
         raise
     except FateError as error:
         entry.add_fault("damaged", f"left out: {error}")
-    return entry.to_dict()
+    return entry
 
 
-def has_index(root: Path, entry: dict[str, Any], kind: str) -> bool:
-    """Whether an unchanged recording can still be read; its time index is built again if it is gone."""
-    if not entry["readable"]:
-        return True
-    options = EventOptions(None if entry["says_sensor"] else PUBLIC_SETS[kind].sensor)
+def _new_entry(root: Path, paths: RecordingPaths) -> PreparedRecording:
+    def inside(path: Path | None) -> str | None:
+        return None if path is None else path.relative_to(root).as_posix()
+
+    return PreparedRecording(
+        name=paths.name,
+        split=paths.split,
+        events=paths.events.relative_to(root).as_posix(),
+        labels=inside(paths.labels),
+        truth=inside(paths.truth),
+        readable=False,
+        labelled=False,
+        sensor=None,
+        says_sensor=True,
+        downscale=1,
+        start_us=0,
+        end_us=0,
+        num_events=0,
+        labelled_times=0,
+        boxes={},
+        faults=[],
+        files={},
+    )
+
+
+def _options(entry: PreparedRecording, kind: str) -> EventOptions:
+    return EventOptions(None if entry.says_sensor else PUBLIC_SETS[kind].sensor)
+
+
+def _examine_labels(
+    entry: PreparedRecording, sensor: Sensor, path: Path | None, read: Callable[[Path], Labels], kind: str | None
+) -> Labels | None:
+    """Read the label file, count its boxes and name their faults; returns None if there are no labels to use.
+
+    Args:
+        entry: of the recording.
+        sensor: of the camera.
+        path: the label file.
+        read: reads the boxes as the file has them.
+        kind: the public dataset, which names the class ids; None if there is none.
+    """
+    if path is None:
+        entry.add_fault("no labels", "has no labels; it can be used for detection, not for training")
+        return None
     try:
-        with options.open(root / entry["events"]) as recording:
+        raw = read(path)
+        boxes = load_boxes(raw, str(path), class_map(None, kind), sensor, 1, Clock())
+    except FateError as error:
+        entry.add_fault("bad labels", f"its labels are not used: {error}")
+        return None
+    names = {number: name for name, number in PUBLIC.get(kind or "", {}).items()}
+    ids, counts = np.unique(raw.class_id, return_counts=True)
+    entry.labelled, entry.labelled_times = True, len(raw.labelled_us)
+    entry.boxes = {names.get(i, f"id {i}"): n for i, n in zip(ids.tolist(), counts.tolist(), strict=True)}
+    if kind is not None:
+        entry.faults += box_findings(entry.name, entry.split, boxes)
+    return raw
+
+
+def has_index(root: Path, entry: PreparedRecording, kind: str) -> bool:
+    """Whether an unchanged recording can still be read; its time index is built again if it is gone."""
+    if not entry.readable:
+        return True
+    try:
+        with _options(entry, kind).open(root / entry.events) as recording:
             recording.index()
     except FateError:
         return False
@@ -206,7 +194,7 @@ def sequence_files(paths: RecordingPaths) -> list[Path]:
     return [paths.events, *(path for path in others if path and path.is_file())]
 
 
-def file_states(root: Path, files: Sequence[Path]) -> dict[str, dict[str, Any]]:
+def file_states(root: Path, files: Sequence[Path]) -> dict[str, FileState]:
     """Size and time of change of each file, by its path inside the dataset; the hash is filled in later."""
     states = {}
     for path in files:
@@ -214,25 +202,24 @@ def file_states(root: Path, files: Sequence[Path]) -> dict[str, dict[str, Any]]:
             state = path.stat()
         except OSError:
             continue  # deleted since it was listed: the examination reports it
-        name = path.relative_to(root).as_posix()
-        states[name] = {"bytes": state.st_size, "mtime_ns": state.st_mtime_ns, "sha256": None}
+        states[path.relative_to(root).as_posix()] = FileState(bytes=state.st_size, mtime_ns=state.st_mtime_ns)
     return states
 
 
-def hash_files(root: Path, states: dict[str, dict[str, Any]]) -> None:
+def hash_files(root: Path, states: dict[str, FileState]) -> None:
     """Fill in the SHA-256 of every file; None for a file that cannot be read."""
     for name, state in states.items():
         try:
             with open_regular(root / name) as file:
-                state["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+                state.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         except (OSError, FateError):
-            state["sha256"] = None
+            state.sha256 = None
 
 
-def is_unchanged(old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]], hashed: bool) -> bool:
+def is_unchanged(old: dict[str, FileState], new: dict[str, FileState], hashed: bool) -> bool:
     """Whether files are those of an earlier run, and, if ``hashed``, the earlier run has hashed them."""
 
-    def identity(states: dict[str, dict[str, Any]]) -> dict[str, tuple[int, int]]:
-        return {name: (state["bytes"], state["mtime_ns"]) for name, state in states.items()}
+    def identity(states: dict[str, FileState]) -> dict[str, tuple[int, int]]:
+        return {name: (state.bytes, state.mtime_ns) for name, state in states.items()}
 
-    return identity(old) == identity(new) and (not hashed or all(state["sha256"] for state in old.values()))
+    return identity(old) == identity(new) and (not hashed or all(state.sha256 for state in old.values()))

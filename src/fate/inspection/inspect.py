@@ -6,30 +6,24 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fate.data.dataset import Dataset, path_of
+from fate.data.findings import LOOK_BACK_US
 from fate.data.manifests import Comparison, find_listing
 from fate.errors import FateError
 from fate.events.sensors import GEN1_SENSOR, MPX_SENSOR
+from fate.inspection import page as pictures
 from fate.inspection import references
-from fate.inspection.page import Contents, write_inspection_page
-from fate.inspection.references import Row
-from fate.inspection.reports import (
-    ClassBoxes,
-    FaultCount,
-    RecordingReport,
-    boxes_by_class,
-    count_faults,
-    figures,
-    find_subjects,
-    motion_source,
-    report_on,
-)
+from fate.inspection.label_statistics import FAULTS, Fault
+from fate.inspection.references import UNKNOWN, Row
+from fate.inspection.reports import ClassBoxes, RecordingReport, boxes_by_class, find_subjects, report_on
 from fate.progress import Progress, ignore, scale
-from fate.text import plural
+from fate.text import format_table, plural
+from fate.view.page import write_page
 
 HASHING = 100  # thousandths of the work on a recording that hashing its files takes, roughly
 SHOWN_FLAGS = 20  # in the text
@@ -38,11 +32,23 @@ HEADER = ("", "this dataset", "real Gen1", "real 1Mpx")
 
 #: Sensors of the public datasets, 1Mpx also at the half resolution of RVT.
 COMPARED_SENSORS = (GEN1_SENSOR, MPX_SENSOR, (360, 640))
-#: Rows of the text for a dataset with another sensor, whose figures cannot be compared with the public ones.
-OWN_ROWS = (
-    references.RATE, references.BUSIEST, references.ON, references.SILENT, references.REPEATS, references.ACTIVE,
-    references.LABEL_RATE, references.PER_FRAME, references.LIFE,
-)  # fmt: skip
+
+
+class FaultCount(NamedTuple):
+    """How often a kind of fault occurs in a dataset, and where it is worst."""
+
+    kind: str  #: a key of ``FAULTS``
+    number: int
+    checked: int  #: boxes or tracks in which it was looked for
+    worst: str  #: where, when and what the largest box with this fault is; empty without one
+
+    def text(self) -> str:
+        """Such as ``12 of 340 (3.5 %)``."""
+        if not self.checked:
+            return "nothing to check"
+        if not self.number:
+            return f"none of {self.checked}"
+        return f"{self.number} of {self.checked} ({100 * self.number / self.checked:.1f} %)"
 
 
 @dataclass(frozen=True)
@@ -55,10 +61,56 @@ class Inspection:
     unreadable: tuple[str, ...]  #: a sentence for each recording that could not
     comparison: Comparison | None = None  #: with the manifest of a simulated dataset; None without one
 
-    @property
+    @cached_property
     def figures(self) -> dict[str, float]:
-        """Figures by name; :data:`fate.inspection.references.ROWS` says what each means."""
-        return figures(self.reports)
+        """Figures by name, means over recordings; :data:`fate.inspection.references.ROWS` says what each means."""
+        events = [report.events for report in self.reports]
+        rates = np.array([each.rate_hz for each in events]) / 1e6
+        low, high = references.RATE_RANGE_MEV_S
+        values: dict[str, Any] = {
+            "rate_mev_s": rates,
+            "rate_inside_share": (rates >= low) & (rates <= high),
+            "merged_rate_mev_s": [each.merged_rate_hz / 1e6 for each in events],
+            "busiest_mev_s": [each.busiest_hz / 1e6 for each in events],
+            "on_share": [each.on_share for each in events],
+            "duplicate_share": [each.duplicate_share for each in events],
+            "burst_share": [each.burst_share for each in events],
+            "silent_share": [each.silent_share for each in events if each.silent_share is not None],
+            "burst_length": [each.burst_length for each in events if each.burst_length],
+            "interval_p1_ms": [each.merged_interval_p1_us / 1000 for each in events],
+        }
+        for length in events[0].pillars:
+            pillars, busy = [each.pillars[length] for each in events], [each.busiest_pillars[length] for each in events]
+            of_length = {
+                "active": [each.active_share for each in pillars],
+                "above": [each.raw.above_share for each in pillars],
+                "lost": [each.raw.lost_share for each in pillars],
+                "merged_above": [each.merged.above_share for each in pillars],
+                "merged_p99": [each.merged.p99 for each in pillars],
+                "windows_above": [each.windows_above_share for each in pillars],
+                "pillars_lost": [each.pillars_lost_share for each in pillars],
+                "p50": [each.raw.p50 for each in pillars],
+                "p90": [each.raw.p90 for each in pillars],
+                "p99": [each.raw.p99 for each in pillars],
+                "active_busy": [each.active_share for each in busy],
+            }
+            values |= {f"{name}_{length // 1000}ms": listed for name, listed in of_length.items()}
+        means = {name: float(np.mean(listed)) for name, listed in values.items() if len(listed)}
+        return means | self._label_figures()
+
+    def _label_figures(self) -> dict[str, float]:
+        """Figures of labels, over all boxes."""
+        labels = [report.labels for report in self.reports if report.labels is not None]
+        found: dict[str, float] = {}
+        if rates := [each.rate_hz for each in labels if each.rate_hz]:
+            found["label_rate_hz"] = float(np.median(rates))
+        counts = np.concatenate([each.boxes_per_time for each in labels] or [np.zeros(0, np.int64)])
+        if len(counts):
+            found |= {f"boxes_p{share}": float(np.percentile(counts, share)) for share in (5, 50, 95)}
+        lives = np.concatenate([each.life_s for each in labels] or [np.zeros(0, np.float32)])
+        if len(lives):
+            found["life_p50_s"] = float(np.median(lives))
+        return found
 
     @property
     def is_gen1_like(self) -> bool:
@@ -68,31 +120,37 @@ class Inspection:
     @property
     def outside(self) -> tuple[Row, ...]:
         """Rows with a figure outside the range for Gen1-like data; empty for other sensors."""
-        if not self.is_gen1_like:
-            return ()
-        found = self.figures
-        return tuple(row for row in references.ROWS if row.judge(found))
+        return tuple(row for row in references.ROWS if self.is_gen1_like and row.judge(self.figures))
 
-    @property
+    @cached_property
     def classes(self) -> list[ClassBoxes]:
         """Boxes by class."""
         return boxes_by_class(self.reports)
 
-    @property
+    @cached_property
     def faults(self) -> list[FaultCount]:
         """Faults of the labels by kind."""
-        return count_faults(self.reports)
+        labelled = [(report, report.labels) for report in self.reports if report.labels is not None]
+        counts = []
+        for kind in FAULTS:
+            listed = [(report, fault) for report, labels in labelled for fault in labels.faults if fault.kind == kind]
+            number, checked = (
+                sum(each[kind] for each in (getattr(labels, name) for _, labels in labelled))
+                for name in ("counts", "checked")
+            )
+            worst = max(listed, key=lambda pair: pair[1].area, default=None)
+            counts.append(FaultCount(kind, number, checked, "" if worst is None else _describe_fault(*worst)))
+        return counts
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table against real data: title, this dataset, Gen1, 1Mpx and, for Gen1's sensor, range and verdict."""
-        found = self.figures
         rows = []
         for row in references.ROWS:
-            shown = row.show(found, judged=self.is_gen1_like)
+            shown = row.show(self.figures, judged=self.is_gen1_like)
             cells = [row.title, shown, row.gen1, row.mpx]
             if self.is_gen1_like:
-                judged = row.accept is not None and shown != "–"  # a figure that was not measured is neither in nor out
-                verdict = "" if not judged else ("out" if row.judge(found) else "in")
+                judged = row.accept is not None and shown != UNKNOWN  # what was not measured is neither in nor out
+                verdict = "" if not judged else ("out" if row.judge(self.figures) else "in")
                 cells += [row.accepted_text(), verdict]
             rows.append(tuple(cells))
         return rows
@@ -121,21 +179,27 @@ class Inspection:
         """Whether Gen1-like data is accepted, and if not, which figures are outside; empty for other sensors."""
         if not self.is_gen1_like:
             return ""
-        found = self.figures
         listed = [
-            f"{row.title.strip()} = {row.show(found, judged=True)} (accepted: {row.accepted_text()})"
+            f"{row.title.strip()} = {row.show(self.figures, judged=True)} (accepted: {row.accepted_text()})"
             for row in self.outside
         ]
-        return (
-            f"outside the ranges for Gen1-like data: {'; '.join(listed)}"
-            if listed
-            else "inside all ranges for Gen1-like data"
-        )
+        if not listed:
+            return "inside all ranges for Gen1-like data"
+        return f"outside the ranges for Gen1-like data: {'; '.join(listed)}"
 
     @property
     def motion_source(self) -> str:
         """Where speeds, track lives and faults come from; empty if that is the labels alone."""
-        return motion_source(self.reports)
+        labelled = [report.labels for report in self.reports if report.labels is not None]
+        exact = [labels.truth_hz for labels in labelled if labels.truth_hz is not None]
+        if not exact:
+            return ""
+        rest = len(labelled) - len(exact)
+        return (
+            f"speeds, track lives and boxes that look wrong: from the exact boxes at {np.median(exact):g} Hz"
+            f" (_truth.npz) of {plural(len(exact), 'recording')}"
+            + (f", from the labels of {rest} without them" if rest else "")
+        )
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -152,27 +216,23 @@ class Inspection:
         """Whether the text has the figures of the public datasets too: for their sensors, and for simulated drives."""
         return self.comparison is not None or all(report.sensor in COMPARED_SENSORS for report in self.reports)
 
-    def _own_rows(self) -> list[tuple[str, ...]]:
-        """The figures of :data:`OWN_ROWS` that were measured, without those of other datasets."""
-        found = self.figures
-        shown = ((row.title, row.show(found)) for row in OWN_ROWS)
-        return [cells for cells in shown if cells[1] != references.UNKNOWN]
-
     def text(self) -> str:
         """Everything as plain text; only a few figures if no public dataset has this sensor."""
-        compared = self.is_compared
-        table = _table(self.header, self.rows()) if compared else _table(HEADER[:2], self._own_rows())
+        if self.is_compared:
+            table = _table(self.header, self.rows())
+        else:
+            own = [(row.title, row.show(self.figures)) for row in references.ROWS if row.own]
+            table = _table(HEADER[:2], [cells for cells in own if cells[1] != UNKNOWN])
         parts = [f"{self.dataset}: {self.lead}", "", table]
         if self.verdict:
             parts += ["", self.verdict]
-        classes = self.classes
-        if classes:
-            cells = [each.cells() for each in classes]
-            real = references.REAL_BOXES if compared else ()
+        if self.classes:
+            cells = [each.cells() for each in self.classes]
+            real = references.REAL_BOXES if self.is_compared else ()
             parts += ["", _table(references.BOX_COLUMNS, [*cells, *real])]
             if self.motion_source:
                 parts += ["", self.motion_source]
-            faults = [(each.kind, each.text(), each.worst_text()) for each in self.faults]
+            faults = [(each.kind, each.text(), each.worst) for each in self.faults]
             parts += ["", _table(("boxes that look wrong", "", ""), faults, left=3)]
         if self.comparison is not None:
             parts += ["", self.comparison.summary]
@@ -180,30 +240,39 @@ class Inspection:
             if len(self.flags) > SHOWN_FLAGS:
                 parts.append(f"and {len(self.flags) - SHOWN_FLAGS} more flags; the page and the JSON have all")
         parts += [f"note: {remark}" for remark in self.remarks]
-        if not compared:
+        if not self.is_compared:
             parts += ["", "The page has more figures, beside those of Gen1 and 1Mpx, and pictures of the boxes."]
         return "\n".join(parts)
 
     def page(self, path: str | os.PathLike[str]) -> None:
-        """Write a page with plots and pictures, in one HTML file."""
-        write_inspection_page(
+        """Write a page with plots and pictures, in one HTML file; recordings are opened again for sample frames."""
+        colours = {"in": "good", "out": "bad"}  # of figures in and out of the accepted range
+        classes, faults = self.classes, self.faults
+        write_page(
             path,
-            Contents(
-                title=f"{self.dataset}",
-                lead=self.lead,
-                header=self.header,
-                rows=self.rows(),
-                verdict=self.verdict,
-                figures=self.figures,
-                gen1_like=self.is_gen1_like,
-                reports=self.reports,
-                classes=self.classes,
-                faults=self.faults,
-                motion_source=self.motion_source,
-                files="" if self.comparison is None else self.comparison.summary,
-                flags=self.flags,
-                remarks=self.remarks,
-            ),
+            "inspection.html",
+            title=self.dataset,
+            lead=self.lead,
+            verdict=_sentence(self.verdict),
+            sample_ms=LOOK_BACK_US // 1000,
+            samples=pictures.sample_frames(self.reports),
+            header=self.header,
+            rows=[(*row[:-1], (row[-1], colours[row[-1]]) if row[-1] in colours else row[-1]) for row in self.rows()],
+            event_plots=pictures.plot_events(self.reports, self.is_gen1_like),
+            box_columns=references.BOX_COLUMNS,
+            boxes=[*(each.cells() for each in classes), *references.REAL_BOXES] if classes else [],
+            box_plots=pictures.plot_boxes(classes) if classes else [],
+            motion_source=_sentence(self.motion_source),
+            faults=[
+                (each.kind, (each.text(), "bad" if each.number and "standing" not in each.kind else ""), meaning)
+                for each, meaning in zip(faults, FAULTS.values(), strict=True)
+            ],
+            worst=[f"{each.kind}: {each.worst}" for each in faults if each.worst],
+            files="" if self.comparison is None else _sentence(self.comparison.summary),
+            flags=self.flags,
+            remarks=self.remarks,
+            meanings=[(row.title.strip(), row.meaning) for row in references.ROWS],
+            recordings=[_recording_row(report) for report in self.reports],
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -215,7 +284,7 @@ class Inspection:
             "gen1_like": self.is_gen1_like,
             "outside": [key for row in self.outside for key in row.judge(self.figures)],
             "faults": {
-                each.kind: {"meaning": each.meaning, "number": each.number, "checked": each.checked}
+                each.kind: {"meaning": FAULTS[each.kind], "number": each.number, "checked": each.checked}
                 for each in self.faults
             },
             "motion_source": self.motion_source,
@@ -276,18 +345,37 @@ def inspect(
     return Inspection(str(dataset), split, tuple(reports), tuple(unreadable), comparison)
 
 
-def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], left: int = 1) -> str:
-    """A table with aligned columns: the first ``left`` ones to the left, the others to the right."""
-    lines = [header, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    made = [
-        "  ".join(
-            f"{cell:<{width}}" if column < left else f"{cell:>{width}}"
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
-    return "\n".join([made[0], "─" * max(len(line) for line in made), *made[1:]])
+def _describe_fault(report: RecordingReport, fault: Fault) -> str:
+    x1, y1, x2, y2 = fault.box
+    name = report.class_name(fault.class_id) + (f" of track {fault.track_id}" if fault.track_id >= 0 else "")
+    return (
+        f"worst: {report.entry.name} at {fault.t_us / 1e6:.3f} s, {name},"
+        f" {x2 - x1:.0f}×{y2 - y1:.0f} px at x {x1:.0f}, y {y1:.0f}"
+    )
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A table with a line under its header; the first ``left`` columns are aligned to the left."""
+    top, *lines = format_table([header, *rows], range(left)).split("\n")
+    return "\n".join([top, "─" * max(map(len, [top, *lines])), *lines])
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _recording_row(report: RecordingReport) -> tuple[str, ...]:
+    events = report.events
+    return (
+        report.entry.name,
+        report.format,
+        f"{events.duration_s:.1f}",
+        f"{events.rate_hz / 1e6:.3f}",
+        f"{events.on_share:.3f}",
+        UNKNOWN if events.silent_share is None else f"{100 * events.silent_share:.0f} %",
+        f"{100 * events.pillars[5000].active_share:.1f} %",
+        UNKNOWN if report.labels is None else str(report.labels.num_boxes),
+    )
 
 
 def _report_dict(report: RecordingReport) -> dict[str, Any]:

@@ -57,6 +57,12 @@ class Fault:
     track_id: int
     box: tuple[float, float, float, float]  #: xyxy in pixels
 
+    @property
+    def area(self) -> float:
+        """Of the box, square pixels."""
+        x1, y1, x2, y2 = self.box
+        return (x2 - x1) * (y2 - y1)
+
 
 @dataclass(frozen=True)
 class LabelStatistics:
@@ -176,21 +182,13 @@ class _Findings:
 
     def worst(self, most: int) -> tuple[Fault, ...]:
         """The faults with the largest boxes of each kind."""
-        listed = []
+        labels, listed = self.labels, []
         for kind, rows in self.rows.items():
-            area = (self.boxes[:, 2] - self.boxes[:, 0]) * (self.boxes[:, 3] - self.boxes[:, 1])
-            for row in sorted(rows, key=lambda each: -float(area[each]))[:most]:
-                x1, y1, x2, y2 = self.boxes[row].tolist()
-                labels = self.labels
-                listed.append(
-                    Fault(
-                        kind,
-                        int(labels.t_us[row]),
-                        int(labels.class_id[row]),
-                        int(labels.track_id[row]),
-                        (x1, y1, x2, y2),
-                    )
-                )
+            of_kind = [
+                Fault(kind, int(labels.t_us[row]), int(labels.class_id[row]), int(labels.track_id[row]), tuple(box))
+                for row, box in zip(rows, self.boxes[rows].tolist(), strict=True)
+            ]
+            listed += sorted(of_kind, key=lambda fault: -fault.area)[:most]
         return tuple(listed)
 
 
@@ -228,20 +226,21 @@ def _check_events(
     moves = np.zeros(len(labels), np.bool_)
     moves[moving] = True
     for index, time in enumerate(times.tolist()):
-        events = recording.read(time - LOOK_BACK_US, time)
-        standing = _is_standing(events)
+        fired = _fired(recording.read(time - LOOK_BACK_US, time))
+        standing = np.count_nonzero(fired) < STANDING_SHARE * fired.size
         for row in range(*(int(np.searchsorted(labels.t_us, time, side)) for side in ("left", "right"))):
             kind = "without events" + (", standing" if standing and not moves[row] else "")
             found.checked[kind] += 1
-            if not _any_inside(events, found.boxes[row]):
+            if not _inside(fired, found.boxes[row]).any():
                 found.rows[kind].append(row)
         if progress:
             progress((index + 1) / len(times))
     runs, tracks = frozen_runs(labels)
     for first, last in runs:
         middle = (int(labels.t_us[first]) + int(labels.t_us[last])) // 2
-        standing = _is_still(recording.read(middle - LOOK_BACK_US, middle), found.boxes[first])
-        found.rows["frozen, standing" if standing else "frozen"].append(first)
+        inside = _inside(_fired(recording.read(middle - LOOK_BACK_US, middle)), found.boxes[first])
+        is_still = np.count_nonzero(inside) < STILL_SHARE * max(inside.size, 1)
+        found.rows["frozen, standing" if is_still else "frozen"].append(first)
     found.checked["frozen"] = found.checked["frozen, standing"] = tracks
 
 
@@ -259,30 +258,19 @@ def frozen_runs(labels: Labels) -> tuple[list[tuple[int, int]], int]:
     return runs, len(np.unique(pixels[:, 0]))
 
 
-def _is_standing(events: Events) -> bool:
-    height, width = events.sensor
-    if len(events) < STANDING_SHARE * height * width:
-        return True
-    fired = np.zeros((height, width), np.bool_)
+def _fired(events: Events) -> NDArray[np.bool_]:
+    """[H, W] pixels with an event."""
+    fired = np.zeros(events.sensor, np.bool_)
     fired[events.y, events.x] = True
-    return bool(np.count_nonzero(fired) < STANDING_SHARE * height * width)
+    return fired
 
 
-def _is_still(events: Events, box: NDArray[np.float64]) -> bool:
-    """Whether hardly a pixel in the box fired."""
-    height, width = events.sensor
+def _inside(fired: NDArray[np.bool_], box: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """The part of the map in the box; pixels that it covers in part count."""
+    height, width = fired.shape
     x1, y1 = np.clip(np.floor(box[:2]), 0, (width, height)).astype(np.intp)
     x2, y2 = np.clip(np.ceil(box[2:]), 0, (width, height)).astype(np.intp)
-    fired = np.zeros((height, width), np.bool_)
-    fired[events.y, events.x] = True
-    return bool(np.count_nonzero(fired[y1:y2, x1:x2]) < STILL_SHARE * max((y2 - y1) * (x2 - x1), 1))
-
-
-def _any_inside(events: Events, box: NDArray[np.float64]) -> bool:
-    """Whether an event lies in the box; pixels that it covers in part count."""
-    x1, y1 = np.floor(box[:2])
-    x2, y2 = np.ceil(box[2:])
-    return bool(((events.x >= x1) & (events.x < x2) & (events.y >= y1) & (events.y < y2)).any())
+    return fired[y1:y2, x1:x2]
 
 
 # ---- what does not fit together in the files of one recording ---------------------------------------------------
@@ -298,21 +286,17 @@ def find_mismatches(name: str, recording: Recording, labels: Labels, truth: Labe
         truth: exact boxes of the same objects; None if there are none.
     """
     tables = [labels] if truth is None else [labels, truth]
+    sizes = {table.sensor for table in tables if table.sensor is not None} - {tuple(recording.sensor)}
+    notes = [
+        f"labels are of a {width}×{height} sensor, events of a {recording.sensor} one"
+        for height, width in sorted(sizes)
+    ]
     times = np.concatenate([table.labelled_us for table in tables])
-    notes = _sensor_mismatches(recording, tables)
     if mismatch := describe_time_mismatch(times, recording.start_us, recording.end_us):
         notes.append(mismatch)
     if truth is not None and truth is not labels:
         notes += _box_mismatches(labels, truth)
     return tuple(f"{name}: {note}" for note in notes)
-
-
-def _sensor_mismatches(recording: Recording, tables: list[Labels]) -> list[str]:
-    sizes = {table.sensor for table in tables if table.sensor is not None} - {tuple(recording.sensor)}
-    return [
-        f"labels are of a {width}×{height} sensor, events of a {recording.sensor} one"
-        for height, width in sorted(sizes)
-    ]
 
 
 def _box_mismatches(labels: Labels, truth: Labels) -> list[str]:

@@ -10,9 +10,9 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,23 @@ from typing import Any
 from fate.data.class_maps import PUBLIC
 from fate.data.findings import LACKING, Finding, sentences
 from fate.data.layout import find_recordings
-from fate.data.manifests import MANIFEST, PREPARED, SCHEMAS, find_manifest, is_valid_entry, write_manifest
+from fate.data.manifests import (
+    MANIFEST,
+    PREPARED,
+    FileState,
+    PreparedDataset,
+    PreparedRecording,
+    SourceFolder,
+    find_manifest,
+    write_manifest,
+)
 from fate.data.opening import PUBLIC_SETS
 from fate.data.rvt_layout import find_sequences
 from fate.errors import FateError, FateWarning
 from fate.events.events import Sensor
 from fate.inspection import examination
-from fate.progress import Progress
-from fate.text import grouped
+from fate.progress import Progress, ignore
+from fate.text import format_table, grouped
 from fate.version import __version__
 
 KINDS = (*PUBLIC_SETS, "rvt")
@@ -61,35 +70,23 @@ class Preparation:
         """A table: the header, one row for each split, and one for all."""
         totals = self.document["totals"]
         names = list(totals["all"]["boxes"])
-        head = ("split", "recordings", "usable", "labelled", "hours", "Mev", *names, "GB")
-        return [head, *(_row(split, total, names) for split, total in totals.items())]
+        rows = [("split", "recordings", "usable", "labelled", "hours", "Mev", *names, "GB")]
+        for split, total in totals.items():
+            numbers = (grouped(total[name]) for name in ("recordings", "usable", "labelled"))
+            boxes = (grouped(total["boxes"].get(name, 0)) for name in names)
+            hours, millions = f"{total['seconds'] / 3600:.2f}", f"{total['events'] / 1e6:.1f}"
+            rows.append((split, *numbers, hours, millions, *boxes, f"{total['bytes'] / 1e9:.2f}"))
+        return rows
 
     def text(self) -> str:
         """Everything as plain text."""
-        rows = self.rows()
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines = [
-            "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-            for row in rows
-        ]
         faults = [f"fault: {sentence}" for sentence in self.faults] or ["nothing is missing or broken"]
         if self.missing:
             faults.append(f"the dataset is incomplete: {len(self.missing)} of these faults leave something out")
         hashed = "" if self.document["hashed"] else ", without hashes"
-        return "\n".join([*lines, "", *faults, "", f"manifest written to {self.folder / MANIFEST}{hashed}"])
-
-
-def _row(split: str, total: dict[str, Any], names: list[str]) -> tuple[str, ...]:
-    numbers = [total["recordings"], total["usable"], total["labelled"]]
-    boxes = [total["boxes"].get(name, 0) for name in names]
-    return (
-        split,
-        *map(grouped, numbers),
-        f"{total['seconds'] / 3600:.2f}",
-        f"{total['events'] / 1e6:.1f}",
-        *map(grouped, boxes),
-        f"{total['bytes'] / 1e9:.2f}",
-    )
+        return "\n".join(
+            [format_table(self.rows()), "", *faults, "", f"manifest written to {self.folder / MANIFEST}{hashed}"]
+        )
 
 
 def prepare(
@@ -116,28 +113,21 @@ def prepare(
     """
     if kind not in KINDS:
         raise FateError(f"kind {kind!r} was given; expected one of {', '.join(KINDS)}")
-    threads = check_workers(workers)
+    threads = min(4, os.cpu_count() or 1) if workers is None else workers
+    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= 256:
+        raise FateError(f"workers {workers!r} was given; expected a whole number from 1 to 256")
     root, home = Path(os.path.abspath(source)), Path(os.path.abspath(target))
-    work = _recordings(kind, root) if kind in PUBLIC_SETS else _sequences(root)
+    tasks, findings = _recordings(kind, root) if kind in PUBLIC_SETS else _sequences(root)
     old = _earlier(kind, root, home)
     try:
         home.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FateError(f"{target}: no folder can be made there ({error.strerror}); choose another place") from None
-    run = _Run(kind, root, home, hashed, progress, old)
+    run = _Run(kind, root, home, hashed, old, findings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FateWarning)  # repairs of single recordings are among the faults
-        run.go(work, threads)
+        run.go(tasks, threads, progress or ignore)
     return Preparation(home, run.document(finished=True))
-
-
-def check_workers(workers: int | None) -> int:
-    """The number of threads to use."""
-    if workers is None:
-        return min(4, os.cpu_count() or 1)
-    if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= 256:
-        raise FateError(f"workers {workers!r} was given; expected a whole number from 1 to 256")
-    return workers
 
 
 @dataclass(frozen=True)
@@ -146,7 +136,7 @@ class _Task:
 
     name: str
     files: list[Path]
-    examine: Callable[[], dict[str, Any]]
+    examine: Callable[[], PreparedRecording]
 
 
 def _recordings(kind: str, root: Path) -> tuple[list[_Task], list[Finding]]:
@@ -175,7 +165,7 @@ def _sequences(root: Path) -> tuple[list[_Task], list[Finding]]:
     return tasks, findings
 
 
-def _earlier(kind: str, root: Path, home: Path) -> dict[str, dict[str, Any]]:
+def _earlier(kind: str, root: Path, home: Path) -> dict[str, PreparedRecording]:
     """Entries of an earlier run by name; any other manifest is not replaced."""
     path = home / MANIFEST
     if not path.exists():
@@ -183,53 +173,40 @@ def _earlier(kind: str, root: Path, home: Path) -> dict[str, dict[str, Any]]:
     found = find_manifest(path)
     if found is None or found.format != PREPARED:
         raise FateError(f"{path}: is there already, and fate prepare did not write it; choose another folder")
-    document = found.document
-    try:
-        if (document["kind"], document["source"]["path"]) != (kind, str(root)):
-            raise FateError(
-                f"{path}: is of {document['kind']} in {document['source']['path']}; choose another folder, or delete it"
-            )
-        return {entry["name"]: entry for entry in document["recordings"] if is_valid_entry(entry)}
-    except (LookupError, TypeError, AttributeError) as error:
-        raise found.damaged(error) from error
+    content = found.parse(PreparedDataset)
+    if (content.kind, content.source.path) != (kind, str(root)):
+        raise FateError(f"{path}: is of {content.kind} in {content.source.path}; choose another folder, or delete it")
+    return {entry.name: entry for entry in content.recordings}
 
 
+@dataclass
 class _Run:
     """One run: examines recordings and keeps the manifest up to date."""
 
-    def __init__(
-        self,
-        kind: str,
-        root: Path,
-        home: Path,
-        hashed: bool,
-        progress: Progress | None,
-        old: dict[str, dict[str, Any]],
-    ) -> None:
-        self.kind, self.root, self.home, self.hashed, self.progress, self.old = kind, root, home, hashed, progress, old
-        self.done: dict[str, dict[str, Any]] = {}
-        self.findings: list[Finding] = []
+    kind: str
+    root: Path
+    home: Path
+    hashed: bool
+    old: dict[str, PreparedRecording]
+    findings: list[Finding]
+    done: dict[str, PreparedRecording] = field(default_factory=dict)
 
-    def go(self, work: tuple[list[_Task], list[Finding]], threads: int) -> None:
-        tasks, self.findings = work
+    def go(self, tasks: list[_Task], threads: int, progress: Progress) -> None:
         gone = sorted(set(self.old) - {task.name for task in tasks})
         self.findings += [
-            Finding("missing", f"{name}: was there before and is missing now", self.old[name]["split"]) for name in gone
+            Finding("missing", f"{name}: was there before and is missing now", self.old[name].split) for name in gone
         ]
         states = {task.name: examination.file_states(self.root, task.files) for task in tasks}
-        sizes = {name: sum(state["bytes"] for state in files.values()) for name, files in states.items()}
+        sizes = {name: sum(state.bytes for state in files.values()) for name, files in states.items()}
         total, finished, saved = sum(sizes.values()), 0, time.monotonic()
         with ThreadPoolExecutor(threads) as pool:
-            waiting: dict[Future[dict[str, Any]], str] = {
-                pool.submit(self._one, task, states[task.name]): task.name for task in tasks
-            }
+            waiting = {pool.submit(self._one, task, states[task.name]): task.name for task in tasks}
             try:
                 for future in as_completed(waiting):
                     name = waiting[future]
                     self.done[name] = future.result()
                     finished += sizes[name]
-                    if self.progress:
-                        self.progress(finished, max(total, 1))
+                    progress(finished, max(total, 1))
                     if time.monotonic() - saved > SAVE_EVERY_S:
                         write_manifest(self.home, self.document(finished=False))
                         saved = time.monotonic()
@@ -239,67 +216,58 @@ class _Run:
                 raise
         write_manifest(self.home, self.document(finished=True))
 
-    def _one(self, task: _Task, states: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    def _one(self, task: _Task, states: dict[str, FileState]) -> PreparedRecording:
         """The entry of a recording: that of an earlier run if nothing has changed since."""
         before = self.old.get(task.name)
-        same = before is not None and examination.is_unchanged(before["files"], states, self.hashed)
+        same = before is not None and examination.is_unchanged(before.files, states, self.hashed)
         if before is not None and same and (self.kind == "rvt" or examination.has_index(self.root, before, self.kind)):
             return before
         entry = task.examine()
         if self.hashed:
             examination.hash_files(self.root, states)
-        return entry | {"files": states}
+        entry.files = states
+        return entry
 
     def document(self, finished: bool) -> dict[str, Any]:
-        """The manifest of the recordings examined so far.
-
-        Args:
-            finished: whether all recordings were examined; ``"complete"`` also says that nothing is missing.
-        """
+        """The manifest of the recordings examined so far; ``finished`` if these are all."""
         entries = [self.done[name] for name in sorted(self.done)]
         sensor, downscale = self._common(entries)
-        findings = [Finding(**fault) for entry in entries for fault in entry["faults"]]
+        findings = [fault for entry in entries for fault in entry.faults]
         published = PUBLIC_SETS[self.kind].sensor if self.kind in PUBLIC_SETS else None
-        if sensor is not None and published is not None and published != Sensor(**sensor):
-            findings.append(
-                Finding("other", f"its recordings are {Sensor(**sensor)}, while {self.kind} is {published}")
-            )
-        listed = []
+        if sensor is not None and published not in (None, sensor):
+            findings.append(Finding("other", f"its recordings are {sensor}, while {self.kind} is {published}"))
         for entry in entries:
-            fits = entry["readable"] and (entry["sensor"], entry["downscale"]) == (sensor, downscale)
-            if entry["readable"] and not fits:
-                findings.append(_other_sensor(entry, sensor))
-            listed.append(entry | {"usable": fits})
-        totals = _totals(listed, [*PUBLIC.get(self.kind, {})])
-        unpublished = self._missing(totals) if finished else ()
-        faults = [*unpublished, *self.findings, *findings]
+            entry.usable = entry.readable and (entry.sensor, entry.downscale) == (sensor, downscale)
+            if entry.readable and not entry.usable:
+                sentence = f"{entry.name}: left out: it is {entry.sensor}, the others {sensor}"
+                findings.append(Finding("sensor", sentence, entry.split))
+        totals = _totals(entries, [*PUBLIC.get(self.kind, {})])
+        faults = [*(self._missing(totals) if finished else ()), *self.findings, *findings]
         missing = [each.sentence for each in faults if each.kind in LACKING]
-        return {
-            "format": PREPARED,
-            "schema": SCHEMAS[PREPARED],
-            "fate": __version__,
-            "kind": self.kind,
-            "name": self.root.name,
-            "source": {"path": str(self.root), "from_here": _relative(self.root, self.home)},
-            "finished": finished,
-            "complete": finished and not missing,
-            "missing": missing,
-            "hashed": self.hashed,
-            "sensor": sensor,
-            "totals": totals,
-            "faults": [each._asdict() for each in faults],
-            "recordings": listed,
-        }
+        return PreparedDataset(
+            fate=__version__,
+            kind=self.kind,
+            name=self.root.name,
+            source=SourceFolder(path=str(self.root), from_here=_relative(self.root, self.home)),
+            finished=finished,
+            complete=finished and not missing,
+            missing=missing,
+            hashed=self.hashed,
+            sensor=sensor,
+            totals=totals,
+            faults=faults,
+            recordings=entries,
+        ).to_dict()
 
-    def _common(self, entries: list[dict[str, Any]]) -> tuple[dict[str, int] | None, int]:
+    def _common(self, entries: list[PreparedRecording]) -> tuple[Sensor | None, int]:
         """The sensor and the downscaling of the dataset: the published one if it occurs, else the most frequent."""
-        found = Counter((*entry["sensor"].values(), entry["downscale"]) for entry in entries if entry["readable"])
+        found = Counter((entry.sensor, entry.downscale) for entry in entries if entry.readable)
         if not found:
             return None, 1
-        height, width, downscale = found.most_common(1)[0][0]
-        if self.kind in PUBLIC_SETS and (*PUBLIC_SETS[self.kind].sensor, 1) in found:
-            height, width = PUBLIC_SETS[self.kind].sensor
-        return {"height": height, "width": width}, downscale
+        sensor, downscale = found.most_common(1)[0][0]
+        if self.kind in PUBLIC_SETS and (PUBLIC_SETS[self.kind].sensor, 1) in found:
+            sensor = PUBLIC_SETS[self.kind].sensor
+        return sensor, downscale
 
     def _missing(self, totals: dict[str, Any]) -> Iterator[Finding]:
         """Published recordings that are missing."""
@@ -323,30 +291,26 @@ def _relative(root: Path, home: Path) -> str:
         return ""
 
 
-def _other_sensor(entry: dict[str, Any], sensor: dict[str, int] | None) -> Finding:
-    others = "" if sensor is None else f", the others {Sensor(**sensor)}"
-    return Finding("sensor", f"{entry['name']}: left out: it is {Sensor(**entry['sensor'])}{others}", entry["split"])
-
-
-def _totals(entries: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
+def _totals(entries: list[PreparedRecording], names: list[str]) -> dict[str, Any]:
     """Totals of each split that occurs, and of all."""
-    splits = [split for split in ("train", "val", "test", None) if any(each["split"] == split for each in entries)]
-    parts = {split or "no split": [each for each in entries if each["split"] == split] for split in splits}
-    return {name: _total(part, names) for name, part in (*parts.items(), ("all", entries))}
+    parts = {
+        split or "no split": [each for each in entries if each.split == split]
+        for split in ("train", "val", "test", None)
+    }
+    return {name: _total(part, names) for name, part in (*parts.items(), ("all", entries)) if part or name == "all"}
 
 
-def _total(entries: Iterable[dict[str, Any]], names: list[str]) -> dict[str, Any]:
-    listed = list(entries)
+def _total(entries: list[PreparedRecording], names: list[str]) -> dict[str, Any]:
     boxes: Counter[str] = Counter(dict.fromkeys(names, 0))
-    for entry in listed:
-        boxes.update(entry["boxes"])
+    for entry in entries:
+        boxes.update(entry.boxes)
     return {
-        "recordings": len(listed),
-        "usable": sum(entry["usable"] for entry in listed),
-        "labelled": sum(entry["usable"] and entry["labelled"] for entry in listed),
-        "seconds": sum(entry["end_us"] - entry["start_us"] for entry in listed) / 1e6,
-        "events": sum(entry["num_events"] for entry in listed),
+        "recordings": len(entries),
+        "usable": sum(entry.usable for entry in entries),
+        "labelled": sum(entry.usable and entry.labelled for entry in entries),
+        "seconds": sum(entry.end_us - entry.start_us for entry in entries) / 1e6,
+        "events": sum(entry.num_events for entry in entries),
         "boxes": dict(boxes),
-        "files": sum(len(entry["files"]) for entry in listed),
-        "bytes": sum(state["bytes"] for entry in listed for state in entry["files"].values()),
+        "files": sum(len(entry.files) for entry in entries),
+        "bytes": sum(state.bytes for entry in entries for state in entry.files.values()),
     }

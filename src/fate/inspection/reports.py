@@ -1,4 +1,4 @@
-"""The recordings that ``fate inspect`` examines, a report on each, and the figures of all reports together.
+"""The recordings that ``fate inspect`` examines, a report on each, and their boxes by class.
 
 Recordings are found as :func:`fate.open_dataset` finds them, but none is left out. A YAML file, or a folder with a
 ``dataset.yaml``, says where events and labels are, what their classes are called and how their clocks differ. Any other
@@ -9,31 +9,33 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels
 from fate.data.box_files import Clock, read_box_file
-from fate.data.class_maps import ClassMap, class_map
+from fate.data.class_maps import PUBLIC, ClassMap, class_map
 from fate.data.labelled_recording import read_head
-from fate.data.layout import SPLITS, RecordingPaths, find_recordings
+from fate.data.layout import RecordingPaths, check_split, find_recordings
 from fate.data.manifests import MANIFEST, PREPARED, find_listing, find_manifest
-from fate.data.opening import open_prepared, read_classes_file
+from fate.data.opening import open_prepared, public_kind, read_classes_file
 from fate.data.yaml_datasets import find_yaml, read_dataset_yaml
 from fate.errors import FateError
 from fate.events.events import Sensor
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.inspection import references
-from fate.inspection.label_statistics import FAULTS, Fault, LabelStatistics, find_mismatches, label_statistics
-from fate.inspection.statistics import EventStatistics, PillarStatistics, event_statistics
+from fate.inspection.label_statistics import LabelStatistics, find_mismatches, label_statistics
+from fate.inspection.statistics import EventStatistics, event_statistics
 from fate.progress import Progress, scale
-from fate.text import grouped, plural
+from fate.text import grouped
+
+BoxesKind = Literal["labels", "truth"]
 
 
 @dataclass(frozen=True)
@@ -56,19 +58,16 @@ class Subject:
             given["sensor"] = self.sensor if said is None else None
         return open_recording(self.entry.events, **given)
 
-    def read_labels(self, sensor: Sensor) -> Labels | None:
-        """The labels on the clock of the events, in the classes of the dataset; None if there is no file.
+    def read_boxes(self, kind: BoxesKind, sensor: Sensor) -> Labels | None:
+        """Boxes on the clock of the events, in the classes of the dataset; None if there is no file.
 
         Args:
+            kind: ``"labels"``, or ``"truth"`` for the exact boxes that the simulator writes.
             sensor: (height, width) of the recording; YOLO text divides by it.
         """
-        return None if self.entry.labels is None else self._read(self.entry.labels, sensor, self.entry.clock)
-
-    def read_truth(self, sensor: Sensor) -> Labels | None:
-        """The exact boxes that the simulator writes, in the classes of the dataset; None if there is no file."""
-        return None if self.entry.truth is None else self._read(self.entry.truth, sensor, Clock())
-
-    def _read(self, path: Path, sensor: Sensor, clock: Clock) -> Labels:
+        path, clock = (self.entry.labels, self.entry.clock) if kind == "labels" else (self.entry.truth, Clock())
+        if path is None:
+            return None
         raw = read_box_file(path, sensor, self.class_map is not None and self.class_map.by_id)
         timed = replace(raw, t_us=clock.convert(raw.t_us), labelled_us=np.unique(clock.convert(raw.labelled_us)))
         return timed if self.class_map is None else _rename_classes(timed, self.class_map)
@@ -98,9 +97,7 @@ def find_subjects(
         split: only ``"train"``, ``"val"`` or ``"test"``.
         options: arguments of :func:`fate.open_recording`; None for what the files or the YAML say.
     """
-    if split is not None and split not in SPLITS:
-        raise FateError(f"split {split!r} was given; expected train, val or test")
-    path, wanted = Path(dataset), None if split is None else SPLITS[split]
+    path, wanted = Path(dataset), None if split is None else check_split(split)
     yaml = find_yaml(path)
     if yaml is not None:
         described = read_dataset_yaml(yaml, wanted)
@@ -110,7 +107,7 @@ def find_subjects(
         # damage to the manifest of a simulated dataset is reported by the comparison with it
         manifest = find_manifest(path) if find_listing(path) is None else None
         if manifest is not None and manifest.format == PREPARED:
-            path = open_prepared(manifest).root
+            path = open_prepared(manifest)[0].root
         recordings, sensor = find_recordings(path, wanted), None
         names = read_classes_file(path if path.is_dir() else path.parent)
     mapped = None if names is None else class_map(names)
@@ -143,7 +140,7 @@ class RecordingReport:
     labels: LabelStatistics | None  #: None if it has none
     classes: tuple[str, ...] | None  #: names by class id; None if they are not known
     notes: tuple[str, ...] = ()  #: sentences about what does not fit together
-    boxes_from: str | None = None  #: whose boxes are counted: ``"labels"``, or ``"truth"`` without labels
+    boxes_from: BoxesKind = "labels"  #: whose boxes are counted
 
     @property
     def entry(self) -> RecordingPaths:
@@ -161,10 +158,7 @@ class RecordingReport:
 
     def read_boxes(self) -> Labels | None:
         """Read the boxes that are counted again; None if there are none."""
-        if self.boxes_from is None:
-            return None
-        size = Sensor(*self.sensor)
-        return self.subject.read_labels(size) if self.boxes_from == "labels" else self.subject.read_truth(size)
+        return None if self.labels is None else self.subject.read_boxes(self.boxes_from, Sensor(*self.sensor))
 
 
 def report_on(subject: Subject, *, windows: int, progress: Progress) -> RecordingReport:
@@ -178,28 +172,26 @@ def report_on(subject: Subject, *, windows: int, progress: Progress) -> Recordin
     with subject.open() as recording:
         events = event_statistics(recording, windows=windows, progress=scale(progress, 0.0, 0.7))
         notes: list[str] = []
-        # events are reported even if the labels cannot be read
-        labels = _read(subject.read_labels, recording.sensor, "labels", notes)
-        truth = _read(subject.read_truth, recording.sensor, "exact boxes", notes)
+        labels, truth = (_read_boxes(subject, kind, recording.sensor, notes) for kind in get_args(BoxesKind))
         boxes = truth if labels is None else labels
         if boxes is None:
             progress(1.0)
             return RecordingReport(subject, recording.format, events, None, None, tuple(notes))
         measured = label_statistics(recording, boxes, truth=truth, frames=windows, progress=scale(progress, 0.7, 1.0))
         progress(1.0)
-        classes = _class_names(boxes, recording.sensor, truth)
+        classes = boxes.classes or (truth and truth.classes) or _public_names(recording.sensor, boxes)
         notes += _unknown_classes(subject, boxes)
         notes += find_mismatches(subject.entry.name, recording, boxes, truth)
-        source = "truth" if labels is None else "labels"
-        return RecordingReport(subject, recording.format, events, measured, classes, tuple(notes), source)
+        kind: BoxesKind = "truth" if labels is None else "labels"
+        return RecordingReport(subject, recording.format, events, measured, classes, tuple(notes), kind)
 
 
-def _read(read: Callable[[Sensor], Labels | None], sensor: Sensor, what: str, notes: list[str]) -> Labels | None:
-    """Read a label file; an error becomes a note."""
+def _read_boxes(subject: Subject, kind: BoxesKind, sensor: Sensor, notes: list[str]) -> Labels | None:
+    """Read a label file; an error becomes a note, because events are reported in any case."""
     try:
-        return read(sensor)
+        return subject.read_boxes(kind, sensor)
     except FateError as error:
-        notes.append(f"{what} not read: {error}")
+        notes.append(f"{'labels' if kind == 'labels' else 'exact boxes'} not read: {error}")
         return None
 
 
@@ -213,69 +205,10 @@ def _unknown_classes(subject: Subject, labels: Labels) -> list[str]:
     return [f"{subject.entry.name}: boxes of classes that the dataset does not name: {listed}"] if counts else []
 
 
-def _class_names(labels: Labels, sensor: tuple[int, int], truth: Labels | None = None) -> tuple[str, ...] | None:
-    """Class names of a label file: its own, those of the exact boxes, or those of the public dataset of this sensor."""
-    if labels.classes or truth is None or not truth.classes:
-        highest = int(labels.class_id.max(initial=-1))
-        return labels.classes or references.class_names((sensor[0], sensor[1]), highest)
-    return truth.classes
-
-
-# ---- all recordings together ----------------------------------------------------------------------------------
-
-
-def figures(reports: Sequence[RecordingReport]) -> dict[str, float]:
-    """Every figure of :data:`fate.inspection.references.ROWS`: the mean over recordings, for labels over all boxes."""
-    found: dict[str, float] = {}
-    events = [report.events for report in reports]
-    rates = np.array([each.rate_hz for each in events]) / 1e6
-    low, high = references.RATE_RANGE_MEV_S
-    found["rate_mev_s"] = float(rates.mean())
-    found["rate_inside_share"] = float(((rates >= low) & (rates <= high)).mean())
-    found["merged_rate_mev_s"] = _mean(each.merged_rate_hz / 1e6 for each in events)
-    found["busiest_mev_s"] = _mean(each.busiest_hz / 1e6 for each in events)
-    for name in ("on_share", "duplicate_share", "burst_share"):
-        found[name] = _mean(getattr(each, name) for each in events)
-    silent = [each.silent_share for each in events if each.silent_share is not None]
-    lengths = [each.burst_length for each in events if each.burst_length]
-    found |= {name: _mean(values) for name, values in (("silent_share", silent), ("burst_length", lengths)) if values}
-    found["interval_p1_ms"] = _mean(each.merged_interval_p1_us / 1000 for each in events)
-    for length in events[0].pillars:
-        whole = [each.pillars[length] for each in events]
-        found |= _pillar_figures(whole, f"{length // 1000}ms")
-        busy = [each.busiest_pillars[length] for each in events]
-        found[f"active_busy_{length // 1000}ms"] = _mean(each.active_share for each in busy)
-    labels = [report.labels for report in reports if report.labels is not None]
-    return found | _label_figures(labels)
-
-
-def _pillar_figures(pillars: list[PillarStatistics], ending: str) -> dict[str, float]:
-    found = {
-        "active": _mean(each.active_share for each in pillars),
-        "above": _mean(each.raw.above_share for each in pillars),
-        "lost": _mean(each.raw.lost_share for each in pillars),
-        "merged_above": _mean(each.merged.above_share for each in pillars),
-        "merged_p99": _mean(each.merged.p99 for each in pillars),
-        "windows_above": _mean(each.windows_above_share for each in pillars),
-        "pillars_lost": _mean(each.pillars_lost_share for each in pillars),
-    }
-    found |= {name: _mean(getattr(each.raw, name) for each in pillars) for name in ("p50", "p90", "p99")}
-    return {f"{name}_{ending}": value for name, value in found.items()}
-
-
-def _label_figures(labels: list[LabelStatistics]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    rates = [each.rate_hz for each in labels if each.rate_hz]
-    if rates:
-        found["label_rate_hz"] = float(np.median(rates))
-    counts = np.concatenate([each.boxes_per_time for each in labels] or [np.zeros(0, np.int64)])
-    if len(counts):
-        for name, value in zip(("p5", "p50", "p95"), np.percentile(counts, (5, 50, 95)), strict=True):
-            found[f"boxes_{name}"] = float(value)
-    lives = np.concatenate([each.life_s for each in labels] or [np.zeros(0, np.float32)])
-    if len(lives):
-        found["life_p50_s"] = float(np.median(lives))
-    return found
+def _public_names(sensor: Sensor, labels: Labels) -> tuple[str, ...] | None:
+    """The class names of the public dataset with this sensor, if the class ids fit."""
+    names = tuple(PUBLIC.get(public_kind(sensor) or "", ()))
+    return names if names and labels.class_id.max(initial=-1) < len(names) else None
 
 
 @dataclass(frozen=True)
@@ -306,9 +239,9 @@ def boxes_by_class(reports: Sequence[RecordingReport]) -> list[ClassBoxes]:
     """The boxes of all recordings, by the name of their class; the most frequent class first."""
     parts: dict[str, list[tuple[Any, Any, Any]]] = {}
     for report in reports:
-        if report.labels is None:
-            continue
         labels = report.labels
+        if labels is None:
+            continue
         # an object may pass between two labelled times and occur in the exact boxes alone
         for class_id in np.unique(np.concatenate([labels.class_id, labels.speed_class, labels.life_class])).tolist():
             parts.setdefault(report.class_name(class_id), []).append(
@@ -323,78 +256,6 @@ def boxes_by_class(reports: Sequence[RecordingReport]) -> list[ClassBoxes]:
         for name, rows in parts.items()
     ]
     return sorted(found, key=lambda each: -len(each.size))
-
-
-def motion_source(reports: Sequence[RecordingReport]) -> str:
-    """Where speeds, lives and faults come from; empty if that is the label files alone."""
-    labelled = [report.labels for report in reports if report.labels is not None]
-    exact = [labels.truth_hz for labels in labelled if labels.truth_hz is not None]
-    if not exact:
-        return ""
-    rest = len(labelled) - len(exact)
-    return (
-        f"speeds, track lives and boxes that look wrong: from the exact boxes at {np.median(exact):g} Hz (_truth.npz)"
-        f" of {plural(len(exact), 'recording')}" + (f", from the labels of {rest} without them" if rest else "")
-    )
-
-
-@dataclass(frozen=True)
-class FaultCount:
-    """How often a kind of fault occurs in a dataset, and where it is worst."""
-
-    kind: str
-    meaning: str
-    number: int
-    checked: int
-    worst: tuple[tuple[RecordingReport, Fault], ...]  #: largest boxes first
-
-    def text(self) -> str:
-        """Such as ``12 of 340 (3.5 %)``."""
-        if not self.checked:
-            return "nothing to check"
-        if not self.number:
-            return f"none of {self.checked}"
-        return f"{self.number} of {self.checked} ({100 * self.number / self.checked:.1f} %)"
-
-    def worst_text(self) -> str:
-        """Where, when and what the worst one is; empty without one."""
-        if not self.worst:
-            return ""
-        report, fault = self.worst[0]
-        x1, y1, x2, y2 = fault.box
-        name = report.class_name(fault.class_id) + (f" of track {fault.track_id}" if fault.track_id >= 0 else "")
-        return (
-            f"worst: {report.entry.name} at {fault.t_us / 1e6:.3f} s, {name},"
-            f" {x2 - x1:.0f}×{y2 - y1:.0f} px at x {x1:.0f}, y {y1:.0f}"
-        )
-
-
-def count_faults(reports: Sequence[RecordingReport]) -> list[FaultCount]:
-    """All kinds of faults over all recordings that have labels."""
-    labelled = [(report, report.labels) for report in reports if report.labels is not None]
-    counts = []
-    for kind, meaning in FAULTS.items():
-        listed = [(report, fault) for report, labels in labelled for fault in labels.faults if fault.kind == kind]
-        listed.sort(key=lambda pair: -_area(pair[1]))
-        counts.append(
-            FaultCount(
-                kind,
-                meaning,
-                sum(labels.counts[kind] for _, labels in labelled),
-                sum(labels.checked[kind] for _, labels in labelled),
-                tuple(listed[:10]),
-            )
-        )
-    return counts
-
-
-def _area(fault: Fault) -> float:
-    x1, y1, x2, y2 = fault.box
-    return (x2 - x1) * (y2 - y1)
-
-
-def _mean(values: Any) -> float:
-    return float(np.mean(list(values)))
 
 
 def _quantiles(values: NDArray[Any], percents: tuple[int, ...], digits: int = 0) -> str:

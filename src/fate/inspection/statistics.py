@@ -12,6 +12,7 @@ before it. Only the time since the previous event counts, so a burst of any leng
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,13 +110,12 @@ def event_statistics(recording: Recording, *, windows: int = 200, progress: Prog
     duration = (end - start) / 1e6
     total = int(walk.per_second.sum())
     on, repeats, followers, bursts = walk.totals.tolist()
-    pillars, busy = {}, {}
-    for step, length in enumerate(WINDOWS_US):
-        pillars[length] = pillar_statistics(recording, spread(start, end, length, windows), length)
-        report(0.5 + 0.5 * (step + 0.5) / len(WINDOWS_US))
-        busy_end = min(busiest_start + SECOND_US, end)
-        busy[length] = pillar_statistics(recording, spread(busiest_start, busy_end, length, windows), length)
-        report(0.5 + 0.5 * (step + 1) / len(WINDOWS_US))
+    pillars: dict[int, PillarStatistics] = {}
+    busy: dict[int, PillarStatistics] = {}
+    spans = ((pillars, start, end), (busy, busiest_start, min(busiest_start + SECOND_US, end)))
+    for step, (length, (found, first, last)) in enumerate(product(WINDOWS_US, spans), 1):
+        found[length] = pillar_statistics(recording, spread(first, last, length, windows), length)
+        report(0.5 + 0.5 * step / (2 * len(WINDOWS_US)))
     return EventStatistics(
         height=height,
         width=width,
@@ -166,12 +166,10 @@ def pillar_statistics(recording: Recording, starts: list[int], length_us: int) -
     for index, start in enumerate(starts):
         events = recording.read(start - BURST_US, start + length_us)  # earlier events tell whether a burst continues
         first = int(events.t_us.searchsorted(start))
-        t = events.t_us - (start - BURST_US)
-        active[index] = _count_pillars(
-            t, events.x, events.y, events.p, first, last, counts, histograms, lost, events_seen
-        )
+        columns = (events.t_us - (start - BURST_US), events.x, events.y, events.p)
+        active[index] = _count_pillars(*columns, first, last, counts, histograms, lost, events_seen)
     beyond = np.maximum(active - MAX_PILLARS, 0)
-    raw, merged = (_occupancy(histograms[kind], int(events_seen[kind]), int(lost[kind])) for kind in (0, 1))
+    raw, merged = (_occupancy(*each) for each in zip(histograms, events_seen.tolist(), lost.tolist(), strict=True))
     return PillarStatistics(
         window_us=length_us,
         num_windows=len(starts),
@@ -235,36 +233,25 @@ def _walk(recording: Recording, report: Progress) -> _Walk:
         totals=np.zeros(4, np.int64),
     )
     never = -2 * BURST_US
-    last = np.full((height, width, 2), never, np.int64)
-    in_burst = np.zeros((height, width, 2), np.bool_)
-    last_kept = np.full((height, width), never, np.int64)
-    last_second = np.full((height, width), -1, np.int32)
+    maps = (
+        np.full((height, width, 2), never, np.int64),  # time of the last event of each polarity
+        np.zeros((height, width, 2), np.bool_),  # whether it was part of a burst
+        np.full((height, width), never, np.int64),  # time of the last event that merging keeps
+        np.full((height, width), -1, np.int32),  # last second with an event
+    )
     done = 0
     for events in recording.chunks():
-        maps = (last, in_burst, last_kept, last_second)
-        _walk_events(events.t_us - start, events.x, events.y, events.p, *maps, *found)
+        _walk_events(events.t_us - start, events.x, events.y, events.p, maps, tuple(found))
         done += len(events)
         report(done / recording.num_events)
     return found
 
 
 @compiled
-def _walk_events(
-    t: Any,
-    x: Any,
-    y: Any,
-    p: Any,
-    last: Any,
-    in_burst: Any,
-    last_kept: Any,
-    last_second: Any,
-    per_second: Any,
-    fired_per_second: Any,
-    intervals: Any,
-    merged_intervals: Any,
-    totals: Any,
-) -> None:
-    """Count one chunk. ``t`` counts from the first event; the maps [H, W] or [H, W, 2] are kept between chunks."""
+def _walk_events(t: Any, x: Any, y: Any, p: Any, maps: Any, found: Any) -> None:
+    """Add one chunk to the counts of a `_Walk`; ``t`` counts from the first event, maps are kept between chunks."""
+    last, in_burst, last_kept, last_second = maps
+    per_second, fired_per_second, intervals, merged_intervals, totals = found
     for i in range(t.shape[0]):
         now, row, column, polarity = t[i], y[i], x[i], p[i]
         second = now // SECOND_US

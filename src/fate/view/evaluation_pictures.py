@@ -9,9 +9,9 @@ import numpy as np
 from PIL import Image
 
 from fate.boxes.labels import Labels
-from fate.data.batches import ImageSource
 from fate.data.clips import CANONICAL_US
 from fate.data.dataset import Dataset
+from fate.data.rvt_layout import RvtSequence
 from fate.evaluation.evaluate import AtRate, Evaluation
 from fate.events.events import Events
 from fate.view.drawing import Picture, draw_boxes, draw_events, enlargement, side_by_side
@@ -87,7 +87,7 @@ def draw_samples(at: AtRate, dataset: Dataset, path: Path) -> None:
 
 def _events_before(recording: Any, time_us: int) -> Events:
     """Return the events before a time; from an image, one event per non-zero pixel, of the more frequent polarity."""
-    if not isinstance(recording, ImageSource):
+    if not isinstance(recording, RvtSequence):
         with recording.open() as reader:
             events: Events = reader.read(time_us - EVENTS_US, time_us)
             return events
