@@ -408,7 +408,7 @@ def _write(own: State, new: State) -> None:
 
 def _empty_batch(capacity: int, streams: int, detector: Detector, device: torch.device) -> EventBatch:
     """A batch whose last window takes the unused capacity; its events are spread over the frame."""
-    batch = EventBatch.with_room(capacity, streams + 1, detector.sensor, device)
+    batch = EventBatch.of_counts([capacity] + [0] * streams, detector.sensor, device)
     index = torch.arange(capacity, device=device)
     batch.x.copy_(index % detector.sensor.width)
     batch.y.copy_(torch.div(index, detector.sensor.width, rounding_mode="floor") % detector.sensor.height)

@@ -18,21 +18,21 @@ from typing import Any
 import torch
 
 from fate.data.dataset import Dataset, open_dataset
-from fate.workflows.check_labels import check_labels
 from fate.densify.making import densify
 from fate.densify.tracklets import TrackletOptions
 from fate.evaluation.evaluate import evaluate
 from fate.inference.running import at_once
 from fate.json_files import read_object
 from fate.models.checkpoints import load_model, read_card
+from fate.progress import Progress
+from fate.rates import PAPER_RATES
 from fate.training.config import TrainConfig, make_config, read_config
 from fate.training.loop import train
 from fate.view.samples import draw_samples
-from fate.progress import Progress
-from fate.rates import PAPER_RATES
+from fate.whole_files import write_whole
+from fate.workflows.check_labels import check_labels
 from fate.workflows.studies.declared import SIZES, Recipe, Study
 from fate.workflows.studies.table import METRICS, figures_of
-from fate.whole_files import write_whole
 
 #: About the number of windows that a GPU evaluates or labels at the same time.
 AT_ONCE = 320
