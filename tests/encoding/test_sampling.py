@@ -163,10 +163,10 @@ def kept_by_segments(of: torch_kernels.Segments) -> Kept:
 
 def kept_by_loops(of: Binned) -> Kept:
     stay: Kept = {}
-    for number, count in enumerate(of.pillars):
-        for j in range(of.offsets[number], of.offsets[number] + count):
-            part = slice(of.begin[j], of.begin[j] + of.size[j])
-            stay[number, int(of.cell[j])] = list(zip(of.t_us[part].tolist(), of.pixel[part].tolist(), strict=True))
+    for number, part in enumerate(of.windows):
+        for cell, first, count in part.pillars.tolist():
+            packed = part.packed[first : first + count].tolist()
+            stay[number, cell] = [(event & sampling.M32, event >> 32) for event in packed]
     return stay
 
 

@@ -108,7 +108,7 @@ class GridEncoder(nn.Module, ABC):
             first, last = len(batch) * part // parts, len(batch) * (part + 1) // parts
             loop(*events, offsets[first : last + 1], duration_us[first:last], image[first:last], *arguments)
 
-        in_threads(fill, range(parts))
+        in_threads(fill, parts)
         return torch.from_numpy(image)
 
     def extra_repr(self) -> str:
