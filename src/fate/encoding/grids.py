@@ -360,11 +360,8 @@ class GroupTokens(GridEncoder):
         self.groups, self.bins, self.patch = int(groups), int(groups) // 2, side
 
     def encode_torch(self, batch: EventBatch) -> Tensor:
-        window, side = window_of_events(batch), self.patch
-        begin, last = _first_and_last(batch)
-        span = last - begin
-        since = batch.t_us.long() - begin[window]
-        time_bin = torch.div(since * self.bins, span[window] + 1, rounding_mode="floor")
+        side = self.patch
+        window, time_bin, since, span = _time_bins(batch, self.bins, OVER_EVENTS_INCLUDING_LAST)
         y, x = batch.y.long(), batch.x.long()
         row, column = torch.div(y, side, rounding_mode="floor"), torch.div(x, side, rounding_mode="floor")
         inside = (y - row * side) * side + (x - column * side)
@@ -375,7 +372,7 @@ class GroupTokens(GridEncoder):
         counts = torch.zeros(length, dtype=torch.int32, device=batch.device)
         counts.index_add_(0, cells, torch.ones_like(cells, dtype=torch.int32))
         times = torch.zeros(length, dtype=torch.int64, device=batch.device).index_add_(0, cells, since)
-        shares = times.view(shape).float() / (span.float() + NO_SPAN).view(-1, 1, 1)
+        shares = times.view(shape).float() / ((span - 1).float() + NO_SPAN).view(-1, 1, 1)
         return torch.stack((counts.view(shape).float(), shares), dim=2).view(self.shape(batch))
 
     def encode_cpu(self, batch: EventBatch) -> Tensor:
@@ -414,13 +411,20 @@ def build_grid(name: str, sensor: Sequence[int], **arguments: Any) -> GridEncode
     return GRIDS[name](sensor, **arguments)
 
 
-def _first_and_last(batch: EventBatch) -> tuple[Tensor, Tensor]:
-    """[B] int64 µs of each window's first and last event, since its start; any value for empty windows."""
-    if batch.num_events == 0:
-        return torch.zeros_like(batch.duration_us), torch.zeros_like(batch.duration_us)
-    first = batch.offsets[:-1].clamp(max=batch.num_events - 1)
-    last = (batch.offsets[1:] - 1).clamp(min=0)
-    return batch.t_us[first].long(), batch.t_us[last].long()
+def _time_bins(batch: EventBatch, bins: int, over: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """[E] window, time bin, and µs since the first bin of each event; [B] µs of all bins of each window; int64.
+
+    Args:
+        over: the time that the bins divide, one of the constants of ``grid_loops``.
+    """
+    window, begin, span = window_of_events(batch), torch.zeros_like(batch.duration_us), batch.duration_us
+    if over != OVER_WINDOW and batch.num_events:
+        begin = batch.t_us[batch.offsets[:-1].clamp(max=batch.num_events - 1)].long()  # any value for empty windows
+        last = batch.t_us[(batch.offsets[1:] - 1).clamp(min=0)].long()
+        span = last - begin + 1 if over == OVER_EVENTS_INCLUDING_LAST else (last - begin).clamp(min=1)
+    since = batch.t_us.long() - begin[window]
+    time_bin = torch.div(since * bins, span[window], rounding_mode="floor").clamp_(max=bins - 1)
+    return window, time_bin, since, span
 
 
 def _count_events(batch: EventBatch, polarity: Tensor, bins: int, over: int, step: int, size: Sequence[int]) -> Tensor:
@@ -432,14 +436,7 @@ def _count_events(batch: EventBatch, polarity: Tensor, bins: int, over: int, ste
         step: of ``step`` × ``step`` pixels only the middle one counts.
         size: (H', W').
     """
-    window = window_of_events(batch)
-    if over == OVER_WINDOW:
-        begin, span = torch.zeros_like(batch.duration_us), batch.duration_us
-    else:
-        begin, last = _first_and_last(batch)
-        span = last - begin + 1 if over == OVER_EVENTS_INCLUDING_LAST else (last - begin).clamp(min=1)
-    since = batch.t_us.long() - begin[window]
-    time_bin = torch.div(since * bins, span[window], rounding_mode="floor").clamp_(max=bins - 1)
+    window, time_bin, _, _ = _time_bins(batch, bins, over)
     y, x = batch.y.long(), batch.x.long()
     row, column = torch.div(y, step, rounding_mode="floor"), torch.div(x, step, rounding_mode="floor")
     counted = (y - row * step == step // 2) & (x - column * step == step // 2) & (row < size[0]) & (column < size[1])
