@@ -8,8 +8,6 @@ code yet.**
 from __future__ import annotations
 
 import importlib
-import threading
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,12 +15,13 @@ import numpy as np
 
 from fate.errors import PACKAGES, FateError, missing_packages
 from fate.events.events import Events, Sensor
+from fate.inference.sources import LiveSource
 
 #: How often a silent camera checks whether it was closed, seconds.
 POLL_S = 0.1
 
 
-class CameraSource:
+class CameraSource(LiveSource):
     """The first camera that is found, or the one with the given serial number."""
 
     def __init__(self, serial: str | None = None, **options: Any) -> None:
@@ -30,7 +29,10 @@ class CameraSource:
         serial: of the camera; None for the first.
         options: of ``neuromorphic_drivers.open``, such as ``configuration`` with biases.
         """
-        drivers = _drivers()
+        try:
+            drivers = importlib.import_module("neuromorphic_drivers")
+        except ImportError:
+            raise missing_packages("a camera", PACKAGES["camera"]) from None
         try:
             self._device = drivers.open(serial=serial, iterator_timeout=POLL_S, **options)
         except Exception as error:  # the package raises different types for each camera
@@ -39,14 +41,7 @@ class CameraSource:
                 " neuromorphic-drivers-install-udev-rules once"
             ) from error
         size = self._device.properties()
-        self.sensor = Sensor(int(size.height), int(size.width))
-        self._closed = threading.Event()
-        self._counts: Counter[str] = Counter()
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """What the driver has lost, and packets whose events were not in order."""
-        return dict(self._counts)
+        super().__init__(Sensor(int(size.height), int(size.width)))
 
     def __iter__(self) -> Iterator[Events]:
         with self._device:
@@ -55,10 +50,6 @@ class CameraSource:
                 events = None if packet is None else packet.polarity_events
                 if events is not None and len(events):
                     yield self._checked(events)
-
-    def close(self) -> None:
-        """End within ``POLL_S``."""
-        self._closed.set()
 
     def _packets(self) -> Iterator[tuple[Any, Any]]:
         """Packets until the camera is closed or unplugged."""
@@ -91,10 +82,3 @@ class CameraSource:
         overflows = getattr(packet, "polarity_events_overflow_indices", None)
         if overflows is not None and len(overflows):
             self._counts["overflows of the driver"] += len(overflows)
-
-
-def _drivers() -> Any:
-    try:
-        return importlib.import_module("neuromorphic_drivers")
-    except ImportError:
-        raise missing_packages("a camera", PACKAGES["camera"]) from None

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import selectors
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from fate.errors import FateError
-from fate.events.events import Events, Sensor
-from fate.inference.sources import PIECE_BYTES, BytesToEvents
+from fate.events.events import Events
+from fate.inference.sources import PIECE_BYTES, BytesToEvents, LiveSource
 
 LOCALHOST = "127.0.0.1"
 #: How often a waiting socket checks whether it was closed, seconds.
@@ -55,7 +54,7 @@ class _Client:
         return events
 
 
-class TcpSource:
+class TcpSource(LiveSource):
     """Waits for a client that sends raw words; the module has the rules for clients."""
 
     def __init__(
@@ -80,115 +79,103 @@ class TcpSource:
         listens: whether to accept clients at once; otherwise they are refused until the source is iterated.
         clock: seconds.
         """
-        self._format = format
-        self._sensor = BytesToEvents(format, sensor).sensor  # checks both, and compiles the decoder
-        self._listener = _bind(host, port)
+        super().__init__(BytesToEvents(format, sensor).sensor)  # checks both, and compiles the decoder
+        self._format, self._listener = format, _bind(host, port)
         if listens:
             self._listener.listen(MAX_WAITING)
         self._once, self._idle_s, self._clock = once, idle_s, clock
-        self._closed = threading.Event()
-        self._own: Counter[str] = Counter()
         self._clients: list[_Client] = []  # oldest first
         self._active: _Client | None = None  # the one that has the stream
+        self._ready = selectors.DefaultSelector()
         self.host, self.port = self._listener.getsockname()[:2]
-
-    @property
-    def sensor(self) -> Sensor:
-        """(height, width)."""
-        return self._sensor
 
     @property
     def counts(self) -> dict[str, int]:
         """Clients, and what was refused, dropped or skipped."""
         active = self._active
-        return dict(self._own + (active.decoding.counts if active else Counter()))
+        return dict(self._counts + (active.decoding.counts if active else Counter()))
 
     def __iter__(self) -> Iterator[Events]:
-        with self._listener, selectors.DefaultSelector() as ready:
+        with self._listener, self._ready:
             self._listener.listen(MAX_WAITING)
-            ready.register(self._listener, selectors.EVENT_READ)
+            self._ready.register(self._listener, selectors.EVENT_READ)
             try:
                 while not self._closed.is_set():
-                    able = {key.fileobj for key, _ in ready.select(POLL_S)}
+                    able = {key.fileobj for key, _ in self._ready.select(POLL_S)}
                     for client in list(self._clients):
                         if client.connection in able:
-                            yield from self._received(client, ready)
+                            yield from self._received(client)
                         elif client in self._clients and self._clock() - client.heard > self._idle_s:
-                            self._own["silent clients dropped"] += 1
-                            self._leave(client, ready)
-                    if self._once and self._active is None and self._own["clients"]:
+                            self._counts["silent clients dropped"] += 1
+                            self._leave(client)
+                    if self._once and self._active is None and self._counts["clients"]:
                         return
                     if self._listener in able:  # last, because the client before may have just closed
-                        self._accept(ready)
+                        self._accept()
             finally:
                 for client in list(self._clients):
-                    self._leave(client, ready)
+                    self._leave(client)
 
-    def close(self) -> None:
-        """End within ``POLL_S``."""
-        self._closed.set()
-
-    def _received(self, client: _Client, ready: selectors.BaseSelector) -> Iterator[Events]:
+    def _received(self, client: _Client) -> Iterator[Events]:
         """The events of a client if it has the stream or takes it over; a client that has closed is removed."""
         if client not in self._clients:  # another client has taken the stream meanwhile
             return
         try:
             events = client.receive(self._clock())
         except ConnectionError:
-            self._own["connections broken"] += 1
+            self._counts["connections broken"] += 1
             events = None
         if events is None:
-            self._leave(client, ready)
-        elif client is self._active or (len(events) and self._takes_over(client, ready)):
+            self._leave(client)
+        elif client is self._active or (len(events) and self._takes_over(client)):
             yield events
 
-    def _takes_over(self, client: _Client, ready: selectors.BaseSelector) -> bool:
+    def _takes_over(self, client: _Client) -> bool:
         """Give the stream to a client with its first event, unless another has it and still sends events."""
         if self._is_busy():
-            self._own["clients refused"] += 1
-            self._leave(client, ready)
+            self._counts["clients refused"] += 1
+            self._leave(client)
             return False
         for other in list(self._clients):
             if other is not client:
-                self._own["silent clients dropped" if other is self._active else "clients refused"] += 1
-                self._leave(other, ready)
+                self._counts["silent clients dropped" if other is self._active else "clients refused"] += 1
+                self._leave(other)
         self._active = client
-        self._own["clients"] += 1
+        self._counts["clients"] += 1
         return True
 
     def _is_busy(self) -> bool:
         """Whether a client has the stream and its last event is recent."""
         return self._active is not None and self._clock() - self._active.gave_events <= self._idle_s
 
-    def _accept(self, ready: selectors.BaseSelector) -> None:
+    def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
         except OSError:  # it closed before, or this process has too many connections
-            self._own["connections broken"] += 1
+            self._counts["connections broken"] += 1
             return
         if self._is_busy():
             connection.close()
-            self._own["clients refused"] += 1
+            self._counts["clients refused"] += 1
             return
         waiting = [client for client in self._clients if client is not self._active]
         if len(waiting) >= MAX_WAITING:
-            self._own["silent clients dropped"] += 1
-            self._leave(waiting[0], ready)
+            self._counts["silent clients dropped"] += 1
+            self._leave(waiting[0])
         connection.setblocking(False)
-        self._clients.append(_Client(connection, BytesToEvents(self._format, self._sensor), self._clock()))
-        ready.register(connection, selectors.EVENT_READ)
+        self._clients.append(_Client(connection, BytesToEvents(self._format, self.sensor), self._clock()))
+        self._ready.register(connection, selectors.EVENT_READ)
 
-    def _leave(self, client: _Client, ready: selectors.BaseSelector) -> None:
+    def _leave(self, client: _Client) -> None:
         """Close a connection, and keep the counts of a client that sent events."""
-        ready.unregister(client.connection)
+        self._ready.unregister(client.connection)
         client.connection.close()
         self._clients.remove(client)
         if client is self._active:
-            client.decoding.reset()
-            self._own += client.decoding.counts
+            self._counts += client.decoding.counts
             self._active = None
         else:
-            self._own["clients without events"] += 1
+            self._counts["clients without events"] += 1
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -1,8 +1,4 @@
-"""Live sources: a file at real speed, and standard input. See also ``sockets.py`` and ``camera.py``.
-
-A source has a ``sensor``, gives pieces of events when iterated, counts in ``counts`` what it lost or refused, and ends
-when it is closed.
-"""
+"""Live sources: a file at real speed, and standard input. See also ``sockets.py`` and ``camera.py``."""
 
 from __future__ import annotations
 
@@ -27,16 +23,32 @@ from fate.formats.recording import Recording
 BYTE_FORMATS = ("evt3", "evt2")
 #: Bytes that are read at once.
 PIECE_BYTES = 1 << 16
+#: Length of the blocks of a file that are read ahead, µs, rounded up to whole pieces.
+BLOCK_US = 20_000
+
+
+class LiveSource:
+    """What all sources have: iterating gives pieces of events until the source ends or is closed."""
+
+    def __init__(self, sensor: Sensor) -> None:
+        self.sensor = sensor  #: (height, width)
+        self._closed = threading.Event()
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was lost, refused, dropped or skipped, by its name for users."""
+        return dict(self._counts)
+
+    def close(self) -> None:
+        """End soon; a thread that waits for a pipe cannot be woken, and ends when the next bytes arrive."""
+        self._closed.set()
 
 
 class BytesToEvents:
     """Decodes bytes of a camera. What cannot be decoded is counted, and decoding continues after it."""
 
     def __init__(self, format: str, sensor: Sequence[int]) -> None:
-        """Args:
-        format: of ``BYTE_FORMATS``.
-        sensor: (height, width); events outside are dropped and counted.
-        """
         if format not in BYTE_FORMATS:
             raise FateError(f"a stream of {format!r} was asked for; expected one of {', '.join(BYTE_FORMATS)}")
         self.sensor = Sensor.of(sensor)
@@ -55,22 +67,19 @@ class BytesToEvents:
 
     def reset(self) -> None:
         """Forget the decoder's state, for another sender."""
-        self._settled += self._of_decoder()
-        self._settled["bytes of an unfinished word"] += self.decoder.pending_bytes
+        self._settled = self.counts
         self.decoder = self.decoder.fresh()
 
     @property
     def counts(self) -> Counter[str]:
-        """What was refused, dropped or skipped."""
-        return self._settled + self._of_decoder()
-
-    def _of_decoder(self) -> Counter[str]:
-        counted = {"events outside the sensor": self.decoder.tally.outside}
-        counted |= {f"{kind} passed over": number for kind, number in self.decoder.skipped().items()}
-        return Counter(counted)
+        """What was refused, dropped, skipped or left unfinished."""
+        counted = {f"{kind} passed over": number for kind, number in self.decoder.skipped().items()}
+        counted["events outside the sensor"] = self.decoder.tally.outside
+        counted["bytes of an unfinished word"] = self.decoder.pending_bytes
+        return self._settled + Counter(counted)
 
 
-class FileSource:
+class FileSource(LiveSource):
     """Plays a recording as if it were a camera."""
 
     def __init__(
@@ -81,7 +90,6 @@ class FileSource:
         start_us: int | None = None,
         end_us: int | None = None,
         piece_us: int = 5_000,
-        block_us: int = 20_000,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
@@ -90,29 +98,21 @@ class FileSource:
         speed: 1 for real time, 10 for ten times as fast.
         start_us, end_us: the part that is played.
         piece_us: length of the pieces; each is returned when its time is over.
-        block_us: length of the blocks that are read ahead, rounded up to whole pieces.
         clock, sleep: in seconds.
         """
-        if not speed > 0 or piece_us < 1 or block_us < 1:
+        if not speed > 0 or piece_us < 1:
             raise FateError(
-                f"a speed of {speed:g} in pieces of {piece_us} and blocks of {block_us} µs was asked for; expected more"
-                " than 0, 1 or more"
+                f"a speed of {speed:g} in pieces of {piece_us} µs was asked for; expected more than 0, and 1 or more"
             )
         # each thread needs its own recording
         self._recording = open_recording(recording) if isinstance(recording, str | PathLike) else copy.copy(recording)
+        super().__init__(self._recording.sensor)
         self._start = self._recording.start_us if start_us is None else int(start_us)
         self._end = self._recording.end_us if end_us is None else int(end_us)
         self._speed, self._piece_us, self._clock = speed, piece_us, clock
-        self._block_us = -(-block_us // piece_us) * piece_us
+        self._block_us = -(-BLOCK_US // piece_us) * piece_us
         self._began: float | None = None
-        self._closed = threading.Event()
         self._sleep = self._closed.wait if sleep is None else sleep
-        self.counts: dict[str, int] = {}  #: a file loses nothing
-
-    @property
-    def sensor(self) -> Sensor:
-        """(height, width)."""
-        return self._recording.sensor
 
     def __iter__(self) -> Iterator[Events]:
         with self._recording, ThreadPoolExecutor(1, "fate-file") as ahead:
@@ -143,12 +143,8 @@ class FileSource:
         began = now if self._began is None else self._began
         return now - began - (t_us - self._start) / 1e6 / self._speed
 
-    def close(self) -> None:
-        """End."""
-        self._closed.set()
 
-
-class StandardInput:
+class StandardInput(LiveSource):
     """Reads bytes from a pipe, with or without the header of a RAW file."""
 
     def __init__(
@@ -163,34 +159,23 @@ class StandardInput:
         """
         # unbuffered: a thread that waits for bytes would hold the lock of the buffer when the process ends
         self._stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer) if stream is None else stream
-        self._closed = threading.Event()
         header, self._begun = self._header()
         _refuse_files(header, self._begun)
         size = header.sensor(Path("standard input")) if sensor is None else Sensor.of(sensor)
         if size is None:
             raise FateError("standard input: no header says how large the sensor is; pass sensor=(height, width)")
+        super().__init__(size)
         self._bytes = BytesToEvents(header.event_format() or format, size)
 
     @property
-    def sensor(self) -> Sensor:
-        """(height, width)."""
-        return self._bytes.sensor
-
-    @property
     def counts(self) -> dict[str, int]:
-        """What was refused, dropped or skipped."""
-        unfinished = self._bytes.decoder.pending_bytes
-        return dict(self._bytes.counts) | ({"bytes of an unfinished word": unfinished} if unfinished else {})
+        return dict(self._bytes.counts)
 
     def __iter__(self) -> Iterator[Events]:
         data = self._begun
         while data and not self._closed.is_set():
             yield self._bytes.feed(data)
             data = self._read()
-
-    def close(self) -> None:
-        """End when the next bytes arrive; a thread that waits for a pipe cannot be woken."""
-        self._closed.set()
 
     def _read(self) -> bytes:
         """The bytes that are there, as soon as there are any; none at the end."""
