@@ -20,9 +20,7 @@ import fate
 from fate.errors import FateError, MissingDependencyError
 from fate.events.events import Events
 from fate.formats.prophesee.header import parse_header
-from fate.inference.camera import CameraSource
-from fate.inference.sockets import TcpSource
-from fate.inference.sources import BytesToEvents, FileSource, StandardInput
+from fate.inference.sources import BytesToEvents, CameraSource, FileSource, StandardInput, TcpSource
 from fate.workflows.detect_live import open_source
 from tests.conftest import make_events
 from tests.inference.streams import SENSOR, drive

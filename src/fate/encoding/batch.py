@@ -200,3 +200,14 @@ def host_columns(batch: EventBatch) -> dict[str, NDArray[Any]]:
     """The columns of a batch on the CPU as numpy arrays, without copying."""
     block = batch.block.numpy()
     return {name: block[part].view(NUMPY[name]) for name, (part, _) in _layout(len(batch), batch.num_events).items()}
+
+
+def check_batch(batch: object, sensor: Sensor) -> None:
+    """Refuse anything but a batch of an encoder's sensor."""
+    if not isinstance(batch, EventBatch):
+        raise FateError(f"a {type(batch).__name__} was given; expected an EventBatch: EventBatch.from_windows(...)")
+    if batch.sensor != sensor:
+        raise FateError(
+            f"events of a {batch.sensor} sensor were given; this encoder is for {sensor}; build one with"
+            f" sensor=({batch.sensor.height}, {batch.sensor.width})"
+        )

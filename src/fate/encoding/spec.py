@@ -104,8 +104,3 @@ class PillarStats:
     def events_kept(self) -> int:
         """Events in the image."""
         return self.events - self.events_dropped - self.events_dropped_with_pillars
-
-    @property
-    def pillars_kept(self) -> int:
-        """Pillars in the image."""
-        return self.pillars - self.pillars_dropped

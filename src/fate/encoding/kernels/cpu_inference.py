@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fate.compiled import compiled, compiled_finite_sums, inlined
 from fate.encoding.batch import EventBatch, host_columns
-from fate.encoding.kernels.cpu_kernels import folding, in_threads, num_threads, tables
+from fate.encoding.kernels.cpu_kernels import folding, in_threads, tables
 from fate.encoding.kernels.cpu_loops import Tables, sort_events
 from fate.encoding.sampling import M32, window_key
 from fate.encoding.spec import PillarSpec, PillarStats
@@ -55,7 +55,7 @@ def encode(
     parts = (linear.weight, linear.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var, alpha, beta)
     folded = np.empty((8 + len(of.pixel) + MOMENTS, channels), np.float32)
     finite = _fold(tuple(part.detach().numpy() for part in parts if part is not None), norm.eps, folding(spec), folded)
-    bands = max(-(-num_threads() // len(batch)), 1)
+    bands = max(-(-torch.get_num_threads() // len(batch)), 1)
     grid = (spec.columns, spec.pillar, spec.weighting == "uniform")
     caps = (spec.max_pillars or 0, spec.max_events or 0)
     events = tuple(columns[name] for name in ("t_us", "x", "y", "p"))

@@ -36,7 +36,6 @@ from fate.encoding.spec import PillarSpec, PillarStats, Weights
 CHUNK = 1024
 
 Result = TypeVar("Result")
-_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 
 
 class Binned(NamedTuple):
@@ -194,7 +193,7 @@ def pixel_table(side: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArra
 
 def in_threads(work: Callable[[int], Result], count: int) -> list[Result]:
     """``work(0)`` to ``work(count - 1)``, in order, computed on as many threads as torch may use."""
-    threads = min(num_threads(), count)
+    threads = min(torch.get_num_threads(), count)
     if threads <= 1:
         return [work(index) for index in range(count)]
     results: dict[int, Result] = {}
@@ -204,7 +203,7 @@ def in_threads(work: Callable[[int], Result], count: int) -> list[Result]:
         for index in indices:
             results[index] = work(index)
 
-    pool = _pool(threads - 1)
+    pool = _pool(os.getpid(), threads - 1)
     helpers = [pool.submit(run) for _ in range(threads - 1)]
     run()  # the caller works too: waking a thread takes as long as a small task
     for helper in helpers:
@@ -212,14 +211,7 @@ def in_threads(work: Callable[[int], Result], count: int) -> list[Result]:
     return [results[index] for index in range(count)]
 
 
-def num_threads() -> int:
-    """The number of threads that ``torch.set_num_threads`` has set."""
-    return torch.get_num_threads()
-
-
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """The pool of this process; threads do not survive a fork, so a forked data loader makes its own."""
-    key = (os.getpid(), threads)
-    if key not in _pools:
-        _pools[key] = ThreadPoolExecutor(threads, thread_name_prefix="fate-encode")
-    return _pools[key]
+@lru_cache
+def _pool(_process: int, threads: int) -> ThreadPoolExecutor:
+    """Threads do not survive a fork, so a forked data loader makes its own."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="fate-encode")

@@ -63,14 +63,11 @@ class Described(NamedTuple):
 def sort_events(events: tuple[NDArray[Any], ...], bounds: tuple[int, int], band: tuple[int, int], tables: Tables,
                 cells: int, caps: tuple[int, int], key: np.uint32,
                 ) -> tuple[NDArray[np.int32], NDArray[np.int64], tuple[int, int], NDArray[np.int64]]:  # fmt: skip
-    """Sort the events of one window by pillar and apply the caps: a counting sort.
+    """Sort the events (t, x, y, p) of one window by pillar and apply the caps: a counting sort.
 
     Args:
-        events: (t, x, y, p) of a batch.
         bounds: first and last event of the window.
         band: which part of the cells is wanted, and how many parts of equal cost there are.
-        tables: of the grid.
-        cells: of the grid.
         caps: most pillars, most events of a pillar; 0 for all.
         key: of the window, for the caps.
 
@@ -150,23 +147,7 @@ def pillar_limit(count: NDArray[np.int32], filled: int, max_pillars: int, key: n
         if count[c]:
             priority[index] = hash_u32(np.uint32(np.uint32(c) ^ key))
             index += 1
-    return kth_lowest(priority, max_pillars)
-
-
-@compiled
-def kth_lowest(priority: NDArray[np.uint32], most: int) -> np.uint32:
-    """A limit such that ``most`` priorities are at or below it (more if several equal it), found bit by bit."""
-    limit = np.uint32(0)
-    for bit in range(31, -1, -1):
-        tried = np.uint32(limit | np.uint32((np.uint32(1) << np.uint32(bit)) - np.uint32(1)))
-        below = 0
-        for i in range(len(priority)):
-            below += priority[i] <= tried
-        if below == most:
-            return tried
-        if below < most:
-            limit = np.uint32(tried + np.uint32(1))
-    return limit
+    return np.partition(priority, max_pillars - 1)[max_pillars - 1]
 
 
 @compiled
@@ -179,7 +160,7 @@ def keep_lowest(packed: NDArray[np.int64], pillar: np.uint32, most: int) -> None
         if i and packed[i] & M32 != packed[i - 1] & M32:
             earlier = i
         priority[i] = event_priority_u32(pillar, earlier, packed[i] >> 32)
-    limit = kth_lowest(priority, most)
+    limit = np.partition(priority, most - 1)[most - 1]
     at_limit = most
     for i in range(events):
         if priority[i] < limit:
