@@ -78,7 +78,12 @@ class EventBatch:
         """
         if isinstance(windows, Events) or not isinstance(windows, Iterable):
             raise FateError(f"{type(windows).__name__} was given; expected pairs (Window, Events), one a window")
-        pairs = [_pair(number, given) for number, given in enumerate(windows)]
+        pairs = list(windows)
+        for number, pair in enumerate(pairs):
+            parts = tuple(pair) if isinstance(pair, tuple | list) else (pair,)
+            if len(parts) != 2 or not isinstance(parts[0], Window) or not isinstance(parts[1], Events):
+                kinds = ", ".join(type(part).__name__ for part in parts)
+                raise FateError(f"window {number} was given as ({kinds}); expected a pair (Window, Events)")
         if not pairs:
             raise FateError(
                 "no windows were given; a batch needs at least one, with Events.empty(sensor) if nothing fell"
@@ -180,14 +185,6 @@ def _layout(windows: int, events: int) -> dict[str, tuple[slice, torch.dtype]]:
         layout[name] = slice(first, first + size), dtype
         first += -(-size // 16) * 16
     return layout
-
-
-def _pair(number: int, given: tuple[Window, Events]) -> tuple[Window, Events]:
-    parts = tuple(given) if isinstance(given, tuple | list) else (given,)
-    if len(parts) != 2 or not isinstance(parts[0], Window) or not isinstance(parts[1], Events):
-        kinds = ", ".join(type(part).__name__ for part in parts)
-        raise FateError(f"window {number} was given as ({kinds}); expected a pair (Window, Events)")
-    return parts[0], parts[1]
 
 
 def window_of_events(batch: EventBatch) -> Tensor:

@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
@@ -210,7 +210,7 @@ class _Recorded(NamedTuple):
 
     graph: torch.cuda.CUDAGraph
     events: EventBatch  #: B windows, and one more for the unused capacity
-    found: Tensor  #: [B, K, 8], see ``_pack``
+    found: Tensor  #: [B, K, 8] box, confidence, score, class, objectness
 
 
 class GraphStep(StreamingStep):
@@ -290,7 +290,7 @@ class GraphStep(StreamingStep):
 
     @torch.inference_mode()
     def _record(self, capacity: int, scale: float | None) -> _Recorded:
-        batch = _empty_batch(capacity, self.streams, self.detector, self.device)
+        batch = self._empty_batch(capacity)
         calls = LATER_CALLS if self._recorded else FIRST_CALLS
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
@@ -309,6 +309,16 @@ class GraphStep(StreamingStep):
         _write(self.state, before)
         return _Recorded(graph, batch, found)
 
+    def _empty_batch(self, capacity: int) -> EventBatch:
+        """A batch whose last window takes the unused capacity; its events are spread over the frame."""
+        height, width = self.detector.sensor
+        batch = EventBatch.of_counts([capacity] + [0] * self.streams, self.detector.sensor, self.device)
+        index = torch.arange(capacity, device=self.device)
+        batch.x.copy_(index % width)
+        batch.y.copy_(torch.div(index, width, rounding_mode="floor") % height)
+        batch.duration_us.fill_(CANONICAL_US)
+        return batch
+
     def _run(self, batch: EventBatch, scale: float | None) -> Tensor:
         """Events to proposals; the state is updated in place."""
         images = self.detector.encoder(batch)[: self.streams]
@@ -323,14 +333,23 @@ class GraphStep(StreamingStep):
             found = best_classes(outputs, self.options["confidence"], self.options["most"])
         else:
             found = best_proposals(outputs, self.options["confidence"], CANDIDATES)
-        return _pack(found), after
+        objectness = found.scores if found.objectness is None else found.objectness
+        columns = (found.confidences, found.scores, found.class_ids.to(found.scores.dtype), objectness)
+        return torch.cat([found.boxes, torch.stack(columns, -1)], -1), after
 
     def _read(self, found: Tensor) -> list[Detections]:
         """Copy proposals to the CPU at once, and suppress overlapping ones there."""
         if self._host is None:
             self._host = torch.empty(found.shape, pin_memory=True)
         self._host.copy_(found)
-        candidates = _unpack(self._host, self.detector.head)
+        rows = self._host.numpy()
+        most = max(int((rows[..., 4] >= 0).sum(1).max()), 1)  # rows that some window uses
+        columns = torch.from_numpy(rows[:, :most])
+        confidences, scores, class_ids, objectness = columns[..., 4:].unbind(-1)
+        has_objectness = isinstance(self.detector.head, YOLOXHead)
+        candidates = Candidates(
+            columns[..., :4], confidences, scores, class_ids.long(), objectness if has_objectness else None
+        )
         stays = kept(candidates, self.options["max_overlap"])
         return finished(candidates, stays, self.detector.sensor, self.options["score"])
 
@@ -348,36 +367,9 @@ def _timed(work: Callable[[], object]) -> float:
     return 1e3 * (time.perf_counter() - start)
 
 
-def _pack(found: Candidates) -> Tensor:
-    """[N, K, 8]: box, confidence, score, class, objectness."""
-    objectness = found.scores if found.objectness is None else found.objectness
-    columns = (found.confidences, found.scores, found.class_ids.to(found.scores.dtype), objectness)
-    return torch.cat([found.boxes, torch.stack(columns, -1)], -1)
-
-
-def _unpack(packed: Tensor, head: nn.Module) -> Candidates:
-    """The inverse of ``_pack``, without rows that no window uses."""
-    rows = packed.numpy()
-    most = max(int((rows[..., 4] >= 0).sum(1).max()), 1)
-    columns = torch.from_numpy(rows[:, :most])
-    confidences, scores, class_ids, objectness = columns[..., 4:].unbind(-1)
-    has_objectness = isinstance(head, YOLOXHead)
-    return Candidates(columns[..., :4], confidences, scores, class_ids.long(), objectness if has_objectness else None)
-
-
 def _write(own: State, new: State) -> None:
     for target, source in zip(states.tensors(own), states.tensors(new), strict=True):
         target.copy_(source)
-
-
-def _empty_batch(capacity: int, streams: int, detector: Detector, device: torch.device) -> EventBatch:
-    """A batch whose last window takes the unused capacity; its events are spread over the frame."""
-    batch = EventBatch.of_counts([capacity] + [0] * streams, detector.sensor, device)
-    index = torch.arange(capacity, device=device)
-    batch.x.copy_(index % detector.sensor.width)
-    batch.y.copy_(torch.div(index, detector.sensor.width, rounding_mode="floor") % detector.sensor.height)
-    batch.duration_us.fill_(CANONICAL_US)
-    return batch
 
 
 def _fill(target: EventBatch, batch: EventBatch) -> None:

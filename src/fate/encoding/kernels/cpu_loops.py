@@ -147,7 +147,7 @@ def pillar_limit(count: NDArray[np.int32], filled: int, max_pillars: int, key: n
         if count[c]:
             priority[index] = hash_u32(np.uint32(np.uint32(c) ^ key))
             index += 1
-    return np.partition(priority, max_pillars - 1)[max_pillars - 1]
+    return np.uint32(np.partition(priority, max_pillars - 1)[max_pillars - 1])
 
 
 @compiled

@@ -46,7 +46,8 @@ def _end_of_bin(number: int, bins: int, begin: int, span: int, t_us: Column, fir
     """Where the events of bin ``number`` end that begin at ``first``; the last bin takes all that are left."""
     if number == bins - 1:
         return last
-    return first + np.searchsorted(t_us[first:last], begin + ((number + 1) * span + bins - 1) // bins)
+    limit_us = begin + ((number + 1) * span + bins - 1) // bins
+    return first + int(np.searchsorted(t_us[first:last], limit_us))
 
 
 @compiled
