@@ -133,14 +133,16 @@ class EventBatch:
         for number, duration in enumerate(durations or ()):
             if duration > MAX_DURATION_US:
                 raise FateError(f"window {number} lasts {duration} µs; at most {MAX_DURATION_US} fit in a batch")
-        last, _ = _layout(len(counts), sum(counts))["p"]
-        block = torch.zeros(-(-last.stop // 16) * 16, dtype=torch.uint8, device=device)
-        batch = cls(block, counts, sensor, durations)
-        batch.offsets[1:] = torch.tensor(counts).cumsum(0)
+        layout = _layout(len(counts), sum(counts))
+        block = torch.zeros(-(-layout["p"][0].stop // 16) * 16, dtype=torch.uint8, device=device)
+        head = np.zeros(layout["t_us"][0].start, np.uint8)  # the columns with one row a window, copied at once
+        rows: dict[str, Any] = {"offsets": np.concatenate([[0], np.cumsum(counts)])}
         if windows is not None:
-            batch.start_us.copy_(torch.tensor([window.start_us for window in windows]))
-            batch.duration_us.copy_(torch.tensor(durations))
-        return batch
+            rows |= {"start_us": [window.start_us for window in windows], "duration_us": durations}
+        for name, values in rows.items():
+            head[layout[name][0]].view(np.int64)[:] = values
+        block[: len(head)] = torch.from_numpy(head)
+        return cls(block, counts, sensor, durations)
 
     def to(self, device: str | torch.device, non_blocking: bool = False) -> EventBatch:
         """The batch on a device: one copy, or itself where it is there already."""

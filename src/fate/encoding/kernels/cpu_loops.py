@@ -147,7 +147,23 @@ def pillar_limit(count: NDArray[np.int32], filled: int, max_pillars: int, key: n
         if count[c]:
             priority[index] = hash_u32(np.uint32(np.uint32(c) ^ key))
             index += 1
-    return np.uint32(np.partition(priority, max_pillars - 1)[max_pillars - 1])
+    return kth_lowest(priority, max_pillars)
+
+
+@compiled
+def kth_lowest(priority: NDArray[np.uint32], most: int) -> np.uint32:
+    """A limit such that ``most`` priorities are at or below it (more if several equal it), found bit by bit."""
+    limit = np.uint32(0)
+    for bit in range(31, -1, -1):
+        tried = np.uint32(limit | np.uint32((np.uint32(1) << np.uint32(bit)) - np.uint32(1)))
+        below = 0
+        for i in range(len(priority)):
+            below += priority[i] <= tried
+        if below == most:
+            return tried
+        if below < most:
+            limit = np.uint32(tried + np.uint32(1))
+    return limit
 
 
 @compiled
@@ -160,7 +176,7 @@ def keep_lowest(packed: NDArray[np.int64], pillar: np.uint32, most: int) -> None
         if i and packed[i] & M32 != packed[i - 1] & M32:
             earlier = i
         priority[i] = event_priority_u32(pillar, earlier, packed[i] >> 32)
-    limit = np.partition(priority, most - 1)[most - 1]
+    limit = kth_lowest(priority, most)
     at_limit = most
     for i in range(events):
         if priority[i] < limit:
