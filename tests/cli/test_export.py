@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 from fate import FateError
 from fate.cli.main import app
 from fate.inference import export as exporting
-from fate.inference.export import Exported
-from fate.inference.export_check import Differences
+from fate.inference.export import Differences, Exported
 from tests.cli.test_commands import fate
 
 

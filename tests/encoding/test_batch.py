@@ -1,4 +1,4 @@
-"""EventBatch: two ways to make one agree, it moves as one block, and what cannot be is refused by name."""
+"""EventBatch: it moves as one block, and what cannot be is refused by name."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -20,19 +16,7 @@ from fate.encoding.batch import COLUMNS, EventBatch, host_columns, window_of_eve
 from fate.errors import FateError
 from fate.events.events import Events
 from fate.events.window import Window
-from tests.encoding.conftest import SENSOR, Pair, batch_of, crowded, crowded_windows, rows_of_events, window_of
-
-
-def tensors_of(pairs: list[Pair], kind: torch.dtype = torch.int64) -> dict[str, Any]:
-    """Arguments of ``from_tensors`` for windows, columns of one integer type."""
-    events = [part for _, part in pairs]
-    columns = {
-        name: torch.from_numpy(np.concatenate([getattr(part, name).astype(np.int64) for part in events])).to(kind)
-        for name in ("x", "y", "p")
-    }
-    columns["t_us"] = torch.from_numpy(np.concatenate([part.t_us for part in events]))
-    offsets = [0, *np.cumsum([len(part) for part in events])]
-    return {**columns, "offsets": offsets, "windows": [window for window, _ in pairs], "sensor": events[0].sensor}
+from tests.encoding.conftest import SENSOR, Pair, batch_of, crowded, crowded_windows, window_of
 
 
 def same(one: EventBatch, other: EventBatch) -> bool:
@@ -96,28 +80,6 @@ def test_empty_windows_have_their_place() -> None:
 
 def test_windows_are_read_once_from_any_iterable() -> None:
     assert same(EventBatch.from_windows(iter(crowded_windows())), crowded())
-
-
-@pytest.mark.parametrize("kind", [torch.int16, torch.int32, torch.int64])
-def test_tensors_give_the_batch_that_windows_give(kind: torch.dtype) -> None:
-    pairs = crowded_windows(seed=2, windows=5)
-    assert same(EventBatch.from_tensors(**tensors_of(pairs, kind)), EventBatch.from_windows(pairs))
-    assert same(EventBatch.from_tensors(**tensors_of(pairs, kind), check=False), EventBatch.from_windows(pairs))
-
-
-def test_tensors_may_be_of_the_types_that_events_have() -> None:
-    pairs = crowded_windows(seed=3, windows=1)
-    window, events = pairs[0]
-    columns = {name: torch.from_numpy(np.array(getattr(events, name))) for name in ("t_us", "x", "y", "p")}
-    batch = EventBatch.from_tensors(**columns, offsets=[0, len(events)], windows=[window], sensor=SENSOR)
-    assert same(batch, EventBatch.from_windows(pairs))
-
-
-@settings(max_examples=25)
-@given(st.lists(rows_of_events(), min_size=1, max_size=4), st.integers(-(10**12), 10**12))
-def test_tensors_and_windows_agree_on_any_events(windows: list[list[Any]], start: int) -> None:
-    pairs = [window_of(rows, 1000, start + 500 * number) for number, rows in enumerate(windows)]
-    assert same(EventBatch.from_tensors(**tensors_of(pairs)), EventBatch.from_windows(pairs))
 
 
 def test_columns_reach_numpy_without_a_copy() -> None:
@@ -206,80 +168,6 @@ def test_a_pickled_batch_holds_its_events_once() -> None:
 # --- what is refused ---
 
 
-def given_tensors(**changes: Any) -> dict[str, Any]:
-    """Arguments of ``from_tensors``: three windows of two events each, some of them changed."""
-    arguments: dict[str, Any] = {
-        "t_us": torch.tensor([0, 99, 100, 150, 200, 299]),
-        "x": torch.tensor([0, 30, 5, 5, 5, 5]),
-        "y": torch.tensor([0, 22, 5, 5, 5, 5]),
-        "p": torch.tensor([0, 1, 0, 1, 0, 1]),
-        "offsets": [0, 2, 4, 6],
-        "windows": [Window(0, 100), Window(100, 200), Window(200, 300)],
-        "sensor": SENSOR,
-    }
-    return {**arguments, **changes}
-
-
-def changed(name: str, index: int, value: int) -> dict[str, Any]:
-    arguments = given_tensors()
-    arguments[name][index] = value
-    return arguments
-
-
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "before its window": (changed("t_us", 2, 99), r"1 of 6 events lie outside their window.*index 2: -1$"),
-    "at its window's end": (changed("t_us", 3, 200), r"outside their window.*index 3: 100$"),
-    "right of the frame": (changed("x", 1, 31), r"outside the 31×23 frame \(x\).*index 1: 31$"),
-    "left of the frame": (changed("x", 4, -1), r"outside the 31×23 frame \(x\).*index 4: -1$"),
-    "below the frame": (changed("y", 1, 23), r"outside the 31×23 frame \(y\).*index 1: 23$"),
-    "above the frame": (changed("y", 0, -7), r"outside the 31×23 frame \(y\).*index 0: -7$"),
-    "far outside": (changed("x", 0, 65_536), r"outside the 31×23 frame \(x\).*index 0: 65536$"),
-    "polarity 2": (changed("p", 5, 2), r"1 of 6 events have a polarity other than 0 and 1.*index 5: 2$"),
-    "polarity -1": (changed("p", 0, -1), r"polarity other than 0 and 1.*index 0: -1$"),
-    "unsorted": (given_tensors(t_us=torch.tensor([50, 49, 100, 150, 250, 249])), r"2 of 6.*come before.*index 1: 49$"),
-    "floats": (given_tensors(t_us=torch.rand(6)), r"t_us is torch.float32 of shape \(6,\)"),
-    "complex numbers": (given_tensors(x=torch.zeros(6, dtype=torch.complex64)), r"x is torch.complex64"),
-    "two dimensions": (given_tensors(p=torch.zeros(6, 1, dtype=torch.int64)), r"p is torch.int64 of shape \(6, 1\)"),
-    "no dimension": (given_tensors(t_us=torch.tensor(3)), r"t_us is torch.int64 of shape \(\)"),
-    "an array": (given_tensors(y=np.zeros(6, np.int64)), r"y is <class 'numpy.ndarray'>"),
-    "lengths": (given_tensors(x=torch.zeros(5, dtype=torch.int64)), r"x has 5 events on cpu, t_us 6 on cpu"),
-    "devices": (given_tensors(p=torch.zeros(6, dtype=torch.uint8, device="meta")), r"p has 6 events on meta"),
-    "too few offsets": (given_tensors(offsets=[0, 6]), r"2 offsets and 3 windows"),
-    "too many offsets": (given_tensors(offsets=[0, 2, 4, 5, 6]), r"5 offsets and 3 windows"),
-    "no window": (given_tensors(offsets=[0], windows=[]), r"1 offsets and 0 windows"),
-    "offsets from 1": (given_tensors(offsets=[1, 2, 4, 6]), r"offsets \[1, 2, 4, 6\]"),
-    "offsets that end early": (given_tensors(offsets=[0, 2, 4, 5]), r"offsets \[0, 2, 4, 5\].*0 to 6"),
-    "offsets that end late": (given_tensors(offsets=[0, 2, 4, 7]), r"offsets \[0, 2, 4, 7\].*0 to 6"),
-    "offsets that fall": (given_tensors(offsets=[0, 4, 2, 6]), r"offsets \[0, 4, 2, 6\]"),
-    "offsets in between": (given_tensors(offsets=[0, 2.5, 4, 6]), r"2\.5"),
-    "a sensor without a width": (given_tensors(sensor=(23,)), r"sensor \(23,\)"),
-    "a sensor too large": (given_tensors(sensor=(23, 40_000)), r"40000×23.*32767"),
-    "a window too long": (
-        given_tensors(windows=[Window(0, 100), Window(100, 200), Window(200, 200 + 2**31)]),
-        r"window 2 lasts 2147483648 µs",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_tensors_that_cannot_be_are_refused_by_value(name: str) -> None:
-    arguments, message = REFUSED[name]
-    with pytest.raises(FateError, match=message):
-        EventBatch.from_tensors(**arguments)
-
-
-def test_the_unchanged_tensors_are_accepted() -> None:
-    assert EventBatch.from_tensors(**given_tensors()).counts == (2, 2, 2)
-    offsets = torch.tensor([0, 2, 4, 6])
-    assert EventBatch.from_tensors(**given_tensors(offsets=offsets)).counts == (2, 2, 2)
-
-
-def test_time_may_go_back_from_one_window_to_the_next() -> None:
-    back = given_tensors(windows=[Window(100, 200), Window(0, 100), Window(200, 300)])
-    back["t_us"] = torch.tensor([100, 150, 0, 99, 200, 299])
-    assert EventBatch.from_tensors(**back).t_us.tolist() == [0, 50, 0, 99, 0, 99]
-
-
 def events_at(*t_us: int, sensor: tuple[int, int] = SENSOR) -> Events:
     return Events(t_us, [1] * len(t_us), [1] * len(t_us), [1] * len(t_us), sensor)
 
@@ -305,8 +193,3 @@ def test_windows_that_cannot_be_are_refused_by_value(pairs: list[Pair], message:
 def test_anything_but_pairs_of_window_and_events_is_refused(pairs: Any) -> None:
     with pytest.raises(FateError, match="pair"):
         EventBatch.from_windows(pairs)
-
-
-def test_unchecked_tensors_are_taken_at_their_word() -> None:
-    made: Tensor = EventBatch.from_tensors(**changed("p", 5, 2), check=False).p
-    assert made.tolist() == [0, 1, 0, 1, 0, 2]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fate.encoding import pillars
 from fate.encoding.batch import EventBatch
-from fate.encoding.kernels import cpu_inference, cpu_kernels
+from fate.encoding.kernels import cpu_inference, cpu_kernels, cpu_loops
 from fate.encoding.pillars import PillarEncoder
 from fate.encoding.spec import PillarSpec, PillarStats
 
@@ -89,11 +89,11 @@ def test_the_image_does_not_depend_on_how_many_threads_share_it() -> None:
 def test_bands_cover_every_cell_once() -> None:
     count = torch.randint(0, 4, (317,), generator=torch.Generator().manual_seed(2)).to(torch.int32).numpy()
     for bands in (1, 2, 3, 9, 400):
-        borders = [cpu_inference._borders(count, band, bands)[:2] for band in range(bands)]
+        borders = [cpu_loops.borders(count, band, bands)[:2] for band in range(bands)]
         assert borders[0][0] == 0
         assert borders[-1][1] == len(count)
         assert all(before[1] == after[0] for before, after in pairwise(borders))
-        assert {cpu_inference._borders(count, band, bands)[2] for band in range(bands)} == {(count > 0).sum()}
+        assert {cpu_loops.borders(count, band, bands)[2] for band in range(bands)} == {(count > 0).sum()}
 
 
 def test_a_channel_that_has_diverged_shows() -> None:

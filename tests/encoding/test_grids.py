@@ -150,7 +150,7 @@ def test_threads_do_not_change_the_image(name: str, monkeypatch: pytest.MonkeyPa
     alone = encoder(batch)
     monkeypatch.setattr(grids, "EVENTS_A_THREAD", 1)
     for threads in (1, 2, 3, 16):
-        monkeypatch.setattr(grids, "num_threads", lambda threads=threads: threads)
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         assert torch.equal(encoder(batch), alone)
 
 
@@ -222,7 +222,7 @@ def test_impossible_arguments_are_refused_with_their_value(
 
 @each_encoder
 def test_batches_of_another_sensor_are_refused(name: str) -> None:
-    with pytest.raises(FateError, match=r"the batch is of a 6×9 sensor, this encoder of a 9×6 one.*sensor=\(9, 6\)"):
+    with pytest.raises(FateError, match=r"events of a 6×9 sensor were given; this encoder is for 9×6.*sensor=\(9, 6\)"):
         ENCODERS[name](batch_of([(5, [])], sensor=(9, 6)))
 
 

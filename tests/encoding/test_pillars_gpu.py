@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 pytest.importorskip("triton", reason="Pillar Encoding on a GPU is written in Triton, which is not installed here")
 
 from fate.encoding import pillars
-from fate.encoding.batch import COLUMNS, EventBatch
+from fate.encoding.batch import EventBatch
 from fate.encoding.kernels import cpu_kernels, torch_kernels, triton_kernels
 from fate.encoding.pillars import PillarEncoder
 from fate.encoding.spec import PillarSpec
@@ -333,22 +333,3 @@ def test_events_on_another_device_are_refused() -> None:
         make_encoder().cuda()(crowded())
     with pytest.raises(FateError, match="events are on cuda:0, the encoder on cpu"):
         make_encoder()(crowded().to("cuda"))
-    columns = [torch.zeros(3, dtype=torch.int64, device=where) for where in ("cuda", "cuda", "cpu", "cuda")]
-    window, _ = window_of([])
-    with pytest.raises(FateError, match="y has 3 events on cpu, t_us 3 on cuda:0"):
-        EventBatch.from_tensors(*columns, offsets=[0, 3], windows=[window], sensor=SENSOR)
-
-
-@needs_gpu
-def test_tensors_on_a_gpu_are_checked_there() -> None:
-    window, events = window_of([(5, 1, 2, 1), (7, 3, 4, 0)])
-    columns = [
-        torch.from_numpy(np.array(getattr(events, name)).astype(np.int64)).cuda() for name in ("t_us", "x", "y", "p")
-    ]
-    batch = EventBatch.from_tensors(*columns, offsets=[0, 2], windows=[window], sensor=SENSOR)
-    assert batch.device.type == "cuda"
-    wanted = EventBatch.from_windows([(window, events)], "cuda")
-    assert all(torch.equal(getattr(batch, name), getattr(wanted, name)) for name in COLUMNS)
-    columns[3][1] = 2
-    with pytest.raises(FateError, match="polarity other than 0 and 1.*index 1: 2"):
-        EventBatch.from_tensors(*columns, offsets=[0, 2], windows=[window], sensor=SENSOR)

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 import fate
 from fate import EventBatch, Events, FateError, FateWarning, MissingDependencyError, write_events
 from fate.inference import export as exporting
-from fate.inference import export_check, loading
-from fate.inference.export import Exported
-from fate.inference.export_check import TOLERANCES, Differences, refuse_above
+from fate.inference import loading
+from fate.inference.export import TOLERANCES, Differences, Exported, refuse_above
 from fate.inference.step_graph import Choice, StepGraph, state_names, to_onnx
 from fate.models.backbones.get import GET
 from fate.models.checkpoints import save_model
@@ -279,7 +278,7 @@ def test_a_detector_of_single_windows_has_no_state(recording: Path) -> None:
 
 
 def test_the_synthetic_clip_fits_any_sensor_and_streams_begin_one_after_another() -> None:
-    batches = export_check.clip(None, fate.Sensor(720, 1280), hz=100, steps=20, streams=2)
+    batches = exporting.clip(None, fate.Sensor(720, 1280), hz=100, steps=20, streams=2)
     assert [batch.start_us.tolist() for batch in batches[:2]] == [[0, 10_000], [10_000, 20_000]]
     assert len(batches) == 20
     assert max(int(batch.x.max()) for batch in batches) > 1200

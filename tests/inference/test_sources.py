@@ -20,9 +20,7 @@ import fate
 from fate.errors import FateError, MissingDependencyError
 from fate.events.events import Events
 from fate.formats.prophesee.header import parse_header
-from fate.inference.camera import CameraSource
-from fate.inference.sockets import TcpSource
-from fate.inference.sources import BytesToEvents, FileSource, StandardInput
+from fate.inference.sources import BytesToEvents, CameraSource, FileSource, StandardInput, TcpSource
 from fate.workflows.detect_live import open_source
 from tests.conftest import make_events
 from tests.inference.streams import SENSOR, drive
@@ -72,15 +70,14 @@ def test_a_file_is_played_at_its_own_pace_and_whole(tmp_path: Path) -> None:
     assert sum(slept) == pytest.approx(0.025, rel=0.01)
 
 
-def test_pieces_do_not_depend_on_the_blocks_that_are_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("piece_us", [700, 4000, 10**9])
+def test_pieces_are_cut_where_they_should_be_whatever_is_read_ahead(tmp_path: Path, piece_us: int) -> None:
     fate.write_events(tmp_path / "drive.npz", drive(50_000))
-    played = [
-        list(FileSource(tmp_path / "drive.npz", piece_us=700, block_us=block, sleep=lambda _: None))
-        for block in (1, 700, 10_000, 10**9)
-    ]
-    assert Events.concatenate(played[0]) == drive(50_000)
-    for pieces in played[1:]:
-        assert pieces == played[0]
+    pieces = list(FileSource(tmp_path / "drive.npz", piece_us=piece_us, sleep=lambda _: None))
+    assert Events.concatenate(pieces) == drive(50_000)
+    start = drive(50_000).t_us[0]
+    for number, piece in enumerate(pieces):
+        assert ((piece.t_us - start) // piece_us == number).all()
 
 
 def test_a_file_whose_reader_is_late_does_not_sleep_and_can_be_closed(tmp_path: Path) -> None:
@@ -295,8 +292,8 @@ def test_a_client_without_events_loses_the_stream_to_one_that_has_some(raw: tupl
         holding.sendall(data)
         reading.until(lambda: reading.events == len(raw[0]))
         for now[0] in (3.0, 6.0, 9.0):  # bytes now and then, and no event
-            holding.sendall(b"\x00")
             pieces = len(reading.pieces)
+            holding.sendall(b"\x00")
             reading.until(lambda pieces=pieces: len(reading.pieces) > pieces)
         with connect(source) as waiting:
             waiting.sendall(data)

@@ -15,16 +15,16 @@ import torch
 
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
-from fate.events.events import Events, Sensor
+from fate.events.events import Events
 from fate.events.window import Window
 from fate.inference import streaming_step as streaming
 from fate.inference.streaming_step import (
     CAPACITY_GROWTH,
+    LIKELY_EVENTS,
     MIN_CAPACITY,
     GraphStep,
-    capacity_for,
+    capacities_up_to,
     compile_for_streaming,
-    likely_capacities,
 )
 from fate.models.detector import Detector
 from fate.models.nms import Detections
@@ -208,7 +208,7 @@ def _fail(*_: object) -> None:
         ({"precision": "tf32"}, "precision='tf32' was given for cpu; expected one of float32$"),
         ({"precision": "bfloat16"}, "precision='bfloat16' was given for cpu; expected one of float32$"),
         ({"precision": "int8"}, "precision='int8' was given"),
-        ({"threshold": 0.5}, "threshold=0.5 was given; expected score, max_overlap or most"),
+        ({"max_overlap": 1.5}, "max_overlap=1.5 was given; expected an IoU"),
         ({"score": "objectness"}, "score='objectness' was given; expected one of class, product"),
         ({"device": "gpu"}, "device 'gpu' was asked for; expected cpu or cuda"),
     ],
@@ -243,7 +243,7 @@ class Recorder(GraphStep):
     """A step that notes what it would record."""
 
     def __init__(self, detector: Detector, streams: int) -> None:
-        super().__init__(detector, streams, "float32", 0.01, {}, compiler=False)
+        super().__init__(detector, streams, "float32", None, {}, compiler=False)
         self.noted: list[tuple[int, float | None]] = []
 
     def _record(self, room: int, scale: float | None) -> Any:
@@ -259,23 +259,15 @@ class Recorder(GraphStep):
 
 @pytest.mark.parametrize("events", [0, 1, MIN_CAPACITY, MIN_CAPACITY + 1, 100_000, 5_000_000])
 def test_a_room_holds_its_events_and_is_not_far_too_large(events: int) -> None:
-    room = capacity_for(events)
+    room = capacities_up_to(events)[-1]
     assert room >= events
     assert room == MIN_CAPACITY or room < CAPACITY_GROWTH * events
-    assert capacity_for(room) == room
-
-
-@pytest.mark.parametrize("streams", [1, 7])
-def test_likely_capacities_hold_four_events_a_pixel_of_every_stream(streams: int) -> None:
-    rooms = likely_capacities(Sensor(240, 304), streams)
-    assert rooms[0] == MIN_CAPACITY
-    assert rooms == [capacity_for(room) for room in rooms]
-    assert rooms[-1] == capacity_for(4 * 240 * 304 * streams)
+    assert capacities_up_to(room)[-1] == room
 
 
 def test_from_the_third_window_on_nothing_likely_is_recorded(detectors: dict[str, Detector]) -> None:
     step = Recorder(detectors["s5"], streams=8)
-    rooms = likely_capacities(step.detector.sensor, 8)
+    rooms = capacities_up_to(LIKELY_EVENTS * 60 * 76 * 8)  # four events a pixel of every stream
     assert len(rooms) > 2
     assert step.window(rooms[1], 1.0) == [rooms[1]]
     assert step.window(10, 1.0) == [room for room in rooms if room != rooms[1]]

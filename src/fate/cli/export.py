@@ -78,7 +78,7 @@ def export(
 
 
 def _summary(done: Exported, clip: str) -> str:
-    from fate.inference.export_check import TOLERANCES
+    from fate.inference.export import TOLERANCES
 
     lines = [f"{done.path}: {done.path.stat().st_size / 1e6:.1f} MB, opset {done.opset}", f"weights: {done.weights}"]
     for title, values in (("in ", done.inputs), ("out", done.outputs)):

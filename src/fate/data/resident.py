@@ -93,7 +93,7 @@ class ResidentEvents:
         event, pixel = self._transform(requests, window, pixel)
         window, index, time = window[event], index[event], time[event]
         totals = torch.bincount(window, minlength=windows).tolist()
-        batch = EventBatch.of_counts(totals, [Window(*each) for each in requests.windows.tolist()], self.sensor, device)
+        batch = EventBatch.of_counts(totals, self.sensor, device, [Window(*each) for each in requests.windows.tolist()])
         batch.t_us.copy_(time)
         batch.x.copy_(pixel % self.sensor.width)
         batch.y.copy_(pixel // self.sensor.width)

@@ -35,9 +35,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fate.encoding.batch import EventBatch, host_columns, window_of_events
+from fate.encoding.batch import EventBatch, check_batch, host_columns, window_of_events
 from fate.encoding.kernels import grid_loops as loops
-from fate.encoding.kernels.cpu_kernels import in_threads, num_threads
+from fate.encoding.kernels.cpu_kernels import in_threads
 from fate.encoding.kernels.grid_loops import OVER_EVENTS, OVER_EVENTS_INCLUDING_LAST, OVER_WINDOW
 from fate.encoding.spec import whole_number
 from fate.errors import FateError
@@ -71,15 +71,7 @@ class GridEncoder(nn.Module, ABC):
 
     def forward(self, batch: EventBatch) -> Tensor:
         """[B, C, H', W'] float32, on the batch's device."""
-        if not isinstance(batch, EventBatch):
-            raise FateError(
-                f"a {type(batch).__name__} was given; expected an EventBatch, made by EventBatch.from_windows"
-            )
-        if batch.sensor != self.sensor:
-            raise FateError(
-                f"the batch is of a {batch.sensor} sensor, this encoder of a {self.sensor} one; build the encoder with"
-                f" sensor=({batch.sensor.height}, {batch.sensor.width})"
-            )
+        check_batch(batch, self.sensor)
         return self.encode_cpu(batch) if batch.device.type == "cpu" else self.encode_torch(batch)
 
     @abstractmethod
@@ -102,13 +94,13 @@ class GridEncoder(nn.Module, ABC):
         columns = host_columns(batch)
         events = [columns[name] for name in ("t_us", "x", "y", "p")]
         offsets, duration_us = columns["offsets"], columns["duration_us"]
-        parts = min(num_threads(), len(batch), max(1, batch.num_events // EVENTS_A_THREAD))
+        parts = min(torch.get_num_threads(), len(batch), max(1, batch.num_events // EVENTS_A_THREAD))
 
         def fill(part: int) -> None:
             first, last = len(batch) * part // parts, len(batch) * (part + 1) // parts
             loop(*events, offsets[first : last + 1], duration_us[first:last], image[first:last], *arguments)
 
-        in_threads(fill, range(parts))
+        in_threads(fill, parts)
         return torch.from_numpy(image)
 
     def extra_repr(self) -> str:
@@ -122,7 +114,6 @@ class StackedHistogram(GridEncoder):
     single precision, which gives the same bin for every event of every window up to half a second at up to 21 bins.
 
     Args:
-        sensor: (height, width), pixels.
         bins: time bins of a window.
         count_cutoff: larger counts become this value. None: counts stay as they are.
         bins_over: "events" divides the time from the window's first to its last event, as RVT does; "window" divides
@@ -130,9 +121,6 @@ class StackedHistogram(GridEncoder):
         wrap: counts have 8 bits, as in RVT's published data: 256 events are 0, 257 are 1. False: they do not wrap.
         downsample: keep one pixel of ``downsample`` × ``downsample``, as RVT does with 2 for 1Mpx (nearest-exact: the
             one right and below of the middle). Events of other pixels only affect the first and last time.
-
-    >>> StackedHistogram((240, 304))
-    StackedHistogram(304×240, channels=20, stride=1)
     """
 
     def __init__(
@@ -173,13 +161,9 @@ class EvrtHistogram(GridEncoder):
     EvRT-DETR adds up bin edges in double precision, which may move an event that lies exactly on an edge.
 
     Args:
-        sensor: (height, width), pixels.
         bins: time bins between the window's first event and 1 µs after its last.
         downsample: shrink the image by this factor by bilinear interpolation with antialiasing, as EvRT-DETR does with
             2 for 1Mpx.
-
-    >>> EvrtHistogram((720, 1280), downsample=2)
-    EvrtHistogram(1280×720, channels=20, stride=2)
     """
 
     def __init__(self, sensor: Sequence[int], bins: int = 10, downsample: int = 1) -> None:
@@ -209,13 +193,9 @@ class VoxelGrid(GridEncoder):
     Shares are whole numbers in units of ``1 / duration``, and are divided once they are added up.
 
     Args:
-        sensor: (height, width), pixels.
         bins: K; with 1, all events count fully.
         polarity: "signed", ON counts 1 and OFF -1 (K channels), or "separate", both count 1, in channels of their own
             (2 K channels, channel = polarity · K + bin, OFF first).
-
-    >>> VoxelGrid((240, 304), bins=5)
-    VoxelGrid(304×240, channels=5, stride=1)
     """
 
     def __init__(
@@ -256,11 +236,7 @@ class TimeSurface(GridEncoder):
     earlier ones; with windows as long as the decay the difference is small.
 
     Args:
-        sensor: (height, width), pixels.
         tau_us: µs after which a value has fallen to 37 %.
-
-    >>> TimeSurface((240, 304), tau_us=20_000)
-    TimeSurface(304×240, channels=2, stride=1)
     """
 
     def __init__(self, sensor: Sequence[int], tau_us: float = 50_000) -> None:
@@ -288,13 +264,9 @@ class ToreVolume(GridEncoder):
     have the largest value**, ``ln(max_us + 1) - ln(min_us + 1)``: pad images with ``empty_value``, not with zeros.
 
     Args:
-        sensor: (height, width), pixels.
         depth: K. The published code takes 3 for classification, 4 for reconstruction, 5 for poses, 7 for denoising.
         min_us: smaller ages count as this.
         max_us: larger ages count as this.
-
-    >>> ToreVolume((240, 304))
-    ToreVolume(304×240, channels=6, stride=1)
     """
 
     def __init__(self, sensor: Sequence[int], depth: int = 3, min_us: float = 150, max_us: float = 5_000_000) -> None:
@@ -307,10 +279,7 @@ class ToreVolume(GridEncoder):
         self.empty_value = math.log(self.max_us + 1) - math.log(self.min_us + 1)
 
     def encode_torch(self, batch: EventBatch) -> Tensor:
-        """A stable sort by cell gives ranks: the rank of an event is its distance from the end of its cell's run.
-
-        Events of rank K and more are all written to one element behind the image.
-        """
+        """A stable sort by cell gives ranks; events of rank K and more are written to one element behind the image."""
         cell, order = torch.sort(_cells(batch, 1 - batch.p.long()), stable=True)
         rank = torch.searchsorted(cell, cell, right=True) - 1 - torch.arange(len(cell), device=batch.device)
         area = math.prod(self.sensor)
@@ -343,12 +312,8 @@ class GroupTokens(GridEncoder):
     patch; if ``patch`` divides the frame both are the same.)
 
     Args:
-        sensor: (height, width), pixels.
         groups: time bins times the two polarities, so an even number.
         patch: pixels along a side of a patch; the stride.
-
-    >>> GroupTokens((240, 304))
-    GroupTokens(304×240, channels=768, stride=4)
     """
 
     def __init__(self, sensor: Sequence[int], groups: int = 24, patch: int = 4) -> None:
@@ -360,11 +325,8 @@ class GroupTokens(GridEncoder):
         self.groups, self.bins, self.patch = int(groups), int(groups) // 2, side
 
     def encode_torch(self, batch: EventBatch) -> Tensor:
-        window, side = window_of_events(batch), self.patch
-        begin, last = _first_and_last(batch)
-        span = last - begin
-        since = batch.t_us.long() - begin[window]
-        time_bin = torch.div(since * self.bins, span[window] + 1, rounding_mode="floor")
+        side = self.patch
+        window, time_bin, since, span = _time_bins(batch, self.bins, OVER_EVENTS_INCLUDING_LAST)
         y, x = batch.y.long(), batch.x.long()
         row, column = torch.div(y, side, rounding_mode="floor"), torch.div(x, side, rounding_mode="floor")
         inside = (y - row * side) * side + (x - column * side)
@@ -375,7 +337,7 @@ class GroupTokens(GridEncoder):
         counts = torch.zeros(length, dtype=torch.int32, device=batch.device)
         counts.index_add_(0, cells, torch.ones_like(cells, dtype=torch.int32))
         times = torch.zeros(length, dtype=torch.int64, device=batch.device).index_add_(0, cells, since)
-        shares = times.view(shape).float() / (span.float() + NO_SPAN).view(-1, 1, 1)
+        shares = times.view(shape).float() / ((span - 1).float() + NO_SPAN).view(-1, 1, 1)
         return torch.stack((counts.view(shape).float(), shares), dim=2).view(self.shape(batch))
 
     def encode_cpu(self, batch: EventBatch) -> Tensor:
@@ -395,12 +357,7 @@ GRIDS: dict[str, Callable[..., GridEncoder]] = {
 
 
 def build_grid(name: str, sensor: Sequence[int], **arguments: Any) -> GridEncoder:
-    """Build a representation by its name.
-
-    Args:
-        name: a key of ``GRIDS``.
-        sensor: (height, width) of the events, pixels.
-        arguments: those of the representation's class.
+    """Build a representation by its name, a key of ``GRIDS``, with arguments of its class.
 
     >>> build_grid("voxel", (240, 304), bins=9).channels
     9
@@ -414,32 +371,28 @@ def build_grid(name: str, sensor: Sequence[int], **arguments: Any) -> GridEncode
     return GRIDS[name](sensor, **arguments)
 
 
-def _first_and_last(batch: EventBatch) -> tuple[Tensor, Tensor]:
-    """[B] int64 µs of each window's first and last event, since its start; any value for empty windows."""
-    if batch.num_events == 0:
-        return torch.zeros_like(batch.duration_us), torch.zeros_like(batch.duration_us)
-    first = batch.offsets[:-1].clamp(max=batch.num_events - 1)
-    last = (batch.offsets[1:] - 1).clamp(min=0)
-    return batch.t_us[first].long(), batch.t_us[last].long()
+def _time_bins(batch: EventBatch, bins: int, over: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """[E] window, time bin, and µs since the first bin of each event; [B] µs of all bins of each window; int64.
+
+    The bins divide the time ``over``, one of the constants of ``grid_loops``.
+    """
+    window, begin, span = window_of_events(batch), torch.zeros_like(batch.duration_us), batch.duration_us
+    if over != OVER_WINDOW and batch.num_events:
+        begin = batch.t_us[batch.offsets[:-1].clamp(max=batch.num_events - 1)].long()  # any value for empty windows
+        last = batch.t_us[(batch.offsets[1:] - 1).clamp(min=0)].long()
+        span = last - begin + 1 if over == OVER_EVENTS_INCLUDING_LAST else (last - begin).clamp(min=1)
+    since = batch.t_us.long() - begin[window]
+    time_bin = torch.div(since * bins, span[window], rounding_mode="floor").clamp_(max=bins - 1)
+    return window, time_bin, since, span
 
 
 def _count_events(batch: EventBatch, polarity: Tensor, bins: int, over: int, step: int, size: Sequence[int]) -> Tensor:
     """[B · 2 · bins · H' · W'] int32 counts.
 
-    Args:
-        polarity: [E] int64, 0 for events of the first channels, 1 for those of the second.
-        over: the time that the bins divide, one of the constants of ``grid_loops``.
-        step: of ``step`` × ``step`` pixels only the middle one counts.
-        size: (H', W').
+    ``polarity`` [E] is 0 for events of the first channels, 1 for those of the second; ``over`` as in ``_time_bins``. Of
+    ``step`` × ``step`` pixels only the middle one counts; ``size`` is (H', W').
     """
-    window = window_of_events(batch)
-    if over == OVER_WINDOW:
-        begin, span = torch.zeros_like(batch.duration_us), batch.duration_us
-    else:
-        begin, last = _first_and_last(batch)
-        span = last - begin + 1 if over == OVER_EVENTS_INCLUDING_LAST else (last - begin).clamp(min=1)
-    since = batch.t_us.long() - begin[window]
-    time_bin = torch.div(since * bins, span[window], rounding_mode="floor").clamp_(max=bins - 1)
+    window, time_bin, _, _ = _time_bins(batch, bins, over)
     y, x = batch.y.long(), batch.x.long()
     row, column = torch.div(y, step, rounding_mode="floor"), torch.div(x, step, rounding_mode="floor")
     counted = (y - row * step == step // 2) & (x - column * step == step // 2) & (row < size[0]) & (column < size[1])

@@ -15,7 +15,7 @@ The paper's symbols: τ ``tau``, K ``moments``, N ``max_events``, P ``max_pillar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fate.encoding.batch import EventBatch
+from fate.encoding.batch import EventBatch, check_batch
 from fate.encoding.spec import PillarSpec, PillarStats, Pooling, Weighting, Weights, whole_number
 from fate.errors import FateError
 from fate.events.events import Sensor
@@ -86,18 +86,19 @@ class PillarEncoder(nn.Module):
         return self._stats() if callable(self._stats) else self._stats  # on a GPU this waits for the device
 
     def forward(self, batch: EventBatch) -> Tensor:
-        """The pseudo-image [B, C, H', W'], zero in cells without events.
-
-        Args:
-            batch: on the device of the parameters, with the encoder's sensor.
-        """
+        """The pseudo-image [B, C, H', W'] of a batch on the same device, zero in cells without events."""
         image: Tensor
         weight = self.linear.weight
-        self._check(batch)
+        check_batch(batch, self.sensor)
+        if batch.device != weight.device:
+            raise FateError(f"the events are on {batch.device}, the encoder on {weight.device}; move one with .to()")
         fused = self.channels if self._is_inference else None
         kernel = kernel_for(weight.device, weight.dtype, self.spec, fused)
-        seed = int(torch.randint(2**62, ())) if self.training and self._capped else self.seed
-        with _without_autocast(weight.device.type):
+        capped = self.spec.max_events is not None or self.spec.max_pillars is not None
+        seed = int(torch.randint(2**62, ())) if self.training and capped else self.seed
+        where = weight.device.type
+        # moments need float32 (or float64, if the parameters are)
+        with torch.autocast(where, enabled=False) if torch.is_autocast_enabled(where) else nullcontext():
             if hasattr(kernel, "encode"):
                 image, self._stats = kernel.encode(
                     batch, self.spec, seed, self.linear, self.norm, self.alpha, self.beta
@@ -113,24 +114,10 @@ class PillarEncoder(nn.Module):
         return image if image.dtype == weight.dtype else image.to(weight.dtype)
 
     @property
-    def _capped(self) -> bool:
-        return self.spec.max_events is not None or self.spec.max_pillars is not None
-
-    @property
     def _is_inference(self) -> bool:
         """Whether no gradient is needed and BatchNorm has running statistics and affine parameters."""
         frozen = not (self.training or torch.is_grad_enabled())
         return frozen and self.norm.affine and self.norm.track_running_stats and self.norm.running_mean is not None
-
-    def _check(self, batch: EventBatch) -> None:
-        if not isinstance(batch, EventBatch):
-            raise FateError(f"{type(batch).__name__} was given; expected an EventBatch: EventBatch.from_windows(...)")
-        if batch.sensor != self.spec.sensor:
-            raise FateError(f"events of a {batch.sensor} sensor were given; this encoder is for {self.spec.sensor}")
-        if batch.device != self.linear.weight.device:
-            raise FateError(
-                f"the events are on {batch.device}, the encoder on {self.linear.weight.device}; move one with .to()"
-            )
 
     def _folded(self, kernel: ModuleType, prepared: Any) -> Weights:
         """Linear layer and BatchNorm as one affine map (Eq. 2), with the statistics of this batch in training.
@@ -170,9 +157,7 @@ class PillarEncoder(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Mean and variance [C] of the layer's output over the batch; the running statistics are updated.
 
-        Args:
-            count, total, products: events, the sum [D] of their features, and of products of two of them [D, D].
-            weight, bias: of the layer.
+        ``total`` [D] and ``products`` [D, D] are the sums of the features of ``count`` events and of their products.
         """
         events = torch.as_tensor(count, dtype=total.dtype, device=total.device)  # float64 where the device has it
         synchronized = isinstance(self.norm, nn.SyncBatchNorm) or getattr(self.norm, "spans_processes", False)
@@ -218,11 +203,6 @@ class PillarEncoder(nn.Module):
             f" max_events={spec.max_events}, max_pillars={spec.max_pillars}, features={spec.features},"
             f" weighting={spec.weighting}, pooling={spec.pooling}"
         )
-
-
-def _without_autocast(device: str) -> AbstractContextManager[object]:
-    """Moments need float32 (or float64, if the parameters are)."""
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def kernel_for(device: torch.device, dtype: torch.dtype, spec: PillarSpec, channels: int | None = None) -> ModuleType:

@@ -30,10 +30,8 @@ class PillarSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sensor", Sensor.of(self.sensor))
-        whole_number("pillar", self.pillar)
-        whole_number("moments", self.moments)
-        for name in ("max_events", "max_pillars"):
-            if getattr(self, name) is not None:
+        for name in ("pillar", "moments", "max_events", "max_pillars"):
+            if getattr(self, name) is not None or name in ("pillar", "moments"):
                 whole_number(name, getattr(self, name))
         if self.pillar > min(self.sensor):
             raise FateError(
@@ -104,8 +102,3 @@ class PillarStats:
     def events_kept(self) -> int:
         """Events in the image."""
         return self.events - self.events_dropped - self.events_dropped_with_pillars
-
-    @property
-    def pillars_kept(self) -> int:
-        """Pillars in the image."""
-        return self.pillars - self.pillars_dropped

@@ -75,12 +75,7 @@ def divisor_for(sensor: Sensor, trained: Sensor) -> int:
 
 
 def adapt(model: Detector, sensor: Sensor) -> Adaptation:
-    """Adapt a detector to events of ``sensor``.
-
-    Args:
-        model: built by ``zoo.build_model``; it is not changed.
-        sensor: (height, width) of the events.
-    """
+    """The detector (built by ``zoo.build_model``, not changed) for events of ``sensor``."""
     if sensor == model.sensor:
         return Adaptation(model, sensor, model.sensor, 1)
     divisor = divisor_for(sensor, model.sensor)
@@ -98,15 +93,10 @@ def adapt(model: Detector, sensor: Sensor) -> Adaptation:
 
 
 def fit_dataset(model: Detector, sensor: Sensor, name: str) -> tuple[Detector, str]:
-    """Adapt a detector to a dataset. Also returns one sentence on what was changed; empty if nothing was.
+    """The detector for a dataset, and one sentence on what was changed for it; empty if nothing was.
 
     A stream divides the pixels of a sensor that is too large. A dataset is divided by its own ``downscale``, which
     divides its labels too, so the error names that number.
-
-    Args:
-        model: built by ``zoo.build_model``; it is not changed.
-        sensor: of the dataset, after its ``downscale``.
-        name: of the dataset, for messages.
     """
     if sensor == model.sensor:
         return model, ""

@@ -17,12 +17,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple, Protocol, Self, runtime_checkable
+from typing import NamedTuple, Protocol, Self
 
 from fate.errors import FateError, warn
 from fate.events.events import Events, Sensor
-from fate.inference.adapting import Adaptation
 from fate.inference.stream_frames import StreamCounts, StreamFrame
+from fate.inference.window_detector import WindowDetector
 from fate.inference.windowing import ClosedWindow, Windower
 
 #: Silence of a source that counts as a stall, seconds.
@@ -34,7 +34,10 @@ JOIN_S = 2.0
 
 
 class Source(Protocol):
-    """A source of live events; iterating over it gives them in pieces."""
+    """A source of live events; iterating over it gives them in pieces.
+
+    If it also has a method ``age_s(t_us)``, the seconds since a time of its events, frames say how old they are.
+    """
 
     @property
     def sensor(self) -> Sensor:
@@ -50,23 +53,6 @@ class Source(Protocol):
         """End the iteration; may be called from any thread."""
 
 
-@runtime_checkable
-class Timed(Protocol):
-    """A source that knows the current time of its events."""
-
-    def age_s(self, t_us: int) -> float:
-        """Seconds that have passed since this time of the events."""
-
-
-class WindowDetecting(Protocol):
-    """Detects a window; see ``WindowDetector``."""
-
-    @property
-    def adaptation(self) -> Adaptation: ...
-
-    def __call__(self, closed: ClosedWindow, decode_ms: float = 0.0, waited_ms: float = 0.0) -> StreamFrame: ...
-
-
 class Waiting(NamedTuple):
     """A window that waits for the detector."""
 
@@ -78,11 +64,6 @@ class NewestWins:
     """A short queue of windows. If the oldest one has waited for too long, all but the newest are dropped."""
 
     def __init__(self, length: int, budget_s: float, counts: StreamCounts) -> None:
-        """Args:
-        length: most windows in the queue; one more drops the oldest.
-        budget_s: how long a window may wait while others wait too.
-        counts: where dropped windows are counted.
-        """
         if length < 1 or not budget_s > 0:
             raise FateError(
                 f"{length} waiting windows and a budget of {1e3 * budget_s:g} ms were asked for; expected at least 1,"
@@ -125,26 +106,17 @@ class LiveStream:
         self,
         source: Source,
         windower: Windower,
-        detect: WindowDetecting,
+        detect: WindowDetector,
         *,
         budget_ms: float,
         waiting: int,
         patience_us: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Args:
-        source: it is closed with the stream.
-        windower: for the source's sensor.
-        detect: makes the frame of a window.
-        budget_ms: longest time from a window's closing to its boxes.
-        waiting: most windows that wait for the detector.
-        patience_us: how long after its end, by the clock, a window stays open for delayed events.
-        clock: seconds; it never goes back.
-        """
+        """The arguments are those of :meth:`StreamingDetector.live`; ``clock`` gives seconds and never goes back."""
         if patience_us < 0:
             raise FateError(f"a patience of {patience_us} µs was given; expected 0 or more")
-        self.source, self.counts = source, windower.counts
-        self._timed = source if isinstance(source, Timed) else None
+        self.source, self.counts, self.adaptation = source, windower.counts, detect.adaptation
         self._windower, self._detect, self._clock = windower, detect, clock
         self._budget_s, self._patience_us = budget_ms / 1000, patience_us
         self._waiting = NewestWins(waiting, self._budget_s, self.counts)
@@ -154,11 +126,6 @@ class LiveStream:
         self._stalled = self._stopping = False
         self._fault: Exception | None = None
         self.ended = ""  #: why the stream ended; empty while it runs
-
-    @property
-    def adaptation(self) -> Adaptation:
-        """How the detector was adapted to this sensor."""
-        return self._detect.adaptation
 
     @property
     def source_counts(self) -> dict[str, int]:
@@ -181,9 +148,8 @@ class LiveStream:
         if self._clock() - taken.at > self._budget_s:
             self.counts.windows_late += 1
             frame = replace(frame, late=True)
-        if self._timed is not None:
-            frame = replace(frame, age_ms=1e3 * self._timed.age_s(frame.t_us))
-        return frame
+        age_s = getattr(self.source, "age_s", None)
+        return frame if age_s is None else replace(frame, age_ms=1e3 * age_s(frame.t_us))
 
     def __enter__(self) -> Self:
         return self
@@ -209,10 +175,7 @@ class LiveStream:
     def stop(self, reason: str) -> None:
         """End the stream soon: the iteration stops before the next window, and :meth:`close` drops those that wait.
 
-        It takes no lock and may be called from a signal handler.
-
-        Args:
-            reason: what ``ended`` says from now on.
+        It takes no lock and may be called from a signal handler. ``ended`` becomes ``reason``.
         """
         self.ended = self.ended or reason
         self._stopping = True

@@ -47,11 +47,7 @@ def choose_device(device: str) -> str:
 
 
 def as_detector(model: Model) -> Detector:
-    """The detector of any value that functions accept as one.
-
-    Args:
-        model: a detector, what ``load_detector`` returned, a bundled name, or a ``.safetensors`` file.
-    """
+    """The detector of what functions accept as one: a detector, a streaming one, a bundled name, a file."""
     if isinstance(model, str | PathLike):
         return load_trained(model)
     from fate.inference.stream import StreamingDetector  # noqa: PLC0415  (torch takes seconds to load)

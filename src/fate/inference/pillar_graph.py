@@ -1,9 +1,9 @@
 """Pillar Encoding in operations of export formats: whole tensors, no loop, no shape that depends on values.
 
-The same function as ``encoding.kernels.torch_kernels``, for graphs that run without FATE. The other versions list the
-pillars with events; this one has a table of all cells of the grid. Where they leave events out, this one moves them to
-one *extra cell* that is no part of the image, so the number of events is the only length that varies. One event is
-always in the extra cell, so no table is ever empty.
+The function of ``encoding.kernels.torch_kernels``, for graphs that run without FATE. The other versions list the
+pillars with events; this one has a table of all cells of the grid, and computes their values like that version. Where
+they leave events out, this one moves them to one *extra cell* that is no part of the image, so the number of events is
+the only length that varies. One event is always in the extra cell, so no table is ever empty.
 
 Times are summed in int64 and divided in float64. The generator of ``encoding.sampling``, which decides what the caps
 keep, multiplies 32-bit numbers in halves here, because export formats do not define overflows.
@@ -17,14 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from fate.encoding.batch import COLUMNS
-from fate.encoding.kernels.reference import legendre
+from fate.encoding.kernels.torch_kernels import Segments, pillar_values, runs
 from fate.encoding.pillars import PillarEncoder
 from fate.encoding.sampling import GOLDEN, M32, MUL_1, MUL_2, seed_key
+from fate.encoding.spec import PillarStats, Weights
 from fate.errors import FateError
 
 #: The inputs, as in ``EventBatch``: four columns with a row per event, three with a row per window.
 EVENT_COLUMNS = ("t_us", "x", "y", "p")
 WINDOW_COLUMNS = ("offsets", "start_us", "duration_us")
+#: A graph does not count what its caps drop.
+NONE = PillarStats(0, 0, 0, 0, 0)
 INPUTS = {name: COLUMNS[name] for name in (*EVENT_COLUMNS, *WINDOW_COLUMNS)}
 
 
@@ -86,8 +89,7 @@ class PillarGraph(nn.Module):
         if spec.max_events is None:
             return keep
         number, start = torch.arange(cell.shape[0]), first.index_select(0, cell)
-        run, begins = _runs(cell, events.t)
-        earlier = _sums(run, torch.where(begins, number, 0), cell.shape[0]).index_select(0, run) - start
+        earlier = runs(cell, events.t)[0] - start
         pixel = ((events.y % spec.pillar) * spec.pillar + events.x % spec.pillar) * 2 + events.p
         of_events = hash32(hash32((priority + GOLDEN * (earlier + 1)) & M32) ^ pixel)
         order = (cell * (M32 + 1) + of_events).sort().indices  # the cells stay in their order
@@ -97,51 +99,13 @@ class PillarGraph(nn.Module):
     def _image(self, events: _Events, duration_us: Tensor) -> Tensor:
         """The image of events that are sorted by cell and time; those in the extra cell are ignored."""
         spec, cell = self.spec, events.cell
-        size, first = self._sizes(cell)
-        duration = duration_us.index_select(0, events.window).double()
-        tau = 2 * events.t.double() / duration - 1
-        hidden = torch.relu(self._features(events, size, duration) @ self.scale.T + self.shift)  # [E, C]
-        share = self._shares(events, size.index_select(0, cell), first.index_select(0, cell))
-        basis = (legendre(tau, spec.moments) * share).float()  # [K, E]
-        sums = _sums(cell, hidden * (basis.T @ self.alpha.T), size.shape[0])
-        image = torch.where(size[:, None] > 0, sums + self.beta, 0.0)[:-1]
+        size, _ = self._sizes(cell)
+        duration = duration_us.index_select(0, events.window)
+        columns = events.t, duration, events.x, events.y, events.p
+        segments = Segments(spec, self.windows, *columns, pillar=cell, size=size, cell=cell, stats=NONE)
+        values = pillar_values(segments, Weights(self.scale, self.shift, self.alpha, self.beta))
+        image = torch.where(size[:, None] > 0, values, 0.0)[:-1]
         return image.view(self.windows, spec.rows, spec.columns, -1).permute(0, 3, 1, 2)
-
-    def _features(self, events: _Events, size: Tensor, duration: Tensor) -> Tensor:
-        """Event features [E, D], equal to ``torch_kernels.event_features``."""
-        spec, cell = self.spec, events.cell
-        height, width = spec.sensor
-        count = size.index_select(0, cell).double()
-
-        def offset(values: Tensor) -> Tensor:  # from the mean of integers, exact up to the division
-            return values.double() - _sums(cell, values, size.shape[0]).index_select(0, cell).double() / count
-
-        x, y, t = events.x.double(), events.y.double(), events.t.double()
-        columns = [x / width, y / height, 2 * t / duration - 1, 2 * events.p.double() - 1]
-        columns += [offset(events.x) / width, offset(events.y) / height, 2 * offset(events.t) / duration]
-        if spec.center_offsets:
-            middle = (spec.pillar - 1) / 2
-            columns += [
-                ((events.x % spec.pillar).double() - middle) / width,
-                ((events.y % spec.pillar).double() - middle) / height,
-            ]
-        return torch.stack([column.float() for column in columns], dim=1)
-
-    def _shares(self, events: _Events, size: Tensor, first: Tensor) -> Tensor:
-        """Weights [E], equal to ``normalized_weights``; size [E] and first event [E] of each event's cell."""
-        uniform = 1 / size.double()
-        if self.spec.weighting == "uniform":
-            return uniform
-        length = events.t.shape[0]
-        run, begins = _runs(events.cell, events.t)
-        time = _sums(run, torch.where(begins, events.t, 0), length)  # of each run; 0 after the last
-        owner = _sums(run, torch.where(begins, events.cell, 0), length)
-        gap = torch.where(owner[1:] == owner[:-1], time[1:] - time[:-1], 0)
-        none = gap.new_zeros(1)
-        weight = (torch.cat([none, gap]) + torch.cat([gap, none])).index_select(0, run)
-        together = _sums(run, torch.ones_like(run), length).index_select(0, run)
-        span = events.t.index_select(0, first + size - 1) - events.t.index_select(0, first)
-        return torch.where(span > 0, weight.double() / (2 * span.clamp(min=1) * together).double(), uniform)
 
     def _sizes(self, cell: Tensor) -> tuple[Tensor, Tensor]:
         """Number of events and index of the first event of each cell, with the extra one: [cells + 1] both."""
@@ -166,18 +130,9 @@ class _Events(NamedTuple):
         return _Events(*(column.index_select(0, order) for column in self))
 
 
-def _runs(cell: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """Index [E] of the run of events with equal cell and time that each event is in, and whether it begins it."""
-    changes = (cell[1:] != cell[:-1]) | (t[1:] != t[:-1])
-    begins = torch.cat([torch.ones_like(cell[:1], dtype=torch.bool), changes])
-    return begins.long().cumsum(0) - 1, begins
-
-
 def _sums(index: Tensor, values: Tensor, length: int) -> Tensor:
-    """A table of ``length`` rows with the sums of the values [E] or [E, C] at their indices [E]."""
-    if values.ndim == 1:
-        return values.new_zeros(length).scatter_add(0, index, values)
-    return values.new_zeros(length, values.shape[1]).index_put((index,), values, accumulate=True)
+    """A table of ``length`` rows with the sums of the values [E] at their indices [E]."""
+    return values.new_zeros(length).scatter_add(0, index, values)
 
 
 def hash32(value: Tensor) -> Tensor:

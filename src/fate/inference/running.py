@@ -62,12 +62,9 @@ class Runner:
     def __init__(
         self, detector: Detector, device: str | torch.device, hop_us: int, run: Run | None = None, **options: Any
     ) -> None:
-        """Args:
-        detector: it is copied, not changed.
-        device: where the detector runs.
-        hop_us: time from one window of a row to the next; the state is advanced by it.
-        run: where windows, events and the time of each stage are counted. Without it a GPU never waits for the clock.
-        options: of ``nms.detections``.
+        """The state is advanced by ``hop_us`` with each window; ``options`` are those of ``nms.detections``.
+
+        Windows, events and the time of each stage are counted in ``run``. Without it a GPU never waits for the clock.
         """
         self.model, self.device, self.options = fused(detector).to(device), torch.device(device), options
         self._step_scale, self._run = hop_us / CANONICAL_US, run
@@ -132,12 +129,7 @@ class DetectionCollector:
         sensor: Sensor | None = None,
         source: LabelSource | None = None,
     ) -> None:
-        """Args:
-        classes: names of the classes.
-        most: most detections of a window that are kept, best first.
-        sensor: (height, width), for the tables.
-        source: of all rows of the tables; the default of :class:`Labels` unless given.
-        """
+        """Keeps the best ``most`` detections of a window; ``sensor`` and ``source`` are those of the tables."""
         self.most, self.source = most, source
         self._facts: dict[str, Any] = {"classes": tuple(classes), "sensor": sensor}
         self._windows: dict[Hashable, list[tuple[int, Detections]]] = {}
@@ -238,11 +230,6 @@ def check_histograms(detector: Detector, recording: Any) -> None:
 
 
 def at_once(dataset: Dataset, windows: int) -> tuple[int, int]:
-    """How many recordings a GPU runs side by side, and how many windows of each in one call.
-
-    Args:
-        dataset: its labelled recordings are counted.
-        windows: all windows of one call together; a training batch of this size fits into memory.
-    """
+    """How many recordings a GPU runs side by side, and how many windows of each in one call, ``windows`` in all."""
     streams = max(1, min(64, len(dataset.labelled)))
     return streams, max(1, windows // streams)

@@ -19,12 +19,7 @@ def is_live(name: str) -> bool:
 
 
 def check_source(name: str, sensor: Sequence[int] | None) -> None:
-    """Refuse a source that cannot be opened.
-
-    Args:
-        name: of the source.
-        sensor: (height, width) in pixels if it was given.
-    """
+    """Refuse a source that cannot be opened; ``sensor`` is (height, width) if it was given."""
     port = PORT.fullmatch(name)
     if port is not None and not 0 < int(port[1]) < 1 << 16:
         raise FateError(f"{name}: there is no such port; expected tcp:1 to tcp:65535")

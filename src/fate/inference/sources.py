@@ -1,12 +1,11 @@
-"""Live sources: a file at real speed, and standard input. See also ``sockets.py`` and ``camera.py``.
-
-A source has a ``sensor``, gives pieces of events when iterated, counts in ``counts`` what it lost or refused, and ends
-when it is closed.
-"""
+"""Live sources: a file at real speed, standard input, TCP, and a camera."""
 
 from __future__ import annotations
 
 import copy
+import importlib
+import selectors
+import socket
 import sys
 import threading
 import time
@@ -15,9 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from os import PathLike
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from fate.errors import FateError, FormatError
+import numpy as np
+
+from fate.errors import PACKAGES, FateError, FormatError, missing_packages
 from fate.events.events import Events, Sensor
 from fate.formats.opening import decoder_for, open_recording
 from fate.formats.prophesee.header import MAX_HEADER_BYTES, Header, parse_header
@@ -27,16 +28,39 @@ from fate.formats.recording import Recording
 BYTE_FORMATS = ("evt3", "evt2")
 #: Bytes that are read at once.
 PIECE_BYTES = 1 << 16
+#: Length of the blocks of a file that are read ahead, µs, rounded up to whole pieces.
+BLOCK_US = 20_000
+LOCALHOST = "127.0.0.1"
+#: How often a waiting socket or camera checks whether it was closed, seconds.
+POLL_S = 0.1
+#: A client that is silent for longer is dropped, seconds.
+IDLE_S = 10.0
+#: Most clients that have not sent an event yet; one more drops the oldest.
+MAX_WAITING = 16
+
+
+class LiveSource:
+    """What all sources have: iterating gives pieces of events until the source ends or is closed."""
+
+    def __init__(self, sensor: Sensor) -> None:
+        self.sensor = sensor  #: (height, width)
+        self._closed = threading.Event()
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was lost, refused, dropped or skipped, by its name for users."""
+        return dict(self._counts)
+
+    def close(self) -> None:
+        """End soon; a thread that waits for a pipe cannot be woken, and ends when the next bytes arrive."""
+        self._closed.set()
 
 
 class BytesToEvents:
     """Decodes bytes of a camera. What cannot be decoded is counted, and decoding continues after it."""
 
     def __init__(self, format: str, sensor: Sequence[int]) -> None:
-        """Args:
-        format: of ``BYTE_FORMATS``.
-        sensor: (height, width); events outside are dropped and counted.
-        """
         if format not in BYTE_FORMATS:
             raise FateError(f"a stream of {format!r} was asked for; expected one of {', '.join(BYTE_FORMATS)}")
         self.sensor = Sensor.of(sensor)
@@ -55,22 +79,19 @@ class BytesToEvents:
 
     def reset(self) -> None:
         """Forget the decoder's state, for another sender."""
-        self._settled += self._of_decoder()
-        self._settled["bytes of an unfinished word"] += self.decoder.pending_bytes
+        self._settled = self.counts
         self.decoder = self.decoder.fresh()
 
     @property
     def counts(self) -> Counter[str]:
-        """What was refused, dropped or skipped."""
-        return self._settled + self._of_decoder()
-
-    def _of_decoder(self) -> Counter[str]:
-        counted = {"events outside the sensor": self.decoder.tally.outside}
-        counted |= {f"{kind} passed over": number for kind, number in self.decoder.skipped().items()}
-        return Counter(counted)
+        """What was refused, dropped, skipped or left unfinished."""
+        counted = {f"{kind} passed over": number for kind, number in self.decoder.skipped().items()}
+        counted["events outside the sensor"] = self.decoder.tally.outside
+        counted["bytes of an unfinished word"] = self.decoder.pending_bytes
+        return self._settled + Counter(counted)
 
 
-class FileSource:
+class FileSource(LiveSource):
     """Plays a recording as if it were a camera."""
 
     def __init__(
@@ -81,7 +102,6 @@ class FileSource:
         start_us: int | None = None,
         end_us: int | None = None,
         piece_us: int = 5_000,
-        block_us: int = 20_000,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
@@ -90,29 +110,21 @@ class FileSource:
         speed: 1 for real time, 10 for ten times as fast.
         start_us, end_us: the part that is played.
         piece_us: length of the pieces; each is returned when its time is over.
-        block_us: length of the blocks that are read ahead, rounded up to whole pieces.
         clock, sleep: in seconds.
         """
-        if not speed > 0 or piece_us < 1 or block_us < 1:
+        if not speed > 0 or piece_us < 1:
             raise FateError(
-                f"a speed of {speed:g} in pieces of {piece_us} and blocks of {block_us} µs was asked for; expected more"
-                " than 0, 1 or more"
+                f"a speed of {speed:g} in pieces of {piece_us} µs was asked for; expected more than 0, and 1 or more"
             )
         # each thread needs its own recording
         self._recording = open_recording(recording) if isinstance(recording, str | PathLike) else copy.copy(recording)
+        super().__init__(self._recording.sensor)
         self._start = self._recording.start_us if start_us is None else int(start_us)
         self._end = self._recording.end_us if end_us is None else int(end_us)
         self._speed, self._piece_us, self._clock = speed, piece_us, clock
-        self._block_us = -(-block_us // piece_us) * piece_us
+        self._block_us = -(-BLOCK_US // piece_us) * piece_us
         self._began: float | None = None
-        self._closed = threading.Event()
         self._sleep = self._closed.wait if sleep is None else sleep
-        self.counts: dict[str, int] = {}  #: a file loses nothing
-
-    @property
-    def sensor(self) -> Sensor:
-        """(height, width)."""
-        return self._recording.sensor
 
     def __iter__(self) -> Iterator[Events]:
         with self._recording, ThreadPoolExecutor(1, "fate-file") as ahead:
@@ -143,12 +155,8 @@ class FileSource:
         began = now if self._began is None else self._began
         return now - began - (t_us - self._start) / 1e6 / self._speed
 
-    def close(self) -> None:
-        """End."""
-        self._closed.set()
 
-
-class StandardInput:
+class StandardInput(LiveSource):
     """Reads bytes from a pipe, with or without the header of a RAW file."""
 
     def __init__(
@@ -163,34 +171,23 @@ class StandardInput:
         """
         # unbuffered: a thread that waits for bytes would hold the lock of the buffer when the process ends
         self._stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer) if stream is None else stream
-        self._closed = threading.Event()
         header, self._begun = self._header()
         _refuse_files(header, self._begun)
         size = header.sensor(Path("standard input")) if sensor is None else Sensor.of(sensor)
         if size is None:
             raise FateError("standard input: no header says how large the sensor is; pass sensor=(height, width)")
+        super().__init__(size)
         self._bytes = BytesToEvents(header.event_format() or format, size)
 
     @property
-    def sensor(self) -> Sensor:
-        """(height, width)."""
-        return self._bytes.sensor
-
-    @property
     def counts(self) -> dict[str, int]:
-        """What was refused, dropped or skipped."""
-        unfinished = self._bytes.decoder.pending_bytes
-        return dict(self._bytes.counts) | ({"bytes of an unfinished word": unfinished} if unfinished else {})
+        return dict(self._bytes.counts)
 
     def __iter__(self) -> Iterator[Events]:
         data = self._begun
         while data and not self._closed.is_set():
             yield self._bytes.feed(data)
             data = self._read()
-
-    def close(self) -> None:
-        """End when the next bytes arrive; a thread that waits for a pipe cannot be woken."""
-        self._closed.set()
 
     def _read(self) -> bytes:
         """The bytes that are there, as soon as there are any; none at the end."""
@@ -228,3 +225,240 @@ def _refuse_files(header: Header, begun: bytes) -> None:
         f"standard input: begins like {kind}, and only words of {' or '.join(BYTE_FORMATS)} are read from a pipe; give"
         " the file itself"
     )
+
+
+class _Client:
+    """One connection and its decoder."""
+
+    def __init__(self, connection: socket.socket, decoding: BytesToEvents, now: float) -> None:
+        self.connection, self.decoding = connection, decoding
+        self.heard = now  # when the last bytes arrived, seconds
+        self.gave_events = now  # when the last events arrived
+
+    def receive(self, now: float) -> Events | None:
+        """The events of the bytes that arrived; None if the client has closed the connection."""
+        try:
+            data = self.connection.recv(PIECE_BYTES)
+        except BlockingIOError:
+            return Events.empty(self.decoding.sensor)
+        if not data:
+            return None
+        self.heard = now
+        events = self.decoding.feed(data)
+        if len(events):
+            self.gave_events = now
+        return events
+
+
+class TcpSource(LiveSource):
+    """Waits for a client that connects and sends raw words (such as EVT3), without header, in pieces of any size.
+
+    The source listens on this machine alone (127.0.0.1) unless another address is given. No client may end the
+    source or keep the camera out, so these rules apply:
+
+    * A client counts from its first event on. One that closes before, such as a port scan or a health check, changes
+      nothing; several of them may be connected at a time.
+    * One client at a time has the stream. Others are refused while its last event is at most ``idle_s`` old.
+      Afterwards another may connect, and takes over the stream with its first event.
+    * A client that sends nothing at all for ``idle_s`` is dropped.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        sensor: Sequence[int],
+        *,
+        host: str = LOCALHOST,
+        format: str = "evt3",
+        once: bool = True,
+        idle_s: float = IDLE_S,
+        listens: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args:
+        port: 0 for any free port, which is then in ``port``.
+        sensor: (height, width) of the client's events.
+        host: address to listen on; "0.0.0.0" accepts every machine of the network.
+        format: one of ``BYTE_FORMATS``.
+        once: end when the first client that sent an event has closed; otherwise wait for the next.
+        idle_s: seconds of silence after which a client is dropped, and without events after which another takes over.
+        listens: whether to accept clients at once; otherwise they are refused until the source is iterated.
+        clock: seconds.
+        """
+        super().__init__(BytesToEvents(format, sensor).sensor)  # checks both, and compiles the decoder
+        self._format, self._listener = format, _bind(host, port)
+        if listens:
+            self._listener.listen(MAX_WAITING)
+        self._once, self._idle_s, self._clock = once, idle_s, clock
+        self._clients: list[_Client] = []  # oldest first
+        self._active: _Client | None = None  # the one that has the stream
+        self._ready = selectors.DefaultSelector()
+        self.host, self.port = self._listener.getsockname()[:2]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Clients, and what was refused, dropped or skipped."""
+        active = self._active
+        return dict(self._counts + (active.decoding.counts if active else Counter()))
+
+    def __iter__(self) -> Iterator[Events]:
+        with self._listener, self._ready:
+            self._listener.listen(MAX_WAITING)
+            self._ready.register(self._listener, selectors.EVENT_READ)
+            try:
+                while not self._closed.is_set():
+                    able = {key.fileobj for key, _ in self._ready.select(POLL_S)}
+                    for client in list(self._clients):
+                        if client.connection in able:
+                            yield from self._received(client)
+                        elif client in self._clients and self._clock() - client.heard > self._idle_s:
+                            self._counts["silent clients dropped"] += 1
+                            self._leave(client)
+                    if self._once and self._active is None and self._counts["clients"]:
+                        return
+                    if self._listener in able:  # last, because the client before may have just closed
+                        self._accept()
+            finally:
+                for client in list(self._clients):
+                    self._leave(client)
+
+    def _received(self, client: _Client) -> Iterator[Events]:
+        """The events of a client if it has the stream or takes it over; a client that has closed is removed."""
+        if client not in self._clients:  # another client has taken the stream meanwhile
+            return
+        try:
+            events = client.receive(self._clock())
+        except ConnectionError:
+            self._counts["connections broken"] += 1
+            events = None
+        if events is None:
+            self._leave(client)
+        elif client is self._active or (len(events) and self._takes_over(client)):
+            yield events
+
+    def _takes_over(self, client: _Client) -> bool:
+        """Give the stream to a client with its first event, unless another has it and still sends events."""
+        if self._is_busy():
+            self._counts["clients refused"] += 1
+            self._leave(client)
+            return False
+        for other in list(self._clients):
+            if other is not client:
+                self._counts["silent clients dropped" if other is self._active else "clients refused"] += 1
+                self._leave(other)
+        self._active = client
+        self._counts["clients"] += 1
+        return True
+
+    def _is_busy(self) -> bool:
+        """Whether a client has the stream and its last event is recent."""
+        return self._active is not None and self._clock() - self._active.gave_events <= self._idle_s
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # it closed before, or this process has too many connections
+            self._counts["connections broken"] += 1
+            return
+        if self._is_busy():
+            connection.close()
+            self._counts["clients refused"] += 1
+            return
+        waiting = [client for client in self._clients if client is not self._active]
+        if len(waiting) >= MAX_WAITING:
+            self._counts["silent clients dropped"] += 1
+            self._leave(waiting[0])
+        connection.setblocking(False)
+        self._clients.append(_Client(connection, BytesToEvents(self._format, self.sensor), self._clock()))
+        self._ready.register(connection, selectors.EVENT_READ)
+
+    def _leave(self, client: _Client) -> None:
+        """Close a connection, and keep the counts of a client that sent events."""
+        self._ready.unregister(client.connection)
+        client.connection.close()
+        self._clients.remove(client)
+        if client is self._active:
+            self._counts += client.decoding.counts
+            self._active = None
+        else:
+            self._counts["clients without events"] += 1
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+    except (OSError, OverflowError) as error:
+        made.close()
+        reason = getattr(error, "strerror", None) or error
+        raise FateError(f"{host}:{port}: cannot be listened on ({reason}); choose another port or address") from None
+    return made
+
+
+class CameraSource(LiveSource):
+    """A camera through ``neuromorphic-drivers`` (extra ``camera``): Prophesee EVK3 and EVK4, iniVation DAVIS346 and
+    DVXplorer, and others it knows.
+
+    Written from the package's documentation and tested against a stand-in of it: **no camera has been connected to
+    this code yet.**
+    """
+
+    def __init__(self, serial: str | None = None, **options: Any) -> None:
+        """Args:
+        serial: of the camera; None for the first.
+        options: of ``neuromorphic_drivers.open``, such as ``configuration`` with biases.
+        """
+        try:
+            drivers = importlib.import_module("neuromorphic_drivers")
+        except ImportError:
+            raise missing_packages("a camera", PACKAGES["camera"]) from None
+        try:
+            self._device = drivers.open(serial=serial, iterator_timeout=POLL_S, **options)
+        except Exception as error:  # the package raises different types for each camera
+            raise FateError(
+                f"no camera could be opened ({error}); connect one, and on Linux run"
+                " neuromorphic-drivers-install-udev-rules once"
+            ) from error
+        size = self._device.properties()
+        super().__init__(Sensor(int(size.height), int(size.width)))
+
+    def __iter__(self) -> Iterator[Events]:
+        with self._device:
+            for status, packet in self._packets():
+                self._count(status, packet)
+                events = None if packet is None else packet.polarity_events
+                if events is not None and len(events):
+                    yield self._checked(events)
+
+    def _packets(self) -> Iterator[tuple[Any, Any]]:
+        """Packets until the camera is closed or unplugged."""
+        packets = iter(self._device)
+        while not self._closed.is_set():
+            try:
+                packet = next(packets)
+            except StopIteration:
+                return
+            except Exception as error:  # as above
+                raise FateError(f"the camera failed ({error}); check its cable and power") from error
+            yield packet
+
+    def _checked(self, events: Any) -> Events:
+        """A copy of the driver's rows (t, x, y, on), because it reuses their memory."""
+        try:
+            return Events(
+                events["t"].astype(np.int64), events["x"], events["y"], events["on"].astype(np.uint8), self.sensor
+            )
+        except FateError:
+            self._counts["refused packets"] += 1
+            self._counts["events in refused packets"] += len(events)
+            return Events.empty(self.sensor)
+
+    def _count(self, status: Any, packet: Any) -> None:
+        """Count losses; a version of the package that does not report them counts none."""
+        dropped = getattr(getattr(status, "ring", None), "dropped_packets", 0)
+        if dropped:
+            self._counts["packets dropped by the driver"] += int(dropped)
+        overflows = getattr(packet, "polarity_events_overflow_indices", None)
+        if overflows is not None and len(overflows):
+            self._counts["overflows of the driver"] += len(overflows)

@@ -47,11 +47,7 @@ class StepGraph(nn.Module):
     """
 
     def __init__(self, detector: Detector, streams: int, with_encoder: bool = False) -> None:
-        """Args:
-        detector: it is copied, not changed; BatchNorm is folded into convolutions.
-        streams: B.
-        with_encoder: take events instead of images; for detectors with pillars.
-        """
+        """The detector is copied, not changed; with ``with_encoder`` events replace images, for pillars."""
         super().__init__()
         self.detector, encoder = fused(detector), detector.encoder
         self.detector.encoder = nn.Identity()  # the graph contains it only as below
@@ -143,8 +139,7 @@ def state_names(state: State) -> list[str]:
 def to_onnx(step: StepGraph, opset: int) -> ModelProto:
     """The step as an ONNX model with folded constants, without names of files or lines of code.
 
-    The exporter's own optimisation is left out: it takes twice as long, and runtimes optimise a model when they load
-    it.
+    The exporter's own optimisation takes twice as long, and runtimes optimise a model when they load it.
     """
     from onnxscript import optimizer  # noqa: PLC0415  (an optional package)
 

@@ -26,8 +26,7 @@ class Stop:
     def call(self, callback: Callable[[str], object]) -> None:
         """Call ``callback`` with the reason when a signal arrives, or now if one has arrived.
 
-        Args:
-            callback: runs inside the signal handler, so it must be quick and take no lock.
+        It runs inside the signal handler, so it must be quick and take no lock.
         """
         self._callback = callback
         if self.reason:
@@ -47,13 +46,7 @@ def stopping_gracefully() -> Iterator[Stop]:
     """Take Ctrl-C and SIGTERM as a request to stop while the block runs; a second signal interrupts at once.
 
     Handlers that the program has set itself stay, and so does everything outside the main thread, where signals do not
-    arrive.
-
-    Example:
-        >>> with stopping_gracefully() as stop, detector.live(source, hz=50) as live:   # doctest: +SKIP
-        ...     stop.call(live.stop)
-        ...     for frame in live:
-        ...         print(frame.t_us, frame.boxes)
+    arrive. ``docs/guides/streaming.md`` has an example.
     """
     stop, before = Stop(), {}
     if threading.current_thread() is threading.main_thread():

@@ -31,9 +31,9 @@ from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.inference.adapting import Adaptation, adapt
 from fate.inference.live import LiveStream, Source
-from fate.inference.stream_frames import StreamCounts, StreamFrame
+from fate.inference.stream_frames import StreamFrame
 from fate.inference.stream_options import StreamKeywords, StreamOptions
-from fate.inference.streaming_step import Precision, compile_for_streaming
+from fate.inference.streaming_step import Precision
 from fate.inference.window_detector import WindowDetector
 from fate.inference.windowing import ClosedWindow, Windower
 from fate.models.detector import Detector
@@ -53,12 +53,7 @@ class StreamingDetector:
         precision: Precision | None = None,
         name: str = "",
     ) -> None:
-        """Args:
-        model: a detector; it is not changed.
-        device: "cpu" or "cuda".
-        precision: of matrix products, see ``compile_for_streaming``; None for the default of the device.
-        name: shown in results; the name of the model unless given.
-        """
+        """``model`` is not changed. ``name`` is shown in results; the name of the model unless given."""
         self.model, self.device, self.precision = model, device, precision
         self.name = name or str(model.description.get("name", "detector"))
         self._adapted: dict[Sensor, Adaptation] = {}
@@ -101,13 +96,12 @@ class StreamingDetector:
         """Detect objects in all windows of a recording, as fast as the frames are asked for.
 
         Args:
-            recording: an open recording, or a path. Its windows are those of ``recording.windows(hz)`` and of an
-                evaluation.
+            recording: open, or a path. Its windows are those of ``recording.windows(hz)`` and of an evaluation.
             hz: windows per second, 1 to 1000.
             start_us: start of the first window; the first event unless given.
             end_us: no window starts at or after it; the end of the recording unless given.
-            options: ``window_us``, ``threshold``, ``track``, ``threads``, ``score``, ``max_overlap``, ``most`` and
-                ``max_gap_us``, see :class:`StreamOptions`.
+            options: ``window_us``, ``threshold``, ``track``, ``threads``, ``score``, ``max_overlap``, ``most``,
+                ``max_back_us`` and ``max_gap_us``, the fields of :class:`StreamOptions`.
         """
         close = ExitStack()
         if isinstance(recording, str | PathLike):
@@ -124,11 +118,10 @@ class StreamingDetector:
             sensor: (height, width) of the events.
             hz: windows per second, 1 to 1000.
             start_us: start of the first window; the first event unless given.
-            options: ``window_us``, ``threshold``, ``track``, ``threads``, ``score``, ``max_overlap``, ``most``,
-                ``max_back_us`` and ``max_gap_us``, see :class:`StreamOptions`.
+            options: the same as for ``stream``.
         """
         detect = self._window_detector(sensor, StreamOptions(hz, **options))
-        return Stream(_windower(sensor, detect, start_us), detect)
+        return Stream(detect.windower(start_us), detect)
 
     def live(
         self,
@@ -143,37 +136,22 @@ class StreamingDetector:
         """Detect objects in a live source; windows that cannot be detected in time are dropped and counted.
 
         Args:
-            source: from ``sources.py``, ``sockets.py`` or ``camera.py``, or an object with the same methods.
+            source: from ``sources.py``, or an object with the same methods.
             hz: windows per second, 1 to 1000.
             budget_ms: longest time from a window's end to its boxes; the length of two hops unless given.
             waiting: number of windows that may wait for the detector.
             patience_us: how long after its end a window without later events is closed by the clock.
-            options: the same as for ``open_stream``.
+            options: the same as for ``stream``.
         """
         detect = self._window_detector(source.sensor, StreamOptions(hz, **options))
         budget = 2 * detect.options.hop_us / 1000 if budget_ms is None else budget_ms
-        windower = _windower(source.sensor, detect)
+        windower = detect.windower()
         return LiveStream(source, windower, detect, budget_ms=budget, waiting=waiting, patience_us=patience_us)
 
     def _window_detector(self, sensor: Sequence[int], options: StreamOptions) -> WindowDetector:
         if options.threads is not None:
             torch.set_num_threads(options.threads)
-        adaptation = self.adapted(sensor)
-        step = compile_for_streaming(
-            adaptation.model, self.device, precision=self.precision, confidence=options.confidence,
-            hop_us=options.hop_us, score=options.score, max_overlap=options.max_overlap, most=options.most,
-        )  # fmt: skip
-        detect = WindowDetector(step, adaptation, options, StreamCounts())
-        detect.warm_up()
-        return detect
-
-
-def _windower(sensor: Sequence[int], detect: WindowDetector, start_us: int | None = None) -> Windower:
-    options = detect.options
-    return Windower(
-        sensor, options.hop_us, start_us=start_us, max_back_us=options.max_back_us, max_gap_us=options.gap_us,
-        counts=detect.counts,
-    )  # fmt: skip
+        return WindowDetector(self.adapted(sensor), options, self.device, self.precision)
 
 
 class Stream:
@@ -181,23 +159,11 @@ class Stream:
 
     def __init__(self, windower: Windower, detect: WindowDetector) -> None:
         self._windower, self._detect = windower, detect
-
-    @property
-    def counts(self) -> StreamCounts:
-        """What was received, detected and dropped so far."""
-        return self._windower.counts
-
-    @property
-    def adaptation(self) -> Adaptation:
-        """How the detector was adapted to this sensor."""
-        return self._detect.adaptation
+        self.counts = windower.counts  #: what was received, detected and dropped so far
+        self.adaptation = detect.adaptation  #: how the detector was adapted to this sensor
 
     def feed(self, events: Events) -> list[StreamFrame]:
-        """Frames of the windows that these events close.
-
-        Args:
-            events: the next events of the stream's sensor, in pieces of any size.
-        """
+        """Frames of the windows that these events close: the next events of the sensor, in pieces of any size."""
         return [self._detect(closed) for closed in self._windower.add(events)]
 
     def tick(self, now_us: int) -> list[StreamFrame]:
@@ -221,20 +187,12 @@ class RecordingStream:
         close: ExitStack,
     ) -> None:
         self.recording, self._detect, self._close = recording, detect, close
+        self.counts = detect.counts  #: what was read, detected and skipped so far
+        self.adaptation = detect.adaptation  #: how the detector was adapted to this sensor
         self.start_us = recording.start_us if start_us is None else int(start_us)
         self.end_us = recording.end_us if end_us is None else int(end_us)
         self._grid = WindowGrid(self.start_us, detect.options.hop_us, detect.options.hop_us)
         self._frames = self._all_frames()
-
-    @property
-    def counts(self) -> StreamCounts:
-        """What was read, detected and skipped so far."""
-        return self._detect.counts
-
-    @property
-    def adaptation(self) -> Adaptation:
-        """How the detector was adapted to this sensor."""
-        return self._detect.adaptation
 
     def __len__(self) -> int:
         return self._grid.count(self.end_us)

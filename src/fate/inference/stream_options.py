@@ -36,34 +36,20 @@ class StreamKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """How a stream detects. ``stream``, ``open_stream`` and ``live`` take the fields as keyword arguments.
+    """How a stream detects. ``stream``, ``open_stream`` and ``live`` take the fields as keyword arguments."""
 
-    Attributes:
-        hz: windows per second, 1 to 1000.
-        window_us: length of a window in µs if it is longer than 1 / hz. Windows then overlap: for detectors that were
-            trained at a lower rate. Frames still describe the time since the last one.
-        threshold: lowest confidence of a detection: objectness · class, or class for heads without objectness.
-        track: give each object a number that it keeps.
-        threads: CPU threads of torch, for the whole process; None leaves them as they are.
-        score: what is returned as the score: "product" is the confidence, "class" the class probability alone, as in
-            evaluations.
-        max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class is dropped; 1 keeps every box. Unlike
-            in an evaluation it applies to all heads.
-        most: most detections in a window.
-        max_back_us: if time goes back by more than this, the stream restarts; recordings are sorted and do not.
-        max_gap_us: after more time without events than this, windows are skipped and the state is reset.
-    """
-
-    hz: float = 200
+    hz: float = 200  #: windows per second, 1 to 1000
+    #: µs of a window if longer than 1 / hz: windows then overlap, for detectors that were trained at a lower rate
     window_us: int | None = None
-    threshold: float = THRESHOLD
-    track: bool = False
-    threads: int | None = None
-    score: Score = "product"
+    threshold: float = THRESHOLD  #: lowest confidence: objectness · class, or class for heads without objectness
+    track: bool = False  #: give each object a number that it keeps
+    threads: int | None = None  #: CPU threads of torch, for the whole process; None leaves them as they are
+    score: Score = "product"  #: what is returned: "product", the confidence, or "class" alone, as in evaluations
+    #: IoU, 0 to 1, above which the weaker of two boxes of a class is dropped, for all heads; 1 keeps every box
     max_overlap: float = MAX_OVERLAP
-    most: int = 100
-    max_back_us: int = MAX_BACK_US
-    max_gap_us: int = MAX_GAP_US
+    most: int = 100  #: most detections in a window
+    max_back_us: int = MAX_BACK_US  #: if time goes back by more, the stream restarts; recordings are sorted
+    max_gap_us: int = MAX_GAP_US  #: after more time without events, windows are skipped and the state is reset
 
     def __post_init__(self) -> None:
         if not isinstance(self.hz, int | float) or not MIN_HZ <= self.hz <= MAX_HZ:

@@ -10,7 +10,7 @@ whose image is ignored (sorting 100 000 more events takes a GPU some hundredths 
 in one copy, and overlapping ones are suppressed on the CPU.
 
 Recording takes as long as some dozen windows. To keep a stream from waiting whenever a window has more events than
-before, the second window of a length makes all graphs that this sensor probably needs (``likely_capacities``).
+before, the second window of a length makes all graphs that this sensor probably needs (``LIKELY_EVENTS``).
 ``GraphStep.prepare`` does it before the first window.
 
 On a CPU the model runs as it is, with BatchNorm folded into convolutions.
@@ -18,6 +18,7 @@ On a CPU the model runs as it is, with BatchNorm folded into convolutions.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,11 +26,11 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
-from fate.events.events import Events, Sensor
+from fate.events.events import Events
 from fate.events.window import Window
 from fate.inference.fusing import fused, lay_out_for_cpu_
 from fate.models import state as states
@@ -64,22 +65,12 @@ MAX_SCALES = 16
 CANDIDATES = 512
 
 
-def capacity_for(events: int) -> int:
-    """Capacity of the smallest graph that takes so many events."""
-    return capacities_up_to(events)[-1]
-
-
 def capacities_up_to(events: int) -> list[int]:
     """Capacities of the graphs for windows of up to so many events, smallest first."""
     capacities = [MIN_CAPACITY]
     while capacities[-1] < events:
         capacities.append(capacities[-1] * CAPACITY_GROWTH)
     return capacities
-
-
-def likely_capacities(sensor: Sensor, streams: int) -> list[int]:
-    """Capacities of the graphs that windows of ``streams`` such sensors probably need, smallest first."""
-    return capacities_up_to(LIKELY_EVENTS * sensor.height * sensor.width * streams)
 
 
 def compile_for_streaming(
@@ -91,7 +82,9 @@ def compile_for_streaming(
     confidence: float = 0.01,
     compiler: bool = False,
     hop_us: int | None = None,
-    **options: Any,
+    score: Score = "class",
+    max_overlap: float | None = None,
+    most: int = 300,
 ) -> StreamingStep:
     """Prepare a detector for calls with one window of each stream.
 
@@ -104,49 +97,49 @@ def compile_for_streaming(
         compiler: on a GPU, let ``torch.compile`` fuse small kernels first; it takes a minute or two at the start.
         hop_us: time from one window to the next if windows overlap; the state is advanced by it. None to advance it by
             the length of each window.
-        options: ``score``, ``max_overlap``, ``most`` of ``nms.detections``.
+        score, max_overlap, most: of ``nms.detections``.
     """
     try:
-        where = torch.device(device)
+        kind = torch.device(device).type
     except RuntimeError:
-        raise FateError(f"device {device!r} was asked for; expected cpu or cuda") from None
-    if where.type not in ("cpu", "cuda"):
+        kind = ""
+    if kind not in ("cpu", "cuda"):
         raise FateError(f"device {str(device)!r} was asked for; expected cpu or cuda")
     if streams < 1:
         raise FateError(f"streams={streams} was given; expected 1 or more")
-    chosen = ("tf32" if where.type == "cuda" else "float32") if precision is None else precision
-    possible = PRECISIONS if where.type == "cuda" else ("float32",)
+    chosen = ("tf32" if kind == "cuda" else "float32") if precision is None else precision
+    possible = PRECISIONS if kind == "cuda" else ("float32",)
     if chosen not in possible:
-        raise FateError(f"precision={precision!r} was given for {where.type}; expected one of {', '.join(possible)}")
-    if where.type == "cuda" and not torch.cuda.is_available():
+        raise FateError(f"precision={precision!r} was given for {kind}; expected one of {', '.join(possible)}")
+    if kind == "cuda" and not torch.cuda.is_available():
         raise FateError("device cuda was asked for; this machine has no GPU that torch can use")
-    for name, value in options.items():
-        if name not in ("score", "max_overlap", "most"):
-            raise FateError(f"{name}={value!r} was given; expected score, max_overlap or most")
-        if name == "score" and value not in get_args(Score):
-            raise FateError(f"score={value!r} was given; expected one of {', '.join(get_args(Score))}")
-        if name == "max_overlap" and value is not None:
-            check_max_overlap(value)
-    model = fused(detector).to(where)
-    if where.type == "cuda":
-        step: StreamingStep = GraphStep(model, streams, chosen, confidence, options, compiler)
-    else:
-        lay_out_for_cpu_(model)
-        step = StreamingStep(model, streams, chosen, confidence, options)
-    step.hop_us = hop_us
-    return step
+    if score not in get_args(Score):
+        raise FateError(f"score={score!r} was given; expected one of {', '.join(get_args(Score))}")
+    if max_overlap is not None:
+        check_max_overlap(max_overlap)
+    options = {"confidence": confidence, "score": score, "max_overlap": max_overlap, "most": most}
+    model = fused(detector).to(device)
+    if kind == "cuda":
+        return GraphStep(model, streams, chosen, hop_us, options, compiler=compiler)
+    lay_out_for_cpu_(model)
+    return StreamingStep(model, streams, chosen, hop_us, options)
 
 
 class StreamingStep:
     """``found = step(batch)``; the state of B streams is kept inside, and detections are on the CPU."""
 
     def __init__(
-        self, detector: Detector, streams: int, precision: Precision, confidence: float, options: dict[str, Any]
+        self,
+        detector: Detector,
+        streams: int,
+        precision: Precision,
+        hop_us: int | None,
+        options: dict[str, Any],
     ) -> None:
         self.detector, self.streams, self.precision = detector, streams, precision
-        self.confidence, self.options = confidence, options
-        self.hop_us: int | None = None
+        self.hop_us, self.options = hop_us, options
         self.state: State = None
+        self.marks: tuple[float, float] | None = None  #: when the last window was encoded and predicted; of no graph
         self._scales: set[float] = set()
 
     @property
@@ -155,32 +148,26 @@ class StreamingStep:
         return self.detector.device
 
     def __call__(self, batch: EventBatch) -> list[Detections]:
-        """Detections of the next window of each stream.
-
-        Args:
-            batch: one window for each of the B streams, of any durations.
-        """
+        """Detections of the next window of each of the B streams; windows may have any durations."""
         self._check(batch)
         with torch.inference_mode(), self._precision():
-            step_scale = self._step_scale(batch)
-            outputs, self.state = self.detector(batch.to(self.device), self.state, step_scale=step_scale)
-            return self.detector.detections(outputs, confidence=self.confidence, **self.options)
+            images = self.detector.encoder(batch.to(self.device))
+            encoded = time.perf_counter()
+            outputs, self.state = self.detector(images, self.state, step_scale=self._step_scale(batch))
+            self.marks = encoded, time.perf_counter()
+            return self.detector.detections(outputs, **self.options)
 
     def stages(self, batches: Sequence[EventBatch]) -> dict[str, list[float]]:
         """Milliseconds of each window for encoder, model and post-processing; the state is left as it was."""
         times: dict[str, list[float]] = {"encode": [], "model": [], "post": []}
-        with torch.inference_mode(), self._precision():
-            state = self.state
-            for batch in batches:
-                step_scale, moments = self._step_scale(batch), [time.perf_counter()]
-                images = self.detector.encoder(batch.to(self.device))
-                moments.append(time.perf_counter())
-                outputs, state = self.detector(images, state, step_scale=step_scale)
-                moments.append(time.perf_counter())
-                self.detector.detections(outputs, confidence=self.confidence, **self.options)
-                moments.append(time.perf_counter())
-                for stage, spent in zip(times, np.diff(moments), strict=True):
-                    times[stage].append(1e3 * float(spent))
+        state = self.state
+        for batch in batches:
+            begin = time.perf_counter()
+            self(batch)
+            moments = (begin, *(self.marks or ()), time.perf_counter())
+            for stage, spent in zip(times, np.diff(moments), strict=True):
+                times[stage].append(1e3 * float(spent))
+        self.state = state
         return times
 
     def reset(self, mask: Tensor | None = None) -> None:
@@ -223,22 +210,14 @@ class _Recorded(NamedTuple):
 
     graph: torch.cuda.CUDAGraph
     events: EventBatch  #: B windows, and one more for the unused capacity
-    found: Tensor  #: [B, K, 8], see ``_pack``
+    found: Tensor  #: [B, K, 8] box, confidence, score, class, objectness
 
 
 class GraphStep(StreamingStep):
     """The same on a GPU, as CUDA graphs."""
 
-    def __init__(
-        self,
-        detector: Detector,
-        streams: int,
-        precision: Precision,
-        confidence: float,
-        options: dict[str, Any],
-        compiler: bool,
-    ) -> None:
-        super().__init__(detector, streams, precision, confidence, options)
+    def __init__(self, *arguments: Any, compiler: bool) -> None:
+        super().__init__(*arguments)
         self._predict = torch.compile(self._propose) if compiler else self._propose
         self._recorded: dict[tuple[int, float | None], _Recorded] = {}
         self._seen: set[float | None] = set()  # step scales that have occurred once
@@ -264,12 +243,7 @@ class GraphStep(StreamingStep):
                 _write(self.state, states.reset(self.state, chosen))
 
     def prepare(self, most_events: int, duration_us: int) -> None:
-        """Record all likely graphs now, and those for windows of up to ``most_events`` events.
-
-        Args:
-            most_events: in the windows of all streams together.
-            duration_us: length of a window.
-        """
+        """Record all likely graphs for windows of a length now, and those for up to ``most_events`` of all streams."""
         with torch.inference_mode(), torch.cuda.device(self.device):
             window = Window(0, duration_us), Events.empty(self.detector.sensor)
             scale = self._step_scale(EventBatch.from_windows([window] * self.streams))
@@ -279,10 +253,7 @@ class GraphStep(StreamingStep):
                 self._graph_for(capacity, scale)
 
     def stages(self, batches: Sequence[EventBatch]) -> dict[str, list[float]]:
-        """Milliseconds of each window for encoder, model and post-processing; the state is left as it was.
-
-        Encoder and model are one graph; the time of the encoder is measured with a graph of its own.
-        """
+        """The same; the encoder, one graph with the model, is measured by a graph of its own."""
         times: dict[str, list[float]] = {"encode": [], "model": [], "post": []}
         with torch.inference_mode(), torch.cuda.device(self.device):
             before, encoding = None, {}
@@ -303,26 +274,23 @@ class GraphStep(StreamingStep):
 
     def _graph_for(self, events: int, scale: float | Tensor) -> _Recorded:
         """The graph for so many events; windows of equal length have their own graphs."""
-        key = capacity_for(events), _constant(scale)
+        key = capacities_up_to(events)[-1], _constant(scale)
         if key not in self._recorded:
             self._recorded[key] = self._record(*key)
         return self._recorded[key]
 
     def _record_ahead(self, scale: float | Tensor) -> None:
-        """Record all likely graphs when windows of a length occur for the second time.
-
-        For a source whose windows all differ in length, a set of graphs would otherwise be recorded for each.
-        """
+        """Record all likely graphs when a length of windows occurs twice: for some sources all lengths differ."""
         known = _constant(scale)
         if known in self._seen and known not in self._ready:
-            for capacity in likely_capacities(self.detector.sensor, self.streams):
+            for capacity in capacities_up_to(LIKELY_EVENTS * math.prod(self.detector.sensor) * self.streams):
                 self._graph_for(capacity, scale)
             self._ready.add(known)
         self._seen.add(known)
 
     @torch.inference_mode()
     def _record(self, capacity: int, scale: float | None) -> _Recorded:
-        batch = _empty_batch(capacity, self.streams, self.detector, self.device)
+        batch = self._empty_batch(capacity)
         calls = LATER_CALLS if self._recorded else FIRST_CALLS
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
@@ -341,6 +309,16 @@ class GraphStep(StreamingStep):
         _write(self.state, before)
         return _Recorded(graph, batch, found)
 
+    def _empty_batch(self, capacity: int) -> EventBatch:
+        """A batch whose last window takes the unused capacity; its events are spread over the frame."""
+        height, width = self.detector.sensor
+        batch = EventBatch.of_counts([capacity] + [0] * self.streams, self.detector.sensor, self.device)
+        index = torch.arange(capacity, device=self.device)
+        batch.x.copy_(index % width)
+        batch.y.copy_(torch.div(index, width, rounding_mode="floor") % height)
+        batch.duration_us.fill_(CANONICAL_US)
+        return batch
+
     def _run(self, batch: EventBatch, scale: float | None) -> Tensor:
         """Events to proposals; the state is updated in place."""
         images = self.detector.encoder(batch)[: self.streams]
@@ -352,19 +330,28 @@ class GraphStep(StreamingStep):
     def _propose(self, images: Tensor, state: State, step_scale: float | Tensor) -> tuple[Tensor, State]:
         outputs, after = self.detector(images, state, step_scale=step_scale)
         if outputs.objectness is None:
-            found = best_classes(outputs, self.confidence, self.options.get("most", 300))
+            found = best_classes(outputs, self.options["confidence"], self.options["most"])
         else:
-            found = best_proposals(outputs, self.confidence, CANDIDATES)
-        return _pack(found), after
+            found = best_proposals(outputs, self.options["confidence"], CANDIDATES)
+        objectness = found.scores if found.objectness is None else found.objectness
+        columns = (found.confidences, found.scores, found.class_ids.to(found.scores.dtype), objectness)
+        return torch.cat([found.boxes, torch.stack(columns, -1)], -1), after
 
     def _read(self, found: Tensor) -> list[Detections]:
         """Copy proposals to the CPU at once, and suppress overlapping ones there."""
         if self._host is None:
             self._host = torch.empty(found.shape, pin_memory=True)
         self._host.copy_(found)
-        candidates = _unpack(self._host, self.detector.head)
-        stays = kept(candidates, self.options.get("max_overlap"))
-        return finished(candidates, stays, self.detector.sensor, self.options.get("score", "class"))
+        rows = self._host.numpy()
+        most = max(int((rows[..., 4] >= 0).sum(1).max()), 1)  # rows that some window uses
+        columns = torch.from_numpy(rows[:, :most])
+        confidences, scores, class_ids, objectness = columns[..., 4:].unbind(-1)
+        has_objectness = isinstance(self.detector.head, YOLOXHead)
+        candidates = Candidates(
+            columns[..., :4], confidences, scores, class_ids.long(), objectness if has_objectness else None
+        )
+        stays = kept(candidates, self.options["max_overlap"])
+        return finished(candidates, stays, self.detector.sensor, self.options["score"])
 
 
 def _constant(scale: float | Tensor) -> float | None:
@@ -380,40 +367,9 @@ def _timed(work: Callable[[], object]) -> float:
     return 1e3 * (time.perf_counter() - start)
 
 
-def _pack(found: Candidates) -> Tensor:
-    """[N, K, 8]: box, confidence, score, class, objectness."""
-    objectness = found.scores if found.objectness is None else found.objectness
-    columns = (found.confidences, found.scores, found.class_ids.to(found.scores.dtype), objectness)
-    return torch.cat([found.boxes, torch.stack(columns, -1)], -1)
-
-
-def _unpack(packed: Tensor, head: nn.Module) -> Candidates:
-    """The inverse of ``_pack``, without rows that no window uses."""
-    rows = packed.numpy()
-    most = max(int((rows[..., 4] >= 0).sum(1).max()), 1)
-    boxes, confidences, scores, class_ids, objectness = np.split(rows[:, :most], (4, 5, 6, 7), axis=-1)
-    return Candidates(
-        torch.from_numpy(boxes),
-        torch.from_numpy(confidences[..., 0]),
-        torch.from_numpy(scores[..., 0]),
-        torch.from_numpy(class_ids[..., 0]).long(),
-        torch.from_numpy(objectness[..., 0]) if isinstance(head, YOLOXHead) else None,
-    )
-
-
 def _write(own: State, new: State) -> None:
     for target, source in zip(states.tensors(own), states.tensors(new), strict=True):
         target.copy_(source)
-
-
-def _empty_batch(capacity: int, streams: int, detector: Detector, device: torch.device) -> EventBatch:
-    """A batch whose last window takes the unused capacity; its events are spread over the frame."""
-    batch = EventBatch.with_room(capacity, streams + 1, detector.sensor, device)
-    index = torch.arange(capacity, device=device)
-    batch.x.copy_(index % detector.sensor.width)
-    batch.y.copy_(torch.div(index, detector.sensor.width, rounding_mode="floor") % detector.sensor.height)
-    batch.duration_us.fill_(CANONICAL_US)
-    return batch
 
 
 def _fill(target: EventBatch, batch: EventBatch) -> None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fate.boxes.tracking import Tracker
 from fate.encoding.batch import EventBatch
-from fate.events.events import Events, Sensor
+from fate.events.events import Events
 from fate.events.window import Window
 from fate.inference.adapting import Adaptation
 from fate.inference.stream_frames import StreamCounts, StreamFrame
 from fate.inference.stream_options import StreamOptions
-from fate.inference.streaming_step import MIN_CAPACITY, GraphStep, StreamingStep
-from fate.inference.windowing import ClosedWindow, LookBack
+from fate.inference.streaming_step import MIN_CAPACITY, GraphStep, Precision, compile_for_streaming
+from fate.inference.windowing import ClosedWindow, LookBack, Windower
 
 #: How long an object may be unseen and keep its track, µs. Longer than for dense labels, where a wrong connection
 #: becomes a wrong box: on a street, one car hides another for 0.3 to 0.4 s.
@@ -32,13 +32,8 @@ WARM_UP = 3
 class TrackIds:
     """A tracker that never uses an id twice, also after a restart."""
 
-    def __init__(self, begin_score: float, max_age_us: int = UNSEEN_US, min_overlap: float = LEAST_OVERLAP) -> None:
-        """Args:
-        begin_score: lowest score that starts a track.
-        max_age_us: how long an object may be unseen and keep its track, µs.
-        min_overlap: lowest IoU of a track's expected box and its next detection.
-        """
-        self._tracker = Tracker(min_overlap, max_age_us, begin_score)
+    def __init__(self, begin_score: float) -> None:
+        self._tracker = Tracker(LEAST_OVERLAP, UNSEEN_US, begin_score)
         self._first = self._next = 0
 
     def step(
@@ -60,29 +55,28 @@ class WindowDetector:
     """``frame = detect(closed)``; state and tracks are kept inside."""
 
     def __init__(
-        self, step: StreamingStep, adaptation: Adaptation, options: StreamOptions, counts: StreamCounts
+        self, adaptation: Adaptation, options: StreamOptions, device: str | torch.device, precision: Precision | None
     ) -> None:
-        """Args:
-        step: of the adapted model, for one stream.
-        adaptation: maps events to the model's sensor and boxes back.
-        options: of the stream.
-        counts: where windows, events and boxes are counted.
-        """
-        self.step, self.adaptation, self.options, self.counts = step, adaptation, options, counts
+        """Compile and record everything, so that the first windows need not wait for it."""
+        self.adaptation, self.options, self.counts = adaptation, options, StreamCounts()
+        self.step = compile_for_streaming(
+            adaptation.model, device, precision=precision, confidence=options.confidence, hop_us=options.hop_us,
+            score=options.score, max_overlap=options.max_overlap, most=options.most,
+        )  # fmt: skip
         self.ids = TrackIds(begin_score=float(options.threshold)) if options.track else None
         self.back = LookBack(options.length_us) if options.length_us > options.hop_us else None
-        self._times: dict[str, float] = {}
-        if not isinstance(step, GraphStep):  # the stages of a graph cannot be measured from outside
-            step.detector.encoder.register_forward_hook(self._note_time("encoded"))
-            step.detector.register_forward_hook(self._note_time("predicted"))
+        self._warm_up()
+
+    def windower(self, start_us: int | None = None) -> Windower:
+        """Cuts the windows of the stream; the first begins at ``start_us``, or with the first event."""
+        options = self.options
+        return Windower(
+            self.adaptation.sensor, options.hop_us, start_us=start_us, max_back_us=options.max_back_us,
+            max_gap_us=options.gap_us, counts=self.counts,
+        )  # fmt: skip
 
     def __call__(self, closed: ClosedWindow, decode_ms: float = 0.0, waited_ms: float = 0.0) -> StreamFrame:
-        """Detect objects in the next window.
-
-        Args:
-            closed: it begins where the one before ended, or later.
-            decode_ms, waited_ms: measured by the caller.
-        """
+        """Detect objects in the next window; ``decode_ms`` and ``waited_ms`` are measured by the caller."""
         if closed.restarted:
             self.reset()
         begin = time.perf_counter()
@@ -116,12 +110,13 @@ class WindowDetector:
         if self.ids is not None:
             self.ids.reset()
 
-    def warm_up(self) -> None:
-        """Compile and record everything, so that the first windows need not wait for it."""
+    def _warm_up(self) -> None:
         duration_us = self.options.length_us
         if isinstance(self.step, GraphStep):
             self.step.prepare(MIN_CAPACITY, duration_us)
-        batch = EventBatch.from_windows([(Window(0, duration_us), _some_events(self.step.detector.sensor))])
+        sensor, index = self.step.detector.sensor, np.arange(256)  # events on a diagonal, all at one time
+        events = Events(np.zeros(256, np.int64), index % sensor.width, index % sensor.height, index % 2, sensor)
+        batch = EventBatch.from_windows([(Window(0, duration_us), events)])
         for _ in range(WARM_UP):
             self.step(batch)
         self.step.reset()
@@ -130,24 +125,9 @@ class WindowDetector:
             for t_us in range(WARM_UP):
                 ids.step(t_us, np.array([[0, 0, 9, 9]], np.float32), np.ones(1, np.float32), np.zeros(1, np.int64))
 
-    def _note_time(self, name: str) -> Callable[..., None]:
-        def note(*_: Any) -> None:
-            self._times[name] = time.perf_counter()
-
-        return note
-
     def _stages(self, begin: float, end: float) -> dict[str, float]:
-        if not self._times:
+        if self.step.marks is None:  # the stages of a graph cannot be measured from outside
             return {"encode": 0.0, "model": 1e3 * (end - begin), "post": 0.0}
-        encoded, predicted = self._times["encoded"], self._times["predicted"]
-        return {
-            "encode": 1e3 * (encoded - begin),
-            "model": 1e3 * (predicted - encoded),
-            "post": 1e3 * (end - predicted),
-        }
-
-
-def _some_events(sensor: Sensor) -> Events:
-    """Events on a diagonal, all at one time."""
-    index = np.arange(256)
-    return Events(np.zeros(256, np.int64), index % sensor.width, index % sensor.height, index % 2, sensor)
+        encoded, predicted = self.step.marks
+        spent = {"encode": encoded - begin, "model": predicted - encoded, "post": end - predicted}
+        return {stage: 1e3 * seconds for stage, seconds in spent.items()}

@@ -59,12 +59,9 @@ class Windower:
         max_events: int = MAX_EVENTS,
         counts: StreamCounts | None = None,
     ) -> None:
-        """Args:
-        sensor: (height, width) of all events.
-        duration_us: length of a window, and time from one window to the next.
-        start_us: start of the first window; the first event unless given.
-        max_back_us, max_gap_us, max_events: see the module.
-        counts: where dropped events and skipped windows are counted.
+        """Windows last ``duration_us``, one after the other, from ``start_us`` or the first event on.
+
+        What is dropped and skipped is counted in ``counts``; the module explains the limits.
         """
         if duration_us < 1 or max_back_us < 0 or max_gap_us < duration_us or max_events < 1:
             raise FateError(
@@ -84,11 +81,7 @@ class Windower:
         self._closed = False
 
     def add(self, events: Events) -> list[ClosedWindow]:
-        """Windows that these events close.
-
-        Args:
-            events: the next events of this sensor; they may begin before the last ones of the call before.
-        """
+        """Windows that the next events close; they may begin before the last ones of the call before."""
         self._check(events)
         if not len(events):
             return []
@@ -153,9 +146,7 @@ class Windower:
     def _close_until(self, now: int, reason: str) -> list[ClosedWindow]:
         """Close the windows that end at ``now`` or before; of a long gap only the first one.
 
-        Args:
-            now: µs.
-            reason: of the restart after a gap, with ``{}`` for its seconds.
+        ``reason`` of the restart after a gap has ``{}`` for its seconds.
         """
         closed: list[ClosedWindow] = []
         while self._open is not None and self._open.end_us <= now:
@@ -178,7 +169,7 @@ class Windower:
 
 
 class LookBack:
-    """Extends each window to the past, for windows that are longer than the hop.
+    """Extends each window to the past, to ``window_us``, for windows that are longer than the hop.
 
     Example:
         >>> back = LookBack(100)
@@ -188,19 +179,11 @@ class LookBack:
     """
 
     def __init__(self, window_us: int) -> None:
-        """Args:
-        window_us: length of the extended windows.
-        """
         self.window_us = window_us
         self._pieces: list[Events] = []
 
     def add(self, window: Window, events: Events) -> tuple[Window, Events]:
-        """The extended window that ends with this one, and its events.
-
-        Args:
-            window: the next window.
-            events: its events.
-        """
+        """The extended window that ends with the next one, and its events."""
         start = window.end_us - self.window_us
         self._pieces = [piece for piece in (*self._pieces, events) if len(piece) and int(piece.t_us[-1]) >= start]
         kept = concatenate(self._pieces, events.sensor)

@@ -15,7 +15,7 @@ from fate.errors import FateError
 from fate.formats.recording import Recording
 from fate.inference.live import LiveStream, Source
 from fate.inference.source_names import PORT, check_source
-from fate.inference.sources import FileSource, StandardInput
+from fate.inference.sources import CameraSource, FileSource, StandardInput, TcpSource
 from fate.inference.stopping import stopping_gracefully
 from fate.inference.stream import StreamingDetector
 from fate.inference.stream_frames import StreamFrame
@@ -61,14 +61,10 @@ def open_source(name: str, sensor: Sequence[int] | None = None, format: str | No
     if name == "-":
         return StandardInput(sensor, format or "evt3")
     if name == "camera" or name.startswith("camera:"):
-        from fate.inference.camera import CameraSource  # noqa: PLC0415  (needs the extra camera)
-
         return CameraSource(name.partition(":")[2] or None)
     port = PORT.fullmatch(name)
     if port is None or sensor is None:
         raise FateError(f"{name}: expected -, tcp:PORT, camera or camera:SERIAL; a file is played by play")
-    from fate.inference.sockets import TcpSource  # noqa: PLC0415
-
     # clients are refused until the detector is ready
     return TcpSource(int(port[1]), sensor, format=format or "evt3", listens=False)
 

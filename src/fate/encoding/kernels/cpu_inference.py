@@ -12,7 +12,6 @@ memory, the whole encoder is 11 to 28 % slower on 3 000 events of 5 ms and 56 to
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,16 +24,14 @@ from torch import Tensor, nn
 
 from fate.compiled import compiled, compiled_finite_sums, inlined
 from fate.encoding.batch import EventBatch, host_columns
-from fate.encoding.kernels.cpu_kernels import folding, in_threads, num_threads, pixel_table, tables
-from fate.encoding.kernels.cpu_loops import keep_lowest, pillar_limit
-from fate.encoding.sampling import M32, hash_u32, window_key
+from fate.encoding.kernels.cpu_kernels import folding, in_threads, tables
+from fate.encoding.kernels.cpu_loops import Tables, sort_events
+from fate.encoding.sampling import M32, window_key
 from fate.encoding.spec import PillarSpec, PillarStats
 
 #: Channels in a block; the number of channels must be a multiple of it.
 WIDTH = 16
 MOMENTS = 3
-#: Relative costs of an event, a pillar and an empty cell.
-EVENT, PILLAR, EMPTY = 5, 16, 1
 
 _FLOAT, _INT, _LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_FLOAT, WIDTH)
@@ -52,40 +49,29 @@ def encode(
     batch: EventBatch, spec: PillarSpec, seed: int, linear: nn.Linear, norm: nn.BatchNorm1d, alpha: Tensor, beta: Tensor
 ) -> tuple[Tensor, PillarStats]:
     """The pseudo-image [B, C, H, W], channels last in memory, with BatchNorm's running statistics."""
-    columns, channels = host_columns(batch), len(beta)
-    of_x, of_y, of_pixel = _packed(spec)
+    columns, channels, of = host_columns(batch), len(beta), tables(spec)
     image = torch.empty(len(batch), spec.rows, spec.columns, channels)
     pixels = image.numpy().reshape(len(batch), spec.cells, channels)
     parts = (linear.weight, linear.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var, alpha, beta)
-    folded = np.empty((8 + len(of_pixel) + MOMENTS, channels), np.float32)
+    folded = np.empty((8 + len(of.pixel) + MOMENTS, channels), np.float32)
     finite = _fold(tuple(part.detach().numpy() for part in parts if part is not None), norm.eps, folding(spec), folded)
-    bands = max(-(-num_threads() // len(batch)), 1)
-    grid = (spec.columns, spec.pillar, spec.max_pillars or 0, spec.max_events or 0, spec.weighting == "uniform")
+    bands = max(-(-torch.get_num_threads() // len(batch)), 1)
+    grid = (spec.columns, spec.pillar, spec.weighting == "uniform")
+    caps = (spec.max_pillars or 0, spec.max_events or 0)
     events = tuple(columns[name] for name in ("t_us", "x", "y", "p"))
     offsets, starts, durations = (columns[name].tolist() for name in ("offsets", "start_us", "duration_us"))
 
     def encode_one(task: int) -> NDArray[np.int64]:
         window, band = divmod(task, bands)
-        key = np.uint32(window_key(seed, starts[window]))
-        part = (offsets[window], offsets[window + 1], band, bands)
+        bounds, key = (offsets[window], offsets[window + 1]), np.uint32(window_key(seed, starts[window]))
         return _encode_band(
-            events, part, of_x, of_y, of_pixel, grid, key, 2.0 / durations[window], folded, pixels[window]
+            events, bounds, (band, bands), of, caps, key, grid, 2.0 / durations[window], folded, pixels[window]
         )
 
-    counts = np.stack(in_threads(encode_one, range(len(batch) * bands))).sum(0)
-    pillars, dropped, with_pillars, crowded_out = counts.tolist()
+    counts = np.sum(in_threads(encode_one, len(batch) * bands), axis=0)
     if not finite:  # the loops assume finite numbers; a channel that has diverged must not look like an empty one
         pixels[:, :, ~np.isfinite(folded).all(0)] = np.nan
-    stats = PillarStats(batch.num_events, pillars, dropped, with_pillars, crowded_out)
-    return image.permute(0, 3, 1, 2), stats
-
-
-@lru_cache(maxsize=64)
-def _packed(spec: PillarSpec) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Pixel code and cell of each column and of each row, and row and column of each pixel code, two in one integer."""
-    x_cell, y_cell, x_pixel, y_pixel = (table.astype(np.int64) for table in tables(spec))
-    column, row, _ = pixel_table(spec.pillar)
-    return x_pixel << 32 | x_cell, y_pixel << 32 | y_cell, row << 32 | column
+    return image.permute(0, 3, 1, 2), PillarStats(batch.num_events, *counts.tolist())
 
 
 @compiled
@@ -116,93 +102,13 @@ def _fold(
 
 
 @compiled_finite_sums
-def _encode_band(events: tuple[NDArray[Any], ...], part: tuple[int, int, int, int], of_x: NDArray[np.int64],
-                 of_y: NDArray[np.int64], of_pixel: NDArray[np.int64], grid: tuple[int, int, int, int, bool],
-                 key: np.uint32, per_us: float, folded: NDArray[np.float32], image: NDArray[np.float32],
-                 ) -> NDArray[np.int64]:  # fmt: skip
-    """Write one band of ``image`` [cells, C] from the events of a window, (t, x, y, p) from first to last.
-
-    Returns pillars, pillars dropped, events dropped with them, events dropped from full pillars, of this band.
-    """
-    t, x, y, p = events
-    begin, end, band, bands = part
-    columns, side, max_pillars, max_events, uniform = grid
-    cells = len(image)
-    count = np.zeros(cells, np.int32)
-    for i in range(begin, end):
-        count[np.int32(of_x[x[i]] + of_y[y[i]])] += 1
-    start, stop, filled = _borders(count, band, bands)
-    limit = pillar_limit(count, filled, max_pillars, key)
-    result = np.zeros(4, np.int64)
-    own = 0
-    for c in range(start, stop):
-        own += count[c]
-    pillars = np.empty((min(stop - start, own), 3), np.int32)  # cell, first event and events of each
-    free, number, largest = 0, 0, 0
-    for c in range(cells):  # from here on count holds the slot of a cell's next event; ``own`` is outside
-        here = count[c]
-        count[c] = own
-        if here and start <= c < stop:
-            result[0] += 1
-            if hash_u32(np.uint32(np.uint32(c) ^ key)) <= limit:
-                pillars[number, 0], pillars[number, 1], pillars[number, 2] = c, free, here
-                number += 1
-                count[c] = free
-                free += int(here)
-                largest = max(largest, int(here))
-            else:
-                result[1] += 1
-                result[2] += here
-    packed = np.empty(own + 1, np.int64)  # pixel and time of an event
-    for i in range(begin, end):
-        both = of_x[x[i]] + of_y[y[i]]
-        slot = count[np.int32(both)]
-        packed[slot] = ((both >> 32) + p[i]) << 32 | np.int64(t[i])
-        count[np.int32(both)] = slot + (slot < own)
-    if max_events and largest > max_events:
-        result[3] = _keep_in_all(pillars[:number], packed, max_events, key)
-        largest = max_events
-    _encode_pillars(
-        pillars[:number], packed, largest, of_pixel, columns, side, uniform, per_us, folded, image, start, stop
-    )
-    return result
-
-
-@compiled
-def _borders(count: NDArray[np.int32], band: int, bands: int) -> tuple[int, int, int]:
-    """First and last cell of a band of equal cost, and the number of cells of the window that hold events."""
-    total, filled = 0, 0
-    for c in range(len(count)):
-        total += EVENT * count[c] + (PILLAR if count[c] else EMPTY)
-        filled += count[c] > 0
-    start, stop = len(count) if band else 0, len(count)
-    cost = 0
-    for c in range(len(count)):
-        cost += EVENT * count[c] + (PILLAR if count[c] else EMPTY)
-        if cost * bands >= total * band and c + 1 < start and band:
-            start = c + 1
-        if cost * bands >= total * (band + 1) and band + 1 < bands:
-            stop = c + 1
-            break
-    return start, stop, filled
-
-
-@compiled
-def _keep_in_all(pillars: NDArray[np.int32], packed: NDArray[np.int64], most: int, key: np.uint32) -> int:
-    """Move the events that the cap keeps to the front of each pillar with more than ``most``; returns the dropped."""
-    dropped = 0
-    for j in range(len(pillars)):
-        cell, first, events = pillars[j]
-        if events > most:
-            t_us, pixel = np.empty(events, np.int32), np.empty(events, np.int16)
-            for i in range(events):
-                t_us[i], pixel[i] = packed[first + i], packed[first + i] >> 32
-            keep_lowest(t_us, pixel, hash_u32(np.uint32(np.uint32(cell) ^ key)), most)
-            for i in range(most):
-                packed[first + i] = np.int64(pixel[i]) << 32 | np.int64(t_us[i])
-            pillars[j, 2] = most
-            dropped += events - most
-    return dropped
+def _encode_band(events: tuple[NDArray[Any], ...], bounds: tuple[int, int], band: tuple[int, int], tables: Tables,
+                 caps: tuple[int, int], key: np.uint32, grid: tuple[int, int, bool], per_us: float,
+                 folded: NDArray[np.float32], image: NDArray[np.float32]) -> NDArray[np.int64]:  # fmt: skip
+    """Write one band of ``image`` [cells, C]; its arguments and counts are those of ``sort_events``."""
+    pillars, packed, (start, stop), counts = sort_events(events, bounds, band, tables, len(image), caps, key)
+    _encode_pillars(pillars, packed, tables.pixel, grid, per_us, folded, image, start, stop)
+    return counts
 
 
 class _Writer:
@@ -242,7 +148,7 @@ def sixteen_channels(  # type: ignore[no-untyped-def]
 
     Args:
         events: float32 [count, 4], tau and the three ``Described.basis`` of each event.
-        pixels: int32 [count], see ``Binned.pixel``.
+        pixels: int32 [count], pixel codes, see ``cpu_loops.Tables``.
         count: a number, 1 or more.
         shape: float32 [6], see ``Described.shape``.
         base, table, slope, alpha, beta: of this block's first channel in the parts of ``Folded``.
@@ -289,11 +195,14 @@ def _sixteen_channels(context: Any, builder: Any, _signature: Any, arguments: An
 
 
 @compiled_finite_sums
-def _encode_pillars(pillars: NDArray[np.int32], packed: NDArray[np.int64], largest: int, of_pixel: NDArray[np.int64],
-                    columns: int, side: int, uniform: bool, per_us: float, folded: NDArray[np.float32],
+def _encode_pillars(pillars: NDArray[np.int32], packed: NDArray[np.int64], of_pixel: NDArray[np.int64],
+                    grid: tuple[int, int, bool], per_us: float, folded: NDArray[np.float32],
                     image: NDArray[np.float32], start: int, stop: int) -> None:  # fmt: skip
     """Write cells ``start`` to ``stop``; cells without a pillar become zero."""
-    channels = image.shape[1]
+    columns, side, uniform = grid
+    channels, largest = image.shape[1], 0
+    for j in range(len(pillars)):
+        largest = max(largest, int(pillars[j, 2]))
     described, pixel = np.empty((largest, 4), np.float32), np.empty(largest, np.int32)
     shape = np.empty(6, np.float32)
     events_at, pixels_at, shape_at = described.ctypes.data, pixel.ctypes.data, shape.ctypes.data

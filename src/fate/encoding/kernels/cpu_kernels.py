@@ -16,10 +16,9 @@ and brought back by ``unfold``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -29,7 +28,7 @@ from torch import Tensor
 
 from fate.encoding.batch import EventBatch, host_columns
 from fate.encoding.kernels import cpu_loops as loops
-from fate.encoding.kernels.cpu_loops import Described, Folded, Part
+from fate.encoding.kernels.cpu_loops import Folded, Part, Tables
 from fate.encoding.sampling import window_key
 from fate.encoding.spec import PillarSpec, PillarStats, Weights
 
@@ -37,173 +36,115 @@ from fate.encoding.spec import PillarSpec, PillarStats, Weights
 CHUNK = 1024
 
 Result = TypeVar("Result")
-_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 
 
 class Binned(NamedTuple):
-    """The pillars of a batch. A window's rows start at its offset in the batch; the first J of them are used.
-
-    Events of a pillar are adjacent and in time order; events that the caps drop are left out.
-    """
+    """The pillars of a batch, without what the caps dropped."""
 
     spec: PillarSpec
-    offsets: NDArray[np.int64]  #: [B + 1] of the batch
-    duration_us: NDArray[np.int64]  #: [B]
-    pillars: NDArray[np.int64]  #: [B] J of each window
-    cell: NDArray[np.int32]  #: [E] of each pillar
-    begin: NDArray[np.int64]  #: [E] first event of each pillar
-    size: NDArray[np.int32]  #: [E] number of events of each pillar
-    t_us: NDArray[np.int32]  #: [E] of each event, since the window's start
-    pixel: NDArray[np.int16]  #: [E] (row in pillar × side + column in pillar) × 2 + polarity
+    windows: list[Part]
     stats: PillarStats
 
 
 def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Binned:
     """Sort the events of every window by pillar and apply the caps."""
-    columns, events = host_columns(batch), batch.num_events
-    offsets = columns["offsets"]
-    cell, size = np.empty(events, np.int32), np.empty(events, np.int32)
-    begin = np.empty(events, np.int64)
-    t_us, pixel = np.empty(events, np.int32), np.empty(events, np.int16)
-    of_pixels = tables(spec)
+    columns, of = host_columns(batch), tables(spec)
+    events = tuple(columns[name] for name in ("t_us", "x", "y", "p"))
+    offsets, starts, durations = (columns[name].tolist() for name in ("offsets", "start_us", "duration_us"))
+    caps = (spec.max_pillars or 0, spec.max_events or 0)
 
-    def bin_one(number: int) -> NDArray[np.int64]:
-        part = slice(int(offsets[number]), int(offsets[number + 1]))
-        key = np.uint32(window_key(seed, int(columns["start_us"][number])))
-        rows = tuple(columns[name][part] for name in ("t_us", "x", "y", "p"))
-        sorted_rows = tuple(array[part] for array in (cell, begin, size, t_us, pixel))
-        return loops.bin_window(
-            rows, of_pixels, spec.cells, spec.max_pillars or 0, spec.max_events or 0, key, part.start, sorted_rows
-        )
+    def sort(window: int) -> tuple[Part, NDArray[np.int64]]:
+        bounds, key = (offsets[window], offsets[window + 1]), np.uint32(window_key(seed, starts[window]))
+        pillars, packed, _, counts = loops.sort_events(events, bounds, (0, 1), of, spec.cells, caps, key)
+        return Part(pillars, packed, of.pixel, spec.pillar, spec.columns, 2.0 / durations[window]), counts
 
-    counts = np.stack(in_threads(bin_one, range(len(batch))))
-    pillars, dropped, with_pillars, crowded_out = counts.sum(0).tolist()
-    stats = PillarStats(events, pillars, dropped, with_pillars, crowded_out)
-    kept = counts[:, 0] - counts[:, 1]
-    return Binned(spec, offsets, columns["duration_us"], kept, cell, begin, size, t_us, pixel, stats)
+    windows, counts = zip(*in_threads(sort, len(batch)), strict=True)
+    return Binned(spec, list(windows), PillarStats(batch.num_events, *np.sum(counts, axis=0).tolist()))
 
 
 def moments(binned: Binned) -> tuple[int, Tensor, Tensor]:
     """The number of events, the sum [D] of their features, and the sum of products of two [D, D]; float64."""
-    spec, tasks = binned.spec, _tasks(binned, CHUNK)
+    spec, tasks = binned.spec, _tasks(binned)
     empty = np.zeros((spec.features + 1, spec.features + 1))
 
-    def run_one(task: int) -> NDArray[np.float64]:
+    def run(task: int) -> NDArray[np.float64]:
         sums = empty.copy()
         loops.add_moments_of_features(_part(binned, *tasks[task]), *spec.sensor, spec.center_offsets, sums)
         return sums
 
-    sums = torch.from_numpy(sum(in_threads(run_one, range(len(tasks))), start=empty))
+    sums = torch.from_numpy(sum(in_threads(run, len(tasks)), start=empty))
     return binned.stats.events_kept, sums[-1, :-1], sums[:-1, :-1]
 
 
 def forward(binned: Binned, weights: Weights) -> Tensor:
     """The pseudo-image [B, C, H, W], channels last in memory."""
-    spec, channels = binned.spec, len(weights.beta)
-    image = torch.empty(len(binned.pillars), spec.cells, channels, dtype=weights.beta.dtype)
+    spec, tasks, channels = binned.spec, _tasks(binned), len(weights.beta)
+    image = torch.empty(len(binned.windows), spec.cells, channels, dtype=weights.beta.dtype)
     pixels, folded = image.numpy(), fold(weights, spec)
-    tasks = _even_tasks(binned)
-    run = loops.forward_max if spec.pooling == "max" else loops.forward
+    write = loops.forward_max if spec.pooling == "max" else loops.forward
 
-    def run_one(task: int) -> None:
+    def run(task: int) -> None:
         window, first, last = tasks[task]
-        part = _part(binned, window, first, last)
-        start = part.cell[0] if first else 0  # empty cells before a pillar belong to the previous task
-        more = last < binned.pillars[window]
-        stop = binned.cell[binned.offsets[window] + last] if more else spec.cells
-        run(part, _described(part, folded, spec), folded, pixels[window], start, stop)
+        part, cells = _part(binned, window, first, last), binned.windows[window].pillars[:, 0]
+        start = cells[first] if first else 0  # empty cells before a pillar belong to the previous task
+        stop = cells[last] if last < len(cells) else spec.cells
+        write(part, loops.describe(part, spec.weighting == "uniform", folded), folded, pixels[window], start, stop)
 
-    in_threads(run_one, range(len(tasks)))
-    if len(tasks) < len(binned.pillars) or not binned.pillars.all():
-        pixels[binned.pillars == 0] = 0
-    if not all(np.isfinite(part).all() for part in (folded.base, folded.table, folded.slope, folded.alpha)):
+    in_threads(run, len(tasks))
+    for window, part in enumerate(binned.windows):
+        if not len(part.pillars):
+            pixels[window] = 0
+    stacked = np.concatenate([folded.base, folded.table, folded.slope[None], folded.alpha])
+    if not np.isfinite(stacked).all():
         # the loops assume finite numbers; a channel that has diverged must not look like an empty one
-        broken = ~np.isfinite(np.concatenate([folded.base, folded.table, folded.slope[None], folded.alpha])).all(0)
-        pixels[:, :, broken] = np.nan
+        pixels[:, :, ~np.isfinite(stacked).all(0)] = np.nan
     return image.view(len(image), spec.rows, spec.columns, channels).permute(0, 3, 1, 2)
 
 
 def backward(binned: Binned, weights: Weights, gradient: Tensor) -> Weights:
     """Gradients of the weights from the gradient [B, C, H, W] of the image."""
-    spec, tasks = binned.spec, _tasks(binned, CHUNK)
+    spec, tasks = binned.spec, _tasks(binned)
     pixels = gradient.detach().permute(0, 2, 3, 1).reshape(len(gradient), spec.cells, -1).contiguous().numpy()
     folded = fold(weights, spec)
-    run = loops.backward_max if spec.pooling == "max" else loops.backward
+    add = loops.backward_max if spec.pooling == "max" else loops.backward
     total = Folded(*(np.zeros(part.shape) for part in folded))
 
-    def run_one(task: int) -> Folded:
+    def run(task: int) -> Folded:
         into = Folded(*(np.zeros(part.shape) for part in folded))
         part = _part(binned, *tasks[task])
-        run(part, _described(part, folded, spec), folded, pixels[tasks[task][0]], into)
+        described = loops.describe(part, spec.weighting == "uniform", folded)
+        add(part, described, folded, pixels[tasks[task][0]], into)
         return into
 
-    for part in in_threads(run_one, range(len(tasks))):
+    for part in in_threads(run, len(tasks)):
         for sums, more in zip(total, part, strict=True):
             np.add(sums, more, out=sums)
     return unfold(total, spec, weights)
 
 
-def _described(part: Part, folded: Folded, spec: PillarSpec) -> Described:
-    """Times, weights and means of some pillars."""
-    events = int(part.begin[-1] + part.size[-1] - part.begin[0])
-    dtype = folded.slope.dtype
-    described = Described(
-        np.empty(events, dtype), np.empty((events, len(folded.alpha)), dtype), np.empty((len(part.cell), 6), dtype)
-    )
-    loops.describe(part, spec.weighting == "uniform", *described)
-    return described
-
-
-def _tasks(binned: Binned, chunk: int) -> list[tuple[int, int, int]]:
+def _tasks(binned: Binned) -> list[tuple[int, int, int]]:
     """(window, first pillar, last pillar) of each task."""
     return [
-        (window, first, min(first + chunk, int(count)))
-        for window, count in enumerate(binned.pillars)
-        for first in range(0, int(count), chunk)
+        (window, first, min(first + CHUNK, len(part.pillars)))
+        for window, part in enumerate(binned.windows)
+        for first in range(0, len(part.pillars), CHUNK)
     ]
-
-
-def _even_tasks(binned: Binned) -> list[tuple[int, int, int]]:
-    """One task a thread, all of about equal duration: for results that do not depend on where tasks are cut."""
-    parts = max(num_threads() // len(binned.pillars), 1)
-    tasks = []
-    for window, count in enumerate(binned.pillars.tolist()):
-        first = int(binned.offsets[window])
-        cost = np.cumsum(binned.size[first : first + count] + 2)  # a pillar takes as long as two events do
-        cuts = np.searchsorted(cost, cost[-1] / parts * np.arange(1, parts)).tolist() if count and parts > 1 else []
-        borders = sorted({0, *cuts, count})
-        tasks += [(window, start, stop) for start, stop in pairwise(borders)]
-    return tasks
 
 
 def _part(binned: Binned, window: int, first: int, last: int) -> Part:
     """Pillars ``first`` to ``last`` of a window."""
-    rows = slice(int(binned.offsets[window]) + first, int(binned.offsets[window]) + last)
-    column, row, _ = pixel_table(binned.spec.pillar)
-    return Part(
-        binned.cell[rows],
-        binned.begin[rows],
-        binned.size[rows],
-        binned.t_us,
-        binned.pixel,
-        column,
-        row,
-        binned.spec.pillar,
-        binned.spec.columns,
-        2.0 / float(binned.duration_us[window]),
-    )
+    whole = binned.windows[window]
+    return whole._replace(pillars=whole.pillars[first:last])
 
 
 @lru_cache(maxsize=64)
-def tables(spec: PillarSpec) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int16], NDArray[np.int16]]:
-    """The parts of the cell and of the pixel code that come from an event's column and row."""
+def tables(spec: PillarSpec) -> Tables:
+    """The tables of a grid for ``cpu_loops.sort_events``."""
     side = spec.pillar
-    across, down = np.arange(spec.sensor.width), np.arange(spec.sensor.height)
-    return (
-        (across // side).astype(np.int32),
-        (down // side * spec.columns).astype(np.int32),
-        (across % side * 2).astype(np.int16),
-        (down % side * side * 2).astype(np.int16),
+    x, y = np.arange(spec.sensor.width), np.arange(spec.sensor.height)
+    column, row, _ = pixel_table(side)
+    return Tables(
+        (x % side * 2) << 32 | x // side, (y % side * side * 2) << 32 | y // side * spec.columns, row << 32 | column
     )
 
 
@@ -245,39 +186,32 @@ def unfold(gradient: Folded, spec: PillarSpec, weights: Weights) -> Weights:
 
 @lru_cache(maxsize=64)
 def pixel_table(side: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Column, row and polarity (-1, 1) of each pixel code [2 side²]; see ``Binned.pixel``."""
+    """Column, row and polarity (-1, 1) of each pixel code [2 side²]; see ``Tables``."""
     pixel = np.arange(2 * side * side)
     return pixel // 2 % side, pixel // 2 // side, 2 * (pixel % 2) - 1
 
 
-def in_threads(work: Callable[[int], Result], items: Sequence[int]) -> list[Result]:
-    """The results of ``work`` for each item, in order, computed on as many threads as torch may use."""
-    threads = min(num_threads(), len(items))
+def in_threads(work: Callable[[int], Result], count: int) -> list[Result]:
+    """``work(0)`` to ``work(count - 1)``, in order, computed on as many threads as torch may use."""
+    threads = min(torch.get_num_threads(), count)
     if threads <= 1:
-        return [work(item) for item in items]
+        return [work(index) for index in range(count)]
     results: dict[int, Result] = {}
-    indices = iter(range(len(items)))  # shared: each thread takes the next
+    indices = iter(range(count))  # shared: each thread takes the next
 
     def run() -> None:
         for index in indices:
-            results[index] = work(items[index])
+            results[index] = work(index)
 
-    pool = _pool(threads - 1)
+    pool = _pool(os.getpid(), threads - 1)
     helpers = [pool.submit(run) for _ in range(threads - 1)]
     run()  # the caller works too: waking a thread takes as long as a small task
     for helper in helpers:
         helper.result()
-    return [results[index] for index in range(len(items))]
+    return [results[index] for index in range(count)]
 
 
-def num_threads() -> int:
-    """The number of threads that ``torch.set_num_threads`` has set."""
-    return torch.get_num_threads()
-
-
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """The pool of this process; threads do not survive a fork, so a forked data loader makes its own."""
-    key = (os.getpid(), threads)
-    if key not in _pools:
-        _pools[key] = ThreadPoolExecutor(threads, thread_name_prefix="fate-encode")
-    return _pools[key]
+@lru_cache
+def _pool(_process: int, threads: int) -> ThreadPoolExecutor:
+    """Threads do not survive a fork, so a forked data loader makes its own."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="fate-encode")

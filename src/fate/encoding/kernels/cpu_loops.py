@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.compiled import compiled, compiled_finite_sums, compiled_sums, inlined
+from fate.compiled import compiled, compiled_finite_sums, compiled_sums
 from fate.encoding.sampling import M32, event_priority_u32, hash_u32
 
 Floats = NDArray[Any]
+#: Relative costs of an event, a pillar and an empty cell.
+EVENT, PILLAR, EMPTY = 5, 16, 1
 
 
 class Folded(NamedTuple):
@@ -27,16 +29,23 @@ class Folded(NamedTuple):
     beta: Floats  #: [C]
 
 
-class Part(NamedTuple):
-    """Some pillars of one window."""
+class Tables(NamedTuple):
+    """What an event's column, row and pixel code say, two numbers in one: the first in the upper 32 bits.
 
-    cell: NDArray[np.int32]
-    begin: NDArray[np.int64]
-    size: NDArray[np.int32]
-    t_us: NDArray[np.int32]
-    pixel: NDArray[np.int16]
-    column: NDArray[np.int64]  #: of each pixel code
-    row: NDArray[np.int64]  #: of each pixel code
+    A pixel code is (row in pillar × side + column in pillar) × 2 + polarity.
+    """
+
+    x: NDArray[np.int64]  #: [W] part of the pixel code, part of the cell
+    y: NDArray[np.int64]  #: [H] the same
+    pixel: NDArray[np.int64]  #: [2 side²] row in the pillar, column in the pillar
+
+
+class Part(NamedTuple):
+    """Some pillars of one window; events of a pillar are adjacent and in time order."""
+
+    pillars: NDArray[np.int32]  #: [J, 3] cell, first event and number of events
+    packed: NDArray[np.int64]  #: [E] pixel code (upper 32 bits) and µs since the window's start
+    of_pixel: NDArray[np.int64]  #: ``Tables.pixel``
     side: int
     columns: int  #: pillars in a row of the grid
     per_us: float  #: tau per µs
@@ -51,57 +60,80 @@ class Described(NamedTuple):
 
 
 @compiled
-def bin_window(events: tuple[NDArray[Any], ...], tables: tuple[NDArray[Any], ...], cells: int, max_pillars: int,
-                max_events: int, key: np.uint32, offset: int, kept: tuple[NDArray[Any], ...],
-                ) -> NDArray[np.int64]:  # fmt: skip
-    """Sort the events of one window, (t, x, y, p), into ``kept``, (cell, begin, size, t, pixel): a counting sort.
+def sort_events(events: tuple[NDArray[Any], ...], bounds: tuple[int, int], band: tuple[int, int], tables: Tables,
+                cells: int, caps: tuple[int, int], key: np.uint32,
+                ) -> tuple[NDArray[np.int32], NDArray[np.int64], tuple[int, int], NDArray[np.int64]]:  # fmt: skip
+    """Sort the events (t, x, y, p) of one window by pillar and apply the caps: a counting sort.
 
-    Returns pillars, pillars dropped, events dropped with them, events dropped from full pillars.
+    Args:
+        bounds: first and last event of the window.
+        band: which part of the cells is wanted, and how many parts of equal cost there are.
+        caps: most pillars, most events of a pillar; 0 for all.
+        key: of the window, for the caps.
+
+    Returns ``Part.pillars`` and ``Part.packed`` of the band, its first and last cell, and four counts of the band:
+    pillars, pillars dropped, events dropped with them, events dropped from full pillars.
     """
     t, x, y, p = events
-    x_cell, y_cell, x_pixel, y_pixel = tables
-    cell, begin, size, t_us, pixel = kept
-    total = len(t)
+    of_x, of_y, _ = tables
+    begin, end = bounds
+    max_pillars, max_events = caps
     count = np.zeros(cells, np.int32)
-    where = np.empty(total, np.int32)
-    for i in range(total):
-        c = y_cell[y[i]] + x_cell[x[i]]
-        where[i] = c
-        count[c] += 1
-    result = np.zeros(4, np.int64)
-    for c in range(cells):
-        if count[c]:
-            result[0] += 1
-    limit = pillar_limit(count, result[0], max_pillars, key)
+    for i in range(begin, end):
+        count[np.int32(of_x[x[i]] + of_y[y[i]])] += 1
+    start, stop, filled = borders(count, band[0], band[1])
+    limit = pillar_limit(count, filled, max_pillars, key)
+    counts = np.zeros(4, np.int64)
+    own = 0
+    for c in range(start, stop):
+        own += count[c]
+    pillars = np.empty((min(stop - start, own), 3), np.int32)
     free, number = 0, 0
-    for c in range(cells):  # from now on count holds where a cell's next event goes
+    for c in range(cells):  # from here on count holds the slot of a cell's next event; ``own`` is outside
         here = count[c]
-        if here:
+        count[c] = own
+        if here and start <= c < stop:
+            counts[0] += 1
             if hash_u32(np.uint32(np.uint32(c) ^ key)) <= limit:
-                cell[number], begin[number], size[number] = c, offset + free, here
-                count[c] = free
-                free += here
+                pillars[number, 0], pillars[number, 1], pillars[number, 2] = c, free, here
                 number += 1
+                count[c] = free
+                free += int(here)
             else:
-                count[c] = -1
-                result[1] += 1
-                result[2] += here
-    for i in range(total):
-        c = where[i]
-        slot = count[c]
-        if slot >= 0:
-            t_us[slot] = t[i]
-            pixel[slot] = y_pixel[y[i]] + x_pixel[x[i]] + p[i]
-            count[c] = slot + 1
-    if max_events:
-        for j in range(number):
-            if size[j] > max_events:
-                first = begin[j] - offset
-                priority = hash_u32(np.uint32(np.uint32(cell[j]) ^ key))
-                keep_lowest(t_us[first : first + size[j]], pixel[first : first + size[j]], priority, max_events)
-                result[3] += size[j] - max_events
-                size[j] = max_events
-    return result
+                counts[1] += 1
+                counts[2] += here
+    packed = np.empty(own + 1, np.int64)
+    for i in range(begin, end):
+        both = of_x[x[i]] + of_y[y[i]]
+        slot = count[np.int32(both)]
+        packed[slot] = ((both >> 32) + p[i]) << 32 | np.int64(t[i])
+        count[np.int32(both)] = slot + (slot < own)
+    for j in range(number):
+        cell, first, size = pillars[j]
+        if max_events and size > max_events:
+            keep_lowest(packed[first : first + size], hash_u32(np.uint32(np.uint32(cell) ^ key)), max_events)
+            pillars[j, 2] = max_events
+            counts[3] += size - max_events
+    return pillars[:number], packed, (start, stop), counts
+
+
+@compiled
+def borders(count: NDArray[np.int32], band: int, bands: int) -> tuple[int, int, int]:
+    """First and last cell of a band of equal cost, and the number of cells of the window that hold events."""
+    total, filled = 0, 0
+    for c in range(len(count)):
+        total += EVENT * count[c] + (PILLAR if count[c] else EMPTY)
+        filled += count[c] > 0
+    start, stop = len(count) if band else 0, len(count)
+    cost = 0
+    for c in range(len(count)):
+        cost += EVENT * count[c] + (PILLAR if count[c] else EMPTY)
+        if cost * bands >= total * band and c + 1 < start and band:
+            start = c + 1
+        if cost * bands >= total * (band + 1) and band + 1 < bands:
+            stop = c + 1
+            break
+    return start, stop, filled
 
 
 @compiled
@@ -135,15 +167,15 @@ def kth_lowest(priority: NDArray[np.uint32], most: int) -> np.uint32:
 
 
 @compiled
-def keep_lowest(t_us: NDArray[np.int32], pixel: NDArray[np.int16], pillar: np.uint32, most: int) -> None:
+def keep_lowest(packed: NDArray[np.int64], pillar: np.uint32, most: int) -> None:
     """Move the ``most`` events of a pillar with the lowest priorities to the front; their order stays."""
-    events = len(t_us)
+    events = len(packed)
     priority = np.empty(events, np.uint32)
     earlier = 0
     for i in range(events):
-        if i and t_us[i] != t_us[i - 1]:
+        if i and packed[i] & M32 != packed[i - 1] & M32:
             earlier = i
-        priority[i] = event_priority_u32(pillar, earlier, pixel[i])
+        priority[i] = event_priority_u32(pillar, earlier, packed[i] >> 32)
     limit = kth_lowest(priority, most)
     at_limit = most
     for i in range(events):
@@ -156,42 +188,44 @@ def keep_lowest(t_us: NDArray[np.int32], pixel: NDArray[np.int16], pillar: np.ui
             at_limit -= 1
             stays = True
         if stays:
-            t_us[kept], pixel[kept] = t_us[i], pixel[i]
+            packed[kept] = packed[i]
             kept += 1
 
 
 @compiled_finite_sums
-def describe(part: Part, uniform: bool, tau: Floats, basis: Floats, shape: Floats) -> None:
-    """Fill in ``Described``; events are counted from the first of ``part``.
+def describe(part: Part, uniform: bool, folded: Folded) -> Described:
+    """Times, weights and means in the type of ``folded``; events are counted from the first of ``part``.
 
     Events of equal times share their weights of Eq. 5. A pillar with a single time has uniform weights.
     """
-    cell, begin, size, t_us, pixel, column, row, side, columns, per_us = part
-    degree, origin = basis.shape[1], begin[0]
-    for j in range(len(cell)):
-        first, n = begin[j], size[j]
-        span = t_us[first + n - 1] - t_us[first]
+    pillars, packed, of_pixel, side, columns, per_us = part
+    degree, origin, number = len(folded.alpha), pillars[0, 1], len(pillars)
+    events = pillars[number - 1, 1] + pillars[number - 1, 2] - origin
+    tau, basis = np.empty(events, folded.slope.dtype), np.empty((events, degree), folded.slope.dtype)
+    shape = np.empty((number, 6), folded.slope.dtype)
+    for j in range(number):
+        cell, first, n = pillars[j]
+        span = (packed[first + n - 1] & M32) - (packed[first] & M32)
         even = uniform or span == 0
         per_span = 0.5 / max(span, 1)
-        across, down, times = 0, 0, 0
+        where, times = 0, 0
         i = 0
         while i < n:
-            now, end = t_us[first + i], i + 1
-            while end < n and t_us[first + end] == now:
+            now, end = packed[first + i] & M32, i + 1
+            while end < n and packed[first + end] & M32 == now:
                 end += 1
             if even:
                 share = 1.0 / n
             else:
-                before = t_us[first + i - 1] if i > 0 else now
-                after = t_us[first + end] if end < n else now
+                before = packed[first + i - 1] & M32 if i > 0 else now
+                after = packed[first + end] & M32 if end < n else now
                 share = (after - before) * per_span
                 if end > i + 1:
                     share /= end - i
             x = now * per_us - 1.0
             times += now * (end - i)
             for m in range(first + i, first + end):
-                across += column[pixel[m]]
-                down += row[pixel[m]]
+                where += of_pixel[packed[m] >> 32]
                 m_ = m - origin
                 tau[m_], basis[m_, 0] = x, share
                 if degree > 1:
@@ -205,8 +239,10 @@ def describe(part: Part, uniform: bool, tau: Floats, basis: Floats, shape: Float
                     for m in range(first + i, first + end):
                         basis[m - origin, k + 1] = share * new
             i = end
-        shape[j, 0], shape[j, 1], shape[j, 2] = 1.0, cell[j] % columns * side, cell[j] // columns * side
-        shape[j, 3], shape[j, 4], shape[j, 5] = -across / n, -down / n, 1.0 - times / n * per_us
+        shape[j, 0], shape[j, 1], shape[j, 2] = 1.0, cell % columns * side, cell // columns * side
+        shape[j, 3], shape[j, 4] = -(where & M32) / n, -(where >> 32) / n
+        shape[j, 5] = 1.0 - times / n * per_us
+    return Described(tau, basis, shape)
 
 
 @compiled_finite_sums
@@ -215,15 +251,15 @@ def forward(part: Part, described: Described, folded: Folded, image: Floats, sta
 
     Eq. 6 and 7: beta + Σ_events relu(hidden) · Σ_k alpha_k basis_k.
     """
-    cell, begin, size, _, pixel, _, _, _, _, _ = part
+    pillars, packed, _, _, _, _ = part
     tau, basis, shape = described
     base_of, table, slope, alpha, beta = folded
-    channels, degree, origin = len(beta), len(alpha), begin[0]
+    channels, degree, origin = len(beta), len(alpha), pillars[0, 1]
     base, mix = np.empty_like(beta), np.empty_like(beta)
     zero = base.dtype.type(0)
     free = start
-    for j in range(len(cell)):
-        here, first, n = cell[j], begin[j] - origin, size[j]
+    for j in range(len(pillars)):
+        here, first, n = pillars[j]
         if free < here:
             image[free:here] = zero
         free = here + 1
@@ -234,8 +270,8 @@ def forward(part: Part, described: Described, folded: Folded, image: Floats, sta
                 + base_of[3, c] * f3 + base_of[4, c] * f4 + base_of[5, c] * f5
             )  # fmt: skip
             image[here, c] = beta[c]
-        for m in range(first, first + n):
-            at, x = np.intp(pixel[m + origin]), tau[m]
+        for m in range(first - origin, first - origin + n):
+            at, x = packed[m + origin] >> 32, tau[m]
             for k in range(degree):
                 value = basis[m, k]
                 for c in range(channels):
@@ -248,34 +284,35 @@ def forward(part: Part, described: Described, folded: Folded, image: Floats, sta
 @compiled
 def forward_max(part: Part, described: Described, folded: Folded, image: Floats, start: int, stop: int) -> None:
     """``forward`` for max pooling: the largest hidden value, or 0."""
-    cell, begin, size, _, pixel, _, _, _, _, _ = part
+    pillars, packed, _, _, _, _ = part
     tau, _, shape = described
     base_of, table, slope, _, _ = folded
-    origin = begin[0]
+    origin = pillars[0, 1]
     image[start:stop] = 0
-    for j in range(len(cell)):
-        here = cell[j]
+    for j in range(len(pillars)):
+        here, first, n = pillars[j]
         for c in range(len(slope)):
             base = slope.dtype.type(0)
             for f in range(6):
                 base += base_of[f, c] * shape[j, f]
-            for m in range(begin[j] - origin, begin[j] - origin + size[j]):
-                image[here, c] = max(image[here, c], base + table[pixel[m + origin], c] + slope[c] * tau[m])
+            for m in range(first, first + n):
+                hidden = base + table[packed[m] >> 32, c] + slope[c] * tau[m - origin]
+                image[here, c] = max(image[here, c], hidden)
 
 
 @compiled_sums
 def backward(part: Part, described: Described, folded: Folded, image: Floats, into: Folded) -> None:
     """Add the gradients of some pillars to ``into`` (float64), given the gradient [cells, C] of the image."""
-    cell, begin, size, _, pixel, _, _, _, _, _ = part
+    pillars, packed, _, _, _, _ = part
     tau, basis, shape = described
     base_of, table, slope, alpha, beta = folded
     base_into, table_into, slope_into, alpha_into, beta_into = into
-    channels, degree, origin = len(beta), len(alpha), begin[0]
+    channels, degree, origin = len(beta), len(alpha), pillars[0, 1]
     base, mix, hidden = np.empty_like(beta), np.empty_like(beta), np.empty_like(beta)
     total, sloped, moment = np.empty(channels), np.empty(channels), np.empty(alpha.shape)
     zero = base.dtype.type(0)
-    for j in range(len(cell)):
-        here, first, n = cell[j], begin[j] - origin, size[j]
+    for j in range(len(pillars)):
+        here, first, n = pillars[j]
         for c in range(channels):
             base[c] = zero
             total[c] = sloped[c] = 0.0
@@ -286,8 +323,8 @@ def backward(part: Part, described: Described, folded: Folded, image: Floats, in
         for k in range(degree):
             for c in range(channels):
                 moment[k, c] = 0.0
-        for m in range(first, first + n):
-            at, x = np.intp(pixel[m + origin]), tau[m]
+        for m in range(first - origin, first - origin + n):
+            at, x = packed[m + origin] >> 32, tau[m]
             for k in range(degree):
                 value = basis[m, k]
                 for c in range(channels):
@@ -320,51 +357,45 @@ def backward(part: Part, described: Described, folded: Folded, image: Floats, in
 @compiled
 def backward_max(part: Part, described: Described, folded: Folded, image: Floats, into: Folded) -> None:
     """``backward`` for max pooling: the gradient goes to the first event that has the maximum, if it is above 0."""
-    cell, begin, size, _, pixel, _, _, _, _, _ = part
+    pillars, packed, _, _, _, _ = part
     tau, _, shape = described
-    origin = begin[0]
-    for j in range(len(cell)):
+    origin = pillars[0, 1]
+    for j in range(len(pillars)):
+        here, first, n = pillars[j]
         for c in range(len(folded.beta)):
             base, best, winner = 0.0, 0.0, -1
             for f in range(6):
                 base += folded.base[f, c] * shape[j, f]
-            for m in range(begin[j] - origin, begin[j] - origin + size[j]):
-                hidden = base + folded.table[pixel[m + origin], c] + folded.slope[c] * tau[m]
+            for m in range(first, first + n):
+                hidden = base + folded.table[packed[m] >> 32, c] + folded.slope[c] * tau[m - origin]
                 if hidden > best:
                     best, winner = hidden, m
             if winner >= 0:
-                change = image[cell[j], c]
-                into.table[pixel[winner + origin], c] += change
-                into.slope[c] += change * tau[winner]
+                change = image[here, c]
+                into.table[packed[winner] >> 32, c] += change
+                into.slope[c] += change * tau[winner - origin]
                 for f in range(6):
                     into.base[f, c] += change * shape[j, f]
-
-
-@inlined
-def means(part: Part, j: int) -> tuple[float, float, float]:
-    """Mean column and row within pillar j, and mean tau."""
-    columns, rows, times = 0, 0, 0
-    for i in range(part.begin[j], part.begin[j] + part.size[j]):
-        pixel = part.pixel[i]
-        columns += part.column[pixel]
-        rows += part.row[pixel]
-        times += part.t_us[i]
-    n = part.size[j]
-    return columns / n, rows / n, times / n * part.per_us - 1.0
 
 
 @compiled
 def add_moments_of_features(part: Part, height: int, width: int, center_offsets: bool, sums: Floats) -> None:
     """Products of two features, summed over the events of some pillars, into ``sums`` [D + 1, D + 1]; the last is 1."""
+    pillars, packed, of_pixel, side, columns, per_us = part
     features = len(sums)
     f = np.ones(features)
-    middle = (part.side - 1) / 2
-    for j in range(len(part.cell)):
-        column, row, mean_tau = means(part, j)
-        x0, y0 = part.cell[j] % part.columns * part.side, part.cell[j] // part.columns * part.side
-        for i in range(part.begin[j], part.begin[j] + part.size[j]):
-            pixel = part.pixel[i]
-            x, y, tau = part.column[pixel], part.row[pixel], part.t_us[i] * part.per_us - 1.0
+    middle = (side - 1) / 2
+    for j in range(len(pillars)):
+        cell, first, n = pillars[j]
+        where, times = 0, 0
+        for i in range(first, first + n):
+            where += of_pixel[packed[i] >> 32]
+            times += packed[i] & M32
+        column, row, mean_tau = (where & M32) / n, (where >> 32) / n, times / n * per_us - 1.0
+        x0, y0 = cell % columns * side, cell // columns * side
+        for i in range(first, first + n):
+            pixel = packed[i] >> 32
+            x, y, tau = of_pixel[pixel] & M32, of_pixel[pixel] >> 32, (packed[i] & M32) * per_us - 1.0
             f[0], f[1], f[2], f[3] = (x0 + x) / width, (y0 + y) / height, tau, 2.0 * (pixel & 1) - 1.0
             f[4], f[5], f[6] = (x - column) / width, (y - row) / height, tau - mean_tau
             if center_offsets:

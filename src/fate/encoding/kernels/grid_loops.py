@@ -30,18 +30,6 @@ NOT_KEPT = -(1 << 40)  # a place that stays below 0 whatever place of the other 
 
 
 @compiled
-def _first_at(t_us: Column, first: int, last: int, limit_us: int) -> int:
-    """The first of the events ``first`` to ``last`` that is not before ``limit_us``."""
-    while first < last:
-        middle = (first + last) >> 1
-        if t_us[middle] < limit_us:
-            first = middle + 1
-        else:
-            last = middle
-    return first
-
-
-@compiled
 def _begin_and_span(over: int, t_us: Column, first: int, last: int, duration_us: int) -> Any:
     """What the bins of the window with the events ``first`` to ``last`` are laid over, two numbers in µs."""
     if over == OVER_WINDOW:
@@ -58,7 +46,8 @@ def _end_of_bin(number: int, bins: int, begin: int, span: int, t_us: Column, fir
     """Where the events of bin ``number`` end that begin at ``first``; the last bin takes all that are left."""
     if number == bins - 1:
         return last
-    return _first_at(t_us, first, last, begin + ((number + 1) * span + bins - 1) // bins)
+    limit_us = begin + ((number + 1) * span + bins - 1) // bins
+    return first + int(np.searchsorted(t_us[first:last], limit_us))
 
 
 @compiled
@@ -85,9 +74,8 @@ def count_events(
         over: what the bins are laid over.
         on_first: 1 if channels of ON events come first, 0 if those of OFF events.
         modulus: a count that reaches it starts from 0 again.
-        cutoff: the largest value of the image; larger counts become it.
+        cutoff: larger counts become it.
         step: of ``step`` × ``step`` pixels only the middle one is looked at.
-        height, width: of the sensor, pixels.
     """
     one, limit, largest = np.float32(1), np.float32(modulus), np.float32(cutoff)
     plain = min(limit - one, largest)  # counts up to here are values of the image
@@ -123,15 +111,11 @@ def spread_events(
     t_us: Column, x: Column, y: Column, p: Column, offsets: Column, duration_us: Column, image: Image,
     signed: bool, columns: int,
 ) -> None:  # fmt: skip
-    """Every event shared between the two bins nearest in time.
+    """Every event shared between the two bins nearest in time; image [B, 1 or 2, bins, H × W], zeros.
 
     Bin k stands for the moment ``k · duration / (bins - 1)``. Shares are added up as whole numbers, in units of
     ``1 / duration``. A bin gets shares from the events on both sides of its moment, so two sums are open at a time, and
-    lie side by side.
-
-    Args:
-        image: [B, 1 or 2, bins, H × W], zeros.
-        signed: one set of channels in which OFF events count -1, or one set for OFF and one for ON.
+    lie side by side. If ``signed``, OFF events count -1, and there is one set of channels.
     """
     bins = image.shape[2]
     stretches = max(bins - 1, 1)
@@ -166,12 +150,9 @@ def decay_last_events(
     t_us: Column, x: Column, y: Column, p: Column, offsets: Column, duration_us: Column, image: Image,
     tau_us: float, columns: int,
 ) -> None:  # fmt: skip
-    """exp(-age / tau) of the last event of each polarity and pixel, seen from the window's end.
+    """exp(-age / tau) of the last event of each polarity and pixel at the window's end; image [B, 2, H × W], zeros.
 
     An age is ``high · 2^bits + low``, and the exponential of a sum a product: two short tables hold all of them.
-
-    Args:
-        image: [B, 2, H × W], zeros.
     """
     for window in range(offsets.size - 1):
         duration = duration_us[window]
@@ -197,11 +178,8 @@ def queue_last_events(
 ) -> None:  # fmt: skip
     """Log ages of the last events of each polarity and pixel, newest first, seen from the window's end.
 
-    Walked backwards in time, so that the first events met are the ones wanted.
-
-    Args:
-        image: [B, 2, depth, H × W], ON first; the value of ``max_us`` everywhere.
-        min_us, max_us: ages below and above count as these.
+    The image [B, 2, depth, H × W], ON first, has the value of ``max_us`` everywhere. Events are walked backwards in
+    time, so that the first ones met are the ones wanted.
     """
     depth, pixels = image.shape[2], image.shape[3]
     floor = math.log(min_us + 1)
@@ -228,10 +206,7 @@ def count_tokens(
 ) -> None:  # fmt: skip
     """Events and their relative times, added up for each time bin, polarity and pixel of a patch.
 
-    Args:
-        image: [B, bins, 2 polarities, count and time, patch · patch · rows · columns], zeros.
-        patch: pixels along a side.
-        rows, columns: patches below and beside each other.
+    The image [B, bins, 2 polarities, count and time, patch · patch · rows · columns] is zeros.
     """
     one, bins, cells = np.float32(1), image.shape[1], image.shape[4]
     row_place, column_place = np.empty(rows * patch, np.int64), np.empty(columns * patch, np.int64)

@@ -49,8 +49,8 @@ def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Segments:
     if spec.max_pillars is not None:
         stays = ranks(priority, owner) < spec.max_pillars
     chosen = torch.ones_like(pillar, dtype=torch.bool)
-    if spec.max_events is not None and len(t_us):
-        earlier = _first_of_run(_run_starts(pillar, t_us)) - (size.cumsum(0) - size)[pillar]
+    if spec.max_events is not None:
+        earlier = runs(pillar, t_us)[0] - (size.cumsum(0) - size)[pillar]
         pixel = ((y % side) * side + x % side) * 2 + p
         chosen = ranks(event_priority(priority[pillar], earlier, pixel), pillar) < spec.max_events
     keep = chosen & stays[pillar]
@@ -95,22 +95,28 @@ def event_features(events: Segments, dtype: torch.dtype) -> Tensor:
 
 def normalized_weights(events: Segments) -> Tensor:
     """[E] weights of Eq. 5 divided by their sum; uniform where all events of a pillar have one time."""
-    size = events.size[events.pillar]
+    pillar, t_us, size = events.pillar, events.t_us, events.size[events.pillar]
     wide = widest(size.device)
     uniform = 1 / size.to(wide)
-    if events.spec.weighting == "uniform" or not len(events.t_us):
+    if events.spec.weighting == "uniform":
         return uniform
-    starts = _run_starts(events.pillar, events.t_us)
-    run = starts.long().cumsum(0) - 1
-    time, owner = events.t_us[starts], events.pillar[starts]
-    same = owner[1:] == owner[:-1]
-    gap = torch.where(same, time[1:] - time[:-1], 0)
-    none = gap.new_zeros(1)
-    weight = torch.cat([none, gap]) + torch.cat([gap, none])
-    last = events.size.cumsum(0) - 1
-    span = (events.t_us[last] - events.t_us[last - events.size + 1])[events.pillar]
-    together = torch.bincount(run)[run]
-    return torch.where(span > 0, weight[run].to(wide) / (2.0 * span.clamp(min=1) * together), uniform)
+    first, together = runs(pillar, t_us)
+    before, after = (first - 1).clamp(min=0), (first + together).clamp(max=t_us.shape[0] - 1)
+    earlier = torch.where(pillar[before] == pillar, t_us[before], t_us)
+    later = torch.where(pillar[after] == pillar, t_us[after], t_us)
+    begin = (events.size.cumsum(0) - events.size)[pillar]
+    span = t_us[begin + size - 1] - t_us[begin]
+    share = (later - earlier).to(wide) / (2 * span.clamp(min=1) * together).to(wide)
+    return torch.where(span > 0, share, uniform)
+
+
+def runs(pillar: Tensor, t_us: Tensor) -> tuple[Tensor, Tensor]:
+    """[E] index of the first event of the pillar and time of each event, and how many there are."""
+    changes = (pillar[1:] != pillar[:-1]) | (t_us[1:] != t_us[:-1])
+    starts = torch.cat([torch.ones_like(pillar[:1], dtype=torch.bool), changes])
+    run, index = starts.long().cumsum(0) - 1, torch.arange(pillar.shape[0], device=pillar.device)
+    first = torch.zeros_like(run).scatter_add(0, run, torch.where(starts, index, 0))
+    return first[run], torch.zeros_like(run).scatter_add(0, run, torch.ones_like(run))[run]
 
 
 def moments(events: Segments) -> tuple[int, Tensor, Tensor]:
@@ -119,32 +125,30 @@ def moments(events: Segments) -> tuple[int, Tensor, Tensor]:
     return len(values), values.sum(0), values.T @ values
 
 
+def hidden_values(events: Segments, weights: Weights) -> Tensor:
+    """[E, C] Eq. 2."""
+    return torch.relu(event_features(events, weights.scale.dtype) @ weights.scale.T + weights.shift)
+
+
+def pillar_values(events: Segments, weights: Weights) -> Tensor:
+    """[J, C] Eq. 6 and 7."""
+    hidden = hidden_values(events, weights)
+    tau = 2 * events.t_us.to(widest(events.t_us.device)) / events.duration_us - 1
+    basis = (legendre(tau, events.spec.moments) * normalized_weights(events)).to(hidden.dtype)  # [K, E]
+    weighted = hidden * (basis.T @ weights.alpha.T)
+    sums = hidden.new_zeros(events.size.shape[0], hidden.shape[1]).index_add(0, events.pillar, weighted)
+    return sums + weights.beta
+
+
 def forward(events: Segments, weights: Weights) -> Tensor:
     """The pseudo-image [B, C, H, W]."""
-    spec, dtype = events.spec, weights.scale.dtype
-    channels, cells = len(weights.beta), events.windows * spec.cells
-    hidden = torch.relu(event_features(events, dtype) @ weights.scale.T + weights.shift)  # [E, C]
+    spec, channels = events.spec, len(weights.beta)
     if spec.pooling == "max":
+        hidden = hidden_values(events, weights)
         index = events.pillar[:, None].expand_as(hidden)
-        values = hidden.new_zeros(len(events.size), channels).scatter_reduce(
-            0, index, hidden, "amax", include_self=False
-        )
+        empty = hidden.new_zeros(len(events.size), channels)
+        values = empty.scatter_reduce(0, index, hidden, "amax", include_self=False)
     else:
-        tau = 2 * events.t_us.to(widest(events.t_us.device)) / events.duration_us - 1
-        basis = (legendre(tau, spec.moments) * normalized_weights(events)).to(dtype)  # [K, E]
-        weighted = hidden * (basis.T @ weights.alpha.T)
-        values = hidden.new_zeros(len(events.size), channels).index_add(0, events.pillar, weighted) + weights.beta
-    image = values.new_zeros(cells, channels).index_copy(0, events.cell, values)
+        values = pillar_values(events, weights)
+    image = values.new_zeros(events.windows * spec.cells, channels).index_copy(0, events.cell, values)
     return image.view(events.windows, spec.rows, spec.columns, channels).permute(0, 3, 1, 2)
-
-
-def _run_starts(pillar: Tensor, t_us: Tensor) -> Tensor:
-    """[E] whether an event is the first of its pillar and time."""
-    starts = torch.ones_like(pillar, dtype=torch.bool)
-    starts[1:] = (pillar[1:] != pillar[:-1]) | (t_us[1:] != t_us[:-1])
-    return starts
-
-
-def _first_of_run(starts: Tensor) -> Tensor:
-    """[E] index of the first event of each event's run."""
-    return torch.where(starts, torch.arange(len(starts), device=starts.device), 0).cummax(0).values

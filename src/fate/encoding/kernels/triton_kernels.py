@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import NamedTuple
 
 import torch
 import triton
@@ -77,88 +76,52 @@ class Prepared:
 
 def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Prepared:
     """Sort events by pillar and apply the caps."""
-    total = len(batch) * spec.cells
-    if max(total, batch.num_events) >= 2**31:
-        raise FateError(f"{len(batch)} windows of {spec.cells} pillars are too many for one call; give smaller batches")
-    with _on(batch.device):
-        first = seed_key(seed)
-        cells = _sort(batch, spec, first)
-        _cap_pillars(batch, spec, first, cells)
-        _cap_events(batch, spec, first, cells)
-    counts, events = cells.counts[:4], batch.num_events
-
-    def stats() -> PillarStats:
-        return PillarStats(events, *(int(n) for n in counts.tolist()))
-
-    return Prepared(spec, len(batch), cells.begin, cells.size, cells.packed, batch.duration_us, stats)
-
-
-class _Cells(NamedTuple):
-    begin: Tensor
-    size: Tensor
-    packed: Tensor
-    histograms: Tensor  # [3, B, 2048] pillars by priority
-    counts: Tensor  # [5] four as in PillarStats, and how many entries of ``full`` are used
-    full: Tensor  # pillars with more than max_events
-
-
-def _sort(batch: EventBatch, spec: PillarSpec, first: int) -> _Cells:
-    """Events by cell; a stable sort keeps their order in time."""
-    device, events, windows = batch.device, batch.num_events, len(batch)
+    device, events, windows, first = batch.device, batch.num_events, len(batch), seed_key(seed)
     total = windows * spec.cells
-    keys = torch.empty(
-        events, dtype=torch.int16 if total < 2**15 else torch.int32, device=device
-    )  # short ones sort faster
-    sizes = [total, total, 3 * windows * loops.BINS, 5]
+    if max(total, events) >= 2**31:
+        raise FateError(f"{windows} windows of {spec.cells} pillars are too many for one call; give smaller batches")
+    sizes = [total, total, 3 * windows * loops.BINS, 5]  # pillars by priority; four of PillarStats and entries of full
     zeros = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
     begin, size, histograms, counts = torch.split(zeros, sizes)
     short = batch.durations is not None and max(batch.durations) <= SHORT_US
     bits = torch.int32 if short else torch.int64
     unsorted, packed = (torch.empty(events, dtype=bits, device=device) for _ in range(2))
-    capped = spec.max_events is not None
+    # pillars with more than max_events
     full = torch.empty(events // (spec.max_events + 1) + 1 if spec.max_events else 1, dtype=torch.int32, device=device)
-    if events:
-        grid = (triton.cdiv(max(batch.counts), 1024), windows)
-        loops.cell_keys[grid](
-            batch.t_us, batch.x, batch.y, batch.p, batch.offsets, keys, unsorted, spec.cells, spec.columns,
-            spec.pillar, BLOCK=1024,
-        )  # fmt: skip
-        ordered, order = torch.sort(keys, stable=True)
-        loops.gather[(triton.cdiv(events, 512),)](
-            ordered, order, unsorted, batch.start_us, packed, begin, size, histograms, counts, full, events, first,
-            spec.cells, spec.max_events or 0, COUNT=_crowded(batch, spec), CAP=capped, BLOCK=512,
-        )  # fmt: skip
-    return _Cells(begin, size, packed, histograms, counts, full)
+    crowded = spec.max_pillars is not None and spec.max_pillars < min(spec.cells, max(batch.counts))
+    with _on(device):
+        if events:
+            short_keys = total < 2**15  # they sort faster
+            keys = torch.empty(events, dtype=torch.int16 if short_keys else torch.int32, device=device)
+            loops.cell_keys[(triton.cdiv(max(batch.counts), 1024), windows)](
+                batch.t_us, batch.x, batch.y, batch.p, batch.offsets, keys, unsorted, spec.cells, spec.columns,
+                spec.pillar, BLOCK=1024,
+            )  # fmt: skip
+            ordered, order = torch.sort(keys, stable=True)  # which keeps their order in time
+            loops.gather[(triton.cdiv(events, 512),)](
+                ordered, order, unsorted, batch.start_us, packed, begin, size, histograms, counts, full, events, first,
+                spec.cells, spec.max_events or 0, COUNT=crowded, CAP=spec.max_events is not None, BLOCK=512,
+            )  # fmt: skip
+        if crowded:  # empty the pillars that are left out: find the limit of priorities, eleven bits at a time
+            grid = (triton.cdiv(spec.cells, 1024), windows)
+            for level in (1, 2):
+                loops.count_priorities[grid](
+                    size, batch.start_us, histograms, spec.max_pillars, first, spec.cells, LEVEL=level, BLOCK=1024
+                )
+            loops.drop_pillars[grid](
+                size, batch.start_us, histograms, counts, spec.max_pillars, first, spec.cells, BLOCK=1024
+            )
+        if spec.max_events is not None and events:
+            priority = torch.empty(events, dtype=torch.int64, device=device)
+            loops.cap_events[(CAP_PROGRAMS,)](
+                begin, size, packed, priority, batch.start_us, counts, full, first, spec.cells, spec.max_events,
+                BLOCK=128, num_warps=1,
+            )  # fmt: skip
 
+    def stats() -> PillarStats:
+        return PillarStats(events, *(int(n) for n in counts[:4].tolist()))
 
-def _crowded(batch: EventBatch, spec: PillarSpec) -> bool:
-    """Whether some window may have more than ``max_pillars``."""
-    return spec.max_pillars is not None and spec.max_pillars < min(spec.cells, max(batch.counts))
-
-
-def _cap_pillars(batch: EventBatch, spec: PillarSpec, first: int, cells: _Cells) -> None:
-    """Empty the pillars that ``max_pillars`` leaves out: find the limit of priorities, eleven bits at a time."""
-    if not _crowded(batch, spec):
-        return
-    grid = (triton.cdiv(spec.cells, 1024), len(batch))
-    for level in (1, 2):
-        loops.count_priorities[grid](
-            cells.size, batch.start_us, cells.histograms, spec.max_pillars, first, spec.cells, LEVEL=level, BLOCK=1024
-        )
-    loops.drop_pillars[grid](
-        cells.size, batch.start_us, cells.histograms, cells.counts, spec.max_pillars, first, spec.cells, BLOCK=1024
-    )
-
-
-def _cap_events(batch: EventBatch, spec: PillarSpec, first: int, cells: _Cells) -> None:
-    """Keep ``max_events`` of the fuller pillars."""
-    if spec.max_events is None or not batch.num_events:
-        return
-    priority = torch.empty(batch.num_events, dtype=torch.int64, device=batch.device)
-    loops.cap_events[(CAP_PROGRAMS,)](
-        cells.begin, cells.size, cells.packed, priority, batch.start_us, cells.counts, cells.full, first, spec.cells,
-        spec.max_events, BLOCK=128, num_warps=1,
-    )  # fmt: skip
+    return Prepared(spec, windows, begin, size, packed, batch.duration_us, stats)
 
 
 def moments(prepared: Prepared) -> tuple[Tensor, Tensor, Tensor]:

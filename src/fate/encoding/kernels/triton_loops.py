@@ -304,6 +304,23 @@ def means(packed, origin, n, most, per_us, SIDE: tl.constexpr):
 
 
 @triton.jit
+def weights_of_features(scale, shift, c, used, height, width, SIDE: tl.constexpr, CENTER: tl.constexpr):
+    """Weights of channels ``c``: those of the pillar's place and means, and those of an event within its pillar."""
+    D: tl.constexpr = 9 if CENTER else 7
+    row = scale + c * D
+    w_x, w_y = tl.load(row, mask=used, other=0.0) / width, tl.load(row + 1, mask=used, other=0.0) / height
+    slope, sign = tl.load(row + 2, mask=used, other=0.0), tl.load(row + 3, mask=used, other=0.0)
+    m_x, m_y = tl.load(row + 4, mask=used, other=0.0) / width, tl.load(row + 5, mask=used, other=0.0) / height
+    m_tau = tl.load(row + 6, mask=used, other=0.0)
+    constant = tl.load(shift + c, mask=used, other=0.0)
+    across, down, slope = w_x + m_x, w_y + m_y, slope + m_tau
+    if CENTER:
+        c_x, c_y = tl.load(row + 7, mask=used, other=0.0) / width, tl.load(row + 8, mask=used, other=0.0) / height
+        across, down, constant = across + c_x, down + c_y, constant - (c_x + c_y) * ((SIDE - 1) / 2)
+    return w_x, w_y, m_x, m_y, m_tau, across, down, slope, sign, constant
+
+
+@triton.jit
 def forward(begin, size, packed, duration_us, scale, shift, alpha, beta, image, total, cells, columns, height, width,
             channels, UNIFORM: tl.constexpr, SIDE: tl.constexpr, CENTER: tl.constexpr, K: tl.constexpr,
             CELLS: tl.constexpr, BLOCKS: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
@@ -330,20 +347,9 @@ def forward(begin, size, packed, duration_us, scale, shift, alpha, beta, image, 
             per_us = 2.0 / tl.load(duration_us + cell // cells, mask=here, other=1).to(tl.float32)
             mean_x, mean_y, mean_tau = means(packed, origin, n, most, per_us, SIDE)
             x0, y0 = corner(cell, cells, columns, SIDE)
-            D: tl.constexpr = 9 if CENTER else 7
-            row = scale + c * D
-            w_x, w_y = tl.load(row, mask=used, other=0.0) / width, tl.load(row + 1, mask=used, other=0.0) / height
-            slope, sign = tl.load(row + 2, mask=used, other=0.0), tl.load(row + 3, mask=used, other=0.0)
-            m_x, m_y = tl.load(row + 4, mask=used, other=0.0) / width, tl.load(row + 5, mask=used, other=0.0) / height
-            m_tau = tl.load(row + 6, mask=used, other=0.0)
-            constant = tl.load(shift + c, mask=used, other=0.0)
-            across, down, slope = w_x + m_x, w_y + m_y, slope + m_tau
-            if CENTER:
-                c_x, c_y = (
-                    tl.load(row + 7, mask=used, other=0.0) / width,
-                    tl.load(row + 8, mask=used, other=0.0) / height,
-                )
-                across, down, constant = across + c_x, down + c_y, constant - (c_x + c_y) * ((SIDE - 1) / 2)
+            w_x, w_y, m_x, m_y, m_tau, across, down, slope, sign, constant = weights_of_features(
+                scale, shift, c, used, height, width, SIDE, CENTER
+            )
             base = constant[None, :] + x0[:, None] * w_x[None, :] + y0[:, None] * w_y[None, :]
             base -= mean_x[:, None] * m_x[None, :] + mean_y[:, None] * m_y[None, :] + mean_tau[:, None] * m_tau[None, :]
             alpha_0 = tl.load(alpha + c * K, mask=used, other=0.0)
@@ -392,18 +398,10 @@ def backward(begin, size, packed, share, mean, duration_us, scale, shift, alpha,
     """
     c = tl.arange(0, CHANNELS)
     used = c < channels
-    D: tl.constexpr = 9 if CENTER else 7
     middle: tl.constexpr = (SIDE - 1) / 2
-    row = scale + c * D
-    w_x, w_y = tl.load(row, mask=used, other=0.0) / width, tl.load(row + 1, mask=used, other=0.0) / height
-    slope, sign = tl.load(row + 2, mask=used, other=0.0), tl.load(row + 3, mask=used, other=0.0)
-    m_x, m_y = tl.load(row + 4, mask=used, other=0.0) / width, tl.load(row + 5, mask=used, other=0.0) / height
-    m_tau = tl.load(row + 6, mask=used, other=0.0)
-    constant = tl.load(shift + c, mask=used, other=0.0)
-    across, down, slope = w_x + m_x, w_y + m_y, slope + m_tau
-    if CENTER:
-        c_x, c_y = tl.load(row + 7, mask=used, other=0.0) / width, tl.load(row + 8, mask=used, other=0.0) / height
-        across, down, constant = across + c_x, down + c_y, constant - (c_x + c_y) * middle
+    w_x, w_y, m_x, m_y, m_tau, across, down, slope, sign, constant = weights_of_features(
+        scale, shift, c, used, height, width, SIDE, CENTER
+    )
     nothing = tl.zeros((CHANNELS,), tl.float32)
     of_x, of_y, of_tau, of_p, of_one, of_beta = nothing, nothing, nothing, nothing, nothing, nothing
     at_x, at_y, mean_of_x, mean_of_y, mean_of_tau = nothing, nothing, nothing, nothing, nothing
@@ -459,22 +457,12 @@ def backward(begin, size, packed, share, mean, duration_us, scale, shift, alpha,
             mean_of_y += here * (mean_y - middle)
             mean_of_tau += here * mean_tau
     out = rows + tl.program_id(0) * 16 * CHANNELS + c
-    tl.store(out, of_x)
-    tl.store(out + CHANNELS, of_y)
-    tl.store(out + 2 * CHANNELS, of_tau)
-    tl.store(out + 3 * CHANNELS, of_p)
-    tl.store(out + 4 * CHANNELS, of_one)
-    tl.store(out + 5 * CHANNELS, of_beta)
-    tl.store(out + 6 * CHANNELS, at_x)
-    tl.store(out + 7 * CHANNELS, at_y)
-    tl.store(out + 8 * CHANNELS, mean_of_x)
-    tl.store(out + 9 * CHANNELS, mean_of_y)
-    tl.store(out + 10 * CHANNELS, mean_of_tau)
-    tl.store(out + 11 * CHANNELS, degree_0)
-    tl.store(out + 12 * CHANNELS, degree_1)
-    tl.store(out + 13 * CHANNELS, degree_2)
-    tl.store(out + 14 * CHANNELS, degree_3)
-    tl.store(out + 15 * CHANNELS, nothing)
+    found = (
+        of_x, of_y, of_tau, of_p, of_one, of_beta, at_x, at_y, mean_of_x, mean_of_y, mean_of_tau,
+        degree_0, degree_1, degree_2, degree_3, nothing,
+    )  # fmt: skip
+    for i in tl.static_range(len(found)):
+        tl.store(out + i * CHANNELS, found[i])
 
 
 @triton.jit
@@ -567,40 +555,10 @@ def add_moments_of_features(begin, size, packed, duration_us, sums, total, cells
             m_x_y += y0 * ax + axy
             m_y_x += x0 * ay + ayx
             m_y_y += y0 * ay + ayy
-    out = sums + tl.program_id(0) * 36
-    tl.store(out + 0, tl.sum(s_1, 0))
-    tl.store(out + 1, tl.sum(s_x, 0))
-    tl.store(out + 2, tl.sum(s_y, 0))
-    tl.store(out + 3, tl.sum(s_t, 0))
-    tl.store(out + 4, tl.sum(s_p, 0))
-    tl.store(out + 5, tl.sum(s_xx, 0))
-    tl.store(out + 6, tl.sum(s_xy, 0))
-    tl.store(out + 7, tl.sum(s_yy, 0))
-    tl.store(out + 8, tl.sum(s_xt, 0))
-    tl.store(out + 9, tl.sum(s_yt, 0))
-    tl.store(out + 10, tl.sum(s_xp, 0))
-    tl.store(out + 11, tl.sum(s_yp, 0))
-    tl.store(out + 12, tl.sum(s_tt, 0))
-    tl.store(out + 13, tl.sum(s_tp, 0))
-    tl.store(out + 14, tl.sum(c_xx, 0))
-    tl.store(out + 15, tl.sum(c_xy, 0))
-    tl.store(out + 16, tl.sum(c_yy, 0))
-    tl.store(out + 17, tl.sum(c_xt, 0))
-    tl.store(out + 18, tl.sum(c_yt, 0))
-    tl.store(out + 19, tl.sum(c_tt, 0))
-    tl.store(out + 20, tl.sum(c_xp, 0))
-    tl.store(out + 21, tl.sum(c_yp, 0))
-    tl.store(out + 22, tl.sum(c_tp, 0))
-    tl.store(out + 23, tl.sum(m_x, 0))
-    tl.store(out + 24, tl.sum(m_y, 0))
-    tl.store(out + 25, tl.sum(m_xx, 0))
-    tl.store(out + 26, tl.sum(m_xy, 0))
-    tl.store(out + 27, tl.sum(m_yy, 0))
-    tl.store(out + 28, tl.sum(m_xt, 0))
-    tl.store(out + 29, tl.sum(m_yt, 0))
-    tl.store(out + 30, tl.sum(m_xp, 0))
-    tl.store(out + 31, tl.sum(m_yp, 0))
-    tl.store(out + 32, tl.sum(m_x_x, 0))
-    tl.store(out + 33, tl.sum(m_x_y, 0))
-    tl.store(out + 34, tl.sum(m_y_x, 0))
-    tl.store(out + 35, tl.sum(m_y_y, 0))
+    found = (
+        s_1, s_x, s_y, s_t, s_p, s_xx, s_xy, s_yy, s_xt, s_yt, s_xp, s_yp, s_tt, s_tp,
+        c_xx, c_xy, c_yy, c_xt, c_yt, c_tt, c_xp, c_yp, c_tp,
+        m_x, m_y, m_xx, m_xy, m_yy, m_xt, m_yt, m_xp, m_yp, m_x_x, m_x_y, m_y_x, m_y_y,
+    )  # fmt: skip
+    for i in tl.static_range(len(found)):
+        tl.store(sums + tl.program_id(0) * len(found) + i, tl.sum(found[i], 0))
