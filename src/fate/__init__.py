@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from fate.models.checkpoints import load_model, save_model
     from fate.models.checkpoints.importing import import_checkpoint
     from fate.models.zoo import build_model
-    from fate.simulation.camera.event_camera import CameraModel, EventCamera, camera_preset
+    from fate.simulation.camera.camera_model import CameraModel, camera_preset
+    from fate.simulation.camera.event_camera import EventCamera
     from fate.simulation.render.scene import Scene
     from fate.simulation.writing.dataset import simulate
     from fate.workflows.commands import (
@@ -102,9 +103,9 @@ _HOME = {
     "load_detector": "fate.inference.loading",
     "compile_for_streaming": "fate.inference.streaming_step",
     "bench_simulate": "fate.bench.simulate",
-    "CameraModel": "fate.simulation.camera.event_camera",
+    "CameraModel": "fate.simulation.camera.camera_model",
     "EventCamera": "fate.simulation.camera.event_camera",
-    "camera_preset": "fate.simulation.camera.event_camera",
+    "camera_preset": "fate.simulation.camera.camera_model",
     "simulate": "fate.simulation.writing.dataset",
     "Scene": "fate.simulation.render.scene",
     "bench_train": "fate.bench.train",

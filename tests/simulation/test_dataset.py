@@ -24,7 +24,7 @@ from fate.data.layout import find_recordings
 from fate.events.events import Sensor
 from fate.formats.prophesee.dat import DatWriter
 from fate.simulation.art.catalogue import SPLITS
-from fate.simulation.camera.event_camera import camera_preset
+from fate.simulation.camera.camera_model import camera_preset
 from fate.simulation.render.scene import Boxes, RecordedPiece, Scene
 from fate.simulation.writing import dataset, preview, recording_files
 from fate.simulation.writing.dataset import simulate

@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from fate.events.events import Events, Sensor
-from fate.simulation.camera.event_camera import CameraModel, camera_preset
-from fate.simulation.camera.pixels_cpu import advance_tiles
-from fate.simulation.camera.recorder import adapted_pixels, record, shared_circuit
+from fate.simulation.camera.camera_model import CameraModel, camera_preset
+from fate.simulation.camera.noise import BackgroundNoise
+from fate.simulation.camera.pixels_cpu import adapted_pixels, advance_tiles, shared_circuit
+from fate.simulation.camera.recorder import record
 from fate.simulation.render.scene import STRETCH_US, Scene
 from fate.simulation.render.tiles import schedule_tiles
 
@@ -70,7 +71,7 @@ def test_split_gives_each_recording_its_own_events() -> None:
 
 
 def test_background_events_become_keys_of_their_recording() -> None:
-    windows = [camera_preset("gen1").background(seed).window(200_000, 300_000) for seed in (1, 2)]
+    windows = [BackgroundNoise(camera_preset("gen1"), seed).window(200_000, 300_000) for seed in (1, 2)]
     nothing: Any = None
     packets = [
         gpu.PreparedStretch(place, nothing, nothing, nothing, torch.stack(list(window), 1).numpy(), [])

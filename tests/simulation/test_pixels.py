@@ -14,17 +14,19 @@ from numpy.typing import NDArray
 from fate.events.events import Sensor
 from fate.simulation.art.panels import Texture
 from fate.simulation.camera import pixels_cpu
-from fate.simulation.camera.event_camera import CameraModel, EventCamera, camera_preset
+from fate.simulation.camera.camera_model import CameraModel, camera_preset
+from fate.simulation.camera.event_camera import EventCamera
 from fate.simulation.camera.pixels_cpu import (
     Circuit,
     PixelState,
+    adapted_pixels,
     advance_tile,
     advance_tiles,
     compare,
     event_key,
     low_pass,
+    shared_circuit,
 )
-from fate.simulation.camera.recorder import adapted_pixels, shared_circuit
 from fate.simulation.render.compositing import maps_at, render
 from fate.simulation.render.scene import STRETCH_US, Scene
 from fate.simulation.render.surfaces import KNOT_US, Atlas, Surfaces

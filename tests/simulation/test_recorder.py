@@ -12,7 +12,7 @@ import torch
 
 from fate.events.events import Events
 from fate.simulation.camera import noise
-from fate.simulation.camera.event_camera import CameraModel, camera_preset
+from fate.simulation.camera.camera_model import CameraModel, camera_preset
 from fate.simulation.camera.noise import EventColumns
 from fate.simulation.camera.pixels_cpu import event_key
 from fate.simulation.camera.recorder import (
@@ -97,7 +97,7 @@ def test_without_noise_only_the_signal_is_left() -> None:
     """Switching off what is superposed takes nothing from the signal: jitter and background are added to it."""
     signal = whole(list(record(scene(1, **QUIET), threads=2)))
     noisy = whole(list(record(scene(1, bursts=False), threads=2)))
-    background = scene(1).camera.background(1)
+    background = noise.BackgroundNoise(scene(1).camera, 1)
     added = sum(
         len(background.window(start, min(start + STRETCH_US, 250_000)).t_us) for start in range(0, 250_000, STRETCH_US)
     )
@@ -146,7 +146,7 @@ def test_the_finisher_loses_and_doubles_nothing_but_what_leaves_the_recording(ji
     duration, random = 350_000, np.random.default_rng(0)
     finisher = SensorOutput(camera, 11, duration)
     light = torch.full((240, 304), 0.5)
-    background = camera.background(11)
+    background = noise.BackgroundNoise(camera, 11)
     given, background_given, done = [], 0, []
     for start in range(0, duration, 100_000):
         end = min(start + 100_000, duration)

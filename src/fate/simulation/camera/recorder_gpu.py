@@ -26,7 +26,7 @@ from fate.events.events import Events, Sensor
 from fate.processes import worker_context
 from fate.simulation.arrays import Float32, Int64
 from fate.simulation.camera import noise
-from fate.simulation.camera.event_camera import CameraModel
+from fate.simulation.camera.camera_model import CameraModel
 from fate.simulation.camera.noise import EventColumns
 from fate.simulation.camera.pixels_cpu import adapted_pixels, shared_circuit
 from fate.simulation.camera.pixels_gpu import (
@@ -89,7 +89,7 @@ def _prepare_scenes(scenes: SceneShare, pipe: Connection) -> None:
     for index, scene, _ in scenes:
         pixels = adapted_pixels(scene.camera, scene.seed, scene.light(0))
         pipe.send(PreparedScene(index, scene.atlas, tuple(pixels)))
-    noises = {index: scene.camera.background(scene.seed) for index, scene, _ in scenes}
+    noises = {index: noise.BackgroundNoise(scene.camera, scene.seed) for index, scene, _ in scenes}
     for stretch in range(max((scene.num_stretches for _, scene, _ in scenes), default=0)):
         start_us = stretch * STRETCH_US
         for index, scene, times_us in scenes:
@@ -229,10 +229,10 @@ class _GpuSensorOutput:
         chosen = keys[bursting]
         recording, y, x = chosen >> RECORDING_SHIFT, (chosen >> 15) & 0x3FFF, (chosen >> 1) & 0x3FFF
         light = (torch.exp(log_light) - self.camera.dark_light).clamp_(min=0.0)
-        chance = self.camera.burst_probability(light)[recording, y, x]
+        chance = noise.burst_probability(self.camera, light)[recording, y, x]
         columns = EventColumns(chosen >> TIME_SHIFT, chosen & ((1 << TIME_SHIFT) - 1), y, y)
         random = noise.generator(self._seed, noise.BURSTS, start_us, self.device)
-        repeated = self.camera.with_bursts(columns, chance, random)
+        repeated = noise.bursts(self.camera, columns, chance, random)
         return torch.cat([keys[~bursting], (repeated.t_us << TIME_SHIFT) | repeated.x])
 
 

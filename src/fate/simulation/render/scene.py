@@ -22,7 +22,7 @@ from fate.events.events import Events, Sensor
 from fate.simulation.arrays import Float32, Int32, Int64
 from fate.simulation.art.catalogue import Split
 from fate.simulation.art.street import make_street
-from fate.simulation.camera.event_camera import CameraModel, camera_preset
+from fate.simulation.camera.camera_model import CameraModel, camera_preset
 from fate.simulation.render.compositing import render
 from fate.simulation.render.surface_builder import SurfaceBuilder
 from fate.simulation.render.surfaces import KNOT_US, Atlas, Pinhole, Surfaces

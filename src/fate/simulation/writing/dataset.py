@@ -220,7 +220,7 @@ def simulate_pieces(
 
 
 def _preset(profile: str) -> dict[str, Any]:
-    from fate.simulation.camera.event_camera import camera_preset  # noqa: PLC0415  (loads torch)
+    from fate.simulation.camera.camera_model import camera_preset  # noqa: PLC0415  (loads torch)
 
     camera = asdict(camera_preset(profile))
     camera.pop("sensor")
