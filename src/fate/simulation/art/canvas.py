@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fate.simulation.arrays import Float32
-from fate.simulation.art.panels import Texture
+from fate.simulation.art.panels import Panel, Texture, vector
 
 Point: TypeAlias = tuple[float, float]
 Light: TypeAlias = float | tuple[float, float]  # one light, or from the shape's first row to its last
@@ -104,6 +104,12 @@ class Canvas:
         alpha = np.clip(self._alpha, 0.0, 1.0)
         light = np.divide(self._light, alpha, out=np.zeros_like(alpha), where=alpha > 1e-3)
         return Texture(np.clip(light, 0.0, 1.0), alpha)
+
+    def upright(self, z: float = 0.0, emission: float = 0.0) -> Panel:
+        """What was drawn in (x, height), as a panel across the way that is seen from both sides."""
+        left, top, right, bottom = self.window
+        origin, across, down = vector(left, -top, z), vector(right - left, 0, 0), vector(0, top - bottom, 0)
+        return Panel(self.texture(), origin, across, down, faces="both", emission=emission)
 
     def _shade(self, light: Light, rows: int) -> Float32 | np.float32:
         if isinstance(light, tuple):

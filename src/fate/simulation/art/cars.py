@@ -363,11 +363,11 @@ def _cabin_panels(shape: CarShape, cabin: Cabin, finish: Finish, with_rear: bool
     windscreen = _draw_cabin_end(shape, cabin, finish, True)
     panels = [
         _deck(_draw_deck(finish), (cabin.rear[1], cabin.top), (cabin.front[1], cabin.top), high),
-        _cross(windscreen, (cabin.front[1], cabin.top), (cabin.front[0], cabin.bottom), low, front=True),
+        _cross(windscreen, (cabin.front[1], cabin.top), (cabin.front[0], cabin.bottom), low, True),
     ]
     if with_rear:
         face = _draw_cabin_end(shape, cabin, finish, False)
-        panels.append(_cross(face, (cabin.rear[1], cabin.top), (cabin.rear[0], cabin.bottom), low, front=False))
+        panels.append(_cross(face, (cabin.rear[1], cabin.top), (cabin.rear[0], cabin.bottom), low, False))
     return panels + _flanks(_draw_cabin_side(cabin, finish), (high, low), (cabin.top, cabin.bottom), (rear, front))
 
 
@@ -377,7 +377,7 @@ def _lower_panels(shape: CarShape, finish: Finish) -> list[Panel]:
     track, top = half - 0.03, shape.sill + 0.12
     faces = _draw_tyres(shape, track, top)
     for axle, front in ((shape.axles[0] - 0.7 * shape.wheel, False), (shape.axles[1] + 0.7 * shape.wheel, True)):
-        panels.append(_cross(faces, (axle, top), (axle, 0.0), track, front=front))
+        panels.append(_cross(faces, (axle, top), (axle, 0.0), track, front))
     tail_edge, nose_edge = (shape.tail[1], shape.tail[0]), (shape.length - shape.nose[1], shape.nose[0])
     boot_end = (shape.cabins[0].rear[0], shape.cabins[0].bottom)
     bonnet_end = (shape.cabins[-1].front[0], shape.cabins[-1].bottom)
@@ -387,14 +387,12 @@ def _lower_panels(shape: CarShape, finish: Finish) -> list[Panel]:
     if nose_edge[0] - bonnet_end[0] > 0.1:
         panels.append(_deck(_draw_deck(finish), bonnet_end, nose_edge, half))
     panels += _flanks(_draw_lower_side(shape, finish), (half, half), (shape.shoulder, 0.0), (0.0, shape.length))
-    panels.append(_cross(_draw_tail(shape, finish), tail_edge, (0.0, shape.sill), half, front=False))
-    panels.append(_cross(_draw_nose(shape, finish), nose_edge, (shape.length, shape.sill), half, front=True))
+    panels.append(_cross(_draw_tail(shape, finish), tail_edge, (0.0, shape.sill), half, False))
+    panels.append(_cross(_draw_nose(shape, finish), nose_edge, (shape.length, shape.sill), half, True))
     return panels
 
 
-def _flanks(
-    right: Texture, half: tuple[float, float], heights: tuple[float, float], ends: tuple[float, float]
-) -> list[Panel]:
+def _flanks(right: Texture, half: Point, heights: Point, ends: Point) -> list[Panel]:
     """Both sides of a car, from what is drawn on the right one: half widths and heights of upper and lower edge."""
     (upper, lower), (rear, front) = half, ends
     down, along = heights[0] - heights[1], front - rear
@@ -413,18 +411,10 @@ def _lamp_panel(shape: CarShape, front: bool, emission: float) -> Panel:
         inwards = slope * (height - shape.sill) - _LAMP_STANDS_OUT
         ends.append((shape.length - inwards if front else inwards, height))
     texture = _draw_lamps(shape, front)
-    return _cross(texture, ends[0], ends[1], shape.width / 2, front=front, emission=emission)
+    return _cross(texture, ends[0], ends[1], shape.width / 2, front, emission)
 
 
-def _cross(
-    texture: Texture,
-    upper: tuple[float, float],
-    lower: tuple[float, float],
-    half: float,
-    *,
-    front: bool,
-    emission: float = 0.0,
-) -> Panel:
+def _cross(texture: Texture, upper: Point, lower: Point, half: float, front: bool, emission: float = 0.0) -> Panel:
     """A panel from side to side between two (z, height) edges, seen from ahead or from behind."""
     side = 1.0 if front else -1.0
     origin = vector(side * half, -upper[1], upper[0])
@@ -432,7 +422,7 @@ def _cross(
     return Panel(texture, origin, vector(-2 * side * half, 0, 0), down, emission=emission)
 
 
-def _deck(texture: Texture, rear: tuple[float, float], front: tuple[float, float], half: float) -> Panel:
+def _deck(texture: Texture, rear: Point, front: Point, half: float) -> Panel:
     """A panel from side to side that is seen from above, between two (z, height) edges."""
     down = vector(0, front[1] - rear[1], rear[0] - front[0])
     return Panel(texture, vector(-half, -front[1], front[0]), vector(2 * half, 0, 0), down)

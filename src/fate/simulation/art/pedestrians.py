@@ -113,8 +113,7 @@ def _trunk_panel(wears: Style, look: Look, head: float) -> Panel:
         for x in (-0.06, 0.06):
             canvas.line(((x, shoulder), (x, 0.64)), 0.018, look.load)
     _draw_head(canvas, wears, look, head)
-    corner, across = vector(-_HALF, -1.0, 0), vector(2 * _HALF, 0, 0)
-    return Panel(canvas.texture(), corner, across, vector(0, 1.0 - bottom, 0), faces="both")
+    return canvas.upright()
 
 
 def _draw_head(canvas: Canvas, wears: Style, look: Look, size: float) -> None:

@@ -53,13 +53,9 @@ def make_tree(rng: np.random.Generator) -> Body:
     solid = alpha >= 0.5
     top, sides = int(solid.any(axis=1).argmax()), np.flatnonzero(solid.any(axis=0))
     left, right = int(sides[0]), int(sides[-1]) + 1
-    panel = Panel(
-        Texture(shade[top:, left:right], alpha[top:, left:right]),
-        vector((left / columns - 0.5) * width, -height, 0),
-        vector((right - left) / columns * width, 0, 0),
-        vector(0, height, 0),
-        faces="both",
-    )
+    corner, across = vector((left / columns - 0.5) * width, -height, 0), vector((right - left) / columns * width, 0, 0)
+    texture = Texture(shade[top:, left:right], alpha[top:, left:right])
+    panel = Panel(texture, corner, across, vector(0, height, 0), faces="both")
     drawn = width * max(0.5 - left / columns, right / columns - 0.5) * 2
     return Body(style, "scenery", (panel,), drawn, drawn, height, facing=True)
 
@@ -200,7 +196,7 @@ def _make_bollard(rng: np.random.Generator, night: bool) -> Post:
     height = float(rng.uniform(0.8, 1.1))
     canvas = Canvas((-0.08, height, 0.08, 0.0), 8, 40, light=float(rng.choice([0.05, 0.12, 0.35])))
     canvas.block(-0.08, height - 0.12, 0.08, height - 0.24, 0.7)
-    return [_standing(canvas)], 0.16, height
+    return [canvas.upright()], 0.16, height
 
 
 def _make_lamp_post(rng: np.random.Generator, night: bool) -> Post:
@@ -219,7 +215,7 @@ def _make_lamp_post(rng: np.random.Generator, night: bool) -> Post:
     corner, across, down = vector(x0, -height + 0.16, 0), vector(x1 - x0, 0, 0), vector(0, 0.09, 0)
     glow = 1.25 if night else 0.0
     bulb = Panel(Texture.plain(0.8), corner, across, down, "both", glow, MAINS_FLICKER_HZ, _FLICKER_DEPTH)
-    return [_standing(mast), arm, bulb], 2 * reach, height
+    return [mast.upright(), arm, bulb], 2 * reach, height
 
 
 def _make_sign(rng: np.random.Generator, night: bool) -> Post:
@@ -242,7 +238,7 @@ def _make_sign(rng: np.random.Generator, night: bool) -> Post:
     canvas.rect(-0.15 * size, y + 0.08 * size, 0.15 * size, y - 0.12 * size, rim)
     post = Texture.plain(_STEEL)
     mast = Panel(post, vector(-0.03, -height + half, 0), vector(0.06, 0, 0), vector(0, height - half, 0), faces="both")
-    return [mast, _standing(canvas, bottom=height - size)], size, height
+    return [mast, canvas.upright()], size, height
 
 
 def _make_traffic_light(rng: np.random.Generator, night: bool) -> Post:
@@ -257,17 +253,8 @@ def _make_traffic_light(rng: np.random.Generator, night: bool) -> Post:
     lit = lenses[(0, 2)[int(rng.integers(2))]]
     lamp = Canvas((-0.12, lit + 0.12, 0.12, lit - 0.12), 16, 16)
     lamp.disc(0.0, lit, 0.11, 0.4)
-    panels = [mast, _standing(box, bottom=height - 1.0), _standing(lamp, bottom=lit - 0.12, emission=1.5)]
+    panels = [mast, box.upright(), lamp.upright(emission=1.5)]
     return panels, 0.34, height
-
-
-def _standing(canvas: Canvas, bottom: float = 0.0, emission: float = 0.0) -> Panel:
-    """A canvas drawn in (x, height) as a panel in the plane z = 0."""
-    left, top, right, _ = canvas.window
-    down = vector(0, top - bottom, 0)
-    return Panel(
-        canvas.texture(), vector(left, -top, 0), vector(right - left, 0, 0), down, faces="both", emission=emission
-    )
 
 
 POLES: dict[str, Callable[[np.random.Generator, bool], Post]] = {

@@ -182,8 +182,7 @@ def _end_panel(machine: Machine, clothes: Clothes) -> Panel:
     canvas.disc(0.0, y, 0.10, clothes.skin)
     helmet = (-0.12, y - 0.02), (-0.10, y + 0.09), (0.0, y + 0.13), (0.10, y + 0.09), (0.12, y - 0.02)
     canvas.fill(helmet, clothes.helmet)
-    origin = vector(-half, -top, machine.head[0])
-    return Panel(canvas.texture(), origin, vector(2 * half, 0, 0), vector(0, top - foot, 0), faces="both")
+    return canvas.upright(machine.head[0])
 
 
 def _tyre_panels(machine: Machine) -> list[Panel]:

@@ -43,12 +43,9 @@ class SensorOutput:
         self._held_back_us = math.ceil(noise.JITTER_LIMIT * camera.jitter_us) + 1
 
     def finish(self, signal: EventColumns, light: Tensor, start_us: int, end_us: int) -> EventColumns:
-        """The recording's next events, given the signal of [start_us, end_us] in a fixed order.
+        """The recording's next events, given the signal of the stretch [start_us, end_us] in a fixed order.
 
-        Args:
-            signal: events of the stretch.
-            light: [H, W] linear light at its end; bursts sit where it is bright and textured.
-            start_us, end_us: the stretch.
+        ``light`` [H, W] is linear light at its end; bursts sit where it is bright and textured.
         """
         chance = noise.burst_probability(self.camera, light)[signal.y, signal.x] if self.camera.bursts else 0.0
         signal = noise.jittered(self.camera, signal, chance, self.seed, start_us, (0, None))
@@ -86,11 +83,11 @@ def record(
             schedule = schedule_tiles(surfaces, scene.atlas, sensor.height, sensor.width)
             rest = (float(end_us - start_us), surfaces, scene.atlas, schedule, pixels, circuit)
             advancing = [pool.submit(advance_tiles, task, tasks, *rest) for task in range(tasks)]
-            looking = pool.submit(scene.boxes_at, scene.times_in(stretch, times_us))
-            keys = np.sort(np.concatenate([part.result()[0] for part in advancing]))
+            looking = pool.submit(scene.boxes_in, stretch, times_us)
+            keys = np.sort(np.concatenate([part.result() for part in advancing]))
             light = torch.from_numpy(np.exp(pixels.log_light) - np.float32(camera.dark_light)).clamp_(min=0)
             done = finisher.finish(unpack_keys(torch.from_numpy(keys), start_us), light, start_us, end_us)
-            yield RecordedPiece(number, done.to_events(sensor), looking.result().by_time(), last)
+            yield RecordedPiece(number, done.to_events(sensor), looking.result(), last)
 
 
 def record_many(
