@@ -45,14 +45,14 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
     from fate.inference.streaming_step import compile_for_streaming as compile_for_streaming
     from fate.inspection.inspect import inspect as inspect
     from fate.inspection.prepare import prepare as prepare
-    from fate.models.zoo import list_models as list_models
     from fate.models.checkpoints import load_model as load_model
     from fate.models.checkpoints import save_model as save_model
     from fate.models.checkpoints.importing import import_checkpoint as import_checkpoint
     from fate.models.zoo import build_model as build_model
-    from fate.simulation.camera.event_camera import CameraModel as CameraModel
+    from fate.models.zoo import list_models as list_models
+    from fate.simulation.camera.camera_model import CameraModel as CameraModel
+    from fate.simulation.camera.camera_model import camera_preset as camera_preset
     from fate.simulation.camera.event_camera import EventCamera as EventCamera
-    from fate.simulation.camera.event_camera import camera_preset as camera_preset
     from fate.simulation.render.scene import Scene as Scene
     from fate.simulation.writing.dataset import simulate as simulate
     from fate.view.rerun_view import show_recording
@@ -96,7 +96,8 @@ _MODULES = {
     "models.checkpoints": ("load_model", "save_model"),
     "models.checkpoints.importing": ("import_checkpoint",),
     "models.zoo": ("build_model", "list_models"),
-    "simulation.camera.event_camera": ("CameraModel", "EventCamera", "camera_preset"),
+    "simulation.camera.camera_model": ("CameraModel", "camera_preset"),
+    "simulation.camera.event_camera": ("EventCamera",),
     "simulation.render.scene": ("Scene",),
     "simulation.writing.dataset": ("simulate",),
     "workflows.check_labels": ("check_labels",),

@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fate.errors import FateError
 from fate.simulation.art import roadside
-from fate.simulation.art.buildings import BOUNDARIES, FACADES, make_boundary, make_facade
+from fate.simulation.art.buildings import FACADES, make_boundary, make_facade
 from fate.simulation.art.canvas import Canvas
 from fate.simulation.art.cars import CARS, make_car
 from fate.simulation.art.catalogue import SPLITS, Catalogue
 from fate.simulation.art.panels import MAX_TEXELS, SUM_SCALE, Body, Panel, Swing, Texture, outline, summed_area
 from fate.simulation.art.pedestrians import LEG_SWING, PEDESTRIANS, make_pedestrian
-from fate.simulation.art.roadside import POLES, TREES, make_pole, make_shadow, make_tree
+from fate.simulation.art.roadside import make_pole, make_shadow, make_tree
 from fate.simulation.art.two_wheelers import TWO_WHEELERS, make_two_wheeler
 from tests.simulation.panel_points import panel_points
 
@@ -28,20 +27,17 @@ Maker = Callable[[np.random.Generator], Body]
 
 def _makers() -> dict[str, Maker]:
     makers: dict[str, Maker] = {}
-    for name in CARS.names:
+    for name in CARS.styles:
         makers[name] = lambda rng, name=name: make_car(rng, name)  # type: ignore[misc]
-    for name in TWO_WHEELERS.names:
+    for name in TWO_WHEELERS.styles:
         makers[name] = lambda rng, name=name: make_two_wheeler(rng, name, night=True)  # type: ignore[misc]
-    for name in PEDESTRIANS.names:
+    for name in PEDESTRIANS.styles:
         makers[name] = lambda rng, name=name: make_pedestrian(rng, name)  # type: ignore[misc]
-    for name in FACADES.names:
+    for name in FACADES.styles:
         makers[f"facade {name}"] = lambda rng, name=name: make_facade(rng, 13.0, 9.0, name)  # type: ignore[misc]
-    for name in BOUNDARIES.names:
-        makers[name] = lambda rng, name=name: make_boundary(rng, 9.0, name)  # type: ignore[misc]
-    for name in TREES.names:
-        makers[name] = lambda rng, name=name: make_tree(rng, name)  # type: ignore[misc]
-    for name in POLES.names:
-        makers[name] = lambda rng, name=name: make_pole(rng, name, night=True)  # type: ignore[misc]
+    makers["boundary"] = make_boundary
+    makers["tree"] = make_tree
+    makers["pole"] = lambda rng: make_pole(rng, night=True)
     return makers
 
 
@@ -62,14 +58,14 @@ def _bytes(body: Body) -> bytes:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", range(4))
 def test_a_body_is_as_large_as_it_says_and_stands_on_the_ground(name: str, seed: int) -> None:
     body = MAKERS[name](np.random.default_rng(seed))
     points = _solid_points(body)
     low, high = points.min(axis=0), points.max(axis=0)
     assert high[1] == pytest.approx(0.0, abs=0.03)
     assert -low[1] == pytest.approx(body.height, rel=0.03, abs=0.03)
-    if name in POLES.names or name in TREES.names:  # lamp arms and crowns may reach to one side only
+    if name in ("pole", "tree"):  # lamp arms and crowns may reach to one side only
         assert max(-low[0], high[0]) == pytest.approx(body.width / 2, rel=0.05, abs=0.03)
     else:
         assert high[0] - low[0] == pytest.approx(body.width, rel=0.12 if body.facing else 0.03, abs=0.03)
@@ -92,10 +88,11 @@ def test_a_seed_gives_the_same_body_again_and_another_seed_another(name: str) ->
 def test_every_panel_shows_something_and_is_no_sliver(name: str) -> None:
     body = MAKERS[name](np.random.default_rng(3))
     for panel in body.panels:
-        assert panel.area > 1e-3
+        area = float(np.linalg.norm(np.cross(panel.across, panel.down)))
+        assert area > 1e-3
         assert len(outline(panel.texture)) >= 3
         across, down = np.linalg.norm(panel.across), np.linalg.norm(panel.down)
-        assert panel.area > 0.2 * across * down
+        assert area > 0.2 * across * down
 
 
 def test_a_scaled_panel_lies_where_its_points_go_and_keeps_the_rest() -> None:
@@ -122,7 +119,7 @@ def test_a_scaled_panel_lies_where_its_points_go_and_keeps_the_rest() -> None:
     assert stretched.swing is None
 
 
-@pytest.mark.parametrize("name", CARS.names)
+@pytest.mark.parametrize("name", CARS.styles)
 def test_both_wheels_of_a_flank_touch_the_ground_and_the_road_shows_between_them(name: str) -> None:
     body = make_car(np.random.default_rng(0), name)
     flanks = [
@@ -151,7 +148,7 @@ def _hits_before(body: Body, viewer: npt.NDArray[np.float64], target: npt.NDArra
     return False
 
 
-@pytest.mark.parametrize("name", CARS.names)
+@pytest.mark.parametrize("name", CARS.styles)
 def test_nobody_looks_into_a_car_from_any_side(name: str) -> None:
     """The hull is closed and no panel is written inside out: the middle is hidden by what faces the viewer."""
     rng = np.random.default_rng(1)
@@ -167,9 +164,11 @@ def test_lamps_burn_at_night_and_street_lamps_flicker_with_the_mains() -> None:
     car = make_car(rng, "saloon", night=True)
     given_off = sorted(p.texture.light.max() * p.emission for p in car.panels if p.emission > 0)
     np.testing.assert_allclose(given_off, [0.3, 1.0], atol=0.05)
-    lamps = [p for p in make_pole(rng, "lamp", night=True).panels if p.emission > 0]
-    assert [(p.flicker_hz, p.flicker_depth) for p in lamps] == [(100.0, 0.3)]
-    assert all(p.emission == 0 for p in make_pole(rng, "lamp").panels)
+    for night in (True, False):
+        poles = [pole for pole in (make_pole(rng, night) for _ in range(20)) if pole.name == "lamp"]
+        assert poles
+        lamps = [[(p.flicker_hz, p.flicker_depth) for p in pole.panels if p.emission > 0] for pole in poles]
+        assert lamps == [[(100.0, 0.3)] if night else []] * len(poles)
 
 
 def test_a_pedestrians_legs_swing_against_each_other_and_keep_to_their_plane() -> None:
@@ -195,24 +194,24 @@ def test_a_shadow_lies_on_the_ground_around_the_body_and_is_seen_from_above() ->
     assert panel.texture.alpha.max() == pytest.approx(0.6)
 
 
-@pytest.mark.parametrize("catalogue", [CARS, TWO_WHEELERS, PEDESTRIANS, FACADES, TREES, POLES, BOUNDARIES])
+@pytest.mark.parametrize("catalogue", [CARS, TWO_WHEELERS, PEDESTRIANS, FACADES])
 def test_training_never_draws_a_held_out_style_and_test_draws_one_half_of_the_time(catalogue: Catalogue[Any]) -> None:
     assert catalogue.held_out
     assert not set(catalogue.held_out) & set(catalogue.common)
     for split in SPLITS:
         rng = np.random.default_rng(0)
         drawn = [catalogue.choose(rng, split) for _ in range(2000)]
-        assert set(drawn) == set(catalogue.common if split == "train" else catalogue.names)
+        assert set(drawn) == set(catalogue.common if split == "train" else catalogue.styles)
         share = np.mean([name in catalogue.held_out for name in drawn])
         assert share == (0 if split == "train" else pytest.approx(0.5, abs=0.05))
 
 
 def test_there_are_many_cars_of_which_two_are_held_out() -> None:
-    assert len(CARS.names) >= 8
+    assert len(CARS.styles) >= 8
     assert set(CARS.held_out) == {"pickup", "minivan"}
 
 
-@pytest.mark.parametrize("style", FACADES.names)
+@pytest.mark.parametrize("style", FACADES.styles)
 def test_a_facade_is_mostly_plain_wall(style: str) -> None:
     """Steps of more than a threshold's worth of log light are rare: the street must not be a field of edges."""
     shares = []
@@ -223,20 +222,10 @@ def test_a_facade_is_mostly_plain_wall(style: str) -> None:
     assert np.mean(shares) < 0.12
 
 
-def test_an_unknown_name_or_split_is_answered_with_the_known_ones() -> None:
-    rng = np.random.default_rng(0)
-    with pytest.raises(FateError, match="hatchback"):
-        make_car(rng, "tank")
-    with pytest.raises(FateError, match="jacket"):
-        make_pedestrian(rng, "ghost")
-    with pytest.raises(FateError, match="train, val, test"):
-        CARS.choose(rng, "training")  # type: ignore[arg-type]
-
-
 def test_markings_are_textures() -> None:
-    assert roadside.dash_strip(25).shape == (125, 1)
-    assert roadside.dash_strip(3).alpha.sum() == 6
-    assert roadside.crosswalk(7).alpha.sum() == 7
+    assert roadside.dash_strip().shape == (40, 1)
+    assert roadside.dash_strip().alpha.sum() == 16
+    assert roadside.crosswalk().alpha.sum() == 7
     rng = np.random.default_rng(0)
     assert all(roadside.patch(rng).alpha.max() <= 0.3 for _ in range(20))
     assert roadside.make_skyline(rng).shape[1] == 128
@@ -263,7 +252,7 @@ def test_summed_areas_equal_direct_sums_of_the_rounded_values(rows: int, columns
 
 
 def test_the_largest_texture_sums_without_overflow() -> None:
-    table = summed_area(np.ones((MAX_TEXELS, MAX_TEXELS)))
+    table = summed_area(np.ones((MAX_TEXELS, MAX_TEXELS), np.float32))
     assert table.dtype == np.int32
     assert int(table[-1, -1]) == MAX_TEXELS**2 * SUM_SCALE
 
@@ -281,28 +270,6 @@ def test_an_outline_is_the_convex_hull_of_the_solid_texels(rows: int, columns: i
     corners = np.concatenate([np.stack([x + i, y + j], axis=1) for i in (0, 1) for j in (0, 1)]).astype(float)
     expected = scipy_spatial.ConvexHull(corners)
     assert {tuple(p) for p in corners[expected.vertices]} == {tuple(p) for p in np.rint(hull * [columns, rows])}
-
-
-@pytest.mark.parametrize(
-    ("light", "alpha"),
-    [
-        (np.zeros((2, 3)), np.zeros((3, 2))),
-        (np.full((2, 2), np.nan), np.zeros((2, 2))),
-        (np.full((2, 2), 1.5), np.zeros((2, 2))),
-        (np.zeros((0, 2)), np.zeros((0, 2))),
-        (np.zeros((129, 2)), np.zeros((129, 2))),
-        (np.zeros(4), np.zeros(4)),
-    ],
-)
-def test_a_texture_that_cannot_be_is_refused(light: npt.NDArray[np.float32], alpha: npt.NDArray[np.float32]) -> None:
-    with pytest.raises(FateError):
-        Texture(light, alpha)
-
-
-def test_a_panel_without_area_is_refused() -> None:
-    texture = Texture(np.zeros((1, 1), np.float32), np.ones((1, 1), np.float32))
-    with pytest.raises(FateError, match="no area"):
-        Panel(texture, np.zeros(3), np.array([1.0, 0, 0]), np.array([2.0, 0, 0]))
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -13,15 +13,9 @@ from numpy.typing import NDArray
 
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
-from fate.simulation.camera.event_camera import (
-    AWAKE,
-    PRESETS,
-    CameraModel,
-    EventCamera,
-    PixelEvents,
-    camera_preset,
-    pixel_maps,
-)
+from fate.simulation.camera.camera_model import PRESETS, CameraModel, camera_preset
+from fate.simulation.camera.event_camera import AWAKE, EventCamera, PixelEvents, pixel_maps
+from fate.simulation.camera.noise import BackgroundNoise
 
 DARK = 0.02
 
@@ -383,7 +377,7 @@ def test_a_clip_holds_background_jitter_and_bursts_where_the_model_has_them() ->
     quiet = camera_preset("gen1", sensor=sensor, jitter_us=0)
     signal = EventCamera(quiet).simulate(frames, t_us, background=False)[0]
     loud = EventCamera(quiet).simulate(frames, t_us)[0]
-    expected = 0.1 * (2000 * quiet.noise_hz + float(quiet.background(0).hot_rates_hz.sum()))
+    expected = 0.1 * (2000 * quiet.noise_hz + float(BackgroundNoise(quiet, 0).hot_rates_hz.sum()))
     assert abs(len(loud) - len(signal) - expected) < 5 * math.sqrt(expected)
     moved = EventCamera(dataclasses.replace(quiet, jitter_us=20)).simulate(frames, t_us, background=False)[0]
     assert len(moved) == len(signal)

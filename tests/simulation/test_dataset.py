@@ -24,8 +24,8 @@ from fate.data.layout import find_recordings
 from fate.events.events import Sensor
 from fate.formats.prophesee.dat import DatWriter
 from fate.simulation.art.catalogue import SPLITS
-from fate.simulation.camera.event_camera import camera_preset
-from fate.simulation.render.scene import Boxes, RecordedPiece, Scene
+from fate.simulation.camera.camera_model import camera_preset
+from fate.simulation.render.scene import Boxes, BoxesAt, RecordedPiece, Scene
 from fate.simulation.writing import dataset, preview, recording_files
 from fate.simulation.writing.dataset import simulate
 from fate.simulation.writing.manifest import load_manifest
@@ -63,9 +63,12 @@ def fake_recording(place: int, scene: FakeScene) -> Iterator[RecordedPiece]:
         t = np.sort(random.integers(start, end, 300))
         x, y, p = (random.integers(0, size, 300) for size in (304, 240, 2))
         wanted = times[(times >= start) & ((times < end) | (last & (times == end)))]
-        yield RecordedPiece(
-            place, Events(t, x, y, p, scene.sensor), [(int(at), scene.boxes(int(at))) for at in wanted], last
-        )
+        seen = [scene.boxes(int(at)) for at in wanted] or [scene.boxes(start)]
+        boxes = Boxes(*(np.concatenate(column) for column in zip(*seen, strict=True)))
+        if not len(wanted):
+            boxes = Boxes(*(column[:0] for column in boxes))
+        count = np.array([len(each.class_id) for each in seen[: len(wanted)]], np.int64)
+        yield RecordedPiece(place, Events(t, x, y, p, scene.sensor), BoxesAt(wanted, count, boxes), last)
 
 
 Fake = Callable[..., Iterator[RecordedPiece]]

@@ -13,9 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from fate.events.events import Events, Sensor
-from fate.simulation.camera.event_camera import CameraModel, camera_preset
-from fate.simulation.camera.pixels_cpu import advance_tiles
-from fate.simulation.camera.recorder import adapted_pixels, record, shared_circuit
+from fate.simulation.camera.camera_model import CameraModel, camera_preset
+from fate.simulation.camera.noise import BackgroundNoise
+from fate.simulation.camera.pixels_cpu import adapted_pixels, advance_tiles, shared_circuit
+from fate.simulation.camera.recorder import record
+from fate.simulation.render.compositing import texture_slots
 from fate.simulation.render.scene import STRETCH_US, Scene
 from fate.simulation.render.tiles import schedule_tiles
 
@@ -70,11 +72,11 @@ def test_split_gives_each_recording_its_own_events() -> None:
 
 
 def test_background_events_become_keys_of_their_recording() -> None:
-    windows = [camera_preset("gen1").background(seed).window(200_000, 300_000) for seed in (1, 2)]
+    windows = [BackgroundNoise(camera_preset("gen1"), seed).window(200_000, 300_000) for seed in (1, 2)]
     nothing: Any = None
     packets = [
-        gpu.PreparedStretch(place, nothing, nothing, nothing, torch.stack(list(window), 1).numpy(), [])
-        for place, window in enumerate(windows)
+        gpu.PreparedStretch(nothing, nothing, nothing, torch.stack(list(window), 1).numpy(), nothing)
+        for window in windows
     ]
     keys = torch.sort(gpu._background_keys(packets, 200_000)).values
     for part, window in zip(gpu._split(keys, 2, SENSOR, 200_000), windows, strict=True):
@@ -172,16 +174,16 @@ def test_pixels_on_a_gpu_agree_with_the_cpu(seed: int, room: int) -> None:
     surfaces, atlas = scene.surfaces(0), scene.atlas
     schedule = schedule_tiles(surfaces, atlas, *scene.sensor)
     pixels = adapted_pixels(scene.camera, seed, scene.light(0))
-    which = surfaces.texture
-    textures = np.stack([atlas.offset[which], atlas.width[which], atlas.height[which], atlas.opaque[which]], axis=1)
-    packet = gpu.PreparedStretch(0, surfaces, textures.astype(np.int64), schedule, np.zeros((0, 4), np.int64), [])
+    textures = texture_slots(surfaces, atlas, np.arange(len(surfaces.texture), dtype=np.int32))
+    nothing: Any = None
+    packet = gpu.PreparedStretch(surfaces, textures, schedule, np.zeros((0, 4), np.int64), nothing)
     device = torch.device("cuda")
-    start = gpu.PreparedScene(0, atlas, tuple(part.copy() for part in pixels))
+    start = gpu.PreparedScene(atlas, tuple(part.copy() for part in pixels))
     batch, bases = gpu._start_batch([start, start], [scene, scene], device)
     batch._keys = torch.empty(room, dtype=torch.int64, device=device)
     keys = batch.advance(gpu._batch_stretch([packet, packet], bases, device), float(STRETCH_US)).cpu().numpy()
     circuit = shared_circuit(scene.camera)
-    ours, _ = advance_tiles(0, 1, float(STRETCH_US), surfaces, atlas, schedule, pixels, circuit)
+    ours = advance_tiles(0, 1, float(STRETCH_US), surfaces, atlas, schedule, pixels, circuit)
     expected = turns(ours & ((1 << 29) - 1), ours >> 29)
     states = [part.cpu().numpy() for part in batch.state]
     for recording in range(2):
@@ -218,11 +220,11 @@ def test_recordings_on_a_gpu_are_those_of_the_cpu_but_for_their_noise(profile: s
         # noise is drawn anew: of few events its spread counts
         count = sum(len(piece.events) for piece in reference)
         assert len(events) == pytest.approx(count, rel=0.03, abs=6 * count**0.5)
-        boxes = [pair for piece in mine for pair in piece.boxes]
-        theirs = [pair for piece in reference for pair in piece.boxes]
-        assert [time for time, _ in boxes] == [time for time, _ in theirs] == half_dozen_times(scene).tolist()
-        for (_, ours), (_, others) in zip(boxes, theirs, strict=True):
-            for one, other in zip(ours, others, strict=True):
+        assert np.concatenate([piece.boxes.t_us for piece in mine]).tolist() == half_dozen_times(scene).tolist()
+        for ours, theirs in zip(mine, reference, strict=True):
+            for name in ("t_us", "rows"):
+                np.testing.assert_array_equal(getattr(ours.boxes, name), getattr(theirs.boxes, name))
+            for one, other in zip(ours.boxes.boxes, theirs.boxes.boxes, strict=True):
                 np.testing.assert_array_equal(one, other)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from fate.events.events import Events
 from fate.simulation.camera import noise
-from fate.simulation.camera.event_camera import CameraModel, camera_preset
+from fate.simulation.camera.camera_model import CameraModel, camera_preset
 from fate.simulation.camera.noise import EventColumns
 from fate.simulation.camera.pixels_cpu import event_key
 from fate.simulation.camera.recorder import (
@@ -81,23 +81,20 @@ def test_a_seed_gives_the_same_events_again_and_on_any_number_of_threads() -> No
 
 def test_boxes_come_at_the_times_asked_for_and_with_their_stretch() -> None:
     parts, of = pieces(1), scene(1)
-    assert [[time for time, _ in piece.boxes] for piece in parts] == [
-        [0, 5_000, 99_999],
-        [100_000, 180_001],
-        [250_000],
-    ]
+    assert [piece.boxes.t_us.tolist() for piece in parts] == [[0, 5_000, 99_999], [100_000, 180_001], [250_000]]
     for piece in parts:
-        for time, boxes in piece.boxes:
-            for ours, theirs in zip(boxes, of.boxes(time), strict=True):
-                np.testing.assert_array_equal(ours, theirs)
-    assert all(piece.boxes == [] for piece in record(scene(1)))
+        ends = np.cumsum(piece.boxes.rows)
+        for time, end, count in zip(piece.boxes.t_us, ends, piece.boxes.rows, strict=True):
+            for ours, theirs in zip(piece.boxes.boxes, of.boxes(time), strict=True):
+                np.testing.assert_array_equal(ours[end - count : end], theirs)
+    assert all(len(piece.boxes.t_us) == len(piece.boxes.boxes.class_id) == 0 for piece in record(scene(1)))
 
 
 def test_without_noise_only_the_signal_is_left() -> None:
     """Switching off what is superposed takes nothing from the signal: jitter and background are added to it."""
     signal = whole(list(record(scene(1, **QUIET), threads=2)))
     noisy = whole(list(record(scene(1, bursts=False), threads=2)))
-    background = scene(1).camera.background(1)
+    background = noise.BackgroundNoise(scene(1).camera, 1)
     added = sum(
         len(background.window(start, min(start + STRETCH_US, 250_000)).t_us) for start in range(0, 250_000, STRETCH_US)
     )
@@ -127,7 +124,7 @@ def test_scenes_are_recorded_one_after_the_other_with_their_numbers() -> None:
         (0, False), (0, False), (0, True), (1, False), (1, False), (1, True),
     ]  # fmt: skip
     assert whole([piece for piece in parts if piece.recording == 1]) == whole(pieces(4))
-    assert [time for piece in parts[:3] for time, _ in piece.boxes] == [0, 5_000, 99_999, 100_000]
+    assert np.concatenate([piece.boxes.t_us for piece in parts[:3]]).tolist() == [0, 5_000, 99_999, 100_000]
 
 
 # --- the parts ---
@@ -146,7 +143,7 @@ def test_the_finisher_loses_and_doubles_nothing_but_what_leaves_the_recording(ji
     duration, random = 350_000, np.random.default_rng(0)
     finisher = SensorOutput(camera, 11, duration)
     light = torch.full((240, 304), 0.5)
-    background = camera.background(11)
+    background = noise.BackgroundNoise(camera, 11)
     given, background_given, done = [], 0, []
     for start in range(0, duration, 100_000):
         end = min(start + 100_000, duration)

@@ -48,9 +48,8 @@ def bench_simulate(
     for piece in record_many(makers, lambda scene: np.arange(5_000, scene.duration_us + 1, 5_000), device, threads):
         first = first or time.perf_counter()
         events += len(piece.events)
-        boxes += sum(len(seen.boxes) for _, seen in piece.boxes)
-        if piece.boxes:
-            done += len(piece.boxes) * 0.005
+        boxes += len(piece.boxes.boxes.class_id)
+        done += len(piece.boxes.t_us) * 0.005
         if progress is not None:
             progress(done, seconds * recordings)
     ended = time.perf_counter()

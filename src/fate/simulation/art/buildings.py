@@ -15,7 +15,7 @@ import numpy as np
 
 from fate.simulation.arrays import Float64
 from fate.simulation.art.canvas import Canvas, smooth_noise
-from fate.simulation.art.catalogue import Catalogue
+from fate.simulation.art.catalogue import Catalogue, choose
 from fate.simulation.art.panels import Body, Panel, Texture, vector
 
 _TEXELS = 128
@@ -23,7 +23,7 @@ _STOREY = 3.0  # m
 
 
 @dataclass(frozen=True)
-class _Front:
+class Front:
     """How a style of house looks."""
 
     wall: tuple[float, float]  #: range of the wall's reflectance
@@ -32,77 +32,65 @@ class _Front:
     bare: float  #: share of the windows that are left out, whole axes at a time, so that plain wall remains
     frame: bool  #: whether windows have bright surrounds
     ground: Literal["windows", "shops", "gates", "columns"]  #: what is at street level
+    balconies: bool = False
 
 
-FACADES = Catalogue("facade style", common={
-    "plaster": _Front((0.35, 0.60), (1.1, 1.5), (2.8, 3.8), 0.15, True, "windows"),
-    "brick": _Front((0.15, 0.30), (1.0, 1.4), (2.6, 3.6), 0.15, True, "windows"),
-    "office": _Front((0.30, 0.50), (3.2, 1.3), (4.0, 5.0), 0.10, False, "columns"),
-    "shops": _Front((0.28, 0.55), (1.1, 1.6), (2.8, 4.0), 0.18, True, "shops"),
-}, held_out={
-    "balconies": _Front((0.40, 0.60), (1.6, 2.0), (4.0, 5.0), 0.10, False, "windows"),
-    "workshop": _Front((0.20, 0.45), (2.0, 0.8), (3.5, 5.0), 0.25, False, "gates"),
-})  # fmt: skip
-#: Lowest and highest height, m.
-BOUNDARIES = Catalogue(
-    "boundary style",
-    common={"hedge": (1.0, 1.9), "fence": (1.0, 1.6), "wall": (0.8, 1.8)},
-    held_out={"railing": (0.9, 1.1)},
-)
+FACADES = Catalogue.load("facades", Front)
+#: Lowest and highest height of each style, m.
+BOUNDARIES = {"hedge": (1.0, 1.9), "fence": (1.0, 1.6), "wall": (0.8, 1.8)}
 
 
 def make_facade(rng: np.random.Generator, width_m: float, height_m: float, style: str) -> Body:
-    """A house front of 128 texels across: one panel for street level, one for the storeys above.
+    """A house front (a name in ``FACADES``) of 128 texels across, in metres up to the eaves.
 
-    Args:
-        rng: decides the wall, the rhythm of the windows, doors, shops, cornices.
-        width_m: along the street; up to about 20 m keeps texels under 16 cm.
-        height_m: to the eaves; anything under 4.5 m is all street level.
-        style: one of ``FACADES.names``.
+    It has one panel for street level and one for the storeys above; anything under 4.5 m is all street level. Widths
+    up to about 20 m keep texels under 16 cm.
     """
-    front = FACADES.get(style)
+    front = FACADES.styles[style]
     wall = float(rng.uniform(*front.wall))
     street_level = height_m if height_m < 4.5 else float(rng.uniform(3.2, 3.9))
     axes = _axes(rng, front, width_m)
-    panels = []
     lower = Canvas((0.0, street_level, width_m, 0.0), _TEXELS, 64, light=wall)
     _weather(rng, lower, float(rng.uniform(0.3, 0.9)))
-    _draw_street_level(rng, lower, front, wall, axes, width_m, street_level)
-    panels.append(_upright(lower.texture(), width_m, 0.0, street_level))
+    _draw_street_level(rng, lower, front, wall, axes)
+    panels = [_upright(lower.texture(), width_m, 0.0, street_level)]
     if street_level < height_m:
         rows = int(np.clip(round((height_m - street_level) / width_m * _TEXELS), 24, _TEXELS))
         upper = Canvas((0.0, height_m, width_m, street_level), _TEXELS, rows, light=wall)
         _weather(rng, upper, float(rng.uniform(0.3, 0.9)))
-        _draw_storeys(rng, upper, front, style, wall, axes, (street_level, height_m))
+        _draw_storeys(rng, upper, front, wall, axes)
         panels.append(_upright(upper.texture(), width_m, street_level, height_m))
     return Body(style, "scenery", tuple(panels), 0.0, width_m, height_m)
 
 
-def make_boundary(rng: np.random.Generator, length_m: float = 12.0, style: str | None = None) -> Body:
-    """A hedge, fence, wall or railing, 0.8 to 1.9 m high, seen from both sides.
-
-    Args:
-        rng: decides height, light and growth.
-        length_m: along x.
-        style: one of ``BOUNDARIES.names``; None draws a common one.
-    """
-    style = style or BOUNDARIES.choose(rng)
-    height = float(rng.uniform(*BOUNDARIES.get(style)))
-    canvas = Canvas((0.0, height, length_m, 0.0), _TEXELS, 32)
-    if style == "hedge":
-        _draw_hedge(rng, canvas, length_m, height)
+def make_boundary(rng: np.random.Generator) -> Body:
+    """A hedge, fence or wall, 12 m long and 0.8 to 1.9 m high, seen from both sides."""
+    style = choose(rng, BOUNDARIES)
+    height, length = float(rng.uniform(*BOUNDARIES[style])), 12.0
+    canvas = Canvas((0.0, height, length, 0.0), _TEXELS, 32)
+    if style == "hedge":  # a ragged upper edge and soft blotches
+        light = float(rng.uniform(0.06, 0.14))
+        top = [(float(z), height * float(rng.uniform(0.90, 1.0))) for z in np.linspace(0.0, length, 25)]
+        canvas.fill([(0.0, 0.0), *top, (length, 0.0)], (1.25 * light, 0.7 * light))
+        canvas.tint(0.45 + 1.1 * smooth_noise(rng, canvas.rows, canvas.columns, (10, 48)))
     elif style == "wall":
         light = float(rng.uniform(0.2, 0.5))
-        canvas.block(0, height, length_m, 0, (light, 0.85 * light))
-        canvas.block(0, height, length_m, height - 0.12, min(1.3 * light, 0.7))
+        canvas.block(0, height, length, 0, (light, 0.85 * light))
+        canvas.block(0, height, length, height - 0.12, min(1.3 * light, 0.7))
         _weather(rng, canvas, 0.4)
-    else:
-        canvas = _bars(rng, style, length_m, height)
-    panel = _upright(canvas.texture(), length_m, 0.0, height, both=True)
-    return Body(style, "scenery", (panel,), 0.0, length_m, height)
+    else:  # posts and rails with gaps between them, three texels and one wide
+        light = float(rng.uniform(0.15, 0.45))
+        posts = round(length / 0.45)
+        canvas = Canvas((0.0, height, 4 * posts, 0.0), 4 * posts, 32)
+        for k in range(posts):
+            canvas.block(4 * k, height, 4 * k + 3, 0.0, light * float(rng.uniform(0.92, 1.08)))
+        for share in (0.22, 0.9):
+            canvas.block(0.0, share * height + 0.05, 4 * posts, share * height - 0.04, 0.8 * light)
+    panel = _upright(canvas.texture(), length, 0.0, height, both=True)
+    return Body(style, "scenery", (panel,), 0.0, length, height)
 
 
-def _axes(rng: np.random.Generator, front: _Front, width: float) -> Float64:
+def _axes(rng: np.random.Generator, front: Front, width: float) -> Float64:
     """Middles of the window columns, some left out in one run so that a stretch of wall stays bare."""
     count = max(1, int(width / rng.uniform(*front.axis)))
     middles = (np.arange(count) + 0.5) * width / count
@@ -113,20 +101,11 @@ def _axes(rng: np.random.Generator, front: _Front, width: float) -> Float64:
     return np.asarray(middles[keep], dtype=np.float64)
 
 
-def _draw_storeys(
-    rng: np.random.Generator,
-    canvas: Canvas,
-    front: _Front,
-    style: str,
-    wall: float,
-    axes: Float64,
-    heights: tuple[float, float],
-) -> None:
+def _draw_storeys(rng: np.random.Generator, canvas: Canvas, front: Front, wall: float, axes: Float64) -> None:
     """Windows in rows, a cornice under the eaves, sills and balconies."""
-    bottom, top = heights
-    width = canvas.window[2]
+    _, top, width, bottom = canvas.window
     storeys = max(1, int((top - bottom - 0.4) / _STOREY))
-    balconies = axes[:: int(rng.integers(1, 3))] if style == "balconies" else axes[:0]
+    balconies = axes[:: int(rng.integers(1, 3))] if front.balconies else axes[:0]
     glass = float(rng.uniform(0.03, 0.10))
     for storey in range(storeys):
         sill = bottom + storey * _STOREY + 0.9
@@ -142,7 +121,7 @@ def _draw_storeys(
 
 
 def _draw_window(
-    rng: np.random.Generator, canvas: Canvas, x: float, sill: float, front: _Front, wall: float, glass: float
+    rng: np.random.Generator, canvas: Canvas, x: float, sill: float, front: Front, wall: float, glass: float
 ) -> None:
     """One window: dark glass, a lighter lower half where a curtain hangs, or closed shutters."""
     wide, tall = front.pane
@@ -162,14 +141,12 @@ def _draw_window(
             canvas.block(post - 0.04, sill + tall, post + 0.04, sill, 0.8 * wall)
 
 
-def _draw_street_level(
-    rng: np.random.Generator, canvas: Canvas, front: _Front, wall: float, axes: Float64, width: float, top: float
-) -> None:
+def _draw_street_level(rng: np.random.Generator, canvas: Canvas, front: Front, wall: float, axes: Float64) -> None:
     """A plinth, a door, and what the style has beside it."""
-    plinth = 0.55 * wall
-    canvas.block(0, 0.5, width, 0, plinth)
+    _, top, width, _ = canvas.window
+    canvas.block(0, 0.5, width, 0, 0.55 * wall)
     if front.ground == "shops":
-        _draw_shops(rng, canvas, wall, width, top)
+        _draw_shops(rng, canvas)
         return
     door = float(rng.uniform(1.0, max(1.1, width - 1.0)))
     if front.ground == "gates":
@@ -190,8 +167,9 @@ def _draw_street_level(
         canvas.block(door - 0.55, 2.35, door + 0.55, 0, float(rng.uniform(0.06, 0.22)))
 
 
-def _draw_shops(rng: np.random.Generator, canvas: Canvas, wall: float, width: float, top: float) -> None:
+def _draw_shops(rng: np.random.Generator, canvas: Canvas) -> None:
     """Shop windows under fascia boards with a block of lettering each, here and there an awning."""
+    _, top, width, _ = canvas.window
     count = max(1, int(width / rng.uniform(4.5, 7.0)))
     for k in range(count):
         x0, x1 = (k + 0.06) * width / count, (k + 0.94) * width / count
@@ -209,31 +187,6 @@ def _draw_shops(rng: np.random.Generator, canvas: Canvas, wall: float, width: fl
             canvas.block(at, float(rng.uniform(0.9, 1.5)), at + rng.uniform(0.2, 0.6), 0.5, light)
         if rng.random() < 0.3:
             canvas.block(x0, top - 0.7, x1, top - 1.3, float(rng.uniform(0.2, 0.6)))
-
-
-def _draw_hedge(rng: np.random.Generator, canvas: Canvas, length: float, height: float) -> None:
-    """A ragged upper edge and soft blotches."""
-    light = float(rng.uniform(0.06, 0.14))
-    steps = np.linspace(0.0, length, 25)
-    canvas.fill(
-        [(0.0, 0.0), *((float(z), height * float(rng.uniform(0.90, 1.0))) for z in steps), (length, 0.0)],
-        (1.25 * light, 0.7 * light),
-    )
-    canvas.tint(0.45 + 1.1 * smooth_noise(rng, canvas.rows, canvas.columns, (10, 48)))
-
-
-def _bars(rng: np.random.Generator, style: str, length: float, height: float) -> Canvas:
-    """Posts and rails with gaps between them, each post and each gap a whole number of texels wide."""
-    light = float(rng.uniform(0.15, 0.45)) if style == "fence" else 0.08
-    step, texels, post = (0.45, 4, 3) if style == "fence" else (0.60, 8, 1)
-    count = int(np.clip(round(length / step), 1, _TEXELS // texels))
-    columns = count * texels
-    canvas = Canvas((0.0, height, columns, 0.0), columns, 32)
-    for k in range(count):
-        canvas.block(texels * k, height, texels * k + post, 0.0, light * float(rng.uniform(0.92, 1.08)))
-    for share in (0.22, 0.9):
-        canvas.block(0.0, share * height + 0.05, columns, share * height - 0.04, 0.8 * light)
-    return canvas
 
 
 def _weather(rng: np.random.Generator, canvas: Canvas, depth: float) -> None:

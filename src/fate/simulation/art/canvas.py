@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fate.simulation.arrays import Float32
-from fate.simulation.art.panels import Texture
+from fate.simulation.art.panels import Panel, Texture, vector
 
 Point: TypeAlias = tuple[float, float]
 Light: TypeAlias = float | tuple[float, float]  # one light, or from the shape's first row to its last
@@ -38,9 +38,7 @@ class Canvas:
     def __init__(
         self, window: tuple[float, float, float, float], columns: int, rows: int, light: float | None = None
     ) -> None:
-        self.window = window
-        self.columns = columns
-        self.rows = rows
+        self.window, self.columns, self.rows = window, columns, rows
         # Light is kept multiplied with alpha while drawing: that is what laying one over another adds up.
         self._alpha = np.full((rows, columns), 0.0 if light is None else 1.0, dtype=np.float32)
         self._light = np.full((rows, columns), light or 0.0, dtype=np.float32)
@@ -55,23 +53,21 @@ class Canvas:
         self._light[region] += coverage * (shade - self._light[region])
         self._alpha[region] += coverage * (1.0 - self._alpha[region])
 
-    def cut(self, polygon: Sequence[Point]) -> None:
-        """Take everything inside a polygon away."""
-        region, coverage = self._cover(polygon)
-        self._light[region] *= 1.0 - coverage
-        self._alpha[region] *= 1.0 - coverage
-
     def keep(self, polygon: Sequence[Point]) -> None:
         """Take everything outside a polygon away."""
         region, coverage = self._cover(polygon)
         mask = np.zeros_like(self._alpha)
         mask[region] = coverage
-        self._light *= mask
-        self._alpha *= mask
+        self._light, self._alpha = self._light * mask, self._alpha * mask
 
     def rect(self, x0: float, y0: float, x1: float, y1: float, light: Light, opacity: float = 1.0) -> None:
         """Lay a rectangle between two corners."""
         self.fill(((x0, y0), (x1, y0), (x1, y1), (x0, y1)), light, opacity)
+
+    def pair(self, x0: float, y0: float, x1: float, y1: float, light: Light) -> None:
+        """Lay a rectangle, and its mirror image on the other side of x = 0."""
+        for side in (-1.0, 1.0):
+            self.rect(side * x0, y0, side * x1, y1, light)
 
     def block(self, x0: float, y0: float, x1: float, y1: float, light: Light) -> None:
         """Lay a rectangle rounded to whole texels (at least one each way): its edges stay sharp at any zoom."""
@@ -86,8 +82,10 @@ class Canvas:
             self._alpha[region] = 1.0
 
     def disc(self, x: float, y: float, radius: float, light: Light, opacity: float = 1.0) -> None:
-        """Lay a circle."""
-        self.fill(circle(x, y, radius), light, opacity)
+        """Lay a circle, as a polygon of its area."""
+        step = 2 * np.pi / _DISC_CORNERS
+        reach = radius * float(np.sqrt(step / np.sin(step)))
+        self.fill(oval(x, y, reach, reach, _DISC_CORNERS), light, opacity)
 
     def line(self, points: Sequence[Point], thickness: float, light: Light) -> None:
         """Lay a broken line with square ends, as thick as said."""
@@ -107,6 +105,12 @@ class Canvas:
         light = np.divide(self._light, alpha, out=np.zeros_like(alpha), where=alpha > 1e-3)
         return Texture(np.clip(light, 0.0, 1.0), alpha)
 
+    def upright(self, z: float = 0.0, emission: float = 0.0) -> Panel:
+        """What was drawn in (x, height), as a panel across the way that is seen from both sides."""
+        left, top, right, bottom = self.window
+        origin, across, down = vector(left, -top, z), vector(right - left, 0, 0), vector(0, top - bottom, 0)
+        return Panel(self.texture(), origin, across, down, faces="both", emission=emission)
+
     def _shade(self, light: Light, rows: int) -> Float32 | np.float32:
         if isinstance(light, tuple):
             return np.linspace(light[0], light[1], rows, dtype=np.float32)[:, None]
@@ -119,13 +123,10 @@ class Canvas:
         return _coverage(texels, self.rows, self.columns)
 
 
-def circle(x: float, y: float, radius: float) -> tuple[Point, ...]:
-    """A polygon of the circle's area (a little outside its edge between corners)."""
-    step = 2 * np.pi / _DISC_CORNERS
-    reach = radius * float(np.sqrt(step / np.sin(step)))
-    return tuple(
-        (x + reach * float(np.cos(k * step)), y + reach * float(np.sin(k * step))) for k in range(_DISC_CORNERS)
-    )
+def oval(x: float, y: float, half_width: float, half_height: float, corners: int = 20) -> tuple[Point, ...]:
+    """A polygon whose corners lie on an ellipse."""
+    angles = np.arange(corners) * (2 * np.pi / corners)
+    return tuple((x + half_width * float(np.cos(a)), y + half_height * float(np.sin(a))) for a in angles)
 
 
 def smooth_noise(rng: np.random.Generator, rows: int, columns: int, cells: tuple[int, int]) -> Float32:

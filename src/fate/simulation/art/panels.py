@@ -12,7 +12,6 @@ sun.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fate.compiled import compiled
-from fate.errors import FateError
 from fate.simulation.arrays import Float32, Float64, Int32, Int64
 
 MAX_TEXELS = 128  # along either side: 128 · 128 · 65535 is the largest square whose sum still fits an int32
@@ -34,20 +32,10 @@ def vector(x: float, y: float, z: float) -> Float64:
 
 @dataclass(frozen=True, eq=False)
 class Texture:
-    """A picture to be stretched over a panel. Row 0 is the top, column 0 the left; both arrays become read-only."""
+    """A picture to be stretched over a panel, at most 128 texels a side. Row 0 is the top, column 0 the left."""
 
-    light: Float32  #: float32 [h, w], light reflected in full sun, 0 to 1 (not multiplied by ``alpha``)
-    alpha: Float32  #: float32 [h, w], coverage, 0 (empty) to 1 (hides what lies behind)
-
-    def __post_init__(self) -> None:
-        light = _unit_values(self.light, "light")
-        alpha = _unit_values(self.alpha, "alpha")
-        if light.shape != alpha.shape:
-            raise FateError(
-                f"A texture's light {light.shape} and alpha {alpha.shape} differ in shape; give both the same [h, w]."
-            )
-        object.__setattr__(self, "light", light)
-        object.__setattr__(self, "alpha", alpha)
+    light: Float32  #: [h, w], light reflected in full sun, 0 to 1 (not multiplied by ``alpha``)
+    alpha: Float32  #: [h, w], coverage, 0 (empty) to 1 (hides what lies behind)
 
     @staticmethod
     def plain(light: npt.ArrayLike) -> Texture:
@@ -110,29 +98,11 @@ class Panel:
     flicker_depth: float = 0.0  #: share of the emission that flickers, 0 to 1
     swing: Swing | None = None  #: how the panel moves with the gait
 
-    def __post_init__(self) -> None:
-        if not self.area > 0.0:
-            raise FateError(
-                f"A panel along {self.across.tolist()} and {self.down.tolist()} m has no area; "
-                "give two vectors that are not parallel."
-            )
-
-    @property
-    def area(self) -> float:
-        """m² of the whole parallelogram, including empty texels."""
-        (ax, ay, az), (bx, by, bz) = self.across.tolist(), self.down.tolist()
-        return math.hypot(ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx)
-
     def scaled(self, scale: Float64 | float, about: Float64) -> Panel:
         """The same panel in a frame whose origin is ``about`` [3], stretched by ``scale`` (one number, or [3])."""
         swing = self.swing and replace(self.swing, pivot=(self.swing.pivot - about) * scale)
-        return replace(
-            self,
-            origin=(self.origin - about) * scale,
-            across=self.across * scale,
-            down=self.down * scale,
-            swing=swing,
-        )
+        origin, across, down = (self.origin - about) * scale, self.across * scale, self.down * scale
+        return replace(self, origin=origin, across=across, down=down, swing=swing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,31 +122,18 @@ class Body:
     facing: bool = False
 
 
-def summed_area(values: npt.ArrayLike) -> Int32:
-    """The summed-area table of a texture plane, exact.
+def summed_area(values: Float32) -> Int32:
+    """The exact summed-area table [h + 1, w + 1] of values [h, w] within 0..1, in units of 1/65535.
 
     Values are rounded to 1/65535 once; from there every sum is an exact integer, so the sum over texels
     ``[y0, y1) × [x0, x1)`` is ``s[y1, x1] - s[y0, x1] - s[y1, x0] + s[y0, x0]`` with nothing lost.
-
-    Args:
-        values: [h, w] within 0..1, at most 128 × 128.
-
-    Returns:
-        int32 [h + 1, w + 1] in units of 1/65535; the first row and column are 0.
     """
-    plane = _unit_values(values, "values")
-    counts = np.rint(plane.astype(np.float64) * SUM_SCALE).astype(np.int64)
-    table = np.zeros((plane.shape[0] + 1, plane.shape[1] + 1), dtype=np.int32)
-    table[1:, 1:] = counts.cumsum(axis=0).cumsum(axis=1)
-    return table
+    counts = np.rint(values.astype(np.float64) * SUM_SCALE).astype(np.int64)
+    return np.pad(counts.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0))).astype(np.int32)
 
 
 def outline(texture: Texture) -> Float32:
-    """The convex hull of what is solid (alpha ≥ 0.5): the corners a projected box has to enclose.
-
-    Returns:
-        float32 [n, 2] of (u, v) texture coordinates within 0..1, in turning order; [0, 2] if no texel is solid.
-    """
+    """The convex hull of what is solid (alpha ≥ 0.5), (u, v) [n, 2] in turning order; [0, 2] if no texel is."""
     solid = texture.alpha >= 0.5
     rows = np.flatnonzero(solid.any(axis=1))
     if rows.size == 0:
@@ -210,17 +167,3 @@ def _convex_hull(points: Int64) -> Float64:
             used += 1
         used -= 1  # the last point of a chain is the first of the next
     return hull[:used].astype(np.float64)
-
-
-def _unit_values(values: npt.ArrayLike, name: str) -> Float32:
-    """A read-only float32 [h, w] copy, checked to be finite, within 0..1 and of a size the sums can hold."""
-    plane = np.array(values, dtype=np.float32, order="C")
-    if plane.ndim != 2 or not all(1 <= side <= MAX_TEXELS for side in plane.shape):
-        raise FateError(
-            f"A texture's {name} has the shape {plane.shape}; give [h, w] with 1 to {MAX_TEXELS} texels each."
-        )
-    low, high = float(plane.min()), float(plane.max())
-    if not (low >= 0.0 and high <= 1.0):  # also catches NaN
-        raise FateError(f"A texture's {name} runs from {low} to {high}; give numbers within 0..1.")
-    plane.flags.writeable = False
-    return plane

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from fate.simulation.art.canvas import Canvas, Point
+from fate.simulation.art.canvas import Canvas, Point, oval
 from fate.simulation.art.catalogue import Catalogue
 from fate.simulation.art.panels import Body, Panel, Swing, Texture, vector
 
@@ -27,7 +27,7 @@ _ARM_AT = 0.095  # shoulders, off the middle
 
 
 @dataclass(frozen=True)
-class _Style:
+class Style:
     """What a style wears."""
 
     heights: tuple[float, float] = (1.55, 1.90)  #: range of a person's size, m
@@ -35,26 +35,18 @@ class _Style:
     upper: tuple[float, float] = (0.05, 0.65)  #: range of reflectance of the jacket, coat or shirt
     lower: tuple[float, float] = (0.03, 0.12)  #: the same of the trousers or legs
     hem: float | None = None  #: lower end of the coat or skirt, of the height; None for trousers only
-    hair: Literal["short", "long", "hood"] = "short"  #: "short", "long" or "hood"
-    load: Literal["none", "bag", "pack"] = "none"  #: "none", "bag" at the hip, or "pack" on the back
+    hair: Literal["short", "long", "hood"] = "short"
+    load: Literal["none", "bag", "pack"] = "none"  #: a bag at the hip, or a pack on the back
     bare_arms: bool = False  #: whether the arms show skin
 
 
-PEDESTRIANS = Catalogue("pedestrian style", common={
-    "jacket": _Style(upper=(0.08, 0.65)),
-    "coat": _Style(upper=(0.04, 0.45), lower=(0.03, 0.08), hem=0.30, load="bag"),
-    "skirt": _Style(heights=(1.52, 1.78), upper=(0.10, 0.70), lower=(0.20, 0.40), hem=0.27, hair="long", load="bag"),
-    "suit": _Style(heights=(1.70, 1.95), upper=(0.03, 0.15), lower=(0.03, 0.08)),
-    "shirt": _Style(upper=(0.25, 0.80), lower=(0.06, 0.30), bare_arms=True),
-    "child": _Style(heights=(1.20, 1.45), girth=(1.0, 1.2), upper=(0.15, 0.70), lower=(0.05, 0.20)),
-}, held_out={
-    "hooded": _Style(upper=(0.05, 0.40), girth=(1.05, 1.25), hair="hood"),
-    "backpack": _Style(heights=(1.62, 1.95), upper=(0.10, 0.60), load="pack"),
-})  # fmt: skip
+PEDESTRIANS = Catalogue.load("pedestrians", Style)
 
 
 @dataclass(frozen=True)
-class _Look:
+class Look:
+    """How much light each part of one person reflects."""
+
     upper: float
     lower: float
     skin: float
@@ -64,16 +56,8 @@ class _Look:
 
 
 def make_pedestrian(rng: np.random.Generator, style: str) -> Body:
-    """A walking person; a billboard.
-
-    Args:
-        rng: decides size, build and colours.
-        style: one of ``PEDESTRIANS.names``.
-
-    Returns:
-        A facing body whose limbs swing with the gait phase: one full turn of it is two steps.
-    """
-    wears = PEDESTRIANS.get(style)
+    """A walking person (a name in ``PEDESTRIANS``), a billboard; a full turn of the gait phase is two steps."""
+    wears = PEDESTRIANS.styles[style]
     look = _look(rng, wears)
     height, girth = float(rng.uniform(*wears.heights)), float(rng.uniform(*wears.girth))
     head = 0.13 if style == "child" else 0.105
@@ -91,12 +75,12 @@ def make_pedestrian(rng: np.random.Generator, style: str) -> Body:
     return Body(style, "pedestrian", panels, width, width, height, facing=True)
 
 
-def _look(rng: np.random.Generator, wears: _Style) -> _Look:
+def _look(rng: np.random.Generator, wears: Style) -> Look:
     """Colours: one half dark or bright, so that a crowd has contrast within and between its people."""
     low, high = wears.upper
     middle = 0.5 * (low + high)
     upper = float(rng.uniform(low, middle) if rng.random() < 0.5 else rng.uniform(middle, high))
-    return _Look(
+    return Look(
         upper=upper,
         lower=float(rng.uniform(*wears.lower)),
         skin=float(rng.uniform(0.14, 0.40)),
@@ -106,21 +90,16 @@ def _look(rng: np.random.Generator, wears: _Style) -> _Look:
     )
 
 
-def _trunk_panel(wears: _Style, look: _Look, head: float) -> Panel:
+def _trunk_panel(wears: Style, look: Look, head: float) -> Panel:
     """Clothes from the shoulders down to the hem, head and load, 48 × 96."""
     bottom = _HIP - 0.04 if wears.hem is None else wears.hem
     canvas = Canvas((-_HALF, 1.0, _HALF, bottom), 48, 96)
     if wears.load == "pack":
         canvas.fill(_rounded(0.045, 0.56, 0.15, 0.84), look.load)
     shoulder = _SHOULDER + 0.025
-    right: list[Point] = [
-        (0.035, shoulder + 0.025),
-        (0.115, shoulder - 0.005),
-        (0.105, 0.66),
-        (0.088, 0.57),
-        (0.095, _HIP),
-    ]
-    right.append((0.075, bottom) if wears.hem is None else (0.115, bottom))
+    hem = 0.075 if wears.hem is None else 0.115
+    right = [(0.035, shoulder + 0.025), (0.115, shoulder - 0.005), (0.105, 0.66), (0.088, 0.57), (0.095, _HIP)]
+    right.append((hem, bottom))
     canvas.fill((*right, *((-x, y) for x, y in right[::-1])), (look.upper, 0.8 * look.upper))
     if wears.hem is None:
         canvas.rect(-0.10, _HIP + 0.02, 0.10, bottom, look.lower)
@@ -134,23 +113,21 @@ def _trunk_panel(wears: _Style, look: _Look, head: float) -> Panel:
         for x in (-0.06, 0.06):
             canvas.line(((x, shoulder), (x, 0.64)), 0.018, look.load)
     _draw_head(canvas, wears, look, head)
-    return Panel(
-        canvas.texture(), vector(-_HALF, -1.0, 0), vector(2 * _HALF, 0, 0), vector(0, 1.0 - bottom, 0), faces="both"
-    )
+    return canvas.upright()
 
 
-def _draw_head(canvas: Canvas, wears: _Style, look: _Look, size: float) -> None:
+def _draw_head(canvas: Canvas, wears: Style, look: Look, size: float) -> None:
     """A neck and an oval head whose crown is at height 1."""
     half = 0.40 * size
     centre = 1.0 - 0.62 * size
     canvas.rect(-0.026, centre, 0.026, _SHOULDER + 0.02, 0.8 * look.skin)
     if wears.hair == "hood":
-        canvas.fill(_oval(0.0, 1.0 - 0.66 * size, 1.45 * half, 0.66 * size), look.upper)
-        canvas.fill(_oval(0.01, centre - 0.01, 0.8 * half, 0.42 * size), look.skin)
+        canvas.fill(oval(0.0, 1.0 - 0.66 * size, 1.45 * half, 0.66 * size), look.upper)
+        canvas.fill(oval(0.01, centre - 0.01, 0.8 * half, 0.42 * size), look.skin)
         return
     low = centre - (0.95 if wears.hair == "long" else 0.30) * size
     canvas.fill(_rounded(-1.15 * half, max(low, 0.74), 1.15 * half, 1.0), look.hair)
-    canvas.fill(_oval(0.008, centre - 0.02 * size, half, 0.52 * size), look.skin)
+    canvas.fill(oval(0.008, centre - 0.02 * size, half, 0.52 * size), look.skin)
     canvas.fill(_rounded(-1.1 * half, 1.0 - 0.30 * size, 1.1 * half, 1.0), look.hair)
 
 
@@ -166,7 +143,7 @@ def _arm_panel(sleeve: float, skin: float, x: float, phase: float) -> Panel:
     """An arm with its hand, 16 × 48."""
     canvas = Canvas((-0.5, 1.0, 0.5, 0.0), 16, 48)
     canvas.fill(((-0.5, 0.94), (-0.2, 1.0), (0.2, 1.0), (0.5, 0.94), (0.34, 0.12), (-0.34, 0.12)), sleeve)
-    canvas.fill(_oval(0.0, 0.09, 0.34, 0.09), skin)
+    canvas.fill(oval(0.0, 0.09, 0.34, 0.09), skin)
     return _limb_panel(canvas.texture(), x, _SHOULDER, 0.36, 0.075, ARM_SWING, phase)
 
 
@@ -177,11 +154,6 @@ def _limb_panel(
     swing = Swing(vector(x, -(top - 0.02), 0), amplitude, phase)
     corner, across = vector(x - width / 2, -top, 0), vector(width, 0, 0)
     return Panel(texture, corner, across, vector(0, length, 0), faces="both", swing=swing)
-
-
-def _oval(x: float, y: float, half_width: float, half_height: float) -> tuple[Point, ...]:
-    angles = np.linspace(0.0, 2 * np.pi, 20, endpoint=False)
-    return tuple((x + half_width * float(np.cos(a)), y + half_height * float(np.sin(a))) for a in angles)
 
 
 def _rounded(x0: float, y0: float, x1: float, y1: float) -> tuple[Point, ...]:

@@ -7,21 +7,15 @@ far end; :func:`lay_on_ground` makes a body of one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Literal
 
 import numpy as np
 
-from fate.simulation.art.canvas import Canvas, Point, smooth_noise
-from fate.simulation.art.catalogue import Catalogue
+from fate.simulation.art.canvas import Canvas, smooth_noise
+from fate.simulation.art.catalogue import choose
 from fate.simulation.art.panels import MAX_TEXELS, Body, Panel, Texture, vector
 
-#: Range of the height in m, width over height, height of the stem over height.
-TREES = Catalogue(
-    "tree style",
-    common={"round": ((5.5, 9.0), 0.75, 0.32), "tall": ((8.0, 12.0), 0.40, 0.22), "bush": ((1.2, 2.4), 1.15, 0.02)},
-    held_out={"fir": ((6.0, 11.0), 0.48, 0.10)},
-)
+#: Of each style of tree: range of the height in m, width over height, height of the stem over height.
+TREES = {"round": ((5.5, 9.0), 0.75, 0.32), "tall": ((8.0, 12.0), 0.40, 0.22), "bush": ((1.2, 2.4), 1.15, 0.02)}
 
 PAINT = 0.60  # reflectance of worn road paint
 MAINS_FLICKER_HZ = 100.0  # lamps on 50 Hz mains
@@ -33,28 +27,19 @@ _GUTTER = 0.40  # m, a darker rim of the asphalt
 _PAVEMENT = 2.5  # m, width of the pavement on either side
 
 
-def make_tree(rng: np.random.Generator, style: str | None = None) -> Body:
-    """A trunk and a blotchy crown with a ragged edge; a billboard of one panel, 96 × 128.
-
-    Args:
-        rng: decides size, light and growth.
-        style: one of ``TREES.names``; None draws a common one.
-    """
-    style = style or TREES.choose(rng)
-    tall, wide, stem = TREES.get(style)
+def make_tree(rng: np.random.Generator) -> Body:
+    """A trunk and a blotchy crown with a ragged edge; a billboard of one panel, 96 × 128."""
+    style = choose(rng, TREES)
+    tall, wide, stem = TREES[style]
     height = float(rng.uniform(*tall))
     width = height * wide * float(rng.uniform(0.9, 1.1))
     rows, columns = 128, 96
     v, u = (np.arange(rows) + 0.5)[:, None] / rows, (np.arange(columns) + 0.5)[None, :] / columns * 2 - 1
-    if style == "fir":
-        edge = 1.0 - np.abs(u) / np.maximum(v / (1 - stem), 1e-3) * (1.0 + 0.25 * ((v * 7) % 1.0))
-        edge = np.where(v > 1 - stem, -1.0, edge)
-    else:
-        middle = 0.5 * (1 - stem)
-        rise = (v - middle) / middle
-        if style == "bush":
-            rise = np.minimum(rise, 0.35)  # it sits on the ground, with no underside
-        edge = 1.0 - np.sqrt(u**2 + rise**2)
+    middle = 0.5 * (1 - stem)
+    rise = (v - middle) / middle
+    if style == "bush":
+        rise = np.minimum(rise, 0.35)  # it sits on the ground, with no underside
+    edge = 1.0 - np.sqrt(u**2 + rise**2)
     ragged = edge - 0.30 * smooth_noise(rng, rows, columns, (9, 9)) - 0.12 * smooth_noise(rng, rows, columns, (28, 24))
     gaps = smooth_noise(rng, rows, columns, (24, 18))  # the sky shows through the leaves
     crown = np.clip(ragged * 16.0, 0.0, 1.0) * np.clip((0.84 - gaps) * 14.0, 0.0, 1.0)
@@ -68,27 +53,20 @@ def make_tree(rng: np.random.Generator, style: str | None = None) -> Body:
     solid = alpha >= 0.5
     top, sides = int(solid.any(axis=1).argmax()), np.flatnonzero(solid.any(axis=0))
     left, right = int(sides[0]), int(sides[-1]) + 1
-    panel = Panel(
-        Texture(shade[top:, left:right], alpha[top:, left:right]),
-        vector((left / columns - 0.5) * width, -height, 0),
-        vector((right - left) / columns * width, 0, 0),
-        vector(0, height, 0),
-        faces="both",
-    )
+    corner, across = vector((left / columns - 0.5) * width, -height, 0), vector((right - left) / columns * width, 0, 0)
+    texture = Texture(shade[top:, left:right], alpha[top:, left:right])
+    panel = Panel(texture, corner, across, vector(0, height, 0), faces="both")
     drawn = width * max(0.5 - left / columns, right / columns - 0.5) * 2
     return Body(style, "scenery", (panel,), drawn, drawn, height, facing=True)
 
 
-def make_pole(rng: np.random.Generator, style: str | None = None, *, night: bool = False) -> Body:
+def make_pole(rng: np.random.Generator, night: bool) -> Body:
     """A lamp post, sign, traffic light or bollard; a billboard.
 
-    Args:
-        rng: decides size, light, which sign and which lamp is lit.
-        style: one of ``POLES.names``; None draws a common one.
-        night: street lamps burn, and flicker with the mains. Traffic lights burn day and night, without flicker.
+    By night street lamps burn, and flicker with the mains. Traffic lights burn day and night, without flicker.
     """
-    style = style or POLES.choose(rng)
-    panels, width, height = POLES.get(style)(rng, night)
+    style = choose(rng, POLES)
+    panels, width, height = POLES[style](rng, night)
     return Body(style, "scenery", tuple(panels), width, width, height, facing=True)
 
 
@@ -129,14 +107,14 @@ def make_shadow(body: Body) -> Body:
     return Body(f"{body.name}'s shadow", "scenery", ground.panels, body.length, body.width, 0.0)
 
 
-def dash_strip(count: int) -> Texture:
-    """``count`` dashes in a row along the road, one texel wide, 2 texels of paint after each gap of 3."""
-    return Texture.stain(PAINT, np.tile(np.r_[np.zeros(3), np.ones(2)], count)[:, None])
+def dash_strip() -> Texture:
+    """Eight dashes in a row along the road, one texel wide, 2 texels of paint after each gap of 3."""
+    return Texture.stain(PAINT, np.tile(np.r_[np.zeros(3), np.ones(2)], 8)[:, None])
 
 
-def crosswalk(stripes: int = 7) -> Texture:
-    """A zebra crossing: ``stripes`` bars side by side across the road, as wide as the gaps between them."""
-    return Texture.stain(PAINT, (np.arange(2 * stripes - 1) % 2 == 0)[None, :])
+def crosswalk() -> Texture:
+    """A zebra crossing: seven bars side by side across the road, as wide as the gaps between them."""
+    return Texture.stain(PAINT, (np.arange(13) % 2 == 0)[None, :])
 
 
 def patch(rng: np.random.Generator) -> Texture:
@@ -145,16 +123,14 @@ def patch(rng: np.random.Generator) -> Texture:
     offset = np.abs((np.arange(size) + 0.5) / size * 2 - 1)
     edge = 1.0 - np.maximum(offset[:, None], offset[None, :]) - 0.25 * smooth_noise(rng, size, size, (6, 6))
     alpha = float(rng.uniform(0.15, 0.30)) * np.clip(edge * 12.0, 0.0, 1.0)
-    light = 0.06 if rng.random() < 0.7 else 0.28
-    return Texture.stain(light, alpha)
+    return Texture.stain(0.06 if rng.random() < 0.7 else 0.28, alpha)
 
 
 def verge(rng: np.random.Generator) -> Texture:
     """Grass, gravel or paving beside the road, 128 × 24, blotchy at every scale."""
     rows, columns = 128, 24
     blotches = 0.6 * smooth_noise(rng, rows, columns, (12, 3)) + 0.8 * smooth_noise(rng, rows, columns, (60, 12))
-    light = float(rng.uniform(0.07, 0.14)) * (0.4 + 1.1 * blotches)
-    return Texture.plain(light)
+    return Texture.plain(float(rng.uniform(0.07, 0.14)) * (0.4 + 1.1 * blotches))
 
 
 def paving(rng: np.random.Generator) -> Texture:
@@ -207,10 +183,10 @@ def ground_profile(rng: np.random.Generator, left_kerb: float, right_kerb: float
     return Texture.plain(light.reshape(MAX_TEXELS, fine).mean(axis=1))
 
 
-def kerb_strip(side: Literal["left", "right"] = "right") -> Texture:
+def kerb_strip(right: bool) -> Texture:
     """A sharp kerb, 1 × 4, for a strip about 0.5 m wide: gutter, two texels of bright stone, the pavement's joint."""
     light = np.array([0.10, KERB, KERB, 0.22])
-    return Texture.plain(light if side == "right" else light[::-1])
+    return Texture.plain(light if right else light[::-1])
 
 
 Post = tuple[list[Panel], float, float]  # panels, width and height in metres
@@ -220,30 +196,26 @@ def _make_bollard(rng: np.random.Generator, night: bool) -> Post:
     height = float(rng.uniform(0.8, 1.1))
     canvas = Canvas((-0.08, height, 0.08, 0.0), 8, 40, light=float(rng.choice([0.05, 0.12, 0.35])))
     canvas.block(-0.08, height - 0.12, 0.08, height - 0.24, 0.7)
-    return [_standing(canvas)], 0.16, height
+    return [canvas.upright()], 0.16, height
 
 
-def _make_lamp_post(rng: np.random.Generator, night: bool, double: bool = False) -> Post:
+def _make_lamp_post(rng: np.random.Generator, night: bool) -> Post:
     height, reach = float(rng.uniform(5.0, 8.0)), float(rng.uniform(0.7, 1.4))
-    arms = (-1.0, 1.0) if double else (float(rng.choice([-1.0, 1.0])),)
+    side = float(rng.choice([-1.0, 1.0]))
     light = float(rng.choice([0.12, _STEEL, 0.40]))
     mast = Canvas((-0.09, height, 0.09, 0.0), 6, 64)
     mast.fill(((-0.05, height), (0.05, height), (0.09, 0.0), (-0.09, 0.0)), light)
-    panels = [_standing(mast)]
-    for side in arms:
-        beam = Canvas((0.0, height, side * reach, height - 0.2), 24, 8)
-        beam.block(0.0, height, 0.6 * side * reach, height - 0.08, light)
-        beam.block(0.5 * side * reach, height, side * reach, height - 0.2, 0.8 * light)
-        # Drawn outwards from the mast: to the left the panel's own columns run to the left as well.
-        across = vector(side * reach, 0, 0)
-        panels.append(Panel(beam.texture(), vector(0, -height, 0), across, vector(0, 0.2, 0), faces="both"))
-        x0, x1 = sorted((0.55 * side * reach, 0.97 * side * reach))
-        corner, bulb = vector(x0, -height + 0.16, 0), Texture.plain(0.8)
-        panels.append(
-            Panel(bulb, corner, vector(x1 - x0, 0, 0), vector(0, 0.09, 0), "both", 1.25 if night else 0.0,
-                  MAINS_FLICKER_HZ, _FLICKER_DEPTH)
-        )  # fmt: skip
-    return panels, 2 * reach, height
+    beam = Canvas((0.0, height, side * reach, height - 0.2), 24, 8)
+    beam.block(0.0, height, 0.6 * side * reach, height - 0.08, light)
+    beam.block(0.5 * side * reach, height, side * reach, height - 0.2, 0.8 * light)
+    # Drawn outwards from the mast: to the left the panel's own columns run to the left as well.
+    across = vector(side * reach, 0, 0)
+    arm = Panel(beam.texture(), vector(0, -height, 0), across, vector(0, 0.2, 0), faces="both")
+    x0, x1 = sorted((0.55 * side * reach, 0.97 * side * reach))
+    corner, across, down = vector(x0, -height + 0.16, 0), vector(x1 - x0, 0, 0), vector(0, 0.09, 0)
+    glow = 1.25 if night else 0.0
+    bulb = Panel(Texture.plain(0.8), corner, across, down, "both", glow, MAINS_FLICKER_HZ, _FLICKER_DEPTH)
+    return [mast.upright(), arm, bulb], 2 * reach, height
 
 
 def _make_sign(rng: np.random.Generator, night: bool) -> Post:
@@ -258,16 +230,15 @@ def _make_sign(rng: np.random.Generator, night: bool) -> Post:
         if shape == 0:
             canvas.disc(0.0, y, scale * half, light)
         elif shape == 1:
-            middle = y - 0.12 * size
-            corners: list[Point] = [(0.0, middle + 0.62 * size), (0.5 * size, middle - 0.38 * size)]
-            corners.append((-0.5 * size, middle - 0.38 * size))
-            canvas.fill([(scale * cx, middle + scale * (cy - middle)) for cx, cy in corners], light)
+            middle, wide = y - 0.12 * size, scale * 0.5 * size
+            top, bottom = middle + scale * 0.62 * size, middle - scale * 0.38 * size
+            canvas.fill([(0.0, top), (wide, bottom), (-wide, bottom)], light)
         else:
             canvas.rect(-scale * half, y + scale * half, scale * half, y - scale * half, light)
     canvas.rect(-0.15 * size, y + 0.08 * size, 0.15 * size, y - 0.12 * size, rim)
     post = Texture.plain(_STEEL)
     mast = Panel(post, vector(-0.03, -height + half, 0), vector(0.06, 0, 0), vector(0, height - half, 0), faces="both")
-    return [mast, _standing(canvas, bottom=height - size)], size, height
+    return [mast, canvas.upright()], size, height
 
 
 def _make_traffic_light(rng: np.random.Generator, night: bool) -> Post:
@@ -282,26 +253,13 @@ def _make_traffic_light(rng: np.random.Generator, night: bool) -> Post:
     lit = lenses[(0, 2)[int(rng.integers(2))]]
     lamp = Canvas((-0.12, lit + 0.12, 0.12, lit - 0.12), 16, 16)
     lamp.disc(0.0, lit, 0.11, 0.4)
-    panels = [mast, _standing(box, bottom=height - 1.0), _standing(lamp, bottom=lit - 0.12, emission=1.5)]
+    panels = [mast, box.upright(), lamp.upright(emission=1.5)]
     return panels, 0.34, height
 
 
-def _standing(canvas: Canvas, bottom: float = 0.0, emission: float = 0.0) -> Panel:
-    """A canvas drawn in (x, height) as a panel in the plane z = 0."""
-    left, top, right, _ = canvas.window
-    down = vector(0, top - bottom, 0)
-    return Panel(
-        canvas.texture(), vector(left, -top, 0), vector(right - left, 0, 0), down, faces="both", emission=emission
-    )
-
-
-POLES: Catalogue[Callable[[np.random.Generator, bool], Post]] = Catalogue(
-    "pole style",
-    common={
-        "lamp": _make_lamp_post,
-        "sign": _make_sign,
-        "traffic-light": _make_traffic_light,
-        "bollard": _make_bollard,
-    },
-    held_out={"double-lamp": partial(_make_lamp_post, double=True)},
-)
+POLES: dict[str, Callable[[np.random.Generator, bool], Post]] = {
+    "lamp": _make_lamp_post,
+    "sign": _make_sign,
+    "traffic-light": _make_traffic_light,
+    "bollard": _make_bollard,
+}

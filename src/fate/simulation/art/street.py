@@ -1,7 +1,7 @@
 """A street, from a seed: what stands along it, who drives and walks on it, and in which light.
 
 x = 0 is the middle of the ego lane, z runs along it. Traffic keeps to the right. Everything is drawn from one
-generator in one order, so a seed gives one roadside.
+generator in one order, so a seed gives one street.
 
 Cars, people and two-wheelers are solid: one that would pass through another, or through the ego car, where the camera
 may see it, is left out.
@@ -9,7 +9,9 @@ may see it, is left out.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -48,12 +50,17 @@ class StreetLayout:
     oncoming_lanes: int
     length: float
 
+    @property
+    def sides(self) -> tuple[tuple[float, float], ...]:
+        """The sign of x on the left and on the right side, and how far the kerb is away."""
+        return (-1.0, abs(self.left_kerb)), (1.0, abs(self.right_kerb))
+
 
 class StreetBuilder:
     """Collects actors, and remembers bodies so that many actors share a few of them."""
 
     def __init__(
-        self, rng: np.random.Generator, split: Split, night: bool, ego: Ego, seconds: float, at_rest: bool = False
+        self, rng: np.random.Generator, split: Split, night: bool, ego: Ego, seconds: float, at_rest: bool
     ) -> None:
         self.rng, self.night, self.split = rng, night, split
         self.ego, self.seconds, self.at_rest = ego, seconds, at_rest
@@ -75,25 +82,32 @@ class StreetBuilder:
         """One of them."""
         return bodies[int(self.rng.integers(len(bodies)))]
 
-    def add_labelled(self, body: Body, path: Path, mirror: float = 1.0) -> bool:
-        """A car, a two-wheeler or a pedestrian, with its shadow; False if it would pass through someone."""
-        placed = self._place(body, path, mirror, owner=len(self.objects))
-        if placed:
-            self.objects.append(body)
-        return placed
+    def add(self, body: Body, path: Path, mirror: float = 1.0, labelled: bool = True) -> bool:
+        """A car, a two-wheeler or a pedestrian, with its shadow; False if it would pass through someone.
 
-    def add_unlabelled(self, body: Body, path: Path) -> bool:
-        """The same of one that hides others, and has no box itself."""
-        return self._place(body, path, 1.0, owner=-1)
-
-    def _place(self, body: Body, path: Path, mirror: float, owner: int) -> bool:
+        One that is not labelled hides others, and has no box itself.
+        """
         way = self._way(body, path)
         if self._meets_someone(way):
             return False
         self._keep(way)
-        self.actors.append(Actor(body, path, owner=owner, mirror=mirror))
+        self.actors.append(Actor(body, path, owner=len(self.objects) if labelled else -1, mirror=mirror))
         self.actors.append(Actor(self.shadows[id(body)], path, Layer.SHADOW))
+        if labelled:
+            self.objects.append(body)
         return True
+
+    def add_scenery(self, body: Body, x: float, z: float, layer: Layer = Layer.STANDING) -> None:
+        """Something that stays where it is."""
+        self.actors.append(Actor(body, Straight(x, z), layer))
+
+    def add_wall(self, body: Body, side: float, away: float, z: float) -> None:
+        """A wall or a fence beside the street, its front to the street."""
+        self.actors.append(Actor(body, Straight(side * away, z, -side * np.pi / 2), reach=body.width / 2))
+
+    def in_side_street(self, z: float, half: float = 0.0) -> bool:
+        """Whether something of half a length ``half`` at ``z`` beside the street would stand in a side street."""
+        return any(abs(z - middle) < SIDE_STREET + half for middle in self.side_streets)
 
     def _near(self, way: Float64) -> tuple[int, int]:
         """The first and past-last time at which something is where the camera may see it."""
@@ -127,13 +141,13 @@ class StreetBuilder:
             [pose.x, pose.z, half_width * along + half_length * across, half_length * along + half_width * across]
         )
 
-    def add_scenery(self, body: Body, x: float, z: float, layer: Layer = Layer.STANDING) -> None:
-        """Something that stays where it is."""
-        self.actors.append(Actor(body, Straight(x, z), layer))
 
-    def in_side_street(self, z: float, half: float = 0.0) -> bool:
-        """Whether something of half a length ``half`` at ``z`` beside the street would stand in a side roadside."""
-        return any(abs(z - middle) < SIDE_STREET + half for middle in self.side_streets)
+def spaced(start: float, end: float, gap: Callable[[], float]) -> Iterator[float]:
+    """Places z from ``start`` to ``end``; the gap to the next one is drawn when it is asked for."""
+    z = start
+    while z < end:
+        yield z
+        z += gap()
 
 
 def make_street(
@@ -159,7 +173,7 @@ def make_street(
     _add_pedestrians(builder, layout)
     _add_ground(builder, layout)
     _add_roadside(builder, layout, sunny=lighting.sun > 0.3)
-    _add_buildings(builder, layout, split)
+    _add_buildings(builder, layout)
     _add_hedges(builder, layout)
     _add_kerbside(builder, layout)
     return ego, builder, lighting
@@ -169,18 +183,17 @@ def make_lighting(rng: np.random.Generator) -> tuple[Lighting, bool]:
     """Sun, overcast, dusk or night; the second value says whether lamps are lit."""
     kind = rng.choice(["sun", "overcast", "dusk", "night"], p=[0.45, 0.35, 0.1, 0.1])
     azimuth, elevation = rng.uniform(0, 2 * np.pi), rng.uniform(0.35, 1.1)
-    to_sun = (
-        float(np.cos(elevation) * np.sin(azimuth)),
-        float(-np.sin(elevation)),
-        float(np.cos(elevation) * np.cos(azimuth)),
-    )
-    if kind == "sun":
-        return Lighting(0.55, 1.3, to_sun, rng.uniform(1.2, 1.7), rng.uniform(0.7, 1.1), 0.0, 0.3), False
-    if kind == "overcast":
-        return Lighting(1.25, 0.2, to_sun, rng.uniform(1.2, 1.6), rng.uniform(1.0, 1.5), 0.0, 0.3), False
-    if kind == "dusk":
-        return Lighting(0.45, 0.15, to_sun, rng.uniform(0.5, 0.9), rng.uniform(0.25, 0.5), 0.05, 0.8), True
-    return Lighting(0.32, 0.0, to_sun, 0.06, 0.02, 1.5, 1.5), True
+    flat = np.cos(elevation)
+    to_sun = float(flat * np.sin(azimuth)), float(-np.sin(elevation)), float(flat * np.cos(azimuth))
+    if kind == "night":
+        return Lighting(0.32, 0.0, to_sun, 0.06, 0.02, 1.5, 1.5), True
+    ambient, sun, horizon, zenith, headlamps, lamps = {
+        "sun": (0.55, 1.3, (1.2, 1.7), (0.7, 1.1), 0.0, 0.3),
+        "overcast": (1.25, 0.2, (1.2, 1.6), (1.0, 1.5), 0.0, 0.3),
+        "dusk": (0.45, 0.15, (0.5, 0.9), (0.25, 0.5), 0.05, 0.8),
+    }[str(kind)]
+    light = Lighting(ambient, sun, to_sun, rng.uniform(*horizon), rng.uniform(*zenith), headlamps, lamps)
+    return light, kind == "dusk"
 
 
 def make_layout(rng: np.random.Generator, fast: bool, stops: bool, length: float) -> StreetLayout:
@@ -195,38 +208,35 @@ def make_layout(rng: np.random.Generator, fast: bool, stops: bool, length: float
 
 
 def _add_traffic(builder: StreetBuilder, layout: StreetLayout) -> None:
-    """Cars ahead in the lane, oncoming ones, ones that overtake, and ones that come out of a side roadside."""
+    """Cars ahead in the lane, oncoming ones, ones that overtake, and ones that come out of a side street."""
     rng, ego = builder.rng, builder.ego
     if builder.at_rest:
         _add_passing(builder, layout)
     elif rng.random() < 0.75:
         gap = rng.uniform(8, 26)
         sway = rng.uniform(0.1, 0.3) * gap
-        first = Following(ego, rng.normal(0, 0.2), gap + 2, sway, rng.uniform(6, 20), rng.uniform(0, 6.28))
-        builder.add_labelled(builder.pick(builder.cars), first)
+        ahead = Following(ego, rng.normal(0, 0.2), gap + 2, sway, rng.uniform(6, 20), rng.uniform(0, 6.28))
+        builder.add(builder.pick(builder.cars), ahead)
         if rng.random() < 0.5:
             second = gap + sway + rng.uniform(12, 25)
-            builder.add_labelled(builder.pick(builder.cars), Following(ego, rng.normal(0, 0.2), second, 2.0, 11.0, 0.0))
+            builder.add(builder.pick(builder.cars), Following(ego, rng.normal(0, 0.2), second, 2.0, 11.0, 0.0))
     mean = float(np.mean(ego.speed))
     wide = layout.oncoming_lanes == 2  # then the lane beside ours goes our way
     if wide:
-        z = rng.uniform(-20, 20)
-        while z < 90:
+        for z in spaced(rng.uniform(-20, 20), 90, lambda: 15 + rng.exponential(40)):
             speed = max(mean + rng.uniform(-6, 6), 2.0)
-            builder.add_labelled(builder.pick(builder.cars), Straight(-LANE + rng.normal(0, 0.15), z, 0.0, speed))
-            z += 15 + rng.exponential(40)
+            builder.add(builder.pick(builder.cars), Straight(-LANE + rng.normal(0, 0.15), z, 0.0, speed))
     speed = rng.uniform(5, 12) if layout.kind != "open" else rng.uniform(12, 20)
-    z, headway = rng.uniform(10, 40), rng.uniform(18, 60)
+    first, headway = rng.uniform(10, 40), rng.uniform(18, 60)
     lane = 2 if wide else 1
-    while z < layout.length + speed * builder.seconds:
+    for z in spaced(first, layout.length + speed * builder.seconds, lambda: 9 + rng.exponential(headway)):
         path = Straight(-lane * LANE + rng.normal(0, 0.15), z, np.pi, speed + rng.normal(0, 0.02))
-        builder.add_labelled(builder.pick(builder.cars), path)
-        z += 9 + rng.exponential(headway)
+        builder.add(builder.pick(builder.cars), path)
     for _ in range(rng.poisson(builder.seconds / 8)):
         when, speed = rng.uniform(0, builder.seconds), rng.uniform(3, 10)
         side = float(rng.choice([-1, 1]))
         z = float(ego.at(np.array([when]))[1][0]) + rng.uniform(14, 38)
-        if builder.add_labelled(builder.pick(builder.cars), Straight(-side * speed * when, z, side * np.pi / 2, speed)):
+        if builder.add(builder.pick(builder.cars), Straight(-side * speed * when, z, side * np.pi / 2, speed)):
             builder.side_streets.append(z)
 
 
@@ -236,12 +246,12 @@ def _add_passing(builder: StreetBuilder, layout: StreetLayout) -> None:
     speed, headway = rng.uniform(5, 12) if layout.kind != "open" else rng.uniform(12, 20), rng.uniform(12, 50)
     z = rng.uniform(-10, 60)
     while z > -speed * builder.seconds:
-        builder.add_labelled(builder.pick(builder.cars), Straight(rng.normal(0, 0.15), z, 0.0, speed))
+        builder.add(builder.pick(builder.cars), Straight(rng.normal(0, 0.15), z, 0.0, speed))
         z -= 9 + rng.exponential(headway)
 
 
 def _add_parked(builder: StreetBuilder, layout: StreetLayout) -> None:
-    """Cars along the kerbs, not at the mouth of a side roadside.
+    """Cars along the kerbs, not at the mouth of a side street.
 
     From a camera at rest nothing can be seen of them by their events: there they hide others, and have no boxes.
     """
@@ -257,30 +267,28 @@ def _add_parked(builder: StreetBuilder, layout: StreetLayout) -> None:
             if rng.random() < taken and not builder.in_side_street(z, car.length / 2):
                 away = np.pi if rng.random() < 0.15 else 0.0
                 path = Straight(x + rng.normal(0, 0.08), z, heading + away + rng.normal(0, 0.01))
-                (builder.add_unlabelled if builder.at_rest else builder.add_labelled)(car, path)
+                builder.add(car, path, labelled=not builder.at_rest)
             z += car.length + rng.uniform(0.8, 2.0)
 
 
 def _add_pedestrians(builder: StreetBuilder, layout: StreetLayout) -> None:
-    """On the pavements, those who come nearer to the kerb, and now and then across the roadside."""
+    """On the pavements, those who come nearer to the kerb, and now and then across the street."""
     rng = builder.rng
     busy = {"town": 16.0, "suburb": 35.0, "open": 200.0}[layout.kind]
-    for side, kerb in ((-1.0, layout.left_kerb), (1.0, layout.right_kerb)):
-        z = rng.exponential(busy / 2)
-        while z < layout.length:
+    for side, kerb in layout.sides:
+        for z in spaced(rng.exponential(busy / 2), layout.length, lambda: rng.exponential(busy)):
             body = builder.pick(builder.people)
             away = bool(rng.random() < 0.5)
             pace = rng.uniform()  # the faster, the further from the kerb: nobody runs into the one ahead
             speed, beside = 0.8 + pace, 0.4 + 0.8 * pace + (1.1 if away else 0.0)
-            path = Straight(side * (abs(kerb) + beside), z, 0.0 if away else np.pi, speed, 0.8 * body.height)
-            builder.add_labelled(body, path, float(rng.choice([-1, 1])))
-            z += rng.exponential(busy)
+            path = Straight(side * (kerb + beside), z, 0.0 if away else np.pi, speed, 0.8 * body.height)
+            builder.add(body, path, float(rng.choice([-1, 1])))
     for _ in range(rng.poisson(builder.seconds / 4 if layout.kind != "open" else 0.1)):
         when, speed, side = rng.uniform(0, builder.seconds), rng.uniform(0.9, 1.8), float(rng.choice([-1, 1]))
         z = float(builder.ego.at(np.array([when]))[1][0]) + rng.uniform(8, 22)
         body = builder.pick(builder.people)
         path = Straight(rng.uniform(-2, 2) - side * speed * when, z, side * np.pi / 2, speed, 0.8 * body.height)
-        builder.add_labelled(body, path, side)
+        builder.add(body, path, side)
 
 
 def _add_two_wheelers(builder: StreetBuilder, layout: StreetLayout) -> None:
@@ -292,13 +300,12 @@ def _add_two_wheelers(builder: StreetBuilder, layout: StreetLayout) -> None:
         body, x = builder.pick(builder.two_wheelers), rng.uniform(1.3, 1.5)
         following = Following(builder.ego, x, gap, sway, rng.uniform(5, 15), rng.uniform(0, 6.28), 5.0)
         passing = Straight(x, gap - 12.0, 0.0, 5.0, 5.0)  # from behind the camera
-        builder.add_labelled(body, passing if builder.at_rest else following)
+        builder.add(body, passing if builder.at_rest else following)
         gap += rng.uniform(6, 12)
-    z, speed = rng.uniform(15, 60), rng.uniform(3, 9)
-    while z < layout.length + speed * builder.seconds:
+    first, speed = rng.uniform(15, 60), rng.uniform(3, 9)
+    for z in spaced(first, layout.length + speed * builder.seconds, lambda: 10 + rng.exponential(50)):
         x = -layout.oncoming_lanes * LANE - 1.6
-        builder.add_labelled(builder.pick(builder.two_wheelers), Straight(x, z, np.pi, speed, 5.0))
-        z += 10 + rng.exponential(50)
+        builder.add(builder.pick(builder.two_wheelers), Straight(x, z, np.pi, speed, 5.0))
 
 
 def _add_ground(builder: StreetBuilder, layout: StreetLayout) -> None:
@@ -310,19 +317,18 @@ def _add_ground(builder: StreetBuilder, layout: StreetLayout) -> None:
         panel = Panel(texture, vector(-reach, 0, 700), vector(2 * reach, 0, 0), vector(0, 0, -699.5))
         builder.add_scenery(Body("ground", "scenery", (panel,), 700.0, 2 * reach, 0.0), 0.0, 0.0, layer)
     if layout.kind != "open":
-        strips = roadside.kerb_strip("left"), roadside.kerb_strip("right")
-        for x, strip in zip((layout.left_kerb, layout.right_kerb), strips, strict=True):
-            panel = Panel(strip, vector(x - 0.25, 0, 300), vector(0.5, 0, 0), vector(0, 0, -299.5))
+        for x in (layout.left_kerb, layout.right_kerb):
+            panel = Panel(roadside.kerb_strip(x > 0), vector(x - 0.25, 0, 300), vector(0.5, 0, 0), vector(0, 0, -299.5))
             builder.add_scenery(Body("kerb", "scenery", (panel,), 300.0, 0.5, 0.0), 0.0, 0.0, Layer.KERB)
     skyline = roadside.make_skyline(rng)
     far = Panel(skyline, vector(-900, -95, 800), vector(1800, 0, 0), vector(0, 97, 0))
     builder.add_scenery(Body("skyline", "scenery", (far,), 0.0, 1800.0, 95.0), 0.0, 0.0, Layer.FAR)
 
-    dashes, count, pitch = roadside.dash_strip(8), 8, 9.0 if layout.kind != "open" else 12.0
-    line = lay_on_ground("dashes", dashes, 0.14, count * pitch)
+    length = 8 * (9.0 if layout.kind != "open" else 12.0)
+    line = lay_on_ground("dashes", roadside.dash_strip(), 0.14, length)
     for lane in range(1, layout.oncoming_lanes + 1):
-        for z in np.arange(-10.0, layout.length, count * pitch):
-            builder.add_scenery(line, LANE / 2 - lane * LANE, z + count * pitch / 2, Layer.MARKING)
+        for z in np.arange(-10.0, layout.length, length):
+            builder.add_scenery(line, LANE / 2 - lane * LANE, z + length / 2, Layer.MARKING)
     patches = [
         lay_on_ground("patch", roadside.patch(rng), rng.uniform(0.8, 2.5), rng.uniform(1.5, 6)) for _ in range(4)
     ]
@@ -330,15 +336,13 @@ def _add_ground(builder: StreetBuilder, layout: StreetLayout) -> None:
     z = 0.0
     while z < layout.length:
         z += rng.exponential(14.0)
-        body = cover if rng.random() < 0.35 else patches[int(rng.integers(len(patches)))]
+        body = cover if rng.random() < 0.35 else builder.pick(patches)
         builder.add_scenery(body, rng.uniform(layout.left_kerb + 1, layout.right_kerb - 0.5), z, Layer.MARKING)
     if layout.kind != "open":
         width = layout.right_kerb - layout.left_kerb
         crossing = lay_on_ground("crossing", roadside.crosswalk(), width, 3.5)
-        z = rng.uniform(15, 90)
-        while z < layout.length:
+        for z in spaced(rng.uniform(15, 90), layout.length, lambda: rng.uniform(70, 200)):
             builder.add_scenery(crossing, (layout.left_kerb + layout.right_kerb) / 2, z, Layer.MARKING)
-            z += rng.uniform(70, 200)
 
 
 def _add_roadside(builder: StreetBuilder, layout: StreetLayout, sunny: bool) -> None:
@@ -346,46 +350,40 @@ def _add_roadside(builder: StreetBuilder, layout: StreetLayout, sunny: bool) -> 
     rng = builder.rng
     surface = roadside.paving if layout.kind == "town" else roadside.verge
     strips = [lay_on_ground("roadside", surface(rng), 3.0, 16.0) for _ in range(2)]
-    for side, kerb in ((-1.0, layout.left_kerb), (1.0, layout.right_kerb)):
-        away = side * (abs(kerb) + 0.3 + 1.5 + (2.2 if layout.kind == "suburb" else 0.0))
+    for side, kerb in layout.sides:
+        away = side * (kerb + 0.3 + 1.5 + (2.2 if layout.kind == "suburb" else 0.0))
         for z in np.arange(-8.0, layout.length, 16.0):
             builder.add_scenery(builder.pick(strips), away, float(z), Layer.MARKING)
     if sunny:
         shadows = [
             lay_on_ground("shadow", roadside.cast_shadow(rng), rng.uniform(3, 7), rng.uniform(3, 8)) for _ in range(4)
         ]
-        z = rng.uniform(0, 20)
-        while z < layout.length:
+        for z in spaced(rng.uniform(0, 20), layout.length, lambda: rng.exponential(14.0)):
             x = rng.uniform(layout.left_kerb, layout.right_kerb + 1.0)
             builder.add_scenery(builder.pick(shadows), x, z, Layer.SHADOW)
-            z += rng.exponential(14.0)
 
 
-def _add_buildings(builder: StreetBuilder, layout: StreetLayout, split: Split) -> None:
+def _add_buildings(builder: StreetBuilder, layout: StreetLayout) -> None:
     """Facades along both sides, set back behind the pavement, with gaps; hedges and fences where it is greener."""
-    rng = builder.rng
+    rng, town = builder.rng, layout.kind == "town"
     if layout.kind == "open":
         walls = [buildings.make_boundary(rng) for _ in range(3)]
     else:
         walls = []
         for _ in range(8):
-            style = buildings.FACADES.choose(rng, split)
-            width = rng.uniform(9, 20) if layout.kind == "town" else rng.uniform(8, 14)
-            height = rng.uniform(6, 16) if layout.kind == "town" else rng.uniform(4, 8)
+            style = buildings.FACADES.choose(rng, builder.split)
+            width, height = rng.uniform(*((9, 20) if town else (8, 14))), rng.uniform(*((6, 16) if town else (4, 8)))
             walls.append(buildings.make_facade(rng, width, height, style))
-    density = {"town": 0.88, "suburb": 0.6, "open": 0.6}[layout.kind]
-    for side, kerb in ((-1.0, layout.left_kerb), (1.0, layout.right_kerb)):
-        back = abs(kerb) + (rng.uniform(2.5, 4.5) if layout.kind == "town" else rng.uniform(4.5, 10))
+    density = 0.88 if town else 0.6
+    for side, kerb in layout.sides:
+        back = kerb + rng.uniform(*((2.5, 4.5) if town else (4.5, 10)))
         z = -15.0
         while z < layout.length:
             wall = builder.pick(walls)
-            if rng.random() < density and not builder.in_side_street(z + wall.width / 2, wall.width / 2):
-                heading = -side * np.pi / 2  # a wall's front looks at the street
-                set_back = back + (rng.uniform(0, 0.6) if layout.kind == "town" else rng.uniform(0, 3))
-                middle = z + wall.width / 2
-                path = Straight(side * set_back, middle, heading)
-                builder.actors.append(Actor(wall, path, reach=wall.width / 2))
-                z += wall.width + (-0.5 if layout.kind == "town" else rng.uniform(2, 9))  # neighbours overlap: no gap
+            middle = z + wall.width / 2
+            if rng.random() < density and not builder.in_side_street(middle, wall.width / 2):
+                builder.add_wall(wall, side, back + rng.uniform(0, 0.6 if town else 3), middle)
+                z += wall.width + (-0.5 if town else rng.uniform(2, 9))  # neighbours overlap: no gap
             else:
                 z += rng.uniform(6, 14)
 
@@ -396,13 +394,12 @@ def _add_hedges(builder: StreetBuilder, layout: StreetLayout) -> None:
     if layout.kind == "town":
         return
     bodies = [buildings.make_boundary(rng) for _ in range(3)]
-    for side, kerb in ((-1.0, layout.left_kerb), (1.0, layout.right_kerb)):
-        back, share = abs(kerb) + rng.uniform(2.6, 4.5), rng.uniform(0.2, 0.95)
+    for side, kerb in layout.sides:
+        back, share = kerb + rng.uniform(2.6, 4.5), rng.uniform(0.2, 0.95)
         for z in np.arange(-12.0, layout.length, bodies[0].width):
             body = builder.pick(bodies)
             if rng.random() < share and not builder.in_side_street(float(z), body.width / 2):
-                path = Straight(side * back, float(z), -side * np.pi / 2)
-                builder.actors.append(Actor(body, path, reach=body.width / 2))
+                builder.add_wall(body, side, back, float(z))
 
 
 def _add_kerbside(builder: StreetBuilder, layout: StreetLayout) -> None:
@@ -411,22 +408,18 @@ def _add_kerbside(builder: StreetBuilder, layout: StreetLayout) -> None:
     if layout.kind != "town":  # gardens and woods behind
         far_trees = [roadside.make_tree(rng) for _ in range(4)]
         for side in (-1.0, 1.0):
-            z = rng.uniform(-5, 10)
-            pitch = rng.uniform(4, 14)
-            while z < layout.length:
+            first, pitch = rng.uniform(-5, 10), rng.uniform(4, 14)
+            for z in spaced(first, layout.length, partial(rng.exponential, pitch)):
                 builder.add_scenery(builder.pick(far_trees), side * rng.uniform(11, 30), z)
-                z += rng.exponential(pitch)
-    poles = [roadside.make_pole(rng, night=builder.night) for _ in range(6)]
+    poles = [roadside.make_pole(rng, builder.night) for _ in range(6)]
     trees = [roadside.make_tree(rng) for _ in range(4)]
     wooded = rng.uniform(0.1, 0.9)
-    for side, kerb in ((-1.0, layout.left_kerb), (1.0, layout.right_kerb)):
-        z = rng.uniform(-5, 12)
-        while z < layout.length:
-            beside = side * (abs(kerb) + rng.uniform(0.4, 0.8))
+    for side, kerb in layout.sides:
+        for z in spaced(rng.uniform(-5, 12), layout.length, lambda: rng.uniform(5, 12)):
+            beside = side * (kerb + rng.uniform(0.4, 0.8))
             if builder.in_side_street(z):
-                pass
-            elif rng.random() < wooded:
-                builder.add_scenery(builder.pick(trees), side * (abs(kerb) + rng.uniform(0.8, 2.2)), z)
+                continue
+            if rng.random() < wooded:
+                builder.add_scenery(builder.pick(trees), side * (kerb + rng.uniform(0.8, 2.2)), z)
             else:
                 builder.add_scenery(builder.pick(poles), beside, z)
-            z += rng.uniform(5, 12)

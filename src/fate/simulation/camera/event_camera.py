@@ -29,7 +29,6 @@ import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -37,11 +36,9 @@ from torch import Tensor
 from fate.errors import FateError
 from fate.events.events import Events
 from fate.simulation.camera import noise
-from fate.simulation.camera.camera_model import PRESETS, CameraModel, camera_preset
-from fate.simulation.camera.noise import EventColumns
+from fate.simulation.camera.camera_model import CameraModel
+from fate.simulation.camera.noise import BackgroundNoise, EventColumns
 from fate.simulation.writing.request import check_number
-
-__all__ = ["AWAKE", "PRESETS", "CameraModel", "EventCamera", "PixelMaps", "camera_preset", "pixel_maps"]
 
 LOWEST_THRESHOLD_SHARE = 0.2  # mismatch never takes a pixel below this share of the nominal threshold
 PHASE_SHARE = 0.999  # how much of the range between the thresholds a pixel may have used up at the start
@@ -144,12 +141,11 @@ class EventCamera:
             raise FateError(f"a step to {now.tolist()} µs was asked for at {self._t_us.tolist()} µs; time must go on")
         dt = span.to(self.dtype)[:, None, None]
         receptor = self._photoreceptor(light, dt)
-        index, times, on = self._comparator(receptor, dt)
-        recording, y, x = index
-        order = torch.argsort(recording * (int(span.max()) + 1) + times, stable=True)
-        events = PixelEvents(recording, self._t_us[recording] + times, x, y, on.long())
+        events = self._comparator(receptor, dt)
+        order = torch.argsort(events[0] * (int(span.max()) + 1) + events[1], stable=True)
+        events[1] += self._t_us[events[0]]
         self.receptor, self._t_us = receptor, now
-        return PixelEvents(*(column[order] for column in events))
+        return PixelEvents(*events[:, order])
 
     def _photoreceptor(self, light: Tensor, dt: Tensor) -> Tensor:
         """v at the step's end, [B, H, W]; moves ``log_light`` on."""
@@ -162,8 +158,8 @@ class EventCamera:
         lag = (after - before) / dt * tau  # how far behind a steady ramp the photoreceptor settles
         return after - lag + (self.receptor - before + lag) * torch.exp(-dt / tau)
 
-    def _comparator(self, after: Tensor, dt: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]:
-        """Crossings while v goes from ``receptor`` to ``after``: (recording, row, column), whole µs into the step, ON.
+    def _comparator(self, after: Tensor, dt: Tensor) -> Tensor:
+        """Crossings while v goes from ``receptor`` to ``after``: rows as of :class:`PixelEvents`, µs into the step.
 
         Moves ``reference`` and ``release_us`` on to the step's end.
         """
@@ -172,9 +168,7 @@ class EventCamera:
         leak = self.model.leak_hz * self.theta_on / 1e6  # per µs
         since = self.release_us.clamp(min=0.0)  # from when the comparator is awake, µs into the step
         reset = self.release_us >= 0
-        found: list[Tensor] = []
-        times: list[Tensor] = []
-        signs: list[Tensor] = []
+        found = [torch.zeros((5, 0), dtype=torch.int64, device=self.device)]
         while True:
             awake = since <= dt
             level = before + slope * since
@@ -184,23 +178,17 @@ class EventCamera:
             change, change_at_end = level - reference, after - lowered
             on = awake & (change_at_end >= self.theta_on)
             fires = on | (awake & (change_at_end <= -self.theta_off))
-            where = torch.nonzero(fires)
-            if not len(where):
+            pixel = torch.nonzero(fires, as_tuple=True)
+            if not len(pixel[0]):
                 break
             target = torch.where(on, self.theta_on, -self.theta_off)
             crossing = since + ((target - change) / (change_at_end - change)).clamp(0.0, 1.0) * (dt - since)
-            pixel = tuple(where.T)
-            found.append(where)
-            times.append(torch.floor(crossing[pixel] + 0.5).long())
-            signs.append(on[pixel])
+            recording, y, x = pixel
+            found.append(torch.stack([recording, torch.floor(crossing[pixel] + 0.5).long(), x, y, on[pixel].long()]))
             since, reset = torch.where(fires, crossing + self.model.refractory_us, since), fires
         self.reference = lowered
         self.release_us = torch.where(since > dt, since - dt, torch.full_like(since, AWAKE))
-        if not found:
-            nothing = torch.zeros(0, dtype=torch.int64, device=self.device)
-            return (nothing, nothing, nothing), nothing, nothing
-        recording, row, column = torch.cat(found).T
-        return (recording, row, column), torch.cat(times), torch.cat(signs)
+        return torch.cat(found, 1)
 
     def simulate(
         self, frames: Tensor | NDArray[Any], t_us: Sequence[int] | Tensor | NDArray[Any], background: bool = True
@@ -237,32 +225,20 @@ class EventCamera:
         for i, time in enumerate(times[1:], start=1):
             steps.append(self.step(light[:, i], time))
             if self.model.bursts:
-                chance = self.model.burst_probability(light[:, i].to(self.device, self.dtype))
+                chance = noise.burst_probability(self.model, light[:, i].to(self.device, self.dtype))
                 chances.append(chance[steps[-1].recording, steps[-1].y, steps[-1].x])
         signal = PixelEvents(*(torch.cat(column) for column in zip(*steps, strict=True)))
         chance = torch.cat(chances) if chances else torch.zeros(len(signal.t_us), device=self.device)
         clips = []
         for i, seed in enumerate(self.seeds):
             own = signal.recording == i
-            events = EventColumns(*(column[own] for column in signal[1:]))
-            clips.append(self._finished(events, chance[own], seed, times[0], times[-1], background))
+            events = EventColumns(*signal[1:]).select(own)
+            events = noise.jittered(self.model, events, chance[own], seed, times[0], (times[0], times[-1]))
+            pieces = [events.select(events.t_us <= times[-1])]
+            if background:
+                pieces.append(BackgroundNoise(self.model, seed, self.device).window(times[0], times[-1]))
+            clips.append(noise.in_time_order(*pieces).to_events(self.model.sensor))
         return clips
-
-    def _finished(
-        self, events: EventColumns, chance: Tensor, seed: int, start_us: int, end_us: int, background: bool
-    ) -> Events:
-        """One recording's signal with jitter, bursts and background, in time order and inside its span."""
-        random = noise.generator(seed, noise.JITTER, start_us, self.device)
-        jittered = noise.jitter(events.t_us, self.model.jitter_us, random).clamp(start_us, end_us)
-        events = events._replace(t_us=jittered)
-        if self.model.bursts:  # after jitter: the gaps in bursts are exact
-            random = noise.generator(seed, noise.BURSTS, start_us, self.device)
-            events = self.model.with_bursts(events, chance, random)
-            inside = events.t_us <= end_us
-            events = EventColumns(*(column[inside] for column in events))
-        added = [self.model.background(seed, self.device).window(start_us, end_us)] if background else []
-        t_us, x, y, p = (column.cpu().numpy() for column in noise.in_time_order(events, *added))
-        return Events.trusted(t_us, x.astype(np.uint16), y.astype(np.uint16), p.astype(np.uint8), self.model.sensor)
 
     def _checked(self, light: Tensor) -> Tensor:
         """The light [B, H, W] on the camera's device, refused if it is none."""

@@ -61,8 +61,7 @@ def shared_circuit(camera: CameraModel) -> Circuit:
 
 def adapted_pixels(camera: CameraModel, seed: int, light: Float32) -> PixelState:
     """The state of pixels that have adapted to ``light`` [H, W]."""
-    maps = pixel_maps(camera, seed)
-    on, off, phase = (part.numpy().astype(np.float32) for part in maps)
+    on, off, phase = (part.numpy().astype(np.float32) for part in pixel_maps(camera, seed))
     level = np.log(light + np.float32(camera.dark_light))
     return PixelState(on, off, level, level.copy(), level - phase, np.full_like(level, -1.0))
 
@@ -90,10 +89,8 @@ def compare(t0: float, t1: float, v0: float, v1: float, m: float, r: float, on: 
             ) -> tuple[float, float, int]:  # fmt: skip
     """One comparator from t0 to t1 while its photoreceptor goes from v0 to v1 in a straight line.
 
-    Event times go to ``times``, polarities to ``signs``, as far as they fit.
-
-    Returns:
-        The reference level, the release time, and how many events there were.
+    Event times go to ``times``, polarities to ``signs``, as far as they fit. Returns the reference level, the release
+    time, and how many events there were.
     """
     slope = (v1 - v0) / (t1 - t0)
     start = t0
@@ -124,13 +121,10 @@ def compare(t0: float, t1: float, v0: float, v1: float, m: float, r: float, on: 
 
 @compiled
 def advance_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, schedule: TileSchedule,
-                 pixels: PixelState, circuit: Circuit, keys: Int64) -> tuple[int, int]:  # fmt: skip
+                 pixels: PixelState, circuit: Circuit, keys: Int64) -> int:  # fmt: skip
     """Advance one tile through the stretch; its events go to ``keys`` (see :func:`event_key`) as far as they fit.
 
-    The pixels' state is changed only if all events fitted.
-
-    Returns:
-        How many events there were, and how many pixel steps were taken.
+    The pixels' state is changed only if all events fitted. Returns how many events there were.
     """
     height, width = pixels.receptor.shape
     columns = (width + TILE - 1) // TILE
@@ -140,19 +134,16 @@ def advance_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, 
     maps = np.empty((len(ids), 11), np.float32)
     places = texture_slots(surfaces, atlas, ids)
     kept, kept_places = np.empty_like(maps), np.empty_like(places)
-    u0, v0 = np.empty((rows, cols), np.float32), np.empty((rows, cols), np.float32)
-    m, r = np.empty((rows, cols), np.float32), np.empty((rows, cols), np.float32)
-    u1, v1 = np.empty((rows, cols), np.float32), np.empty((rows, cols), np.float32)
-    u0[:] = pixels.log_light[top : top + rows, left : left + cols]
-    v0[:] = pixels.receptor[top : top + rows, left : left + cols]
-    m[:] = pixels.reference[top : top + rows, left : left + cols]
-    r[:] = pixels.release[top : top + rows, left : left + cols]
+    part = (slice(top, top + rows), slice(left, left + cols))
+    u0, v0 = pixels.log_light[part].copy(), pixels.receptor[part].copy()
+    m, r = pixels.reference[part].copy(), pixels.release[part].copy()
+    u1, v1, light = np.empty_like(u0), np.empty_like(u0), np.empty_like(u0)
     times, signs = np.empty(circuit.most, np.float32), np.empty(circuit.most, np.uint8)
     longest = schedule.step_us[tile]
     cutoff, floor = np.float32(circuit.cutoff), np.float32(circuit.cutoff_floor)
     dark, leak = np.float32(circuit.dark_light), np.float32(circuit.leak)
-    light, sky = np.empty((rows, cols), np.float32), np.empty(rows, np.float32)
-    step, now, found, steps = longest, 0.0, 0, 0
+    sky = np.empty(rows, np.float32)
+    step, now, found = longest, 0.0, 0
     while now < length_us:
         rest = length_us - now
         step = rest if rest <= 2 * MIN_STEP_US else min(step, rest)
@@ -168,7 +159,6 @@ def advance_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, 
                 v = low_pass(cutoff, floor, light[i, j], np.float32(step), u0[i, j], u, v0[i, j])
                 v1[i, j] = v
                 largest = max(largest, float(abs(v - v0[i, j])))
-        steps += rows * cols
         if largest > circuit.max_change and step > 2 * MIN_STEP_US:
             step = max(step * max(0.9 * circuit.max_change / largest, 0.25), MIN_STEP_US)
             continue
@@ -192,32 +182,25 @@ def advance_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, 
         now += step
         step = max(min(longest, step * min(0.9 * circuit.max_change / max(largest, 1e-6), 2.0)), MIN_STEP_US)
     if found <= len(keys):
-        pixels.log_light[top : top + rows, left : left + cols] = u0
-        pixels.receptor[top : top + rows, left : left + cols] = v0
-        pixels.reference[top : top + rows, left : left + cols] = m
+        pixels.log_light[part], pixels.receptor[part], pixels.reference[part] = u0, v0, m
         for i in range(rows):
             for j in range(cols):
                 pixels.release[top + i, left + j] = r[i, j] - length_us if r[i, j] > length_us else -1.0
-    return found, steps
+    return found
 
 
 @compiled
 def advance_tiles(begin: int, every: int, length_us: float, surfaces: Surfaces, atlas: Atlas, schedule: TileSchedule,
-                  pixels: PixelState, circuit: Circuit) -> tuple[Int64, int]:  # fmt: skip
-    """Advance the tiles ``begin``, ``begin + every``, … through the stretch.
-
-    Returns:
-        The events as keys, unsorted, and how many pixel steps were taken.
-    """
+                  pixels: PixelState, circuit: Circuit) -> Int64:  # fmt: skip
+    """Advance the tiles ``begin``, ``begin + every``, … through the stretch; returns the events as keys, unsorted."""
     keys = np.empty(1 << 14, np.int64)
-    used, steps = 0, 0
+    used = 0
     for tile in range(begin, len(schedule.step_us), every):
-        found, taken = advance_tile(tile, length_us, surfaces, atlas, schedule, pixels, circuit, keys[used:])
+        found = advance_tile(tile, length_us, surfaces, atlas, schedule, pixels, circuit, keys[used:])
         if used + found > len(keys):  # it did not fit and nothing was changed: make room and repeat it
             larger = np.empty(2 * (used + found), np.int64)
             larger[:used] = keys[:used]
             keys = larger
-            found, taken = advance_tile(tile, length_us, surfaces, atlas, schedule, pixels, circuit, keys[used:])
+            found = advance_tile(tile, length_us, surfaces, atlas, schedule, pixels, circuit, keys[used:])
         used += found
-        steps += taken
-    return keys[:used], steps
+    return keys[:used]

@@ -10,22 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fate.events.events import Events, Sensor
 from fate.processes import allowed_processors
 from fate.simulation.arrays import Int64
 from fate.simulation.camera import noise
-from fate.simulation.camera.event_camera import CameraModel
+from fate.simulation.camera.camera_model import CameraModel
 from fate.simulation.camera.noise import EventColumns
-from fate.simulation.camera.pixels_cpu import Circuit, PixelState, adapted_pixels, advance_tiles, shared_circuit
+from fate.simulation.camera.pixels_cpu import adapted_pixels, advance_tiles, shared_circuit
 from fate.simulation.render.scene import STRETCH_US, RecordedPiece, Scene
-from fate.simulation.render.surfaces import Atlas, Surfaces
-from fate.simulation.render.tiles import TileSchedule, schedule_tiles
+from fate.simulation.render.tiles import schedule_tiles
 
 #: Tiles are shared out to this many tasks a thread, so that a busy corner of the picture does not hold up the rest.
 TASKS_PER_THREAD = 4
@@ -39,33 +36,24 @@ def unpack_keys(keys: Tensor, start_us: int) -> EventColumns:
 class SensorOutput:
     """Adds to one recording's signal what comes after the pixel, and lets events go in time order."""
 
-    def __init__(self, camera: CameraModel, seed: int, duration_us: int, device: str | torch.device = "cpu") -> None:
-        self.camera, self.seed, self.duration_us, self.device = camera, seed, duration_us, device
-        self.background = camera.background(seed, device)
-        nothing = torch.zeros(0, dtype=torch.int64, device=device)
-        self._held = EventColumns(nothing, nothing, nothing, nothing)
+    def __init__(self, camera: CameraModel, seed: int, duration_us: int) -> None:
+        self.camera, self.seed, self.duration_us = camera, seed, duration_us
+        self.background = noise.BackgroundNoise(camera, seed)
+        self._held = EventColumns.empty("cpu")
         self._held_back_us = math.ceil(noise.JITTER_LIMIT * camera.jitter_us) + 1
 
     def finish(self, signal: EventColumns, light: Tensor, start_us: int, end_us: int) -> EventColumns:
-        """The recording's next events, given the signal of [start_us, end_us] in a fixed order.
+        """The recording's next events, given the signal of the stretch [start_us, end_us] in a fixed order.
 
-        Args:
-            signal: events of the stretch.
-            light: [H, W] linear light at its end; bursts sit where it is bright and textured.
-            start_us, end_us: the stretch.
+        ``light`` [H, W] is linear light at its end; bursts sit where it is bright and textured.
         """
-        camera = self.camera
-        last = end_us >= self.duration_us
-        random = noise.generator(self.seed, noise.JITTER, start_us, self.device)
-        signal = signal._replace(t_us=noise.jitter(signal.t_us, camera.jitter_us, random).clamp_(min=0))
-        if camera.bursts:
-            random = noise.generator(self.seed, noise.BURSTS, start_us, self.device)
-            chance = camera.burst_probability(light)[signal.y, signal.x]
-            signal = camera.with_bursts(signal, chance, random)
+        chance = noise.burst_probability(self.camera, light)[signal.y, signal.x] if self.camera.bursts else 0.0
+        signal = noise.jittered(self.camera, signal, chance, self.seed, start_us, (0, None))
         events = noise.in_time_order(self._held, signal, self.background.window(start_us, end_us))
+        last = end_us >= self.duration_us
         free = int(torch.searchsorted(events.t_us, self.duration_us if last else end_us - self._held_back_us))
-        self._held = EventColumns(*(column[free:] for column in events))
-        return EventColumns(*(column[:free] for column in events))
+        self._held = events.select(slice(free, None))
+        return events.select(slice(free))
 
 
 def record(
@@ -93,26 +81,13 @@ def record(
             last = stretch == scene.num_stretches - 1
             surfaces = scene.surfaces(stretch)
             schedule = schedule_tiles(surfaces, scene.atlas, sensor.height, sensor.width)
-            advance = partial(
-                _advance_share, tasks, float(end_us - start_us), surfaces, scene.atlas, schedule, pixels, circuit
-            )
-            advancing = [pool.submit(advance, task) for task in range(tasks)]
-            looking = pool.submit(scene.boxes_at, scene.times_in(stretch, times_us))
+            rest = (float(end_us - start_us), surfaces, scene.atlas, schedule, pixels, circuit)
+            advancing = [pool.submit(advance_tiles, task, tasks, *rest) for task in range(tasks)]
+            looking = pool.submit(scene.boxes_in, stretch, times_us)
             keys = np.sort(np.concatenate([part.result() for part in advancing]))
             light = torch.from_numpy(np.exp(pixels.log_light) - np.float32(camera.dark_light)).clamp_(min=0)
             done = finisher.finish(unpack_keys(torch.from_numpy(keys), start_us), light, start_us, end_us)
-            yield RecordedPiece(number, as_events(done, sensor), looking.result().by_time(), last)
-
-
-def _advance_share(tasks: int, length_us: float, surfaces: Surfaces, atlas: Atlas, schedule: TileSchedule,
-                   pixels: PixelState, circuit: Circuit, task: int) -> Int64:  # fmt: skip
-    return advance_tiles(task, tasks, length_us, surfaces, atlas, schedule, pixels, circuit)[0]
-
-
-def as_events(columns: EventColumns, sensor: Sensor) -> Events:
-    """Columns as events in memory."""
-    t_us, x, y, p = (column.cpu().numpy() for column in columns)
-    return Events.trusted(t_us, x.astype(np.uint16), y.astype(np.uint16), p.astype(np.uint8), sensor)
+            yield RecordedPiece(number, done.to_events(sensor), looking.result(), last)
 
 
 def record_many(

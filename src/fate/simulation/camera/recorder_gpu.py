@@ -26,7 +26,7 @@ from fate.events.events import Events, Sensor
 from fate.processes import worker_context
 from fate.simulation.arrays import Float32, Int64
 from fate.simulation.camera import noise
-from fate.simulation.camera.event_camera import CameraModel
+from fate.simulation.camera.camera_model import CameraModel
 from fate.simulation.camera.noise import EventColumns
 from fate.simulation.camera.pixels_cpu import adapted_pixels, shared_circuit
 from fate.simulation.camera.pixels_gpu import (
@@ -37,6 +37,7 @@ from fate.simulation.camera.pixels_gpu import (
     GpuPixelState,
     StretchBatch,
 )
+from fate.simulation.render.compositing import texture_slots
 from fate.simulation.render.scene import STRETCH_US, BoxesAt, RecordedPiece, Scene
 from fate.simulation.render.surfaces import Atlas, Surfaces
 from fate.simulation.render.tiles import TileSchedule, schedule_tiles
@@ -52,7 +53,6 @@ AHEAD = 6
 class PreparedScene(NamedTuple):
     """The first message about a scene: its textures and pixels."""
 
-    scene_index: int
     atlas: Atlas
     pixels: tuple[Float32, ...]
 
@@ -60,7 +60,6 @@ class PreparedScene(NamedTuple):
 class PreparedStretch(NamedTuple):
     """A message with one stretch of one scene."""
 
-    scene_index: int
     surfaces: Surfaces
     textures: Int64  #: [K, 4] first entry, columns, rows, opaque
     schedule: TileSchedule
@@ -68,8 +67,8 @@ class PreparedStretch(NamedTuple):
     boxes: BoxesAt
 
 
-#: Index of a scene in its batch, the scene, and the times of its boxes.
-SceneShare = list[tuple[int, Scene, Int64]]
+#: Scenes, and the times of their boxes.
+SceneShare = list[tuple[Scene, Int64]]
 
 
 def _prepare(shares: list[SceneShare], pipe: Connection) -> None:
@@ -86,27 +85,23 @@ def _prepare(shares: list[SceneShare], pipe: Connection) -> None:
 
 def _prepare_scenes(scenes: SceneShare, pipe: Connection) -> None:
     """Send the start of each scene, then the stretches of all scenes in turn."""
-    for index, scene, _ in scenes:
+    for scene, _ in scenes:
         pixels = adapted_pixels(scene.camera, scene.seed, scene.light(0))
-        pipe.send(PreparedScene(index, scene.atlas, tuple(pixels)))
-    noises = {index: scene.camera.background(scene.seed) for index, scene, _ in scenes}
-    for stretch in range(max((scene.num_stretches for _, scene, _ in scenes), default=0)):
+        pipe.send(PreparedScene(scene.atlas, tuple(pixels)))
+    noises = [noise.BackgroundNoise(scene.camera, scene.seed) for scene, _ in scenes]
+    for stretch in range(max((scene.num_stretches for scene, _ in scenes), default=0)):
         start_us = stretch * STRETCH_US
-        for index, scene, times_us in scenes:
+        for (scene, times_us), background in zip(scenes, noises, strict=True):
             end_us = min(start_us + STRETCH_US, scene.duration_us)
             surfaces, atlas = scene.surfaces(stretch), scene.atlas
-            which = surfaces.texture
-            textures = np.stack(
-                [atlas.offset[which], atlas.width[which], atlas.height[which], atlas.opaque[which]], axis=1
-            )
+            textures = texture_slots(surfaces, atlas, np.arange(len(surfaces.texture), dtype=np.int32))
             pipe.send(
                 PreparedStretch(
-                    index,
                     surfaces,
-                    textures.astype(np.int64),
+                    textures,
                     schedule_tiles(surfaces, atlas, *scene.sensor),
-                    torch.stack(list(noises[index].window(start_us, end_us)), 1).numpy(),
-                    scene.boxes_at(scene.times_in(stretch, times_us)),
+                    torch.stack(list(background.window(start_us, end_us)), 1).numpy(),
+                    scene.boxes_in(stretch, times_us),
                 )
             )
 
@@ -198,12 +193,8 @@ class _GpuSensorOutput:
     ) -> Tensor:
         """Keys of all recordings' next events, sorted by recording and time.
 
-        Args:
-            keys: of the signal, in any order.
-            log_light: [B, H, W] at the end of the stretch.
-            background: keys of shot noise and hot pixels.
-            start_us, length_us: the stretch.
-            last: nothing comes after it.
+        ``keys`` are those of the signal in any order, ``background`` those of shot noise and hot pixels, ``log_light``
+        [B, H, W] is at the end of the stretch; ``last`` says that no stretch comes after it.
         """
         keys = torch.sort(keys).values  # in a fixed order, so that the same event gets the same jitter every time
         random = noise.generator(self._seed, noise.JITTER, start_us, self.device)
@@ -229,10 +220,10 @@ class _GpuSensorOutput:
         chosen = keys[bursting]
         recording, y, x = chosen >> RECORDING_SHIFT, (chosen >> 15) & 0x3FFF, (chosen >> 1) & 0x3FFF
         light = (torch.exp(log_light) - self.camera.dark_light).clamp_(min=0.0)
-        chance = self.camera.burst_probability(light)[recording, y, x]
+        chance = noise.burst_probability(self.camera, light)[recording, y, x]
         columns = EventColumns(chosen >> TIME_SHIFT, chosen & ((1 << TIME_SHIFT) - 1), y, y)
         random = noise.generator(self._seed, noise.BURSTS, start_us, self.device)
-        repeated = self.camera.with_bursts(columns, chance, random)
+        repeated = noise.bursts(self.camera, columns, chance, random)
         return torch.cat([keys[~bursting], (repeated.t_us << TIME_SHIFT) | repeated.x])
 
 
@@ -251,14 +242,12 @@ def record_on_gpu(
         raise FateError(f"scenes of {len(kinds)} sensors and lengths were given; on a GPU all must be of one")
     size = min(max(PIXELS // (made[0].sensor.height * made[0].sensor.width), 1), len(made))
     numbers = [range(first, min(first + size, len(made))) for first in range(0, len(made), size)]
-    batches: list[SceneShare] = [
-        [(index, made[number], times_us(made[number])) for index, number in enumerate(batch)] for batch in numbers
-    ]
+    batches: list[SceneShare] = [[(made[number], times_us(made[number])) for number in batch] for batch in numbers]
     workers = _Workers(batches, threads or max((os.cpu_count() or 2) - 1, 1))
     try:
         torch.zeros(1, device=device)  # the GPU wakes up while the processes do
         for batch, share in zip(numbers, batches, strict=True):
-            yield from _record_batch(batch, [scene for _, scene, _ in share], workers, torch.device(device))
+            yield from _record_batch(batch, [scene for scene, _ in share], workers, torch.device(device))
     finally:
         workers.close()
 
@@ -292,7 +281,7 @@ def _record_batch(
             done = finishing.finish(keys, pixels.state.log_light, background, start_us, length_us, last)
             events = _split(done, len(scenes), scenes[0].sensor, start_us)
             for number, packet, piece in zip(numbers, packets, events, strict=True):
-                yield RecordedPiece(number, piece, packet.boxes.by_time(), last)
+                yield RecordedPiece(number, piece, packet.boxes, last)
 
 
 def _start_batch(

@@ -61,12 +61,9 @@ def texture_slots(surfaces: Surfaces, atlas: Atlas, ids: Int32) -> Int64:
 @compiled
 def keep_visible(top: int, left: int, rows: int, columns: int, maps: Float32, places: Int64,
               kept: Float32, kept_places: Int64) -> int:  # fmt: skip
-    """Of a part's surfaces, those that reach into it at this moment, up to one that covers it whole.
+    """Copy those of a part's surfaces that reach into it at this moment, up to one that covers it whole; their number.
 
     A surface whose u or v lies beyond the same border at all four corners of the part cannot be seen in it.
-
-    Returns:
-        How many there are; their maps and places are copied to ``kept`` and ``kept_places``.
     """
     count = 0
     for i in range(len(maps)):
@@ -128,18 +125,12 @@ def box_sum(table: Int32, first: int, stride: int, i0: int, i1: int, j0: int, j1
 @compiled
 def shade(top: int, left: int, maps: Float32, places: Int64, light_table: Int32,
           alpha_table: Int32, sky: Float32, image: Float32) -> None:  # fmt: skip
-    """Linear light of a part of the picture, from its surfaces.
+    """Linear light of a part of the picture, whose first row and column are (top, left), into ``image``.
 
-    Single precision throughout: the constants are float32 so that nothing is widened on the way. One call does many
-    pixels, since a call costs as much as a pixel.
-
-    Args:
-        top, left: the part's first row and column.
-        maps: [n, 11] of its surfaces, nearest first, from :func:`maps_at`.
-        places: [n, 4] of its surfaces, from :func:`texture_slots`.
-        light_table, alpha_table: of the atlas.
-        sky: [rows] light where nothing covers it.
-        image: [rows, columns] the result.
+    ``maps`` [n, 11] and ``places`` [n, 4] of its surfaces, nearest first, come from :func:`maps_at` and
+    :func:`texture_slots`; ``sky`` [rows] is the light where nothing covers it. Single precision throughout: the
+    constants are float32 so that nothing is widened on the way. One call does many pixels, since a call costs as much
+    as a pixel.
     """
     for row in range(image.shape[0]):
         y = np.float32(top + row) + HALF

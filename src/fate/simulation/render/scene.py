@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -22,12 +21,11 @@ from fate.events.events import Events, Sensor
 from fate.simulation.arrays import Float32, Int32, Int64
 from fate.simulation.art.catalogue import Split
 from fate.simulation.art.street import make_street
-from fate.simulation.camera.event_camera import CameraModel, camera_preset
+from fate.simulation.camera.camera_model import CameraModel, camera_preset
 from fate.simulation.render.compositing import render
-from fate.simulation.render.surface_builder import SurfaceBuilder
-from fate.simulation.render.surfaces import KNOT_US, Atlas, Pinhole, Surfaces
+from fate.simulation.render.surfaces import KNOT_US, Atlas, Pinhole, SurfaceBuilder, Surfaces
 from fate.simulation.render.tiles import schedule_tiles
-from fate.simulation.render.visible_boxes import Outlines, find_boxes_at_times, find_pixel_owners
+from fate.simulation.render.visible_boxes import Outlines, find_boxes
 from fate.simulation.writing.request import check_number, check_seconds, check_switch
 
 #: Surfaces are posed and sorted again after this many µs.
@@ -71,23 +69,8 @@ class BoxesAt(NamedTuple):
     """The objects seen at T times, concatenated."""
 
     t_us: Int64  #: [T]
-    first: Int64  #: [T + 1] first row of each time
+    rows: Int64  #: [T] how many objects there are at each time
     boxes: Boxes
-
-    @staticmethod
-    def empty() -> BoxesAt:
-        """Boxes at no time."""
-        none = np.zeros(0, np.int64)
-        return BoxesAt(none, np.zeros(1, np.int64), Boxes(np.zeros((0, 4), np.float32), none.astype(np.int32), none,
-                                                          np.zeros(0, np.float32)))  # fmt: skip
-
-    def by_time(self) -> list[tuple[int, Boxes]]:
-        """Each time and the objects seen then."""
-        ends = self.first.tolist()
-        return [
-            (t_us, Boxes._make(column[a:b] for column in self.boxes))
-            for t_us, (a, b) in zip(self.t_us.tolist(), pairwise(ends), strict=True)
-        ]
 
 
 class RecordedPiece(NamedTuple):
@@ -95,7 +78,7 @@ class RecordedPiece(NamedTuple):
 
     recording: int  #: which of the scenes
     events: Events  #: its next events, in time order; those of the stretch's last moments come with the next piece
-    boxes: list[tuple[int, Boxes]]  #: of the times asked for that lie in the stretch
+    boxes: BoxesAt  #: of the times asked for that lie in the stretch
     last: bool  #: the recording is complete
 
 
@@ -166,69 +149,44 @@ class Scene:
         """What can be seen in one stretch (kept for the next call)."""
         return self.builder.surfaces(stretch * STRETCH_US, STRETCH_US // KNOT_US + 1)
 
-    def _at(self, t_us: int) -> tuple[Surfaces, float]:
+    def _at(self, t_us: int) -> tuple[int, float]:
+        """The stretch of a time, and µs since its start."""
         if not 0 <= t_us <= self.duration_us:
             raise FateError(f"the scene was asked for {t_us} µs; it lasts from 0 to {self.duration_us} µs")
         stretch = min(int(t_us) // STRETCH_US, self.num_stretches - 1)
-        return self.surfaces(stretch), float(t_us - stretch * STRETCH_US)
-
-    def times_in(self, stretch: int, times_us: Int64) -> Int64:
-        """The times that fall into a stretch; the last stretch includes the end of the drive."""
-        start_us = stretch * STRETCH_US
-        last = stretch == self.num_stretches - 1
-        end_us = self.duration_us + 1 if last else start_us + STRETCH_US
-        return times_us[(times_us >= start_us) & (times_us < end_us)]
+        return stretch, float(t_us - stretch * STRETCH_US)
 
     def light(self, t_us: int) -> Float32:
         """Linear light on the sensor at a time, [H, W]; 1 is a white wall in full sun."""
-        surfaces, since = self._at(t_us)
-        image = np.empty(self.sensor, np.float32)
+        stretch, since = self._at(t_us)
+        surfaces, image = self.surfaces(stretch), np.empty(self.sensor, np.float32)
         render(surfaces, self.atlas, schedule_tiles(surfaces, self.atlas, *self.sensor), since, image)
-        return image
-
-    def owners(self, t_us: int) -> Int32:
-        """The track id of the object each pixel shows, [H, W]; -1 where it shows none."""
-        surfaces, since = self._at(t_us)
-        image = np.empty(self.sensor, np.int32)
-        find_pixel_owners(surfaces, self.atlas, since, image)
         return image
 
     def boxes(self, t_us: int) -> Boxes:
         """What can be detected at a time: objects seen to 30 % or more and not too small."""
-        return self.boxes_at(np.array([t_us])).boxes
+        return self.boxes_in(self._at(t_us)[0], np.array([t_us])).boxes
 
-    def boxes_at(self, times_us: Int64) -> BoxesAt:
-        """The boxes at several times [T] of one stretch."""
-        if not len(times_us):
-            return BoxesAt.empty()
-        surfaces, since = self._at(int(times_us[0]))
+    def boxes_in(self, stretch: int, times_us: Int64) -> BoxesAt:
+        """The boxes at those of some times that fall into a stretch; the last one includes the end of the drive."""
+        surfaces, start_us = self.surfaces(stretch), stretch * STRETCH_US
+        last = stretch == self.num_stretches - 1
+        times_us = times_us[(times_us >= start_us) & ((times_us < start_us + STRETCH_US) | last)]
         owners = np.unique(surfaces.owner[surfaces.owner >= 0])
         boxes, visible = np.zeros((len(times_us), len(owners), 4)), np.zeros((len(times_us), len(owners)))
-        find_boxes_at_times(
-            surfaces,
-            self.atlas,
-            self._world[1],
-            (since + (times_us - times_us[0])).astype(np.float64),
-            *self.sensor,
-            MIN_VISIBLE,
-            self.profile.min_diagonal,
-            owners,
-            boxes,
-            visible,
-        )
+        since, smallest = (times_us - start_us).astype(np.float64), self.profile.min_diagonal
+        limits = (*self.sensor, MIN_VISIBLE, smallest)
+        find_boxes(surfaces, self.atlas, self._world[1], since, *limits, owners, boxes, visible)
         diagonal = np.hypot(boxes[..., 2] - boxes[..., 0], boxes[..., 3] - boxes[..., 1])
-        keep = (visible >= MIN_VISIBLE) & (diagonal >= self.profile.min_diagonal)
+        keep = (visible >= MIN_VISIBLE) & (diagonal >= smallest)
         seen = owners[np.nonzero(keep)[1]]
-        return BoxesAt(
-            times_us,
-            np.concatenate([[0], np.cumsum(keep.sum(1))]),
-            Boxes(
-                boxes[keep].astype(np.float32),
-                self._world[2][seen],
-                seen.astype(np.int64),
-                visible[keep].astype(np.float32),
-            ),
+        found = Boxes(
+            boxes[keep].astype(np.float32),
+            self._world[2][seen],
+            seen.astype(np.int64),
+            visible[keep].astype(np.float32),
         )
+        return BoxesAt(times_us, keep.sum(1), found)
 
 
 def draw_camera(rng: np.random.Generator, profile: str) -> CameraModel:

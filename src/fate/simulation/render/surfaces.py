@@ -7,11 +7,15 @@ z forward). The viewing ray through a pixel meets its plane at texture coordinat
 
 M is a 3 × 3 matrix per rectangle and time. While nothing turns it is linear in time; it is kept at *knots* a few
 milliseconds apart and interpolated between them, and so is the light that falls on the rectangle.
+
+:class:`SurfaceBuilder` makes the rectangles of a stretch from actors and the camera's path: it poses every actor in
+reach at the knots, transforms its panels to camera coordinates, drops what cannot be seen, lights the rest and sorts it
+nearest first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +23,8 @@ from numpy.typing import NDArray
 
 from fate.compiled import compiled
 from fate.simulation.arrays import Float32, Float64, Int32, Int64
-from fate.simulation.art.panels import Texture, summed_area
+from fate.simulation.art.actors import REACH, Actor, CameraPose, Ego, Layer, Lighting, Straight
+from fate.simulation.art.panels import Swing, Texture, summed_area
 
 #: Distance between knots, µs.
 KNOT_US = 10_000
@@ -29,6 +34,8 @@ NEAR = 0.05
 BLUR_SIGMA = 0.7
 #: The box filter with the same variance is this wide, in pixels.
 BLUR_WIDTH = float(np.sqrt(12.0) * BLUR_SIGMA)
+#: Haze begins at this distance, metres.
+HAZE_FROM = 60.0
 
 
 class Pinhole(NamedTuple):
@@ -154,3 +161,227 @@ def projected_bounds(
                     y1, y2 = min(y1, row), max(y2, row)
         bounds[k, 0], bounds[k, 1], bounds[k, 2], bounds[k, 3] = x1 - margin, y1 - margin, x2 + margin, y2 + margin
     return bounds
+
+
+class _Panels(NamedTuple):
+    """All panels of all bodies, concatenated (K panels)."""
+
+    corner: Float64  # [K, 3]
+    across: Float64  # [K, 3]
+    down: Float64  # [K, 3]
+    texture: Int32
+    outward: NDArray[np.bool_]
+    emission: Float64
+    flicker: Float64  # rad/µs
+    depth: Float64
+    pivot: Float64  # [K, 3]
+    amplitude: Float64
+    phase: Float64
+
+
+class _Posed(NamedTuple):
+    """The actors in reach at R knots (I actors with K panels together)."""
+
+    chosen: Int64  # [I] which of all actors
+    which: Int64  # [K] which of those a panel belongs to
+    panel: Int64  # [K] which of all panels it is
+    x: Float64  # [R, I]
+    z: Float64  # [R, I]
+    heading: Float64  # [R, I]
+    gait: Float64  # [R, I]
+    camera: CameraPose
+
+
+class SurfaceBuilder:
+    """Builds the surfaces of one drive from its actors."""
+
+    def __init__(self, pinhole: Pinhole, ego: Ego, actors: Sequence[Actor], lighting: Lighting, height: float) -> None:
+        self.pinhole = pinhole
+        self.ego = ego
+        self.actors = tuple(actors)
+        self.lighting = lighting
+        self.height = height  #: of the camera above the ground, metres
+        bodies = {id(actor.body): actor.body for actor in self.actors}
+        number = {key: index for index, key in enumerate(bodies)}
+        panels = [panel for body in bodies.values() for panel in body.panels]
+        textures = {id(panel.texture): panel.texture for panel in panels}
+        place = {key: index for index, key in enumerate(textures)}
+        swings = [panel.swing or Swing(np.zeros(3), 0.0) for panel in panels]
+        self.textures = tuple(textures.values())
+        self.atlas = Atlas.build(self.textures)
+        self._panels = _Panels(
+            corner=np.array([panel.origin for panel in panels]),
+            across=np.array([panel.across for panel in panels]),
+            down=np.array([panel.down for panel in panels]),
+            texture=np.array([place[id(panel.texture)] for panel in panels], np.int32),
+            outward=np.array([panel.faces == "outward" for panel in panels]),
+            emission=np.array([panel.emission for panel in panels]),
+            flicker=np.array([2e-6 * np.pi * panel.flicker_hz for panel in panels]),
+            depth=np.array([panel.flicker_depth for panel in panels]),
+            pivot=np.array([swing.pivot for swing in swings]),
+            amplitude=np.array([swing.amplitude for swing in swings]),
+            phase=np.array([swing.phase for swing in swings]),
+        )
+        self._count = np.array([len(body.panels) for body in bodies.values()])
+        self._body = np.array([number[id(actor.body)] for actor in self.actors])
+        self._facing = np.array([actor.body.facing for actor in self.actors])
+        self._layer = np.array([actor.layer for actor in self.actors], np.int64)
+        self._owner = np.array([actor.owner for actor in self.actors], np.int32)
+        self._mirror = np.array([actor.mirror for actor in self.actors])
+        self._reach = np.array([actor.reach for actor in self.actors])
+        self._size = np.array([max(actor.body.length, actor.body.width) for actor in self.actors])
+        paths = [actor.path for actor in self.actors]
+        fixed = [path if isinstance(path, Straight) and path.speed == 0 else None for path in paths]
+        self._moving = np.array([path is None for path in fixed])
+        self._place = np.array([(path.x, path.z, path.heading) if path else (0.0, 0.0, 0.0) for path in fixed])
+
+    def surfaces(self, start_us: int, knots: int) -> Surfaces:
+        """What can be seen from ``start_us`` on at ``knots`` times ``KNOT_US`` apart, up to ``REACH`` ahead."""
+        seconds = (start_us + KNOT_US * np.arange(knots, dtype=np.float64)) * 1e-6
+        camera = self.ego.at(seconds)
+        near = camera.z.min()
+        chosen = self._in_reach(near, seconds)
+        x, z, heading, gait = self._poses(chosen, seconds, camera)
+        body = self._body[chosen]
+        count = self._count[body]
+        which = np.repeat(np.arange(len(chosen)), count)
+        ends, first = np.cumsum(count), np.cumsum(self._count) - self._count
+        panel = np.arange(ends[-1]) - np.repeat(ends - count - first[body], count)
+        posed = _Posed(chosen, which, panel, x, z, heading, gait, camera)
+        corner, across, down = self._in_camera(posed)
+        maps, side = matrices(corner, across, down, self.pinhole)
+        margin = 0.5 * BLUR_WIDTH + 0.5
+        bounds = projected_bounds(
+            corner, across, down, self.pinhole.focal, self.pinhole.centre_x, self.pinhole.centre_y, margin
+        )
+        middle = knots // 2
+        data = self._panels
+        seen = (
+            (np.abs(side[middle]) > 1e-4)
+            & (~data.outward[panel] | (side[middle] * self._mirror[chosen][which] > 0))
+            & (bounds[:, 0] < self.pinhole.width)
+            & (bounds[:, 1] < self.pinhole.height)
+            & (bounds[:, 2] > 0)
+            & (bounds[:, 3] > 0)
+        )
+        order = self._order(posed, middle)
+        order = order[seen[order]]
+        gain, haze = self._light(posed, corner, across, down, side)
+        glow = data.emission[panel] * self.lighting.lamps
+        flicker = data.flicker[panel]
+        maps = np.concatenate([maps, gain[..., None], haze[..., None]], axis=2, dtype=np.float32)
+        horizon = self.pinhole.centre_y + self.pinhole.focal * np.tan(camera.pitch)
+        sky = np.stack([horizon, np.full(knots, self.lighting.horizon), np.full(knots, self.lighting.zenith)], axis=1)
+        return Surfaces(
+            maps=np.ascontiguousarray(maps[:, order]),
+            bounds=bounds[order],
+            texture=data.texture[panel][order],
+            glow=glow[order].astype(np.float32),
+            flicker=flicker[order].astype(np.float32),
+            depth=data.depth[panel][order].astype(np.float32),
+            phase=np.mod(flicker[order] * start_us + chosen[which][order], 2 * np.pi).astype(np.float32),
+            owner=self._owner[chosen][which][order],
+            sky=sky.astype(np.float32),
+            focal=float(self.pinhole.focal),
+        )
+
+    def _in_reach(self, near: float, seconds: Float64) -> Int64:
+        """Actors that may be seen: not far behind the camera, not too far ahead."""
+        z = self._place[:, 1].copy()
+        span = np.maximum(self._size, self._reach)
+        for index in np.flatnonzero(self._moving):
+            z[index] = self.actors[index].path.at(seconds[:1]).z[0]
+            span[index] += 3
+        travelling = self._layer >= Layer.KERB
+        return np.flatnonzero(travelling | ((z + span > near) & (z - span < near + REACH)))
+
+    def _poses(self, chosen: Int64, seconds: Float64, camera: CameraPose) -> tuple[Float64, Float64, Float64, Float64]:
+        """x, z, heading and gait [R, I] of the chosen actors; billboards face the camera."""
+        shape = len(seconds), len(chosen)
+        place = self._place[chosen]
+        x, z = np.broadcast_to(place[:, 0], shape).copy(), np.broadcast_to(place[:, 1], shape).copy()
+        heading, gait = np.broadcast_to(place[:, 2], shape).copy(), np.zeros(shape)
+        for column in np.flatnonzero(self._moving[chosen]):
+            pose = self.actors[chosen[column]].path.at(seconds)
+            x[:, column], z[:, column], heading[:, column], gait[:, column] = pose
+        layer = self._layer[chosen]
+        z[:, layer >= Layer.KERB] = camera.z[:, None]
+        x[:, layer == Layer.FAR] = camera.x[:, None]
+        return x, z, heading, gait
+
+    def _in_camera(self, posed: _Posed) -> tuple[Float64, Float64, Float64]:
+        """Corner, across and down [R, K, 3] of panels in camera coordinates."""
+        chosen, which, panel, x, z, heading, gait, camera = posed
+        data, facing = self._panels, self._facing[chosen]
+        bearing = np.arctan2(x - camera.x[:, None], z - camera.z[:, None])
+        turned = np.where(facing, bearing, heading)
+        vectors = [
+            np.broadcast_to(part[panel], (len(x), len(panel), 3)) for part in (data.corner, data.across, data.down)
+        ]
+        swinging = np.flatnonzero(data.amplitude[panel] > 0)
+        if len(swinging):
+            limbs, bodies = panel[swinging], which[swinging]
+            # from the front a stride is foreshortened to a quarter
+            sideways = np.where(facing, 0.25 + 0.75 * np.abs(np.sin(heading - bearing)), 1.0)[:, bodies]
+            angle = data.amplitude[limbs] * sideways * np.sin(gait[:, bodies] + data.phase[limbs])
+            vectors = [vector.copy() for vector in vectors]
+            axis = cross(data.across[limbs], data.down[limbs])
+            axis = axis / np.linalg.norm(axis, axis=-1, keepdims=True)
+            for number, vector in enumerate(vectors):
+                pivot = data.pivot[limbs] if number == 0 else np.zeros(3)
+                vector[:, swinging] = _turned(vector[:, swinging] - pivot, axis, angle) + pivot
+        cos, sin = np.cos(turned)[:, which], np.sin(turned)[:, which]
+        mirror = self._mirror[chosen][which]
+        yaw, pitch = camera.yaw[:, None], camera.pitch[:, None]
+        results = []
+        for number, vector in enumerate(vectors):
+            right, below, ahead = vector[..., 0] * mirror, vector[..., 1], vector[..., 2]
+            east, north = right * cos + ahead * sin, ahead * cos - right * sin
+            if number == 0:
+                east = east + (x - camera.x[:, None])[:, which]
+                north = north + (z - camera.z[:, None])[:, which]
+                below = below + self.height
+            along_x, along_z = east * np.cos(yaw) - north * np.sin(yaw), east * np.sin(yaw) + north * np.cos(yaw)
+            upright, away = (
+                below * np.cos(pitch) + along_z * np.sin(pitch),
+                along_z * np.cos(pitch) - below * np.sin(pitch),
+            )
+            results.append(np.stack([along_x, upright, away], axis=-1))
+        return results[0], results[1], results[2]
+
+    def _order(self, posed: _Posed, middle: int) -> Int64:
+        """Panels nearest first: by layer, by actor, and within an actor as its body lists them, last on top."""
+        chosen, which = posed.chosen, posed.which
+        camera_x, camera_z, yaw, _ = (values[middle] for values in posed.camera)
+        ahead = (posed.x[middle] - camera_x) * np.sin(yaw) + (posed.z[middle] - camera_z) * np.cos(yaw)
+        ahead = ahead + self._reach[chosen]
+        rank = np.empty(len(chosen))
+        rank[np.lexsort((chosen, ahead, self._layer[chosen]))] = np.arange(len(chosen))
+        return np.lexsort((-np.arange(len(which)), rank[which]))  # a body's later panels lie over its earlier ones
+
+    def _light(
+        self, posed: _Posed, corner: Float64, across: Float64, down: Float64, side: Float64
+    ) -> tuple[Float64, Float64]:
+        """Light on each panel [R, K], and light of the haze before it [R, K], which also dims the panel."""
+        light, yaw = self.lighting, posed.camera.yaw
+        actor = posed.chosen[posed.which]
+        outward = -cross(across, down)
+        outward *= (np.where(side < 0, -1.0, 1.0) / np.maximum(np.linalg.norm(outward, axis=-1), 1e-12))[..., None]
+        east, below, north = light.to_sun
+        right, ahead = east * np.cos(yaw) - north * np.sin(yaw), east * np.sin(yaw) + north * np.cos(yaw)
+        sun = np.stack([right, np.full_like(yaw, below), ahead], axis=-1)
+        slant = np.maximum(np.sum(outward * sun[:, None], axis=-1), 0.0)
+        slant = np.where(self._facing[actor], 0.6, slant)
+        distance = np.linalg.norm(corner + 0.5 * (across + down), axis=-1)
+        gain = light.ambient + light.sun * slant + light.headlamps / (1 + (distance / 12) ** 2)
+        layer = self._layer[actor]
+        thick = np.where(layer >= Layer.KERB, 0.0, np.clip((distance - HAZE_FROM) / (REACH - HAZE_FROM), 0.0, 1.0))
+        gain = np.where(layer == Layer.FAR, light.horizon, gain * (1 - thick))
+        return gain, thick * light.horizon
+
+
+def _turned(vectors: Float64, axis: Float64, angle: Float64) -> Float64:
+    """Vectors [R, K, 3] turned about unit axes [K, 3] by angles [R, K]."""
+    cos, sin = np.cos(angle)[..., None], np.sin(angle)[..., None]
+    along = np.sum(vectors * axis, axis=-1, keepdims=True) * axis
+    return np.asarray(along + cos * (vectors - along) + sin * cross(axis, vectors))

@@ -91,20 +91,16 @@ def count_visible(maps: Float32, places: Int64, table: Int32, own: Int32,
     for row in range(y1, y2, stride):
         for column in range(x1, x2, stride):
             x, y = np.float32(column + 0.5), np.float32(row + 0.5)
-            covered = False
             for i in range(len(own)):
                 if solid(maps, places, table, own[i], x, y):
-                    covered = True
+                    alone += 1
+                    hidden = False
+                    for j in range(len(before)):
+                        if solid(maps, places, table, before[j], x, y):
+                            hidden = True
+                            break
+                    seen += not hidden
                     break
-            if covered:
-                alone += 1
-                hidden = False
-                for i in range(len(before)):
-                    if solid(maps, places, table, before[i], x, y):
-                        hidden = True
-                        break
-                if not hidden:
-                    seen += 1
     return alone, seen
 
 
@@ -125,86 +121,56 @@ def mask_extent(maps: Float32, places: Int64, table: Int32,
 
 
 @compiled
-def find_boxes(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, t_us: float, height: int, width: int,
+def find_boxes(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, times_us: Float64, height: int, width: int,
                min_share: float, min_diagonal: float, owners: Int32, boxes: Float64,
                shares: Float64) -> None:  # fmt: skip
-    """The visible box [N, 4] and the visible share [N] of each owner, ``t_us`` after the stretch's start.
+    """The visible box [T, N, 4] and the visible share [T, N] of each owner, at T times after the stretch's start.
 
     Owners seen to less than ``min_share``, or smaller than ``min_diagonal`` pixels, keep an empty box.
     """
     count = surfaces.maps.shape[1]
     ids = np.arange(count).astype(np.int32)
     maps = np.empty((count, 11), np.float32)
-    maps_at(surfaces, ids, t_us, maps)
     places, table = texture_slots(surfaces, atlas, ids), atlas.alpha
     own_ids, before_ids = np.empty(count, np.int32), np.empty(count, np.int32)
     whole = np.empty(4)
-    for n in range(len(owners)):
-        boxes[n] = 0.0
-        shares[n] = 0.0
-        owned, free = 0, True
-        whole[0], whole[1], whole[2], whole[3] = 1e9, 1e9, -1e9, -1e9
-        for k in range(count):
-            if surfaces.owner[k] == owners[n]:
-                own_ids[owned] = k
-                owned += 1
-                texture = surfaces.texture[k]
-                free &= extent(maps, k, outlines.points[outlines.first[texture] : outlines.first[texture + 1]], whole)
-        if not owned:
-            continue
-        if not free:  # part of it is beside or behind the camera: next to nothing of it is in the picture
-            continue
-        if math.hypot(whole[2] - whole[0], whole[3] - whole[1]) < min_diagonal:
-            continue
-        left, top = max(int(np.floor(whole[0])), 0), max(int(np.floor(whole[1])), 0)
-        right, bottom = min(int(np.ceil(whole[2])), width), min(int(np.ceil(whole[3])), height)
-        hiding = 0
-        for k in range(own_ids[0]):
-            beside = surfaces.bounds[k, 0] < right and surfaces.bounds[k, 2] > left
-            if beside and surfaces.bounds[k, 1] < bottom and surfaces.bounds[k, 3] > top:
-                before_ids[hiding] = k
-                hiding += 1
-        own, before = own_ids[:owned], before_ids[:hiding]
-        stride = max(1, int(math.sqrt(max(right - left, 0) * max(bottom - top, 0))) // SAMPLES)
-        alone, seen = count_visible(maps, places, table, own, before, left, top, right, bottom, stride)
-        if not seen:
-            continue
-        area = max((whole[2] - whole[0]) * (whole[3] - whole[1]), 1e-9)
-        inside = (min(whole[2], width) - max(whole[0], 0.0)) * (min(whole[3], height) - max(whole[1], 0.0)) / area
-        shares[n] = seen / alone * inside
-        if shares[n] < min_share:
-            continue
-        x1, y1, x2, y2 = mask_extent(maps, places, table, own, before, left, top, right, bottom)
-        boxes[n, 0] = max(whole[0], 0.0) if abs(max(whole[0], 0.0) - x1) <= 1 else x1
-        boxes[n, 1] = max(whole[1], 0.0) if abs(max(whole[1], 0.0) - y1) <= 1 else y1
-        boxes[n, 2] = min(whole[2], width) if abs(min(whole[2], width) - x2) <= 1 else x2
-        boxes[n, 3] = min(whole[3], height) if abs(min(whole[3], height) - y2) <= 1 else y2
-
-
-@compiled
-def find_boxes_at_times(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, times_us: Float64, height: int,
-                  width: int, min_share: float, min_diagonal: float, owners: Int32,
-                  boxes: Float64, shares: Float64) -> None:  # fmt: skip
-    """``find_boxes`` at T times of one stretch: boxes [T, N, 4], shares [T, N]."""
-    for n in range(len(times_us)):
-        find_boxes(
-            surfaces, atlas, outlines, times_us[n], height, width, min_share, min_diagonal, owners, boxes[n], shares[n]
-        )
-
-
-@compiled
-def find_pixel_owners(surfaces: Surfaces, atlas: Atlas, t_us: float, image: Int32) -> None:
-    """The object each pixel shows [H, W], -1 where none, ``t_us`` after the stretch's start, into ``image``."""
-    count = surfaces.maps.shape[1]
-    ids = np.arange(count).astype(np.int32)
-    maps = np.empty((count, 11), np.float32)
-    maps_at(surfaces, ids, t_us, maps)
-    places, table = texture_slots(surfaces, atlas, ids), atlas.alpha
-    height, width = image.shape
-    for row in range(height):
-        for column in range(width):
-            image[row, column] = -1
+    for time in range(len(times_us)):
+        maps_at(surfaces, ids, times_us[time], maps)
+        for n in range(len(owners)):
+            owned, free = 0, True
+            whole[0], whole[1], whole[2], whole[3] = 1e9, 1e9, -1e9, -1e9
             for k in range(count):
-                if solid(maps, places, table, k, np.float32(column + 0.5), np.float32(row + 0.5)):
-                    image[row, column] = surfaces.owner[k]
-                    break
+                if surfaces.owner[k] == owners[n]:
+                    own_ids[owned] = k
+                    owned += 1
+                    texture = surfaces.texture[k]
+                    points = outlines.points[outlines.first[texture] : outlines.first[texture + 1]]
+                    free &= extent(maps, k, points, whole)
+            if not free:  # part of it is beside or behind the camera: next to nothing of it is in the picture
+                continue
+            if math.hypot(whole[2] - whole[0], whole[3] - whole[1]) < min_diagonal:
+                continue
+            left, top = max(int(np.floor(whole[0])), 0), max(int(np.floor(whole[1])), 0)
+            right, bottom = min(int(np.ceil(whole[2])), width), min(int(np.ceil(whole[3])), height)
+            hiding = 0
+            for k in range(own_ids[0]):
+                beside = surfaces.bounds[k, 0] < right and surfaces.bounds[k, 2] > left
+                if beside and surfaces.bounds[k, 1] < bottom and surfaces.bounds[k, 3] > top:
+                    before_ids[hiding] = k
+                    hiding += 1
+            own, before = own_ids[:owned], before_ids[:hiding]
+            stride = max(1, int(math.sqrt(max(right - left, 0) * max(bottom - top, 0))) // SAMPLES)
+            alone, seen = count_visible(maps, places, table, own, before, left, top, right, bottom, stride)
+            if not seen:
+                continue
+            area = max((whole[2] - whole[0]) * (whole[3] - whole[1]), 1e-9)
+            inside = (min(whole[2], width) - max(whole[0], 0.0)) * (min(whole[3], height) - max(whole[1], 0.0)) / area
+            shares[time, n] = seen / alone * inside
+            if shares[time, n] < min_share:
+                continue
+            x1, y1, x2, y2 = mask_extent(maps, places, table, own, before, left, top, right, bottom)
+            box = boxes[time, n]
+            box[0] = max(whole[0], 0.0) if abs(max(whole[0], 0.0) - x1) <= 1 else x1
+            box[1] = max(whole[1], 0.0) if abs(max(whole[1], 0.0) - y1) <= 1 else y1
+            box[2] = min(whole[2], width) if abs(min(whole[2], width) - x2) <= 1 else x2
+            box[3] = min(whole[3], height) if abs(min(whole[3], height) - y2) <= 1 else y2

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from fate.errors import FateError, warn
 from fate.processes import lock_file, open_folder_lock
 from fate.progress import Progress
 from fate.simulation.art.catalogue import SPLITS
+from fate.simulation.camera.camera_model import camera_preset
 from fate.simulation.writing.manifest import Manifest, load_manifest
 from fate.simulation.writing.preview import make_preview, shown_in
 from fate.simulation.writing.recording_files import RecordingFiles, SceneFacts, clear_leftovers
@@ -122,23 +124,19 @@ class _DatasetRun:
                     waiting.popleft().result()
             self._make_previews()
         except (FateError, OSError) as error:
-            done, wanted = len(self.manifest.recordings), len(self.all_jobs)
-            text = (
-                error if isinstance(error, FateError) else f"{error.filename or self.home}: {error.strerror or error}"
-            )
-            raise FateError(
-                f"{text}; {done} of {wanted} recordings are finished and kept, and the same command goes on from there"
-            ) from error
+            text = str(error)
+            if isinstance(error, OSError):
+                text = f"{error.filename or self.home}: {error.strerror or error}"
+            done = f"{len(self.manifest.recordings)} of {len(self.all_jobs)} recordings"
+            raise FateError(f"{text}; {done} are finished and kept, and the same command goes on from there") from error
         finally:
             self._failed = True
             for files in self._open.values():
                 with suppress(OSError):  # the next run removes what cannot be removed now
                     files.discard()
 
-    def _keep_facts(self, job: RecordingJob, scene: Scene) -> SceneFacts:
-        """Called with each scene before its first piece."""
-        self.facts[job.index] = facts = SceneFacts.of(scene)
-        return facts
+    def _keep_facts(self, job: RecordingJob, scene: Scene) -> None:
+        self.facts[job.index] = SceneFacts.of(scene)
 
     def write_piece(self, piece: RecordedPiece) -> None:
         """Write a piece; ``piece.recording`` is an index into ``jobs``. After a failure, pieces are ignored."""
@@ -148,11 +146,11 @@ class _DatasetRun:
             job = self.jobs[piece.recording]
             if job.index not in self._open:
                 self._open[job.index] = RecordingFiles(self.home, job, self.facts.pop(job.index))
-            self._open[job.index].take(piece.events, piece.boxes)
+            self._open[job.index].take(piece)
             if piece.last:
                 self._finish(job)
-            elif piece.boxes:
-                self._done_us[job.index] = piece.boxes[-1][0]
+            elif len(piece.boxes.t_us):
+                self._done_us[job.index] = int(piece.boxes.t_us[-1])
             self._report()
         except BaseException:
             self._failed = True
@@ -162,9 +160,10 @@ class _DatasetRun:
         files = self._open[job.index]
         manifest = self.manifest
         if not manifest.classes:
-            preset = _preset(manifest.request.profile)
+            camera = asdict(camera_preset(manifest.request.profile))
+            camera.pop("sensor")
             sensor = (files.facts.sensor.height, files.facts.sensor.width)
-            manifest = replace(manifest, classes=files.facts.classes, sensor=sensor, camera=preset)
+            manifest = replace(manifest, classes=files.facts.classes, sensor=sensor, camera=camera)
         manifest = manifest.with_recording(files.finish(self.device, manifest.camera))
         manifest.save(self.home)
         self.manifest = manifest
@@ -202,29 +201,19 @@ def simulate_pieces(
     request: Request,
     device: str,
     threads: int | None,
-    on_scene: Callable[[RecordingJob, Scene], SceneFacts],
+    on_scene: Callable[[RecordingJob, Scene], None],
 ) -> Generator[RecordedPiece, None, None]:
     """The recordings of ``jobs``, simulated; ``on_scene`` is called with every scene before its first piece."""
     from fate.simulation.camera.recorder import record_many  # noqa: PLC0415  (loads torch)
     from fate.simulation.render.scene import Scene  # noqa: PLC0415
 
-    def maker(job: RecordingJob) -> Callable[[], Scene]:
-        def make() -> Scene:
-            scene = Scene(job.seed, request.profile, job.split, request.seconds, job.at_rest)
-            on_scene(job, scene)
-            return scene
+    def make(job: RecordingJob) -> Scene:
+        scene = Scene(job.seed, request.profile, job.split, request.seconds, job.at_rest)
+        on_scene(job, scene)
+        return scene
 
-        return make
-
-    yield from record_many([maker(job) for job in jobs], lambda scene: SceneFacts.of(scene).times_us, device, threads)
-
-
-def _preset(profile: str) -> dict[str, Any]:
-    from fate.simulation.camera.event_camera import camera_preset  # noqa: PLC0415  (loads torch)
-
-    camera = asdict(camera_preset(profile))
-    camera.pop("sensor")
-    return camera
+    makers = [partial(make, job) for job in jobs]
+    yield from record_many(makers, lambda scene: SceneFacts.of(scene).times_us, device, threads)
 
 
 def _existing_manifest(home: Path, request: Request) -> Manifest:
@@ -232,9 +221,10 @@ def _existing_manifest(home: Path, request: Request) -> Manifest:
     known = load_manifest(home)
     if known is None:
         try:
-            files = [path.name for path in home.iterdir() if not _ignored(path)] if home.is_dir() else []
+            names = [path.name for path in home.iterdir()] if home.is_dir() else []
         except OSError as error:
             raise FateError(f"{home}: cannot be looked into ({error.strerror}); give another folder") from None
+        files = [name for name in names if not name.startswith(".") and name != "lost+found"]  # as on a fresh disk
         if files:
             raise FateError(
                 f"{home}: holds {files[0]!r} and no {MANIFEST} of a simulated dataset; give a new or empty folder"
@@ -255,11 +245,6 @@ def _existing_manifest(home: Path, request: Request) -> Manifest:
             f" finished ones are never removed: ask for {beyond[-1].index + 1} or more, or give another folder"
         )
     return manifest
-
-
-def _ignored(path: Path) -> bool:
-    """Hidden files, and what a fresh disk holds: a folder with nothing else is empty."""
-    return path.name.startswith(".") or path.name == "lost+found"
 
 
 def _plain(value: Any) -> str:

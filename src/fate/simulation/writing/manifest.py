@@ -8,16 +8,20 @@ arguments give the same bytes.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fate.data.manifests import MANIFEST, SCHEMAS, SIMULATED, write_manifest
-from fate.errors import FateError, FormatError
+from fate.errors import FormatError
 from fate.files import MissingFileError, read_bytes
-from fate.json_files import finite_number, list_of, names_of, object_of, parse_json, whole_number
+from fate.json_files import parse_json
 from fate.simulation.art.catalogue import SPLITS, Split
 from fate.simulation.writing.request import Request, check_seconds
 from fate.version import __version__
@@ -25,11 +29,29 @@ from fate.version import __version__
 FORMAT, SCHEMA = SIMULATED, SCHEMAS[SIMULATED]
 
 
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+def _inside(name: str) -> str:
+    path = PurePosixPath(name)
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise ValueError("expected a path inside the dataset")
+    return name
+
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Seconds = Annotated[float, AfterValidator(check_seconds)]
+InsidePath = Annotated[str, AfterValidator(_inside)]
+Side = Annotated[int, Field(ge=1, le=65_536)]
+
+
 @dataclass(frozen=True)
 class FileEntry:
     """A file by its content."""
 
-    bytes: int
+    __pydantic_config__: ClassVar = _STRICT
+
+    bytes: Count
     sha256: str  #: hexadecimal
 
     @classmethod
@@ -48,26 +70,30 @@ class FileEntry:
 class RecordingEntry:
     """A finished recording."""
 
-    index: int
+    __pydantic_config__: ClassVar = _STRICT
+
+    index: Count
     name: str
     split: Split
-    seed: int  #: of its scene
-    seconds: float
+    seed: Count  #: of its scene
+    seconds: Seconds
     device: str  #: that it was made on; a GPU rounds differently, so its bytes differ from a CPU's
     fate: str  #: version that made it
-    label_hz: int
-    events: int
-    on_events: int
-    boxes: dict[str, int]  #: rows of the label file, by class
-    truth_boxes: dict[str, int]  #: rows at 200 Hz, by class
+    label_hz: Annotated[Count, Field(ge=1)]
+    events: Count
+    on_events: Count
+    boxes: dict[str, Count]  #: rows of the label file, by class
+    truth_boxes: dict[str, Count]  #: rows at 200 Hz, by class
     camera: dict[str, Any]  #: thresholds, bursts, and what else differs from the profile's preset
-    files: dict[str, FileEntry]  #: by path inside the dataset
+    files: dict[InsidePath, FileEntry]  #: by path inside the dataset
     at_rest: bool = False  #: whether its camera stands still
 
 
 @dataclass(frozen=True)
 class PreviewEntry:
     """A preview video."""
+
+    __pydantic_config__: ClassVar = _STRICT
 
     file: FileEntry
     of: tuple[str, ...]  #: the names of the recordings it shows
@@ -77,19 +103,21 @@ class PreviewEntry:
 class Manifest:
     """The arguments, recordings and previews of a simulated dataset."""
 
+    __pydantic_config__: ClassVar = _STRICT
+
     request: Request
     classes: tuple[str, ...] = ()  #: name of each class id; empty until there is a recording
-    sensor: tuple[int, int] | None = None  #: (height, width)
+    sensor: tuple[Side, Side] | None = None  #: (height, width)
     camera: dict[str, Any] = field(default_factory=dict)  #: the profile's preset
     recordings: tuple[RecordingEntry, ...] = ()  #: finished ones, in order of their index
-    previews: dict[str, PreviewEntry] = field(default_factory=dict)  #: by split
+    previews: dict[Split, PreviewEntry] = field(default_factory=dict)  #: by split
 
     def with_recording(self, entry: RecordingEntry) -> Manifest:
         """One more recording."""
         entries = [*self.recordings, entry]
         return replace(self, recordings=tuple(sorted(entries, key=lambda each: each.index)))
 
-    def with_preview(self, split: str, entry: PreviewEntry) -> Manifest:
+    def with_preview(self, split: Split, entry: PreviewEntry) -> Manifest:
         """Another preview for a split."""
         previews = self.previews | {split: entry}
         return replace(self, previews={name: previews[name] for name in SPLITS if name in previews})
@@ -154,122 +182,27 @@ def load_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
     schema = document.get("schema")
     if schema != SCHEMA:
         raise FormatError(f"{path}: has schema {schema!r:.40}; this FATE knows {SCHEMA}; update FATE")
+    read = {name: document.get(name) for name in ("classes", "camera", "recordings", "previews", "sensor")}
+    if isinstance(read["sensor"], dict):
+        read["sensor"] = [read["sensor"].get(side) for side in ("height", "width")]
     try:
-        return _from_dict(document)
-    except FateError as error:
-        raise FormatError(f"{path}: is damaged: {error}; get it again, or give another folder") from None
-
-
-def _from_dict(document: dict[str, Any]) -> Manifest:
-    """Check every value that is used later, so that a damaged manifest is refused here and nowhere else."""
-    arguments = _values(Request, document.get("arguments"), "arguments")
-    shares = tuple(list_of(arguments.get("shares"), "arguments.shares"))
-    classes = names_of(document.get("classes"), "classes")
-    recordings = [
-        _recording(entry, f"recordings[{number}]")
-        for number, entry in enumerate(list_of(document.get("recordings"), "recordings"))
-    ]
-    if len({entry.index for entry in recordings}) < len(recordings):
-        raise FormatError("recordings has two entries of one index; expected each once")
-    previews = object_of(document.get("previews"), "previews").items()
-    return Manifest(
-        Request(**{**arguments, "shares": shares}),
-        classes,
-        _sensor(document.get("sensor")),
-        object_of(document.get("camera"), "camera"),
-        tuple(recordings),
-        {_split(split, "a preview"): _preview(preview, f"previews.{split:.40}") for split, preview in previews},
-    )
-
-
-def _recording(value: object, where: str) -> RecordingEntry:
-    entry = _values(RecordingEntry, value, where)
-
-    def whole(name: str, low: int = 0) -> int:
-        return whole_number(entry.get(name), f"{where}.{name}", low, 2**63 - 1)
-
-    at_rest = entry.get("at_rest", False)
-    if not isinstance(at_rest, bool):
-        raise FormatError(f"{where}.at_rest is {at_rest!r:.40}; expected true or false")
-    files = object_of(entry.get("files"), f"{where}.files").items()
-    return RecordingEntry(
-        whole("index"),
-        _text(entry.get("name"), f"{where}.name"),
-        _split(entry.get("split"), where),
-        whole("seed"),
-        check_seconds(finite_number(entry.get("seconds"), f"{where}.seconds")),
-        _text(entry.get("device"), f"{where}.device"),
-        _text(entry.get("fate"), f"{where}.fate"),
-        whole("label_hz", 1),
-        whole("events"),
-        whole("on_events"),
-        _counts(entry.get("boxes"), f"{where}.boxes"),
-        _counts(entry.get("truth_boxes"), f"{where}.truth_boxes"),
-        object_of(entry.get("camera"), f"{where}.camera"),
-        {_inside(name, where): _file(file, f"{where}.files") for name, file in files},
-        at_rest,
-    )
-
-
-def _preview(value: object, where: str) -> PreviewEntry:
-    preview = _values(PreviewEntry, value, where)
-    return PreviewEntry(_file(preview.get("file"), f"{where}.file"), names_of(preview.get("of"), f"{where}.of"))
-
-
-def _file(value: object, where: str) -> FileEntry:
-    file = _values(FileEntry, value, where)
-    size = whole_number(file.get("bytes"), f"{where}: bytes", 0, 2**63 - 1)
-    return FileEntry(size, _text(file.get("sha256"), f"{where}: sha256"))
-
-
-def _values(kind: type, value: object, where: str) -> dict[str, Any]:
-    """An object whose names are fields of a dataclass; other names are refused."""
-    found, known = object_of(value, where), {each.name for each in fields(kind)}
-    unknown = next((name for name in found if name not in known), None)
-    if unknown is not None:
-        raise FormatError(f"{where} has {unknown!r:.40}; expected only {', '.join(sorted(known))}")
-    return found
-
-
-def _counts(value: object, where: str) -> dict[str, int]:
-    counts = object_of(value, where).items()
-    return {name: whole_number(count, f"{where}: {name:.40}", 0, 2**63 - 1) for name, count in counts}
-
-
-def _sensor(value: object) -> tuple[int, int] | None:
-    if value is None:  # no recording is finished
-        return None
-    size = object_of(value, "sensor")
-    height, width = (whole_number(size.get(side), f"sensor.{side}", 1, 65_536) for side in ("height", "width"))
-    return height, width
-
-
-def _split(value: object, where: str) -> Split:
-    split = next((each for each in SPLITS if each == value), None)
-    if split is None:
-        raise FormatError(f"{where} is of the split {value!r:.40}; expected one of {', '.join(SPLITS)}")
-    return split
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise FormatError(f"{where} is {value!r:.40}; expected a text")
-    return value
-
-
-def _inside(name: str, where: str) -> str:
-    path = PurePosixPath(name)
-    if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
-        raise FormatError(f"{where} lists the file {name!r:.40}; expected a path inside the dataset")
-    return name
+        manifest = TypeAdapter(Manifest).validate_json(json.dumps({**read, "request": document.get("arguments")}))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part:.40}" for part in first["loc"])
+        where = where[1:].replace("request", "arguments", 1)
+        problem = f"{where} is {first['input']!r:.40} ({first['msg']:.300})"
+        raise FormatError(f"{path}: is damaged: {problem}; get it again, or give another folder") from None
+    if len({entry.index for entry in manifest.recordings}) < len(manifest.recordings):
+        raise FormatError(f"{path}: is damaged: two recordings have one index; get it again, or give another folder")
+    return manifest
 
 
 def _summed(classes: tuple[str, ...], counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total = dict.fromkeys(classes, 0)
+    total = Counter(dict.fromkeys(classes, 0))
     for count in counts:
-        for name, number in count.items():
-            total[name] = total.get(name, 0) + number
-    return total
+        total.update(count)
+    return dict(total)
 
 
 def preview_path(folder: Path, split: str) -> Path:

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from fate.boxes.label_files import read_labels
-from fate.boxes.labels import Labels
 from fate.formats.opening import open_recording
 from fate.simulation.writing.manifest import FileEntry, PreviewEntry, RecordingEntry, preview_path
 from fate.simulation.writing.recording_files import ENDINGS
@@ -58,21 +57,11 @@ def _frames(folder: Path, entry: RecordingEntry, most: int) -> Iterator[Picture]
         factor = enlargement(recording.sensor)
         for time in times[:most]:
             picture = draw_events(recording.read(time - WINDOW_US, time), factor=factor)
-            yield _with_boxes(picture, truth, time, factor)
-
-
-def _with_boxes(picture: Picture, truth: Labels, time: int, factor: int) -> Picture:
-    """Boxes of the last labelled time up to ``time``; there is none in the first 5 ms."""
-    place = int(np.searchsorted(truth.labelled_us, time, side="right")) - 1
-    if place < 0:
-        return picture
-    rows = truth.at(int(truth.labelled_us[place]))
-    names = truth.classes or ()
-    return draw_boxes(
-        picture,
-        rows.boxes,
-        labels=[names[each] for each in rows.class_id],
-        class_ids=rows.class_id,
-        thickness=max(1, factor),
-        scale=factor,
-    )
+            place = int(np.searchsorted(truth.labelled_us, time, side="right")) - 1
+            if place >= 0:  # boxes of the last labelled time; there is none in the first 5 ms
+                rows = truth.at(int(truth.labelled_us[place]))
+                names = [(truth.classes or ())[each] for each in rows.class_id]
+                picture = draw_boxes(
+                    picture, rows.boxes, labels=names, class_ids=rows.class_id, thickness=max(1, factor), scale=factor
+                )
+            yield picture

@@ -10,18 +10,18 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fate.boxes import npz
 from fate.boxes.label_files import write_labels
 from fate.boxes.labels import Labels
 from fate.errors import FateError
-from fate.events.events import Events, Sensor
+from fate.events.events import Sensor
 from fate.formats.saving import open_writer
 from fate.simulation.arrays import Float32, Int64
 from fate.simulation.art.catalogue import SPLITS
@@ -31,7 +31,7 @@ from fate.version import __version__
 from fate.whole_files import write_whole
 
 if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments should not wait for it
-    from fate.simulation.render.scene import Boxes, Scene
+    from fate.simulation.render.scene import RecordedPiece, Scene
 
 TRUTH_US = 5000  # 200 Hz
 
@@ -79,41 +79,6 @@ class SceneFacts:
         return np.union1d(self.label_us, self.truth_us)
 
 
-@dataclass
-class _Table:
-    """Boxes at some times, collected piece by piece as arrays."""
-
-    labelled_us: Int64
-    parts: list[tuple[Int64, Boxes]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._wanted = frozenset(self.labelled_us.tolist())
-
-    def add(self, seen: list[tuple[int, Boxes]]) -> None:
-        """The boxes of those times that belong here."""
-        wanted = [(time, boxes) for time, boxes in seen if time in self._wanted and len(boxes.boxes)]
-        if wanted:
-            times = np.repeat(
-                np.array([time for time, _ in wanted], np.int64), [len(boxes.boxes) for _, boxes in wanted]
-            )
-            # one array a piece instead of one a time: an hour at 200 Hz is 720 000 times
-            columns = (np.concatenate(column) for column in zip(*(boxes for _, boxes in wanted), strict=True))
-            self.parts.append((times, type(wanted[0][1])(*columns)))
-
-    def labels(self, facts: SceneFacts) -> tuple[Labels, Float32]:
-        """The table and the visible share of each of its N rows."""
-        known: dict[str, Any] = {"classes": facts.classes, "sensor": tuple(facts.sensor)}
-        if not self.parts:
-            return Labels.empty(self.labelled_us, **known), np.zeros(0, np.float32)
-        times = np.concatenate([times for times, _ in self.parts])
-        boxes, class_id, track_id, visible = (
-            np.concatenate(column) for column in zip(*(boxes for _, boxes in self.parts), strict=True)
-        )
-        x1, y1, x2, y2 = boxes.T
-        rows = Labels(times, x1, y1, x2, y2, class_id, track_id, labelled_us=self.labelled_us, **known)
-        return rows, visible.astype(np.float32)
-
-
 class RecordingFiles:
     """Writes the files of one recording; they are valid once the manifest lists them."""
 
@@ -121,22 +86,30 @@ class RecordingFiles:
         self.job, self.facts = job, facts
         self.paths = {kind: folder / job.split / f"{job.name}{ending}" for kind, ending in ENDINGS.items()}
         self.events = self.on_events = 0
-        self._labels, self._truth = _Table(facts.label_us), _Table(facts.truth_us)
+        self._rows: list[tuple[NDArray[Any], ...]] = []  # of each piece: t_us, and the columns of its boxes
         self._writer = open_writer(self.paths["events"], facts.sensor)
 
-    def take(self, events: Events, seen: list[tuple[int, Boxes]]) -> None:
+    def take(self, piece: RecordedPiece) -> None:
         """The recording's next events, and boxes at the next of ``facts.times_us``."""
-        self._writer.write(events)
-        self.events += len(events)
-        self.on_events += int(np.count_nonzero(events.p))
-        self._labels.add(seen)
-        self._truth.add(seen)
+        self._writer.write(piece.events)
+        self.events += len(piece.events)
+        self.on_events += int(np.count_nonzero(piece.events.p))
+        t_us, count, boxes = piece.boxes
+        self._rows.append((np.repeat(t_us, count), *boxes))
 
     def finish(self, device: str, preset: dict[str, Any]) -> RecordingEntry:
         """Complete all files and return their manifest entry; ``preset`` holds the profile's camera parameters."""
         self._writer.close()
-        labels, _ = self._labels.labels(self.facts)
-        truth, visible = self._truth.labels(self.facts)
+        t_us, boxes, class_id, track_id, visible = (np.concatenate(column) for column in zip(*self._rows, strict=True))
+
+        def table(labelled_us: Int64) -> tuple[Labels, Float32]:
+            rows = np.isin(t_us, labelled_us)
+            x1, y1, x2, y2 = boxes[rows].T
+            columns = (t_us[rows], x1, y1, x2, y2, class_id[rows], track_id[rows])
+            classes, (height, width) = self.facts.classes, self.facts.sensor
+            return Labels(*columns, labelled_us=labelled_us, classes=classes, sensor=(height, width)), visible[rows]
+
+        (labels, _), (truth, visible) = table(self.facts.label_us), table(self.facts.truth_us)
         write_labels(self.paths["labels"], labels)
         write_whole(self.paths["truth"], truth_bytes(truth, visible))
         job = self.job
@@ -188,31 +161,20 @@ def _by_class(labels: Labels) -> dict[str, int]:
     return {name: int(count) for name, count in zip(names, counts, strict=True)}
 
 
-def clear_leftovers(folder: Path, manifest: Manifest) -> list[Path]:
+def clear_leftovers(folder: Path, manifest: Manifest) -> None:
     """Remove unfinished files of a stopped run, and files of recordings that the manifest does not list.
 
-    Only names that the simulator itself gives are touched. Returns what was removed.
+    Only names that the simulator itself gives are touched.
     """
     listed = {folder / name for entry in manifest.recordings for name in entry.files}
-    removed = []
-    for path in _files_in(folder, *(folder / split for split in SPLITS)):
+    folders = [each for each in (folder, *(folder / split for split in SPLITS)) if each.is_dir()]
+    for path in (path for each in folders for path in sorted(each.iterdir()) if path.is_file()):
         draft = _DRAFT.fullmatch(path.name)
-        if draft is not None:
-            stale = _OURS.fullmatch(draft["name"]) is not None
-        else:
-            stale = path.suffix in (".dat", ".npy", ".npz") and bool(_OURS.fullmatch(path.name)) and path not in listed
-        if stale:
+        unlisted = path.suffix in (".dat", ".npy", ".npz") and path not in listed
+        if (draft or unlisted) and _OURS.fullmatch(draft["name"] if draft else path.name):
             try:
                 path.unlink()
             except OSError as error:
                 raise FateError(
                     f"{path}: is left from a stopped run and cannot be removed ({error.strerror}); remove it"
                 ) from None
-            removed.append(path)
-    return removed
-
-
-def _files_in(*folders: Path) -> Iterable[Path]:
-    for folder in folders:
-        if folder.is_dir():
-            yield from (path for path in sorted(folder.iterdir()) if path.is_file())

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -60,6 +61,8 @@ class Request:
         at_rest: share of the recordings whose camera stands beside the street, 0 to 1.
     """
 
+    __pydantic_config__: ClassVar = {"extra": "forbid", "strict": True}
+
     profile: str = "gen1"
     seed: int = 0
     seconds: float = 10.0
@@ -72,11 +75,12 @@ class Request:
             raise FateError(f"there is no profile {self.profile!r}; give one of {', '.join(PROFILES)}")
         check_number("the seed", self.seed, 0)
         check_number("the number of recordings", self.recordings, 1, MOST_RECORDINGS)
+        check_number("the share of cameras at rest", self.at_rest, 0, 1, whole=False)
         object.__setattr__(self, "seed", int(self.seed))
         object.__setattr__(self, "recordings", int(self.recordings))
         object.__setattr__(self, "seconds", check_seconds(self.seconds))
         object.__setattr__(self, "shares", _normalised(self.shares))
-        object.__setattr__(self, "at_rest", _share("cameras at rest", self.at_rest))
+        object.__setattr__(self, "at_rest", float(self.at_rest))
 
     @property
     def duration_us(self) -> int:
@@ -132,28 +136,18 @@ def stands_still(seed: int, index: int, share: float) -> bool:
     return bool(np.random.default_rng([seed, index, 0x5711]).random() < share)
 
 
-def check_seconds(seconds: object) -> float:
+def check_seconds(seconds: float) -> float:
     """The length of a recording, refused if it is out of range."""
-    real = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
-    if not real or not LEAST_SECONDS <= seconds <= MOST_SECONDS:  # type: ignore[operator]  # NaN is refused too
-        raise FateError(
-            f"recordings of {seconds} s were asked for; give more than 0 and at most {MOST_SECONDS:g} seconds, and at"
-            f" least {LEAST_SECONDS:g}"
-        )
-    return float(seconds)  # type: ignore[arg-type]
+    check_number("the length of a recording in seconds", seconds, LEAST_SECONDS, MOST_SECONDS, whole=False)
+    return float(seconds)
 
 
-def check_device(device: str, threads: int | None) -> None:
-    """Refuse an unknown device or an impossible number of threads."""
+def check_machine(device: str, threads: int | None) -> None:
+    """Refuse an unknown device or one that this machine does not have, and an impossible number of threads."""
     if device not in DEVICES:
         raise FateError(f"there is no device {device!r}; give one of {', '.join(DEVICES)}")
     if threads is not None:
         check_number("the number of threads", threads, 1)
-
-
-def check_machine(device: str, threads: int | None) -> None:
-    """Refuse what :func:`check_device` refuses, and a device that this machine does not have."""
-    check_device(device, threads)
     if device == "cuda":
         import torch  # noqa: PLC0415  (takes seconds to load)
 
@@ -198,24 +192,19 @@ def _gigabytes(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
 
 
-def check_number(what: str, value: object, lowest: int, highest: int | None = None) -> None:
-    number = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not number or value < lowest or (highest is not None and value > highest):  # type: ignore[operator]
-        upper = "up" if highest is None else f"to {highest}"
-        raise FateError(f"{what} is {value!r}; give a whole number from {lowest} {upper}")
+def check_number(what: str, value: object, lowest: float, highest: float | None = None, whole: bool = True) -> None:
+    """Refuse all but numbers in a range; NaN and True are no numbers."""
+    kind = numbers.Integral if whole else numbers.Real
+    number = isinstance(value, kind) and not isinstance(value, bool)
+    if not number or not lowest <= value or not (highest is None or value <= highest):  # type: ignore[operator]
+        upper = "up" if highest is None else f"to {highest:.7g}"
+        raise FateError(f"{what} is {value!r}; give a {'whole ' if whole else ''}number from {lowest:g} {upper}")
 
 
 def check_switch(what: str, value: object) -> None:
     """Refuse all but True and False: a text such as "no" would count as yes."""
     if not isinstance(value, (bool, np.bool_)):
         raise FateError(f"{what} is {value!r}; give True or False")
-
-
-def _share(what: str, value: object) -> float:
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not real or not 0 <= value <= 1:  # type: ignore[operator]  # NaN is refused too
-        raise FateError(f"the share of {what} is {value!r}; give a number from 0 to 1")
-    return float(value)  # type: ignore[arg-type]
 
 
 def _normalised(shares: tuple[float, float, float]) -> tuple[float, float, float]:
