@@ -109,7 +109,9 @@ def densify(
     opened = with_classes(opened, trained.classes)
     unknown = [name for name in thresholds if name not in opened.classes]
     if unknown:
-        raise BadParameter(f"--output-threshold {unknown[0]}=…: {dataset} has {', '.join(opened.classes)}; expected one of these")
+        raise BadParameter(
+            f"--output-threshold {unknown[0]}=…: {dataset} has {', '.join(opened.classes)}; expected one of these"
+        )
     detector, note = fit_dataset(trained, opened.sensor, opened.name)
     if note:
         print(f"note: {note}", flush=True)

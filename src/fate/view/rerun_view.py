@@ -46,7 +46,7 @@ class Shown:
     boxes: int
 
 
-def importimport_rerun() -> Any:
+def import_rerun() -> Any:
     """Return the package of the viewer; if it is not installed, the error has the pip line."""
     try:
         return import_module("rerun")
