@@ -87,7 +87,7 @@ class Tally:
 class Summary(NamedTuple):
     """What :func:`check` has to know about a block of at least one event."""
 
-    num_on: int
+    sum_p: int  # the number of ON events, if all polarities are 0 or 1
     num_back: int  # steps back in time
     x_min: int
     x_max: int
@@ -109,16 +109,16 @@ def _extremes(column: Any) -> Any:
 
 @compiled
 def _summarise(t: Any, x: Any, y: Any, p: Any) -> Any:
-    num_on = 0
+    sum_p = 0
     num_back = 0
-    for i in range(p.shape[0]):
-        num_on += p[i] == 1
+    for i in range(p.shape[0]):  # eight times faster than a comparison
+        sum_p += p[i]
     for i in range(1, t.shape[0]):
         num_back += t[i] < t[i - 1]
     x_min, x_max = _extremes(x)
     y_min, y_max = _extremes(y)
     p_min, p_max = _extremes(p)
-    return num_on, num_back, x_min, x_max, y_min, y_max, p_min, p_max
+    return sum_p, num_back, x_min, x_max, y_min, y_max, p_min, p_max
 
 
 def check(columns: Columns, sensor: Sensor | None, tally: Tally) -> Columns:
@@ -171,5 +171,6 @@ def _count_kept(columns: Columns, rows: Sequence[int] | NDArray[np.intp], summar
         if not tally.bad_polarity:
             tally.bad_polarity_first = (tally.events + int(rows[bad[0]]), int(p[bad[0]]))
         tally.bad_polarity += len(bad)
-    tally.on += summary.num_on
+    is_binary = 0 <= summary.p_min and summary.p_max <= 1
+    tally.on += summary.sum_p if is_binary else int(np.count_nonzero(p == 1))
     tally.x_max, tally.y_max = max(tally.x_max, summary.x_max), max(tally.y_max, summary.y_max)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
+from fate.compiled import compiled
 from fate.events.events import Events
 from fate.formats.saving import EventWriter
 
@@ -22,6 +23,8 @@ RECORD = np.dtype(list(COLUMNS))
 NPY_HEADER_BYTES = 192  # a multiple of 64, as numpy aligns it, with room for the longest length
 COPY_BYTES = 1 << 20
 ROWS_AT_A_TIME = 1 << 16
+MAX_ROW_BYTES = 20 + 1 + 5 + 1 + 5 + 1 + 1 + 1  # t,x,y,p and a newline
+COMMA, NEWLINE, MINUS, ZERO = 44, 10, 45, 48
 
 
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
@@ -105,10 +108,11 @@ class CsvWriter(EventWriter):
         self.file.write(f"# sensor {self.sensor.width}x{self.sensor.height}\nt,x,y,p\n".encode("ascii"))
 
     def append(self, events: Events) -> None:
+        text = np.empty(min(len(events), ROWS_AT_A_TIME) * MAX_ROW_BYTES, np.uint8)
         for first in range(0, len(events), ROWS_AT_A_TIME):
             part = events[first : first + ROWS_AT_A_TIME]
-            numbers = np.stack([part.t_us, part.x, part.y, part.p], axis=1).ravel()
-            self.file.write(b"%d,%d,%d,%d\n" * len(part) % tuple(numbers.tolist()))
+            num_bytes = _write_rows(part.t_us, part.x, part.y, part.p, text)
+            self.file.write(text[:num_bytes].data)
 
 
 def _member(name: str) -> zipfile.ZipInfo:
@@ -116,3 +120,41 @@ def _member(name: str) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(f"{name}.npy")
     info.external_attr = 0o644 << 16
     return info
+
+
+@compiled
+def _digits(value: Any, text: Any, i: int) -> int:
+    """Write an unsigned number at ``text[i]``; returns where it ends."""
+    end = i + 1
+    rest = value // np.uint64(10)
+    while rest:
+        end += 1
+        rest //= np.uint64(10)
+    for j in range(end - 1, i - 1, -1):
+        tenth = value // np.uint64(10)
+        text[j] = ZERO + (value - tenth * np.uint64(10))
+        value = tenth
+    return end
+
+
+@compiled
+def _write_rows(t: Any, x: Any, y: Any, p: Any, text: Any) -> int:
+    """Rows as text; ``text`` has room for the longest. Returns the bytes written."""
+    i = 0
+    for row in range(t.shape[0]):
+        time = t[row]
+        if time < 0:
+            text[i] = MINUS
+            i += 1
+            i = _digits(np.uint64(0) - np.uint64(time), text, i)  # also right for the lowest integer
+        else:
+            i = _digits(np.uint64(time), text, i)
+        text[i] = COMMA
+        i = _digits(np.uint64(x[row]), text, i + 1)
+        text[i] = COMMA
+        i = _digits(np.uint64(y[row]), text, i + 1)
+        text[i] = COMMA
+        text[i + 1] = ZERO + (p[row] & 1)
+        text[i + 2] = NEWLINE
+        i += 3
+    return i
