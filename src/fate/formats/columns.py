@@ -171,6 +171,6 @@ def _count_kept(columns: Columns, rows: Sequence[int] | NDArray[np.intp], summar
         if not tally.bad_polarity:
             tally.bad_polarity_first = (tally.events + int(rows[bad[0]]), int(p[bad[0]]))
         tally.bad_polarity += len(bad)
-    is_binary = 0 <= summary.p_min and summary.p_max <= 1
+    is_binary = summary.p_min >= 0 and summary.p_max <= 1
     tally.on += summary.sum_p if is_binary else int(np.count_nonzero(p == 1))
     tally.x_max, tally.y_max = max(tally.x_max, summary.x_max), max(tally.y_max, summary.y_max)
