@@ -32,7 +32,10 @@ PHRASES = {
     r"\bthe aim was\b": "the current figure",
 }
 #: Parts of names, between underscores or capitals, that are retired.
-NAME_PARTS = {"told", "anew", "vouches", "vouched", "sought", "mine", "bent"}
+NAME_PARTS = {
+    *("told", "anew", "vouches", "vouched", "sought", "mine", "bent", "sure"),
+    *("place", "places", "wanted", "joined", "mixed", "sent", "likewise", "sooner"),
+}
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:

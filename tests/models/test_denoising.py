@@ -49,7 +49,7 @@ def test_no_box_means_no_queries(counts: tuple[int, ...]) -> None:
 
 def test_matches_are_the_positives_of_each_group_and_their_own_boxes() -> None:
     targets = targets_of(4, 1, 0, 2)
-    noisy = made(targets, wanted=12, box_noise=0.0, label_noise=0.0)
+    noisy = made(targets, num_boxes=12, box_noise=0.0, label_noise=0.0)
     window, query, target = (column[0] for column in noisy.matches)
     torch.testing.assert_close(noisy.box_logits.sigmoid()[window, query], targets.boxes[target])
     assert (noisy.class_ids[window, query] == targets.class_ids[target]).all()
@@ -61,7 +61,7 @@ def test_matches_are_the_positives_of_each_group_and_their_own_boxes() -> None:
 def test_edges_of_positives_move_at_most_half_a_side_and_of_negatives_up_to_a_whole_one() -> None:
     torch.manual_seed(0)
     targets = targets_of(5, low=42, high=52)
-    noisy = made(targets, wanted=2000)
+    noisy = made(targets, num_boxes=2000)
     truth = targets.boxes.repeat(2 * noisy.groups, 1)
     half = truth[:, 2:].repeat(1, 2) / 2
     given = noisy.box_logits[0].sigmoid()
@@ -77,7 +77,7 @@ def test_edges_of_positives_move_at_most_half_a_side_and_of_negatives_up_to_a_wh
 def test_a_quarter_of_the_classes_is_drawn_anew_and_only_of_real_boxes() -> None:
     torch.manual_seed(0)
     targets = targets_of(9, 3, classes=5)
-    noisy = made(targets, classes=5, wanted=9000)
+    noisy = made(targets, classes=5, num_boxes=9000)
     truth = targets.padded(targets.class_ids, filling=5).repeat(1, 2 * noisy.groups)
     real = truth < 5
     assert (noisy.class_ids[~real] == 5).all()

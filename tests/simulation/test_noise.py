@@ -117,7 +117,7 @@ def test_background_lies_on_the_sensor_with_polarities_0_and_1() -> None:
 
 def test_hot_pixels_are_different_places_with_log_uniform_rates() -> None:
     background = gen1(0, hot_pixels=4000)
-    places, rates = background.hot_places, background.hot_rates_hz
+    places, rates = background.hot_positions, background.hot_rates_hz
     assert len(set(places.tolist())) == 4000
     assert 0 <= int(places.min()) <= int(places.max()) < 240 * 304
     decade = torch.log10(rates / 50)
@@ -131,7 +131,7 @@ def test_hot_pixels_are_different_places_with_log_uniform_rates() -> None:
 def test_hot_pixels_have_their_rate_in_windows_of_any_length(window_us: int, dead_us: int) -> None:
     background = gen1(5, sensor=(30, 40), hot_pixels=1200, refractory_us=dead_us)
     background.hot_rates_hz = torch.tensor([50.0, 160.0, 500.0], dtype=torch.float64).repeat(400)
-    background.hot_places = torch.arange(1200)
+    background.hot_positions = torch.arange(1200)
     windows = 40 if window_us < 1_000_000 else 2
     counts = torch.zeros(1200)
     for k in range(windows):
@@ -147,7 +147,7 @@ def test_hot_pixels_have_their_rate_in_windows_of_any_length(window_us: int, dea
 def test_a_hot_pixel_keeps_its_dead_time_and_waits_exponentially_beyond() -> None:
     background = gen1(1, sensor=(2, 10), hot_pixels=1, hot_hz_min=400.0, hot_hz_max=400.0)
     events = background.hot_pixel_events(0, 30_000_000)
-    assert set((10 * events.y + events.x).tolist()) == set(background.hot_places.tolist())
+    assert set((10 * events.y + events.x).tolist()) == set(background.hot_positions.tolist())
     waits = events.t_us.diff().double() - 1500
     assert float(waits.min()) >= 0
     n = len(waits)

@@ -28,9 +28,9 @@ def demo(
     device: Device = "auto",
 ) -> None:
     from fate.inference.loading import find_weights
-    from fate.simulation.writing.request import check_place
+    from fate.simulation.writing.request import check_folder
 
-    check_place(out)
+    check_folder(out)
     find_weights(model)
     chosen = pick_device(device)
 

@@ -40,11 +40,11 @@ def simulate(
     threads: int | None = Option(None, min=1, help="Number of CPU threads; the default is all processors."),
     no_preview: bool = Option(False, "--no-preview", help="Do not write preview videos."),
 ) -> None:
-    from fate.simulation.writing.request import Request, check_place
+    from fate.simulation.writing.request import Request, check_folder
 
     with args.bad_usage():
         Request(profile, seed, seconds, recordings, at_rest=at_rest)
-    check_place(folder)
+    check_folder(folder)
     chosen = _device(device, folder)
 
     from fate.simulation.writing.dataset import simulate as make

@@ -70,14 +70,16 @@ def train(
         return
     if config is None:
         raise typer.BadParameter("give CONFIG: a name that fate train --list prints, or a YAML file")
-    wanted = read_config(config, changes)
-    _check_dataset(wanted.data.path)
+    requested = read_config(config, changes)
+    _check_dataset(requested.data.path)
     if own_rank() == 0:
-        say(f"building {wanted.model.name}, reading {wanted.data.path}")  # before torch, which takes seconds to load
+        say(
+            f"building {requested.model.name}, reading {requested.data.path}"
+        )  # before torch, which takes seconds to load
     if dry_run:
-        _dry_run(wanted, allow_missing)
+        _dry_run(requested, allow_missing)
     else:
-        _train(wanted, out or Path("runs") / Path(config).stem, allow_missing)
+        _train(requested, out or Path("runs") / Path(config).stem, allow_missing)
 
 
 def say(text: str) -> None:
@@ -111,24 +113,24 @@ def _dry_run(config: TrainConfig, allow_missing: bool) -> None:
     done.faults.refuse(allow_missing)
 
 
-def _train(wanted: TrainConfig, folder: Path, allow_missing: bool) -> None:
+def _train(requested: TrainConfig, folder: Path, allow_missing: bool) -> None:
     from fate.training.loop import train as run
     from fate.view.evaluation_pictures import draw_samples
 
     def begins(step: int) -> None:
         done = f"continues at step {step} of" if step else "trains"
-        say(f"{folder}: {done} {wanted.steps} steps; metrics.jsonl and log.txt in it record the progress")
+        say(f"{folder}: {done} {requested.steps} steps; metrics.jsonl and log.txt in it record the progress")
 
     with args.progress_bar("training", steps=True) as progress:
         done = run(
-            wanted, folder, progress=progress, begins=begins, allow_missing=allow_missing, draw_samples=draw_samples
+            requested, folder, progress=progress, begins=begins, allow_missing=allow_missing, draw_samples=draw_samples
         )
     if own_rank() != 0:  # the first of several processes speaks for all
         return
     if not done.finished:
-        print(f"{folder}: stopped at step {done.step} of {wanted.steps}, saved; the same command goes on from there")
+        print(f"{folder}: stopped at step {done.step} of {requested.steps}, saved; the same command goes on from there")
         return
     best = folder / "best.safetensors"
     kept = best if best.exists() else folder / "last.safetensors"  # no validation gave a score
     print(f"{folder}: {done.step} steps; the {'best' if kept == best else 'last'} weights are {kept}")
-    print(f"next: fate evaluate {kept} {wanted.data.path}")
+    print(f"next: fate evaluate {kept} {requested.data.path}")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # torch takes seconds to load; callers with tensors have load
 
 Map = NDArray[np.float64]
 
-PLACES = 32  # binary places of a factor; positions, in half pixels, have one more
+FRACTION_BITS = 32  # binary places of a factor; positions, in half pixels, have one more
 LARGEST_FACTOR, LARGEST_SHIFT = 2.0**12, 2.0**28  # so that sums of products stay below 2^63
 
 
@@ -162,7 +162,7 @@ def _whole(affine: Map) -> NDArray[np.int64]:
         raise FateError(
             f"the map {affine.tolist()} was given; factors reach {LARGEST_FACTOR:g} and shifts {LARGEST_SHIFT:g} pixels"
         )
-    return np.rint(affine * 2.0 ** np.array([PLACES, PLACES, PLACES + 1])).astype(np.int64).ravel()
+    return np.rint(affine * 2.0 ** np.array([FRACTION_BITS, FRACTION_BITS, FRACTION_BITS + 1])).astype(np.int64).ravel()
 
 
 def _new_pixels(whole: Sequence[Any], x: Any, y: Any) -> tuple[Any, Any]:
@@ -172,7 +172,7 @@ def _new_pixels(whole: Sequence[Any], x: Any, y: Any) -> tuple[Any, Any]:
     """
     xx, xy, right, yx, yy, down = whole
     x, y = 2 * x + 1, 2 * y + 1
-    return (x * xx + y * xy + right) >> (PLACES + 1), (x * yx + y * yy + down) >> (PLACES + 1)
+    return (x * xx + y * xy + right) >> (FRACTION_BITS + 1), (x * yx + y * yy + down) >> (FRACTION_BITS + 1)
 
 
 @compiled
@@ -185,8 +185,8 @@ def _sources(whole: Any, height: int, width: int) -> Any:
     starts = np.zeros(height * width + 1, np.int32)
     for row in range(height):
         for column in range(width):
-            x = ((2 * column + 1) * whole[0] + (2 * row + 1) * whole[1] + whole[2]) >> (PLACES + 1)
-            y = ((2 * column + 1) * whole[3] + (2 * row + 1) * whole[4] + whole[5]) >> (PLACES + 1)
+            x = ((2 * column + 1) * whole[0] + (2 * row + 1) * whole[1] + whole[2]) >> (FRACTION_BITS + 1)
+            y = ((2 * column + 1) * whole[3] + (2 * row + 1) * whole[4] + whole[5]) >> (FRACTION_BITS + 1)
             inside = x >= 0 and x < width and y >= 0 and y < height
             source[row, column] = y * width + x if inside else -1
             if inside:

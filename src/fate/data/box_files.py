@@ -88,7 +88,7 @@ def load_boxes(raw: Labels, name: str, class_map: ClassMap, full: Sensor, downsc
     """
     if raw.sensor is not None and raw.sensor != tuple(full):
         raise FormatError(f"{name}: labels are of a {Sensor(*raw.sensor)} sensor, events of a {full} one")
-    class_ids, unknown = class_map.places(raw)
+    class_ids, unknown = class_map.ids_of(raw)
     boxes = raw.boxes.astype(np.float64)
     frame = np.array([full.width, full.height, full.width, full.height], np.float64)
     beyond = ((boxes < -MARGIN_PX) | (boxes > frame + MARGIN_PX)).any(axis=1)

@@ -45,7 +45,7 @@ class ClassMap:
     unused: Mapping[int, str] = field(default_factory=dict)  #: known ids that are left out on purpose
     by_id: bool = False  #: ids were given: they count even if a label file has names; other ids are left out
 
-    def places(self, labels: Labels) -> tuple[NDArray[np.int32], dict[str, int]]:
+    def ids_of(self, labels: Labels) -> tuple[NDArray[np.int32], dict[str, int]]:
         """The class of each of N boxes in the dataset, [N], and the number of boxes of each unknown class.
 
         Boxes of other classes, which are dropped, get -1.
@@ -68,16 +68,16 @@ class ClassMap:
         class_ids = np.array([table.get(number, -1) for number in present.tolist()], np.int32)
         return class_ids[np.searchsorted(present, labels.class_id)], unknown
 
-    def select(self, wanted: Sequence[str], where: str, whose: str = "the dataset") -> ClassMap:
-        """Keep some classes, found by their names; the order of ``wanted`` gives the new class ids.
+    def select(self, requested: Sequence[str], where: str, whose: str = "the dataset") -> ClassMap:
+        """Keep some classes, found by their names; the order of ``requested`` gives the new class ids.
 
         Args:
-            wanted: names among those of this map; case, hyphens and underscores do not matter.
+            requested: names among those of this map; case, hyphens and underscores do not matter.
             where: the file or folder of the dataset, to begin an error with.
             whose: what an error calls the owner of the names, such as ``"gen1"``.
         """
         indices = {plain(name): index for index, name in enumerate(self.names)}
-        for name in checked_names(wanted):
+        for name in checked_names(requested):
             if plain(name) not in indices:
                 near = nearest_name(plain(name), indices)
                 hint = f"did you mean {self.names[indices[near]]!r}?" if near else "give names of this list"
@@ -85,7 +85,7 @@ class ClassMap:
                     f"{where}: class {name!r} was given; {whose} has {', '.join(self.names) or 'no classes'}; {hint}"
                     " (a mapping from names to ids in the label files gives them names of your own)"
                 )
-        kept = {self.names[index]: self.ids[index] for index in (indices[plain(name)] for name in wanted)}
+        kept = {self.names[index]: self.ids[index] for index in (indices[plain(name)] for name in requested)}
         left_out = {
             number: name
             for name, numbers in zip(self.names, self.ids, strict=True)

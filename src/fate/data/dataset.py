@@ -143,12 +143,12 @@ def open_dataset(
         >>> dataset = fate.open_dataset("gen1", "train")                          # doctest: +SKIP
         >>> dataset = fate.open_dataset("1mpx", classes={"vehicle": (2, 3, 4)})   # doctest: +SKIP
     """
-    folder, wanted = Path(path), None if split is None else check_split(split)
+    folder, requested = Path(path), None if split is None else check_split(split)
     if kind is not None and kind not in KINDS:
         raise FateError(f"kind {kind!r} was given; expected one of {', '.join(KINDS)}")
     scale = None if downscale is None else check_downscale(downscale)
     size = None if sensor is None else Sensor.of(sensor)
-    files, recordings = open_files(folder, wanted, kind, classes, scale, size)
+    files, recordings = open_files(folder, requested, kind, classes, scale, size)
     first = recordings[0]
     dataset = Dataset(
         name=files.name,
@@ -164,8 +164,8 @@ def open_dataset(
         labels_checked=files.is_prepared,
         source=folder,
     )
-    if files.is_prepared and wanted is not None:
-        dataset = dataset.split(wanted)
+    if files.is_prepared and requested is not None:
+        dataset = dataset.split(requested)
     _warn_of_left_out(dataset)
     return dataset
 
@@ -187,12 +187,12 @@ def as_dataset(
         usual: the split to use if ``dataset`` is a path, has this split, and ``split`` is None.
         sensor: (height, width) of the camera, for files that do not say; for a path only.
     """
-    wanted = None if split == "all" else split
+    requested = None if split == "all" else split
     if isinstance(dataset, Dataset):
         if kind not in (None, dataset.kind):
             raise FateError(f"{dataset.root}: is open as {dataset.kind}, and kind={kind!r} was given; leave it out")
-        return dataset if wanted is None else dataset.split(wanted)
-    opened = open_dataset(dataset, wanted, kind=kind, sensor=sensor)
+        return dataset if requested is None else dataset.split(requested)
+    opened = open_dataset(dataset, requested, kind=kind, sensor=sensor)
     return opened.split(usual) if split is None and usual is not None and usual in opened.splits else opened
 
 
@@ -204,17 +204,17 @@ def path_of(dataset: str | os.PathLike[str] | Dataset) -> tuple[Path, str | None
     """
     if not isinstance(dataset, Dataset):
         return Path(dataset), None
-    place = dataset.source or dataset.root
+    location = dataset.source or dataset.root
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FateWarning)  # the same warnings as when it was opened the first time
-        whole = open_dataset(place)
+        whole = open_dataset(location)
     for split in (None, *whole.splits):
         part = whole if split is None else whole.split(split)
         if _identity(part) == _identity(dataset):
-            return place, split
+            return location, split
     raise FateError(
-        f"{place}: the dataset given is a selection (recordings, classes or downscale) of what is there; expected the"
-        " whole dataset or one split of it"
+        f"{location}: the dataset given is a selection (recordings, classes or downscale) of what is there; expected"
+        " the whole dataset or one split of it"
     )
 
 

@@ -232,7 +232,7 @@ def _find_labels(events: Path, root: Path) -> RecordingPaths:
     split = next((SPLITS[part] for part in parts if part in SPLITS), None)
     names = list(_LABEL_NAMES_OF_A_FOLDER) if generic else [name.format(stem) for name in _LABEL_NAMES]
     folders = [events.parent, events.parent / "labels", events.parent.parent / "labels"]
-    candidates = (place / name for place in folders for name in names)
+    candidates = (each_folder / name for each_folder in folders for name in names)
     labels = next((path for path in candidates if _may_be_labels(path, events)), None)
     truth = events.parent / ("truth.npz" if generic else f"{stem}_truth.npz")
     name = (folder / (events.parent.name if generic else stem)).as_posix()

@@ -343,27 +343,29 @@ def _keep_one_resolution(sequences: Sequence[LabelledRecording], findings: list[
 
 
 def _choose_classes(
-    described: DatasetFiles, wanted: Classes | None, label_files: Sequence[Path | None], sensor: Sensor
+    described: DatasetFiles, requested: Classes | None, label_files: Sequence[Path | None], sensor: Sensor
 ) -> ClassMap:
     """The classes of the dataset, or those of them that the user asked for by name."""
     where = str(described.source or described.root)
-    if isinstance(wanted, Mapping):
-        return class_map(wanted)
+    if isinstance(requested, Mapping):
+        return class_map(requested)
     public = public_kind(sensor) if described.kind == "rvt" else described.kind
-    if public is None and wanted is None:
+    if public is None and requested is None:
         raise FateError(f"{where}: its histograms are of a {sensor} sensor, neither Gen1 nor 1Mpx; pass classes=[...]")
     if described.kind == "rvt" or public in PUBLIC_SETS:
-        return class_map(wanted, public, where)
+        return class_map(requested, public, where)
     if described.classes is not None:
         known = class_map(described.classes)
-        return known if wanted is None else known.select(wanted, where)
+        return known if requested is None else known.select(requested, where)
     names, ids_of_files = _sample_labels(label_files, sensor)
-    if names is not None and wanted is not None:
-        if not {plain(name) for name in checked_names(wanted)} <= {plain(name) for name in names}:
+    if names is not None and requested is not None:
+        if not {plain(name) for name in checked_names(requested)} <= {plain(name) for name in names}:
             names, _ = _sample_labels(label_files, sensor, len(label_files))  # another file may have the name
-        return class_map(names).select(wanted, where)
-    if names is not None or wanted is not None:
-        return class_map(names if wanted is None else wanted)  # without names in the files, the list gives each id one
+        return class_map(names).select(requested, where)
+    if names is not None or requested is not None:
+        return class_map(
+            names if requested is None else requested
+        )  # without names in the files, the list gives each id one
     ids = set().union(*ids_of_files)
     if not ids:
         return class_map(())
@@ -462,11 +464,11 @@ def open_prepared(
 
 def _source_folder(home: Path, source: SourceFolder) -> Path:
     """The folder of the recordings: the absolute path, or the path relative to the manifest if both were moved."""
-    places = [Path(source.path), Path(os.path.normpath(home / source.from_here))]
-    folder = next((place for place in places if place.is_dir()), None)
+    locations = [Path(source.path), Path(os.path.normpath(home / source.from_here))]
+    folder = next((location for location in locations if location.is_dir()), None)
     if folder is None:
         raise FateError(
-            f"{home}: was prepared from {places[0]}, which does not exist; bring it back, or run fate prepare again"
+            f"{home}: was prepared from {locations[0]}, which does not exist; bring it back, or run fate prepare again"
             " with the folder where it is now"
         )
     return folder

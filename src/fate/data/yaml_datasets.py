@@ -147,8 +147,8 @@ class _Document:
             if split not in OWN_SPLITS:
                 self.fail(f"recordings names the split {split!r}; {_expected_split(split)}")
             for folder in folders if isinstance(folders, list) else [folders]:
-                place = self._path(folder, f"of the split {split!r}")
-                for found in self.call(find_recordings, place):
+                split_folder = self._path(folder, f"of the split {split!r}")
+                for found in self.call(find_recordings, split_folder):
                     name = found.name if found.name.split("/")[0] == split else f"{split}/{found.name}"
                     yield replace(found, name=name, split=split, options=self._options({}), clock=self._clock({}))
 

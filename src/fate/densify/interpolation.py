@@ -36,16 +36,16 @@ def interpolate(labels: Labels, times_us: ArrayLike, min_overlap: float = MIN_OV
         times_us: [T] times of the result, in any order.
         min_overlap: lowest IoU of boxes without a track.
     """
-    wanted = np.unique(np.asarray(times_us, np.int64))
+    requested = np.unique(np.asarray(times_us, np.int64))
     if not 0 < min_overlap <= 1:
         raise FateError(f"an overlap of {min_overlap} was given; expected more than 0 and at most 1")
     known = labels.labelled_us
     if not len(known):
         return replace(labels, labelled_us=known)
-    wanted = wanted[(wanted >= known[0]) & (wanted <= known[-1])]
-    kept = labels.select(np.isin(labels.t_us, wanted))
+    requested = requested[(requested >= known[0]) & (requested <= known[-1])]
+    kept = labels.select(np.isin(labels.t_us, requested))
     first, second = pairs(labels, min_overlap)
-    which, times = times_between(labels.t_us[first], labels.t_us[second], wanted)
+    which, times = times_between(labels.t_us[first], labels.t_us[second], requested)
     first, second = first[which], second[which]
     x1, y1, x2, y2 = boxes_between(labels.t_us, labels.boxes, first, second, times).T
     made = Labels.from_unsorted(
@@ -54,9 +54,9 @@ def interpolate(labels: Labels, times_us: ArrayLike, min_overlap: float = MIN_OV
             "track_id": labels.track_id[first], "score": np.minimum(labels.score[first], labels.score[second]),
             "source": np.full(len(times), LabelSource.INTERPOLATED),
         },
-        labelled_us=np.setdiff1d(wanted, known), classes=labels.classes, sensor=labels.sensor,
+        labelled_us=np.setdiff1d(requested, known), classes=labels.classes, sensor=labels.sensor,
     )  # fmt: skip
-    return Labels.concatenate([replace(kept, labelled_us=np.intersect1d(wanted, known)), made])
+    return Labels.concatenate([replace(kept, labelled_us=np.intersect1d(requested, known)), made])
 
 
 def pairs(labels: Labels, min_overlap: float = MIN_OVERLAP) -> tuple[Ints, Ints]:

@@ -115,8 +115,8 @@ class Quality:
         rows = np.flatnonzero(class_id == number)
         order = rows[np.argsort(-score[rows], kind="stable")]
         right = np.cumsum(matched[order])
-        wanted = recall * int(self._truth[number])
-        count = int(np.searchsorted(right, wanted - 1e-9, "left")) + 1
+        requested = recall * int(self._truth[number])
+        count = int(np.searchsorted(right, requested - 1e-9, "left")) + 1
         return float(right[count - 1] / count) if count <= len(right) else None
 
     def curves(self, thresholds: Sequence[float] = CURVE) -> dict[str, dict[str, list[float | None]]]:

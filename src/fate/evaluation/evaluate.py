@@ -242,7 +242,7 @@ def evaluate(
 def _dense(recording: LabelledRecording) -> DenseTruth:
     """Dense ground truth in the classes of the dataset and in the pixels of the model input."""
     whole = read_dense_truth(recording.truth_file or "")
-    class_ids, _ = recording.class_map.places(whole.labels)
+    class_ids, _ = recording.class_map.ids_of(whole.labels)
     keep = class_ids >= 0
     named = replace(whole.labels.select(keep), class_id=class_ids[keep], classes=recording.class_map.names)
     truth = DenseTruth(named, whole.visible[keep])

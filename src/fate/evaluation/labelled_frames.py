@@ -142,18 +142,18 @@ def _from_array(array: NDArray[Any], num_classes: int, whose: str) -> BoxTable:
 
 
 def _class_ids(
-    ids: NDArray[np.int32], given: Sequence[str] | None, wanted: Sequence[str], whose: str
+    ids: NDArray[np.int32], given: Sequence[str] | None, requested: Sequence[str], whose: str
 ) -> NDArray[np.int64]:
-    """Ids [N] of the classes ``given`` (None: unnamed) as ids of the classes ``wanted``; -1 if not among them."""
+    """Ids [N] of the classes ``given`` (None: unnamed) as ids of the classes ``requested``; -1 if not among them."""
     own = ids.astype(np.int64)
     if given is None:
-        return np.where(own < len(wanted), own, -1)
-    if tuple(given) == tuple(wanted):
+        return np.where(own < len(requested), own, -1)
+    if tuple(given) == tuple(requested):
         return own
-    indices = {plain(name): index for index, name in enumerate(wanted)}
+    indices = {plain(name): index for index, name in enumerate(requested)}
     if not any(plain(name) in indices for name in given):
         raise FateError(
-            f"{whose}: classes {list_names(given)} were given; expected some of {', '.join(wanted)}; rename them"
+            f"{whose}: classes {list_names(given)} were given; expected some of {', '.join(requested)}; rename them"
         )
     return np.array([indices.get(plain(name), -1) for name in given], np.int64)[own]
 
@@ -236,8 +236,8 @@ class Frames:
             nearest = nearest_times(seen_us, times, self.tolerance_us)
             answers = (nearest >= 0).astype(np.int64)
             no_time = np.iinfo(np.int64).min  # has no rows
-            wanted = np.where(nearest >= 0, seen_us[nearest] if len(seen_us) else no_time, no_time)
-            rows = find_rows(kept.t_us, wanted, wanted)
+            requested = np.where(nearest >= 0, seen_us[nearest] if len(seen_us) else no_time, no_time)
+            rows = find_rows(kept.t_us, requested, requested)
         self.num_times += int(np.maximum(answers, 1).sum())
         self.num_several += int(np.count_nonzero(answers > 1))
         self.num_unanswered += int(np.count_nonzero(answers == 0))
@@ -263,18 +263,18 @@ class Frames:
             )
 
 
-def nearest_times(times_us: NDArray[np.int64], wanted_us: NDArray[np.int64], tolerance_us: int) -> NDArray[np.int64]:
-    """The index of the nearest of ``times_us`` [N] for each of ``wanted_us`` [G]; -1 if none is within the tolerance.
+def nearest_times(times_us: NDArray[np.int64], requested_us: NDArray[np.int64], tolerance_us: int) -> NDArray[np.int64]:
+    """The index of the nearest of ``times_us`` [N] for each of ``requested_us`` [G]; -1 if none is near enough.
 
     Times are sorted and distinct. Of two equally near ones the earlier is taken: it contains less of what comes after
     the label.
     """
     if not len(times_us):
-        return np.full(len(wanted_us), -1, np.int64)
-    after = np.searchsorted(times_us, wanted_us, "left")
+        return np.full(len(requested_us), -1, np.int64)
+    after = np.searchsorted(times_us, requested_us, "left")
     before = np.maximum(after - 1, 0)
     after = np.minimum(after, len(times_us) - 1)
-    to_before, to_after = np.abs(wanted_us - times_us[before]), np.abs(times_us[after] - wanted_us)
+    to_before, to_after = np.abs(requested_us - times_us[before]), np.abs(times_us[after] - requested_us)
     nearest = np.where(to_before <= to_after, before, after).astype(np.int64)
     nearest[np.minimum(to_before, to_after) > tolerance_us] = -1
     return nearest

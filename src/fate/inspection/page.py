@@ -81,9 +81,9 @@ def plot_boxes(classes: Sequence[ClassBoxes]) -> list[Picture]:
 def _rate_plot(reports: Reports, is_gen1_like: bool) -> str:
     figure, axes = plot()
     rising = sorted((report.events for report in reports), key=lambda events: events.rate_hz)
-    place = np.arange(1, len(rising) + 1)
-    axes.plot(place, [events.rate_hz / 1e6 for events in rising], "o", markersize=4, label="mean")
-    axes.plot(place, [events.busiest_hz / 1e6 for events in rising], "^", markersize=4, label="busiest second")
+    rank = np.arange(1, len(rising) + 1)
+    axes.plot(rank, [events.rate_hz / 1e6 for events in rising], "o", markersize=4, label="mean")
+    axes.plot(rank, [events.busiest_hz / 1e6 for events in rising], "^", markersize=4, label="busiest second")
     if is_gen1_like:
         axes.axhspan(*references.RATE_RANGE_MEV_S, color=PLOT_COLOURS[2], alpha=0.15, label="accepted for each")
     axes.set(xlabel="recordings, sorted by rate", ylabel="Mev/s")

@@ -75,7 +75,7 @@ class Subject:
 
 def _rename_classes(labels: Labels, mapped: ClassMap) -> Labels:
     """Class ids and names of the dataset, followed by classes that only the file has."""
-    class_ids, _ = mapped.places(labels)
+    class_ids, _ = mapped.ids_of(labels)
     foreign = np.unique(labels.class_id[class_ids < 0]).tolist()
     names = [f"id {number}" if labels.classes is None else labels.classes[number] for number in foreign]
     shown = [f"{name} (not of this dataset)" if name in mapped.names else name for name in names]
@@ -97,10 +97,10 @@ def find_subjects(
         split: only ``"train"``, ``"val"`` or ``"test"``.
         options: arguments of :func:`fate.open_recording`; None for what the files or the YAML say.
     """
-    path, wanted = Path(dataset), None if split is None else check_split(split)
+    path, requested = Path(dataset), None if split is None else check_split(split)
     yaml = find_yaml(path)
     if yaml is not None:
-        described = read_dataset_yaml(yaml, wanted)
+        described = read_dataset_yaml(yaml, requested)
         recordings, names, sensor = described.recordings, described.classes, described.sensor
     else:
         path = path.parent if path.name == MANIFEST else path
@@ -108,7 +108,7 @@ def find_subjects(
         manifest = find_manifest(path) if find_listing(path) is None else None
         if manifest is not None and manifest.format == PREPARED:
             path = open_prepared(manifest)[0].root
-        recordings, sensor = find_recordings(path, wanted), None
+        recordings, sensor = find_recordings(path, requested), None
         names = read_classes_file(path if path.is_dir() else path.parent)
     mapped = None if names is None else class_map(names)
     return tuple(Subject(recording, mapped, options, sensor) for recording in recordings)

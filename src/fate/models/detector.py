@@ -137,7 +137,7 @@ class Detector(nn.Module):
     def _check_state(self, memory: State, streams: int) -> None:
         kept = (bool(getattr(self.backbone, "remembers", False)), self.memory is not None)
         fits = isinstance(memory, tuple | list) and len(memory) == 2
-        if not fits or any((part is not None) != wanted for part, wanted in zip(memory, kept, strict=True)):
+        if not fits or any((part is not None) != requested for part, requested in zip(memory, kept, strict=True)):
             raise FateError("a state of another model was given; expected what this one returned, or None to begin")
         # The backbone's state has strides 4 to 32, channels last; that of ``memory`` strides from 8, channels first.
         for part, finest, first in zip(memory, (4, 8), (1, 2), strict=True):

@@ -188,9 +188,9 @@ def build_model(
 
 def rebuild(description: Mapping[str, Any]) -> Detector:
     """A detector with fresh weights from another's ``description``."""
-    wanted = dict(description)
-    options = wanted.pop("options", {})
-    return build_model(**wanted, **options)
+    requested = dict(description)
+    options = requested.pop("options", {})
+    return build_model(**requested, **options)
 
 
 def model_named(name: str) -> Entry:

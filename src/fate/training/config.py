@@ -245,9 +245,9 @@ def find_config(given: str | PathLike[str]) -> Path:
     path = Path(given)
     if path.exists() or path.is_symlink():
         return path
-    wanted = text.removeprefix("configs/").removesuffix(".yaml")
-    short = {name if "/" in wanted else name.split("/")[1]: name for name in reversed(known)}
-    near = nearest_name(wanted, short)
+    requested = text.removeprefix("configs/").removesuffix(".yaml")
+    short = {name if "/" in requested else name.split("/")[1]: name for name in reversed(known)}
+    near = nearest_name(requested, short)
     hint = f"; did you mean {short[near]}?" if near is not None else ""
     raise FateError(
         f"{text}: no such configuration; expected a name that fate train --list prints, or a YAML file{hint}"
@@ -339,8 +339,8 @@ def _sentence(error: Any) -> str:
     key, item = ".".join(location[:2]), "".join(f"[{part}]" for part in location[2:])
     keys = _keys_of(settings, key)
     if error["type"] == "missing":
-        wanted = f"{key}.{keys[0]}" if keys else key
-        return f"{wanted} is missing; give it in the file, or as {wanted}=VALUE behind the configuration"
+        requested = f"{key}.{keys[0]}" if keys else key
+        return f"{requested} is missing; give it in the file, or as {requested}=VALUE behind the configuration"
     text = repr(error["input"])
     given = text if len(text) <= 80 else f"{text[:77]}…"
     if keys:

@@ -116,11 +116,11 @@ def consistency(
     return {"consistency_class": (of_class * weight).sum(), "consistency_box": (of_box * weight).sum()}
 
 
-def divergence(wanted: Tensor, class_logits: Tensor, objectness: Tensor | None = None) -> Tensor:
+def divergence(teacher_probabilities: Tensor, class_logits: Tensor, objectness: Tensor | None = None) -> Tensor:
     """KL divergence of binary decisions, summed over classes: [K, classes], [K, classes], [K] → [K].
 
     Args:
-        wanted: the teacher's probabilities.
+        teacher_probabilities: the teacher's probabilities.
         class_logits, objectness: the student's.
     """
     yes = functional.logsigmoid(class_logits.float())
@@ -129,7 +129,7 @@ def divergence(wanted: Tensor, class_logits: Tensor, objectness: Tensor | None =
     else:
         yes = yes + functional.logsigmoid(objectness.float())[:, None]
         no = torch.log1p(-yes.exp().clamp(max=1 - EDGE))
-    p = wanted.clamp(EDGE, 1 - EDGE)
+    p = teacher_probabilities.clamp(EDGE, 1 - EDGE)
     return (p * (p.log() - yes) + (1 - p) * ((1 - p).log() - no)).sum(-1)
 
 

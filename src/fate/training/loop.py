@@ -136,18 +136,18 @@ def build(config: TrainConfig) -> TrainingParts:
     return TrainingParts(config, dataset, validation, detector, strategy, plan, device)
 
 
-def _new_detector(wanted: ModelConfig, dataset: Dataset) -> Detector:
+def _new_detector(requested: ModelConfig, dataset: Dataset) -> Detector:
     """The detector of the configuration with random weights."""
     try:
         return build_model(
-            wanted.name, dataset.classes, dataset.sensor, encoder=wanted.encoder,
-            encoder_options=wanted.encoder_options, stem=wanted.stem, **wanted.options,
+            requested.name, dataset.classes, dataset.sensor, encoder=requested.encoder,
+            encoder_options=requested.encoder_options, stem=requested.stem, **requested.options,
         )  # fmt: skip
     except TypeError as error:
-        if not wanted.options and not wanted.encoder_options:
+        if not requested.options and not requested.encoder_options:
             raise
         raise FateError(
-            f"model.options = {wanted.options} and model.encoder_options = {wanted.encoder_options} were given;"
+            f"model.options = {requested.options} and model.encoder_options = {requested.encoder_options} were given;"
             f" expected values of other types ({error})"
         ) from None
 
@@ -219,25 +219,25 @@ def train(
     from fate.training.callbacks import Checkpoints, Guard, Metrics, Validation  # noqa: PLC0415
     from fate.training.module import TrainingModule  # noqa: PLC0415
 
-    wanted = config if isinstance(config, TrainConfig) else read_config(config, overrides)
-    check_processes(wanted.run.devices, wanted.run.nodes)
+    requested = config if isinstance(config, TrainConfig) else read_config(config, overrides)
+    check_processes(requested.run.devices, requested.run.nodes)
     run, first = RunDirectory(out), own_rank() == 0
-    going_on = run.begin(wanted) if first else run.checkpoint.exists()
+    going_on = run.begin(requested) if first else run.checkpoint.exists()
     try:
-        parts = build(wanted)
+        parts = build(requested)
         faults = data_faults(parts.dataset, parts.validation)
         if first:
             faults.tell(partial(print, file=sys.stderr, flush=True), run.log)
-            run.describe(wanted, parts.dataset.labelled, parts.device, faults.to_dict())
+            run.describe(requested, parts.dataset.labelled, parts.device, faults.to_dict())
         faults.refuse(allow_missing)
-        module = TrainingModule(parts.detector, parts.strategy, wanted)
+        module = TrainingModule(parts.detector, parts.strategy, requested)
         guard = Guard(run)
-        checkpoints = Checkpoints(run, wanted, guard)
-        validation = Validation(run, wanted, parts.validation, draw_samples)
-        metrics = Metrics(run, wanted, guard, progress)
-        engine = _engine(wanted, parts.device, run.folder, [guard, validation, checkpoints, metrics])
+        checkpoints = Checkpoints(run, requested, guard)
+        validation = Validation(run, requested, parts.validation, draw_samples)
+        metrics = Metrics(run, requested, guard, progress)
+        engine = _engine(requested, parts.device, run.folder, [guard, validation, checkpoints, metrics])
         step = run.saved_step() if going_on else 0
-        if step >= wanted.steps:
+        if step >= requested.steps:
             return Trained(run.folder, step, True)
         if first:
             run.cut_metrics(step)  # also where a run was killed before its first checkpoint
@@ -257,7 +257,7 @@ def train(
                 f"{run.folder}: the last checkpoint could not be written ({checkpoints.failed}); make room, then the"
                 f" same command goes on from step {max(checkpoints.saved_at, 0)}"
             )
-        return Trained(run.folder, engine.global_step, engine.global_step >= wanted.steps)
+        return Trained(run.folder, engine.global_step, engine.global_step >= requested.steps)
     finally:
         run.close()
 
@@ -312,14 +312,14 @@ def _batches(parts: TrainingParts, module: Any) -> Generator[ClipBatch, None, No
 
 def _device(config: TrainConfig) -> str:
     """``"cpu"`` or ``"cuda"``; a GPU that was named becomes the current one."""
-    wanted, gpu = config.run.device, config.run.gpu
-    if wanted.startswith("cuda") and not torch.cuda.is_available():
-        raise FateError(f"run.device = {wanted} was given, and no GPU was found; give run.device=cpu, or auto")
+    requested, gpu = config.run.device, config.run.gpu
+    if requested.startswith("cuda") and not torch.cuda.is_available():
+        raise FateError(f"run.device = {requested} was given, and no GPU was found; give run.device=cpu, or auto")
     if gpu is not None:
         last = torch.cuda.device_count() - 1
         if gpu > last:
             raise FateError(
-                f"run.device = {wanted} was given; expected cuda:0 to cuda:{last}, the GPUs of this machine"
+                f"run.device = {requested} was given; expected cuda:0 to cuda:{last}, the GPUs of this machine"
             )
         torch.cuda.set_device(gpu)
-    return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
+    return "cuda" if requested != "cpu" and torch.cuda.is_available() else "cpu"

@@ -102,11 +102,11 @@ class TrainingModule(LightningModule):
 
     def configure_optimizers(self) -> Any:
         """AdamW with OneCycle, stepped with every optimiser step."""
-        wanted = self.config.optimiser
+        requested = self.config.optimiser
         trained = [weight for weight in self.student.parameters() if weight.requires_grad]
         on_gpu = trained[0].device.type == "cuda"
-        optimiser = AdamW(trained, lr=wanted.lr, weight_decay=wanted.weight_decay, fused=on_gpu)
-        schedule = LambdaLR(optimiser, partial(one_cycle, steps=self.config.steps, settings=wanted))
+        optimiser = AdamW(trained, lr=requested.lr, weight_decay=requested.weight_decay, fused=on_gpu)
+        schedule = LambdaLR(optimiser, partial(one_cycle, steps=self.config.steps, settings=requested))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def train(self, mode: bool = True) -> TrainingModule:
@@ -150,8 +150,8 @@ class TrainingModule(LightningModule):
     def optimizer_step(self, *given: Any, **options: Any) -> None:
         """A step of the optimiser, then of the teacher."""
         super().optimizer_step(*given, **options)
-        wanted = self.config.strategy
-        self.follow(decay_at(self.trainer.global_step, wanted.decay, wanted.decay_warmup))
+        requested = self.config.strategy
+        self.follow(decay_at(self.trainer.global_step, requested.decay, requested.decay_warmup))
 
     def follow(self, decay: float) -> None:
         """One step of the teacher."""

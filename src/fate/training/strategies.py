@@ -101,20 +101,20 @@ class FAT(Consistency):
     def check(self, dataset: Dataset) -> None:
         """Refuse dense labels of other classes, and rates or recordings without dense labels."""
         _opened.cache_clear()  # phase 1 may have been run again
-        dense, wanted = _opened(str(self.settings.labels)), self.settings.rates
+        dense, requested = _opened(str(self.settings.labels)), self.settings.rates
         if dense.classes != dataset.classes:
             raise FateError(
                 f"{dense.root}: dense labels of {', '.join(dense.classes)}, and the dataset has"
                 f" {', '.join(dataset.classes)}; expected those that fate densify made of this dataset"
             )
-        lacking = [hz for hz in wanted[1:] if hz not in dense.rates]
+        lacking = [hz for hz in requested[1:] if hz not in dense.rates]
         if lacking:
             there, more = (" ".join(f"{hz:g}" for hz in rates) for rates in (dense.rates, lacking))
             raise FateError(
                 f"{dense.root}: has labels at {there or 'no'} Hz, and strategy.rates wants {more} Hz too; run fate"
                 f" densify again with --hz {more}, or give strategy.rates"
             )
-        rates = [hz for hz in wanted if hz in dense.rates]
+        rates = [hz for hz in requested if hz in dense.rates]
         missing = [(each.name, hz) for each in dataset.labelled for hz in rates if not dense.has(each.name, hz)]
         if missing:
             name, hz = missing[0]

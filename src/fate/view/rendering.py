@@ -72,13 +72,13 @@ class VideoClock:
         if end_us <= start_us:
             raise FateError(f"a video from {start_us} to {end_us} µs was asked for; it must end after it starts")
         step_us = 1e6 / (fps * slow)
-        wanted = (end_us - start_us) / step_us
-        if wanted > MOST_FRAMES:
+        requested = (end_us - start_us) / step_us
+        if requested > MOST_FRAMES:
             raise FateError(
                 f"{(end_us - start_us) / 1e6:g} s at {fps:g} pictures a second, slowed {slow:g} times, make"
-                f" {wanted:.3g} pictures; the most is {MOST_FRAMES}; give a shorter part, or a lower fps or slow"
+                f" {requested:.3g} pictures; the most is {MOST_FRAMES}; give a shorter part, or a lower fps or slow"
             )
-        return cls(start_us + round(step_us), step_us, fps, max(1, math.ceil(wanted - 1e-9)), origin_us)
+        return cls(start_us + round(step_us), step_us, fps, max(1, math.ceil(requested - 1e-9)), origin_us)
 
 
 class EventSurface:

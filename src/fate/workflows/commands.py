@@ -63,10 +63,10 @@ def train(
             config, Path(out), progress=progress, allow_missing=allow_missing, draw_samples=draw_samples
         )
     if dataset is not None:
-        place, split = path_of(dataset)
+        path, split = path_of(dataset)
         if split is not None:
-            raise FateError(f"{place}: only the split {split} was given; training needs the whole dataset")
-        overrides = [*overrides, f"data.path={place}"]
+            raise FateError(f"{path}: only the split {split} was given; training needs the whole dataset")
+        overrides = [*overrides, f"data.path={path}"]
     folder = Path("runs") / Path(config).stem if out is None else Path(out)
     return run_training(
         config, folder, overrides, progress=progress, allow_missing=allow_missing, draw_samples=draw_samples

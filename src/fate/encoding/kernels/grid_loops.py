@@ -56,10 +56,10 @@ def _kept(length: int, step: int, scale: int) -> Any:
 
     Of each ``step`` the middle one is kept, or the one behind the middle; a last few that are not ``step`` give none.
     """
-    places = np.full(length, NOT_KEPT, np.int64)
+    kept_offsets = np.full(length, NOT_KEPT, np.int64)
     for i in range(length // step):
-        places[i * step + step // 2] = i * scale
-    return places
+        kept_offsets[i * step + step // 2] = i * scale
+    return kept_offsets
 
 
 @compiled
@@ -80,7 +80,7 @@ def count_events(
     one, limit, largest = np.float32(1), np.float32(modulus), np.float32(cutoff)
     plain = min(limit - one, largest)  # counts up to here are values of the image
     bins = image.shape[2]
-    row_place, column_place = _kept(height, step, width // step), _kept(width, step, 1)
+    row_offset, column_offset = _kept(height, step, width // step), _kept(width, step, 1)
     for window in range(offsets.size - 1):
         start, last = offsets[window], offsets[window + 1]
         if start == last:
@@ -91,18 +91,18 @@ def count_events(
             planes = image[window, :, number]
             most = np.float32(0)
             for e in range(start, end):
-                place = row_place[y[e]] + column_place[x[e]]
-                if place >= 0:
-                    count = planes[p[e] ^ on_first, place] + one
-                    planes[p[e] ^ on_first, place] = count
+                pixel = row_offset[y[e]] + column_offset[x[e]]
+                if pixel >= 0:
+                    count = planes[p[e] ^ on_first, pixel] + one
+                    planes[p[e] ^ on_first, pixel] = count
                     if count > most:
                         most = count
             if most > plain:  # seldom; a cell met again has its value already
                 for e in range(start, end):
-                    place = row_place[y[e]] + column_place[x[e]]
-                    if place >= 0 and planes[p[e] ^ on_first, place] > plain:
-                        count = planes[p[e] ^ on_first, place]
-                        planes[p[e] ^ on_first, place] = min(count % limit, largest)
+                    pixel = row_offset[y[e]] + column_offset[x[e]]
+                    if pixel >= 0 and planes[p[e] ^ on_first, pixel] > plain:
+                        count = planes[p[e] ^ on_first, pixel]
+                        planes[p[e] ^ on_first, pixel] = min(count % limit, largest)
             start = end
 
 
@@ -129,15 +129,15 @@ def spread_events(
             near, far = number & 1, 1 - (number & 1)
             left, right = image[window, :, number], image[window, :, min(number + 1, bins - 1)]
             for e in range(start, end):
-                place = np.int64(y[e]) * columns + x[e]
+                pixel = np.int64(y[e]) * columns + x[e]
                 plane = 0 if signed else np.int64(p[e])
                 sign = -1 if signed and p[e] == 0 else 1
                 late = np.int64(t_us[e]) * (bins - 1) - number * duration
-                sums[plane, place, near] += sign * (duration - late)
-                left[plane, place] = np.float32(sums[plane, place, near]) / divisor
+                sums[plane, pixel, near] += sign * (duration - late)
+                left[plane, pixel] = np.float32(sums[plane, pixel, near]) / divisor
                 if late > 0:  # never with one bin
-                    sums[plane, place, far] += sign * late
-                    right[plane, place] = np.float32(sums[plane, place, far]) / divisor
+                    sums[plane, pixel, far] += sign * late
+                    right[plane, pixel] = np.float32(sums[plane, pixel, far]) / divisor
             for e in range(begin, end):  # the near bin is over: its sums become those of the next far one
                 sums[0 if signed else np.int64(p[e]), np.int64(y[e]) * columns + x[e], near] = 0
             begin, start = start, end
@@ -188,15 +188,15 @@ def queue_last_events(
         planes = image[window]
         value, value_us = np.float32(0), np.int64(-1)
         for e in range(offsets[window + 1] - 1, offsets[window] - 1, -1):
-            place = np.int64(y[e]) * columns + x[e]
-            rank = found[p[e], place]
+            pixel = np.int64(y[e]) * columns + x[e]
+            rank = found[p[e], pixel]
             if rank < depth:
                 if t_us[e] != value_us:  # events often share one time
                     value_us = np.int64(t_us[e])
                     age = min(float(duration_us[window] - value_us), max_us)
                     value = np.float32(max(math.log(age + 1) - floor, 0.0))
-                planes[1 - p[e], rank, place] = value
-                found[p[e], place] = rank + 1
+                planes[1 - p[e], rank, pixel] = value
+                found[p[e], pixel] = rank + 1
 
 
 @compiled
@@ -209,11 +209,11 @@ def count_tokens(
     The image [B, bins, 2 polarities, count and time, patch · patch · rows · columns] is zeros.
     """
     one, bins, cells = np.float32(1), image.shape[1], image.shape[4]
-    row_place, column_place = np.empty(rows * patch, np.int64), np.empty(columns * patch, np.int64)
-    for row in range(row_place.size):
-        row_place[row] = ((row % patch) * patch * rows + row // patch) * columns
-    for column in range(column_place.size):
-        column_place[column] = (column % patch) * rows * columns + column // patch
+    row_offset, column_offset = np.empty(rows * patch, np.int64), np.empty(columns * patch, np.int64)
+    for row in range(row_offset.size):
+        row_offset[row] = ((row % patch) * patch * rows + row // patch) * columns
+    for column in range(column_offset.size):
+        column_offset[column] = (column % patch) * rows * columns + column // patch
     sums = np.zeros((2, cells), np.int64)
     for window in range(offsets.size - 1):
         start, last = offsets[window], offsets[window + 1]
@@ -225,10 +225,10 @@ def count_tokens(
             end = _end_of_bin(number, bins, begin, span, t_us, start, last)
             counts, shares = image[window, number, :, 0], image[window, number, :, 1]
             for e in range(start, end):
-                cell = row_place[y[e]] + column_place[x[e]]
+                cell = row_offset[y[e]] + column_offset[x[e]]
                 sums[p[e], cell] += t_us[e] - begin
                 counts[p[e], cell] += one
                 shares[p[e], cell] = np.float32(sums[p[e], cell]) / divisor
             for e in range(start, end):
-                sums[p[e], row_place[y[e]] + column_place[x[e]]] = 0
+                sums[p[e], row_offset[y[e]] + column_offset[x[e]]] = 0
             start = end

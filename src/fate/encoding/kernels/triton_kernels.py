@@ -134,8 +134,8 @@ def moments(prepared: Prepared) -> tuple[Tensor, Tensor, Tensor]:
             prepared.begin, prepared.size, prepared.packed, prepared.duration_us, parts, total, spec.cells,
             spec.columns, SIDE=spec.pillar, CELLS=32, num_warps=1,
         )  # fmt: skip
-    place, factor = _products(spec.features, tuple(spec.sensor), parts.device)
-    products = parts.sum(0)[place] * factor
+    indices, factor = _products(spec.features, tuple(spec.sensor), parts.device)
+    products = parts.sum(0)[indices] * factor
     return products[-1, -1], products[-1, :-1], products[:-1, :-1]
 
 
@@ -145,11 +145,11 @@ def _products(features: int, sensor: tuple[int, int], device: torch.device) -> t
     height, width = sensor
     chosen = [*range(features), 9]
     names = [line.split() for line in PRODUCTS.split("\n") if line]
-    place = [[loops.SUMS.index(names[i][j]) if names[i][j] != "-" else 0 for j in chosen] for i in chosen]
+    indices = [[loops.SUMS.index(names[i][j]) if names[i][j] != "-" else 0 for j in chosen] for i in chosen]
     there = torch.tensor([[names[i][j] != "-" for j in chosen] for i in chosen], dtype=torch.float64)
     scale = torch.tensor([(1 / width, 1 / height, 1, 1, 1 / width, 1 / height, 1, 1 / width, 1 / height, 1)[i]
                           for i in chosen], dtype=torch.float64)  # fmt: skip
-    return torch.tensor(place, device=device), (there * scale[:, None] * scale).to(device)
+    return torch.tensor(indices, device=device), (there * scale[:, None] * scale).to(device)
 
 
 def fold_running(linear: nn.Linear, norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:

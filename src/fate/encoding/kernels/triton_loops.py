@@ -13,8 +13,8 @@ hidden value (Eq. 2) is ``base`` + across · column + down · row + slope · tau
 import triton
 import triton.language as tl
 
-PLACE_BITS = tl.constexpr(14)
-PLACE_MASK = tl.constexpr((1 << 14) - 1)
+PIXEL_BITS = tl.constexpr(14)
+PIXEL_MASK = tl.constexpr((1 << 14) - 1)
 #: Bins of one histogram of priorities: eleven bits of 32.
 BINS = 2048
 #: What ``add_moments_of_features`` sums, in its order: s…, all events, by their place in the frame; c…, within pillars,
@@ -48,10 +48,10 @@ def pillar_priority(first, start_us, cell):
 
 
 @triton.jit
-def event_priority(pillar, earlier, place):
+def event_priority(pillar, earlier, pixel_code):
     """``sampling.event_priority``."""
     inner = hash_u32(pillar + (earlier + 1).to(tl.uint32) * 0x9E3779B9)
-    return hash_u32(inner ^ place.to(tl.uint32))
+    return hash_u32(inner ^ pixel_code.to(tl.uint32))
 
 
 @triton.jit
@@ -62,9 +62,9 @@ def cell_keys(t_us, x, y, p, offsets, keys, packed, cells, columns, side, BLOCK:
     i = start + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = i < end
     column, row = tl.load(x + i, mask=inside, other=0).to(tl.int32), tl.load(y + i, mask=inside, other=0).to(tl.int32)
-    place = ((row % side) * side + column % side) * 2 + tl.load(p + i, mask=inside, other=0).to(tl.int32)
+    pixel_code = ((row % side) * side + column % side) * 2 + tl.load(p + i, mask=inside, other=0).to(tl.int32)
     time = tl.load(t_us + i, mask=inside, other=0).to(tl.int64)
-    tl.store(packed + i, (time << PLACE_BITS) | place, mask=inside)
+    tl.store(packed + i, (time << PIXEL_BITS) | pixel_code, mask=inside)
     tl.store(keys + i, window * cells + row // side * columns + column // side, mask=inside)
 
 
@@ -96,8 +96,8 @@ def gather(keys, order, unsorted, start_us, packed, begin, size, histograms, cou
         same = tl.load(keys + back, mask=inside & (back >= 0), other=-1).to(tl.int32) == key
         further = tl.load(keys + back - 1, mask=inside & (back >= 1), other=-1).to(tl.int32) == key
         first_too_many = inside & same & (further == 0)
-        place = tl.atomic_add(counts + 4 + tl.zeros_like(i), 1, mask=first_too_many)
-        tl.store(full + place, key, mask=first_too_many)
+        entry = tl.atomic_add(counts + 4 + tl.zeros_like(i), 1, mask=first_too_many)
+        tl.store(full + entry, key, mask=first_too_many)
 
 
 @triton.jit
@@ -110,14 +110,14 @@ def limit_of(histograms, window, max_pillars, LEVELS: tl.constexpr):
     bins = tl.arange(0, 2048)
     here = histograms + window * 2048 + bins
     count = tl.load(here)
-    wanted = max_pillars
-    many = tl.sum(count, 0) > wanted
-    found = tl.min(tl.where(tl.cumsum(count, 0) >= wanted, bins, 2047), 0)
+    requested = max_pillars
+    many = tl.sum(count, 0) > requested
+    found = tl.min(tl.where(tl.cumsum(count, 0) >= requested, bins, 2047), 0)
     limit = found.to(tl.int64) << 21
     for level in tl.static_range(1, LEVELS):
-        wanted -= tl.sum(tl.where(bins < found, count, 0), 0)
+        requested -= tl.sum(tl.where(bins < found, count, 0), 0)
         count = tl.load(here + level * tl.num_programs(1) * 2048)
-        found = tl.min(tl.where(tl.cumsum(count, 0) >= wanted, bins, 2047), 0)
+        found = tl.min(tl.where(tl.cumsum(count, 0) >= requested, bins, 2047), 0)
         limit += found.to(tl.int64) << (10 if level == 1 else 0)
     return limit, many
 
@@ -179,10 +179,10 @@ def _cap_one(begin, size, packed, priority, start_us, counts, cell, n, first, ce
         i = chunk + lane
         event = tl.load(packed + origin + i, mask=i < n, other=0)
         before = tl.load(packed + origin + i - 1, mask=(i < n) & (i > 0), other=-1)
-        new = (event >> PLACE_BITS) != (before >> PLACE_BITS)
+        new = (event >> PIXEL_BITS) != (before >> PIXEL_BITS)
         since = tl.maximum(tl.associative_scan(tl.where(new, i, 0), 0, _later), earlier)
-        place = (event & PLACE_MASK).to(tl.int32)
-        tl.store(priority + origin + i, event_priority(pillar, since, place).to(tl.int64), mask=i < n)
+        pixel_code = (event & PIXEL_MASK).to(tl.int32)
+        tl.store(priority + origin + i, event_priority(pillar, since, pixel_code).to(tl.int64), mask=i < n)
         earlier = tl.max(tl.where(i < n, since, 0), 0)
     tl.debug_barrier()
     limit = tl.full((), 0, tl.int64)
@@ -232,8 +232,8 @@ def describe(begin, size, packed, share, mean, duration_us, total, cells, side, 
     if most > 0:
         origin = tl.load(begin + cell, mask=real, other=0)
         used = n > 0
-        first = tl.load(packed + origin, mask=used, other=0) >> PLACE_BITS
-        last = tl.load(packed + origin + n - 1, mask=used, other=0) >> PLACE_BITS
+        first = tl.load(packed + origin, mask=used, other=0) >> PIXEL_BITS
+        last = tl.load(packed + origin + n - 1, mask=used, other=0) >> PIXEL_BITS
         span = last - first
         even = (span == 0) | UNIFORM
         columns, rows = tl.zeros_like(n), tl.zeros_like(n)
@@ -243,8 +243,8 @@ def describe(begin, size, packed, share, mean, duration_us, total, cells, side, 
         for m in range(0, most + 1):
             event = coming
             coming = tl.load(packed + origin + m + 1, mask=m + 1 < n, other=0)  # on its way while this one is worked on
-            time = event >> PLACE_BITS
-            pixel = ((event & PLACE_MASK) >> 1).to(tl.int32)
+            time = event >> PIXEL_BITS
+            pixel = ((event & PIXEL_MASK) >> 1).to(tl.int32)
             columns += tl.where(m < n, pixel % side, 0)
             rows += tl.where(m < n, pixel // side, 0)
             times += tl.where(m < n, time, 0)
@@ -294,10 +294,10 @@ def means(packed, origin, n, most, per_us, SIDE: tl.constexpr):
     for chunk in range(0, most, 32):
         i = chunk + lane[None, :]
         event = tl.load(packed + origin[:, None] + i, mask=i < n[:, None], other=0)
-        pixel = ((event & PLACE_MASK) >> 1).to(tl.int32)
+        pixel = ((event & PIXEL_MASK) >> 1).to(tl.int32)
         columns += tl.sum(pixel % SIDE, 1)
         rows += tl.sum(pixel // SIDE, 1)
-        times += tl.sum((event >> PLACE_BITS).to(tl.int64), 1)
+        times += tl.sum((event >> PIXEL_BITS).to(tl.int64), 1)
     count = tl.maximum(n, 1)
     mean_tau = times.to(tl.float64) / count.to(tl.float64) * per_us.to(tl.float64) - 1.0
     return columns.to(tl.float32) / count, rows.to(tl.float32) / count, mean_tau.to(tl.float32)
@@ -340,8 +340,8 @@ def forward(begin, size, packed, duration_us, scale, shift, alpha, beta, image, 
             here = n > 0
             origin = tl.load(begin + cell, mask=here, other=0)
             event = tl.load(packed + origin, mask=here, other=0)
-            before = event >> PLACE_BITS
-            span = (tl.load(packed + origin + n - 1, mask=here, other=0) >> PLACE_BITS) - before
+            before = event >> PIXEL_BITS
+            span = (tl.load(packed + origin + n - 1, mask=here, other=0) >> PIXEL_BITS) - before
             even = (span == 0) | UNIFORM
             share, per_span = 1.0 / tl.maximum(n, 1), 0.5 / tl.maximum(span, 1)
             per_us = 2.0 / tl.load(duration_us + cell // cells, mask=here, other=1).to(tl.float32)
@@ -359,29 +359,29 @@ def forward(begin, size, packed, duration_us, scale, shift, alpha, beta, image, 
             run, in_run = tl.zeros((CELLS, CHANNELS), tl.float32), tl.zeros_like(n)
             for m in range(1, most + 1):
                 coming = tl.load(packed + origin + m, mask=m < n, other=0)  # on its way while this event is worked on
-                place, time = (event & PLACE_MASK).to(tl.int32), event >> PLACE_BITS
+                pixel_code, time = (event & PIXEL_MASK).to(tl.int32), event >> PIXEL_BITS
                 tau = time.to(tl.float32) * per_us - 1.0
-                x, y = ((place >> 1) % SIDE).to(tl.float32), ((place >> 1) // SIDE).to(tl.float32)
-                p = (place & 1).to(tl.float32) * 2.0 - 1.0
+                x, y = ((pixel_code >> 1) % SIDE).to(tl.float32), ((pixel_code >> 1) // SIDE).to(tl.float32)
+                p = (pixel_code & 1).to(tl.float32) * 2.0 - 1.0
                 value = base + x[:, None] * across[None, :] + y[:, None] * down[None, :]
                 value += tau[:, None] * slope[None, :] + p[:, None] * sign[None, :]
                 run += tl.where(value < 0.0, 0.0, value)  # a NaN stays one
                 in_run += 1
-                after = tl.where(m < n, coming >> PLACE_BITS, time)
+                after = tl.where(m < n, coming >> PIXEL_BITS, time)
                 closes = (m == n) | ((m < n) & (after != time))
                 part = tl.where(even, share, (after - before).to(tl.float32) * per_span / in_run)
                 part = tl.where(closes, part, 0.0)
-                mixed = part[:, None] * alpha_0[None, :]
+                weighted = part[:, None] * alpha_0[None, :]
                 if K > 1:
-                    mixed += (part * tau)[:, None] * alpha_1[None, :]
+                    weighted += (part * tau)[:, None] * alpha_1[None, :]
                 if K > 2:
-                    mixed += (part * (1.5 * tau * tau - 0.5))[:, None] * alpha_2[None, :]
+                    weighted += (part * (1.5 * tau * tau - 0.5))[:, None] * alpha_2[None, :]
                 if K > 3:
                     old, new = part * tau, part * (1.5 * tau * tau - 0.5)
                     for k in tl.static_range(3, K):
                         old, new = new, ((2 * k - 1) * tau * new - (k - 1) * old) / k
-                        mixed += new[:, None] * tl.load(alpha + c * K + k, mask=used, other=0.0)[None, :]
-                result += run * mixed
+                        weighted += new[:, None] * tl.load(alpha + c * K + k, mask=used, other=0.0)[None, :]
+                result += run * weighted
                 run, in_run = tl.where(closes[:, None], 0.0, run), tl.where(closes, 0, in_run)
                 before, event = tl.where(closes, time, before), coming
         address = cell[:, None].to(tl.int64) * channels + c[None, :]
@@ -421,19 +421,19 @@ def backward(begin, size, packed, share, mean, duration_us, scale, shift, alpha,
             for m in range(1, n + 1):
                 coming = tl.load(packed + origin + m, mask=m < n, other=0)  # on its way while this event is worked on
                 coming_part = tl.load(share + origin + m, mask=m < n, other=0.0)
-                place = (event & PLACE_MASK).to(tl.int32)
-                tau = (event >> PLACE_BITS).to(tl.float32) * per_us - 1.0
-                x, y = ((place >> 1) % SIDE).to(tl.float32), ((place >> 1) // SIDE).to(tl.float32)
-                p = (place & 1).to(tl.float32) * 2.0 - 1.0
+                pixel_code = (event & PIXEL_MASK).to(tl.int32)
+                tau = (event >> PIXEL_BITS).to(tl.float32) * per_us - 1.0
+                x, y = ((pixel_code >> 1) % SIDE).to(tl.float32), ((pixel_code >> 1) // SIDE).to(tl.float32)
+                p = (pixel_code & 1).to(tl.float32) * 2.0 - 1.0
                 value = base + x * across + y * down + tau * slope + p * sign
                 felt = given * tl.where(value < 0.0, 0.0, value)  # a NaN stays one
                 old, new = 0.0 * part, part
-                mixed = new * tl.load(alpha + c * K, mask=used, other=0.0)
+                weighted = new * tl.load(alpha + c * K, mask=used, other=0.0)
                 if FIRST == 0:
                     degree_0 += felt * new
                 for k in tl.static_range(1, K):
                     old, new = new, ((2 * k - 1) * tau * new - (k - 1) * old) / k
-                    mixed += new * tl.load(alpha + c * K + k, mask=used, other=0.0)
+                    weighted += new * tl.load(alpha + c * K + k, mask=used, other=0.0)
                     if k == FIRST:
                         degree_0 += felt * new
                     if k == FIRST + 1:
@@ -442,7 +442,7 @@ def backward(begin, size, packed, share, mean, duration_us, scale, shift, alpha,
                         degree_2 += felt * new
                     if k == FIRST + 3:
                         degree_3 += felt * new
-                change = tl.where(value > 0.0, given * mixed, 0.0)
+                change = tl.where(value > 0.0, given * weighted, 0.0)
                 of_x += change * (x - middle)
                 of_y += change * (y - middle)
                 of_tau += change * tau
@@ -494,9 +494,9 @@ def add_moments_of_features(begin, size, packed, duration_us, sums, total, cells
                 event = coming
                 coming = tl.load(packed + origin + m + 1, mask=m + 1 < n, other=0)
                 inside = m < n
-                place = (event & PLACE_MASK).to(tl.int32)  # 0 beyond the last
-                column, line, on = (place >> 1) % SIDE, (place >> 1) // SIDE, place & 1
-                tau = tl.where(inside, (event >> PLACE_BITS).to(tl.float64) * per_us - 1.0, 0.0)
+                pixel_code = (event & PIXEL_MASK).to(tl.int32)  # 0 beyond the last
+                column, line, on = (pixel_code >> 1) % SIDE, (pixel_code >> 1) // SIDE, pixel_code & 1
+                tau = tl.where(inside, (event >> PIXEL_BITS).to(tl.float64) * per_us - 1.0, 0.0)
                 x += column
                 y += line
                 b += on

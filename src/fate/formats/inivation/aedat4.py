@@ -103,12 +103,12 @@ def _fields(buffer: bytes) -> tuple[int, int, str]:
     vtable = table - _at("i", buffer, table)
     slots = (_at("H", buffer, vtable) - 4) // 2
     offsets = [_at("H", buffer, vtable + 4 + 2 * slot) if slot < slots else 0 for slot in range(3)]
-    places = [table + offset if offset else None for offset in offsets]  # None: the field has its default
-    compression = 0 if places[0] is None else _at("i", buffer, places[0])
-    table_position = NO_TABLE if places[1] is None else _at("q", buffer, places[1])
-    if places[2] is None:
+    positions = [table + offset if offset else None for offset in offsets]  # None: the field has its default
+    compression = 0 if positions[0] is None else _at("i", buffer, positions[0])
+    table_position = NO_TABLE if positions[1] is None else _at("q", buffer, positions[1])
+    if positions[2] is None:
         raise ValueError("it does not describe the streams")
-    text = places[2] + _at("I", buffer, places[2])
+    text = positions[2] + _at("I", buffer, positions[2])
     length = _at("I", buffer, text)
     if text + 4 + length > len(buffer):
         raise ValueError("the description of the streams runs beyond it")

@@ -100,12 +100,12 @@ def read_array(data: bytes, cdr: bool) -> EventMessage:
     if cdr:
         # moved on by two bytes, all events but the first have their fields at the same places of 16 bytes
         raw = fields.content(CDR_EVENT_BYTES * n - 3)
-        block, places, stride = b"\0\0" + raw + b"\0", (0, 2, 6, 10, 14), CDR_EVENT_BYTES
+        block, offsets, stride = b"\0\0" + raw + b"\0", (0, 2, 6, 10, 14), CDR_EVENT_BYTES
     else:
         raw = fields.content(ROS1_EVENT_BYTES * n)
-        block, places, stride = raw, (0, 2, 4, 8, 12), ROS1_EVENT_BYTES
+        block, offsets, stride = raw, (0, 2, 4, 8, 12), ROS1_EVENT_BYTES
     kinds = [fields.order + kind for kind in ("u2", "u2", "u4", "u4", "u1")]
-    layout = np.dtype({"names": list("xysnp"), "formats": kinds, "offsets": list(places), "itemsize": stride})
+    layout = np.dtype({"names": list("xysnp"), "formats": kinds, "offsets": list(offsets), "itemsize": stride})
     events = np.frombuffer(block, layout, n)
     x, y = events["x"].astype(np.uint16), events["y"].astype(np.uint16)
     if cdr:

@@ -248,7 +248,7 @@ class TextDecoder(Decoder):
 
     def _sentence(self, fault: int, field: int, line: bytes) -> str:
         role, expected = self.columns[field], len(self.columns)
-        wanted = f"{expected} columns ({list_names(self.columns)})"
+        requested = f"{expected} columns ({list_names(self.columns)})"
         text = line.decode("utf-8", "replace").strip().rstrip(self.delimiter)
         num_columns = len(text.split(None if self.delimiter == " " else self.delimiter))
         if fault == NOT_WHOLE:
@@ -257,9 +257,9 @@ class TextDecoder(Decoder):
         elif fault == TOO_LARGE:
             reason = f"has a {role} that is more than 64-bit integers carry"
         elif num_columns == expected:
-            reason = f"has no number that can be read in column {field + 1} ({role}) of {wanted}"
+            reason = f"has no number that can be read in column {field + 1} ({role}) of {requested}"
         else:
-            reason = f"has {'fewer' if num_columns < expected else 'more'} than the {wanted} expected"
+            reason = f"has {'fewer' if num_columns < expected else 'more'} than the {requested} expected"
         return f"{self.name}: line {grouped(int(self.state[0]) + 1)}, {shown(line)}, {reason}"
 
 

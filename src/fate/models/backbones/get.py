@@ -297,8 +297,8 @@ class Stage(nn.Module):
             tokens, refined = block(tokens, refined)
             if inside is not None:
                 tokens = tokens * inside  # what lies outside the map is zero again for the next block
-        joined = from_groups(tokens.flatten(0, 1), (side, side), rows + missing[0], columns + missing[1])
-        return joined[:, :rows, :columns]
+        merged = from_groups(tokens.flatten(0, 1), (side, side), rows + missing[0], columns + missing[1])
+        return merged[:, :rows, :columns]
 
 
 class GET(nn.Module):

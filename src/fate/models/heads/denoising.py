@@ -38,14 +38,14 @@ def denoising_queries(
     targets: FlatTargets,
     classes: int,
     queries: int,
-    wanted: int = 100,
+    num_boxes: int = 100,
     label_noise: float = 0.5,
     box_noise: float = 1.0,
 ) -> DenoisingQueries | None:
     """The queries to stand before the decoder's own Q ``queries``; None if no window has a box.
 
     Args:
-        wanted: about how many boxes of one kind there are in all groups together; there is at least one group.
+        num_boxes: about how many boxes of one kind there are in all groups together; there is at least one group.
         label_noise: twice the chance that a query gets a random class (which may be the true one).
         box_noise: how far edges move, in halves of the box's width and height: up to once that for positives, once to
             twice that for negatives.
@@ -53,7 +53,7 @@ def denoising_queries(
     most = max(targets.counts, default=0)
     if most == 0:
         return None
-    groups = max(1, wanted // most)
+    groups = max(1, num_boxes // most)
     copies = 2 * groups
     class_ids = targets.padded(targets.class_ids, filling=classes).repeat(1, copies)
     boxes = targets.padded(targets.boxes).repeat(1, copies, 1)

@@ -86,9 +86,9 @@ def set_losses(predictions: Predictions, matches: Matches, targets: FlatTargets)
     reached = iou(corners, true_corners).detach()
 
     at_class = (*at, targets.class_ids[matches.target])
-    wanted = torch.zeros_like(logits).index_put(at_class, reached)
+    target_scores = torch.zeros_like(logits).index_put(at_class, reached)
     importance = (ALPHA * logits.detach().sigmoid() ** GAMMA).index_put(at_class, weight * reached)
-    of_class = functional.binary_cross_entropy_with_logits(logits, wanted, importance, reduction="none")
+    of_class = functional.binary_cross_entropy_with_logits(logits, target_scores, importance, reduction="none")
 
     of_box = (given - truth).abs().sum(dim=-1) * weight
     of_giou = (1 - giou(corners, true_corners)) * weight

@@ -48,7 +48,7 @@ class YOLOXHead(nn.Module):
         self.classes = classes
         self.strides = tuple(strides)
         self.depthwise = depthwise
-        self.joined: nn.ModuleList | None = None
+        self.merged: nn.ModuleList | None = None
         self.stems = nn.ModuleList(_stem(channels, width, depthwise, activation) for channels in in_channels)
         self.class_towers = nn.ModuleList(_tower(width, depthwise, activation) for _ in strides)
         self.box_towers = nn.ModuleList(_tower(width, depthwise, activation) for _ in strides)
@@ -78,8 +78,8 @@ class YOLOXHead(nn.Module):
     def _predicted(self, level: int, image: Tensor) -> Tensor:
         """[N, C, H, W] of a level → [N, 5 + classes, H, W]: box, objectness, classes."""
         stem = self.stems[level](image)
-        if self.joined is not None:
-            predicted: Tensor = self.joined[level](stem)
+        if self.merged is not None:
+            predicted: Tensor = self.merged[level](stem)
             return predicted
         of_boxes, of_classes = self.box_towers[level](stem), self.class_towers[level](stem)
         boxes, objects = self.box_predictions[level](of_boxes), self.object_predictions[level](of_boxes)
@@ -87,9 +87,9 @@ class YOLOXHead(nn.Module):
 
     def fuse_(self) -> None:
         """Where towers are 1×1 convolutions, run both as one, in place and for good; BatchNorm is folded already."""
-        if not self.depthwise or self.joined is not None:
+        if not self.depthwise or self.merged is not None:
             return
-        self.joined = nn.ModuleList()
+        self.merged = nn.ModuleList()
         for level in range(len(self.strides)):
             tower, other = (
                 cast(ConvNormAct, towers[level].get_submodule("0")) for towers in (self.box_towers, self.class_towers)
@@ -99,7 +99,7 @@ class YOLOXHead(nn.Module):
                 for predictions in (self.box_predictions, self.object_predictions, self.class_predictions)
             )
             tower.conv = side_by_side([tower.conv, other.conv])
-            self.joined.append(nn.Sequential(tower, block_diagonal([side_by_side([boxes, objects]), classes])))
+            self.merged.append(nn.Sequential(tower, block_diagonal([side_by_side([boxes, objects]), classes])))
         self.box_towers = self.class_towers = nn.ModuleList()
         self.box_predictions = self.object_predictions = self.class_predictions = nn.ModuleList()
 

@@ -92,9 +92,9 @@ def loss(outputs: Outputs, targets: Sequence[Targets]) -> dict[str, Tensor]:
         weight = true.weights.gather(1, box)  # [N, Q], as everything below
         of_matched = torch.where(matched, weight, 0.0)
 
-        wanted = true.boxes.gather(1, box[:, :, None].expand(-1, -1, 4))
+        target_boxes = true.boxes.gather(1, box[:, :, None].expand(-1, -1, 4))
         # A prediction without a box is compared with what it would be given: its own numbers stay out of the gradient.
-        overlap = iou(torch.where(matched[:, :, None], boxes, wanted), wanted)
+        overlap = iou(torch.where(matched[:, :, None], boxes, target_boxes), target_boxes)
         kinds = torch.arange(class_logits.shape[-1], device=device)
         class_target = (true.class_ids.gather(1, box)[:, :, None] == kinds) * reached[:, :, None]
         cross_entropy = partial(functional.binary_cross_entropy_with_logits, reduction="none")
@@ -128,9 +128,9 @@ def assign(
     cost = torch.where(allowed, cost, torch.inf)
 
     most = min(MOST_ANCHORS, cost.shape[-1])
-    wanted = overlap.topk(most, dim=-1).values.sum(-1).int().clamp(min=1)  # [N, M]
+    dynamic_k = overlap.topk(most, dim=-1).values.sum(-1).int().clamp(min=1)  # [N, M]
     cheapest = cost.topk(most, dim=-1, largest=False)  # cheapest first
-    taken = torch.arange(most, device=cost.device) < wanted[:, :, None]
+    taken = torch.arange(most, device=cost.device) < dynamic_k[:, :, None]
     taken &= cheapest.values.isfinite()
     claimed = torch.zeros_like(near).scatter(-1, cheapest.indices, taken)
     claims = claimed.sum(dim=1)

@@ -46,8 +46,8 @@ class DeformableAttention(nn.Module):
         weights = weights.softmax(dim=-1)
         centre, side = boxes[:, :, None, None, None].chunk(2, dim=-1)
         # An offset of ``points`` is half a side. -1 to 1, as grid_sample counts, is twice as long as 0 to 1.
-        places = torch.addcmul(2 * centre - 1, offsets, side / self.points)
-        return self.output(sampled(values, sizes, places, weights).to(queries.dtype))  # type: ignore[no-any-return]
+        points_xy = torch.addcmul(2 * centre - 1, offsets, side / self.points)
+        return self.output(sampled(values, sizes, points_xy, weights).to(queries.dtype))  # type: ignore[no-any-return]
 
     def _initialise(self) -> None:
         """At first every query reads a star around its centre: head h in direction h, point p at distance p + 1."""
@@ -66,17 +66,17 @@ class DeformableAttention(nn.Module):
             nn.init.zeros_(linear.bias)
 
 
-def sampled(values: Tensor, sizes: Sequence[tuple[int, int]], places: Tensor, weights: Tensor) -> Tensor:
+def sampled(values: Tensor, sizes: Sequence[tuple[int, int]], points_xy: Tensor, weights: Tensor) -> Tensor:
     """[N, Q, C] weighted sums of bilinear samples; outside a map everything is 0.
 
     Args:
         values: [N, C, S] contiguous; the cells of all maps of ``sizes``, one after the other, each row by row.
-        places: [N, Q, heads, levels, points, 2] x and y; -1 and 1 are the outer edges of the frame.
+        points_xy: [N, Q, heads, levels, points, 2] x and y; -1 and 1 are the outer edges of the frame.
         weights: [N, Q, heads, levels · points].
     """
-    batch, count, heads = places.shape[:3]
+    batch, count, heads = points_xy.shape[:3]
     channels = values.shape[1]
-    grids = places.permute(3, 0, 2, 1, 4, 5).flatten(1, 2)  # [levels, N · heads, Q, points, 2]
+    grids = points_xy.permute(3, 0, 2, 1, 4, 5).flatten(1, 2)  # [levels, N · heads, Q, points, 2]
     levels = torch.split(values, [rows * columns for rows, columns in sizes], dim=-1)
     samples = [
         functional.grid_sample(level.view(batch * heads, channels // heads, *size), grid, align_corners=False)

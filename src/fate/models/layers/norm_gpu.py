@@ -49,15 +49,15 @@ def _forward(rows, weight, bias, out, moments, count, channels, eps, tall: tl.co
     row = tl.program_id(0).to(tl.int64) * tall + tl.arange(0, tall)
     channel = tl.arange(0, wide)
     inside = (row < count)[:, None] & (channel < channels)[None, :]
-    place = row[:, None] * channels + channel[None, :]
-    values = tl.load(rows + place, mask=inside, other=0.0).to(tl.float32)
+    offset = row[:, None] * channels + channel[None, :]
+    values = tl.load(rows + offset, mask=inside, other=0.0).to(tl.float32)
     mean = tl.sum(values, 1) / channels
     away = tl.where(inside, values - mean[:, None], 0.0)
     scale = tl.rsqrt(tl.sum(away * away, 1) / channels + eps)
     w = tl.load(weight + channel, mask=channel < channels, other=0.0).to(tl.float32)
     b = tl.load(bias + channel, mask=channel < channels, other=0.0).to(tl.float32)
     result = away * scale[:, None] * w[None, :] + b[None, :]
-    tl.store(out + place, result.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + offset, result.to(out.dtype.element_ty), mask=inside)
     tl.store(moments + 2 * row, mean, mask=row < count)
     tl.store(moments + 2 * row + 1, scale, mask=row < count)
 
@@ -71,11 +71,11 @@ def _backward(rows, moments, weight, grad, to_rows, sums, count, channels, tall:
     for start in range(tl.program_id(0), tl.cdiv(count, tall), tl.num_programs(0)):
         row = tl.cast(start, tl.int64) * tall + tl.arange(0, tall)
         inside = (row < count)[:, None] & (channel < channels)[None, :]
-        place = row[:, None] * channels + channel[None, :]
+        offset = row[:, None] * channels + channel[None, :]
         mean = tl.load(moments + 2 * row, mask=row < count, other=0.0)
         scale = tl.load(moments + 2 * row + 1, mask=row < count, other=0.0)
-        given = tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
-        values = tl.load(rows + place, mask=inside, other=0.0).to(tl.float32)
+        given = tl.load(grad + offset, mask=inside, other=0.0).to(tl.float32)
+        values = tl.load(rows + offset, mask=inside, other=0.0).to(tl.float32)
         unit = tl.where(inside, (values - mean[:, None]) * scale[:, None], 0.0)
         of_weight += tl.sum(given * unit, 0)
         of_bias += tl.sum(given, 0)
@@ -83,6 +83,6 @@ def _backward(rows, moments, weight, grad, to_rows, sums, count, channels, tall:
         along = tl.sum(pull * unit, 1) / channels
         level = tl.sum(pull, 1) / channels
         result = (pull - level[:, None] - unit * along[:, None]) * scale[:, None]
-        tl.store(to_rows + place, result.to(to_rows.dtype.element_ty), mask=inside)
+        tl.store(to_rows + offset, result.to(to_rows.dtype.element_ty), mask=inside)
     tl.store(sums + tl.program_id(0) * 2 * channels + channel, of_weight, mask=channel < channels)
     tl.store(sums + tl.program_id(0) * 2 * channels + channels + channel, of_bias, mask=channel < channels)

@@ -119,8 +119,8 @@ class S5(nn.Module):
         """The system in steps of ``step_scale`` (a number, or [N]) times Δ."""
         if not isinstance(step_scale, Tensor):
             frozen = self._frozen.get(float(step_scale))
-            place = (self.log_step.device, dtype)
-            if frozen is not None and (frozen.transition.device, frozen.transition.dtype) == place:
+            key = (self.log_step.device, dtype)
+            if frozen is not None and (frozen.transition.device, frozen.transition.dtype) == key:
                 return frozen
         else:
             step_scale = step_scale.to(self.log_step.device, dtype)

@@ -59,9 +59,9 @@ def _tile(pixels, modes, n_pixels: tl.constexpr, n_modes: tl.constexpr):
 
 
 @triton.jit
-def _pair(base, place, modes, inside):
+def _pair(base, offset, modes, inside):
     """Real and imaginary parts; 0 outside the mask."""
-    return tl.load(base + place, mask=inside, other=0.0), tl.load(base + place + modes, mask=inside, other=0.0)
+    return tl.load(base + offset, mask=inside, other=0.0), tl.load(base + offset + modes, mask=inside, other=0.0)
 
 
 @triton.jit
@@ -69,18 +69,18 @@ def _forward(
     transition, inputs, initial, states, steps, streams, pixels, modes,
     has_initial: tl.constexpr, n_pixels: tl.constexpr, n_modes: tl.constexpr,
 ):  # fmt: skip
-    place, inside, mode = _tile(pixels, modes, n_pixels, n_modes)
+    offset, inside, mode = _tile(pixels, modes, n_pixels, n_modes)
     window = tl.cast(streams, tl.int64) * pixels * 2 * modes
-    x_real, x_imag = _pair(initial, place, modes, inside & has_initial)
+    x_real, x_imag = _pair(initial, offset, modes, inside & has_initial)
     for t in range(steps):
         row = transition + (t * streams + tl.program_id(1)) * 2 * modes
         a_real, a_imag = _pair(row, mode[None, :], modes, mode[None, :] < modes)
-        b_real, b_imag = _pair(inputs + t * window, place, modes, inside)
+        b_real, b_imag = _pair(inputs + t * window, offset, modes, inside)
         real = b_real + a_real * x_real - a_imag * x_imag
         x_imag = b_imag + a_real * x_imag + a_imag * x_real
         x_real = real
-        tl.store(states + t * window + place, x_real, mask=inside)
-        tl.store(states + t * window + place + modes, x_imag, mask=inside)
+        tl.store(states + t * window + offset, x_real, mask=inside)
+        tl.store(states + t * window + offset + modes, x_imag, mask=inside)
 
 
 @triton.jit
@@ -88,7 +88,7 @@ def _backward(
     transition, states, initial, grad, to_inputs, sums, steps, streams, pixels, modes,
     has_initial: tl.constexpr, n_pixels: tl.constexpr, n_modes: tl.constexpr,
 ):  # fmt: skip
-    place, inside, mode = _tile(pixels, modes, n_pixels, n_modes)
+    offset, inside, mode = _tile(pixels, modes, n_pixels, n_modes)
     exists = mode[None, :] < modes
     window = tl.cast(streams, tl.int64) * pixels * 2 * modes
     g_real = tl.zeros((n_pixels, n_modes), tl.float32)
@@ -98,17 +98,17 @@ def _backward(
         after = tl.minimum(t + 1, steps - 1)  # of the last window any will do: g is 0
         row = transition + (after * streams + tl.program_id(1)) * 2 * modes
         a_real, a_imag = _pair(row, mode[None, :], modes, exists)
-        d_real, d_imag = _pair(grad + t * window, place, modes, inside)
+        d_real, d_imag = _pair(grad + t * window, offset, modes, inside)
         real = d_real + a_real * g_real + a_imag * g_imag
         g_imag = d_imag + a_real * g_imag - a_imag * g_real
         g_real = real
-        tl.store(to_inputs + t * window + place, g_real, mask=inside)
-        tl.store(to_inputs + t * window + place + modes, g_imag, mask=inside)
+        tl.store(to_inputs + t * window + offset, g_real, mask=inside)
+        tl.store(to_inputs + t * window + offset + modes, g_imag, mask=inside)
 
         before = states + tl.maximum(t - 1, 0) * window
-        x_real, x_imag = _pair(before, place, modes, inside & (t > 0))
+        x_real, x_imag = _pair(before, offset, modes, inside & (t > 0))
         if has_initial:
-            first_real, first_imag = _pair(initial, place, modes, inside & (t == 0))
+            first_real, first_imag = _pair(initial, offset, modes, inside & (t == 0))
             x_real += first_real
             x_imag += first_imag
         cell = sums + ((tl.program_id(0) * steps + t) * streams + tl.program_id(1)).to(tl.int64) * 2 * modes

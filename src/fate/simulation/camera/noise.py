@@ -26,7 +26,7 @@ from fate.simulation.arrays import Float64
 from fate.simulation.camera.camera_model import CameraModel
 
 #: Kinds of randomness of one recording; each has its own stream of numbers, so switching one off moves no other.
-PIXEL_MAPS, RATE_MAP, SHOT_NOISE, HOT_PLACES, HOT_EVENTS, JITTER, BURSTS = range(7)
+PIXEL_MAPS, RATE_MAP, SHOT_NOISE, HOT_POSITIONS, HOT_EVENTS, JITTER, BURSTS = range(7)
 
 JITTER_LIMIT = 4.0  # standard deviations; a bound on how far an event moves lets a stream be sorted piece by piece
 
@@ -74,7 +74,7 @@ class BackgroundNoise:
         rates_hz: shot-noise rate of every pixel, [H, W] float64: log-normal over pixels, its mean exactly ``noise_hz``.
             The spread is what silences half of a real sensor's pixels in a second while others fire several times; the
             map is scaled to its own mean, so that a recording's noise does not depend on the luck of a few loud pixels.
-        hot_places, hot_rates_hz: flat indices [N] int64 of the hot pixels, all different, and their Hz [N] float64.
+        hot_positions, hot_rates_hz: flat indices [N] int64 of the hot pixels, all different, and their Hz [N] float64.
             Rates are log-uniform: as many between 50 and 100 Hz as between 100 and 200.
     """
 
@@ -83,9 +83,9 @@ class BackgroundNoise:
         normal = torch.randn(tuple(model.sensor), generator=generator(seed, RATE_MAP), dtype=torch.float64)
         spread = torch.exp(model.noise_sigma * normal)
         self.rates_hz = (spread * (model.noise_hz / spread.mean())).to(device)
-        random = generator(seed, HOT_PLACES)
-        self.hot_places = torch.randperm(spread.numel(), generator=random)[: model.hot_pixels].to(device)
-        share = torch.rand(len(self.hot_places), generator=random, dtype=torch.float64)
+        random = generator(seed, HOT_POSITIONS)
+        self.hot_positions = torch.randperm(spread.numel(), generator=random)[: model.hot_pixels].to(device)
+        share = torch.rand(len(self.hot_positions), generator=random, dtype=torch.float64)
         self.hot_rates_hz = (model.hot_hz_min * (model.hot_hz_max / model.hot_hz_min) ** share).to(device)
 
     def window(self, start_us: int, end_us: int) -> EventColumns:
@@ -115,7 +115,7 @@ class BackgroundNoise:
         probability ``rate · dead`` a pixel is still silent after an event before the window), so short windows get
         their share too. The silence does not reach over a window's start: the window before is drawn on its own.
         """
-        count, device = len(self.hot_places), self.hot_rates_hz.device
+        count, device = len(self.hot_positions), self.hot_rates_hz.device
         span_us, dead_us = end_us - start_us, self.model.refractory_us
         random = generator(self.seed, HOT_EVENTS, start_us, device)
         if not count:
@@ -135,7 +135,7 @@ class BackgroundNoise:
         every = torch.cat(times, 1)
         pixel, column = torch.nonzero(every < span_us, as_tuple=True)
         sign = torch.rand(len(pixel), generator=random, dtype=torch.float64, device=device)
-        return self._in_order(start_us + every[pixel, column].long(), self.hot_places[pixel], sign)
+        return self._in_order(start_us + every[pixel, column].long(), self.hot_positions[pixel], sign)
 
     def _in_order(self, t_us: Tensor, pixel: Tensor, sign: Tensor) -> EventColumns:
         """Events of flat pixel indices, ON where ``sign`` lies below the share of ON, sorted by time."""

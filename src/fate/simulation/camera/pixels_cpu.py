@@ -132,8 +132,8 @@ def advance_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, 
     rows, cols = min(TILE, height - top), min(TILE, width - left)
     ids = schedule.ids[schedule.first[tile] : schedule.first[tile + 1]]
     maps = np.empty((len(ids), 11), np.float32)
-    places = texture_slots(surfaces, atlas, ids)
-    kept, kept_places = np.empty_like(maps), np.empty_like(places)
+    slots = texture_slots(surfaces, atlas, ids)
+    kept, kept_slots = np.empty_like(maps), np.empty_like(slots)
     part = (slice(top, top + rows), slice(left, left + cols))
     u0, v0 = pixels.log_light[part].copy(), pixels.receptor[part].copy()
     m, r = pixels.reference[part].copy(), pixels.release[part].copy()
@@ -149,8 +149,8 @@ def advance_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, 
         step = rest if rest <= 2 * MIN_STEP_US else min(step, rest)
         maps_at(surfaces, ids, now + step, maps)
         sky_rows(surfaces, now + step, top, sky)
-        seen = keep_visible(top, left, rows, cols, maps, places, kept, kept_places)
-        shade(top, left, kept[:seen], kept_places[:seen], atlas.light, atlas.alpha, sky, light)
+        seen = keep_visible(top, left, rows, cols, maps, slots, kept, kept_slots)
+        shade(top, left, kept[:seen], kept_slots[:seen], atlas.light, atlas.alpha, sky, light)
         largest = 0.0
         for i in range(rows):
             for j in range(cols):

@@ -31,9 +31,9 @@ def maps_at(surfaces: Surfaces, ids: Int32, t_us: float, maps: Float32) -> None:
 
     Column 9 is the light that falls on the surface or comes from it, column 10 the light of the haze before it.
     """
-    place = t_us / KNOT_US
-    knot = min(int(place), surfaces.maps.shape[0] - 2)
-    share = np.float32(place - knot)
+    position = t_us / KNOT_US
+    knot = min(int(position), surfaces.maps.shape[0] - 2)
+    share = np.float32(position - knot)
     for i in range(len(ids)):
         k = ids[i]
         for j in range(11):
@@ -48,19 +48,19 @@ def maps_at(surfaces: Surfaces, ids: Int32, t_us: float, maps: Float32) -> None:
 @compiled
 def texture_slots(surfaces: Surfaces, atlas: Atlas, ids: Int32) -> Int64:
     """Where the textures of surfaces ``ids`` lie: first entry, columns, rows, and 1 if it is opaque; [len(ids), 4]."""
-    places = np.empty((len(ids), 4), np.int64)
+    slots = np.empty((len(ids), 4), np.int64)
     for i in range(len(ids)):
         texture = surfaces.texture[ids[i]]
-        places[i, 0] = atlas.offset[texture]
-        places[i, 1] = atlas.width[texture]
-        places[i, 2] = atlas.height[texture]
-        places[i, 3] = atlas.opaque[texture]
-    return places
+        slots[i, 0] = atlas.offset[texture]
+        slots[i, 1] = atlas.width[texture]
+        slots[i, 2] = atlas.height[texture]
+        slots[i, 3] = atlas.opaque[texture]
+    return slots
 
 
 @compiled
-def keep_visible(top: int, left: int, rows: int, columns: int, maps: Float32, places: Int64,
-              kept: Float32, kept_places: Int64) -> int:  # fmt: skip
+def keep_visible(top: int, left: int, rows: int, columns: int, maps: Float32, slots: Int64,
+              kept: Float32, kept_slots: Int64) -> int:  # fmt: skip
     """Copy those of a part's surfaces that reach into it at this moment, up to one that covers it whole; their number.
 
     A surface whose u or v lies beyond the same border at all four corners of the part cannot be seen in it.
@@ -88,9 +88,9 @@ def keep_visible(top: int, left: int, rows: int, columns: int, maps: Float32, pl
         if behind == 4 or (behind == 0 and max(below_u, above_u, below_v, above_v) == 4):
             continue
         kept[count] = maps[i]
-        kept_places[count] = places[i]
+        kept_slots[count] = slots[i]
         count += 1
-        if inside == 4 and places[i, 3]:
+        if inside == 4 and slots[i, 3]:
             break
     return count
 
@@ -123,11 +123,11 @@ def box_sum(table: Int32, first: int, stride: int, i0: int, i1: int, j0: int, j1
 
 
 @compiled
-def shade(top: int, left: int, maps: Float32, places: Int64, light_table: Int32,
+def shade(top: int, left: int, maps: Float32, slots: Int64, light_table: Int32,
           alpha_table: Int32, sky: Float32, image: Float32) -> None:  # fmt: skip
     """Linear light of a part of the picture, whose first row and column are (top, left), into ``image``.
 
-    ``maps`` [n, 11] and ``places`` [n, 4] of its surfaces, nearest first, come from :func:`maps_at` and
+    ``maps`` [n, 11] and ``slots`` [n, 4] of its surfaces, nearest first, come from :func:`maps_at` and
     :func:`texture_slots`; ``sky`` [rows] is the light where nothing covers it. Single precision throughout: the
     constants are float32 so that nothing is widened on the way. One call does many pixels, since a call costs as much
     as a pixel.
@@ -157,7 +157,7 @@ def shade(top: int, left: int, maps: Float32, places: Int64, light_table: Int32,
                     continue
                 half_u = HALF_BLUR * math.sqrt(ux * ux + uy * uy)
                 half_v = HALF_BLUR * math.sqrt(vx * vx + vy * vy)
-                first, width, height = places[i, 0], places[i, 1], places[i, 2]
+                first, width, height = slots[i, 0], slots[i, 1], slots[i, 2]
                 columns, rows = np.float32(width), np.float32(height)
                 u0, u1 = max(u - half_u, ZERO) * columns, min(u + half_u, ONE) * columns
                 v0, v1 = max(v - half_v, ZERO) * rows, min(v + half_v, ONE) * rows
@@ -169,7 +169,7 @@ def shade(top: int, left: int, maps: Float32, places: Int64, light_table: Int32,
                 fv0, fv1 = v0 - np.float32(j0), v1 - np.float32(j1)
                 share = QUARTER / (half_u * columns * half_v * rows)
                 colour = box_sum(light_table, first, width + 1, i0, i1, j0, j1, fu0, fu1, fv0, fv1) * (UNIT * share)
-                if places[i, 3]:
+                if slots[i, 3]:
                     cover = (u1 - u0) * (v1 - v0) * share
                 else:
                     cover = box_sum(alpha_table, first, width + 1, i0, i1, j0, j1, fu0, fu1, fv0, fv1) * (UNIT * share)
@@ -185,9 +185,9 @@ def shade(top: int, left: int, maps: Float32, places: Int64, light_table: Int32,
 @compiled
 def sky_rows(surfaces: Surfaces, t_us: float, top: int, sky: Float32) -> None:
     """Light of the sky in the rows from ``top`` on: even at and below the horizon, changing linearly above it."""
-    place = t_us / KNOT_US
-    knot = min(int(place), surfaces.sky.shape[0] - 2)
-    share = place - knot
+    position = t_us / KNOT_US
+    knot = min(int(position), surfaces.sky.shape[0] - 2)
+    share = position - knot
     horizon = surfaces.sky[knot, 0] + share * (surfaces.sky[knot + 1, 0] - surfaces.sky[knot, 0])
     low, high = surfaces.sky[knot, 1], surfaces.sky[knot, 2]
     for row in range(len(sky)):

@@ -205,7 +205,7 @@ class SurfaceBuilder:
         number = {key: index for index, key in enumerate(bodies)}
         panels = [panel for body in bodies.values() for panel in body.panels]
         textures = {id(panel.texture): panel.texture for panel in panels}
-        place = {key: index for index, key in enumerate(textures)}
+        position = {key: index for index, key in enumerate(textures)}
         swings = [panel.swing or Swing(np.zeros(3), 0.0) for panel in panels]
         self.textures = tuple(textures.values())
         self.atlas = Atlas.build(self.textures)
@@ -213,7 +213,7 @@ class SurfaceBuilder:
             corner=np.array([panel.origin for panel in panels]),
             across=np.array([panel.across for panel in panels]),
             down=np.array([panel.down for panel in panels]),
-            texture=np.array([place[id(panel.texture)] for panel in panels], np.int32),
+            texture=np.array([position[id(panel.texture)] for panel in panels], np.int32),
             outward=np.array([panel.faces == "outward" for panel in panels]),
             emission=np.array([panel.emission for panel in panels]),
             flicker=np.array([2e-6 * np.pi * panel.flicker_hz for panel in panels]),
@@ -233,7 +233,7 @@ class SurfaceBuilder:
         paths = [actor.path for actor in self.actors]
         fixed = [path if isinstance(path, Straight) and path.speed == 0 else None for path in paths]
         self._moving = np.array([path is None for path in fixed])
-        self._place = np.array([(path.x, path.z, path.heading) if path else (0.0, 0.0, 0.0) for path in fixed])
+        self._position = np.array([(path.x, path.z, path.heading) if path else (0.0, 0.0, 0.0) for path in fixed])
 
     def surfaces(self, start_us: int, knots: int) -> Surfaces:
         """What can be seen from ``start_us`` on at ``knots`` times ``KNOT_US`` apart, up to ``REACH`` ahead."""
@@ -287,7 +287,7 @@ class SurfaceBuilder:
 
     def _in_reach(self, near: float, seconds: Float64) -> Int64:
         """Actors that may be seen: not far behind the camera, not too far ahead."""
-        z = self._place[:, 1].copy()
+        z = self._position[:, 1].copy()
         span = np.maximum(self._size, self._reach)
         for index in np.flatnonzero(self._moving):
             z[index] = self.actors[index].path.at(seconds[:1]).z[0]
@@ -298,9 +298,9 @@ class SurfaceBuilder:
     def _poses(self, chosen: Int64, seconds: Float64, camera: CameraPose) -> tuple[Float64, Float64, Float64, Float64]:
         """x, z, heading and gait [R, I] of the chosen actors; billboards face the camera."""
         shape = len(seconds), len(chosen)
-        place = self._place[chosen]
-        x, z = np.broadcast_to(place[:, 0], shape).copy(), np.broadcast_to(place[:, 1], shape).copy()
-        heading, gait = np.broadcast_to(place[:, 2], shape).copy(), np.zeros(shape)
+        position = self._position[chosen]
+        x, z = np.broadcast_to(position[:, 0], shape).copy(), np.broadcast_to(position[:, 1], shape).copy()
+        heading, gait = np.broadcast_to(position[:, 2], shape).copy(), np.zeros(shape)
         for column in np.flatnonzero(self._moving[chosen]):
             pose = self.actors[chosen[column]].path.at(seconds)
             x[:, column], z[:, column], heading[:, column], gait[:, column] = pose

@@ -42,7 +42,7 @@ class Outlines(NamedTuple):
 
 
 @inlined
-def solid(maps: Float32, places: Int64, table: Int32, i: int,
+def solid(maps: Float32, slots: Int64, table: Int32, i: int,
           x: np.float32, y: np.float32) -> bool:  # fmt: skip
     """Whether surface i hides what is behind it at the image point (x, y); ``table`` is the atlas's alpha."""
     hides = False
@@ -50,11 +50,11 @@ def solid(maps: Float32, places: Int64, table: Int32, i: int,
     u = maps[i, 0] * x + maps[i, 1] * y + maps[i, 2]
     v = maps[i, 3] * x + maps[i, 4] * y + maps[i, 5]
     if w > TINY and u >= ZERO and u < w and v >= ZERO and v < w:
-        stride = places[i, 1] + 1
-        column = min(int(u / w * np.float32(places[i, 1])), places[i, 1] - 1)
-        row = min(int(v / w * np.float32(places[i, 2])), places[i, 2] - 1)
-        place = places[i, 0] + row * stride + column
-        hides = table[place + stride + 1] - table[place + stride] - table[place + 1] + table[place] >= HALF
+        stride = slots[i, 1] + 1
+        column = min(int(u / w * np.float32(slots[i, 1])), slots[i, 1] - 1)
+        row = min(int(v / w * np.float32(slots[i, 2])), slots[i, 2] - 1)
+        cell = slots[i, 0] + row * stride + column
+        hides = table[cell + stride + 1] - table[cell + stride] - table[cell + 1] + table[cell] >= HALF
     return hides
 
 
@@ -81,7 +81,7 @@ def extent(maps: Float32, i: int, points: Float64, box: Float64) -> bool:
 
 
 @compiled
-def count_visible(maps: Float32, places: Int64, table: Int32, own: Int32,
+def count_visible(maps: Float32, slots: Int64, table: Int32, own: Int32,
             before: Int32, x1: int, y1: int, x2: int, y2: int, stride: int) -> tuple[int, int]:  # fmt: skip
     """Of every ``stride``-th pixel in columns [x1, x2) and rows [y1, y2), how many an object would cover, and does.
 
@@ -92,11 +92,11 @@ def count_visible(maps: Float32, places: Int64, table: Int32, own: Int32,
         for column in range(x1, x2, stride):
             x, y = np.float32(column + 0.5), np.float32(row + 0.5)
             for i in range(len(own)):
-                if solid(maps, places, table, own[i], x, y):
+                if solid(maps, slots, table, own[i], x, y):
                     alone += 1
                     hidden = False
                     for j in range(len(before)):
-                        if solid(maps, places, table, before[j], x, y):
+                        if solid(maps, slots, table, before[j], x, y):
                             hidden = True
                             break
                     seen += not hidden
@@ -105,17 +105,17 @@ def count_visible(maps: Float32, places: Int64, table: Int32, own: Int32,
 
 
 @compiled
-def mask_extent(maps: Float32, places: Int64, table: Int32,
+def mask_extent(maps: Float32, slots: Int64, table: Int32,
                 own: Int32, before: Int32, x1: int, y1: int, x2: int, y2: int,
                 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Columns [x1, x2) and rows [y1, y2) in which an object is seen: each border moves in until it meets a pixel."""
-    while x1 < x2 and count_visible(maps, places, table, own, before, x1, y1, x1 + 1, y2, 1)[1] == 0:
+    while x1 < x2 and count_visible(maps, slots, table, own, before, x1, y1, x1 + 1, y2, 1)[1] == 0:
         x1 += 1
-    while x1 < x2 and count_visible(maps, places, table, own, before, x2 - 1, y1, x2, y2, 1)[1] == 0:
+    while x1 < x2 and count_visible(maps, slots, table, own, before, x2 - 1, y1, x2, y2, 1)[1] == 0:
         x2 -= 1
-    while y1 < y2 and count_visible(maps, places, table, own, before, x1, y1, x2, y1 + 1, 1)[1] == 0:
+    while y1 < y2 and count_visible(maps, slots, table, own, before, x1, y1, x2, y1 + 1, 1)[1] == 0:
         y1 += 1
-    while y1 < y2 and count_visible(maps, places, table, own, before, x1, y2 - 1, x2, y2, 1)[1] == 0:
+    while y1 < y2 and count_visible(maps, slots, table, own, before, x1, y2 - 1, x2, y2, 1)[1] == 0:
         y2 -= 1
     return x1, y1, x2, y2
 
@@ -131,7 +131,7 @@ def find_boxes(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, times_us: F
     count = surfaces.maps.shape[1]
     ids = np.arange(count).astype(np.int32)
     maps = np.empty((count, 11), np.float32)
-    places, table = texture_slots(surfaces, atlas, ids), atlas.alpha
+    slots, table = texture_slots(surfaces, atlas, ids), atlas.alpha
     own_ids, before_ids = np.empty(count, np.int32), np.empty(count, np.int32)
     whole = np.empty(4)
     for time in range(len(times_us)):
@@ -160,7 +160,7 @@ def find_boxes(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, times_us: F
                     hiding += 1
             own, before = own_ids[:owned], before_ids[:hiding]
             stride = max(1, int(math.sqrt(max(right - left, 0) * max(bottom - top, 0))) // SAMPLES)
-            alone, seen = count_visible(maps, places, table, own, before, left, top, right, bottom, stride)
+            alone, seen = count_visible(maps, slots, table, own, before, left, top, right, bottom, stride)
             if not seen:
                 continue
             area = max((whole[2] - whole[0]) * (whole[3] - whole[1]), 1e-9)
@@ -168,7 +168,7 @@ def find_boxes(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, times_us: F
             shares[time, n] = seen / alone * inside
             if shares[time, n] < min_share:
                 continue
-            x1, y1, x2, y2 = mask_extent(maps, places, table, own, before, left, top, right, bottom)
+            x1, y1, x2, y2 = mask_extent(maps, slots, table, own, before, left, top, right, bottom)
             box = boxes[time, n]
             box[0] = max(whole[0], 0.0) if abs(max(whole[0], 0.0) - x1) <= 1 else x1
             box[1] = max(whole[1], 0.0) if abs(max(whole[1], 0.0) - y1) <= 1 else y1

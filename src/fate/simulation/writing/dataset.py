@@ -32,8 +32,8 @@ from fate.simulation.writing.request import (
     SHARES,
     RecordingJob,
     Request,
+    check_folder,
     check_machine,
-    check_place,
     check_room,
     check_switch,
 )
@@ -79,7 +79,7 @@ def simulate(
     request = Request(profile, seed, seconds, recordings, shares, at_rest)
     check_switch("preview", preview)
     check_machine(device, threads)
-    home = check_place(folder)
+    home = check_folder(folder)
     check_room(home, request, request.recordings - len(_existing_manifest(home, request).recordings))
     _make_folder(home)
     with _locked(home):

@@ -57,9 +57,9 @@ def _frames(folder: Path, entry: RecordingEntry, most: int) -> Iterator[Picture]
         factor = enlargement(recording.sensor)
         for time in times[:most]:
             picture = draw_events(recording.read(time - WINDOW_US, time), factor=factor)
-            place = int(np.searchsorted(truth.labelled_us, time, side="right")) - 1
-            if place >= 0:  # boxes of the last labelled time; there is none in the first 5 ms
-                rows = truth.at(int(truth.labelled_us[place]))
+            index = int(np.searchsorted(truth.labelled_us, time, side="right")) - 1
+            if index >= 0:  # boxes of the last labelled time; there is none in the first 5 ms
+                rows = truth.at(int(truth.labelled_us[index]))
                 names = [(truth.classes or ())[each] for each in rows.class_id]
                 picture = draw_boxes(
                     picture, rows.boxes, labels=names, class_ids=rows.class_id, thickness=max(1, factor), scale=factor

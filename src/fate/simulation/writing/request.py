@@ -113,12 +113,12 @@ def splits_in_turn(recordings: int, shares: tuple[float, float, float] = SHARES)
     split that lacks most of its share. A longer list starts with the shorter one.
     """
     share = dict(zip(SPLITS, shares, strict=True))
-    wanted = [split for split in SPLITS if share[split] > 0]
-    taken = dict.fromkeys(wanted, 0)
+    requested = [split for split in SPLITS if share[split] > 0]
+    taken = dict.fromkeys(requested, 0)
     order: list[Split] = []
     for number in range(1, recordings + 1):
-        empty = [split for split in wanted if not taken[split]]
-        chosen = empty[0] if empty else max(wanted, key=lambda split: share[split] * number - taken[split])
+        empty = [split for split in requested if not taken[split]]
+        chosen = empty[0] if empty else max(requested, key=lambda split: share[split] * number - taken[split])
         taken[chosen] += 1
         order.append(chosen)
     return order
@@ -126,9 +126,9 @@ def splits_in_turn(recordings: int, shares: tuple[float, float, float] = SHARES)
 
 def scene_seed(seed: int, split: Split, index: int) -> int:
     """The seed of a recording's scene, below 2**53 (a JSON number). Seeds of different splits are never equal."""
-    place = SPLITS.index(split)
-    drawn = int(np.random.SeedSequence(seed, spawn_key=(place, index)).generate_state(1, np.uint64)[0]) >> 12
-    return drawn - drawn % len(SPLITS) + place
+    parent = SPLITS.index(split)
+    drawn = int(np.random.SeedSequence(seed, spawn_key=(parent, index)).generate_state(1, np.uint64)[0]) >> 12
+    return drawn - drawn % len(SPLITS) + parent
 
 
 def stands_still(seed: int, index: int, share: float) -> bool:
@@ -159,18 +159,18 @@ def check_machine(device: str, threads: int | None) -> None:
             )
 
 
-def check_place(folder: str | os.PathLike[str]) -> Path:
+def check_folder(folder: str | os.PathLike[str]) -> Path:
     """The path of a folder that exists or could be created; raises if neither holds. Nothing is created."""
     try:
         path = Path(folder)
     except TypeError:
         raise FateError(f"the folder {folder!r} was given; give the path of a new or empty folder") from None
     try:
-        for place in (path, *path.parents):
-            if place.is_dir():
+        for parent in (path, *path.parents):
+            if parent.is_dir():
                 break
-            if place.exists() or place.is_symlink():
-                raise FateError(f"{path}: {place} is not a folder; give the name of a new or empty folder")
+            if parent.exists() or parent.is_symlink():
+                raise FateError(f"{path}: {parent} is not a folder; give the name of a new or empty folder")
     except OSError as error:  # such as a name of more than 255 characters, or a folder that must not be looked into
         raise FateError(f"{path}: no folder can be there ({error.strerror or error}); give another one") from None
     return path
@@ -179,12 +179,12 @@ def check_place(folder: str | os.PathLike[str]) -> Path:
 def check_room(folder: Path, request: Request, recordings: int) -> None:
     """Refuse more recordings than the disk of ``folder`` has room for."""
     needed = request.bytes_of(recordings)
-    place = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
-    size, _, free = shutil.disk_usage(place)
+    parent = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
+    size, _, free = shutil.disk_usage(parent)
     if needed > free and size:  # 0 bytes in all is a disk that does not tell, or none, such as /proc
         raise FateError(
             f"{folder}: {recordings} recordings of {request.seconds:g} s need about {_gigabytes(needed)}, and"
-            f" {_gigabytes(free)} are free at {place}; make room, choose another disk, or ask for fewer or shorter ones"
+            f" {_gigabytes(free)} are free at {parent}; make room, choose another disk, or ask for less"
         )
 
 

@@ -58,11 +58,11 @@ def study(
     """
     declared = check_request(name, scale, seeds, only, rows, jobs)
     need_lightning()
-    place = _find_dataset(name, dataset, Path(out), device, progress)
-    opened = open_dataset(place)
+    path = _find_dataset(name, dataset, Path(out), device, progress)
+    opened = open_dataset(path)
     size = scale or ("smoke" if name == "smoke" else "paper" if opened.kind in ("gen1", "1mpx") else "sim")
     threads = max((os.cpu_count() or 1) // jobs, 1)
-    runner = Runner(declared, str(place), Path(out), SCALES[size], device, workers, tuple(settings), threads, progress)
+    runner = Runner(declared, str(path), Path(out), SCALES[size], device, workers, tuple(settings), threads, progress)
     instead = declared.small if runner.scale.sizes == "small" else {}
     recipes = {row.name: row.recipe.played_by(instead) for row in declared.rows}
     requested = [
@@ -117,15 +117,15 @@ def _find_dataset(
     """The path of the dataset of a study. The drives of ``sim`` and ``smoke`` are simulated, unless they are there."""
     if dataset is None and name != "smoke":
         raise FateError(f"the study {name} was asked for without a dataset; give a folder, or sim for simulated drives")
-    place, split = path_of(dataset or "smoke")
+    path, split = path_of(dataset or "smoke")
     if split is not None:
-        raise FateError(f"{place}: only the split {split} was given; a study needs train, val and test")
-    if str(place) not in ("sim", "smoke") or place.exists():
-        return place
-    folder = out / f"{place}-drives"
+        raise FateError(f"{path}: only the split {split} was given; a study needs train, val and test")
+    if str(path) not in ("sim", "smoke") or path.exists():
+        return path
+    folder = out / f"{path}-drives"
     if progress is not None:
-        progress(0, None, f"{place} drives: in {folder}, simulated unless they are there")
-    if str(place) == "smoke":  # one for each split
+        progress(0, None, f"{path} drives: in {folder}, simulated unless they are there")
+    if str(path) == "smoke":  # one for each split
         simulate(folder, recordings=3, seconds=1.0, seed=11, preview=False, shares=(1 / 3, 1 / 3, 1 / 3))
     else:
         on_gpu = device != "cpu" and torch.cuda.is_available()
