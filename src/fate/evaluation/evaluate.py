@@ -155,7 +155,7 @@ class Evaluation:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all results as JSON; ``"-"`` is standard output. ``view.rate_pictures.draw_rates`` draws them."""
+        """Write all results as JSON; ``"-"`` is standard output. ``view.evaluation_pictures.draw_rates`` draws them."""
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
         write_whole(path, f"{text}\n".encode("utf-8", "backslashreplace"), text=True)
 
