@@ -81,16 +81,7 @@ def test_processes_that_load_end_with_the_run_even_if_the_engine_lives_on(
     fit = pytorch_lightning.Trainer.fit
 
     def fit_and_keep(trainer: pytorch_lightning.Trainer, *given: object, **options: object) -> None:
-        loader = options["train_dataloaders"]
-        loader_type = type(loader)
-        take = loader_type.__iter__
-
-        def take_and_keep(batches: object) -> object:
-            iterator = take(batches)
-            kept.append(iterator)  # as a user does who looks into the engine, or an uncollected cycle
-            return iterator
-
-        monkeypatch.setattr(loader_type, "__iter__", take_and_keep)
+        kept.append(options["train_dataloaders"])  # as a user does who looks into the engine, or an uncollected cycle
         fit(trainer, *given, **options)
 
     monkeypatch.setattr(pytorch_lightning.Trainer, "fit", fit_and_keep)
