@@ -37,6 +37,8 @@ NEEDS_MORE = {
 SMALLER = {
     "recordings=12, seconds=10.0": "recordings=1, seconds=0.2",
     "workers=4": "workers=0",
+    '"dataset.yaml", (20, 200)': '"dataset.yaml", (20,)',
+    '"gen1-dense", (40, 80, 100, 200)': '"gen1-dense", (200,)',
     '"fate-s", ("car", "pedestrian"), recording.sensor': '"fate-s-nano", ("car", "pedestrian"), recording.sensor',
     'fate.Scene(seed=7, profile="gen1", seconds=10)': 'fate.Scene(seed=7, profile="gen1", seconds=2)',
 }

@@ -136,6 +136,7 @@ def test_coco_labels_and_yolo_facts(tmp_path: Path) -> None:
     survive(json.loads(meta.read_text()), meta.write_text, lambda: read_labels(tmp_path / "yolo"), 200, 0)
 
 
+@pytest.mark.slow
 def test_facts_of_predictions(tmp_path: Path) -> None:
     write_events(tmp_path / "a.h5", make_events(500, SENSOR))
     write_labels(tmp_path / "a.npz", LABELS)
@@ -175,6 +176,7 @@ def test_bytes_of_npz_files(tmp_path: Path, name: str) -> None:
     assert refused > 40
 
 
+@pytest.mark.slow
 def test_manifest_of_a_simulated_dataset(tmp_path: Path) -> None:
     folder = tmp_path / "drives"
     fate.simulate(folder, recordings=1, seconds=0.2, shares=(1, 0, 0))
@@ -191,6 +193,7 @@ def test_manifest_of_a_simulated_dataset(tmp_path: Path) -> None:
             open_dataset(folder)
 
 
+@pytest.mark.slow
 def test_simulating_goes_on_from_a_damaged_manifest_or_refuses_it(tmp_path: Path) -> None:
     folder = tmp_path / "drives"
     fate.simulate(folder, recordings=2, seconds=0.02, shares=(1, 0, 0), preview=False)

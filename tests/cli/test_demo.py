@@ -14,6 +14,7 @@ from fate.models.checkpoints import save_model
 from fate.models.zoo import build_model
 
 
+@pytest.mark.slow
 def test_a_drive_is_seen_at_two_rates_and_shown(tmp_path: Path) -> None:
     torch.manual_seed(0)
     save_model(build_model("fate-s-nano", ("car", "pedestrian"), (240, 304)), tmp_path / "nano.safetensors")

@@ -95,6 +95,7 @@ def close(found: Differences) -> bool:
     return all(value <= most / 100 for value, most in zip(found, TOLERANCES, strict=True))
 
 
+@pytest.mark.slow
 def test_a_graph_from_events_to_boxes_agrees_over_a_clip(from_events: tuple[Detector, Exported]) -> None:
     _, done = from_events
     assert close(done.differences), done.differences
@@ -105,6 +106,7 @@ def test_a_graph_from_events_to_boxes_agrees_over_a_clip(from_events: tuple[Dete
     assert [name for name in done.outputs if "state" not in name] == ["boxes", "class_scores", "objectness"]
 
 
+@pytest.mark.slow
 def test_a_graph_with_detr_agrees_over_a_clip_of_two_streams(detr: tuple[Detector, Exported]) -> None:
     _, done = detr
     assert close(done.differences), done.differences

@@ -311,6 +311,7 @@ def _step_in_process(rank: int, folder: str, results: Any) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_step_together_when_one_has_no_window(tmp_path: Path) -> None:
     with torch.multiprocessing.get_context("spawn").Manager() as manager:
         results = manager.list([None, None])

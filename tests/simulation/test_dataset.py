@@ -322,6 +322,7 @@ KILLED = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL on this system")
 def test_a_killed_run_goes_on_and_gives_the_bytes_of_an_unbroken_one(tmp_path: Path) -> None:
     simulate(tmp_path / "unbroken", 2, 0.15, preview=False)

@@ -246,6 +246,7 @@ def at_rest(seed: int) -> Scene:
     return of
 
 
+@pytest.mark.slow
 def test_boxes_hold_the_events_of_the_objects_they_label() -> None:
     """Of the events of an object that alone moves, nine of ten lie in its box, grown by 2 pixels.
 

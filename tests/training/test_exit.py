@@ -72,6 +72,7 @@ def test_twenty_runs_with_loader_processes_end_by_themselves(drives: Path, tmp_p
     assert len(list(tmp_path.glob("run */last.safetensors"))) == RUNS
 
 
+@pytest.mark.slow
 def test_processes_that_load_end_with_the_run_even_if_the_engine_lives_on(
     drives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +91,7 @@ def test_processes_that_load_end_with_the_run_even_if_the_engine_lives_on(
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_a_finished_run_leaves_the_collector_nothing_to_visit(drives: Path, tmp_path: Path) -> None:
     """At its end Python visits every object several times; those of torch kept a finished run for seconds of work."""
     config = tmp_path / "small.yaml"

@@ -80,6 +80,7 @@ def one_thread() -> Any:
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_events_that_stay_on_the_device_train_the_same_and_are_read_once(
     drives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -100,6 +101,7 @@ def test_events_that_stay_on_the_device_train_the_same_and_are_read_once(
     assert_same(weights(tmp_path / "read"), weights(tmp_path / "resident"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_fat_with_one_rate_and_no_generated_labels_is_supervised_training_step_for_step(
     drives: Path, tmp_path: Path
@@ -343,6 +345,7 @@ def test_two_processes_may_not_train_in_one_folder(drives: Path, tmp_path: Path)
     assert not RunDirectory(tmp_path / "run").begin(config)
 
 
+@pytest.mark.slow
 def test_a_memory_of_its_own_can_be_trained_alone_from_a_detector_of_single_windows(
     drives: Path, tmp_path: Path
 ) -> None:

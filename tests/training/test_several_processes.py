@@ -144,6 +144,7 @@ def test_two_processes_give_the_gradient_of_one_also_when_one_has_no_boxes_or_no
         assert torch.allclose(found[name], value, rtol=near, atol=near * float(value.abs().max()) + smallest), name
 
 
+@pytest.mark.slow
 def test_noise_beside_a_process_without_boxes_gives_both_the_same_gradient(together: Path) -> None:
     """A window without boxes has no noisy queries: nothing may be waited for that only one process has."""
     first, second = (torch.load(together / f"{NOISY} {rank}.pt", weights_only=True) for rank in range(2))

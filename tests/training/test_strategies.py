@@ -118,6 +118,7 @@ def histograms(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_dataset_of_histograms_trains_and_validates(tmp_path: Path) -> None:
     config = small_config(
         histograms(tmp_path / "gen1"), model={"name": "s5-vit-nano", "encoder_options": {}, "options": {}},

@@ -160,6 +160,7 @@ def _is_alive(pid: int) -> bool:
     return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
+@pytest.mark.slow
 def test_a_signal_is_passed_on_and_nothing_new_begins(tmp_path: Path) -> None:
     def ask() -> None:
         while not (tmp_path / "a").exists():
