@@ -199,6 +199,12 @@ def test_bad_input_is_one_sentence(dataset: Path, tmp_path: Path) -> None:
     assert "nowhere" in text
 
 
+def test_an_unknown_name_lists_the_bundled_ones(dataset: Path) -> None:
+    code, text = run("evaluate", "fate-s-nanno", str(dataset))
+    assert code == 1
+    assert "fate-s-nano" in text
+
+
 def test_a_bundled_name_is_measured_as_its_file_is(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -324,3 +324,16 @@ def test_the_example_reads_real_pedro_files(tmp_path: Path, monkeypatch: pytest.
         with open_recording(recording.events_file, sensor=(260, 346), columns="txyp") as events:
             assert recording.num_events == events.num_events
         assert len(recording.labels) >= 1
+
+
+def test_a_dataset_whose_only_label_file_is_damaged_is_refused_with_that_file(tmp_path: Path) -> None:
+    write_events(tmp_path / "a.raw", make_events(500))
+    (tmp_path / "a.json").write_text('{"images": [{"id": 1, "fil')
+    with pytest.raises(FateError, match=r"a\.json.*classes\.txt"):
+        open_dataset(tmp_path).refuse_without_classes()
+
+
+def test_detections_of_fate_detect_are_no_labels_and_the_error_says_so(tmp_path: Path) -> None:
+    (tmp_path / "drive.json").write_text('{"format": "fate-detections", "version": 1, "frames": []}')
+    with pytest.raises(FateError, match=r"drive\.json.*fate detect.*ground truth"):
+        read_labels(tmp_path / "drive.json")

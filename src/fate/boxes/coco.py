@@ -267,6 +267,11 @@ def _parse(data: bytes, name: str) -> Any:
 
 def _entries(document: Any, key: str) -> list[dict[str, Any]]:
     entries = document.get(key) if isinstance(document, dict) else None
+    if isinstance(document, dict) and document.get("format") == "fate-detections":
+        raise FormatError(
+            "holds detections of fate detect, which name no frames of a dataset and are no ground truth; expected"
+            f" {EXPECTED}; evaluate the detector itself, or write predictions with fate evaluate --predictions"
+        )
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise FormatError(f"has no list of objects {key!r}; expected {EXPECTED}; add it")
     return entries

@@ -23,6 +23,7 @@ To share the work among four machines, run this with 1/4 to 4/4, then evaluate t
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -100,8 +101,8 @@ def evaluate(
     for file in Path(predictions).glob("*hz*.npz") if predictions is not None else ():
         args.refuse_file_of_dataset("--predictions", file, dataset, (".npz",))
     is_model = means_a_model(what)
-    if is_model:
-        find_weights(what)
+    if is_model or not (Path(what).suffix or os.path.lexists(what)):
+        find_weights(what)  # which lists the bundled names
     args.check_inputs(dataset, images, None if is_model else what)
     opened = _open(dataset, split, kind, args.printer(json_file))
     chosen = pick_device(device)

@@ -69,6 +69,15 @@ class Dataset:
         """A sentence for each fault. The first access reads all label files, unless ``fate prepare`` has done so."""
         return sentences((self if self.labels_checked else self.checked()).findings)
 
+    def refuse_without_classes(self) -> None:
+        """Refuse a dataset whose label files name no class, with the first fault as the probable cause."""
+        if not self.classes:
+            cause = f" ({self.faults[0]})" if self.faults else ""
+            raise FateError(
+                f"{self.root}: no class is known{cause}; expected label files with class names; repair them, or name"
+                " the classes in classes.txt or in a dataset.yaml"
+            )
+
     def checked(self) -> Dataset:
         """Read all label files once, and decode recordings whose length is not known otherwise.
 

@@ -11,6 +11,7 @@ A recording may hold images instead of events (RVT's preprocessed datasets). Win
 from __future__ import annotations
 
 import signal
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -301,18 +302,21 @@ def load(
         workers: number of processes; 0 to load in this one.
         pin_memory: whether batches are copied to pinned memory, for a GPU.
     """
-    return DataLoader(
-        _Batches(reader, plans),
-        batch_size=None,
-        collate_fn=_identity,
-        num_workers=workers,
-        pin_memory=pin_memory,
-        prefetch_factor=2 if workers else None,
-        persistent_workers=False,
-        multiprocessing_context=worker_context(preload=__name__) if workers else None,
-        worker_init_fn=_ignore_interrupts,
-        generator=torch.Generator(),  # a loader draws a seed when it starts; it must not come from training's generator
-    )
+    with warnings.catch_warnings():
+        # more workers than cores are slower, but nothing freezes: the message of torch would alarm
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        return DataLoader(
+            _Batches(reader, plans),
+            batch_size=None,
+            collate_fn=_identity,
+            num_workers=workers,
+            pin_memory=pin_memory,
+            prefetch_factor=2 if workers else None,
+            persistent_workers=False,
+            multiprocessing_context=worker_context(preload=__name__) if workers else None,
+            worker_init_fn=_ignore_interrupts,
+            generator=torch.Generator(),  # a loader draws a seed when it starts, which must not come from training's
+        )
 
 
 def _identity(batch: Any) -> Any:

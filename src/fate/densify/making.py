@@ -212,6 +212,7 @@ def _checked(detector: Detector, dataset: Dataset, hz: Sequence[float]) -> tuple
         )
     if dataset.holds != "events":
         raise FateError(f"{dataset.root}: holds {dataset.holds}, made at fixed times; dense labels need the events")
+    dataset.refuse_without_classes()
     if tuple(detector.classes) != tuple(dataset.classes):
         raise FateError(
             f"the model knows {', '.join(detector.classes)}; {dataset.root} has {', '.join(dataset.classes)}; expected"

@@ -117,6 +117,7 @@ def build(config: TrainConfig) -> TrainingParts:
     validation = open_dataset(config.data.path, config.data.validate_on).checked()
     if limit := config.run.validate_recordings:
         validation = replace(validation, recordings=validation.labelled[:limit])
+    dataset.refuse_without_classes()
     detector = _new_detector(config.model, dataset)
     if config.model.weights is not None:
         start_from(detector, config.model.weights)
