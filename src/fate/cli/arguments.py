@@ -151,7 +151,9 @@ def times_in(recording: Recording, *times: Time | None) -> list[int | None]:
 def check_part(start: Time | None, end: Time | None) -> None:
     """Refuse an end before the start, if both have the same clock."""
     if start and end and start.from_start == end.from_start and end.us <= start.us:
-        raise typer.BadParameter("--end: the end must come after the start")
+        raise typer.BadParameter(
+            f"--start {start.us / 1e6:g}s --end {end.us / 1e6:g}s was given; the end must come after the start"
+        )
 
 
 # ---- options that several commands have ---------------------------------------------------------------------------

@@ -191,8 +191,7 @@ def recognise(path: Path) -> str:
 
 def _unnamed(path: Path) -> FormatError:
     return FormatError(
-        f'{path}: has no header that names its format; pass format="evt3", "evt2", "evt21" or "dat" if you know which'
-        " it is"
+        f'{path}: has no header that names its format; pass format="evt3" (or evt2, evt21, dat) if you know which it is'
     )
 
 
