@@ -83,7 +83,9 @@ def gradients(drives: Path, rank: int, world: int, case: str) -> dict[str, Tenso
     config = settings(drives, case)
     parts = build(config)
     if "queries" in case and case != NOISY:
-        parts.detector.head.denoising = 0  # type: ignore[assignment]  # each process would draw its own noise
+        # Each process would draw its own noise. Weights without a gradient would be waited for, so they go too.
+        parts.detector.head.denoising = 0  # type: ignore[assignment]
+        del parts.detector.head.denoising_classes
     module = TrainingModule(parts.detector, parts.strategy, config)
     if world > 1:
         synchronise_norms(module.student)
