@@ -108,11 +108,13 @@ def test_rates_are_those_asked_for_or_those_of_the_predictions(
 
 def test_the_table_says_which_rule_was_applied_and_what_was_dropped(dataset: Path, at_two_rates: Path) -> None:
     _, text = run("evaluate", str(at_two_rates), str(dataset), "--kind", "own", "--hz", "20")
-    assert "the nearest prediction within half a hop, ± 25 ms, of a label" in text
+    assert "the nearest label within ± 2 ms of its end" in text
     assert "an unknown time of events, every 50 ms (20 Hz)" in text
     assert "truth: 22 boxes given, dropped 10 in the skipped start" in text
     _, text = run("evaluate", str(at_two_rates), str(dataset), "--kind", "own")
-    assert "the nearest prediction within half a hop of a label" in text
+    assert "the nearest label within ± 2 ms of its end" in text
+    _, text = run("evaluate", str(at_two_rates), str(dataset), "--kind", "own", "--label-tolerance", "3ms")
+    assert "the nearest label within ± 3 ms of its end" in text
 
 
 def test_windows_that_overlap_are_in_the_rules_and_are_for_detectors(dataset: Path, at_two_rates: Path) -> None:

@@ -38,7 +38,7 @@ def test_text_names_every_figure_of_the_rules() -> None:
     for part in ("1280×720", "≥ 60 px", "≥ 20 px", "0.5 s", "± 40 ms", "≥ 0.02", "77", "two wheeler", "left out"):
         assert part in text
     text = str(named_protocol("sim").at(80))
-    for part in ("12.5 ms", "80 Hz", "nearest", "± 6.25 ms", "empty ones too"):
+    for part in ("12.5 ms", "80 Hz", "nearest", "± 2 ms", "empty ones too"):
         assert part in text
 
 
@@ -48,9 +48,9 @@ def test_a_changed_protocol_says_so_in_its_name() -> None:
     assert named_protocol("gen1", tolerance_us=40_000, name="mine").name == "mine"
 
 
-def test_at_a_rate_one_prediction_within_half_a_hop_is_taken() -> None:
+def test_at_a_rate_one_label_within_2_ms_of_the_end_of_a_window_is_taken() -> None:
     protocol = named_protocol("gen1").at(200)
-    assert (protocol.time_rule, protocol.time_tolerance_us(), protocol.window_us) == ("nearest", 2500, 5000)
+    assert (protocol.time_rule, protocol.time_tolerance_us(), protocol.window_us) == ("nearest", 2000, 5000)
     assert named_protocol("gen1").at(200, window=50_000).window_us == 50_000
 
 

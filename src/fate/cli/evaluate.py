@@ -59,6 +59,12 @@ def evaluate(
         help="Rules of the evaluation: gen1, 1mpx, sim, or custom (no limits on box size); the default is that of"
         " the dataset.",
     ),
+    label_tolerance: Any = Option(
+        None,
+        metavar="TIME",
+        parser=args.parse_duration,
+        help="Labels further than this from the end of every window are not used; the default is 2ms.",
+    ),
     score: Any = Option(
         "product",
         metavar="product|class",
@@ -112,8 +118,8 @@ def evaluate(
 
     with args.progress_bar("evaluating") as progress:
         done = run(
-            what, opened, rates or None, protocol=protocol, window_us=window, images=images, shard=shard,
-            predictions_to=predictions, progress=progress, device=chosen, streams=streams, workers=workers,
+            what, opened, rates or None, protocol=protocol, label_tolerance_us=label_tolerance, window_us=window,
+            images=images, shard=shard, predictions_to=predictions, progress=progress, device=chosen, streams=streams, workers=workers,
             score=score, max_overlap=max_overlap,
         )  # fmt: skip
     args.write_and_print(done.table(), json_file, lambda path: save_with_picture(done, path))

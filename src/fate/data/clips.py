@@ -86,7 +86,7 @@ class Grid(WindowGrid):
         hop = window_us(hz)
         length, ends = hop if length_us is None else length_us, getattr(recording, "timestamps_us", None)
         if ends is None:
-            return Grid(recording.start_us, hop, length)
+            return Grid(getattr(recording, "grid_start_us", recording.start_us), hop, length)
         images: Any = recording
         if images.window_us != length:
             raise FateError(

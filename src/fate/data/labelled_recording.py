@@ -23,9 +23,10 @@ import numpy as np
 from fate.boxes.labels import Labels
 from fate.data.box_files import Boxes, Clock, load_boxes, read_box_file, small_sensor
 from fate.data.class_maps import ClassMap
+from fate.data.clips import CANONICAL_US
 from fate.errors import FateError, FormatError
 from fate.events.events import Events, Sensor
-from fate.events.window import Window
+from fate.events.window import Window, align_start
 from fate.formats.opening import open_recording, open_source
 from fate.formats.recording import Recording, describe_tail
 from fate.formats.source import Bookmark, Options
@@ -208,6 +209,14 @@ class LabelledRecording:
     def span(self) -> Span:
         """The known span, or the one that the file gives: from the ends of a DAT file, else from the time index."""
         return self.known_span or self.measure()[0]
+
+    @cached_property
+    def grid_start_us(self) -> int:
+        """Start of its windows at every rate, µs: the first event, or up to 50 ms before it.
+
+        Windows of 20 Hz then end at labels. Training, dense labels and evaluation cut the same windows.
+        """
+        return align_start(self.start_us, CANONICAL_US, self.labels.labelled_us) if self.labelled else self.start_us
 
     def measure(self) -> tuple[Span, str]:
         """The span, and what is missing at the end of the file (empty if nothing is, or if the span was known)."""

@@ -133,7 +133,7 @@ class _Work:
     def windows(self) -> int:
         """Number of windows that the detector has to process."""
         step = self.missing.step_us
-        steps = sum(WindowGrid(each.start_us, step, step).count(each.end_us) for each in self.recordings)
+        steps = sum(WindowGrid(each.grid_start_us, step, step).count(each.end_us) for each in self.recordings)
         return steps * len(self.missing.phases_us)
 
 
@@ -147,7 +147,9 @@ def _plan(folder: DenseLabels, recordings: Sequence[LabelledRecording], rates: S
                 phases = sorted({phase for hz in lacking for phase in streams_of(hz).phases_us})
                 stored = folder.predictions(recording.name, step)
                 missing = tuple(
-                    phase for phase in phases if stored is None or not stored.is_labelled(recording.start_us + phase)
+                    phase
+                    for phase in phases
+                    if stored is None or not stored.is_labelled(recording.grid_start_us + phase)
                 )
                 groups.setdefault((tuple(lacking), missing), []).append(recording)
         for (lacking_rates, missing), group in groups.items():

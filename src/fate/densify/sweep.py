@@ -23,7 +23,7 @@ import torch
 
 from fate.boxes.labels import Labels, LabelSource
 from fate.data.batches import ClipBatch
-from fate.data.clips import Clip, Grid, evaluation_batches
+from fate.data.clips import CANONICAL_HZ, Clip, Grid, evaluation_batches
 from fate.data.loading import load
 from fate.encoding.batch import EventBatch
 from fate.events.events import Events
@@ -145,7 +145,7 @@ class _Reader:
         recording = self.recordings[clip.recording]
         if clip.recording not in self._open:
             self._open[clip.recording] = recording.open()
-        windows = [grid.window(clip.first) for grid in self.streams.grids(recording.start_us)]
+        windows = [grid.window(clip.first) for grid in self.streams.grids(Grid.of(recording, CANONICAL_HZ).start_us)]
         whole = self._open[clip.recording].read(windows[0].start_us, windows[-1].end_us)
         return [(window, whole.between(window.start_us, window.end_us)) for window in windows]
 

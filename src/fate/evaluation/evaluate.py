@@ -21,9 +21,11 @@ from fate.data.clips import CANONICAL_HZ, Grid
 from fate.data.dataset import Dataset, sharded
 from fate.data.labelled_recording import LabelledRecording
 from fate.errors import FateError, list_names
+from fate.evaluation.labelled_frames import times_at_window_ends
 from fate.evaluation.protocols import Protocol, named_protocol
 from fate.evaluation.scores import Scores, evaluate_boxes
 from fate.evaluation.time_to_detection import DenseTruth, DetectionDelays, read_dense_truth, time_to_detection
+from fate.events.window import window_us as hop_of
 from fate.inference.running import Run, predict
 from fate.json_files import finite_number
 from fate.models.detector import Detector
@@ -73,6 +75,7 @@ class Evaluation:
     rates: tuple[AtRate, ...]
     notes: tuple[str, ...] = ()
     label_hz: Mapping[str, float] = field(default_factory=dict)  #: labelled times a second, by recording
+    label_times: tuple[int, int] = (0, 0)  #: labelled times that every rate was evaluated at, and all of them
 
     def kept(self, at: AtRate, metric: str = "AP50:95") -> float | None:
         """A metric at a rate divided by the same metric at 20 Hz; None if one of them is missing."""
@@ -125,7 +128,11 @@ class Evaluation:
         if not rates:
             return "no recording has two labelled times, so they have no rate"
         spread = f", {rates[0]:.3g} to {rates[-1]:.3g} Hz" if f"{rates[0]:.3g}" != f"{rates[-1]:.3g}" else ""
-        return f"at {float(np.median(rates)):.3g} Hz (median of {counted(len(rates), 'recording')}{spread})"
+        used, all_times = self.label_times
+        return (
+            f"at {float(np.median(rates)):.3g} Hz (median of {counted(len(rates), 'recording')}{spread});"
+            f" {used} of {all_times} times are used, the same at every rate: those at which windows end"
+        )
 
     def _cells(self, rate: AtRate, dense: bool) -> list[str]:
         scores, run = rate.scores, rate.run
@@ -150,6 +157,7 @@ class Evaluation:
             "dataset": self.dataset,
             "protocol": self.protocol.to_dict(),
             "label_hz": dict(self.label_hz),
+            "label_times": dict(zip(("used", "all"), self.label_times, strict=True)),
             "rates": [rate.to_dict() for rate in self.rates],
             "notes": list(self.notes),
         }
@@ -211,6 +219,7 @@ def evaluate(
     dense_labels = {name: truth.labels for name, truth in dense.items()} or None
     given = None if isinstance(what, Detector) else _given(what, recordings, dataset, hz, images)
     rates = tuple(given) if given is not None else _rates(dataset, recordings, hz)
+    times = _shared_times(recordings, truth, rates, given, rules)
     found: list[AtRate] = []
     notes: list[str] = []
     if max_overlap is not None:
@@ -219,7 +228,7 @@ def evaluate(
         if isinstance(what, Detector):
             part = None if progress is None else scale(progress, number / len(rates), (number + 1) / len(rates))
             # where only sparse labels are known, predictions elsewhere are of no use and are not kept
-            keep = None if dense else _labelled_windows(recordings, truth, rate)
+            keep = None if dense else _labelled_windows(recordings, times, rate)
             run = predict(what, recordings, rate, keep=keep, progress=part, window_us=window_us, **running)
             predictions: Mapping[str, Labels] = run.predictions
         else:
@@ -229,14 +238,22 @@ def evaluate(
             _write(predictions_to, predictions, rate, shard, what)
         applied = rules.at(rate, window_us) if run is not None else replace(rules.at(rate), window_us=None)
         scores = evaluate_boxes(
-            truth, predictions, applied, dataset.classes, dataset.sensor, starts_us=starts_us, dense_truth=dense_labels
+            truth,
+            predictions,
+            applied,
+            dataset.classes,
+            dataset.sensor,
+            starts_us=starts_us,
+            times_us=times,
+            dense_truth=dense_labels,
         )
         delays = time_to_detection(dense, predictions, dataset.classes, protocol=applied) if dense else None
         found.append(AtRate(rate, scores, run, delays))
     shown = what.description.get("name", "detector") if isinstance(what, Detector) else str(what)
     rules = replace(rules, time_rule="nearest", tolerance_us=None)
     label_hz = {name: rate for name, labels in truth.items() if (rate := label_rate_hz(labels))}
-    return Evaluation(shown, dataset.name, rules, tuple(found), tuple(dict.fromkeys(notes)), label_hz)
+    label_times = sum(map(len, times.values())), sum(len(labels.labelled_us) for labels in truth.values())
+    return Evaluation(shown, dataset.name, rules, tuple(found), tuple(dict.fromkeys(notes)), label_hz, label_times)
 
 
 def _dense(recording: LabelledRecording) -> DenseTruth:
@@ -254,14 +271,45 @@ def _dense(recording: LabelledRecording) -> DenseTruth:
     )
 
 
+def _shared_times(
+    recordings: Sequence[LabelledRecording],
+    truth: Mapping[str, Labels],
+    rates: Sequence[float],
+    given: Mapping[float, Predictions] | None,
+    rules: Protocol,
+) -> dict[str, NDArray[np.int64]]:
+    """The labelled times of each recording at which a window ends at every rate, so that all rates are compared fairly.
+
+    Windows end where those of a detector do, or at the times of ``given`` predictions.
+    """
+    shared = {}
+    for recording in recordings:
+        times = truth[recording.name].labelled_us
+        for hz in sorted(rates):  # the slowest rate has the fewest ends
+            tolerance_us = rules.at(hz).time_tolerance_us()
+            grid = Grid.of(recording, hz) if given is None else None
+            if grid is not None:
+                times = np.array(sorted(grid.labelled(times, tolerance_us).values()), np.int64)
+            elif given is not None and recording.name in given[hz]:
+                ends = given[hz][recording.name].labelled_us
+                times = times_at_window_ends(times, ends, hop_of(hz), tolerance_us)
+        shared[recording.name] = times
+    if any(len(labels.labelled_us) for labels in truth.values()) and not any(map(len, shared.values())):
+        listed = " ".join(f"{hz:g}" for hz in sorted(rates))
+        raise FateError(
+            f"at no label do windows of all rates ({listed} Hz) end within {rules.label_tolerance_us / 1000:g} ms;"
+            " evaluate rates one by one, or allow a larger distance (label_tolerance_us of the protocol,"
+            " --label-tolerance)"
+        )
+    return shared
+
+
 def _labelled_windows(
-    recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels], hz: float
+    recordings: Sequence[LabelledRecording], times: Mapping[str, NDArray[np.int64]], hz: float
 ) -> Callable[[str, NDArray[np.int64]], NDArray[np.bool_]]:
     """Selects the windows that represent a labelled time, by the recording's name and their ends [W]."""
     grids = {recording.name: Grid.of(recording, hz) for recording in recordings}
-    ends = {
-        name: [grid.end_us(number) for number in grid.labelled(truth[name].labelled_us)] for name, grid in grids.items()
-    }
+    ends = {name: [grid.end_us(number) for number in grid.labelled(times[name])] for name, grid in grids.items()}
     return lambda name, ends_us: np.isin(ends_us, ends[name])
 
 

@@ -3,7 +3,9 @@
 The rules are those of Prophesee's toolbox, in its order: filter ground truth and predictions, make a frame of every
 time with ground truth left, and give it the predictions within the tolerance; a prediction may belong to several frames
 if labels are dense. A protocol may instead keep labelled frames without ground truth, and take only the nearest
-prediction. Rows of classes that are not evaluated make a frame, as they do in the toolbox, and nothing else.
+prediction. For predictions at a known rate, a frame is a labelled time at which a window ends (see
+:func:`times_at_window_ends`): a label between two ends has no prediction to be compared with. Rows of classes that are
+not evaluated make a frame, as they do in the toolbox, and nothing else.
 
 Metrics are decided at thresholds, so sizes must not change by a rounding to float32. ``Labels`` hold corners, and a
 width of 32 pixels computed from two rounded corners may be 31.99999 and fall into another size class; Prophesee's
@@ -169,6 +171,7 @@ class Frames:
         self.protocol = protocol
         self.tolerance_us = protocol.time_tolerance_us()
         self.num_frames = 0
+        self.num_labelled = 0  #: labelled times, whether or not a window ends at them
         self.num_times = 0  #: times of predictions in the frames: at least one a frame, more if a window holds several
         self.num_several = 0  #: frames with predictions of more than one time
         self.num_unanswered = 0  #: frames without any time of predictions
@@ -180,6 +183,7 @@ class Frames:
         self._steps: list[NDArray[np.int64]] = []
         self._spans_meet = False  # whether predictions and labels of some recording share a span of time
         self._apart: tuple[int, int] | None = None  # first times of a recording whose spans do not meet
+        self._nearest_us: int | None = None  # least distance of a labelled time from the end of a window
 
     @cached_property
     def truth(self) -> np.recarray[Any, Any]:
@@ -197,8 +201,14 @@ class Frames:
         steps = np.concatenate([np.zeros(0, np.int64), *self._steps])
         return float(np.median(steps)) if len(steps) else None
 
-    def add(self, truth: BoxTable, predictions: BoxTable, start_us: int = 0) -> None:
-        """Add a recording that begins at ``start_us``."""
+    def add(
+        self,
+        truth: BoxTable,
+        predictions: BoxTable,
+        start_us: int = 0,
+        times_us: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Add a recording that begins at ``start_us``; only at the labelled ``times_us``, if given."""
         protocol = self.protocol
         after_us = seen_after_us = start_us + protocol.skip_us
         if protocol.time_rule == "nearest":  # the first label that counts may have its prediction just before
@@ -212,6 +222,8 @@ class Frames:
             self.predictions_dropped[reason] += dropped_too[reason]
         times = truth.times_us if protocol.count_empty else np.unique(kept_truth.t_us)
         times = times[times > after_us]
+        self.num_labelled += len(times)
+        times = self._frame_times(times if times_us is None else times[np.isin(times, times_us)], predictions.times_us)
         seen_us = predictions.times_us[predictions.times_us > seen_after_us]
         if len(predictions.times_us) and len(truth.times_us):
             (first, last), (begin, end) = predictions.times_us[[0, -1]].tolist(), truth.times_us[[0, -1]].tolist()
@@ -222,6 +234,15 @@ class Frames:
         self._truth.append(self._rows(kept_truth, *find_rows(kept_truth.t_us, times, times)))
         self._predictions.append(self._rows(kept, *self._prediction_rows(seen_us, times, kept)))
         self.num_frames += len(times)
+
+    def _frame_times(self, times: NDArray[np.int64], ends_us: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The labelled times that become frames, of a recording with predictions at ``ends_us``."""
+        hop_us = self.protocol.hop_us
+        if self.protocol.time_rule != "nearest" or hop_us is None or not len(times) or not len(ends_us):
+            return times
+        distance = np.abs(times - window_ends_at(times, ends_us, hop_us, self.tolerance_us))
+        self._nearest_us = min(int(distance.min()), self._nearest_us or int(distance.min()))
+        return times_at_window_ends(times, ends_us, hop_us, self.tolerance_us)
 
     def _prediction_rows(
         self, seen_us: NDArray[np.int64], times: NDArray[np.int64], kept: BoxTable
@@ -254,13 +275,52 @@ class Frames:
         return rows
 
     def check_times(self) -> None:
-        """Refuse predictions whose times never meet those of the labels: another unit or origin of time."""
+        """Refuse predictions whose times never meet those of the labels."""
+        if self.num_labelled and not self.num_frames and self._nearest_us is not None and self._apart is None:
+            raise FateError(
+                f"no label lies within {self.tolerance_us / 1000:g} ms of the end of a window; the nearest one is"
+                f" {self._nearest_us / 1000:g} ms away; make predictions at the times of the labels, or allow a larger"
+                " distance (label_tolerance_us of the protocol, --label-tolerance)"
+            )
         if self.num_frames and self._apart is not None and not self._spans_meet:
             prediction, label = self._apart
             raise FateError(
                 f"no prediction lies in the time of the labels: the first one is at {prediction} µs, the first label "
                 f"at {label} µs; expected whole microseconds from the same origin"
             )
+
+
+def times_at_window_ends(
+    labelled_us: NDArray[np.int64], ends_us: NDArray[np.int64], hop_us: int, tolerance_us: int
+) -> NDArray[np.int64]:
+    """The labelled times at which a window ends, within the tolerance; of several at one end, the nearest.
+
+    Windows end at ``ends_us`` [W], or would if every hop had given a prediction: a detector that leaves out windows
+    does not leave out their labels. Without any prediction all labelled times are returned.
+    """
+    if not len(labelled_us) or not len(ends_us):
+        return labelled_us
+    end = window_ends_at(labelled_us, ends_us, hop_us, tolerance_us)
+    distance = np.abs(labelled_us - end)
+    order = np.lexsort((distance, end))
+    first = np.ones(len(order), bool)
+    first[1:] = end[order][1:] != end[order][:-1]
+    chosen = order[first]
+    return np.sort(labelled_us[chosen[distance[chosen] <= tolerance_us]])
+
+
+def window_ends_at(
+    times_us: NDArray[np.int64], ends_us: NDArray[np.int64], hop_us: int, tolerance_us: int
+) -> NDArray[np.int64]:
+    """The end of a window that is nearest to each time [N]: one of ``ends_us`` [W], W ≥ 1, if it is near enough.
+
+    Otherwise it is the nearest end of the regular windows that most of ``ends_us`` belong to.
+    """
+    phases, counts = np.unique(ends_us % hop_us, return_counts=True)
+    phase = int(phases[counts.argmax()])
+    regular = (times_us - phase + hop_us // 2) // hop_us * hop_us + phase
+    nearest = nearest_times(ends_us, times_us, tolerance_us)
+    return np.where(nearest >= 0, ends_us[nearest], regular)
 
 
 def nearest_times(times_us: NDArray[np.int64], requested_us: NDArray[np.int64], tolerance_us: int) -> NDArray[np.int64]:

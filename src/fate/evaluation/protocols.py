@@ -5,9 +5,10 @@ changes a metric is therefore a field here, and ``str(protocol)`` lists them all
 
 Named protocols: ``gen1`` and ``1mpx`` are the rules of Prophesee's toolbox on its two public datasets (the same filters
 for ground truth and predictions, the first half second skipped, every prediction within ± 50 ms of a label, frames
-without ground truth left out). ``sim`` is for simulated data: frames that are labelled and empty count, and each label
-is compared with one prediction, the nearest within half a hop. :meth:`Protocol.at` gives any protocol this time rule
-for a stream of predictions at a rate, because ± 50 ms would hold many predictions of the same object.
+without ground truth left out). ``sim`` is for simulated data: frames that are labelled and empty count, and each window
+is compared with one labelled time, the nearest within 2 ms of its end. :meth:`Protocol.at` gives any protocol this time
+rule for a stream of predictions at a rate: ± 50 ms would hold many predictions of the same object, and an object at
+200 pixels a second is 10 pixels away after 50 ms.
 
 The script shipped with the toolbox uses other values (0.1 s skipped; sides of 20 pixels for Gen1 and of 10 for 1 Mpx,
 which are swapped); the values here are those of the library, the paper and RVT.
@@ -26,10 +27,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 from fate.errors import FateError
 from fate.events.events import Sensor
 from fate.events.sensors import GEN1_SENSOR, MPX_SENSOR
-from fate.events.window import window_us
+from fate.events.window import LABEL_TOLERANCE_US, window_us
 from fate.text import nearest_name
 
-#: "window": all predictions within the tolerance of a label; "nearest": those of one time, the nearest within it.
+#: "window": all predictions within the tolerance of a label; "nearest": those of one time, the nearest within it, and
+#: if the rate of the predictions is known, each window is compared with at most one labelled time.
 TimeRule = Literal["window", "nearest"]
 
 MPX_HALF_SENSOR = Sensor(360, 640)
@@ -48,8 +50,10 @@ class Protocol:
     min_side: Size = 0.0  #: pixels; boxes with a shorter side are dropped, truth and predictions alike
     skip_us: Microseconds = 500_000  #: boxes up to this time after the start of a recording are dropped
     time_rule: TimeRule = "nearest"
-    #: largest distance in time of a prediction from its label; None: half a hop
+    #: largest distance in time of a prediction from its label; None: ``label_tolerance_us``, at most half a hop
     tolerance_us: Microseconds | None = None
+    #: for predictions at a rate: labelled times further than this from the end of every window are not used
+    label_tolerance_us: Microseconds = LABEL_TOLERANCE_US
     score_floor: Annotated[float, Field(ge=0, le=1)] = 0.001  #: predictions below are dropped; a higher floor lowers AP
     #: predictions of one class in a frame that count, highest scores first
     max_detections: Annotated[int, Field(ge=1)] = 100
@@ -84,14 +88,15 @@ class Protocol:
             return self.tolerance_us
         if self.hop_us is None:
             raise FateError(
-                f"protocol {self.name!r} takes predictions within half a hop of a label and has no rate; "
+                f"protocol {self.name!r} compares labels with the windows that end at them and has no rate; "
                 "use protocol.at(hz) or set tolerance_us"
             )
-        return self.hop_us // 2
+        return min(self.label_tolerance_us, self.hop_us // 2)
 
     def at(self, hz: float, window: int | None = None) -> Protocol:
-        """The same rules for a stream of predictions at ``hz``: one prediction a label, the nearest within half a hop.
+        """The same rules for a stream of predictions at ``hz``: each window is compared with one labelled time.
 
+        That time is the nearest to the end of the window, at most ``label_tolerance_us`` away.
         ``window`` is the window length in µs, if it is not 1 / hz.
         """
         length = window_us(hz) if window is None else window
@@ -115,10 +120,11 @@ class Protocol:
         ]
 
     def _times_in_words(self) -> str:
-        within = "within half a hop" + ("" if self.hop_us is None else f", ± {self.hop_us // 2 / 1000:g} ms,")
-        if self.tolerance_us is not None:
-            within = f"within ± {self.tolerance_us / 1000:g} ms"
-        return f"{'every' if self.time_rule == 'window' else 'the nearest'} prediction {within} of a label"
+        if self.tolerance_us is None:
+            limit = self.label_tolerance_us if self.hop_us is None else self.time_tolerance_us()
+            return f"at each window the nearest label within ± {limit / 1000:g} ms of its end"
+        which = "every" if self.time_rule == "window" else "the nearest"
+        return f"{which} prediction within ± {self.tolerance_us / 1000:g} ms of a label"
 
     def _windows_in_words(self) -> str:
         if self.hop_us is None:

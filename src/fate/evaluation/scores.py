@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels
 from fate.errors import FateError
@@ -31,7 +32,8 @@ class Scores:
     average_precision: AveragePrecision
     false_positives: FalsePositives
     num_recordings: int
-    num_frames: int  #: labelled times that were evaluated
+    num_labelled: int  #: labelled times after the skipped start
+    num_frames: int  #: labelled times that were evaluated: those at which a window ends
     num_truth: int  #: boxes of truth in them
     num_predictions: int  #: predictions in them; one that belongs to two frames counts twice
     truth_by_class: dict[str, int]
@@ -103,8 +105,9 @@ class Scores:
 
     def counts(self) -> str:
         """How many frames were evaluated, and how many boxes the filters dropped."""
+        used = f" ({self.num_labelled} labelled times)" if self.num_labelled != self.num_frames else ""
         return (
-            f"{plural(self.num_frames, 'frame')} of {plural(self.num_recordings, 'recording')}; "
+            f"{plural(self.num_frames, 'frame')}{used} of {plural(self.num_recordings, 'recording')}; "
             f"truth: {_dropped(self.given_truth, self.truth_dropped)}; "
             f"predictions: {_dropped(self.given_predictions, self.predictions_dropped)}"
         )
@@ -131,6 +134,7 @@ def evaluate_boxes(
     *,
     threshold: float = 0.5,
     starts_us: Mapping[str, int] | None = None,
+    times_us: Mapping[str, NDArray[np.int64]] | None = None,
     dense_truth: Mapping[str, BoxesLike] | None = None,
 ) -> Scores:
     """Compare predictions of any detector with the ground truth.
@@ -144,6 +148,7 @@ def evaluate_boxes(
         sensor: (height, width) of the boxes in pixels.
         threshold: smallest score of a false positive; AP uses all scores.
         starts_us: start of each recording, if it is not 0.
+        times_us: the labelled times to evaluate at, by recording; by default all at which a window ends.
         dense_truth: ground truth at many more times, if there is one, to find the time without any object.
     """
     if not isinstance(protocol, Protocol):
@@ -160,7 +165,7 @@ def evaluate_boxes(
         known = box_table(boxes, names, f"truth of {name}")
         predicted = box_table(given, names, f"predictions of {name}")
         start_us = 0 if starts_us is None else starts_us[name]
-        frames.add(known, predicted, start_us)
+        frames.add(known, predicted, start_us, None if times_us is None else times_us[name])
         dense = dense_truth[name] if dense_truth is not None and name in dense_truth else None
         rest.add(known if dense is None else box_table(dense, names, f"dense truth of {name}"), predicted, start_us)
     frames.check_times()
@@ -175,6 +180,7 @@ def evaluate_boxes(
         average_precision=average_precision(frames, names, protocol.max_detections),
         false_positives=false_positives(frames, rest, len(names)),
         num_recordings=len(truth),
+        num_labelled=frames.num_labelled,
         num_frames=frames.num_frames,
         num_truth=len(frames.truth),
         num_predictions=len(frames.predictions),

@@ -109,16 +109,41 @@ class WindowGrid:
         indices = (2 * (times_us - self.start_us) + self.hop_us - 1) // (2 * self.hop_us) - 1
         return np.maximum(indices, 0)
 
-    def labelled(self, times_us: NDArray[np.int64]) -> dict[int, int]:
-        """Windows that represent a labelled time: index → time. Their end is at most half a hop away from it.
+    def labelled(self, times_us: NDArray[np.int64], tolerance_us: int | None = None) -> dict[int, int]:
+        """Windows that represent a labelled time: index → time.
 
-        If several times belong to one window, the nearest one to its end is taken.
+        The end of such a window is at most ``tolerance_us`` away from the time; None: half a hop. If several times
+        belong to one window, the nearest one to its end is taken.
         """
+        limit = self.hop_us if tolerance_us is None else 2 * tolerance_us
         chosen: dict[int, int] = {}
         for time, index in zip(times_us.tolist(), self.nearest(times_us).tolist(), strict=True):
             distance = abs(time - self.end_us(index))
-            if 2 * distance <= self.hop_us and (
-                index not in chosen or distance < abs(chosen[index] - self.end_us(index))
-            ):
+            if 2 * distance <= limit and (index not in chosen or distance < abs(chosen[index] - self.end_us(index))):
                 chosen[index] = time
         return chosen
+
+
+#: Largest distance in time of a label from the end of the window that it is compared with, µs; as in RVT.
+LABEL_TOLERANCE_US = 2_000
+#: Distance between the starts that :func:`align_start` tries, µs.
+_ALIGNMENT_STEP_US = 1_000
+
+
+def align_start(start_us: int, hop_us: int, times_us: NDArray[np.int64]) -> int:
+    """The start of a grid whose windows end at as many labelled times [N] as possible.
+
+    Labels need not lie on a grid that starts with the first event. A window that ends 10 ms after its label shows the
+    object 10 ms further on. The result lies at most one hop before ``start_us``, so no event is left out. It is
+    ``start_us`` itself if no other start brings more labelled times within ``LABEL_TOLERANCE_US`` of a window's end.
+    """
+    shifts = np.arange(0, hop_us, _ALIGNMENT_STEP_US)
+    after_end = (times_us - start_us)[:, None] - shifts  # [N, S]
+    distance = (after_end + hop_us // 2) % hop_us - hop_us // 2  # from the nearest end, before or after it
+    near = np.abs(distance) <= LABEL_TOLERANCE_US
+    counts = near.sum(axis=0)
+    best = int(counts.argmax()) if len(times_us) else 0
+    if best == 0 or counts[best] == counts[0]:
+        return start_us
+    shift = int(shifts[best] + np.median(distance[near[:, best], best]))
+    return start_us + shift % hop_us - hop_us

@@ -127,6 +127,7 @@ def evaluate(
     split: str | None = None,
     kind: str | None = None,
     protocol: str | Protocol | None = None,
+    label_tolerance_us: int | None = None,
     score: Score = "product",
     max_overlap: float | None = None,
     device: str = "auto",
@@ -150,6 +151,8 @@ def evaluate(
             and an open dataset means all of it.
         kind: see ``fate.open_dataset``; for a path only.
         protocol: ``"gen1"``, ``"1mpx"``, ``"sim"``, ``"custom"`` or a protocol; the dataset's own unless given.
+        label_tolerance_us: labels further than this from the end of every window are not used; the protocol's own
+            unless given, 2 ms.
         score: what ranks boxes: ``"product"`` is objectness · class, ``"class"`` the class alone.
         max_overlap: IoU above which the weaker of two boxes of a class is dropped; unless given, 0.45 for YOLOX heads
             and none for DETR heads, as published. For a detector only.
@@ -165,11 +168,14 @@ def evaluate(
         >>> print(fate.evaluate("fate-s-nano", "dataset.yaml", (20, 200)).table())            # doctest: +SKIP
     """
     opened = as_dataset(dataset, split, kind=kind, usual="test")
-    rules = named_protocol(protocol, opened.sensor) if isinstance(protocol, str) else protocol
+    if not isinstance(protocol, Protocol):
+        protocol = named_protocol(protocol or opened.protocol, opened.sensor)
+    if label_tolerance_us is not None:
+        protocol = replace(protocol, label_tolerance_us=label_tolerance_us)
     given: Any
     given, note = fit_dataset(as_detector(what), opened.sensor, opened.name) if means_a_model(what) else (what, "")
     done = measure(
-        given, opened, hz, protocol=rules, window_us=window_us, images=images, shard=shard,
+        given, opened, hz, protocol=protocol, window_us=window_us, images=images, shard=shard,
         predictions_to=predictions_to, progress=progress, device=choose_device(device), streams=streams,
         workers=workers, score=score, max_overlap=max_overlap,
     )  # fmt: skip
