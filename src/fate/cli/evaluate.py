@@ -119,8 +119,8 @@ def evaluate(
     with args.progress_bar("evaluating") as progress:
         done = run(
             what, opened, rates or None, protocol=protocol, label_tolerance_us=label_tolerance, window_us=window,
-            images=images, shard=shard, predictions_to=predictions, progress=progress, device=chosen, streams=streams, workers=workers,
-            score=score, max_overlap=max_overlap,
+            images=images, shard=shard, predictions_to=predictions, progress=progress, device=chosen,
+            streams=streams, workers=workers, score=score, max_overlap=max_overlap,
         )  # fmt: skip
     args.write_and_print(done.table(), json_file, lambda path: save_with_picture(done, path))
 
