@@ -31,8 +31,8 @@ def test_examples_in_docstrings_are_true(name: str) -> None:
 
 
 def test_some_docstrings_have_examples() -> None:
-    attempted = [doctest.testmod(importlib.import_module(name)).attempted for name in MODULES]
-    assert sum(attempted) >= 3
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "src" / "fate").rglob("*.py"))
+    assert sum(bool(re.search(r"^ +>>> (?!.*\+SKIP)", text, re.M)) for text in sources) >= 3
 
 
 PAGES = ["README.md", "CONTRIBUTING.md", *(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md"))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def modules(source: Path) -> dict[str, Path]:
     return found
 
 
+@cache
 def imports(source: Path) -> dict[str, set[str]]:
     """The modules of the package that each module imports: at the top, inside functions and for type checkers."""
     known = modules(source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,16 +39,22 @@ NAME_PARTS = {
 }
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """The syntax tree of a file."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Line and text of every docstring, and of every other text that is long enough to be a sentence."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield node.lineno, node.value
 
 
 def names(path: Path) -> Iterator[tuple[int, str]]:
     """Line and name of every function, class, argument and variable."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
             yield node.lineno, node.name
         elif isinstance(node, ast.arg):

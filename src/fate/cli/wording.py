@@ -13,6 +13,7 @@ OTHER_NAMES = {
     'out_of_bounds="drop"': "--drop-out-of-bounds",
     'unsorted="sort"': "--sort",
     "format=NAME": "--to NAME",
+    "label_tolerance_us=5000": "--label-tolerance 5ms",
     "sensor=(height, width)": "--sensor WIDTHxHEIGHT",
 }
 #: Arguments that are options of the same name.

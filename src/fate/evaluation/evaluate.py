@@ -298,8 +298,7 @@ def _shared_times(
         listed = " ".join(f"{hz:g}" for hz in sorted(rates))
         raise FateError(
             f"at no label do windows of all rates ({listed} Hz) end within {rules.label_tolerance_us / 1000:g} ms;"
-            " evaluate rates one by one, or allow a larger distance (label_tolerance_us of the protocol,"
-            " --label-tolerance)"
+            " evaluate rates one by one, or allow more with label_tolerance_us=5000"
         )
     return shared
 

@@ -279,8 +279,8 @@ class Frames:
         if self.num_labelled and not self.num_frames and self._nearest_us is not None and self._apart is None:
             raise FateError(
                 f"no label lies within {self.tolerance_us / 1000:g} ms of the end of a window; the nearest one is"
-                f" {self._nearest_us / 1000:g} ms away; make predictions at the times of the labels, or allow a larger"
-                " distance (label_tolerance_us of the protocol, --label-tolerance)"
+                f" {self._nearest_us / 1000:g} ms away; make predictions at the times of the labels, or allow more with"
+                " label_tolerance_us=5000"
             )
         if self.num_frames and self._apart is not None and not self._spans_meet:
             prediction, label = self._apart
