@@ -16,14 +16,14 @@ import pytest
 
 from fate.errors import FateError
 from fate.rates import PAPER_RATES
-from fate.workflows.studies.declared import SCALES, STUDIES, Recipe
+from fate.workflows.studies.declared import STUDIES, read_recipe
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 from fate.workflows.studies.parallel import STOPPED, Part, find_parts, run_parts
 from fate.workflows.studies.runner import Runner
 
-A, B, C = (Part("train", Recipe(name), 0) for name in "abc")
+A, B, C = (Part("train", f"sim/{name}", 0) for name in "abc")
 
 
 class Known:
@@ -31,33 +31,34 @@ class Known:
 
     study = STUDIES["frequency"]
 
-    def __init__(self, trained: tuple[Recipe, ...] = (), measured: tuple[Recipe, ...] = ()) -> None:
+    def __init__(self, trained: tuple[str, ...] = (), measured: tuple[str, ...] = ()) -> None:
         self.trained, self.evaluated = trained, measured
 
-    def is_trained(self, recipe: Recipe, seed: int) -> bool:
+    def is_trained(self, recipe: str, seed: int) -> bool:
         return recipe in self.trained
 
-    def measured(self, recipe: Recipe, seed: int) -> dict[float, Any]:
+    def measured(self, recipe: str, seed: int) -> dict[float, Any]:
         return dict.fromkeys(PAPER_RATES) if recipe in self.evaluated else {}
 
 
 def _parts(name: str, runner: Known, seeds: int = 1) -> dict[Part, set[Part]]:
     rows = STUDIES[name].rows
-    return find_parts([(row.recipe, seed) for seed in range(seeds) for row in rows], runner)  # type: ignore[arg-type]
+    return find_parts([(row.recipe("sim").name, seed) for seed in range(seeds) for row in rows], runner)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", sorted(STUDIES))
 def test_every_part_is_there_once_and_can_be_reached(name: str) -> None:
     parts = _parts(name, Known(), seeds=2)
     for row in STUDIES[name].rows:
-        for recipe in row.recipe.needed():
+        for recipe in row.recipe("sim").needed():
             assert {Part("train", recipe, seed) for seed in (0, 1)} <= parts.keys()
-        assert Part("evaluate", row.recipe, 1) in parts
+        assert Part("evaluate", row.recipe("sim").name, 1) in parts
     for part, before in parts.items():
-        needs = {other for other in (part.recipe.start,) if other is not None and part.work == "train"}
+        _, _, start, labels = read_recipe(part.recipe)
+        needs = {start} if start is not None and part.work == "train" else set()
         assert {Part("train", one, part.seed) for one in needs} <= before
-        if part.work == "train" and part.recipe.labels is not None:
-            assert Part("label", part.recipe.labels, part.seed) in before
+        if part.work == "train" and labels is not None:
+            assert Part("label", labels, part.seed) in before
         if part.work != "train":
             assert before == {Part("train", part.recipe, part.seed)}
     done: set[Part] = set()
@@ -68,7 +69,7 @@ def test_every_part_is_there_once_and_can_be_reached(name: str) -> None:
 
 
 def test_what_is_done_is_not_done_again_nor_what_it_alone_was_built_on() -> None:
-    base, fat = STUDIES["smoke"].rows[0].recipe, STUDIES["smoke"].rows[1].recipe
+    base, fat = (row.recipe("sim").name for row in STUDIES["smoke"].rows)
     assert _parts("smoke", Known((), (base, fat))) == {}
     assert _parts("smoke", Known((base, fat), (base, fat))) == {}
     assert _parts("smoke", Known((base, fat), (base,))) == {Part("evaluate", fat, 0): set()}
@@ -81,21 +82,21 @@ def test_what_is_done_is_not_done_again_nor_what_it_alone_was_built_on() -> None
 
 
 def _runner(folder: Path) -> Runner:
-    return Runner(STUDIES["smoke"], "", folder, SCALES["smoke"], "cpu")
+    return Runner(STUDIES["smoke"], "", folder, "cpu")
 
 
 def _note(runner: Runner, part: Part, answer: Connection) -> None:
     """Leaves a file; "b" fails, and "c" ends as a process does that was killed."""
-    (runner.out / part.recipe.role).touch()
-    if part.recipe.role == "b":
+    (runner.out / part.recipe[-1]).touch()
+    if part.recipe == "sim/b":
         answer.send("it was told to fail")
-    if part.recipe.role == "c":
+    if part.recipe == "sim/c":
         os._exit(9)
 
 
 @pytest.mark.slow
 def test_a_part_begins_after_those_it_waits_for(tmp_path: Path) -> None:
-    late = Part("label", Recipe("a"), 0)
+    late = Part("label", "sim/a", 0)
     assert run_parts({late: {A}, A: set()}, 2, _runner(tmp_path), _note_in_order)
     assert (tmp_path / "log").read_text().split() == ["train", "label"]
 
@@ -107,11 +108,11 @@ def _note_in_order(runner: Runner, part: Part, answer: Connection) -> None:
 
 @pytest.mark.slow
 def test_a_failure_takes_only_what_builds_on_it_and_is_told(tmp_path: Path) -> None:
-    after_b, after_c = Part("train", Recipe("after-b"), 0), Part("train", Recipe("after-c"), 0)
+    after_b, after_c = Part("train", "sim/after-b", 0), Part("train", "sim/after-c", 0)
     parts: dict[Part, set[Part]] = {B: set(), C: set(), after_b: {B}, after_c: {A, C}, A: set()}
     with pytest.raises(FateError, match=r"2 of 5 parts failed.* 2 were not started") as told:
         run_parts(parts, 2, _runner(tmp_path), _note)
-    assert "b_supervised, seed 0 (train): it was told to fail" in str(told.value)
+    assert "sim/b, seed 0 (train): it was told to fail" in str(told.value)
     assert "ended with 9" in str(told.value)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "b", "c"]
 
@@ -119,7 +120,7 @@ def test_a_failure_takes_only_what_builds_on_it_and_is_told(tmp_path: Path) -> N
 def _wait_for_signal(runner: Runner, part: Part, answer: Connection) -> None:
     heard = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: heard.set())
-    (runner.out / part.recipe.role).touch()
+    (runner.out / part.recipe[-1]).touch()
     if heard.wait(60):
         answer.send(STOPPED)
 

@@ -3,11 +3,14 @@ rate, and write the table (Markdown, CSV, JSON) and a picture of it. For Gen1 an
 next to the measured ones. The same command continues a stopped study; cells that were not run are marked.
 
 Studies: frequency, components, components-s, components-e, strategies, moments, pillar-size, channels, labels,
-smoke. The study smoke takes a few minutes on a CPU and simulates its own drives.
+smoke. The study smoke takes a few minutes on a CPU and simulates its own drives. Each row is trained as its
+configuration file says; fate study --list prints the rows and their configurations.
 
 Example:
 
   fate study smoke
+
+  fate study frequency --dataset gen1 --weights rvt-b=rvt-b-gen1.safetensors --score class --dry-run
 
   fate study components --dataset sim --seeds 3 --device cuda --jobs 6 --out studies
 """
@@ -15,6 +18,7 @@ Example:
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from typer import Argument, Option
 
@@ -25,7 +29,7 @@ from fate.errors import FateError
 
 
 def study(
-    name: str = Argument(..., metavar="STUDY", help="Name of the study."),
+    name: str | None = Argument(None, metavar="STUDY", help="Name of the study."),
     dataset: str | None = Option(
         None, help="Folder or YAML file of a dataset, or sim for 300 simulated drives; smoke needs none."
     ),
@@ -47,19 +51,54 @@ def study(
     setting: list[str] | None = Option(
         None, "--set", metavar="KEY=VALUE", help="Setting of fate train for every run; repeat the option for more."
     ),
+    weights: list[str] | None = Option(
+        None,
+        metavar="CONFIG=FILE",
+        help="Use these weights, such as an imported public checkpoint, instead of training this configuration; repeat"
+        " the option for more.",
+    ),
+    score: Any = Option(
+        "product",
+        metavar="product|class",
+        parser=args.choice("product", "class"),
+        help="Score that ranks boxes: product (objectness times class), or class alone as in published figures of RVT"
+        " and S5-ViT.",
+    ),
+    dry_run: bool = Option(False, "--dry-run", help="Print what is left to train, label and evaluate, and stop."),
+    list_: bool = Option(False, "--list", help="Print all studies with their rows and configurations, and stop."),
 ) -> None:
-    from fate.workflows.studies.declared import check_request
+    from fate.workflows.studies.declared import check_request, list_studies
 
+    if list_:
+        print(list_studies())
+        return
     with args.bad_usage():
+        if name is None:
+            raise FateError("STUDY is missing; give the name of a study, such as smoke; --list prints all")
         check_request(name, scale, seeds, seed or (), row or (), jobs)
+        given = dict(_parse_weights(text) for text in weights or ())
         if dataset is None and name != "smoke":
             raise FateError(f"{name} needs --dataset: a folder, or sim for simulated drives")
     args.check_inputs(None if dataset in ("sim", "smoke") else dataset)
 
+    from fate.workflows.studies.study import plan_study
     from fate.workflows.studies.study import study as run
 
+    chosen: dict[str, Any] = {"scale": scale, "seeds": seeds, "rows": row or (), "settings": setting or ()}
+    chosen["weights"] = given
+    if dry_run:
+        print(plan_study(name, dataset, out, **chosen))
+        return
     result = run(
-        name, dataset, out, scale=scale, seeds=seeds, only=seed or (), rows=row or (), device=device, workers=workers,
-        jobs=jobs, settings=setting or (), progress=lambda done, total=1.0, text="", part="", /: note(text),
+        name, dataset, out, only=seed or (), device=device, workers=workers, jobs=jobs, score=score,
+        progress=lambda done, total=1.0, text="", part="", /: note(text), **chosen,
     )  # fmt: skip
     print(f"\n{result.text()}\nwritten: {out / name}.md, .csv, .json")
+
+
+def _parse_weights(text: str) -> tuple[str, str]:
+    """``"rvt-b=FILE"`` → ``("rvt-b", "FILE")``."""
+    name, equals, file = text.partition("=")
+    if not (name and equals and file):
+        raise FateError(f"--weights {text} was given; expected CONFIG=FILE, such as rvt-b=rvt-b-gen1.safetensors")
+    return name, file

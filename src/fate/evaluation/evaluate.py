@@ -17,7 +17,7 @@ from fate.boxes.labels import Labels, label_rate_hz
 from fate.boxes.predictions import Predictions, fit_predictions, merge_predictions, read_predictions
 from fate.boxes.predictions import write_predictions as write_npz
 from fate.data.class_maps import plain
-from fate.data.clips import CANONICAL_HZ, Grid
+from fate.data.clips import CANONICAL_HZ, CANONICAL_US, Grid
 from fate.data.dataset import Dataset, sharded
 from fate.data.labelled_recording import LabelledRecording
 from fate.errors import FateError, list_names
@@ -282,10 +282,13 @@ def _shared_times(
 
     Windows end where those of a detector do, or at the times of ``given`` predictions.
     """
+    ends_at = {*rates}
+    if given is None and all(CANONICAL_US % hop_of(hz) == 0 for hz in rates):
+        ends_at.add(CANONICAL_HZ)  # an evaluation at 200 Hz alone uses the labels of one at 20 and 200 Hz
     shared = {}
     for recording in recordings:
         times = truth[recording.name].labelled_us
-        for hz in sorted(rates):  # the slowest rate has the fewest ends
+        for hz in sorted(ends_at):  # the slowest rate has the fewest ends
             tolerance_us = rules.at(hz).time_tolerance_us()
             grid = Grid.of(recording, hz) if given is None else None
             if grid is not None:

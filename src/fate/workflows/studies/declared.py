@@ -1,57 +1,56 @@
-"""The paper's tables as declared in studies.yaml: the rows, how each is trained, and the published numbers.
+"""The paper's tables as declared in studies.yaml: the rows, the configuration of each, and the published numbers.
 
-A row has a *recipe*: a model, a strategy, and the recipes it depends on (weights to start from, labels of phase 1).
-Recipes that two rows share are trained once.
+A row is trained as its configuration file says (``fate/configs``), and ``fate train`` with this file trains the same. A
+configuration may start from the weights of another one (``model.weights: runs/NAME/best.safetensors``) and learn from
+the dense labels of another one (``strategy.labels: dense/NAME``). Rows that share a configuration train it once.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fate.errors import FateError
 from fate.rates import PAPER_RATES
 from fate.text import suggest_name
+from fate.training.config import TrainConfig, list_configs, read_config
 from fate.yaml_files import load_yaml
 
 _DECLARED = load_yaml(Path(__file__).with_name("studies.yaml"))
-#: Size → role → model and options, for the paper's datasets and for simulated drives.
-SIZES: Mapping[str, Mapping[str, dict[str, Any]]] = _DECLARED["sizes"]
 #: Row of the study of labels → rate → published figures on Gen1: those of ``table.FIGURES`` for cars, then pedestrians.
 PUBLISHED_LABELS: Mapping[str, Mapping[float, list[float]]] = _DECLARED["labels"]
+#: Settings that the scale "smoke" changes in every configuration.
+SMOKE: tuple[str, ...] = tuple(_DECLARED["smoke"])
+#: "paper": the configurations for Gen1 or 1Mpx; "sim": those for simulated drives; "smoke": the same with few steps.
+SCALES = ("paper", "sim", "smoke")
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How one detector is trained."""
+class Recipe(NamedTuple):
+    """How one detector is trained: a configuration file, and the configurations it depends on."""
 
-    role: str  #: a key of ``SIZES``
-    strategy: str = "supervised"  #: a key of ``strategies.STRATEGIES``
-    encoder_options: tuple[tuple[str, Any], ...] = ()  #: arguments of Pillar Encoding
-    start: Recipe | None = None  #: the recipe whose weights it starts from
-    labels: Recipe | None = None  #: the recipe whose dense labels it is trained with
+    name: str  #: such as ``"gen1/fate-e"``
+    config: TrainConfig  #: as in the file
+    start: str | None  #: name of the configuration whose weights it starts from
+    labels: str | None  #: name of the configuration whose dense labels it is trained with
 
-    @property
-    def slug(self) -> str:
-        """A name for its folder; equal recipes have equal names."""
-        parts = [self.role, self.strategy.replace("_", "-")]
-        parts += [f"{name}-{value}".lower() for name, value in self.encoder_options]
-        if self.start is None and self.strategy != "supervised":
-            parts.append("fresh")
-        if self.labels is not None and self.labels.role != self.role:
-            parts.append(f"labels-of-{self.labels.role}")
-        return "_".join(parts)
+    def needed(self) -> tuple[str, ...]:
+        """The names of this configuration and of all configurations it depends on."""
+        others = [read_recipe(other) for other in (self.start, self.labels) if other is not None]
+        return tuple(dict.fromkeys((self.name, *(name for other in others for name in other.needed()))))
 
-    def played_by(self, instead: Mapping[str, str]) -> Recipe:
-        """The same recipe with other detectors in some roles."""
-        start, labels = (other and other.played_by(instead) for other in (self.start, self.labels))
-        return replace(self, role=instead.get(self.role, self.role), start=start, labels=labels)
 
-    def needed(self) -> tuple[Recipe, ...]:
-        """This recipe and all recipes it depends on."""
-        return (self, *(one for other in (self.start, self.labels) if other is not None for one in other.needed()))
+@cache
+def read_recipe(name: str) -> Recipe:
+    """The recipe in a configuration of the package, such as ``"gen1/fate-e"``."""
+    config = read_config(name)
+    folder = name.partition("/")[0]
+    start = re.fullmatch(r"runs/([\w-]+)/best\.safetensors", config.model.weights or "")
+    labels = re.fullmatch(r"dense/([\w-]+)", config.strategy.labels or "")
+    return Recipe(name, config, start and f"{folder}/{start[1]}", labels and f"{folder}/{labels[1]}")
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,18 @@ class Row:
     """A line of a table; ``published`` has AP50:95 in percent by dataset and rate."""
 
     name: str
-    recipe: Recipe
+    config: str  #: name of its configuration for Gen1 and 1Mpx
+    sim: str  #: name of its configuration for simulated drives
     published: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
+
+    def recipe(self, folder: str) -> Recipe:
+        """Its recipe in a folder of configurations: gen1, 1mpx or sim."""
+        name = f"{folder}/{self.sim if folder == 'sim' else self.config}"
+        if name not in {config.name for config in list_configs()}:
+            raise FateError(
+                f"the row {self.name!r} has no configuration for {folder} ({name}); run other rows, or another study"
+            )
+        return read_recipe(name)
 
 
 @dataclass(frozen=True)
@@ -72,32 +81,6 @@ class Study:
     rows: tuple[Row, ...]
     rates: tuple[float, ...] = PAPER_RATES
     kind: str = "rates"  #: "rates": AP by rate; "labels": the quality of dense labels
-    #: Roles that small studies replace by others, which train faster: role → role.
-    small: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How large a study is: sizes of models, and settings of its runs."""
-
-    sizes: str  #: a key of ``SIZES``
-    settings: Mapping[str, Mapping[str, Any]]  #: settings of every run
-    #: Changes to them for runs that start from the weights of another run.
-    later: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    rates: Sequence[float] = PAPER_RATES  #: rates of the dense labels in Hz
-    lr_factor: Mapping[str, float] = field(default_factory=dict)  #: factor of the learning rate, by role
-
-
-SCALES: Mapping[str, Scale] = {name: Scale(**scale) for name, scale in _DECLARED["scales"].items()}
-
-
-def _recipe(role: str, strategy: str = "supervised", options: Mapping[str, Any] | None = None) -> Recipe:
-    """Every strategy starts from the supervised detector; FAT takes its dense labels from the one without options."""
-    given = tuple(sorted((options or {}).items()))
-    if strategy == "supervised":
-        return Recipe(role, encoder_options=given)
-    start, labels = Recipe(role, encoder_options=given), Recipe(role) if strategy == "fat" else None
-    return Recipe(role, strategy, given, start, labels)
 
 
 def _study(
@@ -105,13 +88,12 @@ def _study(
 ) -> Study:
     rates, made = tuple(float(hz) for hz in rates), []
     for row in rows:
-        recipe = _recipe(row["role"], row.get("strategy", "supervised"), row.get("options"))
         published = {
             kind: dict(zip(PAPER_RATES if len(row[kind]) == len(PAPER_RATES) else rates, row[kind], strict=True))
             for kind in ("gen1", "1mpx")
             if kind in row
         }
-        made.append(Row(row["name"], recipe, published))
+        made.append(Row(row["name"], row["config"], row["sim"], published))
     return Study(name, title, tuple(made), rates, **more)
 
 
@@ -140,3 +122,12 @@ def check_request(
     if jobs < 1:
         raise FateError(f"jobs={jobs} was given; expected 1 or more")
     return STUDIES[name]
+
+
+def list_studies() -> str:
+    """Human-readable list of all studies, their rows and configurations."""
+    lines = []
+    for study in STUDIES.values():
+        lines.append(f"{study.name}: {study.title}")
+        lines += [f"  {row.name}: gen1/{row.config}, sim/{row.sim}" for row in study.rows]
+    return "\n".join(lines)

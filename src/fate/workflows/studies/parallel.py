@@ -24,7 +24,7 @@ import torch
 
 from fate.errors import FateError
 from fate.processes import STOP_SIGNALS
-from fate.workflows.studies.declared import Recipe
+from fate.workflows.studies.declared import read_recipe
 from fate.workflows.studies.runner import Runner, StudyStoppedError
 
 #: The answer of a process that was asked to stop.
@@ -35,20 +35,20 @@ class Part(NamedTuple):
     """The work of one process."""
 
     work: str  #: "train", "label" or "evaluate"
-    recipe: Recipe
+    recipe: str
     seed: int
 
     @property
     def name(self) -> str:
         """The name that is printed."""
-        return f"{self.recipe.slug}, seed {self.seed}"
+        return f"{self.recipe}, seed {self.seed}"
 
 
 #: The work of a process: it sends one answer if it did not finish its part.
 Work = Callable[[Runner, Part, Connection], None]
 
 
-def find_parts(recipes: Iterable[tuple[Recipe, int]], runner: Runner) -> dict[Part, set[Part]]:
+def find_parts(recipes: Iterable[tuple[str, int]], runner: Runner) -> dict[Part, set[Part]]:
     """All parts of recipes and seeds that the runner has not done yet, each with the parts it depends on."""
     parts: dict[Part, set[Part]] = {}
 
@@ -56,12 +56,13 @@ def find_parts(recipes: Iterable[tuple[Recipe, int]], runner: Runner) -> dict[Pa
         parts[part] = {each for each in dependencies if each in parts}
         return part
 
-    def add_training(recipe: Recipe, seed: int) -> Part:
+    def add_training(recipe: str, seed: int) -> Part:
         part = Part("train", recipe, seed)
         if part not in parts and not runner.is_trained(recipe, seed):
-            before = [] if recipe.start is None else [add_training(recipe.start, seed)]
-            if recipe.labels is not None:
-                before.append(add(Part("label", recipe.labels, seed), add_training(recipe.labels, seed)))
+            _, _, start, labels = read_recipe(recipe)
+            before = [] if start is None else [add_training(start, seed)]
+            if labels is not None:
+                before.append(add(Part("label", labels, seed), add_training(labels, seed)))
             add(part, *before)
         return part
 

@@ -1,16 +1,18 @@
 """Train the recipes of a study, make their dense labels and evaluate them.
 
-Everything is in one folder and made once: ``OUT/SEED/RECIPE`` is a run directory, which also holds the dense labels of
-the recipe, its evaluation and the hours they took. A runner continues work that was stopped.
+A recipe is named like its configuration, such as ``"gen1/fate-e"``. Everything is in one folder and made once:
+``OUT/seed-0/fate-e`` is a run directory, which also holds the dense labels of the recipe, its evaluation and the hours
+they took. A runner continues work that was stopped.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,13 +26,14 @@ from fate.evaluation.evaluate import evaluate
 from fate.inference.running import at_once
 from fate.json_files import read_object
 from fate.models.checkpoints import load_model, read_card
+from fate.models.nms import Score
 from fate.progress import Progress
 from fate.training.config import TrainConfig, make_config, read_config
 from fate.training.loop import train
 from fate.view.evaluation_pictures import draw_samples
 from fate.whole_files import write_whole
 from fate.workflows.check_labels import check_labels
-from fate.workflows.studies.declared import SIZES, Recipe, Scale, Study
+from fate.workflows.studies.declared import Study, read_recipe
 from fate.workflows.studies.table import METRICS, figures_of
 
 #: About the number of windows that a GPU evaluates or labels at the same time.
@@ -40,6 +43,12 @@ FIGURES = "figures of a study; delete it to measure them again"
 
 class StudyStoppedError(Exception):
     """A run was asked to stop; the study ends with the results so far."""
+
+
+def _hash(file: Path) -> str:
+    """Eight digits that tell files of weights apart."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()[:8]
 
 
 def _has_settings(folder: Path, config: TrainConfig) -> bool:
@@ -55,10 +64,11 @@ class Runner:
     study: Study
     path: str  #: folder or YAML file of the dataset
     out: Path  #: folder of all runs
-    scale: Scale
     device: str = "auto"  #: or cpu, or cuda
     workers: int = 4  #: processes of each run that load data
     settings: tuple[str, ...] = ()  #: ``key.sub=value`` changes to every run
+    weights: Mapping[str, Path] = field(default_factory=dict)  #: recipe → weights that are used instead of training it
+    score: Score = "product"  #: what ranks boxes in evaluations
     threads: int = 1  #: CPU threads of a process, if several run in parallel
     progress: Progress | None = None  #: takes a text about each step
 
@@ -72,7 +82,7 @@ class Runner:
         if self.progress is not None:
             self.progress(0, None, text)
 
-    def figures(self, recipe: Recipe, seed: int, may_run: bool) -> dict[float, Any] | None:
+    def figures(self, recipe: str, seed: int, may_run: bool) -> dict[float, Any] | None:
         """Figures by rate, from the disk or, if ``may_run``, measured now; None if there are none."""
         if self.study.kind == "labels":
             return self._label_figures(recipe, seed, may_run)
@@ -81,29 +91,36 @@ class Runner:
         if missing and may_run:
             known |= self._evaluate(recipe, seed, missing)
             text = json.dumps({f"{hz:g}": known[hz] for hz in sorted(known)}, indent=1)
-            write_whole(self.folder(recipe, seed) / "evaluation.json", text.encode())
+            self.folder(recipe, seed).mkdir(parents=True, exist_ok=True)
+            write_whole(self.folder(recipe, seed) / self._evaluation_file, text.encode())
         return {hz: known[hz] for hz in self.study.rates if hz in known} or None
 
-    def measured(self, recipe: Recipe, seed: int) -> dict[float, Any]:
+    def measured(self, recipe: str, seed: int) -> dict[float, Any]:
         """Figures by rate that are on the disk; none if the run there has other settings."""
-        return {float(hz): figures for hz, figures in self._stored(recipe, seed, "evaluation.json").items()}
+        return {float(hz): figures for hz, figures in self._stored(recipe, seed, self._evaluation_file).items()}
 
-    def _stored(self, recipe: Recipe, seed: int, name: str) -> dict[str, Any]:
+    @property
+    def _evaluation_file(self) -> str:
+        return "evaluation.json" if self.score == "product" else f"evaluation-{self.score}.json"
+
+    def _stored(self, recipe: str, seed: int, name: str) -> dict[str, Any]:
         """A file of figures; empty if it is missing, or if the run has other settings."""
         file = self.folder(recipe, seed) / name
-        ours = file.exists() and _has_settings(file.parent, self.config(recipe, seed))
-        return read_object(file, FIGURES) if ours else {}
+        if not file.exists():
+            return {}
+        is_ours = recipe in self.weights or _has_settings(file.parent, self.config(recipe, seed))
+        return read_object(file, FIGURES) if is_ours else {}
 
-    def _evaluate(self, recipe: Recipe, seed: int, rates: list[float]) -> dict[float, Any]:
+    def _evaluate(self, recipe: str, seed: int, rates: list[float]) -> dict[float, Any]:
         """Train the recipe if that is not done, and measure its figures at these rates."""
         weights = self.train(recipe, seed)
-        self.report(f"{recipe.slug}, seed {seed}: evaluating at {', '.join(f'{hz:g}' for hz in rates)} Hz")
+        self.report(f"{recipe}, seed {seed}: evaluating at {', '.join(f'{hz:g}' for hz in rates)} Hz")
         with self._timed(recipe, seed, "evaluation"):
             test = self.dataset.split("test")
             streams, steps = at_once(test, AT_ONCE) if self.where == "cuda" else (8, 1)
             found = evaluate(
                 load_model(weights), test, rates, device=self.where, streams=streams, steps=steps,
-                workers=self.workers if self.where == "cuda" else 0,
+                workers=self.workers if self.where == "cuda" else 0, score=self.score,
             )  # fmt: skip
         figures: dict[float, Any] = {}
         for at in found.rates:
@@ -117,40 +134,43 @@ class Runner:
                 }
         return figures
 
-    def _label_figures(self, recipe: Recipe, seed: int, may_run: bool) -> dict[float, Any] | None:
+    def _label_figures(self, recipe: str, seed: int, may_run: bool) -> dict[float, Any] | None:
         """The quality of the dense labels that a recipe makes of the test split, by rate."""
         stored = self._stored(recipe, seed, "labels.json")
         known = figures_of(stored) if stored else {}
-        if not known.keys() >= set(self.scale.rates) and may_run:
+        if not known.keys() >= set(self.config(recipe, seed).strategy.rates) and may_run:
             checked = check_labels(self.make_labels(recipe, seed, "test"), self.dataset.split("test"))
             checked.save(self.folder(recipe, seed) / "labels.json")
             self.report(checked.table())
             known = figures_of(checked.to_dict())
         return known or None
 
-    def train(self, recipe: Recipe, seed: int) -> Path:
+    def train(self, recipe: str, seed: int) -> Path:
         """Train a recipe after all recipes it depends on, unless that is done, and return the file of its weights."""
         folder, config = self.folder(recipe, seed), self.config(recipe, seed)
-        weights = folder / "best.safetensors"
+        weights = self.weights_of(recipe, seed)
         if self.is_trained(recipe, seed):
             return weights
-        if recipe.start is not None:
-            self.train(recipe.start, seed)
-        if recipe.labels is not None:
-            self.make_labels(recipe.labels, seed)
+        _, _, start, labels = read_recipe(recipe)
+        if start is not None:
+            self.train(start, seed)
+        if labels is not None:
+            self.make_labels(labels, seed)
 
         def report(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
             self.report(f"  step {done} of {total}: {text}")
 
-        self.report(f"{recipe.slug}, seed {seed}: training for {config.steps} steps in {folder}")
+        self.report(f"{recipe}, seed {seed}: training for {config.steps} steps in {folder}")
         with self._timed(recipe, seed, "training"):
             done = train(config, folder, progress=report, draw_samples=draw_samples)
         if not done.finished:
             raise StudyStoppedError
         return weights
 
-    def is_trained(self, recipe: Recipe, seed: int) -> bool:
+    def is_trained(self, recipe: str, seed: int) -> bool:
         """Whether the training of a recipe is finished, by the step in its weights; its checkpoint may be deleted."""
+        if recipe in self.weights:
+            return True
         folder, config = self.folder(recipe, seed), self.config(recipe, seed)
         best, last = folder / "best.safetensors", folder / "last.safetensors"
         if not best.exists() or not _has_settings(folder, config):
@@ -158,7 +178,7 @@ class Runner:
         cards = [read_card(file).get("training") or {} for file in (last, best) if file.exists()]
         return any(card.get("step", 0) >= config.steps for card in cards)
 
-    def make_labels(self, recipe: Recipe, seed: int, split: str = "train") -> Path:
+    def make_labels(self, recipe: str, seed: int, split: str = "train") -> Path:
         """Make the dense labels of a recipe, unless that is done, and return their folder.
 
         The labels of the test split are made to be compared with the ground truth. If the annotated boxes are the only
@@ -167,42 +187,43 @@ class Runner:
         weights, folder = self.train(recipe, seed), self._labels_folder(recipe, seed, split)
         part = self.dataset.split(split)
         with_truth = split != "test" or any(recording.truth_file is not None for recording in part.recordings)
-        self.report(f"{recipe.slug}, seed {seed}: dense labels of {split}")
+        self.report(f"{recipe}, seed {seed}: dense labels of {split}")
         with self._timed(recipe, seed, "dense labels"):
+            rates = self.config(recipe, seed).strategy.rates
             densify(
-                load_model(weights), part, folder, self.scale.rates, options=TrackletOptions(with_truth=with_truth),
+                load_model(weights), part, folder, rates, options=TrackletOptions(with_truth=with_truth),
                 device=self.where, batch_size=AT_ONCE, workers=self.workers,
             )  # fmt: skip
         return folder
 
-    def config(self, recipe: Recipe, seed: int) -> TrainConfig:
-        """The settings of the run of a recipe."""
-        role, later = SIZES[self.scale.sizes][recipe.role], self.scale.later if recipe.start is not None else {}
-        parts = ("model", "data", "strategy", "optimiser", "run")
-        content: dict[str, dict[str, Any]] = {
-            part: {**self.scale.settings.get(part, {}), **later.get(part, {})} for part in parts
-        }
-        content["model"] = {**role, "encoder_options": dict(recipe.encoder_options)}
-        if recipe.start is not None:
-            content["model"]["weights"] = str(self.folder(recipe.start, seed) / "best.safetensors")
-        if recipe.role in self.scale.lr_factor:
-            content["optimiser"]["lr"] *= self.scale.lr_factor[recipe.role]
-        content["data"] = {"workers": self.workers, **content["data"], "path": self.path}
-        content["strategy"]["name"] = recipe.strategy
-        if recipe.labels is not None:
-            content["strategy"]["labels"] = str(self._labels_folder(recipe.labels, seed))
+    def config(self, recipe: str, seed: int) -> TrainConfig:
+        """The settings of the run of a recipe: those of its file, with the paths of this study."""
+        _, config, start, labels = read_recipe(recipe)
+        content = config.model_dump(mode="json", by_alias=True)
+        content["data"] |= {"path": self.path, "workers": self.workers}
         content["run"] |= {"seed": seed, "device": self.device}
-        return make_config(content, self.settings, recipe.slug)
+        if start is not None:
+            content["model"]["weights"] = str(self.weights_of(start, seed))
+        if labels is not None:
+            content["strategy"]["labels"] = str(self._labels_folder(labels, seed))
+        return make_config(content, self.settings, recipe)
 
-    def _labels_folder(self, recipe: Recipe, seed: int, split: str = "train") -> Path:
+    def weights_of(self, recipe: str, seed: int) -> Path:
+        """The file of the weights of a recipe: given ones, or those that its run writes."""
+        return self.weights.get(recipe) or self.folder(recipe, seed) / "best.safetensors"
+
+    def _labels_folder(self, recipe: str, seed: int, split: str = "train") -> Path:
         return self.folder(recipe, seed) / f"dense-{split}"
 
-    def folder(self, recipe: Recipe, seed: int) -> Path:
-        """The folder of the run of a recipe."""
-        return self.out / f"seed-{seed}" / recipe.slug
+    def folder(self, recipe: str, seed: int) -> Path:
+        """The folder of the run of a recipe; results of given weights have their own."""
+        name = recipe.split("/")[1]
+        if recipe in self.weights:
+            name += f"-given-{_hash(self.weights[recipe])}"
+        return self.out / f"seed-{seed}" / name
 
     @contextmanager
-    def _timed(self, recipe: Recipe, seed: int, work: str) -> Iterator[None]:
+    def _timed(self, recipe: str, seed: int, work: str) -> Iterator[None]:
         """Add the time of the block to the hours of a recipe on this device; each kind of work has its own file."""
         began = time.perf_counter()
         try:
@@ -215,7 +236,7 @@ class Runner:
             if file.parent.exists():
                 write_whole(file, json.dumps(spent, indent=1).encode())
 
-    def hours(self, recipes: Collection[Recipe], seeds: int) -> dict[str, float]:
+    def hours(self, recipes: Collection[str], seeds: int) -> dict[str, float]:
         """Hours spent on these recipes so far, by device."""
         total: dict[str, float] = {}
         for folder in sorted({self.folder(recipe, seed) for recipe in recipes for seed in range(seeds)}):

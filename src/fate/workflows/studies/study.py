@@ -1,12 +1,13 @@
 """Run a study: train missing detectors, make dense labels if a row needs them, evaluate, and write the table.
 
-The same command continues a study that was stopped. A cell that was not run says so.
+The same command continues a study that was stopped. A cell that was not run is marked.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ import torch
 
 from fate.data.dataset import Dataset, open_dataset, path_of
 from fate.errors import FateError
+from fate.files import check_regular
+from fate.models.nms import Score
 from fate.progress import Progress
 from fate.simulation.writing.dataset import simulate
+from fate.text import plural, suggest_name
 from fate.training.loop import need_lightning
-from fate.workflows.studies.declared import SCALES, Recipe, check_request
-from fate.workflows.studies.parallel import find_parts, run_parts
+from fate.workflows.studies.declared import SMOKE, Study, check_request, read_recipe
+from fate.workflows.studies.parallel import Part, find_parts, run_parts
 from fate.workflows.studies.runner import Runner, StudyStoppedError
 from fate.workflows.studies.table import LabelStudyResult, StudyResult
 
@@ -36,6 +40,8 @@ def study(
     workers: int = 4,
     jobs: int = 1,
     settings: Sequence[str] = (),
+    weights: Mapping[str, str | os.PathLike[str]] | None = None,
+    score: Score = "product",
     progress: Progress | None = None,
 ) -> StudyResult:
     """Run a study of several detectors and write its table, or continue one.
@@ -45,7 +51,8 @@ def study(
         dataset: a folder, a YAML file or an open dataset with the splits train, val and test; ``"sim"`` for 300
             simulated drives, which are made once. Only ``"smoke"`` needs none: it makes its own.
         out: folder of all runs and tables. Several studies may share one, and then share runs.
-        scale: ``"paper"``, ``"sim"`` or ``"smoke"``; chosen by the dataset unless given.
+        scale: ``"paper"`` trains the configurations for Gen1 or 1Mpx, ``"sim"`` those for simulated drives, ``"smoke"``
+            the same with few steps; chosen by the dataset unless given.
         seeds: number of seeds, from 0 on.
         only: seeds to run now, all unless given; other machines may run the others.
         rows: names of the rows to run; all unless given.
@@ -54,22 +61,26 @@ def study(
         jobs: runs side by side, each in its own process, which prints its progress. A script that asks for several
             needs ``if __name__ == "__main__"``. The study of labels runs one at a time.
         settings: changes to every run, as ``"key.sub=value"``.
+        weights: ``{configuration: file}``: weights, such as an imported public checkpoint, that a row uses instead of
+            training this configuration. Rows that start from the configuration start from these weights.
+        score: what ranks boxes of YOLOX heads: ``"product"``, or ``"class"`` as in published figures of RVT and S5-ViT.
         progress: called with a text about each step.
     """
     declared = check_request(name, scale, seeds, only, rows, jobs)
     need_lightning()
     path = _find_dataset(name, dataset, Path(out), device, progress)
     opened = open_dataset(path)
-    size = scale or ("smoke" if name == "smoke" else "paper" if opened.kind in ("gen1", "1mpx") else "sim")
+    recipes, changes = _recipes(declared, opened.kind, scale, rows)
     threads = max((os.cpu_count() or 1) // jobs, 1)
-    runner = Runner(declared, str(path), Path(out), SCALES[size], device, workers, tuple(settings), threads, progress)
-    instead = declared.small if runner.scale.sizes == "small" else {}
-    recipes = {row.name: row.recipe.played_by(instead) for row in declared.rows}
+    runner = Runner(
+        declared, str(path), Path(out), device, workers, (*changes, *settings), _given(weights or {}, recipes), score,
+        threads, progress,
+    )  # fmt: skip
     requested = [
-        (row.name, seed)
+        (row, seed)
         for seed in range(seeds)
-        for row in declared.rows
-        if (not rows or row.name in rows) and (not only or seed in only)
+        for row in recipes
+        if (not rows or row in rows) and (not only or seed in only)
     ]
     may_run, problem = True, ""
     if jobs > 1 and declared.kind == "labels":
@@ -79,13 +90,12 @@ def study(
         may_run = False
     cells: dict[str, dict[int, Any]] = {row.name: dict.fromkeys(range(seeds)) for row in declared.rows}
     for seed in range(seeds):
-        for row in declared.rows:
+        for row, recipe in recipes.items():
             try:
-                cell = runner.figures(recipes[row.name], seed, may_run and (row.name, seed) in requested)
-                cells[row.name][seed] = cell
+                cells[row][seed] = runner.figures(recipe, seed, may_run and (row, seed) in requested)
             except StudyStoppedError:
                 may_run = False
-    hours = runner.hours({part for recipe in recipes.values() for part in recipe.needed()}, seeds)
+    hours = runner.hours({part for recipe in recipes.values() for part in read_recipe(recipe).needed()}, seeds)
     kind = LabelStudyResult if declared.kind == "labels" else StudyResult
     result = kind(declared, opened.name, opened.kind, tuple(range(seeds)), cells, hours)
     result.save(runner.out)
@@ -94,7 +104,78 @@ def study(
     return result
 
 
-def _run_in_parallel(recipes: Sequence[tuple[Recipe, int]], jobs: int, runner: Runner) -> str:
+def plan_study(
+    name: str,
+    dataset: str | os.PathLike[str] | Dataset | None = None,
+    out: str | os.PathLike[str] = "studies",
+    *,
+    scale: str | None = None,
+    seeds: int = 1,
+    rows: Sequence[str] = (),
+    settings: Sequence[str] = (),
+    weights: Mapping[str, str | os.PathLike[str]] | None = None,
+) -> str:
+    """Human-readable plan of a study: what is left to train, to label and to evaluate. Nothing is run or simulated.
+
+    Same arguments as :func:`study`.
+    """
+    declared = check_request(name, scale, seeds, (), rows)
+    path = path_of(dataset or "smoke")[0]
+    is_simulated = str(path) in ("sim", "smoke") and not path.exists()
+    if is_simulated:
+        path = Path(out) / f"{path}-drives"
+    kind = open_dataset(path).kind if path.exists() else "sim"
+    recipes, changes = _recipes(declared, kind, scale, rows)
+    given = _given(weights or {}, recipes)
+    runner = Runner(declared, str(path), Path(out), settings=(*changes, *settings), weights=given)
+    requested = [recipe for row, recipe in recipes.items() if not rows or row in rows]
+    parts = find_parts([(recipe, seed) for seed in range(seeds) for recipe in requested], runner)
+    lines = [f"{name}: {declared.title}"]
+    if is_simulated and not path.exists():
+        lines.append(f"simulate drives in {path}")
+    lines += [_describe(part, runner) for part in TopologicalSorter(parts).static_order()]
+    steps = sum(runner.config(part.recipe, part.seed).steps for part in parts if part.work == "train")
+    lines.append(f"{plural(steps, 'step')} of training are left" if parts else "everything is done")
+    return "\n".join(lines)
+
+
+def _describe(part: Part, runner: Runner) -> str:
+    """A line about one part of a study."""
+    config = runner.config(part.recipe, part.seed)
+    if part.work == "train":
+        clips = f"{config.batch_size} clips of {plural(config.data.steps, 'window')}"
+        return f"train {part.name}: {config.model.name}, {config.strategy.name}, {config.steps} steps of {clips}"
+    rates = config.strategy.rates if part.work == "label" else runner.study.rates
+    return f"{part.work} {part.name}: at {', '.join(f'{hz:g}' for hz in rates)} Hz"
+
+
+def _recipes(
+    declared: Study, kind: str, scale: str | None, rows: Sequence[str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The name of the recipe of each row, and settings that change all of them."""
+    chosen = scale or ("smoke" if declared.name == "smoke" else "paper" if kind in ("gen1", "1mpx") else "sim")
+    folder = "sim" if chosen != "paper" else kind if kind in ("gen1", "1mpx") else "gen1"
+    shown = [row for row in declared.rows if not rows or row.name in rows] if folder == "1mpx" else declared.rows
+    return {row.name: row.recipe(folder).name for row in shown}, SMOKE if chosen == "smoke" else ()
+
+
+def _given(weights: Mapping[str, str | os.PathLike[str]], recipes: Mapping[str, str]) -> dict[str, Path]:
+    """Given weights by the name of the recipe; refuses names that the study does not train and missing files."""
+    trained = dict.fromkeys(name for recipe in recipes.values() for name in read_recipe(recipe).needed())
+    known = {name.split("/")[1]: name for name in trained}
+    found = {}
+    for name, file in weights.items():
+        short = name.split("/")[-1]
+        if short not in known:
+            raise FateError(
+                f"weights of {name!r} were given; the study trains {', '.join(known)}{suggest_name(short, known)}"
+            )
+        check_regular(Path(file), "weights")
+        found[known[short]] = Path(file)
+    return found
+
+
+def _run_in_parallel(recipes: Sequence[tuple[str, int]], jobs: int, runner: Runner) -> str:
     """Run recipes with several processes; returns what went wrong, or an empty text."""
     if recipes:
         run = runner.config(recipes[0][0], 0).run
