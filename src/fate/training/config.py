@@ -53,14 +53,14 @@ class _Frozen(BaseModel):
 class ModelConfig(_Frozen):
     """Which detector."""
 
-    name: str = Field("fate-s", description="the detector; fate models lists the names")
-    encoder: str | None = Field(None, description="replaces the encoder of the model; null keeps it")
+    name: str = Field("fate-s", description="name of the detector; fate models lists all names")
+    encoder: str | None = Field(None, description="another encoder for the model; null uses the model's own encoder")
     encoder_options: dict[str, Any] = Field(
         {}, description="arguments of the encoder, such as moments, pooling, pillar and channels"
     )
     stem: Literal["native", "upsample"] = Field(
         "native",
-        description="how an encoder with large pillars feeds the backbone: fewer strides, or the image enlarged",
+        description="for large pillars: native reduces the stride of the stem, upsample enlarges the image",
     )
     options: dict[str, Any] = Field(
         {}, description="arguments of the model family, such as dims, depth, layers and queries"
@@ -72,25 +72,27 @@ class DataConfig(_Frozen):
     """Which windows are learned from."""
 
     path: str = Field(description="the dataset: a folder or a YAML file")
-    train: str = Field("train", description="the split that is learned from")
-    validate_on: str = Field("val", alias="validate", description="the split that decides which weights are best")
-    steps: Positive = Field(21, description="windows in a clip; the paper: 21 on Gen1, 10 on 1Mpx")
+    train: str = Field("train", description="the split for training")
+    validate_on: str = Field(
+        "val", alias="validate", description="the split for validation, which selects the best weights"
+    )
+    steps: Positive = Field(21, description="windows per clip; the paper uses 21 on Gen1 and 10 on 1Mpx")
     random: Count = Field(
-        16, description="clips of a batch that start anywhere, with fresh memory; half of the paper's 32"
+        16, description="clips per batch that start at a random time with a new state; half of the paper's batch of 32"
     )
     streams: Count = Field(
         16,
-        description="clips of a batch that continue the previous batch and keep their memory; the other half of the 32",
+        description="clips per batch that continue the previous batch and keep their state; the other half of the 32",
     )
-    rate_clips: Positive = Field(20, description="clips after which a stream draws a new rate")
+    rate_clips: Positive = Field(20, description="number of clips after which a stream draws a new rate")
     augmentation: Literal["paper", "rvt", "none"] = Field(
-        "paper", description="random changes of events and boxes: the paper's, RVT's or none"
+        "paper", description="random changes of events and boxes: as in the paper, as in RVT, or none"
     )
-    workers: Count = Field(4, description="processes that load data; 0 loads in the training process")
+    workers: Count = Field(4, description="processes that load data; with 0, the training process loads the data")
     resident_gb: float = Field(
         8.0,
         ge=0,
-        description="GB; a training set up to this size is kept on the GPU (13 bytes per event); 0 never does",
+        description="a training set of up to this many GB is kept in GPU memory (13 bytes per event); 0 disables this",
     )
 
 
@@ -98,65 +100,83 @@ class StrategyConfig(_Frozen):
     """What is learned from them: Frequency-Aware Training, or one of its ablations."""
 
     name: StrategyName = Field(
-        "supervised", description="what is trained; docs/guides/training.md of the repository compares them"
+        "supervised", description="the training strategy; docs/guides/training.md of the repository compares them"
     )
     rates: tuple[Rate, ...] = Field(
-        PAPER_RATES, description="rates in Hz, in rising order; the first is the canonical one; the paper's five"
+        PAPER_RATES,
+        description="rates in Hz in ascending order; the first is the canonical rate; the five rates of the paper",
     )
-    labels: str | None = Field(None, description="the folder that fate densify has written; the strategy fat needs it")
-    decay: float = Field(0.9999, ge=0, lt=1, description="γ of the mean teacher; the paper's")
+    labels: str | None = Field(None, description="folder with the labels of fate densify; the strategy fat needs it")
+    decay: float = Field(0.9999, ge=0, lt=1, description="γ, the decay of the mean teacher; as in the paper")
     decay_warmup: Count = Field(0, description="steps over which γ rises from 0; the paper has no warm-up")
-    consistency_weight: float = Field(1.0, ge=0, description="weight of KL + L1 beside the detection loss")
-    consistency_score: float = Field(
-        0.3, ge=0, le=1, description="the student follows predictions of the teacher with at least this score"
+    consistency_weight: float = Field(
+        1.0, ge=0, description="weight of the consistency loss (KL + L1) relative to the detection loss"
     )
-    warmup_windows: Count = Field(4, description="canonical windows before a clip that fill the memory of the teacher")
+    consistency_score: float = Field(
+        0.3, ge=0, le=1, description="the student learns from predictions of the teacher with at least this score"
+    )
+    warmup_windows: Count = Field(
+        4, description="canonical windows before a clip with which the teacher builds its state"
+    )
 
 
 class OptimiserConfig(_Frozen):
     """How weights move."""
 
-    lr: float = Field(2e-4, gt=0, description="highest learning rate of the OneCycle schedule; the paper's")
-    weight_decay: float = Field(1e-4, ge=0, description="of AdamW; the paper's (the public peers use 0)")
-    warmup: float = Field(
-        0.005, gt=0, lt=1, description="share of the steps in which the learning rate rises; the paper's"
+    lr: float = Field(2e-4, gt=0, description="highest learning rate of the OneCycle schedule; as in the paper")
+    weight_decay: float = Field(
+        1e-4, ge=0, description="weight decay of AdamW; as in the paper (the public code of other detectors uses 0)"
     )
-    start_divisor: float = Field(20.0, ge=1, description="the first learning rate is lr divided by this (RVT)")
-    end_divisor: float = Field(10_000.0, ge=1, description="the last learning rate is lr divided by this (RVT)")
-    clip_norm: float = Field(5.0, gt=0, description="the gradient is scaled down to at most this norm; the paper's")
+    warmup: float = Field(
+        0.005, gt=0, lt=1, description="share of the steps in which the learning rate rises; as in the paper"
+    )
+    start_divisor: float = Field(
+        20.0, ge=1, description="the first learning rate is lr divided by this number; as in RVT"
+    )
+    end_divisor: float = Field(
+        10_000.0, ge=1, description="the last learning rate is lr divided by this number; as in RVT"
+    )
+    clip_norm: float = Field(
+        5.0, gt=0, description="the norm of the gradient is limited to this value; as in the paper"
+    )
     only: Literal["all", "memory"] = Field(
-        "all", description="what is trained; memory is the second stage of EvRT-DETR as published"
+        "all",
+        description="the weights that are trained; memory: the second stage of EvRT-DETR as published",
     )
 
 
 class RunConfig(_Frozen):
     """How long, how often, on what."""
 
-    epochs: Positive = Field(400, description="length of the run, R of the curriculum; the paper's")
-    epoch_steps: Positive = Field(1000, description="optimiser steps in an epoch (EvRT-DETR)")
+    epochs: Positive = Field(400, description="length of the run in epochs, R of the curriculum; as in the paper")
+    epoch_steps: Positive = Field(1000, description="optimiser steps per epoch; as in EvRT-DETR")
     accumulate: Positive = Field(1, description="batches per optimiser step")
     precision: Literal["auto", "float32", "bf16"] = Field(
-        "auto", description="auto is bf16 on a GPU (encoder, S5 and losses stay float32) and float32 on a CPU"
+        "auto", description="auto uses bf16 on a GPU (float32 for encoder, S5 and losses) and float32 on a CPU"
     )
     compile: bool = Field(
         False,
-        description="torch.compile for backbone and neck; compiling takes minutes, then steps are faster on a GPU",
+        description="use torch.compile for backbone and neck; it takes minutes, then steps on a GPU are faster",
     )
-    graphs: bool = Field(True, description="on one GPU, run backbone and neck as CUDA graphs: the same result, faster")
+    graphs: bool = Field(
+        True, description="run backbone and neck as CUDA graphs on a single GPU; faster, with the same result"
+    )
     device: Annotated[str, Accepts("auto, cpu, cuda or cuda:N, such as cuda:1")] = Field(
-        "auto", pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$", description="auto: a GPU if there is one, else the CPU"
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$",
+        description="auto uses a GPU if there is one, otherwise the CPU",
     )
-    devices: Positive = Field(1, description="GPUs (or CPU processes) on each machine")
-    nodes: Positive = Field(1, description="machines that train together")
-    seed: Count = Field(0, description="of all random numbers; another seed is another run")
-    validate_every: Positive = Field(10, description="epochs between two validations")
+    devices: Positive = Field(1, description="number of GPUs (or CPU processes) per machine")
+    nodes: Positive = Field(1, description="number of machines that train together")
+    seed: Count = Field(0, description="seed of all random numbers; another seed is another run")
+    validate_every: Positive = Field(10, description="number of epochs between two validations")
     validate_hz: tuple[Rate, ...] = Field(
         (20.0, 200.0),
-        description="rates in Hz to validate at; the best weights have the highest mean AP50:95 over them",
+        description="rates in Hz for validation; the best weights have the highest mean AP50:95 over these rates",
     )
-    validate_recordings: Count = Field(0, description="validate on at most this many recordings; 0 takes all")
-    save_every: Positive = Field(500, description="steps between two checkpoints")
-    log_every: Positive = Field(20, description="steps between two lines of metrics.jsonl")
+    validate_recordings: Count = Field(0, description="largest number of recordings for validation; 0 uses all")
+    save_every: Positive = Field(500, description="number of steps between two checkpoints")
+    log_every: Positive = Field(20, description="number of steps between two lines of metrics.jsonl")
 
     @property
     def gpu(self) -> int | None:
