@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fate.boxes.labels import Labels, LabelSource
 from fate.densify.interpolation import interpolate
 from fate.densify.quality import Quality
-from fate.densify.tracklets import TrackletOptions, dense_labels
+from fate.densify.tracklets import TrackletOptions, dense_labels, paper_options
 from fate.errors import FateError
 from fate.events.window import WindowGrid
 from tests.densify.standin import CLASSES, SENSOR, seen, sparse, straight_truth
@@ -185,3 +185,30 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, object], word
 def test_times_that_were_not_predicted_are_refused() -> None:
     with pytest.raises(FateError, match="lack 20 of 40 times, such as 12500"):
         dense_labels(one_object([0.9] * 20), NOTHING, WindowGrid(0, 12_500, 12_500), 40, 80, TrackletOptions())
+
+
+def test_as_in_the_paper_detections_are_filtered_by_class_before_tracking() -> None:
+    scores: list[float | None] = [0.9] * 12 + [0.5] * 3 + [0.8] * 12
+    count = len(scores)
+    found = dense_labels(one_object(scores), NOTHING, GRID, count, HZ, paper_options())
+    assert (
+        found.source.tolist()
+        == [LabelSource.TRACKED] * 12 + [LabelSource.INTERPOLATED] * 3 + [LabelSource.TRACKED] * 12
+    )
+    assert found.score[12:15] == pytest.approx([0.875, 0.85, 0.825])  # between 0.9 and 0.8
+    ours = made(one_object(scores))
+    assert ours.score[12:15] == pytest.approx([0.5] * 3)
+    assert len(dense_labels(one_object([0.5] * 30, class_id=0), NOTHING, GRID, 30, HZ, paper_options())) == 0
+    assert len(dense_labels(one_object([0.5] * 30, class_id=1), NOTHING, GRID, 30, HZ, paper_options())) == 30
+
+
+def test_as_in_the_paper_truth_neither_removes_nor_confirms_nor_moves_tracks() -> None:
+    seen_boxes = one_object([0.9] * 30)
+    empty = truth_at((250_000, None), (500_000, None))  # annotators never marked the object
+    assert len(made(seen_boxes, empty)) == 0
+    found = dense_labels(seen_boxes, empty, GRID, 30, HZ, paper_options())
+    at = np.isin(seen_boxes.t_us, found.t_us)
+    assert len(found) == 28
+    assert found.boxes == pytest.approx(seen_boxes.boxes[at])
+    short = one_object([0.9] * 11 + [None] * 19)
+    assert len(dense_labels(short, truth_at((100_000, 30.0)), GRID, 30, HZ, paper_options())) == 0

@@ -54,11 +54,11 @@ def test_every_part_is_there_once_and_can_be_reached(name: str) -> None:
             assert {Part("train", recipe, seed) for seed in (0, 1)} <= parts.keys()
         assert Part("evaluate", row.recipe("sim").name, 1) in parts
     for part, before in parts.items():
-        _, _, start, labels = read_recipe(part.recipe)
+        _, _, start, labels, as_paper = read_recipe(part.recipe)
         needs = {start} if start is not None and part.work == "train" else set()
         assert {Part("train", one, part.seed) for one in needs} <= before
         if part.work == "train" and labels is not None:
-            assert Part("label", labels, part.seed) in before
+            assert Part("label as paper" if as_paper else "label", labels, part.seed) in before
         if part.work != "train":
             assert before == {Part("train", part.recipe, part.seed)}
     done: set[Part] = set()

@@ -62,6 +62,12 @@ def densify(
         "--as-detected",
         help="Keep boxes as they were detected: no smoothing along tracks, no correction towards existing labels.",
     ),
+    as_paper: bool = Option(
+        False,
+        "--as-paper",
+        help="Make labels exactly as the paper describes: detections are filtered by class before tracking, and the"
+        " labels are neither guided nor smoothed. Only --output-threshold goes with it.",
+    ),
     device: Device = "auto",
     batch: int = Option(64, min=1, help="About how many windows are detected at the same time."),
     workers: args.Workers = 0,
@@ -84,7 +90,10 @@ def densify(
     if labels is not None or json_file is not None:
         raise BadParameter("--labels and --json go with --check; labels are made in --out")
 
-    from fate.densify.tracklets import THRESHOLDS, TrackletOptions
+    if as_paper and (without_truth or as_detected or track_score != 0.3):
+        raise BadParameter("--as-paper goes without --without-truth, --as-detected and --track-score")
+
+    from fate.densify.tracklets import THRESHOLDS, TrackletOptions, paper_options
 
     with args.bad_usage():
         rates = args.parse_rates(hz, PAPER_RATES[1:])
@@ -92,6 +101,8 @@ def densify(
         options = TrackletOptions(track_score, {**THRESHOLDS, **thresholds}, with_truth=not without_truth)
         if as_detected:
             options = replace(options, smooth_us=0, bend=False)
+        if as_paper:
+            options = paper_options({**THRESHOLDS, **thresholds})
 
     from fate.data.dataset import as_dataset
     from fate.inference.loading import find_weights, load_trained

@@ -2,8 +2,8 @@
 rate, and write the table (Markdown, CSV, JSON) and a picture of it. For Gen1 and 1Mpx the published numbers stand
 next to the measured ones. The same command continues a stopped study; cells that were not run are marked.
 
-Studies: frequency, components, components-s, components-e, strategies, moments, pillar-size, channels, labels,
-smoke. The study smoke takes a few minutes on a CPU and simulates its own drives. Each row is trained as its
+Studies: frequency, components, components-s, components-e, strategies, tracking, moments, pillar-size, channels,
+labels, smoke. The study smoke takes a few minutes on a CPU and simulates its own drives. Each row is trained as its
 configuration file says; fate study --list prints the rows and their configurations.
 
 Example:

@@ -13,6 +13,10 @@
 
 A detection keeps its score (source ``TRACKED``). A filled gap (``INTERPOLATED``) has the score ``track_score``, since
 the detector scored lower there.
+
+:func:`paper_options` gives phase 1 as the paper describes it, without the additions above: detections below the
+threshold of their class never enter the tracker, ground truth does not either, every tracklet must have the minimum
+length, boxes are not smoothed, and a filled gap has a score between those of the detections around it.
 """
 
 from __future__ import annotations
@@ -52,6 +56,8 @@ class TrackletOptions:
     with_truth: bool = True  #: whether the sparse ground truth enters the tracker and confirms tracks
     smooth_us: int = 100_000  #: standard deviation of the smoothing along a track; 0 for none
     bend: bool = True  #: whether ground truth corrects the boxes of the tracks that it confirms
+    filter_first: bool = False  #: whether detections below the threshold of their class are dropped before tracking
+    interpolate_scores: bool = False  #: whether filled gaps have interpolated scores instead of ``track_score``
 
     def __post_init__(self) -> None:
         scores = {"the score of tracking": self.track_score, "the threshold of other classes": self.other_threshold}
@@ -75,6 +81,18 @@ class TrackletOptions:
         return max(1, math.ceil(self.min_steps * hz / 20 - 1e-9))
 
 
+def paper_options(thresholds: Mapping[str, float] = THRESHOLDS) -> TrackletOptions:
+    """Phase 1 as in the paper's text, with these thresholds by class."""
+    return TrackletOptions(
+        thresholds=thresholds,
+        with_truth=False,
+        smooth_us=0,
+        bend=False,
+        filter_first=True,
+        interpolate_scores=True,
+    )
+
+
 def dense_labels(
     predictions: Labels, truth: Labels, grid: WindowGrid, count: int, hz: float, options: TrackletOptions
 ) -> Labels:
@@ -94,7 +112,10 @@ def dense_labels(
         raise FateError(f"predictions lack {len(unseen)} of {count} times, such as {unseen[0]} µs; sweep them first")
     taken = [number for number in grid.labelled(truth.labelled_us) if number < count]
     free = np.setdiff1d(np.delete(times, taken), truth.labelled_us)
-    seen = predictions.select((predictions.score >= options.track_score) & np.isin(predictions.t_us, free))
+    lowest: NDArray[np.float64] | float = options.track_score
+    if options.filter_first:
+        lowest = options.threshold(truth.classes or ())[predictions.class_id]
+    seen = predictions.select((predictions.score >= lowest) & np.isin(predictions.t_us, free))
     seen = replace(seen, labelled_us=free, classes=truth.classes, sensor=truth.sensor)
     parts = [seen, replace(truth, score=np.ones_like(truth.score))] if options.with_truth else [seen]
     annotated = truth.labelled_us if options.with_truth else np.zeros(0, np.int64)
@@ -128,7 +149,11 @@ def _make_labels(tracks: Labels, free_us: Ints, annotated_us: Ints, options: Tra
     filled = boxes_between(tracks.t_us, boxes, first, second, times)
     boxes, t_us = np.concatenate([boxes[rows], filled]), np.concatenate([tracks.t_us[rows], times])
     track, class_id = (np.concatenate([of[rows], of[first]]) for of in (tracks.track_id, tracks.class_id))
-    score = np.concatenate([tracks.score[rows], np.full(len(times), options.track_score)])
+    filled_score = np.full(len(times), options.track_score)
+    if options.interpolate_scores:
+        share = (times - tracks.t_us[first]) / (tracks.t_us[second] - tracks.t_us[first])
+        filled_score = (1 - share) * tracks.score[first] + share * tracks.score[second]
+    score = np.concatenate([tracks.score[rows], filled_score])
     source = np.repeat([LabelSource.TRACKED, LabelSource.INTERPOLATED], [len(rows), len(times)])
     keep = np.isin(t_us, free_us)
     if len(annotated_us):

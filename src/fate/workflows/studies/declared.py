@@ -2,7 +2,8 @@
 
 A row is trained as its configuration file says (``fate/configs``), and ``fate train`` with this file trains the same. A
 configuration may start from the weights of another one (``model.weights: runs/NAME/best.safetensors``) and learn from
-the dense labels of another one (``strategy.labels: dense/NAME``). Rows that share a configuration train it once.
+the dense labels of another one (``strategy.labels: dense/NAME``, or ``dense/NAME-as-paper`` for phase 1 exactly as in
+the paper). Rows that share a configuration train it once.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Recipe(NamedTuple):
     config: TrainConfig  #: as in the file
     start: str | None  #: name of the configuration whose weights it starts from
     labels: str | None  #: name of the configuration whose dense labels it is trained with
+    as_paper: bool = False  #: whether these labels are made exactly as in the paper
 
     def needed(self) -> tuple[str, ...]:
         """The names of this configuration and of all configurations it depends on."""
@@ -49,8 +51,14 @@ def read_recipe(name: str) -> Recipe:
     config = read_config(name)
     folder = name.partition("/")[0]
     start = re.fullmatch(r"runs/([\w-]+)/best\.safetensors", config.model.weights or "")
-    labels = re.fullmatch(r"dense/([\w-]+)", config.strategy.labels or "")
-    return Recipe(name, config, start and f"{folder}/{start[1]}", labels and f"{folder}/{labels[1]}")
+    labels = re.fullmatch(r"dense/([\w-]+?)(-as-paper)?", config.strategy.labels or "")
+    return Recipe(
+        name,
+        config,
+        start and f"{folder}/{start[1]}",
+        labels and f"{folder}/{labels[1]}",
+        as_paper=bool(labels and labels[2]),
+    )
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ STOPPED = "stopped"
 class Part(NamedTuple):
     """The work of one process."""
 
-    work: str  #: "train", "label" or "evaluate"
+    work: str  #: "train", "label", "label as paper" or "evaluate"
     recipe: str
     seed: int
 
@@ -59,10 +59,11 @@ def find_parts(recipes: Iterable[tuple[str, int]], runner: Runner) -> dict[Part,
     def add_training(recipe: str, seed: int) -> Part:
         part = Part("train", recipe, seed)
         if part not in parts and not runner.is_trained(recipe, seed):
-            _, _, start, labels = read_recipe(recipe)
+            _, _, start, labels, as_paper = read_recipe(recipe)
             before = [] if start is None else [add_training(start, seed)]
             if labels is not None:
-                before.append(add(Part("label", labels, seed), add_training(labels, seed)))
+                work = "label as paper" if as_paper else "label"
+                before.append(add(Part(work, labels, seed), add_training(labels, seed)))
             add(part, *before)
         return part
 
@@ -83,8 +84,8 @@ def do_part(runner: Runner, part: Part, answer: Connection) -> None:
     try:
         if part.work == "train":
             runner.train(part.recipe, part.seed)
-        elif part.work == "label":
-            runner.make_labels(part.recipe, part.seed)
+        elif part.work.startswith("label"):
+            runner.make_labels(part.recipe, part.seed, as_paper=part.work == "label as paper")
         else:
             runner.figures(part.recipe, part.seed, may_run=True)
     except (StudyStoppedError, KeyboardInterrupt, BrokenPipeError):  # BrokenPipeError: nobody reads the output

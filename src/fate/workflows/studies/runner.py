@@ -21,7 +21,7 @@ import torch
 
 from fate.data.dataset import Dataset, open_dataset
 from fate.densify.making import densify
-from fate.densify.tracklets import TrackletOptions
+from fate.densify.tracklets import TrackletOptions, paper_options
 from fate.evaluation.evaluate import evaluate
 from fate.inference.running import at_once
 from fate.json_files import read_object
@@ -151,11 +151,11 @@ class Runner:
         weights = self.weights_of(recipe, seed)
         if self.is_trained(recipe, seed):
             return weights
-        _, _, start, labels = read_recipe(recipe)
+        _, _, start, labels, as_paper = read_recipe(recipe)
         if start is not None:
             self.train(start, seed)
         if labels is not None:
-            self.make_labels(labels, seed)
+            self.make_labels(labels, seed, as_paper=as_paper)
 
         def report(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
             self.report(f"  step {done} of {total}: {text}")
@@ -178,42 +178,43 @@ class Runner:
         cards = [read_card(file).get("training") or {} for file in (last, best) if file.exists()]
         return any(card.get("step", 0) >= config.steps for card in cards)
 
-    def make_labels(self, recipe: str, seed: int, split: str = "train") -> Path:
+    def make_labels(self, recipe: str, seed: int, split: str = "train", as_paper: bool = False) -> Path:
         """Make the dense labels of a recipe, unless that is done, and return their folder.
 
         The labels of the test split are made to be compared with the ground truth. If the annotated boxes are the only
         ground truth, the tracks must not use them.
         """
-        weights, folder = self.train(recipe, seed), self._labels_folder(recipe, seed, split)
+        weights, folder = self.train(recipe, seed), self._labels_folder(recipe, seed, split, as_paper)
         part = self.dataset.split(split)
         with_truth = split != "test" or any(recording.truth_file is not None for recording in part.recordings)
-        self.report(f"{recipe}, seed {seed}: dense labels of {split}")
+        options = paper_options() if as_paper else TrackletOptions(with_truth=with_truth)
+        self.report(f"{recipe}, seed {seed}: dense labels of {split}{', as in the paper' if as_paper else ''}")
         with self._timed(recipe, seed, "dense labels"):
             rates = self.config(recipe, seed).strategy.rates
             densify(
-                load_model(weights), part, folder, rates, options=TrackletOptions(with_truth=with_truth),
+                load_model(weights), part, folder, rates, options=options,
                 device=self.where, batch_size=AT_ONCE, workers=self.workers,
             )  # fmt: skip
         return folder
 
     def config(self, recipe: str, seed: int) -> TrainConfig:
         """The settings of the run of a recipe: those of its file, with the paths of this study."""
-        _, config, start, labels = read_recipe(recipe)
+        _, config, start, labels, as_paper = read_recipe(recipe)
         content = config.model_dump(mode="json", by_alias=True)
         content["data"] |= {"path": self.path, "workers": self.workers}
         content["run"] |= {"seed": seed, "device": self.device}
         if start is not None:
             content["model"]["weights"] = str(self.weights_of(start, seed))
         if labels is not None:
-            content["strategy"]["labels"] = str(self._labels_folder(labels, seed))
+            content["strategy"]["labels"] = str(self._labels_folder(labels, seed, as_paper=as_paper))
         return make_config(content, self.settings, recipe)
 
     def weights_of(self, recipe: str, seed: int) -> Path:
         """The file of the weights of a recipe: given ones, or those that its run writes."""
         return self.weights.get(recipe) or self.folder(recipe, seed) / "best.safetensors"
 
-    def _labels_folder(self, recipe: str, seed: int, split: str = "train") -> Path:
-        return self.folder(recipe, seed) / f"dense-{split}"
+    def _labels_folder(self, recipe: str, seed: int, split: str = "train", as_paper: bool = False) -> Path:
+        return self.folder(recipe, seed) / f"dense-{split}{'-as-paper' if as_paper else ''}"
 
     def folder(self, recipe: str, seed: int) -> Path:
         """The folder of the run of a recipe; results of given weights have their own."""

@@ -145,7 +145,7 @@ def _describe(part: Part, runner: Runner) -> str:
     if part.work == "train":
         clips = f"{config.batch_size} clips of {plural(config.data.steps, 'window')}"
         return f"train {part.name}: {config.model.name}, {config.strategy.name}, {config.steps} steps of {clips}"
-    rates = config.strategy.rates if part.work == "label" else runner.study.rates
+    rates = config.strategy.rates if part.work.startswith("label") else runner.study.rates
     return f"{part.work} {part.name}: at {', '.join(f'{hz:g}' for hz in rates)} Hz"
 
 
