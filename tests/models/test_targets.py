@@ -7,7 +7,7 @@ import torch
 
 from fate.errors import FateError
 from fate.models.heads.targets import FlatTargets
-from fate.models.heads.yolox_loss import PaddedTargets
+from fate.models.heads.yolox import PaddedTargets
 from fate.models.outputs import Targets
 from tests.models.small_detectors import some_targets
 

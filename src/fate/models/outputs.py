@@ -1,7 +1,7 @@
-"""Outputs of a detection head, and its targets.
+"""The outputs of a detection head, and its targets.
 
-N counts windows: T steps of B streams, time-major (row t · B + b). Boxes are xyxy in pixels of the padded frame, whose
-origin is the sensor's.
+N is the number of windows: T steps of B streams, time-major (row t · B + b). Boxes are xyxy in pixels of the padded
+frame, which has the same origin as the sensor.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from fate.errors import FateError
 
 
 class Outputs(NamedTuple):
-    """Q predictions for each of N windows, raw: no threshold, no suppression."""
+    """Q raw predictions for each of N windows, before any threshold or NMS."""
 
     boxes: Tensor  #: [N, Q, 4] xyxy, pixels
     class_logits: Tensor  #: [N, Q, classes]
-    objectness: Tensor | None = None  #: [N, Q] logits, where a head has it (YOLOX)
-    training: Any = None  #: values for the loss of this head; None outside training
+    objectness: Tensor | None = None  #: [N, Q] logits; None if the head has no objectness (DETR)
+    training: Any = None  #: values that the loss of this head needs; None in inference
 
 
 class Targets(NamedTuple):
-    """The true (or generated) boxes of one window; M may be 0."""
+    """The M ground-truth or generated boxes of one window; M may be 0."""
 
     boxes: Tensor  #: [M, 4] xyxy, pixels
     class_ids: Tensor  #: [M] int64
@@ -32,7 +32,7 @@ class Targets(NamedTuple):
 
     @staticmethod
     def of(boxes: Tensor, class_ids: Tensor, weights: Tensor | None = None) -> Targets:
-        """Build targets, with weights 1 by default; on the CPU, where the loss checks all windows at once."""
+        """Build targets on the CPU, where the loss checks all windows at once; weights are 1 by default."""
         boxes = boxes.reshape(-1, 4).float()
         weights = torch.ones(len(boxes), device=boxes.device) if weights is None else weights.float()
         if not len(boxes) == len(class_ids) == len(weights):
@@ -41,7 +41,3 @@ class Targets(NamedTuple):
                 " expected as many of each"
             )
         return Targets(boxes, class_ids.long(), weights)
-
-    def to(self, device: torch.device | str) -> Targets:
-        """The same on another device."""
-        return Targets(*(part.to(device) for part in self))

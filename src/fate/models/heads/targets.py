@@ -1,8 +1,8 @@
-"""The boxes of many windows together: checked on the CPU, then moved to the device of a loss in one copy.
+"""The boxes of many windows in one table: checked on the CPU, then moved to the device of the loss in one copy.
 
-Training on a GPU is fast while the CPU runs ahead of it. Reading a value of the GPU (``.item()``, a boolean index, a
-copy from pageable memory) makes the CPU wait. So targets are made and checked on the CPU and copied from pinned memory;
-losses then depend on their shapes alone, which the CPU knows.
+Training on a GPU is fast as long as the CPU runs ahead of it. Reading a value from the GPU (``.item()``, a boolean
+index, a copy from pageable memory) makes the CPU wait. So targets are built and checked on the CPU and copied from
+pinned memory. The losses then depend only on shapes, which the CPU knows.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from fate.models.outputs import Targets
 class FlatTargets(NamedTuple):
     """The M boxes of N windows, concatenated."""
 
-    boxes: Tensor  #: [M, 4] cxcywh, fractions of the frame; without a frame xyxy, pixels
+    boxes: Tensor  #: [M, 4] cxcywh in fractions of the frame; xyxy in pixels if no frame was given
     class_ids: Tensor  #: [M] int64
     weights: Tensor  #: [M] w_v
     window: Tensor  #: [M] int64
-    box_index: Tensor  #: [M] int64, among the boxes of its window
-    counts: tuple[int, ...]  #: boxes of each window
+    box_index: Tensor  #: [M] int64 index among the boxes of the window
+    counts: tuple[int, ...]  #: number of boxes of each window
 
     @staticmethod
     def of(
@@ -37,13 +37,13 @@ class FlatTargets(NamedTuple):
         """Check the targets of N windows and move them to a device; those on a GPU are copied to the CPU first.
 
         Args:
-            targets: of N windows, in pixels.
-            frame: (rows, columns) of the padded frame, pixels; None leaves boxes as they are.
+            targets: boxes of N windows in pixels.
+            frame: (rows, columns) of the padded frame in pixels; None keeps boxes as they are.
             classes: number of classes.
-            device: of the result.
+            device: where the result is needed.
         """
-        counts = tuple(of.boxes.shape[0] for of in targets)  # len() takes thrice the time
-        window = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))  # torch would wake all its threads
+        counts = tuple(target.boxes.shape[0] for target in targets)  # len() takes three times as long
+        window = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))  # torch would start all its threads
         index = torch.arange(len(window)) - torch.tensor([0, *accumulate(counts)][:-1], dtype=torch.int64)[window]
         boxes, class_ids, weights = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0)
         if targets:
@@ -62,14 +62,14 @@ class FlatTargets(NamedTuple):
         if frame is not None:
             rows, columns = frame
             boxes = cxcywh_from_xyxy(boxes / torch.tensor([columns, rows, columns, rows]))
-        # One table, so that one copy moves it; float32 holds small whole numbers exactly.
+        # All columns in one table, moved by one copy; float32 represents small integers exactly.
         others = torch.stack([weights, class_ids.float(), window.float(), index.float()], dim=1)
         table = to_device(torch.cat([boxes, others], dim=1), device)
         class_ids, window, index = table[:, 5:].long().unbind(1)
         return FlatTargets(table[:, :4], class_ids, table[:, 4], window, index, counts)
 
     def padded(self, column: Tensor, filling: int = 0, least: int = 0) -> Tensor:
-        """[M, ...] → [N, most boxes of a window or ``least``, ...], ``filling`` where a window has fewer."""
+        """[M, ...] to [N, most boxes of a window, at least ``least``, ...], padded with ``filling``."""
         table = column.new_full((len(self.counts), max((least, *self.counts)), *column.shape[1:]), filling)
         table[self.window, self.box_index] = column
         return table
@@ -87,10 +87,10 @@ def check_class_ids(class_ids: Tensor, classes: int, names: Sequence[str] = ()) 
 
 
 def mean_over_processes(count: Tensor) -> Tensor:
-    """[] the mean of a count over all processes that train together, where the sum is at least 1.
+    """Average a count [] over all training processes; the sum over processes counts as at least 1.
 
-    All processes must call this, even with 0. Losses are divided by the result, so that averaged gradients are those
-    of one process with the whole batch.
+    All processes must call this function, even with a count of 0. Losses are divided by the result, so that the
+    averaged gradients equal those of one process with the whole batch.
     """
     count = count.float()
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
@@ -101,7 +101,7 @@ def mean_over_processes(count: Tensor) -> Tensor:
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor of the CPU to a device without waiting for a GPU."""
+    """Copy a tensor from the CPU to a device without waiting for a GPU."""
     if device.type == "cuda":
         return values.pin_memory().to(device, non_blocking=True)
     return values.to(device)
