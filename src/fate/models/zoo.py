@@ -11,7 +11,6 @@ of the paper are arguments of the pillar encoder.
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fate.encoding.grids import GRIDS
 from fate.encoding.pillars import PillarEncoder
+from fate.encoding.spec import check_options
 from fate.errors import FateError
 from fate.models.backbones.get import GET
 from fate.models.backbones.maxvit import Kind, MaxViT, Memory
@@ -168,10 +168,10 @@ def build_model(
         known = ", ".join(ENCODERS)
         raise FateError(f"encoder {chosen!r} was asked for; there are {known}{suggest_name(chosen, ENCODERS)}")
     settings = {**(model.encoder_options if chosen == model.encoder else {}), **(encoder_options or {})}
-    _check_options(chosen, list(inspect.signature(ENCODERS[chosen]).parameters)[1:], settings)
+    check_options(chosen, ENCODERS[chosen], 1, settings)
     image: Any = ENCODERS[chosen](sensor, **settings)
     build, stride = FAMILIES[model.family]
-    _check_options(name, list(inspect.signature(build).parameters)[3:], options)
+    check_options(name, build, 3, options)
     frame = frame_of(sensor, int(image.stride), stride, stem, float(getattr(image, "empty_value", 0.0)))
     backbone, neck, head, memory = build(frame, int(image.channels), len(given), **{**model.options, **options})
     description = {
@@ -240,10 +240,3 @@ def _class_names(classes: Sequence[str]) -> tuple[str, ...]:
     if not given or len(set(given)) < len(given) or not all(isinstance(each, str) and each for each in given):
         raise FateError(f"classes {classes!r} were given; expected at least one, each with a name of its own")
     return given
-
-
-def _check_options(name: str, known: Sequence[str], options: Mapping[str, Any]) -> None:
-    for option, value in options.items():
-        if option not in known:
-            takes = ", ".join(known) or "no options"
-            raise FateError(f"{option}={value!r} was given; {name} takes {takes}{suggest_name(option, known)}")
