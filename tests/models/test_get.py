@@ -194,7 +194,7 @@ def test_gradients_reach_every_parameter_and_the_first_window_of_a_clip() -> Non
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")
 def test_bfloat16_stays_finite_on_windows_without_events() -> None:
-    model = small(window=4).train()
+    model = small().train()
     images = torch.randn(3, 32, 5, 6)
     images[1] = 0
     with torch.autocast("cpu", dtype=torch.bfloat16):

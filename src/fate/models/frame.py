@@ -1,8 +1,8 @@
-"""From an encoder's image to the input of a backbone: padding, the stem's stride, and the partition of attention.
+"""From an encoder's image to the input of a backbone: padding, the stride of the stem, and the attention windows.
 
-Backbones halve an image five times, so frames are padded at the right and at the bottom to a multiple of 32 pixels (the
-origin stays). If an encoder's image is coarser than the sensor, the stride of the stem is divided by the encoder's
-stride: strides of features stay 8, 16 and 32 pixels, and the number of parameters does not change.
+Backbones halve an image five times, so frames are padded at the right and at the bottom to multiples of 32 pixels. If
+an encoder's image is coarser than the sensor, the stride of the stem is divided by the encoder's stride. Features then
+still have strides 8, 16 and 32, and the number of parameters does not change.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch.nn import functional
 from fate.errors import FateError
 from fate.events.events import Sensor
 
-#: "native": the stem's stride is divided by the encoder's; "upsample": cells are repeated over their pixels instead.
+#: "native" divides the stem's stride by the encoder's; "upsample" repeats each cell over its pixels instead.
 Stem = Literal["native", "upsample"]
 COARSEST = 32
-#: Most tokens that attend to each other: RVT's (8, 10) on 256×320 is within, the whole of 384×640 at stride 32 is not.
+#: Most tokens of an attention window: enough for RVT's (8, 10) on 256×320, not for all of 384×640 at stride 32.
 MOST_TOKENS = 100
 
 
@@ -28,12 +28,12 @@ class Frame(NamedTuple):
     """The geometry of a detector's input."""
 
     sensor: Sensor
-    padded: Sensor  #: rows and columns in pixels, multiples of 32 · split
-    partition: tuple[int, int]  #: rows and columns of cells that attend to each other, in every stage
+    padded: Sensor  #: size of the padded frame in pixels
+    partition: tuple[int, int]  #: rows and columns of an attention window, in every stage
     encoder_stride: int  #: pixels along a side of one cell of the encoder's image
-    repeat: int  #: how often a cell of the encoder's image is repeated in each direction
-    stem_stride: int  #: of the backbone's first convolution
-    empty_value: float = 0.0  #: the value of the encoder's cells without events
+    repeat: int  #: repetitions of a cell of the encoder's image in each direction
+    stem_stride: int  #: stride of the backbone's first convolution
+    empty_value: float = 0.0  #: value of the encoder's cells without events, used for padding
 
     def padded_image(self, image: Tensor) -> Tensor:
         """Pad the encoder's image [N, C, H', W'] and repeat its cells, for the backbone."""
@@ -49,13 +49,9 @@ class Frame(NamedTuple):
 def frame_of(
     sensor: Sequence[int], encoder_stride: int, full_stride: int, stem: Stem = "native", empty_value: float = 0.0
 ) -> Frame:
-    """The frame for a sensor (height, width).
+    """The frame for a sensor (height, width); other arguments as in ``Frame``.
 
-    Args:
-        encoder_stride: pixels along a side of one cell of the encoder's image.
-        full_stride: of the backbone's first convolution, where an image has the sensor's resolution.
-        stem: see ``Stem``.
-        empty_value: value of a cell without events.
+    ``full_stride`` is the stride of the backbone's first convolution for an image of the sensor's resolution.
     """
     if stem not in ("native", "upsample"):
         raise FateError(f"stem={stem!r} was given; expected 'native' or 'upsample'")

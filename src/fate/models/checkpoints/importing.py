@@ -8,7 +8,7 @@ Three layouts are known. The names of the entries show which one a file has:
 
 The first two are whole detectors: every entry of ours must come from the file. RT-DETR (Zhao et al. 2024) trained on
 COCO initialises detectors of events: all parts fit except those that depend on the three colour channels or on COCO's
-classes. A checkpoint does not hold class names and sensor; they are those of the published models unless they are given.
+classes. A checkpoint does not hold class names and sensor; by default they are those of the published models.
 """
 
 from __future__ import annotations
