@@ -16,9 +16,9 @@ from torch.nn import functional
 from fate.encoding.grids import GroupTokens
 from fate.errors import FateError
 from fate.models.backbones.get import GET, DropPath, GroupEmbedding, Stage
-from fate.models.checkpoints.layouts import rename_entries
 from fate.models.heads.yolox import YOLOXHead
 from fate.models.necks.pafpn import PAFPN
+from tests.models.conftest import rename_entries
 from tests.models.get_classifier import IGNORED, RULES, GetClassifier
 
 Arrays = Callable[[str], dict[str, NDArray[np.generic]]]

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from fate.errors import FateError
 from fate.models.backbones.maxvit import Kind, MaxViT, Memory
-from fate.models.checkpoints.layouts import RVT, rename_entries
+from fate.models.checkpoints.importing import RVT
 from fate.models.layers.attention import SelfAttention, TransformerBlock, from_groups, to_groups
 from fate.models.layers.conv_lstm import ConvLSTM
+from tests.models.conftest import rename_entries
 
 Golden = Callable[[str], dict[str, NDArray[np.generic]]]
 Weights = Callable[..., dict[str, Tensor]]

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from fate.models.backbones.presnet import PResNet
 from fate.models.boxes import cxcywh_from_xyxy
-from fate.models.checkpoints.layouts import EVRT_DETR, rename_entries
+from fate.models.checkpoints.importing import EVRT_DETR
 from fate.models.heads.rtdetr import RtDetrHead, cell_anchors
 from fate.models.necks.hybrid_encoder import HybridEncoder
 from fate.models.necks.latent_memory import LatentMemory
 from fate.models.outputs import Outputs, Targets
+from tests.models.conftest import rename_entries
 
 SIZES = [(8, 10), (4, 5), (2, 3)]  # of a frame of 64 × 80 pixels
 

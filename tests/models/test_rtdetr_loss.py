@@ -14,8 +14,7 @@ from torch import Tensor
 from fate.models.boxes import xyxy_from_cxcywh
 from fate.models.heads.matching import Matches, match
 from fate.models.heads.rtdetr import ForLoss, Predictions, detr_loss, set_losses
-from fate.models.heads.targets import FlatTargets, mean_over_processes
-from fate.models.outputs import Targets
+from fate.models.outputs import FlatTargets, Targets, mean_over_processes
 
 FRAME = (256, 320)
 SIDES = torch.tensor([320, 256, 320, 256])

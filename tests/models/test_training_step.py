@@ -14,8 +14,7 @@ from fate.models import state as states
 from fate.models.detector import Detector
 from fate.models.heads import rtdetr
 from fate.models.heads.matching import Matches
-from fate.models.heads.targets import FlatTargets
-from fate.models.outputs import Targets
+from fate.models.outputs import FlatTargets, Targets
 from fate.models.zoo import build_model
 from tests.models.small_detectors import (
     CLASSES,

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fate.models.checkpoints.layouts import RVT, rename_entries
+from fate.models.checkpoints.importing import RVT
 from fate.models.heads.yolox import YOLOXHead, decode_boxes
 from fate.models.outputs import Outputs, Targets
+from tests.models.conftest import rename_entries
 from tests.models.test_pafpn import conv, conv_shapes, well_scaled
 
 CHANNELS = (6, 10, 16)

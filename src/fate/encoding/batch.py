@@ -76,7 +76,8 @@ class EventBatch:
         >>> EventBatch.from_windows([(Window(0, 50), events)])
         EventBatch(1 window, 2 events, 4×2, cpu)
         """
-        pairs = list(windows) if isinstance(windows, Iterable) and not isinstance(windows, Events) else [windows]
+        given = isinstance(windows, Iterable) and not isinstance(windows, Events)
+        pairs: list[Any] = list(windows) if given else [windows]
         for number, pair in enumerate(pairs):
             parts = tuple(pair) if isinstance(pair, tuple | list) else (pair,)
             if len(parts) != 2 or not isinstance(parts[0], Window) or not isinstance(parts[1], Events):

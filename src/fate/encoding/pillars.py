@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -129,7 +129,8 @@ class PillarEncoder(nn.Module):
         kind = torch.float64 if own == torch.float64 else torch.float32
         weight, bias = self.linear.weight.to(kind), self.linear.bias.to(kind)
         if self.training:
-            mean, variance = self._batch_statistics(*kernel.moments(prepared), weight, bias)
+            count, total, products = kernel.moments(prepared)
+            mean, variance = self._batch_statistics(count, total, products, weight, bias)
         else:
             mean, variance = norm.running_mean.to(kind), norm.running_var.to(kind)  # type: ignore[union-attr]
         factor = torch.rsqrt(variance + norm.eps) * norm.weight.to(kind)
@@ -167,9 +168,9 @@ class PillarEncoder(nn.Module):
     def _update_running(self, mean: Tensor, variance: Tensor, events: Tensor) -> None:
         """Update the running statistics as BatchNorm does; a batch without events changes nothing."""
         norm, seen = self.norm, (events > 0).to(mean.dtype)
-        norm.num_batches_tracked += events > 0  # type: ignore[operator]
-        calls = norm.num_batches_tracked.clamp(min=1)  # type: ignore[union-attr]
-        share = seen / calls if norm.momentum is None else seen * norm.momentum
+        calls = cast(Tensor, norm.num_batches_tracked)
+        calls += events > 0
+        share = seen / calls.clamp(min=1) if norm.momentum is None else seen * norm.momentum
         for running, now in ((norm.running_mean, mean), (norm.running_var, variance)):
             running.copy_(running.to(now.dtype) * (1 - share) + now * share)  # type: ignore[union-attr]
 

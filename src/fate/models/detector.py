@@ -24,9 +24,8 @@ from fate.events.events import Sensor
 from fate.models import nms
 from fate.models import state as states
 from fate.models.frame import Frame
-from fate.models.heads.targets import check_class_ids, to_device
 from fate.models.nms import Detections
-from fate.models.outputs import Outputs, Targets
+from fate.models.outputs import Outputs, Targets, check_class_ids, to_device
 from fate.models.state import State
 
 #: Duration of the canonical window (20 Hz), for which detectors are trained and S5's step is 1.

@@ -19,16 +19,30 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import yaml
 from torch import Tensor
 
 from fate.errors import FateError
 from fate.models.backbones import presnet
-from fate.models.checkpoints.layouts import EVRT_DETR, EVRT_DETR_IGNORED, RVT, TRANSFORMERS, rename
 from fate.models.checkpoints.public_files import read_tensors
 from fate.models.checkpoints.saved import fill, is_own, save_model
 from fate.models.detector import Detector
 from fate.models.zoo import build_model
 
+#: (pattern, replacement) pairs, as in ``re.sub``.
+Rules = tuple[tuple[str, str], ...]
+#: Rules of ``layouts.yaml`` by public layout and part of our detector; they apply to names without the part's prefix.
+_TABLES: dict[str, dict[str, Rules]] = {
+    layout: {part: tuple(map(tuple, rules)) for part, rules in parts.items()}
+    for layout, parts in yaml.safe_load(Path(__file__).with_name("layouts.yaml").read_text(encoding="utf-8")).items()
+}
+RVT, EVRT_DETR = _TABLES["RVT"], _TABLES["EVRT_DETR"]
+#: Neck and head have the names of EvRT-DETR after these rules.
+TRANSFORMERS = {
+    part: rules if part == "backbone" else (*rules, *EVRT_DETR[part]) for part, rules in _TABLES["TRANSFORMERS"].items()
+}
+#: Entries of EvRT-DETR's encoder that are no weights: the position table of its one image size.
+EVRT_DETR_IGNORED = r"^pos_embed\d$"
 #: Classes and sensor of the public models by the number of classes: Gen1, and 1Mpx at half its resolution.
 PUBLISHED: dict[int, tuple[tuple[str, ...], tuple[int, int]]] = {
     2: (("car", "pedestrian"), (240, 304)),
@@ -149,6 +163,13 @@ def our_names(entries: Mapping[str, Any]) -> dict[str, str]:
         for name in entries
         if name.startswith(prefix) and not re.match(EVRT_DETR_IGNORED, name.removeprefix(prefix))
     }
+
+
+def rename(name: str, rules: Rules) -> str:
+    """Apply every rule whose pattern matches, in the order of the rules."""
+    for pattern, replacement in rules:
+        name = re.sub(pattern, replacement, name)
+    return name
 
 
 def rename_transformers(public: str) -> str:

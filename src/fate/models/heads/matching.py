@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fate.errors import FateError
 from fate.models.boxes import pairwise_giou, xyxy_from_cxcywh
-from fate.models.heads.targets import FlatTargets, to_device
+from fate.models.outputs import FlatTargets, to_device
 
 CLASS_COST, BOX_COST, GIOU_COST = 2.0, 5.0, 2.0
 #: The focal loss weights positives by ``ALPHA`` · (1 - p) ^ ``GAMMA``, negatives by (1 - ``ALPHA``) · p ^ ``GAMMA``.

@@ -6,9 +6,15 @@
                the boxes; 6 layers
     scores     of the last layer; there is no NMS, since queries learn not to repeat each other
 
-In training all layers are scored, and noisy copies of the targets are added to the queries (``denoising.py``). Queries
-and boxes are detached at the decoder's input, and boxes between the layers; but the loss of a layer's boxes also
-reaches the box head of the layer before ("look forward twice", Zhang et al. 2023).
+In training all layers are scored. Queries and boxes are detached at the decoder's input, and boxes between the layers;
+but the loss of a layer's boxes also reaches the box head of the layer before ("look forward twice", Zhang et al. 2023).
+
+**Contrastive denoising** (DINO, Zhang et al. 2023). Early in training the prediction that is matched with a box changes
+from step to step. So the decoder gets additional training queries whose target is known, in several groups. A group
+holds every true box of the window twice: once slightly moved, which must be predicted as the box again (positive), and
+once moved further, which must be predicted as background (negative). Some get a random class. A mask prevents attention
+between groups, and from the decoder's own queries to the groups, which would reveal the targets. All noise is drawn
+from torch's generator of the device.
 
 **Loss.** Class, box (L1) and GIoU terms of matched predictions, with weights 1, 5 and 2. The class term is VariFocal
 (Zhang et al. 2021): the target of a matched prediction is, for its class, the IoU it reaches. All other targets are 0,
@@ -30,19 +36,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fate.models.boxes import giou, iou, xyxy_from_cxcywh
-from fate.models.heads.denoising import DenoisingQueries, denoising_queries
+from fate.models.boxes import cxcywh_from_xyxy, giou, iou, xyxy_from_cxcywh
 from fate.models.heads.matching import Matches, match
-from fate.models.heads.targets import FlatTargets, mean_over_processes
 from fate.models.layers.attention import PositionalSelfAttention
 from fate.models.layers.conv import ConvNormAct
 from fate.models.layers.deformable import DeformableAttention, at_least_float32
-from fate.models.outputs import Outputs, Targets
+from fate.models.outputs import FlatTargets, Outputs, Targets, mean_over_processes
 
 PRIOR = 0.01  #: initial probability of every class (Lin et al. 2017)
 CELL_BOX = 0.05  #: side of a cell's initial box on the finest map, as a share of the frame; doubled from map to map
 MARGIN = 0.01  #: a cell proposes nothing if a coordinate of its initial box is this close to 0 or 1
 FARTHEST = math.log(1e5)  #: largest absolute logit of a coordinate, which keeps it between 1e-5 and 1 - 1e-5
+SMALLEST = 1e-5  #: noisy coordinates c and 1 - c are at least this before they become logits
 STRIDE = 8  #: pixels per cell of the finest map
 LOSS_WEIGHTS = {"class": 1.0, "box": 5.0, "giou": 2.0}
 #: VariFocal multiplies the cross-entropy of a target 0 by ``VFL_ALPHA`` · p ^ ``VFL_GAMMA``.
@@ -115,8 +120,8 @@ class RtDetrHead(nn.Module):
         for linear in (self.cell_scores, *self.scores):
             nn.init.constant_(cast(nn.Linear, linear).bias, -math.log((1 - PRIOR) / PRIOR))
         for box in (self.cell_boxes, *self.boxes):  # initially boxes are not moved
-            nn.init.zeros_(box[-1].weight)  # type: ignore[index]
-            nn.init.zeros_(box[-1].bias)  # type: ignore[index]
+            nn.init.zeros_(box[-1].weight)
+            nn.init.zeros_(box[-1].bias)
         for linear in (self.cell_features[0], self.positions[0], self.positions[-1]):
             nn.init.xavier_uniform_(cast(nn.Linear, linear).weight)
         # Tables for one size of frame, built by the first call: ``cell_anchors``, and (width, height, width, height).
@@ -283,6 +288,67 @@ def cell_anchors(sizes: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
     boxes = torch.cat(parts)
     valid = ((boxes > MARGIN) & (boxes < 1 - MARGIN)).all(dim=-1, keepdim=True)
     return torch.where(valid, torch.logit(boxes), torch.inf), valid
+
+
+class DenoisingQueries(NamedTuple):
+    """D queries for each of N windows: ``groups`` × (positives, negatives) × the most boxes of a window."""
+
+    class_ids: Tensor  #: [N, D] int64; the number of classes for padding
+    box_logits: Tensor  #: [N, D, 4] cxcywh, as logits of fractions of the frame
+    visible: Tensor  #: [D + Q, D + Q] bool: whether the query of the row attends to the query of the column
+    matches: Matches  #: [1, K] the positives and their boxes
+    groups: int
+
+
+def denoising_queries(
+    targets: FlatTargets,
+    classes: int,
+    queries: int,
+    num_boxes: int = 100,
+    label_noise: float = 0.5,
+    box_noise: float = 1.0,
+) -> DenoisingQueries | None:
+    """Make denoising queries for a decoder with Q = ``queries`` of its own; None if no window has a box.
+
+    Args:
+        targets: boxes of N windows, in fractions of the frame.
+        classes: number of classes.
+        queries: Q.
+        num_boxes: about how many positives there are in all groups together; there is at least one group.
+        label_noise: twice the probability that a query gets a random class (which may be the true one).
+        box_noise: largest shift of an edge of a positive, in halves of the box's width or height; edges of negatives
+            are shifted by once to twice as much.
+    """
+    most = max(targets.counts, default=0)
+    if most == 0:
+        return None
+    groups = max(1, num_boxes // most)
+    copies = 2 * groups
+    class_ids = targets.padded(targets.class_ids, filling=classes).repeat(1, copies)
+    boxes = targets.padded(targets.boxes).repeat(1, copies, 1)
+    negative = torch.arange(copies * most, device=boxes.device) // most % 2 == 1
+
+    wrong = torch.rand(class_ids.shape, device=boxes.device) < label_noise / 2
+    other = torch.randint(classes, class_ids.shape, device=boxes.device)
+    class_ids = torch.where(wrong & (class_ids < classes), other, class_ids)
+
+    sign = torch.randint(2, boxes.shape, device=boxes.device) * 2 - 1
+    amount = torch.rand(boxes.shape, device=boxes.device) + negative[:, None]
+    half = boxes[..., 2:].repeat(1, 1, 2) * (box_noise / 2)
+    corners = (xyxy_from_cxcywh(boxes) + sign * amount * half).clamp(0, 1)
+    moved = cxcywh_from_xyxy(corners).clamp(0, 1)  # a box whose edges have crossed gets the smallest size
+    box_logits = (moved.clamp(min=SMALLEST) / (1 - moved).clamp(min=SMALLEST)).log()
+
+    own = torch.arange(groups, device=boxes.device)[:, None] * (2 * most) + targets.box_index  # [groups, M]
+    window, target = targets.window.expand_as(own), torch.arange(len(targets.boxes), device=own.device).expand_as(own)
+    matches = Matches(*(column.reshape(1, -1) for column in (window, own, target)))
+    return DenoisingQueries(class_ids, box_logits, visibility(groups, 2 * most, queries, boxes.device), matches, groups)
+
+
+def visibility(groups: int, of_group: int, queries: int, device: torch.device) -> Tensor:
+    """[D + Q, D + Q] attention mask: every query attends to its own group and to the decoder's own queries."""
+    group = (torch.arange(groups * of_group + queries, device=device) // of_group).clamp(max=groups)
+    return (group[:, None] == group) | (group == groups)
 
 
 def detr_loss(outputs: ForLoss, targets: FlatTargets) -> dict[str, Tensor]:

@@ -29,10 +29,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fate.models.boxes import iou, pairwise_iou
-from fate.models.heads.targets import FlatTargets, mean_over_processes
 from fate.models.layers.conv import Activation, AnyCountConv2d, ConvNormAct, block_diagonal, side_by_side
 from fate.models.layers.deformable import at_least_float32
-from fate.models.outputs import Outputs, Targets
+from fate.models.outputs import FlatTargets, Outputs, Targets, mean_over_processes
 
 PRIOR = 0.01  #: initial probability of objectness and of every class (Lin et al., 2017)
 RADIUS = 1.5  #: strides around the centre of a box within which anchors are candidates
