@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fate.errors import FateError
-from fate.models.frame import MOST_TOKENS, Frame, Stem, frame_of
+from fate.models.detector import MOST_TOKENS, Frame, Stem, frame_of
 
 sensors = st.tuples(st.integers(1, 1300), st.integers(1, 1300))
 strides = st.sampled_from([1, 2, 4, 8, 16, 32])

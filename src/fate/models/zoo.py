@@ -25,8 +25,7 @@ from fate.errors import FateError
 from fate.models.backbones.get import GET
 from fate.models.backbones.maxvit import Kind, MaxViT, Memory
 from fate.models.backbones.presnet import PResNet
-from fate.models.detector import Detector
-from fate.models.frame import Frame, Stem, frame_of
+from fate.models.detector import Detector, Frame, Stem, frame_of
 from fate.models.heads.rtdetr import RtDetrHead
 from fate.models.heads.yolox import YOLOXHead
 from fate.models.layers.conv import Activation
@@ -156,7 +155,7 @@ def build_model(
         sensor: (height, width) of the events, pixels.
         encoder: one of ``ENCODERS``; None for the model's own.
         encoder_options: arguments of the encoder that differ from the model's own.
-        stem: how the backbone takes an image that is coarser than the sensor, see ``frame.Stem``.
+        stem: how the backbone takes an image that is coarser than the sensor, see ``detector.Stem``.
         options: arguments of the model's family: ``official_state``, ``dims``, ``layers``, …
     """
     model = model_named(name)

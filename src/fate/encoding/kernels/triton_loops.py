@@ -1,8 +1,8 @@
 """Triton kernels of Pillar Encoding: from events to pillars, to the pseudo-image, and gradients.
 
 **Events to pillars** (``cell_keys`` to ``describe``): keys, gathering, the two caps, and the weight of each event in
-its pillar. Cells of the grid are counted window by window, row by row. An event is one number, of 32 bits if windows are
-short: µs since the window's start, and its pixel code in the pillar (see ``cpu_loops.Tables``).
+its pillar. Cells of the grid are counted window by window, row by row. An event is one number of 64 bits, or 32 if
+windows are short: µs since the window's start, and its pixel code in the pillar (see ``cpu_loops.Tables``).
 
 **Pillars to image** (``forward``, ``backward``): a program of ``forward`` processes several cells with all channels:
 the first event of every cell, then the second, and so on. A program of ``backward`` processes one cell at a time. The

@@ -54,7 +54,7 @@ class MaxViT(nn.Module):
         dims: channels of the four stages.
         memory: "lstm" (RVT) or "s5" (S5-ViT).
         stem_stride: 4 for images at the sensor's resolution, 2 for pillars of two pixels.
-        partition: (rows, columns) of an attention window in all stages, see ``frame``.
+        partition: (rows, columns) of an attention window in all stages, see ``detector.Frame``.
         head_dim: channels of an attention head; by default the first stage with attention has two heads.
         official_state: compute S5 as the public code does, for its checkpoints; see ``layers.s5``.
         kinds: the kind of each of the four stages.
