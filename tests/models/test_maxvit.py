@@ -353,7 +353,7 @@ def test_a_gpu_gives_the_features_and_gradients_of_the_cpu(memory: Memory) -> No
 def test_wrong_sizes_are_refused_with_the_right_ones() -> None:
     with pytest.raises(FateError, match="multiples of head_dim=32"):
         MaxViT(4, dims=(48, 96, 192, 384), head_dim=32)
-    with pytest.raises(FateError, match="'lstm' or 's5'"):
+    with pytest.raises(FateError, match="'lstm', 's5'"):
         MaxViT(4, memory="gru")  # type: ignore[arg-type]
 
 

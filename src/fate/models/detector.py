@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fate.encoding.batch import EventBatch
+from fate.encoding.spec import check_choice
 from fate.errors import FateError
 from fate.events.events import Sensor
 from fate.models import nms
@@ -72,8 +73,7 @@ def frame_of(
 
     ``full_stride`` is the stride of the backbone's first convolution for an image of the sensor's resolution.
     """
-    if stem not in ("native", "upsample"):
-        raise FateError(f"stem={stem!r} was given; expected 'native' or 'upsample'")
+    check_choice("stem", stem, get_args(Stem))
     if encoder_stride not in (1, 2, 4, 8, 16, 32):
         raise FateError(
             f"an encoder with cells of {encoder_stride} pixels was given; a detector takes 1, 2, 4, 8, 16 or 32"

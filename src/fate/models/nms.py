@@ -15,7 +15,7 @@ their index in the outputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fate.compiled import compiled
+from fate.encoding.spec import check_choice
 from fate.errors import FateError
 from fate.models.boxes import intersection_and_union
 from fate.models.outputs import Outputs
@@ -77,8 +78,7 @@ def detections(
             published evaluation: 0.45 for heads with objectness, no NMS for heads without (DETR).
         most: largest number of detections of a window, for heads without objectness.
     """
-    if score not in ("class", "product"):
-        raise FateError(f'score="{score}" was given; expected "class" or "product"')
+    check_choice("score", score, get_args(Score))
     if not len(outputs.boxes):
         return []
     if outputs.objectness is None:

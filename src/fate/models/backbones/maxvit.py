@@ -16,6 +16,7 @@ from typing import Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
+from fate.encoding.spec import check_choice
 from fate.errors import FateError
 from fate.models.layers.attention import TransformerBlock, from_groups, to_groups
 from fate.models.layers.conv import ConvNormAct, SeparableBlock
@@ -63,8 +64,7 @@ class MaxViT(nn.Module):
         """
         super().__init__()
         head_dim = _head_dim(dims, kinds, head_dim)
-        if memory not in ("lstm", "s5"):
-            raise FateError(f"memory={memory!r} was given; expected 'lstm' or 's5'")
+        check_choice("memory", memory, get_args(Memory))
         self.channels = tuple(dims[1:])
         self.partition = (int(partition[0]), int(partition[1]))
         self.stem_stride = stem_stride

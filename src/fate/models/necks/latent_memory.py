@@ -25,13 +25,13 @@ additional parameters, so published weights work with both.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fate.errors import FateError
+from fate.encoding.spec import check_choice
 
 #: Whether the cell depends on the number of steps, as published, or on time.
 Recurrence = Literal["steps", "time"]
@@ -51,8 +51,7 @@ class LatentMemory(nn.Module):
     ) -> None:
         """``hidden``: channels of the states, None for those of the map; ``kernel``: odd side of the gates' kernels."""
         super().__init__()
-        if recurrence not in ("steps", "time"):
-            raise FateError(f"recurrence={recurrence!r} was given; expected 'steps' or 'time'")
+        check_choice("recurrence", recurrence, get_args(Recurrence))
         self.recurrence = recurrence
         self.cells = nn.ModuleList(PeepholeConvLSTM(c, hidden or c, kernel) for c in channels)
         self.projections = nn.ModuleList(nn.Conv2d(hidden or c, c, 1) for c in channels)
