@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -163,12 +162,11 @@ def expected(encoder: PillarEncoder, batch: EventBatch, draw: int = 0) -> Outcom
         assert encoder.norm.running_var is not None
         running = encoder.norm.running_mean.cpu().double(), encoder.norm.running_var.cpu().double()
     seed = drawn_seed(draw) if encoder.training else encoder.seed
-    image, _, stats = reference.encode(batch.to("cpu"), encoder.spec, seed, parameters, running)
+    image, stats = reference.encode(batch.to("cpu"), encoder.spec, seed, parameters, running)
     if image.requires_grad:
         image.backward(image_gradient(image.shape))
     gradients = {name: torch.zeros_like(part) if part.grad is None else part.grad for name, part in given.items()}
-    totals = np.array([astuple(part) for part in stats]).sum(0)
-    return Outcome(image.detach(), gradients, PillarStats(*(int(total) for total in totals)))
+    return Outcome(image.detach(), gradients, stats)
 
 
 def errors(got: Outcome, wanted: Outcome, training: bool) -> dict[str, float]:

@@ -95,7 +95,7 @@ def test_loop_and_tensors_give_the_same_image(name: str, windows: list[tuple[int
 def test_images_have_the_shape_that_the_encoder_tells(name: str) -> None:
     encoder = ENCODERS[name]
     image = encoder(batch_of([(50, [(3, 8, 5, 1)]), (7, [])]))
-    assert image.shape == (2, encoder.channels, *encoder.size) == encoder.shape(batch_of([(1, [])] * 2))
+    assert image.shape == (2, encoder.channels, *encoder.size)
     assert image.dtype == torch.float32
     assert image.is_contiguous()
     for side, frame in zip(encoder.size, SENSOR, strict=True):

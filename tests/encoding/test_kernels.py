@@ -166,10 +166,10 @@ def test_any_events_have_the_image_of_the_reference(
 def test_moments_of_the_features_are_sums_over_the_events_kept(name: str, center_offsets: bool) -> None:
     batch = crowded(seed=6) if name == "crowded" else SPECIAL[name]
     spec = PillarSpec(Sensor(*SENSOR), 3, max_events=5, max_pillars=30, center_offsets=center_offsets)
-    values = torch.cat(
-        [reference.pillarize(batch, i, spec, 3, torch.float64).X.flatten(1) for i in range(len(batch))], 1
-    )
-    real = torch.cat([reference.pillarize(batch, i, spec, 3, torch.float64).mask.flatten() for i in range(len(batch))])
+    events = torch_kernels.prepare(batch, spec, 3)
+    windows = [reference.pillarize(events, number, torch.float64) for number in range(len(batch))]
+    values = torch.cat([window.X.flatten(1) for window in windows], 1)
+    real = torch.cat([window.mask.flatten() for window in windows])
     values = values[:, real > 0]
     for version in VERSIONS.values():
         count, total, products = version.moments(version.prepare(batch, spec, 3))

@@ -318,13 +318,18 @@ def test_nothing_waits_for_the_gpu_in_a_call() -> None:
     before = torch.cuda.get_sync_debug_mode()
     for training in (False, True):
         encoder.train(training)
-        encoder(batch).sum().backward()
+        torch.manual_seed(0)  # training draws the seed of the sampling
+        expected_image = encoder(batch)
+        expected_image.sum().backward()
         torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
+        torch.manual_seed(0)
+        torch.cuda.set_sync_debug_mode("error")  # an operation that waits for the GPU raises an error
         try:
-            encoder(batch).sum().backward()
+            image = encoder(batch)
+            image.sum().backward()
         finally:
             torch.cuda.set_sync_debug_mode(before)
+        assert torch.equal(image, expected_image)
 
 
 @needs_gpu

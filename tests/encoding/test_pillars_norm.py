@@ -140,11 +140,10 @@ def test_a_call_without_gradients_in_training_moves_the_statistics_as_torch_does
     assert all(torch.equal(a, b) for a, b in zip(statistics(encoder.norm), statistics(other.norm), strict=True))
 
 
-@pytest.mark.parametrize("changes", [{"affine": False}, {"track_running_stats": False}, {"eps": 0.1}], ids=str)
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-def test_any_kind_of_batchnorm_does_what_torchs_does(changes: dict[str, Any], training: bool) -> None:
+def test_batchnorm_with_another_eps_does_what_torchs_does(training: bool) -> None:
     encoder = make_encoder(moments=1, weighting="uniform", max_events=None, max_pillars=None).double()
-    encoder.norm, norm = (nn.BatchNorm1d(encoder.channels, **changes).double() for _ in range(2))
+    encoder.norm, norm = (nn.BatchNorm1d(encoder.channels, eps=0.1).double() for _ in range(2))
     encoder.train(training)
     assert encoder.alpha is not None
     assert encoder.beta is not None

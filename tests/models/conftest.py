@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -17,7 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fate.models.checkpoints.importing import Rules, rename
+
+Value = TypeVar("Value")
 FOLDER = Path(__file__).parents[3] / "shared" / "reference"
+
+
+def rename_entries(entries: Mapping[str, Value], rules: Rules, prefix: str = "") -> dict[str, Value]:
+    """The entries below a prefix, which is removed, by our names."""
+    return {rename(key.removeprefix(prefix), rules): value for key, value in entries.items() if key.startswith(prefix)}
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fate.models.backbones.get import GET
-from fate.models.checkpoints.layouts import Rules
+from fate.models.checkpoints.importing import Rules
 
 #: Names in the files of the public classifier and here.
 RULES: Rules = (

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from fate.models.frame import Stem
+from fate.models.detector import Stem
 from tests.models.small_detectors import (
     FAMILIES,
     SENSOR,

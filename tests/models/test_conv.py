@@ -9,18 +9,18 @@ from torch.nn import functional
 from fate.models.heads.rtdetr import RtDetrHead
 from fate.models.heads.yolox import YOLOXHead
 from fate.models.layers import conv as layers
-from fate.models.layers.conv import COUNTS, AnyCountConv2d, ConvNormAct, channel_by_channel
+from fate.models.layers.conv import COUNTS, AnyCountConv2d, ConvNormAct, depthwise_on_gpu
 
 LAYOUTS = pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["first", "last"])
 
 
 @LAYOUTS
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (5, 1), (3, 2)])
-def test_channel_by_channel(layout: torch.memory_format, kernel: int, stride: int) -> None:
+def test_depthwise_on_gpu(layout: torch.memory_format, kernel: int, stride: int) -> None:
     torch.manual_seed(0)
     conv = ConvNormAct(6, 6, kernel, stride, groups=6).to(memory_format=layout).conv
     images = torch.randn(3, 6, 9, 11).to(memory_format=layout)
-    wanted, found = conv(images), channel_by_channel(conv, images)
+    wanted, found = conv(images), depthwise_on_gpu(conv, images)
     assert torch.allclose(found, wanted, atol=1e-6)
     assert found.is_contiguous(memory_format=layout)
     asked = torch.randn_like(wanted)

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from fate.models.boxes import xyxy_from_cxcywh
-from fate.models.heads.denoising import DenoisingQueries, denoising_queries, visibility
-from fate.models.heads.targets import FlatTargets
-from fate.models.outputs import Targets
+from fate.models.heads.rtdetr import DenoisingQueries, denoising_queries, visibility
+from fate.models.outputs import FlatTargets, Targets
 
 CPU = torch.device("cpu")
 FRAME = (100, 100)

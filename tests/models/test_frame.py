@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fate.errors import FateError
-from fate.models.frame import MOST_TOKENS, Frame, Stem, frame_of
+from fate.models.detector import MOST_TOKENS, Frame, Stem, frame_of
 
 sensors = st.tuples(st.integers(1, 1300), st.integers(1, 1300))
 strides = st.sampled_from([1, 2, 4, 8, 16, 32])
@@ -81,7 +81,7 @@ def test_a_frame_is_a_value() -> None:
 
 
 def test_bad_numbers_are_refused() -> None:
-    with pytest.raises(FateError, match="stem='nativ' was given; expected 'native' or 'upsample'"):
+    with pytest.raises(FateError, match="stem='nativ' was given; expected one of 'native', 'upsample'"):
         frame_of((240, 304), 1, 4, stem="nativ")  # type: ignore[arg-type]
     with pytest.raises(FateError, match="cells of 3 pixels"):
         frame_of((240, 304), 3, 4)

@@ -16,9 +16,9 @@ from torch.nn import functional
 from fate.encoding.grids import GroupTokens
 from fate.errors import FateError
 from fate.models.backbones.get import GET, DropPath, GroupEmbedding, Stage
-from fate.models.checkpoints.layouts import rename_entries
 from fate.models.heads.yolox import YOLOXHead
 from fate.models.necks.pafpn import PAFPN
+from tests.models.conftest import rename_entries
 from tests.models.get_classifier import IGNORED, RULES, GetClassifier
 
 Arrays = Callable[[str], dict[str, NDArray[np.generic]]]
@@ -194,7 +194,7 @@ def test_gradients_reach_every_parameter_and_the_first_window_of_a_clip() -> Non
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")
 def test_bfloat16_stays_finite_on_windows_without_events() -> None:
-    model = small(window=4).train()
+    model = small().train()
     images = torch.randn(3, 32, 5, 6)
     images[1] = 0
     with torch.autocast("cpu", dtype=torch.bfloat16):

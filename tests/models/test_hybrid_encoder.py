@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from fate.errors import FateError
 from fate.models.backbones.presnet import PResNet
-from fate.models.checkpoints.layouts import EVRT_DETR, EVRT_DETR_IGNORED, rename_entries
+from fate.models.checkpoints.importing import EVRT_DETR, EVRT_DETR_IGNORED
 from fate.models.necks.hybrid_encoder import AIFI, HybridEncoder, position_table
+from tests.models.conftest import rename_entries
 
 CHANNELS = (6, 10, 14)
 

@@ -15,9 +15,10 @@ from torch.nn import functional
 from fate.errors import FateError
 from fate.models import state as states
 from fate.models.backbones.presnet import PResNet
-from fate.models.checkpoints.layouts import EVRT_DETR, rename_entries
+from fate.models.checkpoints.importing import EVRT_DETR
 from fate.models.necks.hybrid_encoder import HybridEncoder
 from fate.models.necks.latent_memory import Gate, LatentMemory, PeepholeConvLSTM
+from tests.models.conftest import rename_entries
 
 CHANNELS = (6, 4)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fate.models.checkpoints.layouts import Rules, rename, rename_entries
+from fate.models.checkpoints.importing import Rules, rename
 
 RULES: Rules = (
     (r"^conv(\d)\.", r"layers.\1."),
@@ -16,9 +16,3 @@ def test_every_rule_that_matches_is_applied_in_order() -> None:
     assert rename("conv2.bn.bias", RULES) == "norms.2.bias"  # the third rule sees what the first two wrote
     assert rename("head.weight", RULES) == "head.weight"
     assert rename("a.conv1.weight", RULES) == "a.conv1.weight"
-
-
-def test_entries_outside_the_prefix_are_left_out() -> None:
-    entries = {"mdl.conv1.weight": 1, "mdl.x": 2, "other.conv1.weight": 3}
-    assert rename_entries(entries, RULES, "mdl.") == {"layers.1.weight": 1, "x": 2}
-    assert rename_entries(entries, ()) == entries

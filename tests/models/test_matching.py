@@ -14,8 +14,7 @@ from torch import Tensor
 from fate.errors import FateError
 from fate.models.boxes import xyxy_from_cxcywh
 from fate.models.heads.matching import match, matching_costs
-from fate.models.heads.targets import FlatTargets
-from fate.models.outputs import Targets
+from fate.models.outputs import FlatTargets, Targets
 
 FRAME = (100, 200)  # rows, columns
 CPU = torch.device("cpu")

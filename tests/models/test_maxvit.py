@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from fate.errors import FateError
 from fate.models.backbones.maxvit import Kind, MaxViT, Memory
-from fate.models.checkpoints.layouts import RVT, rename_entries
+from fate.models.checkpoints.importing import RVT
 from fate.models.layers.attention import SelfAttention, TransformerBlock, from_groups, to_groups
 from fate.models.layers.conv_lstm import ConvLSTM
+from tests.models.conftest import rename_entries
 
 Golden = Callable[[str], dict[str, NDArray[np.generic]]]
 Weights = Callable[..., dict[str, Tensor]]
@@ -352,7 +353,7 @@ def test_a_gpu_gives_the_features_and_gradients_of_the_cpu(memory: Memory) -> No
 def test_wrong_sizes_are_refused_with_the_right_ones() -> None:
     with pytest.raises(FateError, match="multiples of head_dim=32"):
         MaxViT(4, dims=(48, 96, 192, 384), head_dim=32)
-    with pytest.raises(FateError, match="'lstm' or 's5'"):
+    with pytest.raises(FateError, match="'lstm', 's5'"):
         MaxViT(4, memory="gru")  # type: ignore[arg-type]
 
 

@@ -237,7 +237,7 @@ def test_queries_without_objectness_give_their_best_pairs_of_query_and_class() -
 
 
 def test_bad_usage_says_what_was_expected() -> None:
-    with pytest.raises(FateError, match='expected "class" or "product"'):
+    with pytest.raises(FateError, match="expected one of 'class', 'product'"):
         detections(proposals(), SENSOR, score="objectness")  # type: ignore[arg-type]
     with pytest.raises(FateError, match="without objectness"):
         best_proposals(proposals()._replace(objectness=None), 0.1)

@@ -14,8 +14,7 @@ from torch import Tensor
 import fate
 from fate.errors import FateError
 from fate.models.checkpoints import load_model, read_card
-from fate.models.checkpoints.importing import import_checkpoint
-from fate.models.checkpoints.layouts import RVT, rename
+from fate.models.checkpoints.importing import RVT, import_checkpoint, rename
 from fate.models.detector import Detector
 from fate.models.zoo import build_model
 

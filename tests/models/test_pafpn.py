@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fate.models.checkpoints.layouts import RVT, rename_entries
+from fate.models.checkpoints.importing import RVT
 from fate.models.necks.pafpn import PAFPN
+from tests.models.conftest import rename_entries
 
 CHANNELS = (6, 10, 16)
 

@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from fate.errors import FateError
 from fate.models.backbones.presnet import PResNet
-from fate.models.checkpoints.layouts import EVRT_DETR, rename_entries
+from fate.models.checkpoints.importing import EVRT_DETR
+from tests.models.conftest import rename_entries
 
 
 def parameters(model: torch.nn.Module) -> int:

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from fate.models.boxes import xyxy_from_cxcywh
 from fate.models.heads.matching import Matches, match
-from fate.models.heads.rtdetr_loss import ForLoss, Predictions, loss, set_losses
-from fate.models.heads.targets import FlatTargets, mean_over_processes
-from fate.models.outputs import Targets
+from fate.models.heads.rtdetr import ForLoss, Predictions, detr_loss, set_losses
+from fate.models.outputs import FlatTargets, Targets, mean_over_processes
 
 FRAME = (256, 320)
 SIDES = torch.tensor([320, 256, 320, 256])
@@ -68,7 +67,7 @@ def test_losses_and_gradients_are_those_of_the_public_code(
     main = [tensor.requires_grad_() for tensor in drawn("")]
     layers = Predictions(*(torch.stack(pair) for pair in zip(drawn("aux0"), main, strict=True)))
     encoder, denoising = (Predictions(*(part[None] for part in drawn(*tag))) for tag in (("aux1",), ("dn", 20)))
-    terms = loss(ForLoss(FRAME, layers, encoder, denoising, matches, 2), flat)
+    terms = detr_loss(ForLoss(FRAME, layers, encoder, denoising, matches, 2), flat)
     for public, ours in (("vfl", "class"), ("bbox", "box"), ("giou", "giou")):
         for suffix, group in (("", ""), ("_aux_0", "_aux"), ("_aux_1", "_encoder"), ("_dn_0", "_denoising")):
             assert terms[ours + group].item() == pytest.approx(expected[f"loss_{public}{suffix}"], abs=1e-5, rel=1e-6)
@@ -105,7 +104,7 @@ def test_weights_do_not_change_what_the_loss_is_divided_by() -> None:
     torch.manual_seed(0)
     outputs = outputs_of(2)
     flat = targets_of(4, 2)
-    whole, tenth = loss(outputs, flat), loss(outputs, flat._replace(weights=flat.weights / 10))
+    whole, tenth = detr_loss(outputs, flat), detr_loss(outputs, flat._replace(weights=flat.weights / 10))
     for name in ("box", "giou_aux", "box_encoder"):
         torch.testing.assert_close(tenth[name], whole[name] / 10)
 
@@ -122,7 +121,9 @@ def test_denoising_terms_are_means_over_groups() -> None:
         first = torch.arange(groups)[:, None] * 4
         query = (first + flat.box_index).view(1, -1)
         matches = Matches(flat.window.repeat(groups)[None], query, torch.arange(3).repeat(groups)[None])
-        terms.append(loss(outputs._replace(denoising=noisy, denoising_matches=matches, denoising_groups=groups), flat))
+        terms.append(
+            detr_loss(outputs._replace(denoising=noisy, denoising_matches=matches, denoising_groups=groups), flat)
+        )
     for name in NAMES:
         torch.testing.assert_close(terms[0][name], terms[1][name])
 
@@ -130,7 +131,7 @@ def test_denoising_terms_are_means_over_groups() -> None:
 @pytest.mark.parametrize("counts", [(), (0, 0), (1, 0), (100, 3)])
 def test_terms_are_the_same_twelve_and_finite_for_any_number_of_boxes(counts: tuple[int, ...]) -> None:
     outputs = outputs_of(len(counts))
-    terms = loss(outputs, targets_of(*counts))
+    terms = detr_loss(outputs, targets_of(*counts))
     assert terms.keys() == NAMES
     total = sum(terms.values(), torch.zeros(()))
     total.backward()
@@ -146,7 +147,7 @@ def test_a_layer_more_is_a_term_more() -> None:
     outputs, flat = outputs_of(2), targets_of(2, 2)
     twice = Predictions(*(torch.cat([part[:1], part]) for part in outputs.layers))
     one = outputs._replace(layers=Predictions(*(part[:1] for part in outputs.layers)))
-    terms, more, first = loss(outputs, flat), loss(outputs._replace(layers=twice), flat), loss(one, flat)
+    terms, more, first = detr_loss(outputs, flat), detr_loss(outputs._replace(layers=twice), flat), detr_loss(one, flat)
     for name in ("class", "box", "giou"):
         torch.testing.assert_close(more[name + "_aux"], terms[name + "_aux"] + first[name])
         torch.testing.assert_close(more[name], terms[name])
@@ -156,13 +157,13 @@ def test_a_layer_more_is_a_term_more() -> None:
 def test_losses_are_float32_inside_autocast_and_of_half_precision() -> None:
     torch.manual_seed(0)
     outputs, flat = outputs_of(2), targets_of(3, 1)
-    exact = loss(outputs, flat)
+    exact = detr_loss(outputs, flat)
     halves = outputs._replace(
         layers=outputs.layers._replace(logits=outputs.layers.logits.bfloat16()),
         encoder=outputs.encoder._replace(logits=outputs.encoder.logits.bfloat16()),
     )
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside, rounded = loss(outputs, flat), loss(halves, flat)
+        inside, rounded = detr_loss(outputs, flat), detr_loss(halves, flat)
     for name in NAMES:
         assert rounded[name].dtype == torch.float32
         assert torch.equal(inside[name], exact[name])

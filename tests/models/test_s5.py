@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fate.models.checkpoints.layouts import RVT, rename_entries
+from fate.models.checkpoints.importing import RVT
 from fate.models.layers.s5 import BAND_LIMIT, S5, S5Block, cycles_per_step, hippo_modes
 from tests.models.complex_scan import as_complex
+from tests.models.conftest import rename_entries
 
 Golden = Callable[[str], dict[str, NDArray[np.generic]]]
 Weights = Callable[..., dict[str, Tensor]]

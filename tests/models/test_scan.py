@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fate.models.layers.scan import complex_multiply, conjugate, scan, step
+from fate.models.layers.s5 import complex_multiply, conjugate, scan, step
 from tests.models.complex_scan import as_complex, as_pairs, scan_in_complex_numbers
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU on this machine")

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from fate.errors import FateError
-from fate.models.heads.targets import FlatTargets
-from fate.models.heads.yolox_loss import PaddedTargets
-from fate.models.outputs import Targets
+from fate.models.heads.yolox import PaddedTargets
+from fate.models.outputs import FlatTargets, Targets
 from tests.models.small_detectors import some_targets
 
 INF, NAN = float("inf"), float("nan")

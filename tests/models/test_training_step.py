@@ -12,10 +12,9 @@ from torch import Tensor
 
 from fate.models import state as states
 from fate.models.detector import Detector
-from fate.models.heads import rtdetr_loss
+from fate.models.heads import rtdetr
 from fate.models.heads.matching import Matches
-from fate.models.heads.targets import FlatTargets
-from fate.models.outputs import Targets
+from fate.models.outputs import FlatTargets, Targets
 from fate.models.zoo import build_model
 from tests.models.small_detectors import (
     CLASSES,
@@ -142,7 +141,7 @@ def test_a_step_looks_at_no_value_of_its_device_but_to_match(family: str, monkey
         pairs = sum(min(count, logits.shape[2]) for count in flat.counts)
         return Matches(*torch.zeros(3, len(boxes), pairs, dtype=torch.int64, device=logits.device))
 
-    monkeypatch.setattr(rtdetr_loss, "match", any_match)
+    monkeypatch.setattr(rtdetr, "match", any_match)
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # which meta does not have
     detector = small_detector(family).train()
     with torch.no_grad():
@@ -181,9 +180,9 @@ def test_a_gpu_is_waited_for_once_to_match_and_else_never(family: str, monkeypat
         torch.cuda.set_sync_debug_mode("error")
         return values
 
-    match = rtdetr_loss.match
+    match = rtdetr.match
     step()  # builds kernels, and tables for this size of frame
-    monkeypatch.setattr(rtdetr_loss, "match", allowed)
+    monkeypatch.setattr(rtdetr, "match", allowed)
     torch.cuda.set_sync_debug_mode("error")
     try:
         step()

@@ -14,11 +14,11 @@ from transformers import RTDetrConfig, RTDetrForObjectDetection, RTDetrResNetCon
 from transformers.loss.loss_rt_detr import RTDetrHungarianMatcher
 
 from fate.models.boxes import cxcywh_from_xyxy
-from fate.models.checkpoints.layouts import TRANSFORMERS, rename, rename_entries
+from fate.models.checkpoints.importing import TRANSFORMERS, rename
 from fate.models.heads.matching import match
 from fate.models.heads.rtdetr import RtDetrHead
-from fate.models.heads.targets import FlatTargets
-from fate.models.outputs import Targets
+from fate.models.outputs import FlatTargets, Targets
+from tests.models.conftest import rename_entries
 
 WIDTH, CLASSES, LAYERS = 32, 3, 3
 #: Cells of a frame of 128 × 160 pixels, and of one so wide that some cells lie in its margin.

@@ -14,8 +14,9 @@ from transformers.models.rt_detr.modeling_rt_detr import RTDetrHybridEncoder
 from transformers.models.rt_detr.modeling_rt_detr_resnet import RTDetrResNetBackbone
 
 from fate.models.backbones.presnet import BLOCKS, PResNet
-from fate.models.checkpoints.layouts import TRANSFORMERS, rename_entries
+from fate.models.checkpoints.importing import TRANSFORMERS
 from fate.models.necks.hybrid_encoder import HybridEncoder
+from tests.models.conftest import rename_entries
 
 
 def well_scaled(module: nn.Module) -> nn.Module:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fate.models.checkpoints.layouts import RVT, rename_entries
-from fate.models.heads.yolox import YOLOXHead, decoded
+from fate.models.checkpoints.importing import RVT
+from fate.models.heads.yolox import YOLOXHead, decode_boxes
 from fate.models.outputs import Outputs, Targets
+from tests.models.conftest import rename_entries
 from tests.models.test_pafpn import conv, conv_shapes, well_scaled
 
 CHANNELS = (6, 10, 16)
@@ -92,7 +93,7 @@ def test_every_public_entry_has_one_of_ours_and_counts_agree(
 
 def test_a_prediction_of_zeros_is_a_cell_sized_box_at_the_cells_corner() -> None:
     cells, strides = torch.tensor([[3, 1]]), torch.tensor([[16]])
-    assert decoded(torch.zeros(1, 1, 4), cells, strides).tolist() == [[[40.0, 8.0, 56.0, 24.0]]]
+    assert decode_boxes(torch.zeros(1, 1, 4), cells, strides).tolist() == [[[40.0, 8.0, 56.0, 24.0]]]
 
 
 def test_a_fresh_head_believes_in_one_object_in_a_hundred() -> None:

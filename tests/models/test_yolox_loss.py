@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 
 from fate.errors import FateError
 from fate.models.boxes import xyxy_from_cxcywh
-from fate.models.heads.yolox_loss import Anchors, Assignment, PaddedTargets, assign, loss
+from fate.models.heads.yolox import Anchors, Assignment, PaddedTargets, YOLOXHead, assign
 from fate.models.outputs import Outputs, Targets
 
 CLASSES = 3
@@ -132,7 +132,7 @@ def test_assignment_loss_and_gradient_are_those_of_the_public_code(
     assert pairs(found) == expected
     torch.testing.assert_close(found.iou[window.long(), anchor.long()].double(), overlap, rtol=0, atol=1e-6)
 
-    terms = loss(outputs, targets)
+    terms = YOLOXHead.loss(outputs, targets)
     total, overlap_term, objectness, classes = stored["losses"][:4].tolist()
     assert terms["iou"].item() == pytest.approx(overlap_term, rel=1e-6)
     assert terms["objectness"].item() == pytest.approx(objectness, rel=1e-6)
@@ -176,7 +176,7 @@ def test_loss_is_the_written_out_sum_with_each_box_weighed() -> None:
             for kind, p in enumerate(classes[anchor]):
                 goal = overlap if kind == targets[window].class_ids[box] else 0.0
                 sums["class"] -= weight * (goal * math.log(p) + (1 - goal) * math.log(1 - p))
-    for name, term in loss(outputs, targets).items():
+    for name, term in YOLOXHead.loss(outputs, targets).items():
         assert term.item() == pytest.approx(sums[name] / len(matched), rel=1e-5), name
 
 
@@ -215,7 +215,7 @@ def test_terms_and_gradients_are_those_of_a_loop_over_windows(boxes: list[int]) 
     targets = [one._replace(weights=torch.rand(len(one.boxes), generator=generator)) for one in targets]
     leaves = (outputs.boxes, outputs.class_logits, outputs.objectness)
     expected = window_by_window(outputs, targets)
-    for name, term in loss(outputs, targets).items():
+    for name, term in YOLOXHead.loss(outputs, targets).items():
         torch.testing.assert_close(term, expected[name])
         ours, theirs = (
             torch.autograd.grad(of, leaves, retain_graph=True, allow_unused=True, materialize_grads=True)
@@ -231,7 +231,7 @@ def test_what_is_not_matched_may_be_anything_without_spoiling_the_gradient_of_bo
     free = ~assignment(outputs, targets).matched
     far[free] = torch.inf
     boxes = far.requires_grad_()
-    loss(outputs._replace(boxes=boxes), targets)["iou"].backward()
+    YOLOXHead.loss(outputs._replace(boxes=boxes), targets)["iou"].backward()
     assert boxes.grad is not None
     assert boxes.grad.isfinite().all()
     assert not boxes.grad[free].any()
@@ -244,7 +244,7 @@ def test_no_value_of_the_device_is_looked_at(monkeypatch: pytest.MonkeyPatch) ->
     outputs, targets = problem([3, 0, 7])
     shapes = Outputs(*(part.detach().to("meta").requires_grad_() for part in outputs[:3]))  # type: ignore[union-attr]
     anchors = Anchors(*(part.to("meta") for part in outputs.training))
-    total = torch.stack(list(loss(shapes._replace(training=anchors), targets).values())).sum()
+    total = torch.stack(list(YOLOXHead.loss(shapes._replace(training=anchors), targets).values())).sum()
     assert total.is_meta
     total.backward()
     assert shapes.boxes.grad is not None
@@ -255,7 +255,7 @@ def test_a_class_the_head_does_not_know_is_refused(class_id: int) -> None:
     outputs, _ = problem([1])
     window = Targets.of(torch.tensor([[0.0, 0, 9, 9]]), torch.tensor([class_id]))
     with pytest.raises(FateError, match=f"{class_id} to {class_id} were given; expected 0 to 2"):
-        loss(outputs, [window])
+        YOLOXHead.loss(outputs, [window])
 
 
 def test_windows_do_not_see_each_other() -> None:
@@ -272,7 +272,7 @@ def test_a_box_of_weight_0_teaches_nothing_but_keeps_its_anchors_from_being_back
     outputs, targets = problem([2], seed=4)
     silent = [targets[0]._replace(weights=torch.tensor([0.0, 1.0]))]
     found = assignment(outputs, targets)
-    sum(loss(outputs, silent).values()).backward()  # type: ignore[union-attr]
+    sum(YOLOXHead.loss(outputs, silent).values()).backward()  # type: ignore[union-attr]
     assert outputs.objectness is not None
     of_first, of_second = (found.matched[0] & (found.box[0] == number) for number in range(2))
     assert of_first.any()
@@ -284,7 +284,7 @@ def test_a_box_of_weight_0_teaches_nothing_but_keeps_its_anchors_from_being_back
 
 def test_windows_without_boxes_add_to_objectness_alone() -> None:
     outputs, targets = problem([0, 0], seed=5)
-    terms = loss(outputs, targets)
+    terms = YOLOXHead.loss(outputs, targets)
     assert terms["iou"].item() == terms["class"].item() == 0
     assert outputs.objectness is not None
     expected = -(1 - outputs.objectness.detach().double().sigmoid()).log().sum()
@@ -297,7 +297,7 @@ def test_windows_without_boxes_add_to_objectness_alone() -> None:
 
 def test_no_window_at_all_is_a_loss_of_0_with_a_gradient() -> None:
     outputs, targets = problem([])
-    total = sum(loss(outputs, targets).values())
+    total = sum(YOLOXHead.loss(outputs, targets).values())
     assert isinstance(total, Tensor)
     assert total.item() == 0
     total.backward()
@@ -316,7 +316,7 @@ def test_no_window_at_all_is_a_loss_of_0_with_a_gradient() -> None:
 def test_odd_boxes_leave_loss_and_gradient_finite(boxes: list[list[float]]) -> None:
     outputs, _ = problem([1], seed=6)
     targets = [Targets.of(torch.tensor(boxes), torch.zeros(len(boxes)))]
-    total = sum(loss(outputs, targets).values())
+    total = sum(YOLOXHead.loss(outputs, targets).values())
     assert isinstance(total, Tensor)
     total.backward()
     assert total.isfinite()
@@ -327,7 +327,7 @@ def test_extreme_logits_leave_the_loss_finite() -> None:
     outputs, targets = problem([4], seed=9)
     assert outputs.objectness is not None
     sharp = outputs._replace(class_logits=outputs.class_logits * 1000, objectness=outputs.objectness * 1000)
-    assert all(term.isfinite() for term in loss(sharp, targets).values())
+    assert all(term.isfinite() for term in YOLOXHead.loss(sharp, targets).values())
 
 
 def test_a_frame_of_less_than_ten_anchors_is_enough() -> None:
@@ -335,11 +335,3 @@ def test_a_frame_of_less_than_ten_anchors_is_enough() -> None:
     outputs, _ = problem([1], anchors=anchors)
     found = assignment(outputs, [Targets.of(torch.tensor([[4.0, 4.0, 30.0, 30.0]]), torch.tensor([1]))])
     assert found.matched.sum() == 1
-
-
-def test_bad_usage_says_what_was_expected() -> None:
-    outputs, targets = problem([1, 1])
-    with pytest.raises(FateError, match="targets of 1 windows were given for 2"):
-        loss(outputs, targets[:1])
-    with pytest.raises(FateError, match="without anchors"):
-        loss(outputs._replace(training=None), targets)

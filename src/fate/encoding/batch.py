@@ -1,7 +1,7 @@
-"""The events of many windows on one device, ragged: columns concatenated, and where each window begins.
+"""The events of many windows on one device: concatenated columns, and the offsets at which windows begin.
 
-All columns live in one block of bytes, so that a batch is pinned and moved in one copy. Windows need not be of one
-length: a batch may mix 5 ms and 50 ms.
+All columns are parts of one block of bytes, so that a batch is pinned and moved in one copy. Windows may have different
+durations, for example 5 ms and 50 ms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fate.errors import FateError
 from fate.events.events import Events, Sensor
 from fate.events.window import Window
 
-#: Columns in their order in the block, with the tensor type of each; the first three have one row a window.
+#: Columns in the order of the block, with their types; the first three have one row per window, the others per event.
 COLUMNS = {
     "start_us": torch.int64,
     "duration_us": torch.int64,
@@ -34,17 +34,17 @@ MAX_SIDE = 2**15 - 1  # coordinates are int16
 
 
 class EventBatch:
-    """Events of B windows; E events in all. Made by ``from_windows``, never changed.
+    """E events of B windows. Batches are made by ``from_windows`` and never changed.
 
     Attributes:
         t_us: [E] int32, µs since the start of the event's window, never decreasing within a window.
         x, y: [E] int16, pixels.
         p: [E] uint8, 1 for ON, 0 for OFF.
         offsets: [B + 1] int64, window b has the events ``offsets[b]`` to ``offsets[b + 1]``.
-        start_us, duration_us: [B] int64, the windows.
+        start_us, duration_us: [B] int64, start and duration of the windows.
         sensor: (height, width) in pixels.
-        counts: the events of each window, as plain numbers.
-        durations: µs of each window, as plain numbers; None where only the device knows.
+        counts: number of events of each window, as Python numbers.
+        durations: µs of each window, as Python numbers; None if they are known on the device only.
     """
 
     t_us: Tensor
@@ -66,19 +66,18 @@ class EventBatch:
 
     @classmethod
     def from_windows(cls, windows: Iterable[tuple[Window, Events]], device: str | torch.device = "cpu") -> EventBatch:
-        """A batch of windows and their events, as ``recording.windows()`` gives them.
+        """Make a batch of windows and their events, as ``recording.windows()`` gives them.
 
         Args:
-            windows: at least one; all of one sensor; every event inside its window.
-            device: where the batch is wanted.
+            windows: at least one pair, all of the same sensor; every event must be inside its window.
+            device: where the batch is needed.
 
         >>> events = Events([10, 20], [0, 3], [0, 1], [1, 0], sensor=(2, 4))
         >>> EventBatch.from_windows([(Window(0, 50), events)])
         EventBatch(1 window, 2 events, 4×2, cpu)
         """
-        if isinstance(windows, Events) or not isinstance(windows, Iterable):
-            raise FateError(f"{type(windows).__name__} was given; expected pairs (Window, Events), one a window")
-        pairs = list(windows)
+        given = isinstance(windows, Iterable) and not isinstance(windows, Events)
+        pairs: list[Any] = list(windows) if given else [windows]
         for number, pair in enumerate(pairs):
             parts = tuple(pair) if isinstance(pair, tuple | list) else (pair,)
             if len(parts) != 2 or not isinstance(parts[0], Window) or not isinstance(parts[1], Events):
@@ -117,15 +116,15 @@ class EventBatch:
         device: str | torch.device,
         windows: Sequence[Window] | None = None,
     ) -> EventBatch:
-        """A batch for others to write events into: so many of each window; all of their numbers are 0 before.
+        """Make a batch of zeros, into whose columns the caller writes the events.
 
-        What is written must be possible: encoders read tables by these numbers, and a wrong one may end the process.
+        The caller must write valid events: encoders use them as indices without checks.
 
         Args:
-            counts: events of each window.
+            counts: number of events of each window.
             sensor: (height, width).
-            device: where the batch is.
-            windows: None if they are written later too.
+            device: where the batch is made.
+            windows: None if the caller writes their columns too.
         """
         if max(sensor) > MAX_SIDE:
             raise FateError(f"the sensor is {sensor}; batches hold sensors of up to {MAX_SIDE} pixels a side")
@@ -135,7 +134,7 @@ class EventBatch:
                 raise FateError(f"window {number} lasts {duration} µs; at most {MAX_DURATION_US} fit in a batch")
         layout = _layout(len(counts), sum(counts))
         block = torch.zeros(-(-layout["p"][0].stop // 16) * 16, dtype=torch.uint8, device=device)
-        head = np.zeros(layout["t_us"][0].start, np.uint8)  # the columns with one row a window, copied at once
+        head = np.zeros(layout["t_us"][0].start, np.uint8)  # the columns with one row per window, copied at once
         rows: dict[str, Any] = {"offsets": np.concatenate([[0], np.cumsum(counts)])}
         if windows is not None:
             rows |= {"start_us": [window.start_us for window in windows], "duration_us": durations}
@@ -145,7 +144,7 @@ class EventBatch:
         return cls(block, counts, sensor, durations)
 
     def to(self, device: str | torch.device, non_blocking: bool = False) -> EventBatch:
-        """The batch on a device: one copy, or itself where it is there already."""
+        """The batch on a device, moved in one copy; the batch itself if it is there already."""
         moved = self.block.to(device, non_blocking=non_blocking)
         return self if moved is self.block else EventBatch(moved, self.counts, self.sensor, self.durations)
 
@@ -154,17 +153,17 @@ class EventBatch:
         return EventBatch(self.block.pin_memory(), self.counts, self.sensor, self.durations)
 
     def __reduce__(self) -> tuple[type[EventBatch], tuple[Tensor, tuple[int, ...], Sensor, tuple[int, ...] | None]]:
-        """Copied and sent to another process as the one block it is."""
+        """Copy a batch, or send it to another process, as one block."""
         return EventBatch, (self.block, self.counts, self.sensor, self.durations)
 
     @property
     def device(self) -> torch.device:
-        """Where the columns are."""
+        """The device of the columns."""
         return self.block.device
 
     @property
     def num_events(self) -> int:
-        """E, of all windows together."""
+        """E, the events of all windows."""
         return sum(self.counts)
 
     def __len__(self) -> int:
@@ -178,7 +177,7 @@ class EventBatch:
 def _layout(windows: int, events: int) -> dict[str, tuple[slice, torch.dtype]]:
     """The bytes of each column in the block, and its type.
 
-    Columns begin at multiples of 16 bytes: Triton compiles a kernel anew for arguments that lie otherwise.
+    Columns begin at multiples of 16 bytes, because Triton compiles a kernel again for other alignments.
     """
     lengths = (windows, windows, windows + 1, events, events, events, events)
     layout, first = {}, 0
@@ -190,7 +189,7 @@ def _layout(windows: int, events: int) -> dict[str, tuple[slice, torch.dtype]]:
 
 
 def window_of_events(batch: EventBatch) -> Tensor:
-    """[E] the window each event belongs to, int64."""
+    """[E] int64 index of the window of each event."""
     counts = batch.offsets.diff()
     return torch.repeat_interleave(torch.arange(len(batch), device=batch.device), counts, output_size=batch.num_events)
 

@@ -3,13 +3,14 @@
     encoder = PillarEncoder((240, 304), pillar=2, channels=64, moments=3)
     image = encoder(EventBatch.from_windows([(window, events)]))     # [1, 64, 120, 152]
 
-Each event has D features (Eq. 1) and goes through one linear layer with BatchNorm and ReLU (Eq. 2). In every pillar of
-``pillar`` × ``pillar`` pixels the results are samples of a signal in time. Its first K Legendre moments (Eq. 6) are
-estimated by the trapezoidal rule (Eq. 5) and combined by learned weights (Eq. 7).
+Each event has D features (Eq. 1), which pass through one linear layer with BatchNorm and ReLU (Eq. 2). The frame is
+divided into pillars of ``pillar`` × ``pillar`` pixels. In each pillar, the outputs of the layer are samples of a signal
+in time. Its first K Legendre moments (Eq. 6) are estimated by the trapezoidal rule (Eq. 5) and combined by learned
+weights (Eq. 7).
 
 The paper's symbols: τ ``tau``, K ``moments``, N ``max_events``, P ``max_pillars``, C ``channels``, α ``alpha``,
-β ``beta``. The text of Algorithm 1 is ``kernels/reference.py``. ``kernels/cpu_kernels.py`` runs on a CPU,
-``kernels/triton_kernels.py`` on a GPU with Triton, and ``kernels/torch_kernels.py`` elsewhere.
+β ``beta``. ``kernels/reference.py`` is Algorithm 1 line by line. ``kernels/cpu_kernels.py`` is the version for the CPU,
+``kernels/triton_kernels.py`` for a GPU with Triton, and ``kernels/torch_kernels.py`` for other devices.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -47,15 +48,15 @@ class PillarEncoder(nn.Module):
     ) -> None:
         """Args:
         sensor: (height, width) in pixels.
-        pillar: side of a pillar in pixels; also the image's stride.
+        pillar: side of a pillar in pixels; also the stride of the image.
         channels: C.
-        moments: K, Legendre polynomials of degree 0 to K - 1.
-        max_events: N, events kept of a pillar (sampled uniformly); None for all.
-        max_pillars: P, pillars kept of a window; None for all.
+        moments: K, the number of Legendre polynomials (degrees 0 to K - 1).
+        max_events: N, the most events of a pillar; of more, N are sampled uniformly. None for no limit.
+        max_pillars: P, the most pillars of a window; of more, P are sampled uniformly. None for no limit.
         center_offsets: add offsets from the pillar's centre to the features (D = 9 instead of 7).
         weighting: "trapezoid" (Eq. 5) or "uniform", the plain mean of the ablation.
-        pooling: "legendre" or "max", the max pooling of the ablation (then there are no alpha and beta).
-        seed: of the caps' sampling in evaluation; in training every call draws its own from torch's generator.
+        pooling: "legendre" or "max", the max pooling of the ablation, which has no alpha and beta.
+        seed: of the sampling in evaluation; in training every call draws a seed from torch's generator.
         """
         super().__init__()
         self.spec = PillarSpec(
@@ -72,7 +73,7 @@ class PillarEncoder(nn.Module):
             self.beta = nn.Parameter(torch.zeros(channels))
             nn.init.normal_(self.alpha, std=0.02)
             with torch.no_grad():
-                self.alpha[:, 0] += 1.0  # starts as the mean over time plus a little of the other moments
+                self.alpha[:, 0] += 1.0  # initially the mean over time plus a little of the other moments
         self._stats: PillarStats | Callable[[], PillarStats] | None = None
 
     @property
@@ -82,18 +83,18 @@ class PillarEncoder(nn.Module):
 
     @property
     def last_stats(self) -> PillarStats | None:
-        """Events and pillars of the last call, and how many each cap dropped; None before the first call."""
-        return self._stats() if callable(self._stats) else self._stats  # on a GPU this waits for the device
+        """Counts of events and pillars of the last call; None before the first call. On a GPU this waits for it."""
+        return self._stats() if callable(self._stats) else self._stats
 
     def forward(self, batch: EventBatch) -> Tensor:
-        """The pseudo-image [B, C, H', W'] of a batch on the same device, zero in cells without events."""
+        """Encode a batch on the encoder's device as [B, C, H', W'], zero in cells without events."""
         image: Tensor
         weight = self.linear.weight
         check_batch(batch, self.sensor)
         if batch.device != weight.device:
             raise FateError(f"the events are on {batch.device}, the encoder on {weight.device}; move one with .to()")
-        fused = self.channels if self._is_inference else None
-        kernel = kernel_for(weight.device, weight.dtype, self.spec, fused)
+        is_inference = not (self.training or torch.is_grad_enabled())
+        kernel = kernel_for(weight.device, weight.dtype, self.spec, self.channels if is_inference else None)
         capped = self.spec.max_events is not None or self.spec.max_pillars is not None
         seed = int(torch.randint(2**62, ())) if self.training and capped else self.seed
         where = weight.device.type
@@ -106,46 +107,34 @@ class PillarEncoder(nn.Module):
                 return image
             prepared = kernel.prepare(batch, self.spec, seed)
             self._stats = prepared.stats
-            weights = self._folded(kernel, prepared)
+            weights = self._folded(kernel, prepared, is_inference)
             if hasattr(kernel, "backward") and torch.is_grad_enabled():
                 image = _Encode.apply(kernel, prepared, *weights)  # type: ignore[no-untyped-call]
             else:
                 image = kernel.forward(prepared, weights)
         return image if image.dtype == weight.dtype else image.to(weight.dtype)
 
-    @property
-    def _is_inference(self) -> bool:
-        """Whether no gradient is needed and BatchNorm has running statistics and affine parameters."""
-        frozen = not (self.training or torch.is_grad_enabled())
-        return frozen and self.norm.affine and self.norm.track_running_stats and self.norm.running_mean is not None
-
-    def _folded(self, kernel: ModuleType, prepared: Any) -> Weights:
+    def _folded(self, kernel: ModuleType, prepared: Any, is_inference: bool) -> Weights:
         """Linear layer and BatchNorm as one affine map (Eq. 2), with the statistics of this batch in training.
 
         The layer is linear, so its output has the mean W m + b and the variance w C wᵀ, where m and C are the mean
-        and covariance of the D features over real events. They do not depend on any parameter: the gradient reaches
-        BatchNorm's parameters and the layer's through these few numbers alone.
+        and covariance of the D features over all events. These depend on no parameter, so the gradient of BatchNorm's
+        statistics needs only them, not the single events.
         """
         norm, own = self.norm, self.linear.weight.dtype
-        use_batch = self.training or norm.running_mean is None or norm.running_var is None
-        simple = self._is_inference and own in (torch.float32, torch.float64)
+        simple = is_inference and own in (torch.float32, torch.float64)
         if simple and hasattr(kernel, "fold_running") and self.alpha is not None and self.beta is not None:
             scale, shift = kernel.fold_running(self.linear, norm)
             return Weights(scale, shift, self.alpha, self.beta)
         kind = torch.float64 if own == torch.float64 else torch.float32
         weight, bias = self.linear.weight.to(kind), self.linear.bias.to(kind)
-        if use_batch:
+        if self.training:
             count, total, products = kernel.moments(prepared)
             mean, variance = self._batch_statistics(count, total, products, weight, bias)
         else:
             mean, variance = norm.running_mean.to(kind), norm.running_var.to(kind)  # type: ignore[union-attr]
-        factor = torch.rsqrt(variance + norm.eps)
-        shift = bias - mean
-        if norm.affine:
-            factor = factor * norm.weight.to(kind)
-        shift = shift * factor
-        if norm.affine:
-            shift = shift + norm.bias.to(kind)
+        factor = torch.rsqrt(variance + norm.eps) * norm.weight.to(kind)
+        shift = (bias - mean) * factor + norm.bias.to(kind)
         if self.alpha is None or self.beta is None:
             alpha, beta = weight.new_zeros(self.channels, self.spec.moments), weight.new_zeros(self.channels)
         else:
@@ -155,11 +144,11 @@ class PillarEncoder(nn.Module):
     def _batch_statistics(
         self, count: int | Tensor, total: Tensor, products: Tensor, weight: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Mean and variance [C] of the layer's output over the batch; the running statistics are updated.
+        """Mean and variance [C] of the layer's output over the batch; updates the running statistics.
 
         ``total`` [D] and ``products`` [D, D] are the sums of the features of ``count`` events and of their products.
         """
-        events = torch.as_tensor(count, dtype=total.dtype, device=total.device)  # float64 where the device has it
+        events = torch.as_tensor(count, dtype=total.dtype, device=total.device)  # float64 if the device supports it
         synchronized = isinstance(self.norm, nn.SyncBatchNorm) or getattr(self.norm, "spans_processes", False)
         if synchronized and torch.distributed.is_initialized():
             together = torch.cat([events[None], total, products.flatten()])
@@ -177,41 +166,29 @@ class PillarEncoder(nn.Module):
 
     @torch.no_grad()
     def _update_running(self, mean: Tensor, variance: Tensor, events: Tensor) -> None:
-        """Update the running statistics like BatchNorm; a batch without events changes nothing."""
-        norm = self.norm
-        if not self.training or norm.running_mean is None or norm.running_var is None:
-            return
-        calls, seen = norm.num_batches_tracked, (events > 0).to(mean.dtype)
-        if calls is not None:
-            calls += events > 0
-        if norm.momentum is None and calls is not None:
-            share = seen / calls.clamp(min=1)
-        else:
-            share = seen * (norm.momentum or 0.0)
+        """Update the running statistics as BatchNorm does; a batch without events changes nothing."""
+        norm, seen = self.norm, (events > 0).to(mean.dtype)
+        calls = cast(Tensor, norm.num_batches_tracked)
+        calls += events > 0
+        share = seen / calls.clamp(min=1) if norm.momentum is None else seen * norm.momentum
         for running, now in ((norm.running_mean, mean), (norm.running_var, variance)):
-            running.copy_(running.to(now.dtype) * (1 - share) + now * share)
+            running.copy_(running.to(now.dtype) * (1 - share) + now * share)  # type: ignore[union-attr]
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy (a mean teacher's, another process's) has had no call yet."""
+        """A copy, for example of a mean teacher or in another process, has no counts yet."""
         return {**self.__dict__, "_stats": None}
 
     def extra_repr(self) -> str:
-        """What ``print(encoder)`` shows."""
-        spec = self.spec
-        return (
-            f"{spec.sensor}, pillar={spec.pillar}, channels={self.channels}, moments={spec.moments},"
-            f" max_events={spec.max_events}, max_pillars={spec.max_pillars}, features={spec.features},"
-            f" weighting={spec.weighting}, pooling={spec.pooling}"
-        )
+        return f"{self.sensor}, channels={self.channels}, {self.spec}"
 
 
 def kernel_for(device: torch.device, dtype: torch.dtype, spec: PillarSpec, channels: int | None = None) -> ModuleType:
-    """The version of Pillar Encoding for a device and type of parameters.
+    """The version of Pillar Encoding for a device and a type of parameters.
 
-    Triton has neither float64 nor max pooling. With ``channels``, those of an encoder in inference, a CPU gets the
-    version that goes from events to image in one call, if it supports the settings.
+    The Triton version supports neither float64 nor max pooling. In inference ``channels`` is given; on a CPU the
+    version that encodes in one call is then used if it supports the settings.
     """
-    # numba is loaded when it is needed
+    # numba is imported only when it is needed
     from fate.encoding.kernels import cpu_inference, cpu_kernels, torch_kernels  # noqa: PLC0415
 
     if device.type == "cpu":

@@ -1,13 +1,13 @@
-"""Which events and pillars a cap keeps: a uniform choice that depends on nothing but a seed and the events themselves.
+"""Which events and pillars a cap keeps: a uniform sample that depends only on a seed and the events.
 
-Every pillar and every event gets a 32-bit priority from a counter-based generator (MurmurHash3's finaliser over a key
-and a counter); a cap keeps the lowest. The key is (seed, start of the window, pillar). The counter of an event is the
-number of earlier events in its pillar and its pixel code (pixel in the pillar, polarity). So the choice is the same in
-any batch, in any order of events with equal times, and on any device. Exact duplicates (same time, pixel and polarity)
-have one priority: the cap keeps or drops them together.
+Every pillar and every event gets a 32-bit priority from a counter-based generator (MurmurHash3's finaliser of a key and
+a counter), and a cap keeps the lowest priorities. The key is (seed, start of the window, pillar). The counter of an
+event is the number of earlier events in its pillar and its pixel code (pixel in the pillar, polarity). So the sample is
+the same in any batch, in any order of events with equal times, and on any device. Exact duplicates (same time, pixel
+and polarity) have the same priority.
 
-The functions below take Python integers or int64 tensors. The two ``_u32`` functions do the same in compiled loops, and
-``kernels/triton_loops.py`` does it on a GPU.
+The functions take Python integers or int64 tensors. The two ``_u32`` functions compute the same in compiled loops, and
+``kernels/triton_loops.py`` on a GPU.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def seed_key(seed: int) -> int:
 
 
 def window_key(seed: int, start_us: Number) -> Number:
-    """The key of windows that start at ``start_us``."""
+    """The key of a window that starts at ``start_us``."""
     return hash32(hash32((start_us & M32) ^ seed_key(seed)) ^ (start_us >> 32 & M32))
 
 
 def pillar_priority(key: Number, cell: Number) -> Number:
-    """The priority of the pillar at ``cell`` (row by row); no two pillars of a window have the same."""
+    """The priority of the pillar at ``cell`` (row by row), different for all pillars of a window."""
     return hash32(cell ^ key)
 
 
@@ -54,15 +54,15 @@ def event_priority(pillar: Number, earlier: Number, pixel: Number) -> Number:
     """The priority of an event.
 
     Args:
-        pillar: the priority of its pillar.
-        earlier: how many events of the pillar have an earlier time.
+        pillar: priority of its pillar.
+        earlier: number of events of the pillar with an earlier time.
         pixel: (row in pillar × side + column in pillar) × 2 + polarity.
     """
     return hash32(hash32(pillar + (earlier + 1) * GOLDEN) ^ pixel)
 
 
 def ranks(priority: Tensor, group: Tensor) -> Tensor:
-    """[E] rank of each entry by priority in its group; ties rank by position, and ``group`` [E] is sorted."""
+    """[E] rank of each entry by priority in its group; ties are ranked by index. ``group`` [E] must be sorted."""
     by_priority = torch.argsort(priority, stable=True)
     order = by_priority[torch.argsort(group[by_priority], stable=True)]
     first = torch.searchsorted(group, group)
@@ -73,7 +73,7 @@ def ranks(priority: Tensor, group: Tensor) -> Tensor:
 
 @inlined
 def hash_u32(value: np.uint32) -> np.uint32:
-    """``hash32`` in compiled loops, where the product of two 32-bit numbers has 64 bits."""
+    """``hash32`` in compiled loops."""
     value = np.uint32((value ^ (value >> np.uint32(16))) * np.uint32(MUL_1))
     value = np.uint32((value ^ (value >> np.uint32(13))) * np.uint32(MUL_2))
     return np.uint32(value ^ (value >> np.uint32(16)))

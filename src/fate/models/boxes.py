@@ -1,8 +1,7 @@
-"""Boxes as tensors: the two ways to write them down, and how much two of them overlap.
+"""Boxes as tensors [..., 4]: their two formats, and the overlap of two boxes.
 
-``xyxy`` is (left, top, right, bottom), the way boxes travel through the project; ``cxcywh`` is (centre x, centre y,
-width, height), the way heads predict them. The last axis always holds the four numbers. Units are free, but the same
-for both boxes of a comparison. Any device, any float type; gradients flow through everything here.
+``xyxy`` is (left, top, right, bottom), used everywhere; ``cxcywh`` is (centre x, centre y, width, height), used inside
+heads. Any unit, device and float type is supported, and all functions are differentiable.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-#: Keeps 0 / 0 from being NaN: two boxes without area have an overlap of 0.
+#: Avoids 0 / 0: two boxes without area have an IoU of 0.
 SMALLEST_AREA = 1e-16
 
 
@@ -41,16 +40,16 @@ def clip_boxes(boxes: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def iou(first: Tensor, second: Tensor) -> Tensor:
-    """Intersection over union of box and box: [..., 4] and [..., 4] xyxy → [...], 0 to 1."""
+    """Intersection over union of pairs of boxes: [..., 4] and [..., 4] xyxy → [...], 0 to 1."""
     common, union = intersection_and_union(first, second)
     return common / union.clamp(min=SMALLEST_AREA)
 
 
 def giou(first: Tensor, second: Tensor) -> Tensor:
-    """Generalised IoU of box and box: [..., 4] and [..., 4] xyxy → [...], -1 to 1.
+    """Generalised IoU of pairs of boxes: [..., 4] and [..., 4] xyxy → [...], -1 to 1 (Rezatofighi et al., 2019).
 
-    IoU, less the share of the smallest box around both that neither fills (Rezatofighi et al., 2019): boxes that do not
-    touch still feel a pull.
+    This is IoU minus the share of the smallest enclosing box that neither box covers. It has a gradient also if the
+    boxes do not overlap.
     """
     common, union = intersection_and_union(first, second)
     low = torch.minimum(first[..., :2], second[..., :2])
@@ -60,17 +59,17 @@ def giou(first: Tensor, second: Tensor) -> Tensor:
 
 
 def pairwise_iou(first: Tensor, second: Tensor) -> Tensor:
-    """Each box with each: [..., M, 4] and [..., Q, 4] xyxy → [..., M, Q]."""
+    """IoU of each box with each other: [..., M, 4] and [..., Q, 4] xyxy → [..., M, Q]."""
     return iou(first[..., :, None, :], second[..., None, :, :])
 
 
 def pairwise_giou(first: Tensor, second: Tensor) -> Tensor:
-    """Each box with each: [..., M, 4] and [..., Q, 4] xyxy → [..., M, Q]."""
+    """Generalised IoU of each box with each other: [..., M, 4] and [..., Q, 4] xyxy → [..., M, Q]."""
     return giou(first[..., :, None, :], second[..., None, :, :])
 
 
 def intersection_and_union(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Areas that two boxes share and that they fill: [..., 4] and [..., 4] xyxy → [...] and [...]."""
+    """Areas of intersection and union: [..., 4] and [..., 4] xyxy → [...] and [...]."""
     low = torch.maximum(first[..., :2], second[..., :2])
     high = torch.minimum(first[..., 2:], second[..., 2:])
     width, height = (high - low).clamp(min=0).unbind(-1)

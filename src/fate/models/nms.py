@@ -1,22 +1,21 @@
-"""From raw predictions to detections: scores, non-maximum suppression (NMS) and boxes of the sensor.
+"""From raw predictions to detections: scores, non-maximum suppression (NMS) and clipping to the sensor.
 
-Heads with objectness (YOLOX) propose a box per cell, so many for one object. As RVT does it, each keeps its best class;
-those with objectness · class below the confidence go; of boxes of one class that overlap, the best by objectness ·
-class stays (greedy NMS). What is **reported** as the score is the class probability alone, which is what the published
-figures were made with; ``score="product"`` reports objectness · class. Heads without objectness (DETR) are trained to
-report each object once, so their published evaluation takes the best scores over queries and classes without
-suppression, and so do we unless ``max_overlap`` is given, as streams and tracking do: small ones repeat objects.
+Heads with objectness (YOLOX) predict many boxes for one object. As in RVT, each box keeps its best class, boxes with
+objectness · class below the confidence are dropped, and greedy NMS keeps the best of overlapping boxes of a class. The
+reported **score** is the class probability alone, as in the published evaluations; ``score="product"`` reports
+objectness · class. Heads without objectness (DETR) learn to predict each object once. As published, they report the
+best (query, class) pairs without NMS, unless ``max_overlap`` is given: small models predict some objects twice.
 
-Greedy NMS is one rule: *a box stays unless a better box of its class that stays overlaps it too much*. On the CPU a
-compiled loop applies it from the best box down. Elsewhere it is applied to all boxes at once, again and again until
-nothing changes; the best box is right from the start, each round settles at least one more, and the result is the same.
-Boxes of equal score rank by their number in the outputs.
+Greedy NMS has one rule: *a box is kept unless it overlaps a better box of its class that is kept*. On the CPU a
+compiled loop applies the rule from the best box down. On other devices it is applied to all boxes at once until nothing
+changes: every round settles at least one more box, and the result is the same. Boxes of equal score are ordered by
+their index in the outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -24,38 +23,36 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fate.compiled import compiled
+from fate.encoding.spec import check_choice
 from fate.errors import FateError
 from fate.models.boxes import intersection_and_union
 from fate.models.outputs import Outputs
 
 Score = Literal["class", "product"]
 
-#: IoU above which the weaker of two boxes of a class goes.
-MAX_OVERLAP = 0.45
-#: Rounds between two looks at whether NMS is done, for which a GPU has to be waited for.
-ROUNDS = 8
-#: Pairs of boxes compared at once; each takes some 40 bytes.
-PAIRS_AT_ONCE = 1 << 24
+MAX_OVERLAP = 0.45  #: default IoU above which the weaker of two boxes of a class is dropped
+ROUNDS = 8  #: rounds of NMS between two checks for completion, which wait for a GPU
+PAIRS_AT_ONCE = 1 << 24  #: pairs of boxes compared at once; each takes about 40 bytes
 
 
 class Detections(NamedTuple):
-    """The M objects found in one window, by falling confidence: objectness · class, or the score without objectness.
+    """M detections of one window, sorted by decreasing confidence: objectness · class, or class without objectness.
 
-    Scores themselves need not fall: with ``score="class"`` they leave the objectness out.
+    With ``score="class"`` the scores do not include objectness, so they need not decrease.
     """
 
     boxes: Tensor  #: [M, 4] xyxy, sensor pixels
     scores: Tensor  #: [M] 0 to 1
     class_ids: Tensor  #: [M] int64
-    objectness: Tensor | None = None  #: [M] probability, where the head has it
+    objectness: Tensor | None = None  #: [M] probability; None if the head has no objectness
 
 
 class Candidates(NamedTuple):
-    """K proposals of each of N windows, best first."""
+    """K candidates for detections in each of N windows, best first."""
 
     boxes: Tensor  #: [N, K, 4] xyxy, pixels of the padded frame
-    confidences: Tensor  #: [N, K] what they are ordered by; -1: too little, to be left out
-    scores: Tensor  #: [N, K] of the class
+    confidences: Tensor  #: [N, K] by which they are sorted; -1 if below the threshold
+    scores: Tensor  #: [N, K] class probability
     class_ids: Tensor  #: [N, K] int64
     objectness: Tensor | None  #: [N, K]
 
@@ -70,19 +67,18 @@ def detections(
     max_overlap: float | None = None,
     most: int = 300,
 ) -> list[Detections]:
-    """What is seen in each of N windows, on the CPU.
+    """Detections of each of N windows, on the CPU.
 
     Args:
         outputs: of any head.
-        sensor: (rows, columns) to which boxes are clipped; what then has no area is left out.
-        confidence: the least objectness · class, or class where there is no objectness.
-        score: what to report of heads with objectness: "class" as RVT does, or "product", objectness · class.
-        max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class goes; 1 keeps all. None: 0.45 for heads
-            with objectness, no suppression for heads without (DETR), as both were published.
-        most: detections of a window; for heads without objectness.
+        sensor: (rows, columns) to which boxes are clipped; boxes without area after clipping are dropped.
+        confidence: threshold of objectness · class, or of class for heads without objectness.
+        score: the score of heads with objectness: "class" as in RVT, or "product", objectness · class.
+        max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class is dropped; 1 keeps all. None for the
+            published evaluation: 0.45 for heads with objectness, no NMS for heads without (DETR).
+        most: largest number of detections of a window, for heads without objectness.
     """
-    if score not in ("class", "product"):
-        raise FateError(f'score="{score}" was given; expected "class" or "product"')
+    check_choice("score", score, get_args(Score))
     if not len(outputs.boxes):
         return []
     if outputs.objectness is None:
@@ -93,9 +89,9 @@ def detections(
 
 
 def finished(found: Candidates, keep: Tensor, sensor: Sequence[int], score: Score = "class") -> list[Detections]:
-    """The candidates that ``keep`` [N, K] (bool) selects, window by window; other arguments as in ``detections``.
+    """Make detections of the candidates that ``keep`` [N, K] selects; other arguments as in ``detections``.
 
-    In numpy: a window has a handful of boxes, and calling torch for each step takes longer than the step.
+    It uses numpy: a window has a few boxes, for which calling torch takes longer than computing.
     """
     height, width = sensor
     boxes = found.boxes.cpu().numpy()
@@ -114,10 +110,9 @@ def finished(found: Candidates, keep: Tensor, sensor: Sequence[int], score: Scor
 
 
 def best_proposals(outputs: Outputs, confidence: float, most: int | None = None) -> Candidates:
-    """The predictions of a head with objectness, each with its best class, by objectness · class.
+    """Predictions of a head with objectness, each with its best class, sorted by objectness · class.
 
-    ``most`` is K, so that shapes do not depend on values, as a CUDA graph needs; None: as many as the fullest window
-    has above the confidence.
+    ``most`` is K, which a CUDA graph needs to be fixed; None for the largest number above the confidence in a window.
     """
     if outputs.objectness is None:
         raise FateError("outputs without objectness were given; expected those of a YOLOX head")
@@ -131,7 +126,7 @@ def best_proposals(outputs: Outputs, confidence: float, most: int | None = None)
 
 
 def best_classes(outputs: Outputs, confidence: float, most: int) -> Candidates:
-    """The best (query, class) pairs of a head without objectness; K = ``most``, or all there are."""
+    """The best K = ``most`` (query, class) pairs of a head without objectness, or all if they are fewer."""
     classes = outputs.class_logits.shape[-1]
     scores = outputs.class_logits.float().sigmoid().flatten(1)
     order = _best_first(scores, most)
@@ -143,28 +138,28 @@ def best_classes(outputs: Outputs, confidence: float, most: int) -> Candidates:
 
 
 def kept(candidates: Candidates, max_overlap: float | None) -> Tensor:
-    """Which candidates stay, [N, K] bool; ``max_overlap`` as in ``detections``."""
+    """[N, K] bool: which candidates become detections; ``max_overlap`` as in ``detections``."""
     if max_overlap is None and candidates.objectness is None:
         return candidates.confidences >= 0
     return suppress(candidates, MAX_OVERLAP if max_overlap is None else check_max_overlap(max_overlap))
 
 
 def check_max_overlap(max_overlap: float) -> float:
-    """Return the IoU as a float, or refuse what is not a number from 0 to 1."""
+    """Return the IoU as a float; refuse anything but a number from 0 to 1."""
     if isinstance(max_overlap, bool) or not isinstance(max_overlap, int | float) or not 0 <= max_overlap <= 1:
         raise FateError(f"max_overlap={max_overlap!r} was given; expected an IoU from 0 to 1 (1 keeps every box)")
     return float(max_overlap)
 
 
 def suppress(candidates: Candidates, max_overlap: float) -> Tensor:
-    """Greedy NMS among boxes of a class: [N, K] bool, which stay; those of confidence -1 do not."""
+    """Greedy NMS among boxes of a class: [N, K] bool, which candidates are kept; those of confidence -1 are not."""
     if candidates.boxes.device.type == "cpu":
         return suppress_by_loop(candidates, max_overlap)
     return suppress_by_tensors(candidates, max_overlap)
 
 
 def suppress_by_tensors(candidates: Candidates, max_overlap: float) -> Tensor:
-    """On any device, some windows at a time, as memory allows."""
+    """``suppress`` on any device, for as many windows at a time as memory allows."""
     columns = (candidates.boxes, candidates.class_ids, candidates.confidences >= 0)
     step = max(1, PAIRS_AT_ONCE // max(1, candidates.boxes.shape[1] ** 2))
     parts = zip(*(torch.split(column, step) for column in columns), strict=True)
@@ -172,7 +167,7 @@ def suppress_by_tensors(candidates: Candidates, max_overlap: float) -> Tensor:
 
 
 def _settled(boxes: Tensor, class_ids: Tensor, there: Tensor, max_overlap: float) -> Tensor:
-    """The rule for all boxes at once, until nothing changes: [N, K, 4], [N, K] and [N, K] bool → [N, K] bool."""
+    """Apply the rule to all boxes at once until nothing changes: [N, K, 4], [N, K] and [N, K] bool → [N, K] bool."""
     common, union = intersection_and_union(boxes[:, :, None], boxes[:, None])  # [N, better, worse]
     same_class = class_ids[:, :, None] == class_ids[:, None]
     beats = ((common > max_overlap * union) & same_class).triu(1).float()
@@ -186,7 +181,7 @@ def _settled(boxes: Tensor, class_ids: Tensor, there: Tensor, max_overlap: float
 
 
 def suppress_by_loop(candidates: Candidates, max_overlap: float) -> Tensor:
-    """On the CPU."""
+    """``suppress`` on the CPU."""
     stays = candidates.confidences >= 0
     corners = candidates.boxes.transpose(1, 2).contiguous().numpy()
     _suppress(corners, candidates.class_ids.int().numpy(), np.float32(max_overlap), stays.numpy())
@@ -197,10 +192,10 @@ def suppress_by_loop(candidates: Candidates, max_overlap: float) -> Tensor:
 def _suppress(
     corners: NDArray[np.float32], class_ids: NDArray[np.int32], max_overlap: np.float32, stays: NDArray[np.bool_]
 ) -> None:
-    """The rule from the best box down: corners [N, 4, K], class_ids and stays [N, K], which is written to.
+    """Apply the rule from the best box down, in place: corners [N, 4, K], class_ids [N, K] and stays [N, K].
 
-    Copies, slices and conditional expressions let the compiler see that no arrays share memory, no index is negative
-    and nothing branches: it then compares several boxes at once. The arithmetic is that of ``boxes``, to the bit.
+    Copies, slices and conditional expressions show the compiler that arrays share no memory, that no index is negative
+    and that there are no branches: it then compares several boxes at once. Results equal those of ``boxes`` to the bit.
     """
     nothing = np.float32(0)
     for window in range(len(stays)):
@@ -223,5 +218,5 @@ def _suppress(
 
 
 def _best_first(values: Tensor, most: int) -> Tensor:
-    """[N, Q] → [N, at most ``most``] places of the largest; equal ones by place, which ``topk`` does not promise."""
+    """[N, Q] → [N, at most ``most``] indices of the largest; ties are sorted by index, unlike in ``topk``."""
     return values.sort(dim=1, descending=True, stable=True).indices[:, :most]

@@ -1,7 +1,7 @@
-"""The recurrent state of a detector: a plain tree of tensors, an argument and a result of every call.
+"""The recurrent state of a detector: nested tuples of tensors, passed to and returned by every call.
 
-A state is a tensor, a tuple of states, or None for a part without state; the first axis of every tensor is the stream
-(B). ``None`` as the whole state is the initial state of every stream.
+A state is a tensor, a tuple of states, or None for a part without state. The first axis of every tensor is the stream
+(B). None as the whole state is the initial state of all streams.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ State = Any
 
 
 def mapped(change: Callable[[Tensor], Tensor], state: State) -> State:
-    """The tree with ``change`` applied to every tensor."""
+    """Apply ``change`` to every tensor of a state."""
     if state is None:
         return None
     if isinstance(state, Tensor):
@@ -32,23 +32,18 @@ def mapped(change: Callable[[Tensor], Tensor], state: State) -> State:
 def tensors(state: State) -> list[Tensor]:
     """The tensors of a state, in a fixed order."""
     found: list[Tensor] = []
-
-    def keep(part: Tensor) -> Tensor:
-        found.append(part)
-        return part
-
-    mapped(keep, state)
+    mapped(lambda part: found.append(part) or part, state)  # type: ignore[func-returns-value]
     return found
 
 
 def rebuilt(state: State, parts: Sequence[Tensor]) -> State:
-    """A tree with the structure of ``state`` and these tensors, in the order of ``tensors``."""
+    """A state with the structure of ``state`` and the given tensors, in the order of ``tensors``."""
     left = iter(parts)
     return mapped(lambda _: next(left), state)
 
 
 def reset(state: State, mask: Tensor) -> State:
-    """Set the state of streams where ``mask`` [B] is true to zero, the initial state."""
+    """Set the state of streams for which ``mask`` [B] is true to zero, the initial state."""
 
     def reset_part(part: Tensor) -> Tensor:
         if mask.shape != part.shape[:1]:

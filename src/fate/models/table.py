@@ -1,11 +1,11 @@
-"""The list of detectors (``models.yaml``), known without building one and without loading torch.
+"""The list of detectors (``models.yaml``), readable without building one and without importing torch.
 
-``fate models`` prints it at once, and commands refuse an unknown name before they load torch, which takes seconds.
+``fate models`` prints it at once, and commands refuse an unknown name before they import torch, which takes seconds.
 
-**GFLOPs** are those of one window at batch 1, from the encoder's image to the raw boxes, on the padded frame. Counted
-are matrix products, convolutions and attention, where nearly all of the work is; a multiplication and its addition
-count as **two**. Not counted are norms, activations, the recurrence of S5, the sampling of deformable attention and
-non-maximum suppression; nor the encoder, whose work follows the events and not the frame.
+**GFLOPs** are operations per window at batch 1, from the encoder's image to the raw boxes, on the padded frame. They
+include matrix products, convolutions and attention, which are nearly all of the work; a multiplication and its addition
+count as **two** operations. They exclude norms, activations, the recurrence of S5, the sampling of deformable
+attention, NMS, and the encoder, whose work depends on the number of events.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import yaml
 
-#: Names of the functions in ``zoo`` that build all of a detector but its encoder.
+#: Functions of ``zoo`` that build a detector without its encoder.
 Family = Literal["maxvit_yolox", "get_yolox", "evrt_detr"]
 
 
@@ -29,9 +29,9 @@ class Entry:
     about: str  #: one line
     family: Family
     encoder: str
-    parameters: int  #: that are learned; those of the encoder are included
-    flops: int  #: operations per window without the encoder, see above
-    options: Mapping[str, Any] = field(default_factory=dict)  #: of the family
+    parameters: int  #: number of learned parameters, including the encoder's
+    flops: int  #: operations per window, see above
+    options: Mapping[str, Any] = field(default_factory=dict)  #: arguments of the family's function
     encoder_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -45,7 +45,7 @@ class Entry:
         return {name: getattr(self, name) for name in shown}
 
 
-#: (height, width) and class names that the numbers of ``MODELS`` are for.
+#: (height, width) and class names for which ``MODELS`` lists parameters and operations.
 SENSOR = (240, 304)
 CLASSES = ("car", "pedestrian")
 _FILE = Path(__file__).with_name("models.yaml")

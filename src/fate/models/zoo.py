@@ -2,16 +2,14 @@
 
     model = build_model("fate-s", classes=("car", "pedestrian"), sensor=(240, 304))
 
-``models.yaml`` is the only list of detectors: to add one, add an entry there, with its family (a function below) and
-the options in which it differs. The encoder is one of them: ``fate-s`` is ``s5-vit-b`` with pillars, and any other
-encoder can be asked for (``encoder="voxel"``) with its own arguments (``encoder_options={"bins": 9}``). The ablations
-of the paper are arguments of the pillar encoder.
+``models.yaml`` is the only list of detectors. To add one, add an entry with its family (a function below) and its
+options. ``fate-s`` is ``s5-vit-b`` with pillars; any detector can be built with another encoder (``encoder="voxel"``)
+and its arguments (``encoder_options={"bins": 9}``). The ablations of the paper are arguments of the pillar encoder.
 """
 
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,12 +20,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fate.encoding.grids import GRIDS
 from fate.encoding.pillars import PillarEncoder
+from fate.encoding.spec import check_options
 from fate.errors import FateError
 from fate.models.backbones.get import GET
 from fate.models.backbones.maxvit import Kind, MaxViT, Memory
 from fate.models.backbones.presnet import PResNet
-from fate.models.detector import Detector
-from fate.models.frame import Frame, Stem, frame_of
+from fate.models.detector import Detector, Frame, Stem, frame_of
 from fate.models.heads.rtdetr import RtDetrHead
 from fate.models.heads.yolox import YOLOXHead
 from fate.models.layers.conv import Activation
@@ -38,9 +36,9 @@ from fate.models.table import MODELS, Entry, Family
 from fate.progress import Progress
 from fate.text import suggest_name
 
-#: Every encoder by its name; the first argument is the sensor.
+#: Encoders by name; their first argument is the sensor.
 ENCODERS: dict[str, Callable[..., nn.Module]] = {"pillars": PillarEncoder, **GRIDS}
-#: Backbone, neck, head, and the memory between the last two.
+#: Backbone, neck, head, and the memory between neck and head.
 Network = tuple[nn.Module, nn.Module, nn.Module, nn.Module | None]
 
 
@@ -60,16 +58,15 @@ def maxvit_yolox(
     head_width: int | None = None,
     full_head: bool = False,
 ) -> Network:
-    """RVT and S5-ViT: attention with a memory in every stage, YOLOX's neck and head.
+    """RVT and S5-ViT: attention and memory in every stage, YOLOX's neck and head; see ``MaxViT`` for other options.
 
     Args:
         frame, channels, classes: geometry of the input, channels of the encoder's image, and number of classes.
-        dims, memory, official_state, head_dim, kinds, mlp_ratio: of the backbone, see ``MaxViT``.
         bottlenecks: in each CSP layer of the neck.
-        depthwise: for small models on CPUs: neck and head filter each channel by itself, with an activation that needs
-            no exp, and the stem's kernel is as small as its stride allows (with pillars of two pixels 3 instead of 7).
+        depthwise: for small models on CPUs: depthwise convolutions in neck and head, an activation without exp, and the
+            smallest kernel of the stem that its stride allows (3 instead of 7 with pillars of two pixels).
         head_width: channels inside the detection head; None for a quarter of the last stage's.
-        full_head: a head of full convolutions all the same: it learns better, for a third of a small model's time.
+        full_head: with ``depthwise``, keep full convolutions in the head, which are slower but learn better.
     """
     if official_state and memory != "s5":
         raise FateError(
@@ -94,7 +91,7 @@ def get_yolox(
     groups: int = 16,
     depths: Sequence[int] = (2, 2, 6, 2),
 ) -> Network:
-    """GET: attention among groups of time and polarity, ConvLSTM memories, YOLOX's neck and head; options of GET."""
+    """GET with YOLOX's neck and head; same options as ``GET``."""
     backbone = GET(in_channels, frame.stem_stride, channels, groups, depths)
     neck = PAFPN(backbone.channels)
     return backbone, neck, YOLOXHead(neck.channels, classes), None
@@ -115,16 +112,16 @@ def evrt_detr(
     remember: bool = True,
     recurrence: Recurrence = "steps",
 ) -> Network:
-    """EvRT-DETR: RT-DETR with a memory between encoder and decoder.
+    """EvRT-DETR: RT-DETR with a memory between neck and head.
 
     Args:
         frame, channels, classes: geometry of the input, channels of the encoder's image, and number of classes.
         depth, widths: of the PResNet.
-        hidden, feedforward: width of everything behind it.
-        expansion: of the CSP layers.
-        layers, queries: of the decoder.
-        remember: False for the detector of single windows, which the first stage of its two-stage training trains.
-        recurrence: what the recurrent cell counts: ``"steps"``, as published, or ``"time"``.
+        hidden, feedforward: widths in neck and head.
+        expansion: of the CSP layers of the neck.
+        layers, queries: of the head.
+        remember: False for the detector without memory, the first stage of the published two-stage training.
+        recurrence: of the memory: ``"steps"``, as published, or ``"time"``.
     """
     backbone = PResNet(channels, depth, frame.stem_stride, widths)
     neck = HybridEncoder(backbone.channels, hidden, feedforward=feedforward, expansion=expansion)
@@ -132,7 +129,7 @@ def evrt_detr(
     return backbone, neck, head, LatentMemory(neck.channels, recurrence=recurrence) if remember else None
 
 
-#: The families, and the stride of their first convolution for an image at the sensor's resolution.
+#: Families, and the stride of their first convolution for an image at the sensor's resolution.
 FAMILIES: dict[Family, tuple[Callable[..., Network], int]] = {
     "maxvit_yolox": (maxvit_yolox, 4),
     "get_yolox": (get_yolox, 4),
@@ -150,16 +147,16 @@ def build_model(
     stem: Stem = "native",
     **options: Any,
 ) -> Detector:
-    """A detector with fresh weights.
+    """Build a detector with random weights.
 
     Args:
         name: a key of ``MODELS``.
-        classes: names, in the order of class ids.
+        classes: class names, in the order of class ids.
         sensor: (height, width) of the events, pixels.
         encoder: one of ``ENCODERS``; None for the model's own.
-        encoder_options: of the encoder, on top of the model's own.
-        stem: how a coarse image meets the backbone; see ``frame.py``.
-        options: of the model's family: ``official_state``, ``dims``, ``layers``, …
+        encoder_options: arguments of the encoder that differ from the model's own.
+        stem: how the backbone takes an image that is coarser than the sensor, see ``detector.Stem``.
+        options: arguments of the model's family: ``official_state``, ``dims``, ``layers``, …
     """
     model = model_named(name)
     given = _class_names(classes)
@@ -168,10 +165,10 @@ def build_model(
         known = ", ".join(ENCODERS)
         raise FateError(f"encoder {chosen!r} was asked for; there are {known}{suggest_name(chosen, ENCODERS)}")
     settings = {**(model.encoder_options if chosen == model.encoder else {}), **(encoder_options or {})}
-    _check_options(chosen, list(inspect.signature(ENCODERS[chosen]).parameters)[1:], settings)
+    check_options(chosen, ENCODERS[chosen], 1, settings)
     image: Any = ENCODERS[chosen](sensor, **settings)
     build, stride = FAMILIES[model.family]
-    _check_options(name, list(inspect.signature(build).parameters)[3:], options)
+    check_options(name, build, 3, options)
     frame = frame_of(sensor, int(image.stride), stride, stem, float(getattr(image, "empty_value", 0.0)))
     backbone, neck, head, memory = build(frame, int(image.channels), len(given), **{**model.options, **options})
     description = {
@@ -187,14 +184,14 @@ def build_model(
 
 
 def rebuild(description: Mapping[str, Any]) -> Detector:
-    """A detector with fresh weights from another's ``description``."""
+    """Build a detector with random weights from the ``description`` of another."""
     requested = dict(description)
     options = requested.pop("options", {})
     return build_model(**requested, **options)
 
 
 def model_named(name: str) -> Entry:
-    """An entry of ``MODELS``; a name that is not there is answered with the nearest."""
+    """The entry of ``MODELS``; for an unknown name, the error suggests the most similar one."""
     if name not in MODELS:
         raise FateError(f"model {name!r} was asked for; there are {', '.join(MODELS)}{suggest_name(name, MODELS)}")
     return MODELS[name]
@@ -205,12 +202,12 @@ def list_models(
     sensor: Sequence[int] = (240, 304),
     progress: Progress | None = None,
 ) -> list[Entry]:
-    """Every detector that ``build_model`` knows, for these classes and this sensor.
+    """All detectors, with parameters and operations for these classes and this sensor.
 
     Args:
-        classes: names; the heads grow with them.
+        classes: class names.
         sensor: (height, width) of the events, pixels.
-        progress: called with how many models are done, and how many there are.
+        progress: called with the number of models that are done, and the number of all.
     """
     entries = []
     for number, (name, model) in enumerate(MODELS.items()):
@@ -224,7 +221,7 @@ def list_models(
 
 
 def flops_per_window(detector: Detector) -> int:
-    """Operations of one window (see ``table``), counted on torch's ``meta`` device, which computes shapes alone."""
+    """Operations per window (see ``table``), counted on the device ``meta``, which computes only shapes."""
     shapes = copy.deepcopy(detector).to("meta").eval()
     rows, columns = (-(-side // shapes.frame.encoder_stride) for side in shapes.sensor)
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -240,10 +237,3 @@ def _class_names(classes: Sequence[str]) -> tuple[str, ...]:
     if not given or len(set(given)) < len(given) or not all(isinstance(each, str) and each for each in given):
         raise FateError(f"classes {classes!r} were given; expected at least one, each with a name of its own")
     return given
-
-
-def _check_options(name: str, known: Sequence[str], options: Mapping[str, Any]) -> None:
-    for option, value in options.items():
-        if option not in known:
-            takes = ", ".join(known) or "no options"
-            raise FateError(f"{option}={value!r} was given; {name} takes {takes}{suggest_name(option, known)}")

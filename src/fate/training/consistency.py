@@ -25,9 +25,8 @@ from torch.nn import functional
 
 from fate.models.boxes import cxcywh_from_xyxy, pairwise_giou
 from fate.models.heads.matching import cheapest_pairs
-from fate.models.heads.targets import to_device
 from fate.models.nms import Candidates, suppress
-from fate.models.outputs import Outputs
+from fate.models.outputs import Outputs, to_device
 
 #: Weights of the matching's costs: class, L1, GIoU (RT-DETR).
 COSTS = (2.0, 5.0, 2.0)

@@ -24,8 +24,7 @@ from fate.errors import FateError
 from fate.events.window import window_us
 from fate.models import state as states
 from fate.models.detector import CANONICAL_US, Detector
-from fate.models.heads.targets import to_device
-from fate.models.outputs import Outputs
+from fate.models.outputs import Outputs, to_device
 from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.graphs import RecordedFeatures, leave_default_stream, return_to_default_stream
 from fate.training.several_processes import check_same_batch, processes, synchronise_norms

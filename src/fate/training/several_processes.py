@@ -1,7 +1,7 @@
 """Several processes that train as one: what one process would do with the whole batch, they do with their shares.
 
 Lightning averages gradients. Losses are divided by counts over *all* processes where they are computed
-(``models.heads.targets``). Here, batch normalisation uses the statistics of all windows of all processes: on GPUs with
+(``models.outputs``). Here, batch normalisation uses the statistics of all windows of all processes: on GPUs with
 torch's own layer, on CPUs, where torch has none, with the one below. The others wait for what the first does alone.
 """
 

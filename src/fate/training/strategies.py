@@ -29,8 +29,7 @@ from fate.data.dataset import Dataset
 from fate.densify.interpolation import interpolate
 from fate.errors import FateError
 from fate.models.detector import Detector
-from fate.models.heads.targets import mean_over_processes
-from fate.models.outputs import Outputs, Targets
+from fate.models.outputs import Outputs, Targets, mean_over_processes
 from fate.training.config import TrainConfig
 from fate.training.consistency import consistency, select_teacher_predictions
 from fate.training.curriculum import Curriculum

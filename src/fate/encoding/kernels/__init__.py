@@ -1,5 +1,5 @@
-"""Pillar Encoding, one function in several versions.
+"""Versions of Pillar Encoding, which all compute the same.
 
-``reference``: the text of the paper. ``torch_kernels``: plain torch. ``cpu_kernels``: numba, with gradients.
-``cpu_inference``: numba, without gradients and faster. ``triton_kernels``: GPU. ``inference.pillar_graph``: ONNX.
+``reference``: Algorithm 1 of the paper. ``torch_kernels``: plain torch. ``cpu_kernels``: numba, with gradients.
+``cpu_inference``: numba, faster, without gradients. ``triton_kernels``: GPU. ``inference.pillar_graph``: ONNX.
 """

@@ -1,13 +1,13 @@
-"""Pillar Encoding on the CPU for inference: each thread takes a band of the image, from events to pixels in one call.
+"""Pillar Encoding on the CPU for inference: each thread computes a band of the image in one call.
 
-The result is that of ``cpu_kernels.prepare`` and ``forward``, without intermediate arrays: every thread counts all
-events, so that it knows where its band lies and what the caps drop, then sorts its own events and encodes pillar after
-pillar while their events are in the cache. For float32, the paper's K = 3 and a multiple of sixteen channels.
+The result is that of ``cpu_kernels``, without intermediate arrays: every thread counts all events, which gives the
+limits of its band and what the caps drop, then sorts the events of its band and encodes pillar after pillar while their
+events are in the cache. It supports float32, K = 3 and multiples of sixteen channels.
 
 The innermost loop (``sixteen_channels``) is written in LLVM IR. For each channel it needs a slope, a base and K = 3
-running moments; vectors of sixteen numbers stay in registers (four of NEON, two of AVX, one of AVX-512) from the first
-event to the last. Measured on one thread with 16 to 64 channels: with the same loop in numba, which keeps its sums in
-memory, the whole encoder is 11 to 28 % slower on 3 000 events of 5 ms and 56 to 88 % on 30 000 to 120 000 of 50 ms.
+sums; vectors of sixteen numbers stay in registers (four of NEON, two of AVX, one of AVX-512) from the first event to
+the last. numba would keep the sums in memory. On one thread with 16 to 64 channels the whole encoder would then be 11
+to 28 % slower for 3 000 events of 5 ms, and 56 to 88 % slower for 30 000 to 120 000 events of 50 ms.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fate.encoding.kernels.cpu_loops import Tables, sort_events
 from fate.encoding.sampling import M32, window_key
 from fate.encoding.spec import PillarSpec, PillarStats
 
-#: Channels in a block; the number of channels must be a multiple of it.
+#: Channels of a block; the number of channels must be a multiple of it.
 WIDTH = 16
 MOMENTS = 3
 
@@ -69,7 +69,7 @@ def encode(
         )
 
     counts = np.sum(in_threads(encode_one, len(batch) * bands), axis=0)
-    if not finite:  # the loops assume finite numbers; a channel that has diverged must not look like an empty one
+    if not finite:  # the loops assume finite numbers; a diverged channel must not look like an empty one
         pixels[:, :, ~np.isfinite(folded).all(0)] = np.nan
     return image.permute(0, 3, 1, 2), PillarStats(batch.num_events, *counts.tolist())
 
@@ -105,14 +105,14 @@ def _fold(
 def _encode_band(events: tuple[NDArray[Any], ...], bounds: tuple[int, int], band: tuple[int, int], tables: Tables,
                  caps: tuple[int, int], key: np.uint32, grid: tuple[int, int, bool], per_us: float,
                  folded: NDArray[np.float32], image: NDArray[np.float32]) -> NDArray[np.int64]:  # fmt: skip
-    """Write one band of ``image`` [cells, C]; its arguments and counts are those of ``sort_events``."""
+    """Write one band of ``image`` [cells, C]; same arguments and counts as ``sort_events``."""
     pillars, packed, (start, stop), counts = sort_events(events, bounds, band, tables, len(image), caps, key)
     _encode_pillars(pillars, packed, tables.pixel, grid, per_us, folded, image, start, stop)
     return counts
 
 
 class _Writer:
-    """Writes the instructions of one block of channels."""
+    """Writes LLVM instructions for one block of channels."""
 
     def __init__(self, builder: Any, channels: Any) -> None:
         self.builder = builder
@@ -122,7 +122,7 @@ class _Writer:
         return self.builder.load(self.builder.inttoptr(address, ir.PointerType(kind)), align=4)
 
     def of_row(self, table: Any, row: Any) -> Any:
-        """This block of a row."""
+        """Load this block of a row."""
         return self.load(self.builder.add(table, self.builder.mul(row, self.row)))
 
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
@@ -144,16 +144,16 @@ class _Writer:
 def sixteen_channels(  # type: ignore[no-untyped-def]
     _typing_context, events, pixels, count, shape, base, table, slope, alpha, beta, image, channels
 ):
-    """Write sixteen channels of one pillar; all arguments are int64: addresses, or numbers where noted.
+    """Write sixteen channels of one pillar; all arguments are int64 addresses, except two numbers.
 
     Args:
         events: float32 [count, 4], tau and the three ``Described.basis`` of each event.
         pixels: int32 [count], pixel codes, see ``cpu_loops.Tables``.
-        count: a number, 1 or more.
+        count: number of events, 1 or more.
         shape: float32 [6], see ``Described.shape``.
-        base, table, slope, alpha, beta: of this block's first channel in the parts of ``Folded``.
-        image: of this block's first channel in the pillar's cell.
-        channels: a number, C.
+        base, table, slope, alpha, beta: the block's first channel in the parts of ``Folded``.
+        image: the block's first channel in the pillar's cell.
+        channels: C.
     """
     return types.void(*[types.int64] * 11), _sixteen_channels
 

@@ -1,16 +1,14 @@
-"""Pillar Encoding on the CPU, compiled: one pass over a pillar's events, nothing of size P·N or E·C.
+"""Pillar Encoding on the CPU, compiled: one pass over the events of a pillar, no arrays of size P·N or E·C.
 
-``prepare`` sorts events into pillars, ``forward`` and ``backward`` go through the pillars; the loops are in
-``cpu_loops.py``. ``torch_kernels.py`` is the readable version. Inference uses ``cpu_inference.py``, which computes the
-same in one call for each thread.
+``prepare`` sorts events into pillars, ``forward`` and ``backward`` process the pillars; the loops are in
+``cpu_loops.py``. ``torch_kernels.py`` is the readable version. ``cpu_inference.py`` is faster for common settings.
 
-The latent feature of an event before ReLU is affine in the event: within a pillar it is
+The latent feature of an event before ReLU is affine in the features of the event. Within a pillar it is
 
     base_c + table[pixel, c] + slope_c · tau
 
-with one base per pillar (its position and the mean of its events), one table for the few pixel codes an event can have
-in a pillar (pixel and polarity), and one slope. ``fold`` brings the weights into this form; gradients are summed in it
-and brought back by ``unfold``.
+with one base per pillar (from its position and the mean of its events), a table for the few pixel codes (pixel in the
+pillar and polarity), and one slope. ``fold`` converts the weights to this form, ``unfold`` gradients back.
 """
 
 from __future__ import annotations
@@ -32,14 +30,14 @@ from fate.encoding.kernels.cpu_loops import Folded, Part, Tables
 from fate.encoding.sampling import window_key
 from fate.encoding.spec import PillarSpec, PillarStats, Weights
 
-#: Pillars in a task where sums are made; fixed, so that sums do not depend on the number of threads.
+#: Pillars of a task; fixed, so that sums do not depend on the number of threads.
 CHUNK = 1024
 
 Result = TypeVar("Result")
 
 
 class Binned(NamedTuple):
-    """The pillars of a batch, without what the caps dropped."""
+    """The sampled pillars of a batch, window by window."""
 
     spec: PillarSpec
     windows: list[Part]
@@ -47,7 +45,7 @@ class Binned(NamedTuple):
 
 
 def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Binned:
-    """Sort the events of every window by pillar and apply the caps."""
+    """Sort the events of every window by pillar and sample those that the caps keep (``sampling.py``)."""
     columns, of = host_columns(batch), tables(spec)
     events = tuple(columns[name] for name in ("t_us", "x", "y", "p"))
     offsets, starts, durations = (columns[name].tolist() for name in ("offsets", "start_us", "duration_us"))
@@ -63,7 +61,7 @@ def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Binned:
 
 
 def moments(binned: Binned) -> tuple[int, Tensor, Tensor]:
-    """The number of events, the sum [D] of their features, and the sum of products of two [D, D]; float64."""
+    """Number of events, sum of their features [D], and sum of the products of two features [D, D], in float64."""
     spec, tasks = binned.spec, _tasks(binned)
     empty = np.zeros((spec.features + 1, spec.features + 1))
 
@@ -96,13 +94,13 @@ def forward(binned: Binned, weights: Weights) -> Tensor:
             pixels[window] = 0
     stacked = np.concatenate([folded.base, folded.table, folded.slope[None], folded.alpha])
     if not np.isfinite(stacked).all():
-        # the loops assume finite numbers; a channel that has diverged must not look like an empty one
+        # the loops assume finite numbers; a diverged channel must not look like an empty one
         pixels[:, :, ~np.isfinite(stacked).all(0)] = np.nan
     return image.view(len(image), spec.rows, spec.columns, channels).permute(0, 3, 1, 2)
 
 
 def backward(binned: Binned, weights: Weights, gradient: Tensor) -> Weights:
-    """Gradients of the weights from the gradient [B, C, H, W] of the image."""
+    """Gradients of the weights, given the gradient [B, C, H, W] of the image."""
     spec, tasks = binned.spec, _tasks(binned)
     pixels = gradient.detach().permute(0, 2, 3, 1).reshape(len(gradient), spec.cells, -1).contiguous().numpy()
     folded = fold(weights, spec)
@@ -123,7 +121,7 @@ def backward(binned: Binned, weights: Weights, gradient: Tensor) -> Weights:
 
 
 def _tasks(binned: Binned) -> list[tuple[int, int, int]]:
-    """(window, first pillar, last pillar) of each task."""
+    """(window, first pillar, end) of each task."""
     return [
         (window, first, min(first + CHUNK, len(part.pillars)))
         for window, part in enumerate(binned.windows)
@@ -132,7 +130,7 @@ def _tasks(binned: Binned) -> list[tuple[int, int, int]]:
 
 
 def _part(binned: Binned, window: int, first: int, last: int) -> Part:
-    """Pillars ``first`` to ``last`` of a window."""
+    """Pillars ``first`` to ``last`` - 1 of a window."""
     whole = binned.windows[window]
     return whole._replace(pillars=whole.pillars[first:last])
 
@@ -150,14 +148,18 @@ def tables(spec: PillarSpec) -> Tables:
 
 @lru_cache(maxsize=64)
 def folding(spec: PillarSpec, dtype: str = "float64") -> NDArray[Any]:
-    """[6 + pixels + 1, D]: how much each feature's weight contributes to base, table and slope."""
+    """[6 + pixels + 1, D] matrix from the weights of the features to base, table and slope."""
     height, width = spec.sensor
     column, row, polarity = pixel_table(spec.pillar)
     count = len(column)
     matrix = np.zeros((7 + count, spec.features))
     table, slope = slice(6, 6 + count), 6 + count
     matrix[1, 0], matrix[2, 1] = 1 / width, 1 / height  # x and y of the corner
-    matrix[3, 4], matrix[4, 5], matrix[5, 6] = 1 / width, 1 / height, 1  # the means, to be taken off
+    matrix[3, 4], matrix[4, 5], matrix[5, 6] = (
+        1 / width,
+        1 / height,
+        1,
+    )  # the negated means
     matrix[table, 0], matrix[table, 1], matrix[table, 3] = column / width, row / height, polarity
     matrix[table, 4], matrix[table, 5] = column / width, row / height
     matrix[slope, 2] = matrix[slope, 6] = 1
@@ -168,7 +170,7 @@ def folding(spec: PillarSpec, dtype: str = "float64") -> NDArray[Any]:
 
 
 def fold(weights: Weights, spec: PillarSpec) -> Folded:
-    """Weights of features to base, table and slope."""
+    """Convert the weights of the features to base, table and slope."""
     scale, shift, alpha, beta = (part.detach().numpy() for part in weights)
     stacked = folding(spec, scale.dtype.name) @ scale.T
     stacked[0] += shift
@@ -176,9 +178,9 @@ def fold(weights: Weights, spec: PillarSpec) -> Folded:
 
 
 def unfold(gradient: Folded, spec: PillarSpec, weights: Weights) -> Weights:
-    """Gradients of base, table and slope to gradients of the weights: the transpose of ``fold``."""
+    """Convert gradients of base, table and slope to gradients of the weights: the transpose of ``fold``."""
     stacked = np.concatenate([gradient.base, gradient.table, gradient.slope[None]])
-    with np.errstate(invalid="ignore"):  # of a gradient that has overflowed
+    with np.errstate(invalid="ignore"):  # a gradient may have overflowed
         scale = stacked.T @ folding(spec)
     parts = (scale, gradient.base[0], gradient.alpha.T, gradient.beta)
     return Weights(*(torch.from_numpy(np.ascontiguousarray(part)).to(weights.beta.dtype) for part in parts))
@@ -186,18 +188,18 @@ def unfold(gradient: Folded, spec: PillarSpec, weights: Weights) -> Weights:
 
 @lru_cache(maxsize=64)
 def pixel_table(side: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Column, row and polarity (-1, 1) of each pixel code [2 side²]; see ``Tables``."""
+    """Column, row and polarity (-1 or 1) of each pixel code [2 side²]; see ``Tables``."""
     pixel = np.arange(2 * side * side)
     return pixel // 2 % side, pixel // 2 // side, 2 * (pixel % 2) - 1
 
 
 def in_threads(work: Callable[[int], Result], count: int) -> list[Result]:
-    """``work(0)`` to ``work(count - 1)``, in order, computed on as many threads as torch may use."""
+    """Results of ``work(0)`` to ``work(count - 1)``, computed on as many threads as torch may use."""
     threads = min(torch.get_num_threads(), count)
     if threads <= 1:
         return [work(index) for index in range(count)]
     results: dict[int, Result] = {}
-    indices = iter(range(count))  # shared: each thread takes the next
+    indices = iter(range(count))  # shared by the threads: each takes the next index
 
     def run() -> None:
         for index in indices:
@@ -205,7 +207,7 @@ def in_threads(work: Callable[[int], Result], count: int) -> list[Result]:
 
     pool = _pool(os.getpid(), threads - 1)
     helpers = [pool.submit(run) for _ in range(threads - 1)]
-    run()  # the caller works too: waking a thread takes as long as a small task
+    run()  # the calling thread works too, since starting a thread takes as long as a small task
     for helper in helpers:
         helper.result()
     return [results[index] for index in range(count)]
@@ -213,5 +215,5 @@ def in_threads(work: Callable[[int], Result], count: int) -> list[Result]:
 
 @lru_cache
 def _pool(_process: int, threads: int) -> ThreadPoolExecutor:
-    """Threads do not survive a fork, so a forked data loader makes its own."""
+    """A pool of threads; threads do not survive a fork, so each process has its own."""
     return ThreadPoolExecutor(threads, thread_name_prefix="fate-encode")

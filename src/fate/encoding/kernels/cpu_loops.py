@@ -1,7 +1,7 @@
-"""The compiled loops of Pillar Encoding on the CPU: events to pillars, pillars to image, and gradients.
+"""The compiled loops of ``cpu_kernels``: events to pillars, pillars to image, and gradients.
 
-Channels are innermost and contiguous, so that each loop over them becomes vector instructions. Those loops call no
-functions, since passing an array costs as much as a few additions.
+Channels are innermost and contiguous, so that each loop over them is compiled to vector instructions. These loops call
+no functions, since passing an array takes as long as a few additions.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ EVENT, PILLAR, EMPTY = 5, 16, 1
 
 
 class Folded(NamedTuple):
-    """The weights in the form of the loops (see ``cpu_kernels.folding``); C is the last axis of all."""
+    """The weights as base, table and slope (see ``cpu_kernels``); C is the last axis of all."""
 
-    base: Floats  #: [6, C] to be multiplied with ``Described.shape``
+    base: Floats  #: [6, C] factors of ``Described.shape``
     table: Floats  #: [pixels, C]
-    slope: Floats  #: [C] per tau
+    slope: Floats  #: [C] factor of tau
     alpha: Floats  #: [K, C]
     beta: Floats  #: [C]
 
 
 class Tables(NamedTuple):
-    """What an event's column, row and pixel code say, two numbers in one: the first in the upper 32 bits.
+    """Lookup tables for events; each entry holds two numbers, the first in the upper 32 bits.
 
-    A pixel code is (row in pillar × side + column in pillar) × 2 + polarity.
+    A pixel code is (row in pillar × side + column in pillar) × 2 + polarity. The pixel code and the cell of an event
+    are the sums of its entries in ``x`` and ``y``, plus the polarity.
     """
 
-    x: NDArray[np.int64]  #: [W] part of the pixel code, part of the cell
-    y: NDArray[np.int64]  #: [H] the same
-    pixel: NDArray[np.int64]  #: [2 side²] row in the pillar, column in the pillar
+    x: NDArray[np.int64]  #: [W] for each column: part of the pixel code, part of the cell
+    y: NDArray[np.int64]  #: [H] for each row: part of the pixel code, part of the cell
+    pixel: NDArray[np.int64]  #: [2 side²] for each pixel code: row in the pillar, column in the pillar
 
 
 class Part(NamedTuple):
-    """Some pillars of one window; events of a pillar are adjacent and in time order."""
+    """Some pillars of one window; events of a pillar are contiguous and in time order."""
 
     pillars: NDArray[np.int32]  #: [J, 3] cell, first event and number of events
     packed: NDArray[np.int64]  #: [E] pixel code (upper 32 bits) and µs since the window's start
@@ -52,26 +53,28 @@ class Part(NamedTuple):
 
 
 class Described(NamedTuple):
-    """Times, weights and means of some pillars and their events, which do not depend on the channel."""
+    """Values of some pillars and their events that are the same for all channels."""
 
     tau: Floats  #: [E]
-    basis: Floats  #: [E, K] an event's share in its pillar (Eq. 5 over its sum) times L_k(tau)
-    shape: Floats  #: [J, 6] 1, column and row of the pillar's corner, less the mean column, row and tau of its events
+    basis: Floats  #: [E, K] the weight of an event (Eq. 5, divided by the sum over its pillar) times L_k(tau)
+    shape: Floats  #: [J, 6] 1, column and row of the pillar's corner, and the negated mean column, row and tau
 
 
 @compiled
 def sort_events(events: tuple[NDArray[Any], ...], bounds: tuple[int, int], band: tuple[int, int], tables: Tables,
                 cells: int, caps: tuple[int, int], key: np.uint32,
                 ) -> tuple[NDArray[np.int32], NDArray[np.int64], tuple[int, int], NDArray[np.int64]]:  # fmt: skip
-    """Sort the events (t, x, y, p) of one window by pillar and apply the caps: a counting sort.
+    """Sort the events (t, x, y, p) of one window by pillar with a counting sort, and apply the caps.
 
     Args:
-        bounds: first and last event of the window.
-        band: which part of the cells is wanted, and how many parts of equal cost there are.
-        caps: most pillars, most events of a pillar; 0 for all.
-        key: of the window, for the caps.
+        events, tables: the columns of a batch, and its lookup tables.
+        bounds: first event of the window and end.
+        band: index of the wanted part of the cells, and number of parts of equal cost.
+        cells: of the grid.
+        caps: most pillars, most events of a pillar; 0 for no limit.
+        key: of the window, see ``sampling.window_key``.
 
-    Returns ``Part.pillars`` and ``Part.packed`` of the band, its first and last cell, and four counts of the band:
+    Returns ``Part.pillars`` and ``Part.packed`` of the band, its first cell and end, and four counts of the band:
     pillars, pillars dropped, events dropped with them, events dropped from full pillars.
     """
     t, x, y, p = events
@@ -89,7 +92,7 @@ def sort_events(events: tuple[NDArray[Any], ...], bounds: tuple[int, int], band:
         own += count[c]
     pillars = np.empty((min(stop - start, own), 3), np.int32)
     free, number = 0, 0
-    for c in range(cells):  # from here on count holds the slot of a cell's next event; ``own`` is outside
+    for c in range(cells):  # count becomes the slot of a cell's next event; slot ``own`` is for other bands' events
         here = count[c]
         count[c] = own
         if here and start <= c < stop:
@@ -119,7 +122,7 @@ def sort_events(events: tuple[NDArray[Any], ...], bounds: tuple[int, int], band:
 
 @compiled
 def borders(count: NDArray[np.int32], band: int, bands: int) -> tuple[int, int, int]:
-    """First and last cell of a band of equal cost, and the number of cells of the window that hold events."""
+    """First cell and end of a band of equal cost, and the number of cells of the window with events."""
     total, filled = 0, 0
     for c in range(len(count)):
         total += EVENT * count[c] + (PILLAR if count[c] else EMPTY)
@@ -138,7 +141,7 @@ def borders(count: NDArray[np.int32], band: int, bands: int) -> tuple[int, int, 
 
 @compiled
 def pillar_limit(count: NDArray[np.int32], filled: int, max_pillars: int, key: np.uint32) -> np.uint32:
-    """The highest priority of a pillar that the cap keeps; ``filled`` cells of ``count`` have events."""
+    """The highest priority that the cap of pillars keeps; ``filled`` cells of ``count`` have events."""
     if not max_pillars or filled <= max_pillars:
         return np.uint32(M32)
     priority = np.empty(filled, np.uint32)
@@ -152,7 +155,7 @@ def pillar_limit(count: NDArray[np.int32], filled: int, max_pillars: int, key: n
 
 @compiled
 def kth_lowest(priority: NDArray[np.uint32], most: int) -> np.uint32:
-    """A limit such that ``most`` priorities are at or below it (more if several equal it), found bit by bit."""
+    """A limit such that ``most`` priorities (or more, if there are ties) are at or below it, found bit by bit."""
     limit = np.uint32(0)
     for bit in range(31, -1, -1):
         tried = np.uint32(limit | np.uint32((np.uint32(1) << np.uint32(bit)) - np.uint32(1)))
@@ -168,7 +171,7 @@ def kth_lowest(priority: NDArray[np.uint32], most: int) -> np.uint32:
 
 @compiled
 def keep_lowest(packed: NDArray[np.int64], pillar: np.uint32, most: int) -> None:
-    """Move the ``most`` events of a pillar with the lowest priorities to the front; their order stays."""
+    """Move the ``most`` events of a pillar with the lowest priorities to the front, in their order."""
     events = len(packed)
     priority = np.empty(events, np.uint32)
     earlier = 0
@@ -194,9 +197,9 @@ def keep_lowest(packed: NDArray[np.int64], pillar: np.uint32, most: int) -> None
 
 @compiled_finite_sums
 def describe(part: Part, uniform: bool, folded: Folded) -> Described:
-    """Times, weights and means in the type of ``folded``; events are counted from the first of ``part``.
+    """Compute ``Described`` in the type of ``folded``; events are counted from the first of ``part``.
 
-    Events of equal times share their weights of Eq. 5. A pillar with a single time has uniform weights.
+    Events of equal times share the sum of their weights of Eq. 5. If all times are equal, weights are uniform.
     """
     pillars, packed, of_pixel, side, columns, per_us = part
     degree, origin, number = len(folded.alpha), pillars[0, 1], len(pillars)
@@ -283,7 +286,7 @@ def forward(part: Part, described: Described, folded: Folded, image: Floats, sta
 
 @compiled
 def forward_max(part: Part, described: Described, folded: Folded, image: Floats, start: int, stop: int) -> None:
-    """``forward`` for max pooling: the largest hidden value, or 0."""
+    """``forward`` for max pooling: the largest hidden value, at least 0."""
     pillars, packed, _, _, _, _ = part
     tau, _, shape = described
     base_of, table, slope, _, _ = folded
@@ -356,7 +359,7 @@ def backward(part: Part, described: Described, folded: Folded, image: Floats, in
 
 @compiled
 def backward_max(part: Part, described: Described, folded: Folded, image: Floats, into: Folded) -> None:
-    """``backward`` for max pooling: the gradient goes to the first event that has the maximum, if it is above 0."""
+    """``backward`` for max pooling: the first event with the maximum gets the gradient, if the maximum is above 0."""
     pillars, packed, _, _, _, _ = part
     tau, _, shape = described
     origin = pillars[0, 1]
@@ -380,7 +383,7 @@ def backward_max(part: Part, described: Described, folded: Folded, image: Floats
 
 @compiled
 def add_moments_of_features(part: Part, height: int, width: int, center_offsets: bool, sums: Floats) -> None:
-    """Products of two features, summed over the events of some pillars, into ``sums`` [D + 1, D + 1]; the last is 1."""
+    """Add the products of two features of all events to ``sums`` [D + 1, D + 1]; the last feature is the constant 1."""
     pillars, packed, of_pixel, side, columns, per_us = part
     features = len(sums)
     f = np.ones(features)

@@ -1,11 +1,9 @@
-"""The representations of the peers on the CPU: one pass over the events of each window.
+"""The representations of other detectors on the CPU: one compiled pass over the events of each window.
 
-Events come in time order, so those of one time bin lie in a row: a bisection finds where they end, and no event needs a
-division to know its bin. What is only needed until its bin is over (sums in microseconds) lives in a buffer of one bin,
-which stays in the cache and is cleared by walking over the bin's events again. The images are handed in as zeros (or
-what stands for nothing): most cells are never touched.
-
-All loops take the columns of an ``EventBatch`` (``t_us`` since the window's start, ``x``, ``y``, ``p``, ``offsets``).
+Events are in time order, so the events of one time bin are contiguous: a bisection finds where they end, and no event
+needs a division to find its bin. Sums in microseconds that are needed until the end of their bin are kept in a buffer
+of one bin, which fits into the cache and is cleared by visiting the events of the bin again. Images are passed in
+filled with the value of cells without events, since most cells are never touched.
 """
 
 from __future__ import annotations
@@ -19,19 +17,21 @@ from numpy.typing import NDArray
 from fate.compiled import compiled
 
 Column = NDArray[Any]
+#: t_us (since the window's start), x, y, p, offsets and duration_us of some windows of an ``EventBatch``.
+Columns = tuple[Column, ...]
 Image = NDArray[np.float32]
 
-# What the time bins of a window are laid over.
-OVER_EVENTS = 0  #: first to last event; the last event itself is put into the last bin
+# The time of a window that its bins divide.
+OVER_EVENTS = 0  #: first to last event; the last event itself is in the last bin
 OVER_EVENTS_INCLUDING_LAST = 1  #: first event to 1 µs after the last
 OVER_WINDOW = 2  #: the window
 
-NOT_KEPT = -(1 << 40)  # a place that stays below 0 whatever place of the other axis is added
+NOT_KEPT = -(1 << 40)  # an offset that stays below 0 after any offset of the other axis is added
 
 
 @compiled
 def _begin_and_span(over: int, t_us: Column, first: int, last: int, duration_us: int) -> Any:
-    """What the bins of the window with the events ``first`` to ``last`` are laid over, two numbers in µs."""
+    """Start and length in µs of the time that the bins of a window with events ``first`` to ``last`` divide."""
     if over == OVER_WINDOW:
         return 0, duration_us
     begin = np.int64(t_us[first])
@@ -43,7 +43,7 @@ def _begin_and_span(over: int, t_us: Column, first: int, last: int, duration_us:
 
 @compiled
 def _end_of_bin(number: int, bins: int, begin: int, span: int, t_us: Column, first: int, last: int) -> int:
-    """Where the events of bin ``number`` end that begin at ``first``; the last bin takes all that are left."""
+    """The end of the events of bin ``number``, which begin at ``first``; the last bin takes all that are left."""
     if number == bins - 1:
         return last
     limit_us = begin + ((number + 1) * span + bins - 1) // bins
@@ -52,9 +52,10 @@ def _end_of_bin(number: int, bins: int, begin: int, span: int, t_us: Column, fir
 
 @compiled
 def _kept(length: int, step: int, scale: int) -> Any:
-    """[length] int64, of rows or columns: its place among every ``step``-th one, times ``scale``, or below 0 for none.
+    """[length] int64 offsets of rows or columns in an image with every ``step``-th one, below 0 if it is not kept.
 
-    Of each ``step`` the middle one is kept, or the one behind the middle; a last few that are not ``step`` give none.
+    Of each ``step`` rows the middle one is kept, or the one after the middle; an incomplete last group is dropped. The
+    offset is the index of the group times ``scale``.
     """
     kept_offsets = np.full(length, NOT_KEPT, np.int64)
     for i in range(length // step):
@@ -64,19 +65,27 @@ def _kept(length: int, step: int, scale: int) -> Any:
 
 @compiled
 def count_events(
-    t_us: Column, x: Column, y: Column, p: Column, offsets: Column, duration_us: Column, image: Image,
-    over: int, on_first: int, modulus: float, cutoff: float, step: int, height: int, width: int,
-) -> None:  # fmt: skip
-    """Events of each polarity, time bin and pixel.
+    events: Columns,
+    image: Image,
+    over: int,
+    on_first: int,
+    modulus: float,
+    cutoff: float,
+    step: int,
+    height: int,
+    width: int,
+) -> None:
+    """Count the events of each polarity, time bin and pixel.
 
     Args:
         image: [B, 2, bins, (height // step) · (width // step)], zeros.
-        over: what the bins are laid over.
-        on_first: 1 if channels of ON events come first, 0 if those of OFF events.
-        modulus: a count that reaches it starts from 0 again.
-        cutoff: larger counts become it.
-        step: of ``step`` × ``step`` pixels only the middle one is looked at.
+        over: the time that the bins divide.
+        on_first: 1 if the channels of ON events come first, else 0.
+        modulus: a count that reaches this value starts from 0 again.
+        cutoff: larger counts are set to this value.
+        step: of ``step`` × ``step`` pixels only the middle one is counted.
     """
+    t_us, x, y, p, offsets, duration_us = events
     one, limit, largest = np.float32(1), np.float32(modulus), np.float32(cutoff)
     plain = min(limit - one, largest)  # counts up to here are values of the image
     bins = image.shape[2]
@@ -97,7 +106,7 @@ def count_events(
                     planes[p[e] ^ on_first, pixel] = count
                     if count > most:
                         most = count
-            if most > plain:  # seldom; a cell met again has its value already
+            if most > plain:  # rare; a cell that is visited again has its final value already
                 for e in range(start, end):
                     pixel = row_offset[y[e]] + column_offset[x[e]]
                     if pixel >= 0 and planes[p[e] ^ on_first, pixel] > plain:
@@ -107,16 +116,14 @@ def count_events(
 
 
 @compiled
-def spread_events(
-    t_us: Column, x: Column, y: Column, p: Column, offsets: Column, duration_us: Column, image: Image,
-    signed: bool, columns: int,
-) -> None:  # fmt: skip
-    """Every event shared between the two bins nearest in time; image [B, 1 or 2, bins, H × W], zeros.
+def spread_events(events: Columns, image: Image, signed: bool, width: int) -> None:
+    """Share every event between the two nearest bins; image [B, 1 or 2, bins, H × W], zeros.
 
-    Bin k stands for the moment ``k · duration / (bins - 1)``. Shares are added up as whole numbers, in units of
-    ``1 / duration``. A bin gets shares from the events on both sides of its moment, so two sums are open at a time, and
-    lie side by side. If ``signed``, OFF events count -1, and there is one set of channels.
+    Bin k represents the time ``k · duration / (bins - 1)``. Shares are integers in units of ``1 / duration``. A bin
+    gets shares from events before and after its time, so the sums of two bins are needed at once; they are adjacent in
+    memory. If ``signed``, OFF events count -1, and there is one set of channels.
     """
+    t_us, x, y, p, offsets, duration_us = events
     bins = image.shape[2]
     stretches = max(bins - 1, 1)
     sums = np.zeros((image.shape[1], image.shape[3], 2), np.int64)
@@ -129,7 +136,7 @@ def spread_events(
             near, far = number & 1, 1 - (number & 1)
             left, right = image[window, :, number], image[window, :, min(number + 1, bins - 1)]
             for e in range(start, end):
-                pixel = np.int64(y[e]) * columns + x[e]
+                pixel = np.int64(y[e]) * width + x[e]
                 plane = 0 if signed else np.int64(p[e])
                 sign = -1 if signed and p[e] == 0 else 1
                 late = np.int64(t_us[e]) * (bins - 1) - number * duration
@@ -138,22 +145,20 @@ def spread_events(
                 if late > 0:  # never with one bin
                     sums[plane, pixel, far] += sign * late
                     right[plane, pixel] = np.float32(sums[plane, pixel, far]) / divisor
-            for e in range(begin, end):  # the near bin is over: its sums become those of the next far one
-                sums[0 if signed else np.int64(p[e]), np.int64(y[e]) * columns + x[e], near] = 0
+            for e in range(begin, end):  # the near bin is complete: its sums are cleared for the next far bin
+                sums[0 if signed else np.int64(p[e]), np.int64(y[e]) * width + x[e], near] = 0
             begin, start = start, end
         for e in range(begin, last):
-            sums[0 if signed else np.int64(p[e]), np.int64(y[e]) * columns + x[e]] = 0
+            sums[0 if signed else np.int64(p[e]), np.int64(y[e]) * width + x[e]] = 0
 
 
 @compiled
-def decay_last_events(
-    t_us: Column, x: Column, y: Column, p: Column, offsets: Column, duration_us: Column, image: Image,
-    tau_us: float, columns: int,
-) -> None:  # fmt: skip
-    """exp(-age / tau) of the last event of each polarity and pixel at the window's end; image [B, 2, H × W], zeros.
+def decay_last_events(events: Columns, image: Image, tau_us: float, width: int) -> None:
+    """Write exp(-age / tau) of the last event of each polarity and pixel into the image [B, 2, H × W] of zeros.
 
-    An age is ``high · 2^bits + low``, and the exponential of a sum a product: two short tables hold all of them.
+    An age is ``high · 2^bits + low``, so its exponential is the product of one entry from each of two short tables.
     """
+    t_us, x, y, p, offsets, duration_us = events
     for window in range(offsets.size - 1):
         duration = duration_us[window]
         bits = 1
@@ -168,19 +173,17 @@ def decay_last_events(
         planes = image[window]
         for e in range(offsets[window], offsets[window + 1]):
             age = duration - t_us[e]
-            planes[p[e], np.int64(y[e]) * columns + x[e]] = np.float32(high[age >> bits] * low[age & (size - 1)])
+            planes[p[e], np.int64(y[e]) * width + x[e]] = np.float32(high[age >> bits] * low[age & (size - 1)])
 
 
 @compiled
-def queue_last_events(
-    t_us: Column, x: Column, y: Column, p: Column, offsets: Column, duration_us: Column, image: Image,
-    min_us: float, max_us: float, columns: int,
-) -> None:  # fmt: skip
-    """Log ages of the last events of each polarity and pixel, newest first, seen from the window's end.
+def queue_last_events(events: Columns, image: Image, min_us: float, max_us: float, width: int) -> None:
+    """Write log ages of the last events of each polarity and pixel, newest first, measured at the window's end.
 
-    The image [B, 2, depth, H × W], ON first, has the value of ``max_us`` everywhere. Events are walked backwards in
-    time, so that the first ones met are the ones wanted.
+    The image [B, 2, depth, H × W], ON first, has the value of ``max_us`` everywhere. Events are visited backwards in
+    time, so that the first ones of a pixel are its newest.
     """
+    t_us, x, y, p, offsets, duration_us = events
     depth, pixels = image.shape[2], image.shape[3]
     floor = math.log(min_us + 1)
     for window in range(offsets.size - 1):
@@ -188,7 +191,7 @@ def queue_last_events(
         planes = image[window]
         value, value_us = np.float32(0), np.int64(-1)
         for e in range(offsets[window + 1] - 1, offsets[window] - 1, -1):
-            pixel = np.int64(y[e]) * columns + x[e]
+            pixel = np.int64(y[e]) * width + x[e]
             rank = found[p[e], pixel]
             if rank < depth:
                 if t_us[e] != value_us:  # events often share one time
@@ -200,14 +203,12 @@ def queue_last_events(
 
 
 @compiled
-def count_tokens(
-    t_us: Column, x: Column, y: Column, p: Column, offsets: Column, duration_us: Column, image: Image,
-    patch: int, rows: int, columns: int,
-) -> None:  # fmt: skip
-    """Events and their relative times, added up for each time bin, polarity and pixel of a patch.
+def count_tokens(events: Columns, image: Image, patch: int, rows: int, columns: int) -> None:
+    """Sum up events and their relative times for each time bin, polarity and pixel of a patch.
 
-    The image [B, bins, 2 polarities, count and time, patch · patch · rows · columns] is zeros.
+    The image [B, bins, 2 polarities, (count, time), patch · patch · rows · columns] is zeros.
     """
+    t_us, x, y, p, offsets, duration_us = events
     one, bins, cells = np.float32(1), image.shape[1], image.shape[4]
     row_offset, column_offset = np.empty(rows * patch, np.int64), np.empty(columns * patch, np.int64)
     for row in range(row_offset.size):

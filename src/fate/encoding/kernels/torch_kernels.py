@@ -1,7 +1,7 @@
-"""Pillar Encoding in plain torch, on any device and in any float type: events sorted by pillar, sums by segment.
+"""Pillar Encoding in plain torch, on any device and in any float type: events sorted by pillar, sums over segments.
 
-The compiled versions are compared with this one, and it runs where they cannot (a GPU without Triton, MPS). Autograd
-computes the gradient, so H (E × C) is kept for it.
+Tests compare the compiled versions with this one. It runs on devices that they do not support (a GPU without Triton,
+MPS). Autograd computes the gradient, which needs H (E × C) in memory.
 """
 
 from __future__ import annotations
@@ -12,29 +12,28 @@ import torch
 from torch import Tensor
 
 from fate.encoding.batch import EventBatch, window_of_events
-from fate.encoding.kernels.reference import legendre
 from fate.encoding.sampling import event_priority, pillar_priority, ranks, window_key
 from fate.encoding.spec import PillarSpec, PillarStats, Weights
 
 
 class Segments(NamedTuple):
-    """The events that the caps keep, by pillar and time; J pillars, E events."""
+    """The E sampled events of J pillars, sorted by pillar and time."""
 
     spec: PillarSpec
     windows: int
-    t_us: Tensor  #: [E] since the window's start
-    duration_us: Tensor  #: [E] of the event's window
+    t_us: Tensor  #: [E] µs since the window's start
+    duration_us: Tensor  #: [E] duration of the event's window
     x: Tensor  #: [E]
     y: Tensor  #: [E]
     p: Tensor  #: [E] 0 or 1
     pillar: Tensor  #: [E] index of the event's pillar, ascending
     size: Tensor  #: [J] events of each pillar
-    cell: Tensor  #: [J] its cell of the grid, window by window, row by row
+    cell: Tensor  #: [J] index of the pillar's cell, counted window by window, row by row
     stats: PillarStats
 
 
 def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Segments:
-    """Sort events by pillar and apply the caps."""
+    """Sort events by pillar and sample those that the caps keep (``sampling.py``)."""
     window = window_of_events(batch)
     t_us, x, y, p = (getattr(batch, name).long() for name in ("t_us", "x", "y", "p"))
     side = spec.pillar
@@ -63,9 +62,16 @@ def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Segments:
     )
     kept, pillar, size = torch.unique_consecutive(cell[keep], return_inverse=True, return_counts=True)
     duration_us = batch.duration_us[window[keep]]
-    return Segments(
-        spec, len(batch), t_us[keep], duration_us, x[keep], y[keep], p[keep], pillar, size, kept, stats
-    )  # fmt: skip
+    t_us, x, y, p = (column[keep] for column in (t_us, x, y, p))
+    return Segments(spec, len(batch), t_us, duration_us, x, y, p, pillar, size, kept, stats)
+
+
+def legendre(tau: Tensor, moments: int) -> Tensor:
+    """L_0 to L_{K-1} at tau, [K, ...], by Bonnet's recursion: (k + 1) L_{k+1} = (2k + 1) τ L_k - k L_{k-1}."""
+    values = [torch.ones_like(tau), tau]
+    for k in range(1, moments - 1):
+        values.append(((2 * k + 1) * tau * values[k] - k * values[k - 1]) / (k + 1))
+    return torch.stack(values[:moments])
 
 
 def widest(device: torch.device) -> torch.dtype:
@@ -78,7 +84,7 @@ def event_features(events: Segments, dtype: torch.dtype) -> Tensor:
     spec, wide = events.spec, widest(events.t_us.device)
     height, width = spec.sensor
 
-    def mean(values: Tensor) -> Tensor:  # of whole numbers, so exact up to the division
+    def mean(values: Tensor) -> Tensor:  # the sum of integers is exact
         sums = torch.zeros_like(events.size).index_add(0, events.pillar, values)
         return (sums / events.size.to(wide))[events.pillar]
 
@@ -94,7 +100,7 @@ def event_features(events: Segments, dtype: torch.dtype) -> Tensor:
 
 
 def normalized_weights(events: Segments) -> Tensor:
-    """[E] weights of Eq. 5 divided by their sum; uniform where all events of a pillar have one time."""
+    """[E] weights of Eq. 5 divided by their sum; uniform if all events of a pillar have the same time."""
     pillar, t_us, size = events.pillar, events.t_us, events.size[events.pillar]
     wide = widest(size.device)
     uniform = 1 / size.to(wide)
@@ -111,7 +117,7 @@ def normalized_weights(events: Segments) -> Tensor:
 
 
 def runs(pillar: Tensor, t_us: Tensor) -> tuple[Tensor, Tensor]:
-    """[E] index of the first event of the pillar and time of each event, and how many there are."""
+    """[E] index of the first event with the same pillar and time, and [E] number of such events."""
     changes = (pillar[1:] != pillar[:-1]) | (t_us[1:] != t_us[:-1])
     starts = torch.cat([torch.ones_like(pillar[:1], dtype=torch.bool), changes])
     run, index = starts.long().cumsum(0) - 1, torch.arange(pillar.shape[0], device=pillar.device)
@@ -120,18 +126,18 @@ def runs(pillar: Tensor, t_us: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def moments(events: Segments) -> tuple[int, Tensor, Tensor]:
-    """The number of events, the sum [D] of their features, and the sum of products of two features [D, D]."""
+    """Number of events, sum of their features [D], and sum of the products of two features [D, D]."""
     values = event_features(events, widest(events.t_us.device))
     return len(values), values.sum(0), values.T @ values
 
 
 def hidden_values(events: Segments, weights: Weights) -> Tensor:
-    """[E, C] Eq. 2."""
+    """H [E, C], Eq. 2."""
     return torch.relu(event_features(events, weights.scale.dtype) @ weights.scale.T + weights.shift)
 
 
 def pillar_values(events: Segments, weights: Weights) -> Tensor:
-    """[J, C] Eq. 6 and 7."""
+    """Representations of the pillars [J, C], Eq. 6 and 7."""
     hidden = hidden_values(events, weights)
     tau = 2 * events.t_us.to(widest(events.t_us.device)) / events.duration_us - 1
     basis = (legendre(tau, events.spec.moments) * normalized_weights(events)).to(hidden.dtype)  # [K, E]

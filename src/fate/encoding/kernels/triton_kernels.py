@@ -1,8 +1,8 @@
-"""Pillar Encoding on a GPU: one stable sort by cell, then kernels that pass over each pillar's events.
+"""Pillar Encoding on a GPU: one stable sort by cell, then kernels that process the events of each pillar.
 
-Nothing of size P·N or E·C is made, nothing waits for the host, and sums are made in a fixed order, so that the same
-input gives the same image to the bit; a call can be captured in a graph. ``torch_kernels.py`` is the readable version;
-the device code is in ``triton_loops.py``.
+There are no arrays of size P·N or E·C, and no operation waits for the GPU, so a call can be captured in a CUDA graph.
+Sums have a fixed order, so the same input gives the same image to the bit. ``torch_kernels.py`` is the readable
+version; the device code is in ``triton_loops.py``.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from fate.encoding.sampling import seed_key
 from fate.encoding.spec import PillarSpec, PillarStats, Weights
 from fate.errors import FateError
 
-#: Cells that one program takes at a time, where it has all channels of them.
+#: Cells of a block of ``loops.forward``, whose programs compute all channels of a cell.
 CELLS = 2
-#: Programs that fill a large GPU; with more cells each takes several blocks, since most blocks are empty.
+#: Programs that fill a large GPU; with more cells a program processes several blocks, since most blocks are empty.
 FULL_GPU = 32_768
-#: Programs that cap pillars; each takes every n-th, whatever the GPU.
+#: Programs that cap pillars, for any GPU; each processes every n-th full pillar.
 CAP_PROGRAMS = 1024
-#: Programs of one warp that sum over a large batch; each takes every n-th cell or block of cells, whatever the GPU.
+#: Programs of one warp that compute sums, for any GPU; each processes every n-th cell or block of cells.
 SUM_PROGRAMS = 8192
-#: Which of the sums of ``loops.add_moments_of_features`` is the product of two features: x, y, tau, p, offsets of x,
-#: y, tau from the pillar's mean, of x, y from its middle; and 1. Offsets from a mean sum to nothing.
+#: The sum of ``loops.add_moments_of_features`` that is the product of two features. Features are x, y, tau, p, offsets
+#: of x, y, tau from the pillar's mean, offsets of x, y from its centre, and 1. The sum of offsets from a mean is 0 (-).
 PRODUCTS = """
     s_xx  s_xy  s_xt s_xp c_xx c_xy c_xt m_x_x m_y_x s_x
     s_xy  s_yy  s_yt s_yp c_xy c_yy c_yt m_x_y m_y_y s_y
@@ -44,25 +44,25 @@ PRODUCTS = """
     m_y_x m_y_y m_yt m_yp c_xy c_yy c_yt m_xy  m_yy  m_y
     s_x   s_y   s_t  s_p  -    -    -    m_x   m_y   s_1
 """
-#: Windows shorter than this, µs, leave room for an event in 32 bits.
+#: Longest window in µs whose events fit into 32 bits.
 SHORT_US = 1 << 31 - 14
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The pillars of a batch, by cell; events of a cell stand together, by time."""
+    """The pillars of a batch by cell; events of a cell are contiguous and in time order."""
 
     spec: PillarSpec
     windows: int
-    begin: Tensor  #: [B · cells] int32 first event
-    size: Tensor  #: [B · cells] int32 events kept
-    packed: Tensor  #: [E] int32 or int64: µs since the window's start, and pixel code in the pillar
+    begin: Tensor  #: [B · cells] int32 index of the first event
+    size: Tensor  #: [B · cells] int32 number of sampled events
+    packed: Tensor  #: [E] int32 or int64: µs since the window's start, and pixel code in the lower bits
     duration_us: Tensor  #: [B]
     stats: Callable[[], PillarStats]
 
     @cached_property
     def described(self) -> tuple[Tensor, Tensor]:
-        """For training: [E] float32, Eq. 5 over its sum; [3, B · cells], mean column, row and tau of each pillar."""
+        """For training: [E] weights of Eq. 5 over their sum; [3, B · cells] mean column, row and tau of each pillar."""
         total = len(self.begin)
         mean = torch.empty(3, total, dtype=torch.float32, device=self.begin.device)
         share = torch.empty(len(self.packed), dtype=torch.float32, device=self.begin.device)
@@ -75,34 +75,35 @@ class Prepared:
 
 
 def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Prepared:
-    """Sort events by pillar and apply the caps."""
+    """Sort events by pillar and sample those that the caps keep (``sampling.py``)."""
     device, events, windows, first = batch.device, batch.num_events, len(batch), seed_key(seed)
     total = windows * spec.cells
     if max(total, events) >= 2**31:
         raise FateError(f"{windows} windows of {spec.cells} pillars are too many for one call; give smaller batches")
-    sizes = [total, total, 3 * windows * loops.BINS, 5]  # pillars by priority; four of PillarStats and entries of full
+    # begin, size, three histograms of priorities for each window, four counts of PillarStats and the length of full
+    sizes = [total, total, 3 * windows * loops.BINS, 5]
     zeros = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
     begin, size, histograms, counts = torch.split(zeros, sizes)
     short = batch.durations is not None and max(batch.durations) <= SHORT_US
     bits = torch.int32 if short else torch.int64
     unsorted, packed = (torch.empty(events, dtype=bits, device=device) for _ in range(2))
-    # pillars with more than max_events
+    # cells with more than max_events
     full = torch.empty(events // (spec.max_events + 1) + 1 if spec.max_events else 1, dtype=torch.int32, device=device)
     crowded = spec.max_pillars is not None and spec.max_pillars < min(spec.cells, max(batch.counts))
     with _on(device):
         if events:
-            short_keys = total < 2**15  # they sort faster
+            short_keys = total < 2**15  # 16 bits are sorted faster
             keys = torch.empty(events, dtype=torch.int16 if short_keys else torch.int32, device=device)
             loops.cell_keys[(triton.cdiv(max(batch.counts), 1024), windows)](
                 batch.t_us, batch.x, batch.y, batch.p, batch.offsets, keys, unsorted, spec.cells, spec.columns,
                 spec.pillar, BLOCK=1024,
             )  # fmt: skip
-            ordered, order = torch.sort(keys, stable=True)  # which keeps their order in time
+            ordered, order = torch.sort(keys, stable=True)  # stable: events of a cell stay in time order
             loops.gather[(triton.cdiv(events, 512),)](
                 ordered, order, unsorted, batch.start_us, packed, begin, size, histograms, counts, full, events, first,
                 spec.cells, spec.max_events or 0, COUNT=crowded, CAP=spec.max_events is not None, BLOCK=512,
             )  # fmt: skip
-        if crowded:  # empty the pillars that are left out: find the limit of priorities, eleven bits at a time
+        if crowded:  # find the limit of priorities, eleven bits at a time, and empty the pillars above it
             grid = (triton.cdiv(spec.cells, 1024), windows)
             for level in (1, 2):
                 loops.count_priorities[grid](
@@ -125,7 +126,7 @@ def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Prepared:
 
 
 def moments(prepared: Prepared) -> tuple[Tensor, Tensor, Tensor]:
-    """The number of events, the sum [D] of their features, and the sum of products of two [D, D]; float64."""
+    """Number of events, sum of their features [D], and sum of the products of two features [D, D], in float64."""
     spec, total = prepared.spec, len(prepared.begin)
     programs = min(triton.cdiv(total, 32), SUM_PROGRAMS)
     parts = torch.empty(programs, len(loops.SUMS), dtype=torch.float64, device=prepared.begin.device)
@@ -141,7 +142,7 @@ def moments(prepared: Prepared) -> tuple[Tensor, Tensor, Tensor]:
 
 @cache
 def _products(features: int, sensor: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """``PRODUCTS`` of D features and 1: which sum, [D + 1, D + 1], and by what it is multiplied."""
+    """``PRODUCTS`` of D features and 1: indices of the sums [D + 1, D + 1], and their factors."""
     height, width = sensor
     chosen = [*range(features), 9]
     names = [line.split() for line in PRODUCTS.split("\n") if line]
@@ -153,7 +154,7 @@ def _products(features: int, sensor: tuple[int, int], device: torch.device) -> t
 
 
 def fold_running(linear: nn.Linear, norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
-    """Linear layer and BatchNorm with running statistics as one affine map, without gradients: scale and shift."""
+    """Scale and shift of the linear layer and BatchNorm with running statistics, without gradients."""
     scale, shift = torch.empty_like(linear.weight), torch.empty_like(linear.bias)
     channels, features = scale.shape
     with _on(scale.device):
@@ -181,7 +182,7 @@ def forward(prepared: Prepared, weights: Weights) -> Tensor:
 
 
 def backward(prepared: Prepared, weights: Weights, gradient: Tensor) -> Weights:
-    """Gradients of the weights from the gradient [B, C, H, W] of the image."""
+    """Gradients of the weights, given the gradient [B, C, H, W] of the image."""
     spec, channels, total = prepared.spec, len(weights.beta), len(prepared.begin)
     by_cell = gradient.permute(0, 2, 3, 1).contiguous()
     width = triton.next_power_of_2(channels)
@@ -204,7 +205,7 @@ def backward(prepared: Prepared, weights: Weights, gradient: Tensor) -> Weights:
 
 @cache
 def _combination(features: int, sensor: tuple[int, int], device: torch.device) -> Tensor:
-    """[D + 2, 11]: how the sums of ``loops.backward`` make the gradients of scale, shift and beta."""
+    """[D + 2, 11] matrix from the sums of ``loops.backward`` to the gradients of scale, shift and beta."""
     height, width = sensor
     x, y, tau, p, one, beta, at_x, at_y, mean_x, mean_y, mean_tau = torch.eye(11, dtype=torch.float64)
     rows = [(x + at_x) / width, (y + at_y) / height, tau, p, (x - mean_x) / width, (y - mean_y) / height]
@@ -213,7 +214,7 @@ def _combination(features: int, sensor: tuple[int, int], device: torch.device) -
 
 
 def _on(device: torch.device) -> AbstractContextManager[object]:
-    """Kernels start on the tensors' GPU, whichever is current (Triton's interpreter has none)."""
+    """A context in which kernels run on the GPU of the tensors (Triton's interpreter has no GPU)."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 

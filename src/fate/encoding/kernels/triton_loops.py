@@ -1,13 +1,13 @@
-"""Triton kernels of Pillar Encoding: from events to pillars, to the pseudo-image, and back.
+"""Triton kernels of Pillar Encoding: from events to pillars, to the pseudo-image, and gradients.
 
-**Events to pillars** (``cell_keys`` to ``describe``): keys, gathering, the two caps, and each event's share of its
-pillar. Cells of the grid are counted window by window, row by row. An event is one number, of 32 bits where windows are
-short: µs since the window's start, and its pixel code in the pillar (see ``Binned.pixel`` in ``cpu_kernels.py``).
+**Events to pillars** (``cell_keys`` to ``describe``): keys, gathering, the two caps, and the weight of each event in
+its pillar. Cells of the grid are counted window by window, row by row. An event is one number of 64 bits, or 32 if
+windows are short: µs since the window's start, and its pixel code in the pillar (see ``cpu_loops.Tables``).
 
-**Pillars to image** (``forward``, ``backward``): ``forward`` has some cells and all channels in a program, and goes
-through the first event of every cell, then the second, and so on; ``backward`` has one cell at a time. An event's
-hidden value (Eq. 2) is ``base`` + across · column + down · row + slope · tau + sign · p, with one base a pillar.
-``add_moments_of_features`` has one cell in each thread.
+**Pillars to image** (``forward``, ``backward``): a program of ``forward`` processes several cells with all channels:
+the first event of every cell, then the second, and so on. A program of ``backward`` processes one cell at a time. The
+hidden value of an event (Eq. 2) is ``base`` + across · column + down · row + slope · tau + sign · p, with one base per
+pillar. In ``add_moments_of_features`` each thread processes one cell.
 """
 
 import triton
@@ -15,18 +15,18 @@ import triton.language as tl
 
 PIXEL_BITS = tl.constexpr(14)
 PIXEL_MASK = tl.constexpr((1 << 14) - 1)
-#: Bins of one histogram of priorities: eleven bits of 32.
+#: Bins of a histogram of priorities: eleven of their 32 bits.
 BINS = 2048
-#: What ``add_moments_of_features`` sums, in its order: s…, all events, by their place in the frame; c…, within pillars,
-#: from their means; m…, from their middles (what stands last in m_x_y is a place in the frame).
+#: The sums of ``add_moments_of_features``, in its order: s… of coordinates in the frame, c… of offsets from the mean of
+#: a pillar, m… of offsets from its centre (in m_x_y the second coordinate is in the frame).
 SUMS = (
     "s_1", "s_x", "s_y", "s_t", "s_p", "s_xx", "s_xy", "s_yy", "s_xt", "s_yt", "s_xp", "s_yp", "s_tt", "s_tp",
     "c_xx", "c_xy", "c_yy", "c_xt", "c_yt", "c_tt", "c_xp", "c_yp", "c_tp",
     "m_x", "m_y", "m_xx", "m_xy", "m_yy", "m_xt", "m_yt", "m_xp", "m_yp", "m_x_x", "m_x_y", "m_y_x", "m_y_y",
 )  # fmt: skip
-#: Rows of what ``backward`` sums for each channel; see its last lines for their order.
+#: Sums of ``backward`` for each channel; its last lines give their order.
 ROWS = 16
-#: Degrees of polynomials that one call of ``backward`` sums for.
+#: Polynomials whose gradients one call of ``backward`` computes.
 DEGREES = 4
 
 
@@ -56,7 +56,7 @@ def event_priority(pillar, earlier, pixel_code):
 
 @triton.jit
 def cell_keys(t_us, x, y, p, offsets, keys, packed, cells, columns, side, BLOCK: tl.constexpr):
-    """The cell of each event, and the event as one number; programs go over (block, window)."""
+    """Compute the cell of each event, and the event as one number; the grid of programs is (block, window)."""
     window = tl.program_id(1)
     start, end = tl.load(offsets + window), tl.load(offsets + window + 1)
     i = start + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -71,9 +71,9 @@ def cell_keys(t_us, x, y, p, offsets, keys, packed, cells, columns, side, BLOCK:
 @triton.jit(do_not_specialize=["events", "first"])
 def gather(keys, order, unsorted, start_us, packed, begin, size, histograms, counts, full, events, first, cells,
            max_events, COUNT: tl.constexpr, CAP: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Events into the order of their cells; where each cell begins, and how many it has.
+    """Write the events in the order of their cells, and the first event and the number of events of each cell.
 
-    With COUNT pillars are counted by priority; with CAP those with more than ``max_events`` are listed in ``full``.
+    With COUNT, count pillars by priority; with CAP, list the cells with more than ``max_events`` in ``full``.
     """
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = i < events
@@ -91,7 +91,7 @@ def gather(keys, order, unsorted, start_us, packed, begin, size, histograms, cou
         window = key // cells
         priority = pillar_priority(first, tl.load(start_us + window, mask=starts, other=0), key % cells)
         tl.atomic_add(histograms + window * 2048 + (priority >> 21).to(tl.int32), 1, mask=starts)
-    if CAP:  # an event that has exactly max_events before it in its cell stands for the cell
+    if CAP:  # the event that has exactly max_events before it in its cell adds the cell to the list
         back = i - max_events
         same = tl.load(keys + back, mask=inside & (back >= 0), other=-1).to(tl.int32) == key
         further = tl.load(keys + back - 1, mask=inside & (back >= 1), other=-1).to(tl.int32) == key
@@ -102,10 +102,10 @@ def gather(keys, order, unsorted, start_us, packed, begin, size, histograms, cou
 
 @triton.jit
 def limit_of(histograms, window, max_pillars, LEVELS: tl.constexpr):
-    """The limit of priorities in a window up to which ``max_pillars`` lie, as far as the first histograms tell.
+    """The highest priority of the first ``max_pillars`` pillars of a window, as exact as LEVELS histograms allow.
 
-    Eleven bits come from the first, eleven from the second, ten from the third; each counts the pillars whose
-    priority begins with the bits before. The second value is False where the window has no pillar too many.
+    The first histogram gives eleven bits, the second eleven, the third ten; each counts the pillars whose priority
+    begins with the bits found before. The second value is whether the window has more than ``max_pillars`` pillars.
     """
     bins = tl.arange(0, 2048)
     here = histograms + window * 2048 + bins
@@ -124,7 +124,7 @@ def limit_of(histograms, window, max_pillars, LEVELS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["first"])
 def count_priorities(size, start_us, histograms, max_pillars, first, cells, LEVEL: tl.constexpr, BLOCK: tl.constexpr):
-    """Pillars whose priority begins with the bits found so far, by the next bits; programs go over (block, window)."""
+    """Count the pillars whose priority begins with the bits found so far by the next bits; grid (block, window)."""
     window = tl.program_id(1)
     limit, many = limit_of(histograms, window, max_pillars, LEVEL)
     if many:
@@ -141,7 +141,7 @@ def count_priorities(size, start_us, histograms, max_pillars, first, cells, LEVE
 
 @triton.jit(do_not_specialize=["first"])
 def drop_pillars(size, start_us, histograms, counts, max_pillars, first, cells, BLOCK: tl.constexpr):
-    """Pillars above the limit have no events any more; programs go over (block, window)."""
+    """Remove the events of pillars above the limit; the grid of programs is (block, window)."""
     window = tl.program_id(1)
     limit, many = limit_of(histograms, window, max_pillars, 3)
     if many:
@@ -161,11 +161,11 @@ def _later(a, b):
 
 @triton.jit(do_not_specialize=["first"])
 def cap_events(begin, size, packed, priority, start_us, counts, full, first, cells, max_events, BLOCK: tl.constexpr):
-    """Of each listed pillar, the events of lowest priority to the front, in their order."""
+    """Move the events of lowest priority of each listed pillar to the front, in their order."""
     for entry in range(tl.program_id(0), tl.load(counts + 4), tl.num_programs(0)):
         cell = tl.load(full + entry)
         n = tl.load(size + cell)
-        if n > max_events:  # else the whole pillar has been dropped
+        if n > max_events:  # otherwise the whole pillar has been dropped
             _cap_one(begin, size, packed, priority, start_us, counts, cell, n, first, cells, max_events, BLOCK)
 
 
@@ -175,7 +175,7 @@ def _cap_one(begin, size, packed, priority, start_us, counts, cell, n, first, ce
     lane = tl.arange(0, BLOCK)
     pillar = pillar_priority(first, tl.load(start_us + cell // cells), cell % cells)
     earlier = 0
-    for chunk in range(0, n, BLOCK):  # the priorities, once
+    for chunk in range(0, n, BLOCK):  # compute the priorities once
         i = chunk + lane
         event = tl.load(packed + origin + i, mask=i < n, other=0)
         before = tl.load(packed + origin + i - 1, mask=(i < n) & (i > 0), other=-1)
@@ -188,7 +188,7 @@ def _cap_one(begin, size, packed, priority, start_us, counts, cell, n, first, ce
     limit = tl.full((), 0, tl.int64)
     bit = 31
     found = 0
-    while (bit >= 0) & (found == 0):  # the lowest limit up to which max_events lie, bit by bit
+    while (bit >= 0) & (found == 0):  # find the limit of the lowest max_events priorities bit by bit
         tried = limit + (tl.full((), 1, tl.int64) << bit) - 1
         below = 0
         for chunk in range(0, n, BLOCK):
@@ -210,7 +210,7 @@ def _cap_one(begin, size, packed, priority, start_us, counts, cell, n, first, ce
         stays = (value < limit) | ((equal > 0) & (tl.cumsum(equal, 0) <= at_limit))
         at_limit -= tl.sum(equal, 0)
         slot = kept + tl.cumsum(stays.to(tl.int32), 0) - 1
-        tl.store(packed + origin + slot, event, mask=stays)  # never past what has been read
+        tl.store(packed + origin + slot, event, mask=stays)  # a slot that has been read already
         kept += tl.sum(stays.to(tl.int32), 0)
         tl.debug_barrier()
     tl.store(size + cell, max_events)
@@ -220,10 +220,10 @@ def _cap_one(begin, size, packed, priority, start_us, counts, cell, n, first, ce
 @triton.jit
 def describe(begin, size, packed, share, mean, duration_us, total, cells, side, UNIFORM: tl.constexpr,
              BLOCK: tl.constexpr):  # fmt: skip
-    """Each pillar's means, and each event's share (Eq. 5 over its sum); one lane a cell.
+    """Write the means of each pillar, and the weight of each event (Eq. 5 over its sum); one lane per cell.
 
-    Events of equal times form a run and share what Eq. 5 gives them together: a run's shares are written when the
-    next time is known.
+    Events of equal times form a run and share the sum of their weights, which is known at the first event of the next
+    run.
     """
     cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     real = cell < total
@@ -242,7 +242,7 @@ def describe(begin, size, packed, share, mean, duration_us, total, cells, side, 
         coming = tl.load(packed + origin, mask=used, other=0)
         for m in range(0, most + 1):
             event = coming
-            coming = tl.load(packed + origin + m + 1, mask=m + 1 < n, other=0)  # on its way while this one is worked on
+            coming = tl.load(packed + origin + m + 1, mask=m + 1 < n, other=0)  # loaded while this one is processed
             time = event >> PIXEL_BITS
             pixel = ((event & PIXEL_MASK) >> 1).to(tl.int32)
             columns += tl.where(m < n, pixel % side, 0)
@@ -275,7 +275,7 @@ def corner(cell, cells, columns, SIDE: tl.constexpr):
 @triton.jit
 def fold_weights(weight, bias, gamma, delta, mean, variance, scale, shift, eps, channels, features,
                  CHANNELS: tl.constexpr, FEATURES: tl.constexpr):  # fmt: skip
-    """Linear layer and BatchNorm with running statistics as one affine map."""
+    """Fold BatchNorm with running statistics into the linear layer."""
     c, d = tl.arange(0, CHANNELS), tl.arange(0, FEATURES)
     used = c < channels
     factor = tl.rsqrt(tl.load(variance + c, mask=used, other=1.0) + eps) * tl.load(gamma + c, mask=used, other=0.0)
@@ -288,7 +288,7 @@ def fold_weights(weight, bias, gamma, delta, mean, variance, scale, shift, eps, 
 
 @triton.jit
 def means(packed, origin, n, most, per_us, SIDE: tl.constexpr):
-    """Mean column and row in the pillar and mean tau of each cell's events, 32 of them at a time."""
+    """Mean column and row in the pillar and mean tau of the events of each cell, 32 events at a time."""
     lane = tl.arange(0, 32)
     columns, rows, times = tl.zeros_like(n), tl.zeros_like(n), tl.zeros_like(n).to(tl.int64)
     for chunk in range(0, most, 32):
@@ -305,7 +305,7 @@ def means(packed, origin, n, most, per_us, SIDE: tl.constexpr):
 
 @triton.jit
 def weights_of_features(scale, shift, c, used, height, width, SIDE: tl.constexpr, CENTER: tl.constexpr):
-    """Weights of channels ``c``: those of the pillar's place and means, and those of an event within its pillar."""
+    """Weights of channels ``c`` for the pillar's corner and means, and for an event within its pillar."""
     D: tl.constexpr = 9 if CENTER else 7
     row = scale + c * D
     w_x, w_y = tl.load(row, mask=used, other=0.0) / width, tl.load(row + 1, mask=used, other=0.0) / height
@@ -324,10 +324,10 @@ def weights_of_features(scale, shift, c, used, height, width, SIDE: tl.constexpr
 def forward(begin, size, packed, duration_us, scale, shift, alpha, beta, image, total, cells, columns, height, width,
             channels, UNIFORM: tl.constexpr, SIDE: tl.constexpr, CENTER: tl.constexpr, K: tl.constexpr,
             CELLS: tl.constexpr, BLOCKS: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
-    """The image [cells, C]: Eq. 6 and 7 where a cell has events, zero elsewhere.
+    """Write the image [cells, C]: Eq. 6 and 7 in cells with events, zero in others.
 
-    Events of equal times form a run: their hidden values are summed, and get their weight (Eq. 5) and polynomials when
-    the next time is known.
+    Events of equal times form a run: their hidden values are summed, and multiplied by their weight (Eq. 5) and
+    polynomials when the next time is known.
     """
     for block in range(BLOCKS):
         cell = (tl.program_id(0) * BLOCKS + block) * CELLS + tl.arange(0, CELLS)
@@ -358,7 +358,7 @@ def forward(begin, size, packed, duration_us, scale, shift, alpha, beta, image, 
             result += tl.where(here[:, None], tl.load(beta + c, mask=used, other=0.0)[None, :], 0.0)
             run, in_run = tl.zeros((CELLS, CHANNELS), tl.float32), tl.zeros_like(n)
             for m in range(1, most + 1):
-                coming = tl.load(packed + origin + m, mask=m < n, other=0)  # on its way while this event is worked on
+                coming = tl.load(packed + origin + m, mask=m < n, other=0)  # loaded while this event is processed
                 pixel_code, time = (event & PIXEL_MASK).to(tl.int32), event >> PIXEL_BITS
                 tau = time.to(tl.float32) * per_us - 1.0
                 x, y = ((pixel_code >> 1) % SIDE).to(tl.float32), ((pixel_code >> 1) // SIDE).to(tl.float32)
@@ -392,9 +392,9 @@ def forward(begin, size, packed, duration_us, scale, shift, alpha, beta, image, 
 def backward(begin, size, packed, share, mean, duration_us, scale, shift, alpha, image, rows, total, cells, columns,
              height, width, channels, SIDE: tl.constexpr, CENTER: tl.constexpr, K: tl.constexpr, FIRST: tl.constexpr,
              CHANNELS: tl.constexpr):  # fmt: skip
-    """Gradients summed over every n-th cell; ``image`` is the image's gradient [cells, C].
+    """Sum the gradients over every n-th cell; ``image`` is the gradient of the image [cells, C].
 
-    Of the polynomials' weights four are summed, from degree ``FIRST`` on.
+    The gradients of four polynomials' weights are summed, from degree ``FIRST`` on.
     """
     c = tl.arange(0, CHANNELS)
     used = c < channels
@@ -419,7 +419,7 @@ def backward(begin, size, packed, share, mean, duration_us, scale, shift, alpha,
             base = constant + x0 * w_x + y0 * w_y - mean_x * m_x - mean_y * m_y - mean_tau * m_tau
             here = nothing
             for m in range(1, n + 1):
-                coming = tl.load(packed + origin + m, mask=m < n, other=0)  # on its way while this event is worked on
+                coming = tl.load(packed + origin + m, mask=m < n, other=0)  # loaded while this event is processed
                 coming_part = tl.load(share + origin + m, mask=m < n, other=0.0)
                 pixel_code = (event & PIXEL_MASK).to(tl.int32)
                 tau = (event >> PIXEL_BITS).to(tl.float32) * per_us - 1.0
@@ -468,12 +468,12 @@ def backward(begin, size, packed, share, mean, duration_us, scale, shift, alpha,
 @triton.jit
 def add_moments_of_features(begin, size, packed, duration_us, sums, total, cells, columns, SIDE: tl.constexpr,
                             CELLS: tl.constexpr):  # fmt: skip
-    """Sums over the events of every n-th block of cells from which all products of two features follow.
+    """Compute sums over the events of every n-th block of cells, from which all products of two features follow.
 
-    A value less its pillar's mean sums to zero over the pillar: with anything that is constant there its products
-    vanish, and what is left of the others is the pillar's covariance.
+    Offsets from the pillar's mean sum to zero over the pillar: their products with values that are constant in the
+    pillar vanish, and their other products are the pillar's covariance.
     """
-    none = tl.zeros((CELLS,), tl.float64)  # a variance is a small difference of these
+    none = tl.zeros((CELLS,), tl.float64)  # float64, since a variance is a small difference of these sums
     s_1, s_x, s_y, s_t, s_p, s_xx, s_xy, s_yy, s_xt = none, none, none, none, none, none, none, none, none
     s_yt, s_xp, s_yp, s_tt, s_tp, c_xx, c_xy, c_yy, c_xt = none, none, none, none, none, none, none, none, none
     c_yt, c_tt, c_xp, c_yp, c_tp, m_x, m_y, m_xx, m_xy = none, none, none, none, none, none, none, none, none
@@ -494,7 +494,7 @@ def add_moments_of_features(begin, size, packed, duration_us, sums, total, cells
                 event = coming
                 coming = tl.load(packed + origin + m + 1, mask=m + 1 < n, other=0)
                 inside = m < n
-                pixel_code = (event & PIXEL_MASK).to(tl.int32)  # 0 beyond the last
+                pixel_code = (event & PIXEL_MASK).to(tl.int32)  # 0 after the last event
                 column, line, on = (pixel_code >> 1) % SIDE, (pixel_code >> 1) // SIDE, pixel_code & 1
                 tau = tl.where(inside, (event >> PIXEL_BITS).to(tl.float64) * per_us - 1.0, 0.0)
                 x += column
@@ -516,7 +516,7 @@ def add_moments_of_features(begin, size, packed, duration_us, sums, total, cells
             p, xp, yp, tp = 2.0 * b - one, 2.0 * xb - x, 2.0 * yb - y, 2.0 * bt - t
             x0, y0 = corner(cell, cells, columns, SIDE)
             x0, y0 = x0.to(tl.float64), y0.to(tl.float64)
-            ax, ay = x - middle * one, y - middle * one  # from the pillar's middle
+            ax, ay = x - middle * one, y - middle * one  # from the pillar's centre
             axx, ayx = xx - middle * x, xy - middle * x
             axy, ayy = xy - middle * y, yy - middle * y
             s_1 += one

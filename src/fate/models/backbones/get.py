@@ -1,45 +1,44 @@
-"""GET, the Group Event Transformer (Peng et al., ICCV 2023), as a detector's backbone.
+"""GET, the Group Event Transformer (Peng et al., ICCV 2023), as the backbone of a detector.
 
-Tokens carry the events of a patch of pixels in groups of channels, one for each time bin and polarity, and the network
-works between positions and between groups in turn:
+A token holds the events of a patch of pixels. Its channels are divided into groups, one for each time bin and polarity.
 
-- ``GroupEmbedding`` (the paper's GTE): a 3 × 3 convolution within each group and a small perceptron.
+- ``GroupEmbedding`` (GTE in the paper): a 3 × 3 convolution within each group, and an MLP.
 - ``DualAttentionBlock`` (EDSA): attention between the positions of a window of 8 × 8 tokens, attention between the
-  channels on what it found, two residual streams, and a perceptron on their sum. Windows are never shifted.
+  channels of its output, two residual streams, and an MLP of their sum. Windows are not shifted.
 - ``GroupAggregation`` (GTA) between stages: half the rows, columns and groups, twice the channels.
 
-Both attentions are the cosine attention of Swin Transformer V2: logits are cosines of queries and keys, and each pair
-of tokens has a bias that a small network computes from the offset between the two (``PositionBias``). They differ in
-what a token is:
+Both attentions are the cosine attention of Swin Transformer V2: logits are cosines of queries and keys plus a bias,
+which a small network computes from the offset between two tokens on a lattice (``PositionBias``).
 
-- ``window_attention``: one of the ``window``² positions, with C features. Tokens lie on the lattice ``window`` ×
-  ``window``. A learned scale for each head, at most 100, sharpens the comparison.
-- ``group_attention``: one of the C channels, with its values at the ``window``² positions, so that time bins and
-  polarities see each other. ``window`` heads, no learned scale. Channel c lies on the lattice (C / groups) × groups at
-  row c // groups and column c % groups, as in the public code (in whose convolutions it is of group c // (C / groups)).
+- ``window_attention``: tokens are the ``window``² positions, with C features, on the lattice ``window`` × ``window``.
+  Each head multiplies its cosines by a learned scale, at most 100.
+- ``group_attention``: tokens are the C channels, with their values at the ``window``² positions as features, so that
+  information is exchanged between time bins and polarities. There are ``window`` heads and no learned scale. Channel c
+  is at row c // groups and column c % groups of the lattice (C / groups) × groups, as in the public code (although in
+  its convolutions the channel belongs to group c // (C / groups)).
 
-**What is known and what is inferred.** The public code holds a classifier alone (three stages, no memory), and every
-block here computes what its blocks do. The paper's detector has memory, YOLOX's neck and head, and 21.9 million
-parameters; its layout is not public. Inferred:
+**Published and inferred parts.** The public code is a classifier of three stages without memory; every block here
+computes the same as its blocks. The paper's detector has memory, YOLOX's neck and head, and 21.9 million parameters,
+but its code is not public. Inferred are:
 
-- Four stages at strides 4, 8, 16 and 32, of which the last three go to the neck.
-- 64, 128, 256 and 512 channels, RVT-B's, so that neck and head are RVT-B's too. The classifier begins with 48; its
-  proportions stay: 16 channels a head, an embedding that is 4 and 16 times as wide inside.
-- 16 groups, then 8, 4 and 2 (the classifier's 12 does not divide 64, nor can it be halved three times).
-- 2, 2, 6 and 2 blocks, as in Swin-T. With neck and head for two classes these are 21 879 565 parameters
-  (21 916 429 on tokens of 24 groups).
-- The memory is RVT's 1 × 1 LSTM after the blocks of each stage; what it says goes to the next stage and to the neck.
+- Four stages at strides 4, 8, 16 and 32; the neck gets the last three.
+- 64, 128, 256 and 512 channels, as in RVT-B, so that neck and head are RVT-B's. The classifier has 48 channels in the
+  first stage; its proportions are kept: 16 channels per head, an embedding that is 4 and 16 times as wide inside.
+- 16 groups, then 8, 4 and 2. (The classifier's 12 does not divide 64, and cannot be halved three times.)
+- 2, 2, 6 and 2 blocks, as in Swin-T. With neck and head for two classes this gives 21 879 565 parameters (21 916 429
+  with tokens of 24 groups).
+- RVT's 1 × 1 LSTM after the blocks of each stage; its output goes to the next stage and to the neck.
 
-**Any grid.** Where 8 does not divide the map, attention sees it filled up with zeros at the right and the bottom, as in
-the public code. Such a token is not masked: it has a key without direction, which a query sees through the position
-bias alone, and the values' bias as its value. It is zero again for the next block, so nothing is carried through it.
-Windows are cut once for a stage and joined again after its last block, for all else in a block works token by token.
+**Any size of map.** If 8 does not divide a map, attention sees it padded with zeros at the right and the bottom, as in
+the public code. Padding is not masked: a padded token has a zero key, so its logit is the position bias alone, and the
+bias of the values as its value. It is set to zero again after each block.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -48,34 +47,37 @@ from torch.nn import functional
 from fate.errors import FateError
 from fate.models.layers.attention import from_groups, to_groups
 from fate.models.layers.conv_lstm import ConvLSTM
+from fate.models.layers.deformable import at_least_float32
 
 #: Hidden and cell state of one stage, each [B, H, W, C].
 CellState = tuple[Tensor, Tensor]
 
 HEAD_CHANNELS = 16  # channels of an attention head
 WINDOW = 8  # tokens along a side of a window
-HIDDEN = 512  # width of the network that computes a bias from an offset
+HIDDEN = 512  # width of the network that computes the position bias
 LARGEST_SCALE = 100.0
 FIRST_SCALE = 10.0
-NO_LENGTH = 5e-5  # added to the length of a query or key, so that zero keeps the direction zero
+NO_LENGTH = 5e-5  # added to the length of a query or key, so that a zero vector stays zero
 
 
 class PositionBias(nn.Module):
-    """A bias for each head and pair of tokens from the offset between the two on the lattice: [1, heads, L, L].
+    """A bias [1, heads, L, L] for each head and pair of tokens, from the offset between the tokens.
 
-    Token row · columns + column lies at that row and column; L = rows · columns.
+    Token ``row · columns + column`` is at that row and column of the lattice; L = rows · columns.
     """
 
-    offsets: Tensor  # [(2 rows - 1) (2 columns - 1), 2] every offset there is, on a logarithmic scale
-    pairs: Tensor  # [L · L] which of them lies between a query and a key
+    offsets: Tensor  # [(2 rows - 1) (2 columns - 1), 2] all possible offsets, on a logarithmic scale
+    pairs: Tensor  # [L · L] index of the offset between a query and a key
 
     def __init__(self, rows: int, columns: int, heads: int) -> None:
         super().__init__()
         self.num_heads, self.num_tokens = heads, rows * columns
         self.hidden = nn.Linear(2, HIDDEN)
         self.heads = nn.Linear(HIDDEN, heads, bias=False)
-        steps = torch.meshgrid(logarithmic(rows), logarithmic(columns), indexing="ij")
-        self.register_buffer("offsets", torch.stack(steps, dim=-1).view(-1, 2), persistent=False)
+        shares = (torch.arange(1 - side, side) / max(side - 1, 1) for side in (rows, columns))
+        scaled = (torch.sign(share) * torch.log2(1 + 8 * share.abs()) / 3 for share in shares)  # ± log8(1 + 8 |share|)
+        offsets = torch.stack(torch.meshgrid(*scaled, indexing="ij"), dim=-1)
+        self.register_buffer("offsets", offsets.view(-1, 2), persistent=False)
         token = torch.arange(rows * columns)
         row, column = token // columns, token % columns
         down = row[:, None] - row[None, :] + rows - 1
@@ -83,25 +85,19 @@ class PositionBias(nn.Module):
         self.register_buffer("pairs", (down * (2 * columns - 1) + right).view(-1), persistent=False)
 
     def forward(self) -> Tensor:
-        """The paper's 16 · sigmoid(x), less 8: softmax is the same, and small numbers keep more digits in bfloat16."""
+        """The paper's 16 · sigmoid(x) minus 8: softmax is the same, and small numbers are more exact in bfloat16."""
         table = 8 * torch.tanh(self.heads(functional.relu(self.hidden(self.offsets))) / 2)
         bias = table.t().index_select(1, self.pairs)
         return bias.view(1, self.num_heads, self.num_tokens, self.num_tokens)
 
 
-def logarithmic(length: int) -> Tensor:
-    """Offsets 1 - length … length - 1 along one side of a lattice, [2 length - 1], as sign · log8(1 + 8 |share|)."""
-    share = torch.arange(1 - length, length) / max(length - 1, 1)
-    return torch.sign(share) * torch.log2(1 + 8 * share.abs()) / 3
-
-
 class CosineAttention(nn.Module):
-    """Self-attention between tokens on a lattice, [M, L, F] → [M, L, F], by the angles between queries and keys.
+    """Cosine self-attention of tokens on a lattice, [M, L, F] → [M, L, F].
 
-    With ``learned_scale`` each head learns what its cosines are multiplied with; else it is 1.
+    With ``learned_scale`` each head multiplies its cosines by a learned number.
     """
 
-    no_bias: Tensor  # [F] keys have none: it would add the same to every logit of a query
+    no_bias: Tensor  # [F] bias of the keys: it would add the same value to all logits of a query
 
     def __init__(
         self, features: int, heads: int, lattice: tuple[int, int], learned_scale: bool, dropout: float
@@ -122,41 +118,29 @@ class CosineAttention(nn.Module):
         qkv = functional.linear(tokens, self.qkv.weight, bias)
         qkv = qkv.view(*tokens.shape[:2], 3, self.heads, -1).transpose(1, 3)  # [M, heads, 3, L, F / heads]
         values = qkv[:, :, 2]
-        queries, keys = directions(qkv[:, :, :2]).unbind(2)
+        vectors = at_least_float32(qkv[:, :, :2])
+        lengths: Tensor = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+        queries, keys = (vectors / (lengths + NO_LENGTH)).unbind(2)
         if self.log_scale is not None:
             queries = queries * self.log_scale.clamp(max=math.log(LARGEST_SCALE)).exp()
-        attended = functional.scaled_dot_product_attention(
-            queries.to(values.dtype),
-            keys.to(values.dtype),
-            values,
-            attn_mask=self.position_bias().to(values.dtype),
-            scale=1.0,
-        )
-        result: Tensor = self.dropout(self.projection(attended.transpose(1, 2).flatten(2)))
-        return result
-
-
-def directions(vectors: Tensor) -> Tensor:
-    """Vectors [..., D] at length 1, but for a hair; computed in float32 at least."""
-    vectors = vectors.float() if vectors.dtype in {torch.bfloat16, torch.float16} else vectors
-    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    return vectors / (lengths + NO_LENGTH)
+        bias, queries, keys = (part.to(values.dtype) for part in (self.position_bias(), queries, keys))
+        attended = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, scale=1.0)
+        return cast(Tensor, self.dropout(self.projection(attended.transpose(1, 2).flatten(2))))
 
 
 class GroupAggregation(nn.Module):
     """Group Token Aggregation: [N, H, W, C] → [N, ceil(H / 2), ceil(W / 2), 2 C], with half as many groups.
 
-    Channels lie group after group. An *overlapping group convolution* makes one new group from three old ones: new
-    group j reads the old groups 2j - 1, 2j and 2j + 1, and the first reads group 0 twice. From six groups:
+    Groups of channels are consecutive. An *overlapping group convolution* computes one new group from three old ones:
+    new group j from the old groups 2j - 1, 2j and 2j + 1, the first from groups 0, 0 and 1. For six groups:
 
         new group      0          1          2
-        reads       0  0  1    1  2  3    3  4  5
+        old groups  0  0  1    1  2  3    3  4  5
 
-    Three groups become one, which reads each of them once. LayerNorm follows, and a 3 × 3 max pooling at stride 2 with
-    the border that TensorFlow calls "same". There are an even number of groups before, or 3 or 1, which become one.
+    Three groups, or one, become one. LayerNorm follows, and 3 × 3 max pooling with stride 2.
     """
 
-    read: Tensor  # [three times channels of a group for each new group] the channels that the convolution reads
+    read: Tensor  # channels that the convolution reads, three old groups for each new one
 
     def __init__(self, channels: int, groups: int) -> None:
         super().__init__()
@@ -181,10 +165,9 @@ class GroupAggregation(nn.Module):
 
 
 def halve_by_max_pooling(images: Tensor) -> Tensor:
-    """Largest of each 3 × 3 pixels at stride 2: [N, C, H, W] → [N, C, ceil(H / 2), ceil(W / 2)].
+    """3 × 3 max pooling with stride 2, [N, C, H, W] → [N, C, ceil(H / 2), ceil(W / 2)], TensorFlow's padding "same".
 
-    Odd sizes have one pixel more on both sides, even ones on the far side only, where the ceiling mode of the pooling
-    cuts the kernel off: no copy with a border is made.
+    Odd sizes are padded on both sides, even sizes on the far side, where ``ceil_mode`` cuts the kernel off.
     """
     border = (images.shape[-2] % 2, images.shape[-1] % 2)
     return functional.max_pool2d(images, kernel_size=3, stride=2, padding=border, ceil_mode=True)
@@ -198,7 +181,7 @@ class Pointwise(nn.Conv2d):
 
 
 class Mlp(nn.Module):
-    """Two layers with GELU between, [..., in] → [..., out]; with ``normed``, LayerNorm before the GELU."""
+    """Two linear layers with GELU between, [..., in] → [..., out]; with ``normed``, LayerNorm before GELU."""
 
     def __init__(self, channels: int, hidden: int, out_channels: int, dropout: float, normed: bool = False) -> None:
         super().__init__()
@@ -208,12 +191,11 @@ class Mlp(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        result: Tensor = self.dropout(self.narrow(functional.gelu(self.norm(self.widen(tokens)))))
-        return result
+        return cast(Tensor, self.dropout(self.narrow(functional.gelu(self.norm(self.widen(tokens))))))
 
 
 class DropPath(nn.Module):
-    """In training, a branch [N, ...] is left out for a share of the N windows, and weighs more for the others."""
+    """Stochastic depth: in training, a branch [N, ...] is dropped for a random share of the N windows."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
@@ -229,8 +211,8 @@ class DropPath(nn.Module):
 class GroupEmbedding(nn.Module):
     """The encoder's image [N, C, H, W] to tokens [N, H / stride, W / stride, channels].
 
-    The convolution is 3 × 3 on token maps and, as in the public code for smaller patches, 7 × 7 on finer images. Its
-    groups are the largest number that divides both the image's channels and ``groups``.
+    The convolution is 3 × 3 on token maps and 7 × 7 on finer images, as in the public code. Its number of groups is the
+    greatest common divisor of the image's channels and ``groups``.
     """
 
     def __init__(
@@ -244,14 +226,13 @@ class GroupEmbedding(nn.Module):
         self.mlp = Mlp(hidden // 4, hidden, channels, dropout, normed=True)
 
     def forward(self, images: Tensor) -> Tensor:
-        tokens: Tensor = self.mlp(self.conv(images).permute(0, 2, 3, 1))
-        return tokens
+        return cast(Tensor, self.mlp(self.conv(images).permute(0, 2, 3, 1)))
 
 
 class DualAttentionBlock(nn.Module):
-    """Event Dual Self-Attention: tokens and refined tokens [N, windows, window², C] → the same two.
+    """Event Dual Self-Attention on two residual streams, each [N, windows, window², C].
 
-    ``tokens`` collects what positions found, ``refined`` what channels found in that; the perceptron sees their sum.
+    ``tokens`` sums the outputs of window attention and MLP, ``refined`` those of group attention.
     """
 
     def __init__(self, channels: int, groups: int, window: int, dropout: float, drop_path: float) -> None:
@@ -275,7 +256,10 @@ class DualAttentionBlock(nn.Module):
 
 
 class Stage(nn.Module):
-    """Blocks on one map of tokens, [N, H, W, C] → [N, H, W, C], H and W at will; each block drops its own share."""
+    """Blocks on one map of tokens of any size, [N, H, W, C] → [N, H, W, C]; ``drop_paths`` has one share per block.
+
+    Windows are cut once before the first block, since all of a block but attention works token by token.
+    """
 
     def __init__(self, channels: int, groups: int, window: int, dropout: float, drop_paths: Sequence[float]) -> None:
         super().__init__()
@@ -296,23 +280,22 @@ class Stage(nn.Module):
         for block in self.blocks:
             tokens, refined = block(tokens, refined)
             if inside is not None:
-                tokens = tokens * inside  # what lies outside the map is zero again for the next block
+                tokens = tokens * inside  # padding is zero again for the next block
         merged = from_groups(tokens.flatten(0, 1), (side, side), rows + missing[0], columns + missing[1])
         return merged[:, :rows, :columns]
 
 
 class GET(nn.Module):
-    """The detector's backbone; the text above says what of it is inferred. It works on any grid.
+    """The backbone, for maps of any size.
 
     Args:
         in_channels: C of the encoder's image; ``GroupTokens(sensor, groups=16)`` has 32 for each group.
-        stem_stride: cells of that image along a token of 4 pixels: 1 for tokens, 2 for pillars, 4 for histograms.
-        channels: of the first stage; each has twice those of the one before.
-        groups: of channels in the first stage; each has half those of the one before.
+        stem_stride: cells of the image along a token of 4 pixels: 1 for tokens, 2 for pillars, 4 for histograms.
+        channels: of the first stage; each stage has twice as many as the one before.
+        groups: of channels in the first stage; each stage has half as many as the one before.
         depths: blocks of each of the four stages.
-        window: tokens along a side of an attention window.
-        dropout: share of values that training sets to 0, half as many in the embedding; as the public code trains.
-        drop_path: how often training leaves a branch of the last block out; less often before it.
+        dropout: share of values that training sets to 0, half as many in the embedding; the public code's value.
+        drop_path: share of dropped branches in the last block; it increases linearly from block to block.
     """
 
     remembers = True
@@ -324,7 +307,6 @@ class GET(nn.Module):
         channels: int = 64,
         groups: int = 16,
         depths: Sequence[int] = (2, 2, 6, 2),
-        window: int = WINDOW,
         dropout: float = 0.2,
         drop_path: float = 0.2,
     ) -> None:
@@ -338,10 +320,9 @@ class GET(nn.Module):
             )
         widths = tuple(channels * 2**number for number in range(4))
         counts = tuple(max(groups // 2**number, 1) for number in range(4))
-        # The share of dropped paths grows evenly from block to block.
         shares = torch.split(torch.linspace(0, drop_path, sum(depths), device="cpu"), list(depths))
         self.stages = nn.ModuleList(
-            Stage(width, count, window, dropout, share.tolist())
+            Stage(width, count, WINDOW, dropout, share.tolist())
             for width, count, share in zip(widths, counts, shares, strict=True)
         )
         self.aggregations = nn.ModuleList(map(GroupAggregation, widths[:-1], counts[:-1]))
@@ -353,9 +334,9 @@ class GET(nn.Module):
     def forward(
         self, images: Tensor, state: Sequence[CellState] | None = None, steps: int = 1, step_scale: float | Tensor = 1.0
     ) -> tuple[list[Tensor], tuple[CellState, ...]]:
-        """As ``MaxViT.forward``; the state is hidden and cell of each stage, each [B, H_i, W_i, C_i].
+        """Same arguments and results as ``MaxViT.forward``; the state is a ``CellState`` of each stage.
 
-        ``step_scale`` is of no effect here, for an LSTM counts windows, not time.
+        ``step_scale`` has no effect, since an LSTM depends on the number of windows, not on time.
         """
         tokens = self.dropout(self.embedding(images))
         features, carried = [], []

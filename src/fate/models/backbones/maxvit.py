@@ -1,21 +1,22 @@
 """The backbone of RVT (Gehrig & Scaramuzza, CVPR 2023) and of S5-ViT (Zubić et al., CVPR 2024).
 
-Four stages, each at half the resolution of the one before: a strided convolution with a norm, attention within windows
-and then over a grid, and a memory at every pixel, which is an LSTM in RVT and a state-space layer in S5-ViT. What the
-memory says is the stage's output, for the next stage and, from the second on, for the neck.
+Four stages, each at half the resolution of the one before: a strided convolution with LayerNorm, attention within
+windows and then over a grid, and a memory at every pixel, an LSTM in RVT and a state-space layer in S5-ViT. The output
+of the memory goes to the next stage and, from the second stage on, to the neck.
 
-The smallest detectors cannot afford attention where pixels are many: there a stage may mix neighbours by a cheap
-convolution instead, and the first may be its strided convolution alone (``Kind``).
+In the smallest detectors attention at high resolution is too slow: there a convolution replaces it, or the stage is its
+strided convolution alone (``Kind``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
+from fate.encoding.spec import check_choice
 from fate.errors import FateError
 from fate.models.layers.attention import TransformerBlock, from_groups, to_groups
 from fate.models.layers.conv import ConvNormAct, SeparableBlock
@@ -24,16 +25,15 @@ from fate.models.layers.norm import LayerNorm
 from fate.models.layers.s5 import S5, S5Block
 
 Memory = Literal["lstm", "s5"]
-#: What stands before a stage's memory: "attention" (as in RVT) in windows and then over a grid; "global": over the grid
-#: alone; "convolution", each channel by itself, in its place. A "plain" stage is its strided convolution, and has no
-#: memory either.
+#: What precedes the memory of a stage: "attention" in windows and then over a grid, as in RVT; "global" attention over
+#: the grid only; or a separable "convolution". A "plain" stage is a strided convolution without memory.
 Kind = Literal["attention", "global", "convolution", "plain"]
-#: Of one stage: the LSTM's (hidden, cell), or the state of S5; None where it has no memory.
+#: State of one stage: (hidden, cell) of an LSTM, or the state of S5; None for a stage without memory.
 StageState = Tensor | tuple[Tensor, Tensor] | None
 
 
 class MaxViT(nn.Module):
-    """Images of N windows to features at strides 8, 16 and 32, of ``channels``, with a memory in every stage."""
+    """Images of N windows to features at strides 8, 16 and 32, of ``channels`` channels."""
 
     remembers = True
 
@@ -54,18 +54,17 @@ class MaxViT(nn.Module):
         in_channels: of the images.
         dims: channels of the four stages.
         memory: "lstm" (RVT) or "s5" (S5-ViT).
-        stem_stride: 4 for images of one pixel a cell, 2 for pillars of two.
-        partition: (rows, columns) that attend to each other in all stages, see ``frame``.
-        head_dim: channels of one head of attention; by default the first stage that has attention has two heads.
-        official_state: S5 as the public code computes it, for its checkpoints; see ``layers.s5``.
-        kinds: what each of the four stages does before it remembers.
+        stem_stride: 4 for images at the sensor's resolution, 2 for pillars of two pixels.
+        partition: (rows, columns) of an attention window in all stages, see ``detector.Frame``.
+        head_dim: channels of an attention head; by default the first stage with attention has two heads.
+        official_state: compute S5 as the public code does, for its checkpoints; see ``layers.s5``.
+        kinds: the kind of each of the four stages.
         stem_kernel: side of the first convolution's kernel, odd.
-        mlp_ratio: channels inside the MLPs behind attention over those around them; 0 for none (S5 brings its own).
+        mlp_ratio: width inside the MLPs after attention over the width outside; 0 for no MLPs (S5 has its own).
         """
         super().__init__()
         head_dim = _head_dim(dims, kinds, head_dim)
-        if memory not in ("lstm", "s5"):
-            raise FateError(f"memory={memory!r} was given; expected 'lstm' or 's5'")
+        check_choice("memory", memory, get_args(Memory))
         self.channels = tuple(dims[1:])
         self.partition = (int(partition[0]), int(partition[1]))
         self.stem_stride = stem_stride
@@ -97,9 +96,9 @@ class MaxViT(nn.Module):
 
         Args:
             images: [N, C, H, W], N = steps · B, time-major; ``partition`` divides H and W in every stage.
-            state: of the four stages, B first; None for fresh ones.
+            state: of the four stages, B first; None for the initial state.
             steps: T.
-            step_scale: 20 / hz; one number, or one for each window [N]. Only S5 uses it.
+            step_scale: 20 / hz, one number or [N]; only S5 uses it.
         """
         x = images.contiguous(memory_format=torch.channels_last)
         features, states = [], []
@@ -110,14 +109,14 @@ class MaxViT(nn.Module):
         return features[1:], tuple(states)
 
     def freeze(self, step_scale: float = 1.0) -> None:
-        """Prepare S5 for streaming at one rate, in evaluation, on the device where it will run; others still work."""
+        """Prepare S5 for fast streaming at one rate, in evaluation, on its final device; other rates still work."""
         for module in self.modules():
             if isinstance(module, S5):
                 module.freeze(step_scale)
 
 
 class Downsample(nn.Module):
-    """A convolution with stride, whose output is normalised over channels."""
+    """A strided convolution with LayerNorm."""
 
     def __init__(self, in_channels: int, channels: int, stride: int, kernel: int) -> None:
         super().__init__()
@@ -126,12 +125,11 @@ class Downsample(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, C, H, W] to [N, H', W', C']."""
-        normed: Tensor = self.norm(self.conv(x).permute(0, 2, 3, 1))
-        return normed
+        return cast(Tensor, self.norm(self.conv(x).permute(0, 2, 3, 1)))
 
 
 class Stage(nn.Module):
-    """Half the resolution, a mix of neighbours or attention in windows and over a grid (what there is), memory."""
+    """Downsampling, then a convolution or attention in windows and over a grid (those that are set), then memory."""
 
     mix: SeparableBlock | None
     window: TransformerBlock | None
@@ -151,7 +149,7 @@ class Stage(nn.Module):
         _, height, width, _ = x.shape
         if self.mix is not None:
             x = self.mix(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        # All of a block but attention works token by token, so the whole block runs in the order of the groups.
+        # All of a block but attention works token by token, so the whole block runs on grouped tokens.
         for block, grid in ((self.window, False), (self.grid, True)):
             if block is not None:
                 x = from_groups(block(to_groups(x, self.partition, grid)), self.partition, height, width, grid)
@@ -163,7 +161,7 @@ class Stage(nn.Module):
 
 
 class PlainStage(nn.Module):
-    """A convolution with stride, BatchNorm and ReLU: nothing that costs more than it."""
+    """A strided convolution with BatchNorm and ReLU, without memory."""
 
     def __init__(self, in_channels: int, channels: int, stride: int, kernel: int) -> None:
         super().__init__()
@@ -172,12 +170,12 @@ class PlainStage(nn.Module):
     def forward(
         self, x: Tensor, state: StageState, steps: int, step_scale: float | Tensor
     ) -> tuple[Tensor, StageState]:
-        """[N, C, H, W] to [N, C', H', W']; there is no state."""
+        """[N, C, H, W] to [N, C', H', W'], and no state."""
         return self.conv(x), None
 
 
 def _head_dim(dims: Sequence[int], kinds: Sequence[Kind], asked: int | None) -> int:
-    """Channels of one head of attention."""
+    """Check the sizes of a backbone, and return the channels of an attention head."""
     if len(kinds) != 4 or not set(kinds) <= set(get_args(Kind)):
         raise FateError(f"kinds={tuple(kinds)} were given; expected four of {', '.join(get_args(Kind))}")
     attending = [dim for dim, kind in zip(dims, kinds, strict=False) if kind in ("attention", "global")]

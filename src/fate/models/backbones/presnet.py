@@ -1,14 +1,14 @@
-"""PResNet, variant d: the image backbone of RT-DETR, and of EvRT-DETR for event images.
+"""PResNet, variant d: the backbone of RT-DETR, and of EvRT-DETR for event images.
 
-A ResNet (He et al. 2016) with the two changes of "vd" (He et al. 2019, Bag of Tricks): three 3×3 convolutions stand in
-for the 7×7 stem, and where a stage halves the image, its shortcut averages 2×2 cells instead of skipping three of four.
+A ResNet (He et al. 2016) with the two changes of "vd" (He et al. 2019, Bag of Tricks): three 3×3 convolutions replace
+the 7×7 stem, and the shortcut of a stage that halves the image averages 2×2 cells instead of skipping three of four.
 
     stem        3×3 / stem_stride, 3×3, 3×3, max pooling 3×3 / 2            stride 4
     stages 1–4  residual blocks, the first of stages 2–4 with stride 2      strides 4, 8, 16, 32
 
-Depths 50 and 101 are made of bottlenecks (1×1, 3×3, 1×1 with four times the width), the others of basic blocks (3×3,
-3×3). Depths and widths of the public models are the defaults; depth 10, one block a stage, is ours, for small models.
-BatchNorm learns its statistics, and convolutions begin as PyTorch's do: the public code trains from scratch on events.
+Depths 50 and 101 consist of bottlenecks (1×1, 3×3, 1×1 with four times the width), the others of basic blocks (3×3,
+3×3). Depth 10, with one block per stage, is not published; it is for small models. BatchNorm is trained, and weights
+have PyTorch's initialisation, since the public code of EvRT-DETR trains from scratch on events.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)
 
 
 class PResNet(nn.Module):
-    """Images to three maps at strides 8, 16 and 32, of ``channels`` channels. It has no memory."""
+    """Images to feature maps at strides 8, 16 and 32, of ``channels`` channels, without memory."""
 
     def __init__(
         self, in_channels: int, depth: int = 50, stem_stride: int = 2, widths: Sequence[int] = (64, 128, 256, 512)
     ) -> None:
-        """``widths`` are those of the 3×3 convolutions of each stage; the stem ends with the first, which is even."""
+        """``widths``: channels of the 3×3 convolutions of each stage; the first, also of the stem, must be even."""
         super().__init__()
         if depth not in BLOCKS:
             raise FateError(f"depth {depth} was given; expected one of {', '.join(map(str, BLOCKS))}")
@@ -59,9 +59,9 @@ class PResNet(nn.Module):
     def forward(
         self, images: Tensor, state: State = None, steps: int = 1, step_scale: float | Tensor = 1.0
     ) -> tuple[list[Tensor], None]:
-        """[N, C, H, W], H and W multiples of 16 · ``stem_stride``, to maps [N, C_i, H_i, W_i], and no state.
+        """[N, C, H, W], H and W multiples of 16 · ``stem_stride``, to feature maps [N, C_i, H_i, W_i], and no state.
 
-        Every window by itself; ``state``, ``steps`` and ``step_scale``, which all backbones take, change nothing.
+        ``state``, ``steps`` and ``step_scale``, which all backbones take, have no effect.
         """
         maps = functional.max_pool2d(self.stem(images), kernel_size=3, stride=2, padding=1)
         features = []
@@ -75,7 +75,7 @@ class ResidualBlock(nn.Module):
     """ReLU(branch(x) + shortcut(x)): [N, C, H, W] → [N, channels, H / stride, W / stride], rounded up."""
 
     def __init__(self, in_channels: int, width: int, stride: int, first: bool, bottleneck: bool) -> None:
-        """The shortcut of the ``first`` of a stage is a 1×1 convolution, even where the channels stay as they are."""
+        """The shortcut of the ``first`` block of a stage is a 1×1 convolution, even if the channels do not change."""
         super().__init__()
         channels = 4 * width if bottleneck else width
         if bottleneck:
@@ -93,7 +93,7 @@ class ResidualBlock(nn.Module):
         self.shortcut = ConvNormAct(in_channels, channels, 1, activation="none") if first else nn.Identity()
 
     def forward(self, maps: Tensor) -> Tensor:
-        # An odd last row or column becomes a cell of its own, as the strided convolution of the branch makes it.
+        # ceil_mode: an odd last row or column becomes a cell of its own, as in the strided convolution of the branch
         averaged = functional.avg_pool2d(maps, 2, ceil_mode=True) if self.stride == 2 else maps
         branch: Tensor = self.branch(maps)
         return functional.relu_(branch + self.shortcut(averaged))

@@ -1,11 +1,10 @@
-"""Tensors out of the files that other projects write, without running anything that is in them.
+"""Read the tensors of files of other projects without executing anything in them.
 
-A PyTorch checkpoint is a pickle: a program that may import and call whatever its author wrote. It is read with torch's
-``weights_only`` reader, which calls only what tensors need. Lightning checkpoints, which RVT and S5-ViT publish, often
-hold configurations and schedulers as objects of other packages too, and that reader refuses a file for each name it
-does not know. So the names are collected first, without running the program, and the reader gets an empty class for
-each of them, which keeps nothing and does nothing. The same pass refuses values that are nested so deep that Python's
-``hash`` would overflow the stack.
+A PyTorch checkpoint is a pickle: a program that can import and call any code. It is read with torch's ``weights_only``
+reader, which calls only what tensors need and refuses a file with any other name. But Lightning checkpoints, as RVT and
+S5-ViT publish them, often hold configurations and schedulers as objects of other packages. So the names are collected
+first, without executing the program, and the reader gets an empty class for each of them, which stores nothing and does
+nothing. The same pass refuses values that are nested so deeply that Python's ``hash`` would overflow the stack.
 """
 
 from __future__ import annotations
@@ -27,25 +26,22 @@ from torch import Tensor
 from fate.errors import FateError
 from fate.files import open_regular
 
-#: What a file is by its first bytes.
+#: Type of a file by its first bytes.
 Kind = Literal["safetensors", "zip", "pickle", "unknown"]
-#: Bytes of the longest header that a safetensors file may have.
-LONGEST_HEADER = 100_000_000
-#: Programs at the beginning of a file as torch wrote it before it wrote zip files.
-OLD_PROGRAMS = 5
-#: Tuples inside each other, and values in a tuple and those inside; the hash of a tuple visits all of them.
+LONGEST_HEADER = 100_000_000  #: largest header of a safetensors file in bytes
+OLD_PROGRAMS = 5  #: pickles at the beginning of a file in torch's format from before zip files
+#: Largest depth of nested tuples, and largest number of values in one, which computing its hash visits.
 DEEPEST_TUPLE, LARGEST_TUPLE = 100, 1_000_000
-#: Classes and functions of other packages; a checkpoint names a few dozen.
-MOST_NAMES = 1_000
-#: Where projects put the state_dict, from the outside to the inside.
+MOST_NAMES = 1_000  #: classes and functions of other packages; a checkpoint has a few dozen
+#: Keys under which projects store the state_dict, from the outside to the inside.
 HOMES = ("state_dict", "model", "ema")
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint by name: a PyTorch file, a Lightning one, safetensors, or a folder of such files.
+    """Read the tensors of a checkpoint by name: a PyTorch or Lightning file, safetensors, or a folder of such files.
 
-    Of a folder as EvRT-DETR writes it, names begin with that of their file: ``net_backbone.pth::_net.conv1…``. Of one
-    as transformers writes it, ``model.safetensors`` is read.
+    In a folder of EvRT-DETR, names begin with the name of their file: ``net_backbone.pth::_net.conv1…``. In a folder of
+    transformers, ``model.safetensors`` is read.
     """
     source = Path(path)
     if source.is_dir():
@@ -54,7 +50,7 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     if kind == "safetensors":
         try:
             return dict(load_file(source))
-        except Exception as error:  # whatever a damaged header makes of it
+        except Exception as error:  # a damaged header can cause any error
             raise FateError(
                 f"{source}: not a whole safetensors file ({_line(error)}); copy or download it again"
             ) from None
@@ -64,10 +60,10 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
 
 
 def kind_of(path: str | Path, expected: str = "a checkpoint") -> Kind:
-    """What a file is, by its first bytes.
+    """The type of a file by its first bytes.
 
-    A safetensors file begins with the length of its header as eight bytes, which can look like the start of a pickle
-    or of a zip file; the brace that follows cannot.
+    A safetensors file begins with eight bytes for the length of its header, which may equal the start of a pickle or of
+    a zip file, and a brace, which no pickle or zip file has there.
     """
     try:
         with open_regular(path, expected) as file:
@@ -98,12 +94,12 @@ def _tensors_of_folder(folder: Path) -> dict[str, Tensor]:
 
 
 def _unpickled(source: Path, kind: Kind) -> Any:
-    """The content of a PyTorch file, with a ``_Shell``, a dict or a list for each object of another package."""
+    """The content of a PyTorch file, with a ``_Shell``, a dict or a list in place of objects of other packages."""
     try:
         names = _survey_archive(source) if kind == "zip" else _survey_old_file(source)
         stand_ins: list[Any] = [(stand_in, name) for name, stand_in in names.items()]  # torch's own names come first
         with warnings.catch_warnings(), torch.serialization.safe_globals(stand_ins):
-            warnings.simplefilter("ignore")  # about what the errors below say in one sentence
+            warnings.simplefilter("ignore")  # the errors below say the same
             return torch.load(source, map_location="cpu", weights_only=True)
     except FateError:
         raise
@@ -112,12 +108,12 @@ def _unpickled(source: Path, kind: Kind) -> Any:
             f"{source}: holds more than tensors, and some of it only its own code could read ({_line(error)}); where"
             " you trust it, load it with that code and save its state_dict alone"
         ) from None
-    except Exception as error:  # a damaged file fails in any place inside torch, and in any way
+    except Exception as error:  # a damaged file can cause any error inside torch
         raise FateError(f"{source}: damaged ({_line(error)}); copy or download it again") from None
 
 
 class _Shell:
-    """Stands for an object of another package: takes any arguments and any state, and forgets them."""
+    """Replaces an object of another package; ignores all arguments and state."""
 
     def __new__(cls, *_: Any, **__: Any) -> _Shell:
         return super().__new__(cls)
@@ -127,21 +123,21 @@ class _Shell:
 
 
 class _DictShell:
-    """Stands for a class of dictionaries: the reader fills plain ones only, so that is what it gives."""
+    """Replaces a class of dictionaries by dict, since the reader fills no others."""
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
         return {}
 
 
 class _ListShell:
-    """Stands for a class of lists."""
+    """Replaces a class of lists by list."""
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
         return []
 
 
 def _survey_archive(source: Path) -> dict[str, type]:
-    """The names in the program of a zip file as torch writes it."""
+    """The names in the pickle of a zip file of torch."""
     with zipfile.ZipFile(source) as archive:
         files = archive.namelist()
         programs = [name for name in files if name.rpartition("/")[2] == "data.pkl"]
@@ -149,7 +145,7 @@ def _survey_archive(source: Path) -> dict[str, type]:
             raise FateError(f"{source}: an archive of files; unpack it and give the checkpoint inside")
         if any(name.rpartition("/")[2] == "constants.pkl" for name in files):
             raise FateError(f"{source}: a TorchScript archive, which is a program; give the checkpoint behind it")
-        # A small compressed file could swell without end.
+        # A small compressed file could expand to any size.
         if len(programs) > 1 or any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
             raise ValueError("torch writes one program and no compressed files")
         with archive.open(programs[0]) as program:
@@ -157,7 +153,7 @@ def _survey_archive(source: Path) -> dict[str, type]:
 
 
 def _survey_old_file(source: Path) -> dict[str, type]:
-    """The names in the five programs that a file of the old kind begins with."""
+    """The names in the five pickles at the beginning of a file in torch's old format."""
     names: dict[str, type] = {}
     with open_regular(source) as file:
         for _ in range(OLD_PROGRAMS):
@@ -166,17 +162,17 @@ def _survey_old_file(source: Path) -> dict[str, type]:
 
 
 class _Value(NamedTuple):
-    """What the survey knows of a value: how tuples are nested in it, how many values they hold, and its class."""
+    """What the survey knows of a value."""
 
-    depth: int = 0
-    size: int = 1
-    name: str = ""
+    depth: int = 0  #: of nested tuples
+    size: int = 1  #: number of values in the tuples
+    name: str = ""  #: of its class
 
 
 def _survey(source: Path, program: IO[bytes]) -> dict[str, type]:
-    """Follow a pickle to its end without running it: each name that it looks up, with the class to stand for it.
+    """Collect the names that a pickle looks up, without executing it, with the class that replaces each of them.
 
-    That is ``_DictShell`` where it sets items of such objects, ``_ListShell`` where it appends, else ``_Shell``.
+    It is ``_DictShell`` if the pickle sets items of the objects, ``_ListShell`` if it appends to them, else ``_Shell``.
     """
     names: dict[str, type] = {}
     stack: list[_Value] = []
@@ -201,7 +197,7 @@ def _survey(source: Path, program: IO[bytes]) -> dict[str, type]:
 
 
 def _take(code: pickletools.OpcodeInfo, stack: list[_Value], marks: list[int]) -> list[_Value]:
-    """Take what an instruction works on from the stack: as many values as it says, and all above the last mark."""
+    """Take the operands of an instruction from the stack: a fixed number, and for some all above the last mark."""
     number, above = len(code.stack_before), len(stack)
     if pickletools.markobject in code.stack_before:
         number, above = code.stack_before.index(pickletools.markobject), marks.pop()
@@ -213,7 +209,7 @@ def _take(code: pickletools.OpcodeInfo, stack: list[_Value], marks: list[int]) -
 
 
 def _results(source: Path, code: pickletools.OpcodeInfo, taken: list[_Value], names: dict[str, type]) -> list[_Value]:
-    """What an instruction leaves on the stack."""
+    """The values that an instruction puts on the stack."""
     if code.name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"):
         made = _Value(1 + max((each.depth for each in taken), default=0), 1 + sum(each.size for each in taken))
         if made.depth > DEEPEST_TUPLE or made.size > LARGEST_TUPLE:
@@ -223,7 +219,7 @@ def _results(source: Path, code: pickletools.OpcodeInfo, taken: list[_Value], na
             )
         return [made]
     if code.name in ("NEWOBJ", "REDUCE"):
-        if taken[0].name == "builtins.bytearray":  # the one name known to torch that takes memory by a number
+        if taken[0].name == "builtins.bytearray":  # a call that torch allows and that could allocate any memory
             raise FateError(f"{source}: makes an array of bytes; expected tensors and plain values")
         return [_Value(name=taken[0].name)]
     if code.name in ("SETITEM", "SETITEMS", "APPEND", "APPENDS", "BUILD"):
@@ -234,7 +230,7 @@ def _results(source: Path, code: pickletools.OpcodeInfo, taken: list[_Value], na
 
 
 def _modern_name(argument: str) -> str:
-    """``module.name`` of an instruction, with names of Python 2, which old files use, as torch translates them."""
+    """``module.name`` of an instruction; names of Python 2 in old files are translated as torch does."""
     module, name = argument.split(" ", 1)
     if (module, name) in NAME_MAPPING:
         module, name = NAME_MAPPING[module, name]
@@ -242,7 +238,7 @@ def _modern_name(argument: str) -> str:
 
 
 def _named_tensors(source: Path, content: Any) -> dict[str, Tensor]:
-    """The state_dict, wherever projects put it."""
+    """The state_dict of a checkpoint, under one of ``HOMES`` or at the top."""
     for key in HOMES:
         inner = content.get(key) if isinstance(content, Mapping) else None
         if isinstance(inner, Mapping):
@@ -260,7 +256,7 @@ def _named_tensors(source: Path, content: Any) -> dict[str, Tensor]:
 
 
 def _line(error: BaseException) -> str:
-    """The first line of an error; of torch's reader the reason, without its advice to trust the file."""
+    """The first line of an error; from torch's reader only the reason, without its advice to trust the file."""
     lines = str(error).rpartition("WeightsUnpickler error: ")[2].strip().splitlines()
     reasons = [line.strip() for line in lines if line.strip() and "weights_only" not in line]
     return reasons[0][:200] if reasons else type(error).__name__

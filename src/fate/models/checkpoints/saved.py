@@ -1,8 +1,8 @@
-"""Weights on disk: one safetensors file that says what it is.
+"""Weights on disk: one safetensors file with a description of the detector.
 
-The file's header holds, as JSON under ``fate``, how to build the detector (name, classes, sensor, encoder, options) and
-facts about the weights (canonical rate, version and git hash of the code, protocol, training). Nothing in it is ever
-executed. Files of the public projects come in through ``fate import-checkpoint``.
+The header of the file holds JSON under ``fate``: the arguments that build the detector (name, classes, sensor, encoder,
+options) and facts about the weights (canonical rate, version and git hash of the code, protocol, training). Nothing in
+a file is ever executed. ``fate import-checkpoint`` reads the files of the public projects.
 """
 
 from __future__ import annotations
@@ -29,25 +29,23 @@ from fate.version import full_version, git_hash
 from fate.whole_files import write_whole
 
 FORMAT = 1
-#: Names shown of each kind of mismatch.
-SHOWN = 5
-#: Numbers in a tensor that is stored in a shorter type on demand.
-LARGE = 4096
-#: What describes a model in a file.
+SHOWN = 5  #: names listed for each kind of mismatch
+LARGE = 4096  #: smallest number of elements of a tensor that ``save_model(dtype=…)`` converts
+#: Fields of a detector's description.
 FIELDS = ("name", "classes", "sensor", "encoder", "encoder_options", "stem", "options")
 
 
 def save_model(
     detector: Detector, path: str | Path, dtype: torch.dtype | None = None, facts: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a detector's weights and description; an existing file is replaced at once or not at all.
+    """Write the weights and the description of a detector; an existing file is replaced atomically.
 
     Args:
         detector: built by ``zoo.build_model``.
         path: ends in ``.safetensors``.
-        dtype: to store floating-point weights in, torch.float16 for small files; None as they are.
-        facts: more for the header, whatever JSON can hold: ``protocol`` and ``training``, a summary of it, are None
-            unless given; ``git_hash`` is that of the code that runs, unless other code made the weights.
+        dtype: type in which weights are stored, such as torch.float16 for small files; None for their own.
+        facts: further entries of the header, as JSON values: ``protocol``, ``training`` (a summary), ``git_hash`` (by
+            default that of the running code), and others.
     """
     target = Path(path)
     if target.suffix != ".safetensors":
@@ -68,8 +66,8 @@ def save_model(
         metadata = {"fate": json.dumps(card)}
     except (TypeError, ValueError) as error:
         raise FateError(
-            f"{target}: what is to be said of the weights cannot be written as JSON ({error}); give numbers, texts,"
-            " lists and dictionaries"
+            f"{target}: the facts about the weights cannot be written as JSON ({error}); give numbers, texts, lists"
+            " and dictionaries"
         ) from None
     if not target.parent.is_dir():
         raise FateError(f"{target}: the folder {target.parent} does not exist; make it first")
@@ -78,13 +76,13 @@ def save_model(
 
 
 def read_card(path: str | Path) -> dict[str, Any]:
-    """What a file says of itself."""
+    """Read the description in the header of a file."""
     source = Path(path)
     try:
         kind = kind_of(source, "a .safetensors file")
     except MissingFileError:
         raise FateError(_missing(source)) from None
-    if kind in ("zip", "pickle"):  # never opened here
+    if kind in ("zip", "pickle"):  # never read here
         raise FateError(
             f"{source}: a pickled checkpoint, which could run any code when opened; expected a .safetensors file:"
             f" fate import-checkpoint {source} OUT.safetensors reads the weights of the public projects safely"
@@ -110,18 +108,18 @@ def read_card(path: str | Path) -> dict[str, Any]:
 
 
 def is_own(path: str | Path) -> bool:
-    """Whether a file was written by ``save_model``, as far as its header says."""
+    """Whether a file has the header that ``save_model`` writes."""
     if not Path(path).is_file():
         return False
     try:
-        with safe_open(path, framework="pt") as file:
+        with _opened(path) as file:
             return "fate" in (file.metadata() or {})
-    except (SafetensorError, OSError):
+    except FateError:
         return False
 
 
 def load_model(path: str | Path) -> Detector:
-    """The detector a file holds, in evaluation mode, on the CPU."""
+    """Load the detector of a file, in evaluation mode, on the CPU."""
     card = read_card(path)
     try:
         detector = rebuild(card["model"])
@@ -136,7 +134,7 @@ def load_model(path: str | Path) -> Detector:
 
 
 def check_entries(source: str | Path, given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Refuse weights that do not fit, with the names that are missing, unexpected, or of another shape."""
+    """Refuse weights that do not fit; the error lists names that are missing, unexpected, or of another shape."""
     missing, unexpected = sorted(expected.keys() - given.keys()), sorted(given.keys() - expected.keys())
     misshapen = [
         f"{name} {tuple(given[name].shape)} instead of {tuple(expected[name].shape)}"
@@ -153,7 +151,7 @@ def check_entries(source: str | Path, given: Mapping[str, Tensor], expected: Map
 
 
 def fill(detector: Detector, source: str | Path, entries: Mapping[str, Tensor], fresh: Collection[str] = ()) -> None:
-    """Load the entries of a file into a detector; all of its entries but the fresh ones are required."""
+    """Load the entries of a file into a detector; all entries of the detector but the ``fresh`` ones are required."""
     own = detector.state_dict()
     check_entries(source, entries, {name: value for name, value in own.items() if name not in fresh})
     for name, value in entries.items():
@@ -166,7 +164,7 @@ def fill(detector: Detector, source: str | Path, entries: Mapping[str, Tensor], 
 
 @contextmanager
 def _opened(source: str | Path) -> Iterator[Any]:
-    """A safetensors file, opened."""
+    """Open a safetensors file."""
     try:
         with safe_open(source, framework="pt") as file:
             yield file
@@ -175,7 +173,7 @@ def _opened(source: str | Path) -> Iterator[Any]:
 
 
 def _stored(value: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Small tensors stay as they are: they hold the statistics and time constants that 16 bits would spoil."""
+    """Convert a tensor for saving. Small tensors keep their type: statistics and time constants need all digits."""
     value = value.detach().cpu()
     if dtype is not None and value.is_floating_point() and value.numel() >= LARGE:
         value = value.to(dtype)
@@ -183,7 +181,7 @@ def _stored(value: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 
 def _missing(source: Path) -> str:
-    """Of a name that is no file; it may be meant as that of a model."""
+    """The error for a file that does not exist; the name may be meant as the name of a model."""
     name = str(source)
     if name in MODELS:
         return (

@@ -1,10 +1,12 @@
-"""Self-attention: of MaxViT (Tu et al., ECCV 2022) in RVT's form, and of RT-DETR.
+"""Self-attention of MaxViT (Tu et al., ECCV 2022), as RVT uses it, and of RT-DETR.
 
-MaxViT divides an image into groups of L = rows · columns tokens; attention is within a group. A group is a window of
-neighbouring pixels or a ``grid`` of pixels that are evenly spread over the image. There is no positional encoding.
+MaxViT divides an image into groups of L = rows · columns tokens that attend to each other. A group is a window of
+neighbouring pixels, or a ``grid`` of pixels spread evenly over the image. There is no positional encoding.
 """
 
 from __future__ import annotations
+
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,7 @@ from fate.models.layers.norm import LayerNorm
 
 
 def to_groups(x: Tensor, size: tuple[int, int], grid: bool = False) -> Tensor:
-    """[N, H, W, C] to tokens [N · groups, L, C]; ``size`` (rows, columns) of a group divides H, W."""
+    """[N, H, W, C] to tokens [N · groups, L, C]; ``size`` (rows, columns) of a group must divide (H, W)."""
     n, height, width, channels = x.shape
     rows, columns = size
     if grid:
@@ -39,7 +41,7 @@ class SelfAttention(nn.Module):
     def __init__(self, channels: int, head_dim: int) -> None:
         super().__init__()
         self.head_dim = head_dim
-        self.qkv = nn.Linear(channels, 3 * channels)  # head by head: its query, its key, its value
+        self.qkv = nn.Linear(channels, 3 * channels)  # query, key and value of the first head, then of the next
         self.out = nn.Linear(channels, channels)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -47,15 +49,14 @@ class SelfAttention(nn.Module):
         heads: Tensor = self.qkv(tokens).view(*tokens.shape[:2], -1, 3, self.head_dim).transpose(1, 2)
         query, key, value = heads.unbind(-2)  # each [M, heads, L, head_dim]
         attended = functional.scaled_dot_product_attention(query, key, value)
-        out: Tensor = self.out(attended.transpose(1, 2).reshape(tokens.shape))
-        return out
+        return cast(Tensor, self.out(attended.transpose(1, 2).reshape(tokens.shape)))
 
 
 class TransformerBlock(nn.Module):
-    """Attention and an MLP, each added to its input by a small learned factor for each channel (LayerScale)."""
+    """Attention and an MLP, each multiplied by a learned factor per channel (LayerScale) and added to its input."""
 
     def __init__(self, channels: int, head_dim: int, normed: bool = False, mlp_ratio: int = 4) -> None:
-        """``normed`` inputs come out of a norm, so attention needs none; ``mlp_ratio`` 0 leaves the MLP out."""
+        """``normed``: the input is normalised already; ``mlp_ratio``: width inside the MLP over C, 0 for no MLP."""
         super().__init__()
         self.attention_norm = nn.Identity() if normed else LayerNorm(channels, for_product=True)
         self.attention = SelfAttention(channels, head_dim)
@@ -76,7 +77,7 @@ class TransformerBlock(nn.Module):
 
 
 class PositionalSelfAttention(nn.Module):
-    """Self-attention of tokens [N, L, C] whose positions are added to queries and keys, but not to values."""
+    """Self-attention of tokens [N, L, C]; positions are added to queries and keys, but not to values."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -85,14 +86,14 @@ class PositionalSelfAttention(nn.Module):
         self.heads = heads
         self.query_key_value = nn.Linear(width, 3 * width)
         self.output = nn.Linear(width, width)
-        nn.init.xavier_uniform_(self.query_key_value.weight)  # all three as one matrix, like nn.MultiheadAttention
+        nn.init.xavier_uniform_(self.query_key_value.weight)  # as one matrix, like nn.MultiheadAttention
         nn.init.zeros_(self.query_key_value.bias)
         nn.init.zeros_(self.output.bias)
 
     def forward(self, tokens: Tensor, positions: Tensor, visible: Tensor | None = None) -> Tensor:
-        """[N, L, C] (N may be 0), positions [N, L, C] or [L, C] → [N, L, C].
+        """[N, L, C] (N may be 0) and positions [N, L, C] or [L, C] → [N, L, C].
 
-        ``visible`` [L, L] says whether the token of the row attends to that of the column; None: all attend to all.
+        ``visible`` [L, L] is True if the token of the row attends to the token of the column; None: all attend to all.
         """
         width = tokens.shape[2]
         weight, bias = self.query_key_value.weight, self.query_key_value.bias
@@ -102,8 +103,7 @@ class PositionalSelfAttention(nn.Module):
             part.view(*part.shape[:2], self.heads, width // self.heads).transpose(1, 2)
             for part in (*query_key.chunk(2, dim=2), value)
         )
-        attended = value  # without windows, which the kernels of a GPU do not accept
-        if len(tokens):
+        attended = value
+        if len(tokens):  # GPU kernels do not accept an empty batch
             attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=visible)
-        result: Tensor = self.output(attended.transpose(1, 2).flatten(2))
-        return result
+        return cast(Tensor, self.output(attended.transpose(1, 2).flatten(2)))

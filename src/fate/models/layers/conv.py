@@ -1,37 +1,37 @@
-"""The unit that necks, heads and convolutional backbones are made of: convolution, BatchNorm, activation."""
+"""Convolution, BatchNorm and activation: the building block of necks, heads and convolutional backbones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-#: "hardswish" is nearly "silu", made of multiplications alone: for small models on CPUs, where exp takes its time.
+#: "hardswish" approximates "silu" without exp, which is slow on CPUs; small models use it.
 Activation = Literal["silu", "hardswish", "relu", "none"]
-#: By name; they may write over their input.
+#: Activations by name; they may overwrite their input.
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
     "silu": partial(nn.SiLU, inplace=True),
     "hardswish": partial(nn.Hardswish, inplace=True),
     "relu": partial(nn.ReLU, inplace=True),
     "none": nn.Identity,
 }
-#: Numbers of images that ``AnyCountConv2d`` is run with in training are multiples of this.
+#: ``AnyCountConv2d`` pads batches to a multiple of this number of images.
 COUNTS = 16
 
 
 class AnyCountConv2d(nn.Conv2d):
-    """``nn.Conv2d`` for a number of images that changes from call to call, as that of labelled windows does.
+    """``nn.Conv2d`` for a number of images that changes from call to call, such as the number of labelled windows.
 
-    cuDNN takes milliseconds to prepare itself for every new number, 0.1 s for a detection head. So in training on a
-    GPU, of a teacher too, zeros fill batches up to numbers that come again, and what is made of them goes.
+    cuDNN takes milliseconds to prepare for every new number of images, 0.1 s for a whole detection head. So on a GPU,
+    except in inference mode, batches are padded with zeros to numbers that occur again, and the output is cut.
     """
 
     def forward(self, input: Tensor) -> Tensor:
         """[N, in, H, W] → [N, out, H', W']."""
-        # Asked first: an export may leave the number open.
+        # The device is checked first: in an export the number of images may be symbolic.
         if not must_prepare(input) or (missing := -input.shape[0] % COUNTS) == 0:
             return super().forward(input)
         filled = nn.functional.pad(input, (0, 0, 0, 0, 0, 0, 0, missing))
@@ -39,14 +39,14 @@ class AnyCountConv2d(nn.Conv2d):
 
 
 def must_prepare(images: Tensor) -> bool:
-    """Whether cuDNN would prepare for the number of these; in pure inference it stays the same."""
+    """Whether cuDNN would prepare for a new number of images; in inference mode the number does not change."""
     return images.is_cuda and not torch.is_inference_mode_enabled()
 
 
 class ConvNormAct(nn.Module):
-    """[N, in, H, W] → [N, out, ceil(H / stride), ceil(W / stride)]; BatchNorm's shift stands in for the bias.
+    """[N, in, H, W] → [N, out, ceil(H / stride), ceil(W / stride)]; BatchNorm's shift replaces the bias.
 
-    The kernel is odd, so that zeros around the image keep its middle in place; ``any_count``: see ``AnyCountConv2d``.
+    The side of the kernel is odd. ``any_count`` uses ``AnyCountConv2d``.
     """
 
     def __init__(
@@ -68,18 +68,17 @@ class ConvNormAct(nn.Module):
         self.activation = ACTIVATIONS[activation]()
 
     def forward(self, images: Tensor) -> Tensor:
-        apart = self.conv.groups > 1 and self.conv.groups == self.conv.in_channels
-        filtered = channel_by_channel(self.conv, images) if apart and images.is_cuda else self.conv(images)
-        result: Tensor = self.activation(self.norm(filtered))
-        return result
+        depthwise = self.conv.groups > 1 and self.conv.groups == self.conv.in_channels
+        filtered = depthwise_on_gpu(self.conv, images) if depthwise and images.is_cuda else self.conv(images)
+        return cast(Tensor, self.activation(self.norm(filtered)))
 
 
-def channel_by_channel(conv: nn.Conv2d, images: Tensor) -> Tensor:
-    """What ``conv``, with a group for each channel, makes of images, by torch's own kernels, which want channels first.
+def depthwise_on_gpu(conv: nn.Conv2d, images: Tensor) -> Tensor:
+    """Compute a depthwise convolution by torch's own kernels, which need channels first.
 
-    With channels last cuDNN takes seconds to prepare itself for every new number of images.
+    With channels last cuDNN takes seconds to prepare for every new number of images.
     """
-    weight = conv.weight.flatten(1).view(conv.weight.shape)  # strides say nothing of channels last
+    weight = conv.weight.flatten(1).view(conv.weight.shape)  # removes strides that mean channels last
     result = nn.functional.conv2d(
         images.contiguous(), weight, conv.bias, conv.stride, conv.padding, conv.dilation, conv.groups
     )
@@ -88,7 +87,7 @@ def channel_by_channel(conv: nn.Conv2d, images: Tensor) -> Tensor:
 
 
 class SeparableBlock(nn.Module):
-    """[N, C, H, W] → the same: each channel filtered by itself, then channels mixed, and added to the input."""
+    """[N, C, H, W] → [N, C, H, W]: a depthwise and a 1×1 convolution, added to the input."""
 
     def __init__(self, channels: int, kernel: int = 5) -> None:
         super().__init__()
@@ -96,18 +95,17 @@ class SeparableBlock(nn.Module):
         self.mix = ConvNormAct(channels, channels, activation="hardswish")
 
     def forward(self, images: Tensor) -> Tensor:
-        result: Tensor = images + self.mix(self.filter(images))
-        return result
+        return cast(Tensor, images + self.mix(self.filter(images)))
 
 
 def side_by_side(convs: Sequence[nn.Conv2d]) -> nn.Conv2d:
-    """Convolutions of one input, kernel and stride, with biases, as one whose channels are theirs in a row."""
+    """Merge convolutions of the same input, kernel and stride; the output concatenates their channels."""
     biases = [conv.bias for conv in convs if conv.bias is not None]
     return _like(convs[0], torch.cat([conv.weight for conv in convs]), torch.cat(biases))
 
 
 def block_diagonal(convs: Sequence[nn.Conv2d]) -> nn.Conv2d:
-    """1×1 convolutions with biases, each of its own input, as one of all inputs in a row."""
+    """Merge 1×1 convolutions of different inputs; the input and the output concatenate their channels."""
     inputs, before, rows = sum(conv.in_channels for conv in convs), 0, []
     for conv in convs:
         rows.append(conv.weight.new_zeros(conv.out_channels, inputs, 1, 1))
@@ -118,7 +116,7 @@ def block_diagonal(convs: Sequence[nn.Conv2d]) -> nn.Conv2d:
 
 
 def _like(conv: nn.Conv2d, weight: Tensor, bias: Tensor) -> nn.Conv2d:
-    """A convolution that goes over the image as ``conv`` does, with other weights, which stay as they are."""
+    """A convolution with the stride of ``conv`` and other, constant weights."""
     out_channels, in_channels, kernel, _ = weight.shape
     result = nn.Conv2d(in_channels, out_channels, kernel, conv.stride[0], padding=kernel // 2, device="meta")
     result.weight = nn.Parameter(weight.detach(), requires_grad=False)

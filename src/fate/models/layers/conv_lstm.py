@@ -1,4 +1,4 @@
-"""RVT's memory: an LSTM at every pixel, whose gates see this pixel alone (a 1×1 convolution), run over a clip.
+"""RVT's memory: a ConvLSTM with 1×1 kernels, so that every pixel has an LSTM of its own.
 
 Gehrig & Scaramuzza, "Recurrent Vision Transformers for Object Detection with Event Cameras" (CVPR 2023).
 """
@@ -15,12 +15,12 @@ class ConvLSTM(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.gates = nn.Conv2d(2 * channels, 4 * channels, 1)  # of (x, h): forget, input, output, candidate
+        self.gates = nn.Conv2d(2 * channels, 4 * channels, 1)  # from (x, h) to forget, input, output, candidate
 
     def forward(
         self, x: Tensor, state: tuple[Tensor, Tensor] | None = None, steps: int = 1
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The hidden states [N, H, W, C], and the last (hidden, cell), each [B, H, W, C], float32 under autocast too.
+        """Return the hidden states [N, H, W, C] and the last (hidden, cell), each [B, H, W, C], at least in float32.
 
         Args:
             x: [N, H, W, C], N = steps · B, time-major.
@@ -40,7 +40,7 @@ class ConvLSTM(nn.Module):
 
 
 def _step(gates: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Gates before their non-linearity [B, H, W, 4·C], and the cell state, None for zero, to hidden and cell state."""
+    """One step: pre-activations of the gates [B, H, W, 4·C] and cell state (None for zero) to hidden and cell state."""
     channels = gates.shape[-1] // 4
     forget, enter, leave = gates[..., : 3 * channels].sigmoid().chunk(3, -1)
     entered = enter * gates[..., 3 * channels :].tanh()

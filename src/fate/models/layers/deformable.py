@@ -1,10 +1,11 @@
-"""Multi-scale deformable attention (Zhu et al. 2021): a query looks at a few places of each map, near its box.
+"""Multi-scale deformable attention (Zhu et al. 2021): a query samples each feature map at a few points near its box.
 
-Each query has a box. Each of its heads reads ``points`` places of every map, bilinearly; where they lie around the
-box's centre, and how much each counts, are linear functions of the query. What is read does not grow with the map.
+Each head of a query samples ``points`` points of every map by bilinear interpolation. Their offsets from the centre of
+the query's box and their weights are linear functions of the query. The cost does not depend on the size of the maps.
 
-All places of a map go through one ``grid_sample``. Four gathers for all maps together are quicker once compiled (0.019
-against 0.026 ms a layer; batch 1, H200), but take twice the time in a plain CUDA graph and in training.
+All points of a map are sampled by one ``grid_sample``. Four gathers for all maps together are faster when compiled
+(0.019 against 0.026 ms per layer; batch 1, H200), but take twice as long in a CUDA graph without compiler and in
+training.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from torch.nn import functional
 
 
 class DeformableAttention(nn.Module):
-    """Queries [N, Q, C] gather from the cells of several maps."""
+    """Cross-attention of queries [N, Q, C] to the cells of several feature maps."""
 
     def __init__(self, width: int = 256, heads: int = 8, levels: int = 3, points: int = 4) -> None:
-        """``width`` is C, of which each head reads its own part at ``points`` places of each of ``levels`` maps."""
+        """``width`` is C; each head samples C / heads channels at ``points`` points of each of ``levels`` maps."""
         super().__init__()
         self.heads, self.levels, self.points = heads, levels, points
         self.offsets = nn.Linear(width, heads * levels * points * 2)
@@ -31,12 +32,12 @@ class DeformableAttention(nn.Module):
         self._initialise()
 
     def forward(self, queries: Tensor, boxes: Tensor, memory: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
-        """[N, Q, C] what each query finds; in float32: in 16 bits a place would be off by a tenth of a cell.
+        """Return [N, Q, C]. Points are computed in float32: in 16 bits they would be wrong by a tenth of a cell.
 
         Args:
             queries: [N, Q, C].
             boxes: [N, Q, 4] cxcywh, in fractions of the frame.
-            memory: [N, S, C] the cells of all maps, one map after the other, each row by row.
+            memory: [N, S, C] the cells of all maps, concatenated, each map row by row.
             sizes: (rows, columns) of each map; S = Σ rows · columns.
         """
         batch, count = queries.shape[:2]
@@ -45,12 +46,12 @@ class DeformableAttention(nn.Module):
         weights = at_least_float32(self.weights(queries)).view(batch, count, self.heads, self.levels * self.points)
         weights = weights.softmax(dim=-1)
         centre, side = boxes[:, :, None, None, None].chunk(2, dim=-1)
-        # An offset of ``points`` is half a side. -1 to 1, as grid_sample counts, is twice as long as 0 to 1.
+        # An offset of ``points`` is half a side of the box; grid_sample's coordinates are -1 to 1, not 0 to 1.
         points_xy = torch.addcmul(2 * centre - 1, offsets, side / self.points)
         return self.output(sampled(values, sizes, points_xy, weights).to(queries.dtype))  # type: ignore[no-any-return]
 
     def _initialise(self) -> None:
-        """At first every query reads a star around its centre: head h in direction h, point p at distance p + 1."""
+        """Initially the points of a query form a star: point p of head h lies in direction h at distance p + 1."""
         angle = torch.arange(self.heads, dtype=torch.float32) * (2 * math.pi / self.heads)
         direction = torch.stack([angle.cos(), angle.sin()], dim=-1)
         direction = direction / direction.abs().amax(dim=-1, keepdim=True)  # the ends lie on a square
@@ -67,10 +68,11 @@ class DeformableAttention(nn.Module):
 
 
 def sampled(values: Tensor, sizes: Sequence[tuple[int, int]], points_xy: Tensor, weights: Tensor) -> Tensor:
-    """[N, Q, C] weighted sums of bilinear samples; outside a map everything is 0.
+    """[N, Q, C] weighted sums of bilinear samples; the value outside a map is 0.
 
     Args:
-        values: [N, C, S] contiguous; the cells of all maps of ``sizes``, one after the other, each row by row.
+        values: [N, C, S] contiguous; the cells of all maps of ``sizes``, concatenated, each map row by row.
+        sizes: (rows, columns) of each map.
         points_xy: [N, Q, heads, levels, points, 2] x and y; -1 and 1 are the outer edges of the frame.
         weights: [N, Q, heads, levels · points].
     """
@@ -88,5 +90,5 @@ def sampled(values: Tensor, sizes: Sequence[tuple[int, int]], points_xy: Tensor,
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """The same numbers, in a type that can place a box to the pixel."""
+    """Convert 16-bit numbers to float32, which represents a box to the pixel."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""Layer normalisation of channels that lie last: torch's own, and on a GPU a kernel for short rows (``norm_gpu``)."""
+"""Layer normalisation over the last axis: torch's own, and in training on a GPU a kernel for few channels."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 HAS_TRITON = find_spec("triton") is not None
-#: The longest row that the kernel takes; torch is as quick from there on.
+#: Most channels for which the kernel is used; above, torch is as fast.
 LONGEST = 512
 
 
 class LayerNorm(nn.LayerNorm):
     """``nn.LayerNorm`` over the last axis.
 
-    ``for_product``: a matrix product follows, which autocast computes in 16 bits: on a GPU the result then comes in
-    that type, where torch would give 32 bits and round them afterwards.
+    ``for_product``: a matrix product follows, which autocast computes in 16 bits. On a GPU the output then has that
+    type, while torch's output has 32 bits and is rounded later.
     """
 
     def __init__(self, channels: int, for_product: bool = False) -> None:
@@ -40,7 +40,7 @@ class LayerNorm(nn.LayerNorm):
         return rows.view(input.shape)
 
     def _kernel(self, input: Tensor) -> ModuleType | None:
-        """Where it can be used: training on a GPU; compilers and graphs for inference do better with torch's own."""
+        """The kernel if it can be used: in training on a GPU. For inference compilers and graphs are faster."""
         trains = torch.is_grad_enabled() and not torch.compiler.is_compiling()
         fits = input.is_cuda and input.shape[-1] <= LONGEST and input.dtype in (torch.float32, torch.bfloat16)
         if not (HAS_TRITON and trains and fits and input.numel()):
@@ -51,6 +51,8 @@ class LayerNorm(nn.LayerNorm):
 
 
 class _Normalised(torch.autograd.Function):
+    """The kernel in autograd."""
+
     @staticmethod
     def forward(
         ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, eps: float, kind: torch.dtype, kernel: ModuleType

@@ -1,8 +1,8 @@
-"""Layer normalisation of short rows on a GPU: a program has some rows, whole, in registers.
+"""Layer normalisation of few channels on a GPU: a program keeps several whole rows in registers.
 
-torch gives each row a block of threads, which pays from some hundred channels on; the first stages of small models
-have 16 to 128. The result comes in the type that the next layer wants, so that no pass is spent on rounding. Sums over
-rows are made in a fixed order: the same input gives the same gradient to the bit.
+torch uses a block of threads for each row, which is efficient for several hundred channels; the first stages of small
+models have 16 to 128. The output has the type that the next layer needs, so that no pass is spent on rounding. Sums
+over rows have a fixed order, so the same input gives the same gradient to the bit.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-#: Numbers of a tile: rows times channels, rounded up.
+#: Numbers in a tile: rows times channels, rounded up to a power of two.
 TILE = 4096
-#: Programs of the backward pass, each with a share of the rows; some for every multiprocessor.
+#: Programs of the backward pass, several for every multiprocessor; each processes a share of the rows.
 PROGRAMS = 1024
 
 
 def normalised(rows: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """[R, C] → normalised [R, C] of that type, and [R, 2] mean and 1 / deviation for the gradient."""
+    """Normalise [R, C]; returns [R, C] of the given type, and [R, 2] mean and 1 / deviation for the gradient."""
     count, channels = rows.shape
     out = torch.empty(count, channels, dtype=dtype, device=rows.device)
     moments = torch.empty(count, 2, device=rows.device)
@@ -31,7 +31,7 @@ def normalised(rows: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: to
 
 
 def gradients(rows: Tensor, moments: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients by rows, weight and bias, of the gradient by the result."""
+    """Gradients of rows, weight and bias, given the gradient of the output."""
     count, channels = rows.shape
     wide = triton.next_power_of_2(channels)
     tall = max(TILE // wide, 1)

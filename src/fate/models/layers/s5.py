@@ -1,27 +1,34 @@
-"""S5: a state-space layer along time, as the memory of S5-ViT (Zubić et al., CVPR 2024; Smith et al., ICLR 2023).
+"""S5: a state-space layer over time, the memory of S5-ViT (Zubić et al., CVPR 2024; Smith et al., ICLR 2023).
 
-Every pixel is a signal u(t) of C channels that drives P damped oscillators, the modes of a linear system:
+At every pixel, a signal u(t) of C channels drives P damped oscillators, the modes of a linear system:
 
     x'(t) = Λ x(t) + B u(t),      y(t) = Re(C x(t)) + D u(t)
 
-with complex x, diagonal Λ, and B, C, D and Λ learned. Sampled in steps of Δ by the bilinear rule,
+with complex x, diagonal Λ, and learned B, C, D and Λ. Sampled in steps of Δ by the bilinear rule this becomes
 
     x_t = Λ̄ x_(t-1) + B̄ u_t,      Λ̄ = (1 + Δ/2 Λ) / (1 - Δ/2 Λ),      B̄ = Δ / (1 - Δ/2 Λ) · B
 
-**The rate.** Each mode learns its own Δ = exp(log_step) at the canonical 20 Hz. At another rate Δ is multiplied by
-``step_scale`` = 20 / hz, so the modes stay the same in continuous time, and so does the state: windows of different
-length may follow each other.
+**The rate.** Each mode learns its own Δ = exp(log_step) for the canonical 20 Hz. At another rate Δ is multiplied by
+``step_scale`` = 20 / hz. The modes and the state then stay the same in continuous time, so windows of different
+durations may follow each other.
 
-**The band limit.** A mode makes Δ |Im Λ| / 2π cycles per step. Modes with BAND_LIMIT or more cycles per step (half of
-the Nyquist limit) alias, and are switched off at this rate: they take no input, keep no state and put out zero. A mode
-that is switched off at 20 Hz may be used at 200 Hz.
+**The band limit.** A mode makes Δ |Im Λ| / 2π cycles per step. Modes with ``BAND_LIMIT`` or more cycles per step (half
+of the Nyquist limit) alias, and are switched off at this rate: they take no input, keep no state and have no output. A
+mode that is switched off at 20 Hz may be active at 200 Hz.
 
-**What the public code does instead** (``official_state=True``, for its checkpoints): columns of C are zeroed once at
-initialisation, for 20 Hz (as here), but nothing is switched off afterwards; and the state carried into a call does not
-reach its output, so that memory lasts as long as one clip.
+**The public code** differs (``official_state=True`` computes the same, for its checkpoints): columns of C are zeroed
+once at initialisation, for 20 Hz (as here), but no mode is switched off later. The state passed to a call does not
+reach its output, so memory ends with the clip.
 
-Complex numbers are real pairs, see ``scan``. All of it runs in float32, under autocast too: Λ̄ of slow modes is so
-close to 1 that bfloat16 would round their memory away.
+**Complex numbers** of length P are stored as 2·P real numbers, first the P real parts, then the P imaginary parts.
+Matrix products are then real, and every export format supports the operations. Everything is computed in float32, under
+autocast too: Λ̄ of slow modes is so close to 1 that bfloat16 would lose their memory.
+
+**The recurrence** (``scan``) runs over the windows of a clip one after the other, for all pixels of all streams at
+once. A parallel scan would have fewer sequential steps but read and write the clip log₂ T times, and memory access is
+what takes time. On the CPU the loop is in Python; on a GPU, where launching 21 small kernels takes longer than
+computing them, ``scan_gpu`` keeps the state of a pixel in registers for the whole clip. The gradient is explicit, so
+that training stores only the states.
 """
 
 from __future__ import annotations
@@ -29,33 +36,34 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from fate.models.layers.norm import LayerNorm
-from fate.models.layers.scan import complex_multiply, scan, step
+from fate.models.layers.norm import HAS_TRITON, LayerNorm
 
-BAND_LIMIT = 0.25  # cycles per step; the public "bandlimit" 0.5 is this as a share of Nyquist's 0.5
-SLOWEST, FASTEST = 1e-3, 1e-1  # Δ is drawn between them
+BAND_LIMIT = 0.25  # cycles per step; the public "bandlimit" 0.5 is this as a share of the Nyquist limit 0.5
+SLOWEST, FASTEST = 1e-3, 1e-1  # range of the initial Δ
 
 
 class Sampled(NamedTuple):
-    """The system in steps of some length; weights are of plain real matrix products."""
+    """The system sampled in steps of a given length; the weights are real matrices."""
 
-    transition: Tensor  #: Λ̄ [2·P], or [N, 2·P] with a step for each window
-    gain: Tensor | None  #: what is still to be multiplied with the input, [N, 2·P]; None if it is in the weight
+    transition: Tensor  #: Λ̄ [2·P], or [N, 2·P] if each window has its own step
+    gain: Tensor | None  #: [N, 2·P] factor of the driven input; None if it is part of ``input_weight``
     input_weight: Tensor  #: [2·P, C]
     output_weight: Tensor  #: [C, 2·P]
 
 
 class S5(nn.Module):
-    """Signals of C channels at every pixel to signals of C channels, through P modes."""
+    """A state-space layer of P modes for signals of C channels at every pixel."""
 
     def __init__(self, channels: int, modes: int | None = None, official_state: bool = False) -> None:
-        """``modes`` is P, by default as many as channels; ``official_state`` computes what the public code computes."""
+        """``modes`` is P, by default C; ``official_state`` computes the same as the public code."""
         super().__init__()
         modes = channels if modes is None else modes
         self.official_state = official_state
@@ -65,12 +73,12 @@ class S5(nn.Module):
         self.feedthrough = nn.Parameter(torch.empty(channels))  # D
         self.log_step = nn.Parameter(torch.empty(modes))  # ln Δ at the canonical rate
         self._frozen: dict[float, Sampled] = {}
-        if not self.log_step.is_meta:  # where shapes alone are wanted
+        if not self.log_step.is_meta:  # on the device "meta" tensors have shapes but no values
             self._initialise(channels, modes)
 
     @torch.no_grad()
     def _initialise(self, channels: int, modes: int) -> None:
-        """Modes of HiPPO-LegS, as the public code starts (its odd scales included)."""
+        """Initialise with the modes of HiPPO-LegS, with the same scales as the public code."""
         eigenvalues, vectors = hippo_modes(modes)
         nn.init.uniform_(self.log_step, math.log(SLOWEST), math.log(FASTEST))
         nn.init.uniform_(self.feedthrough)
@@ -84,13 +92,13 @@ class S5(nn.Module):
     def forward(
         self, u: Tensor, state: Tensor | None = None, steps: int = 1, step_scale: float | Tensor = 1.0
     ) -> tuple[Tensor, Tensor]:
-        """y [N, H, W, C] and x after the last window [B, H, W, 2·P], both float32 (float64 for float64 inputs).
+        """Return y [N, H, W, C] and x after the last window [B, H, W, 2·P], in float32 (float64 for float64 inputs).
 
         Args:
             u: [N, H, W, C], N = steps · B, time-major.
             state: x before the first window [B, H, W, 2·P]; None for zero.
             steps: T.
-            step_scale: 20 / hz; one number, or one for each window [N].
+            step_scale: 20 / hz, one number or [N].
         """
         with _without_autocast(u.device.type):
             u = u.to(torch.promote_types(u.dtype, torch.float32))
@@ -112,11 +120,11 @@ class S5(nn.Module):
         shape = (steps, len(driven) // steps, -1, driven.shape[-1])  # T, B, pixels, pairs
         initial = None if before is None else before.reshape(shape[1:])
         states = scan(transition.expand(len(driven), -1).view(*shape[:2], -1), driven.view(shape), initial)
-        # A view of the last would keep the whole clip in memory.
+        # clone: a view of the last state would keep the whole clip in memory
         return states.view(driven.shape), states[-1].clone().view(-1, *driven.shape[1:])
 
     def sample(self, step_scale: float | Tensor = 1.0, dtype: torch.dtype = torch.float32) -> Sampled:
-        """The system in steps of ``step_scale`` (a number, or [N]) times Δ."""
+        """Sample the system in steps of ``step_scale`` · Δ; ``step_scale`` is a number or [N]."""
         if not isinstance(step_scale, Tensor):
             frozen = self._frozen.get(float(step_scale))
             key = (self.log_step.device, dtype)
@@ -144,7 +152,7 @@ class S5(nn.Module):
 
     @torch.no_grad()
     def freeze(self, step_scale: float = 1.0) -> None:
-        """Keep the system as sampled at this rate, for streaming; ``train()`` forgets it, for parameters change."""
+        """Store the system sampled at this rate, for streaming; ``train()`` discards it, since parameters change."""
         self._frozen.pop(float(step_scale), None)
         sampled = self.sample(step_scale, torch.promote_types(self.log_step.dtype, torch.float32))
         if self.log_step.device.type == "cpu":  # a CPU multiplies faster with this memory layout
@@ -160,7 +168,7 @@ class S5(nn.Module):
 
 
 class S5Block(nn.Module):
-    """A state-space layer over time, then a gated MLP over channels; both add to their *normalised* input."""
+    """A state-space layer over time, then a gated MLP over channels; each is added to its *normalised* input."""
 
     def __init__(self, channels: int, official_state: bool = False) -> None:
         super().__init__()
@@ -173,7 +181,7 @@ class S5Block(nn.Module):
     def forward(
         self, x: Tensor, state: Tensor | None = None, steps: int = 1, step_scale: float | Tensor = 1.0
     ) -> tuple[Tensor, Tensor]:
-        """As ``S5.forward``: [N, H, W, C] and [B, H, W, 2·C] to the same."""
+        """Same arguments and shapes as ``S5.forward``, with P = C."""
         u = self.norm(x)
         y, state = self.ssm(u, state, steps, step_scale)
         v = self.mlp_norm((functional.gelu(y) + u).to(u.dtype))
@@ -182,13 +190,13 @@ class S5Block(nn.Module):
 
 
 def _without_autocast(device: str) -> AbstractContextManager[Any]:
-    """A context in which autocast is off, so that S5 computes in full precision."""
+    """A context without autocast."""
     autocast = device != "meta" and torch.is_autocast_enabled(device)
     return torch.autocast(device, enabled=False) if autocast else nullcontext()
 
 
 def bilinear(eigenvalues: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-    """Λ̄ = (1 + Δ/2 Λ) / (1 - Δ/2 Λ) and the gain Δ / (1 - Δ/2 Λ), pairs [.., 2·P], of Λ [P, 2] and Δ [.., P]."""
+    """Λ̄ = (1 + Δ/2 Λ) / (1 - Δ/2 Λ) and the gain Δ / (1 - Δ/2 Λ), each [.., 2·P], for Λ [P, 2] and Δ [.., P]."""
     real, imag = (delta / 2 * part for part in eigenvalues.unbind(-1))
     size = (1 - real) ** 2 + imag**2  # |1 - Δ/2 Λ|²
     transition = torch.cat(((1 - real**2 - imag**2) / size, 2 * imag / size), -1)
@@ -196,7 +204,7 @@ def bilinear(eigenvalues: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cycles_per_step(eigenvalues: Tensor, delta: Tensor) -> Tensor:
-    """Oscillations of each mode in a step [.., P], of Λ [P, 2] (Im Λ in radians) and Δ [.., P]."""
+    """Cycles of each mode per step [.., P], for Λ [P, 2] and Δ [.., P]."""
     return delta * eigenvalues[:, 1].abs() / (2 * math.pi)
 
 
@@ -204,7 +212,7 @@ def cycles_per_step(eigenvalues: Tensor, delta: Tensor) -> Tensor:
 def hippo_modes(modes: int) -> tuple[Tensor, Tensor]:
     """Eigenvalues [P, 2] and eigenvectors [P, P] of the normal part of HiPPO-LegS, imaginary parts ascending.
 
-    Less a term of rank one, HiPPO-LegS is -1/2 plus a skew-symmetric matrix, whose eigenvectors are orthonormal.
+    Without a term of rank one, HiPPO-LegS is -1/2 plus a skew-symmetric matrix, whose eigenvectors are orthonormal.
     """
     n = torch.arange(modes, dtype=torch.float64)
     root = torch.sqrt(2 * n + 1)
@@ -216,8 +224,120 @@ def hippo_modes(modes: int) -> tuple[Tensor, Tensor]:
 
 
 def _truncated_normal(shape: tuple[int, ...], variance: float) -> Tensor:
-    """Normal numbers cut at two deviations; 0.8796 is the deviation that is left of 1, and the public code multiplies
-    by it where JAX, which it follows, divides."""
+    """Normal numbers truncated at two standard deviations, which reduces a deviation of 1 to 0.8796. The public code
+    multiplies by this number, where JAX, which it follows, divides."""
     deviation = 0.87962566103423978 * math.sqrt(variance)
     drawn = torch.empty(shape, dtype=torch.float64)
     return nn.init.trunc_normal_(drawn, std=deviation, a=-2 * deviation, b=2 * deviation)
+
+
+def scan(transition: Tensor, inputs: Tensor, initial: Tensor | None = None) -> Tensor:
+    """The recurrence x_t = a_t · x_(t-1) + b_t: all states x_1 … x_T [T, B, M, 2·P] of M pixels in B streams.
+
+    Args:
+        transition: a [T, B, 2·P], the same for all pixels.
+        inputs: b [T, B, M, 2·P].
+        initial: x_0 [B, M, 2·P]; None for zero.
+    """
+    if len(inputs) == 1:
+        return inputs if initial is None else step(transition[0, :, None], inputs[0], initial)[None]
+    if torch.is_grad_enabled():
+        states: Tensor = _Scan.apply(transition, inputs, initial)  # type: ignore[no-untyped-call]
+        return states
+    return _states(transition, inputs, initial)
+
+
+def step(transition: Tensor, inputs: Tensor, state: Tensor, out: Tensor | None = None) -> Tensor:
+    """One step, a · x + b, of complex numbers [.., 2·P] that broadcast."""
+    a_real, a_imag = transition.chunk(2, -1)
+    b_real, b_imag = inputs.chunk(2, -1)
+    x_real, x_imag = state.chunk(2, -1)
+    real = torch.addcmul(torch.addcmul(b_real, a_real, x_real), a_imag, x_imag, value=-1)
+    imag = torch.addcmul(torch.addcmul(b_imag, a_real, x_imag), a_imag, x_real)
+    return torch.cat((real, imag), -1) if out is None else torch.cat((real, imag), -1, out=out)
+
+
+def complex_multiply(left: Tensor, right: Tensor) -> Tensor:
+    """The product of complex numbers [.., 2·P] that broadcast."""
+    a, b = left.chunk(2, -1)
+    c, d = right.chunk(2, -1)
+    return torch.cat((a * c - b * d, a * d + b * c), -1)
+
+
+def conjugate(pairs: Tensor) -> Tensor:
+    """The conjugate of complex numbers [.., 2·P]."""
+    real, imag = pairs.chunk(2, -1)
+    return torch.cat((real, -imag), -1)
+
+
+class _Scan(torch.autograd.Function):
+    """``scan`` with its gradient.
+
+    The total gradient of x_t, including its effect on later states, is g_t = grad_t + conj(a_(t+1)) · g_(t+1): the same
+    recurrence backwards in time. The gradient of the inputs is g_t, that of the transition conj(x_(t-1)) · g_t summed
+    over pixels.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, transition: Tensor, inputs: Tensor, initial: Tensor | None) -> Tensor:
+        states = _states(transition, inputs, initial)
+        ctx.save_for_backward(transition, states, initial)
+        return states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        transition, states, initial = ctx.saved_tensors
+        to_transition, to_inputs = _gradients(transition, states, initial, grad)
+        to_initial = None if initial is None else complex_multiply(conjugate(transition[0, :, None]), to_inputs[0])
+        return to_transition, to_inputs, to_initial
+
+
+def _states(transition: Tensor, inputs: Tensor, initial: Tensor | None) -> Tensor:
+    """``scan`` without a gradient."""
+    gpu = _kernels(inputs)
+    if gpu is not None:
+        return gpu.states(transition, inputs, initial)  # type: ignore[no-any-return]
+    states = torch.empty_like(inputs)
+    for t in range(len(inputs)):
+        before = initial if t == 0 else states[t - 1]
+        if before is None:
+            states[t] = inputs[t]
+        else:
+            step(transition[t, :, None], inputs[t], before, out=states[t])
+    return states
+
+
+def _gradients(transition: Tensor, states: Tensor, initial: Tensor | None, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of the transition and of the inputs, given the gradient of the states."""
+    gpu = _kernels(states)
+    if gpu is not None:
+        return gpu.gradients(transition, states, initial, grad)  # type: ignore[no-any-return]
+    conjugates = conjugate(transition)
+    to_transition, to_inputs = torch.zeros_like(transition), torch.empty_like(states)
+    for t in range(len(states) - 1, -1, -1):
+        if t == len(states) - 1:
+            to_inputs[t] = grad[t]
+        else:
+            step(conjugates[t + 1, :, None], grad[t], to_inputs[t + 1], out=to_inputs[t])
+        before = initial if t == 0 else states[t - 1]
+        if before is not None:
+            to_transition[t] = _summed_product(before, to_inputs[t])
+    return to_transition, to_inputs
+
+
+def _summed_product(left: Tensor, right: Tensor) -> Tensor:
+    """conj(left) · right, [B, M, 2·P] each, summed over M."""
+    a, b = left.chunk(2, -1)
+    c, d = right.chunk(2, -1)
+    ac, bd = (left * right).sum(1).chunk(2, -1)
+    return torch.cat((ac + bd, (a * d).sum(1) - (b * c).sum(1)), -1)
+
+
+def _kernels(inputs: Tensor) -> ModuleType | None:
+    """``scan_gpu`` if it can be used: it needs Triton, a GPU and float32."""
+    if not (HAS_TRITON and inputs.is_cuda and inputs.dtype == torch.float32):
+        return None
+    from fate.models.layers import scan_gpu  # noqa: PLC0415  (needs triton)
+
+    return scan_gpu

@@ -1,7 +1,7 @@
-"""The recurrence of ``scan`` on a GPU: a program has some pixels and some modes of one stream, and all of the clip.
+"""``s5.scan`` on a GPU: a program computes the whole clip for some pixels and some modes of one stream.
 
 State and gradient stay in registers from one window to the next, so every number is read and written once. Sums over
-pixels are made in a fixed order: the same input gives the same gradient to the bit.
+pixels have a fixed order, so the same input gives the same gradient to the bit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-#: Pixels of a program; with at most 32 modes, a thousand complex numbers for 128 threads.
+#: Pixels of a program; with at most 32 modes these are a thousand complex numbers for 128 threads.
 PIXELS = 32
 
 
@@ -19,7 +19,7 @@ def states(transition: Tensor, inputs: Tensor, initial: Tensor | None) -> Tensor
     """``scan`` without a gradient: [T, B, 2·P], [T, B, M, 2·P] and [B, M, 2·P] to [T, B, M, 2·P], float32."""
     inputs, transition = inputs.contiguous(), transition.contiguous()
     results = torch.empty_like(inputs)
-    first = inputs if initial is None else initial.contiguous()  # anything, where there is none
+    first = inputs if initial is None else initial.contiguous()  # the kernel does not read it without one
     grid, sizes, modes = _tiles(inputs)
     with torch.cuda.device_of(inputs):
         _forward[grid](transition, inputs, first, results, *sizes, initial is not None, PIXELS, modes)
@@ -27,7 +27,7 @@ def states(transition: Tensor, inputs: Tensor, initial: Tensor | None) -> Tensor
 
 
 def gradients(transition: Tensor, states: Tensor, initial: Tensor | None, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients by the transition and by the inputs, shaped like them, of the gradient by the states."""
+    """Gradients of the transition and of the inputs, given the gradient of the states."""
     grad, transition = grad.contiguous(), transition.contiguous()
     first = states if initial is None else initial.contiguous()
     grid, sizes, modes = _tiles(states)
@@ -42,7 +42,7 @@ def gradients(transition: Tensor, states: Tensor, initial: Tensor | None, grad: 
 
 
 def _tiles(inputs: Tensor) -> tuple[tuple[int, int, int], tuple[int, int, int, int], int]:
-    """(blocks of pixels, streams, blocks of modes), the sizes (T, B, M, P), and the modes of a block."""
+    """The grid (blocks of pixels, streams, blocks of modes), the sizes (T, B, M, P), and the modes of a block."""
     steps, streams, pixels, pairs = inputs.shape
     modes = min(32, triton.next_power_of_2(pairs // 2))
     grid = (triton.cdiv(pixels, PIXELS), streams, triton.cdiv(pairs // 2, modes))
@@ -51,7 +51,7 @@ def _tiles(inputs: Tensor) -> tuple[tuple[int, int, int], tuple[int, int, int, i
 
 @triton.jit
 def _tile(pixels, modes, n_pixels: tl.constexpr, n_modes: tl.constexpr):
-    """Where the program's numbers lie in the [B, M, 2·P] of one window, which of them exist, and its modes."""
+    """Offsets of the program's numbers in the [B, M, 2·P] of one window, a mask of those that exist, and its modes."""
     pixel = tl.program_id(0) * n_pixels + tl.arange(0, n_pixels)
     mode = tl.program_id(2) * n_modes + tl.arange(0, n_modes)
     row = tl.program_id(1).to(tl.int64) * pixels + pixel
@@ -95,7 +95,7 @@ def _backward(
     g_imag = tl.zeros((n_pixels, n_modes), tl.float32)
     for back in range(steps):
         t = steps - 1 - back
-        after = tl.minimum(t + 1, steps - 1)  # of the last window any will do: g is 0
+        after = tl.minimum(t + 1, steps - 1)  # the last window has no next one; any row will do, since g is 0
         row = transition + (after * streams + tl.program_id(1)) * 2 * modes
         a_real, a_imag = _pair(row, mode[None, :], modes, exists)
         d_real, d_imag = _pair(grad + t * window, offset, modes, inside)

@@ -1,16 +1,15 @@
-"""The hybrid encoder of RT-DETR (Zhao et al. 2024): attention within the coarsest map, convolutions across all.
+"""The hybrid encoder of RT-DETR (Zhao et al. 2024): attention in the coarsest feature map, convolutions across all.
 
 AIFI, attention-based intra-scale feature interaction, is one Transformer layer over the cells at stride 32. CCFF, the
-CNN-based cross-scale feature fusion, then carries it down to stride 8 and back up to stride 32:
+CNN-based cross-scale feature fusion, fuses the maps from stride 32 to stride 8 and back:
 
-    p8, p16, p32   1×1 convolutions of the backbone's maps, all to the same channels; p32 goes through AIFI
+    p8, p16, p32   1×1 convolutions of the backbone's maps, all to the same channels; p32 passes through AIFI
     t32            = lateral(p32)
     t16            = lateral(fuse[2 × t32, p16]);   t8 = fuse[2 × t16, p8]          top-down
     out: t8;  o16  = fuse[down(t8), t16];  o32 = fuse[down(o16), t32]               bottom-up
 
-``fuse`` is a CSP layer of RepVGG blocks (Ding et al. 2021): 3×3 and 1×1 side by side in training, one 3×3 after
-``fuse_()``, which is how a trained model runs fast. Every name and number here is that of the public RT-DETR, with
-one peculiarity of it in ``position_table``.
+``fuse`` is a CSP layer of RepVGG blocks (Ding et al. 2021): parallel 3×3 and 1×1 convolutions in training, a single
+3×3 convolution after ``fuse_()``. All sizes are those of the public RT-DETR; see also ``position_table``.
 """
 
 from __future__ import annotations
@@ -39,20 +38,20 @@ class HybridEncoder(nn.Module):
         expansion: float = 1.0,
         blocks: int = 3,
     ) -> None:
-        """``expansion``: channels inside a CSP layer of RepVGG ``blocks``, as a part of ``width``."""
+        """``expansion``: channels inside a CSP layer over ``width``; ``blocks``: RepVGG blocks of a CSP layer."""
         super().__init__()
         between = range(len(in_channels) - 1)
         self.channels = (width,) * len(in_channels)
         self.projections = nn.ModuleList(ConvNormAct(channels, width, activation="none") for channels in in_channels)
         self.attention = AIFI(width, heads, feedforward)
-        # In the order in which they are run: top-down begins at the coarsest map, bottom-up at the finest.
+        # In the order in which they run: top-down starts at the coarsest map, bottom-up at the finest.
         self.laterals = nn.ModuleList(ConvNormAct(width, width) for _ in between)
         self.top_down = nn.ModuleList(CSPRep(2 * width, width, expansion, blocks) for _ in between)
         self.downsamples = nn.ModuleList(ConvNormAct(width, width, kernel=3, stride=2) for _ in between)
         self.bottom_up = nn.ModuleList(CSPRep(2 * width, width, expansion, blocks) for _ in between)
 
     def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
-        """[N, C_i, H_i, W_i], each map twice as high and wide as the next, to [N, width, H_i, W_i]."""
+        """[N, C_i, H_i, W_i] at strides 8, 16 and 32 to [N, width, H_i, W_i]."""
         *finer, coarse = (project(maps) for project, maps in zip(self.projections, features, strict=True))
         coarse = self.attention(coarse)
         waiting = []
@@ -66,14 +65,14 @@ class HybridEncoder(nn.Module):
         return outputs
 
     def fuse_(self) -> None:
-        """Turn every RepVGG block, in place, into the one convolution it amounts to in evaluation. It stays so."""
+        """Replace every RepVGG block permanently by the equivalent single convolution, for inference."""
         for module in self.modules():
             if isinstance(module, CSPRep):
                 module.blocks = nn.Sequential(*(b.fused() if isinstance(b, RepVGG) else b for b in module.blocks))
 
 
 class AIFI(PositionalSelfAttention):
-    """One Transformer layer over the cells of a map; LayerNorm comes after each sum, as in the first ones."""
+    """One Transformer layer over the cells of a map; LayerNorm follows each sum (post-norm)."""
 
     positions: Tensor
 
@@ -91,7 +90,7 @@ class AIFI(PositionalSelfAttention):
     def forward(self, maps: Tensor) -> Tensor:  # type: ignore[override]  # the position table belongs to the layer
         """[N, C, H, W] → [N, C, H, W]."""
         rows, columns = maps.shape[2:]
-        if self.size != (rows, columns):  # once for each size of image
+        if self.size != (rows, columns):  # computed once for each size of image
             with torch.inference_mode(False):
                 self.positions = position_table(rows, columns, maps.shape[1]).to(self.norm1.weight)
             self.size = (rows, columns)
@@ -104,8 +103,8 @@ class AIFI(PositionalSelfAttention):
 def position_table(rows: int, columns: int, width: int, temperature: float = 10_000.0) -> Tensor:
     """[rows · columns, width] sines and cosines: sin x, cos x, sin y, cos y, a quarter of the width each.
 
-    Cells are counted down the columns, but tokens along the rows: on a map that is not square, a token gets the
-    position of another cell. All public weights of EvRT-DETR were trained that way, so it is kept.
+    The table is column by column, but tokens are row by row: on a map that is not square, a token gets the position of
+    another cell. All public weights of EvRT-DETR were trained this way, so we do the same.
     """
     x, y = torch.meshgrid(torch.arange(columns), torch.arange(rows), indexing="ij")
     frequencies = 1.0 / temperature ** (torch.arange(width // 4, dtype=torch.float32) / (width // 4))
@@ -125,8 +124,7 @@ class CSPRep(nn.Module):
         self.output = nn.Identity() if hidden == channels else ConvNormAct(hidden, channels)
 
     def forward(self, maps: Tensor) -> Tensor:
-        result: Tensor = self.output(self.blocks(self.main(maps)) + self.side(maps))
-        return result
+        return cast(Tensor, self.output(self.blocks(self.main(maps)) + self.side(maps)))
 
 
 class RepVGG(nn.Module):
@@ -141,7 +139,7 @@ class RepVGG(nn.Module):
         return functional.silu(self.kernel3(maps) + self.kernel1(maps), inplace=True)
 
     def fused(self) -> nn.Sequential:
-        """The same in evaluation: SiLU of one 3×3 convolution, since a 1×1 kernel is a 3×3 one with zeros around it."""
+        """The equivalent in evaluation: SiLU of one 3×3 convolution; the 1×1 kernel is padded to 3×3 with zeros."""
         weight3, bias3 = _with_norm(self.kernel3)
         weight1, bias1 = _with_norm(self.kernel1)
         conv = nn.Conv2d(weight3.shape[1], weight3.shape[0], 3, padding=1)
@@ -151,7 +149,7 @@ class RepVGG(nn.Module):
 
 
 def _with_norm(layer: ConvNormAct) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a convolution that does what the layer's convolution and BatchNorm do in evaluation."""
+    """Weight and bias of a convolution that is equivalent to the layer's convolution and BatchNorm in evaluation."""
     norm = layer.norm
     scale = norm.weight / (cast(Tensor, norm.running_var) + norm.eps).sqrt()
     weight = layer.conv.weight * scale[:, None, None, None]

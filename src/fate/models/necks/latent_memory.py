@@ -1,58 +1,57 @@
-"""The recurrent layers of EvRT-DETR (Torbunov et al. 2025): a ConvLSTM for each feature map between neck and head.
+"""The memory of EvRT-DETR (Torbunov et al. 2025): a ConvLSTM for each feature map between neck and head.
 
-The hidden state of the ConvLSTM is added to the features of the current window, so that a detector trained on single
-windows can be frozen and only this part trained on clips. For each feature map x, with the hidden state h and the cell
-state c of the window before:
+The hidden state is added to the features of the current window, so that a detector trained on single windows can be
+frozen and only the memory trained on clips. For a feature map x, and hidden state h and cell state c of the window
+before:
 
     input      i  = sigmoid(W_i * [x, h] + p_i ∘ c)         forget  f = sigmoid(W_f * [x, h] + p_f ∘ c)
     cell       c' = f ∘ c + i ∘ tanh(W_g * [x, h])
     output     o  = sigmoid(W_o * [x, h] + p_o ∘ c')        hidden  h' = o ∘ tanh(c')
     result     x + P h'
 
-where * is a convolution (Shi et al. 2015), p the peephole weights, one per channel, initialised with 0, and P a 1×1
-convolution. Each gate has its own kernels, as in the public files; the kernels of all gates run as one convolution.
+where * is a convolution (Shi et al. 2015), p are peephole weights, one per channel, initially 0, and P is a 1×1
+convolution. Each gate has its own kernels, as in the public files, but all kernels run as one convolution.
 
 The published cell depends on the number of steps: ten windows of 5 ms change it as much as ten windows of 50 ms. With
-``recurrence="time"`` it depends on elapsed time. Its step is the solution of a linear equation over 50 ms with constant
-gates, solved for s = (time between windows) / 50 ms:
+``recurrence="time"`` it depends on elapsed time. The published step is the solution of a linear differential equation
+with constant gates after 50 ms; for s = (time between windows) / 50 ms the solution is
 
     cell       c' = f^s ∘ c + (1 - f^s) / (1 - f) ∘ i ∘ tanh(W_g * [x, h])
 
 For s = 1 this is the published cell. With constant gates ten steps of s = 0.1 equal one step of s = 1. There are no
-further parameters, so that published weights can be used with either recurrence.
+additional parameters, so published weights work with both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fate.errors import FateError
+from fate.encoding.spec import check_choice
 
-#: What a recurrent cell counts: the published one counts steps.
+#: Whether the cell depends on the number of steps, as published, or on time.
 Recurrence = Literal["steps", "time"]
 
-#: Above this logit a forget gate is 1 in float32; larger logits would lose all digits of 1 - f.
+#: Largest logit of a forget gate f: above it, 1 - f is 0 in float32.
 _MAX_FORGET_LOGIT = 16.0
 
-#: Hidden map and cell, both [B, hidden, H, W].
+#: Hidden and cell state, both [B, hidden, H, W].
 CellState = tuple[Tensor, Tensor]
 
 
 class LatentMemory(nn.Module):
-    """Maps of windows to maps of the same shapes, with what earlier windows of the same stream left behind."""
+    """Feature maps of windows to recurrent feature maps of the same shapes."""
 
     def __init__(
         self, channels: Sequence[int], hidden: int | None = None, kernel: int = 3, recurrence: Recurrence = "steps"
     ) -> None:
-        """``hidden`` channels of hidden and cell states (None: those of the map), gates with odd ``kernel`` sides."""
+        """``hidden``: channels of the states, None for those of the map; ``kernel``: odd side of the gates' kernels."""
         super().__init__()
-        if recurrence not in ("steps", "time"):
-            raise FateError(f"recurrence={recurrence!r} was given; expected 'steps' or 'time'")
+        check_choice("recurrence", recurrence, get_args(Recurrence))
         self.recurrence = recurrence
         self.cells = nn.ModuleList(PeepholeConvLSTM(c, hidden or c, kernel) for c in channels)
         self.projections = nn.ModuleList(nn.Conv2d(hidden or c, c, 1) for c in channels)
@@ -64,13 +63,13 @@ class LatentMemory(nn.Module):
         steps: int = 1,
         step_scale: float | Tensor = 1.0,
     ) -> tuple[list[Tensor], tuple[CellState, ...]]:
-        """Maps of the shapes of ``features`` for a clip of T = ``steps`` windows of B streams, and the state after it.
+        """Recurrent features of a clip of T = ``steps`` windows of B streams, and the state after the clip.
 
         Args:
-            features: for each map [T · B, C, H, W], time-major.
-            state: for each map the hidden and cell state before the clip, [B, hidden, H, W] each; None for zeros.
+            features: feature maps [T · B, C, H, W], time-major.
+            state: state of each map before the clip; None for zeros.
             steps: T.
-            step_scale: time between windows over 50 ms, one number or [T · B]; only used with ``recurrence="time"``.
+            step_scale: time between windows over 50 ms, one number or [T · B]; used with ``recurrence="time"`` only.
         """
         outputs, after = [], []
         scale = step_scale if self.recurrence == "time" else 1.0
@@ -99,7 +98,7 @@ class PeepholeConvLSTM(nn.Module):
     def forward(
         self, maps: Tensor, state: CellState | None, steps: int, step_scale: float | Tensor
     ) -> tuple[Tensor, CellState]:
-        """As ``conv_lstm``."""
+        """Same arguments and results as ``conv_lstm``."""
         return conv_lstm(maps, state, steps, self.gates(), step_scale)
 
     def gates(self) -> FusedGates:
@@ -149,7 +148,7 @@ class FusedGates(NamedTuple):
 def conv_lstm(
     maps: Tensor, state: CellState | None, steps: int, parameters: FusedGates, step_scale: float | Tensor
 ) -> tuple[Tensor, CellState]:
-    """[T · B, C, H, W], time-major, to the hidden states after each window [T · B, D, H, W] and the last state."""
+    """Maps [T · B, C, H, W], time-major, to the hidden states of all windows [T · B, D, H, W] and the last state."""
     channels, padding = maps.shape[1], parameters.kernels.shape[-1] // 2
     hidden, cell = _initial_state(maps, steps, parameters) if state is None else state
     scales: Sequence[float | Tensor] = [step_scale] * steps
@@ -160,7 +159,7 @@ def conv_lstm(
         gates = functional.conv2d(both, parameters.kernels, parameters.bias, padding=padding)
         hidden, cell = _step(gates, cell, parameters.peepholes, maps.dtype, scales[0])
         return hidden, (hidden, cell)
-    # Convolutions of the inputs run for all windows at once; only those of the hidden state go step by step.
+    # The input is convolved for all windows at once, the hidden state step by step.
     from_input = parameters.kernels[:, :channels]
     from_hidden = parameters.kernels[:, channels:].clone()  # contiguous, or every step would copy it
     outputs = []
@@ -178,7 +177,7 @@ def _step(gates: Tensor, cell: Tensor, peepholes: Tensor, dtype: torch.dtype, sc
     input_gate = torch.addcmul(for_input, peepholes[0], cell).sigmoid()
     for_forget = torch.addcmul(for_forget, peepholes[1], cell)
     if isinstance(scale, Tensor) or scale != 1.0:
-        # log f, with the digits of 1 - f, which is what both powers need
+        # log f is exact also if f is close to 1
         log_keep = functional.logsigmoid(for_forget.to(cell.dtype).clamp(max=_MAX_FORGET_LOGIT))
         scaled = log_keep * scale
         keep = scaled.exp()
@@ -191,7 +190,7 @@ def _step(gates: Tensor, cell: Tensor, peepholes: Tensor, dtype: torch.dtype, sc
 
 
 def _initial_state(maps: Tensor, steps: int, parameters: FusedGates) -> CellState:
-    """Zeros in the memory format of the features. The cell state has at least float32: it accumulates."""
+    """Zeros in the memory format of the features; the cell state, a sum over time, is at least float32."""
     size = (maps.shape[0] // steps, parameters.peepholes.shape[1], *maps.shape[2:])
     precise = torch.promote_types(parameters.kernels.dtype, torch.float32)
     layout = torch.contiguous_format if maps.is_contiguous() else torch.channels_last

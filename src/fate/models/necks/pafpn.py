@@ -1,21 +1,21 @@
-"""PAFPN: the neck of YOLOX, which lets the maps of three strides see one another.
+"""PAFPN: the neck of YOLOX (Ge et al., 2021), which fuses feature maps of three strides.
 
-A feature pyramid hands what the coarse maps know down to the fine ones; a path aggregation then hands it up again (Liu
-et al., 2018). Maps of two strides are joined by concatenation, the one that was rescaled first, and mixed by a CSP
-layer (YOLOX: Ge et al., 2021). As RVT uses it: SiLU, BatchNorm with PyTorch's own eps and momentum, bottlenecks without
-shortcut, PyTorch's own initialisation.
+A feature pyramid carries information from coarse maps to fine ones, and a path aggregation back to coarse ones (Liu et
+al., 2018). Two maps are concatenated (cat), the rescaled one first, and fused by a CSP layer. As in RVT: SiLU,
+BatchNorm with PyTorch's eps and momentum, bottlenecks without shortcut, PyTorch's initialisation.
 
-    stride 8    x8 ─────────────────── join ─ fuse_8 ─┬──────────────────────────── out 8
+    stride 8    x8 ──────────────────── cat ─ fuse_8 ─┬──────────────────────────── out 8
                                         │ ×2          └ halve_8 ─┐
-    stride 16   x16 ── join ─ fuse_16 ─ narrow_16 ────────────── join ─ mix_16 ─┬── out 16
+    stride 16   x16 ─── cat ─ fuse_16 ─ narrow_16 ────────────── cat ── mix_16 ─┬── out 16
                         │ ×2                                                    └ halve_16 ─┐
-    stride 32   x32 ─ narrow_32 ─────────────────────────────────────────────────────────── join ─ mix_32 ─ out 32
+    stride 32   x32 ─ narrow_32 ─────────────────────────────────────────────────────────── cat ── mix_32 ─ out 32
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +25,10 @@ from fate.models.layers.conv import Activation, ConvNormAct, side_by_side
 
 
 class PAFPN(nn.Module):
-    """Three maps in, three maps out, of the same strides and channels.
+    """Three feature maps to three fused feature maps of the same strides and channels.
 
-    With ``depthwise``, for small models, maps are mixed by a 1×1 convolution and a 3×3 one of each channel by itself in
-    the place of CSP layers, and halved by 3×3 ones of each channel by itself.
+    With ``depthwise``, for small models, a 1×1 and a depthwise 3×3 convolution replace each CSP layer, and maps are
+    halved by depthwise convolutions. ``bottlenecks`` is their number in each CSP layer.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class PAFPN(nn.Module):
         self.mix_32 = mix(2 * middle, coarse)
 
     def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
-        """[N, C_i, H_i, W_i] at strides 8, 16, 32, each half as high and wide as the one before → the same shapes."""
+        """[N, C_i, H_i, W_i] at strides 8, 16 and 32 → the same shapes."""
         x8, x16, x32 = features
         narrow_32 = self.narrow_32(x32)
         narrow_16 = self.narrow_16(self.fuse_16(torch.cat([_doubled(narrow_32), x16], dim=1)))
@@ -66,9 +66,9 @@ class PAFPN(nn.Module):
 
 
 class CSPLayer(nn.Module):
-    """Half of the channels take the way through the bottlenecks, the other half goes around them.
+    """[N, in, H, W] → [N, out, H, W]: half of the channels pass through the bottlenecks, the other half bypasses them.
 
-    Each bottleneck is a 1×1 and a 3×3 convolution of the same width. [N, in, H, W] → [N, out, H, W].
+    Each bottleneck is a 1×1 and a 3×3 convolution of the same width.
     """
 
     def __init__(self, in_channels: int, out_channels: int, bottlenecks: int, activation: Activation = "silu") -> None:
@@ -88,16 +88,15 @@ class CSPLayer(nn.Module):
             narrow, around = self.narrow(images), self.bypass(images)
         else:
             narrow, around = self.both(images).chunk(2, dim=1)  # type: ignore[misc]
-        result: Tensor = self.merge(torch.cat([self.bottlenecks(narrow), around], dim=1))
-        return result
+        return cast(Tensor, self.merge(torch.cat([self.bottlenecks(narrow), around], dim=1)))
 
     def fuse_(self) -> None:
-        """Make one convolution of the two that read the input, in place and for good; BatchNorm is folded already."""
+        """Merge the two convolutions of the input permanently; BatchNorm must be folded already."""
         if self.narrow is not None and self.bypass is not None:
             self.both, self.narrow.conv = self.narrow, side_by_side([self.narrow.conv, self.bypass.conv])
             self.narrow = self.bypass = None
 
 
 def _doubled(images: Tensor) -> Tensor:
-    """Each pixel becomes 2 × 2; RVT says "nearest-exact", which at a factor of 2 is the same as "nearest"."""
+    """Repeat each pixel 2 × 2; RVT's "nearest-exact" is the same as "nearest" for a factor of 2."""
     return functional.interpolate(images, scale_factor=2.0, mode="nearest")
