@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fate.errors import FateError, missing_packages, warn
-from fate.events.sensors import MAX_SIDE, Sensor, smallest_known_sensor
+from fate.errors import FateError, missing_packages
+from fate.events.sensors import MAX_SIDE, Sensor, guess_sensor
 from fate.events.tables import LAYOUTS, Layout, find_roles
 from fate.events.window import MAX_TIME_US, clip_time
 
@@ -138,11 +138,7 @@ class Events:
                 raise FateError(
                     "an array without events was given, so its sensor size is unknown; pass sensor=(height, width)"
                 )
-            sensor = smallest_known_sensor(int(x.max()), int(y.max()), "the array")
-            warn(
-                f"the array does not give its sensor size; {sensor} is the smallest known sensor that fits (x up to"
-                f" {x.max()}, y up to {y.max()}); pass sensor=(height, width) to set it"
-            )
+            sensor = guess_sensor(int(x.max()), int(y.max()), "the array")
         return cls(t, x, y, p, sensor)
 
     def to_structured(self, columns: Layout = "metavision") -> NDArray[Any]:

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fate.errors import FateError, FormatError
+from fate.errors import FateError, FormatError, warn
 
 MAX_SIDE = 65_536  # coordinates are uint16
 
@@ -48,8 +48,11 @@ KNOWN_SENSORS: tuple[tuple[str, Sensor], ...] = (
 )
 
 
-def smallest_known_sensor(x_max: int, y_max: int, name: object) -> Sensor:
-    """The smallest known sensor with a pixel at ``(x_max, y_max)``, or an error that asks for the size."""
+def guess_sensor(x_max: int, y_max: int, name: object) -> Sensor:
+    """Return the smallest known sensor with a pixel at ``(x_max, y_max)``, and warn that the size is a guess.
+
+    Raise an error that asks for the size if no known sensor is large enough. ``name`` is the file, for messages.
+    """
     fitting = [sensor for _, sensor in KNOWN_SENSORS if x_max < sensor.width and y_max < sensor.height]
     if not fitting:
         largest = max((sensor for _, sensor in KNOWN_SENSORS), key=lambda s: s.height * s.width)
@@ -57,4 +60,9 @@ def smallest_known_sensor(x_max: int, y_max: int, name: object) -> Sensor:
             f"{name}: does not give its sensor size, and events reach x = {x_max}, y = {y_max}, beyond every"
             f" known sensor (the largest is {largest}); pass sensor=(height, width)"
         )
-    return min(fitting, key=lambda s: s.height * s.width)
+    sensor = min(fitting, key=lambda s: s.height * s.width)
+    warn(
+        f"{name}: does not give its sensor size; {sensor} is the smallest known sensor that fits (x up to {x_max}, y up"
+        f" to {y_max}); pass sensor=(height, width) to set it"
+    )
+    return sensor

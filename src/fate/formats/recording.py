@@ -13,7 +13,7 @@ import numpy as np
 
 from fate.errors import FateError, FormatError, warn
 from fate.events.events import Events, Sensor
-from fate.events.sensors import smallest_known_sensor
+from fate.events.sensors import guess_sensor
 from fate.events.window import Window, WindowGrid, clip_time, window_us
 from fate.formats.columns import Columns, Tally, allocate_columns, check, concatenate
 from fate.formats.decoder import describe_back, describe_impossible, describe_outside
@@ -141,11 +141,7 @@ class Recording:
                 raise FormatError(describe_back(self.path, tally))
             warn(f"{self.path}: time went back {plural(tally.back, 'time')}; events were sorted")
         if self._sensor is None and index.num_events:
-            self._sensor = smallest_known_sensor(tally.x_max, tally.y_max, self.path)
-            warn(
-                f"{self.path}: the file does not give its sensor size; {self._sensor} is the smallest known sensor that"
-                f" fits (x up to {tally.x_max}, y up to {tally.y_max}); pass sensor=(height, width) to set it"
-            )
+            self._sensor = guess_sensor(tally.x_max, tally.y_max, self.path)
 
     def refuse_empty(self) -> None:
         """Raise, with the reason, when there are no events to read."""
