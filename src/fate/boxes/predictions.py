@@ -113,13 +113,11 @@ def _read_file(file: Path, name: str, images: PathLike | None, classes: Sequence
                     return Predictions(*npz.decode_predictions(stream))
                 tables = prophesee.read_archive_labels(stream, str(file), classes)
                 return Predictions(tables, notes=(_NO_EMPTY, *assumed))
-    labels = read_labels(file)
-    notes: tuple[str, ...] = () if kind == "labels" or times_path(file).exists() else (_NO_EMPTY,)
-    if labels.classes is None and classes is not None:
-        with naming_errors(file, "predictions"):
-            labels = replace(labels, classes=tuple(classes))
-        notes += assumed
-    return Predictions({name: labels}, notes=notes)
+        labels = read_labels(file)
+        notes: tuple[str, ...] = () if kind == "labels" or times_path(file).exists() else (_NO_EMPTY,)
+        if labels.classes is None and classes is not None:
+            labels, notes = replace(labels, classes=tuple(classes)), (*notes, *assumed)
+        return Predictions({name: labels}, notes=notes)
 
 
 def _kind_of(file: Path) -> str | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,43 +10,32 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from fate.errors import FateError, FormatError
 from fate.events.events import Sensor
+from fate.files import open_regular
 from fate.formats.decoder import Decoder, OutOfBounds
 from fate.formats.prophesee.header import parse_header
 from fate.formats.recording import Recording
+from fate.formats.saving import import_name
 from fate.formats.source import ByteFile, Options, Source
 
 HEAD_BYTES = 64 * 1024
 
-# format → the function that opens it, given the open file and the options. Modules are imported when needed: most
-# users have one kind of file.
-OPENERS: dict[str, str] = {
-    "dat": "fate.formats.prophesee.dat:open_dat",
-    "evt2": "fate.formats.prophesee.raw:open_raw",
-    "evt21": "fate.formats.prophesee.raw:open_raw",
-    "evt3": "fate.formats.prophesee.raw:open_raw",
-    "hdf5": "fate.formats.hdf5.events:open_hdf5",
-    "aedat2": "fate.formats.inivation.aedat2:open_aedat2",
-    "aedat3": "fate.formats.inivation.aedat3:open_aedat3",
-    "aedat4": "fate.formats.inivation.aedat4:open_aedat4",
-    "es": "fate.formats.others.event_stream:open_event_stream",
-    "bin": "fate.formats.others.atis_bin:open_atis_bin",
-    "npy": "fate.formats.tables.arrays:open_npy",
-    "npz": "fate.formats.tables.arrays:open_npz",
-    "csv": "fate.formats.tables.text:open_text",
-    "ros": "fate.formats.ros.bags:open_ros",
-}
-
-# format → its decoder, for streams of bytes that are not files: pipes and cameras
-DECODERS: dict[str, str] = {
-    "dat": "fate.formats.prophesee.dat:DatDecoder",
-    "evt2": "fate.formats.prophesee.raw:Evt2Decoder",
-    "evt21": "fate.formats.prophesee.raw:Evt21Decoder",
-    "evt3": "fate.formats.prophesee.raw:Evt3Decoder",
-    "aedat2": "fate.formats.inivation.aedat2:Aedat2Decoder",
-    "aedat3": "fate.formats.inivation.aedat3:Aedat3Decoder",
-    "bin": "fate.formats.others.atis_bin:AtisBinDecoder",
-    "es": "fate.formats.others.event_stream:EventStreamDecoder",
-    "csv": "fate.formats.tables.text:TextDecoder",
+# Format → its module, the function that opens a file, and the decoder of a stream of bytes without a header (a pipe or
+# a camera), if there is one. Modules are imported when needed: most users have one kind of file.
+FORMATS: dict[str, tuple[str, str, str]] = {
+    "dat": ("prophesee.dat", "open_dat", "DatDecoder"),
+    "evt2": ("prophesee.raw", "open_raw", "Evt2Decoder"),
+    "evt21": ("prophesee.raw", "open_raw", "Evt21Decoder"),
+    "evt3": ("prophesee.raw", "open_raw", "Evt3Decoder"),
+    "hdf5": ("hdf5.events", "open_hdf5", ""),
+    "aedat2": ("inivation.aedat2", "open_aedat2", "Aedat2Decoder"),
+    "aedat3": ("inivation.aedat3", "open_aedat3", "Aedat3Decoder"),
+    "aedat4": ("inivation.aedat4", "open_aedat4", ""),
+    "es": ("others.event_stream", "open_event_stream", "EventStreamDecoder"),
+    "bin": ("others.atis_bin", "open_atis_bin", "AtisBinDecoder"),
+    "npy": ("tables.arrays", "open_npy", ""),
+    "npz": ("tables.arrays", "open_npz", ""),
+    "csv": ("tables.text", "open_text", "TextDecoder"),
+    "ros": ("ros.bags", "open_ros", ""),
 }
 
 TABLES = ("csv", "npy", "npz")  # whose columns may be in any order
@@ -94,7 +81,7 @@ def open_recording(path: str | os.PathLike[str], **options: Unpack[OpenOptions])
         options: any of
 
             * ``sensor``: ``(height, width)``, instead of what the file says or leaves open;
-            * ``format``: one of the keys of ``fate.formats.opening.OPENERS``, instead of recognising it;
+            * ``format``: one of the keys of ``fate.formats.opening.FORMATS``, instead of recognising it;
             * ``columns``: for tables without names (CSV, N×4 arrays), the order of the columns, such as ``"txyp"``;
             * ``time_unit``: for tables, ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``, when times are not µs (or seconds
               written with a decimal point);
@@ -120,15 +107,16 @@ def open_source(path: Path, options: Options) -> Source:
     if options.format:
         head_of(path)  # the file must be there and readable, whatever was asked for
     name = options.format or recognise(path)
-    if name not in OPENERS:
-        raise FateError(f"{path}: format {name!r} was asked for; known are {', '.join(OPENERS)}")
+    if name not in FORMATS:
+        raise FateError(f"{path}: format {name!r} was asked for; known are {', '.join(FORMATS)}")
     for option, given, takers in (
         ("columns", options.columns, TABLES),
         ("time_unit", options.time_unit, (*TABLES, "hdf5")),
     ):
         if given is not None and name not in takers:
             raise FateError(f"{path}: is read as {name}, which has no use for {option}={given!r}; leave it out")
-    open_file: Callable[[Any, Options], Source] = _import(OPENERS[name])
+    module, opener, _ = FORMATS[name]
+    open_file: Callable[[Any, Options], Source] = import_name(module, opener)
     try:
         if name == "ros":  # a bag can be a folder of files
             return open_file(path, options)
@@ -140,12 +128,6 @@ def open_source(path: Path, options: Options) -> Source:
             raise
     except OSError as error:
         raise FormatError(f"{path}: cannot be read ({error.strerror or error})") from None
-
-
-def _import(name: str) -> Any:
-    """Import the function or class that ``module:name`` names."""
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
 
 
 def recognise(path: Path) -> str:
@@ -196,27 +178,11 @@ def _unnamed(path: Path) -> FormatError:
 
 
 def head_of(path: Path) -> bytes:
-    """The first bytes of ``path``, or a sentence about why there are none."""
-    try:
-        kind = path.stat().st_mode
-        if stat.S_ISDIR(kind):
-            if (path / "metadata.yaml").is_file():
-                return b""  # a ROS 2 bag
-            raise FormatError(f"{path}: is a folder; give one recording inside it")
-        if not stat.S_ISREG(kind):
-            raise FormatError(
-                f"{path}: is not a regular file; copy the stream into a file first, or feed it to a decoder"
-            )
-        with open(path, "rb") as file:
-            head = file.read(HEAD_BYTES)
-    except FileNotFoundError:
-        raise FormatError(f"{path}: no such file; check the name and the folder") from None
-    except PermissionError:
-        raise FormatError(f"{path}: permission denied; ask its owner for the right to read it") from None
-    except FateError:
-        raise
-    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-        raise FormatError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    """Return the first bytes of ``path``, none for the folder of a ROS 2 bag; refuse what is no regular file."""
+    if os.path.isfile(path / "metadata.yaml"):
+        return b""
+    with open_regular(path, "a recording") as file:
+        head = file.read(HEAD_BYTES)
     if not head:
         raise FormatError(f"{path}: is empty (0 bytes); the recording or the download did not finish")
     return head
@@ -270,7 +236,7 @@ def decoder_for(format: str, sensor: Sequence[int], *, out_of_bounds: OutOfBound
     """A decoder for a stream without a header: ``decoder.feed(data)`` gives the events that are complete.
 
     Args:
-        format: one of ``DECODERS``.
+        format: a key of ``FORMATS`` that has a decoder.
         sensor: ``(height, width)`` in pixels.
         out_of_bounds: ``"raise"``, or ``"drop"`` and count events outside the sensor.
         options: what the one decoder takes beyond that: ``legacy=True`` for EVT2.1, ``layout="davis"`` and
@@ -281,9 +247,11 @@ def decoder_for(format: str, sensor: Sequence[int], *, out_of_bounds: OutOfBound
         >>> len(decoder.feed(bytes.fromhex("0180 0060 0500 0720")))  # TIME_HIGH, TIME_LOW, ADDR_Y, ADDR_X
         1
     """
-    if format not in DECODERS:
-        raise FateError(f"no stream decoder for {format!r}; known are {', '.join(DECODERS)}")
-    cls: type[Decoder] = _import(DECODERS[format])
+    module, _, decoder = FORMATS.get(format, ("", "", ""))
+    if not decoder:
+        known = ", ".join(name for name, (_, _, decoder) in FORMATS.items() if decoder)
+        raise FateError(f"no stream decoder for {format!r}; known are {known}")
+    cls: type[Decoder] = import_name(module, decoder)
     try:
         return cls(Sensor.of(sensor), out_of_bounds=out_of_bounds, **options)
     except TypeError:
