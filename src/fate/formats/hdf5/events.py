@@ -26,7 +26,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.errors import FormatError, MissingDependencyError
+from fate.errors import FormatError, missing_packages
 from fate.events.events import Sensor
 from fate.events.tables import find_roles
 from fate.formats.columns import Columns, concatenate
@@ -47,32 +47,17 @@ MAX_OBJECTS = 10_000
 MAX_DEPTH = 8
 MAX_ATTRIBUTES = 64
 
-PLUGIN_FILTERS = {
-    307: "BZip2",
-    32001: "Blosc",
-    32004: "LZ4",
-    32008: "Bitshuffle",
-    32015: "Zstandard",
-    32026: "Blosc2",
-}
-
 Paths = dict[str, tuple[str, str | None]]  # t, x, y, p → a dataset, and a field of its records or None
 
 
 class Chunks(NamedTuple):
-    """Chunks of one dataset in order of their rows.
+    """Chunks of one dataset, in order of their rows."""
 
-    Args:
-        rows: rows a chunk; record: their type.
-        position, size: [chunks] int64, bytes in the file.
-        plain: [chunks] bool, stored without the filter.
-    """
-
-    rows: int
-    record: np.dtype[Any]
-    position: NDArray[np.int64]
-    size: NDArray[np.int64]
-    plain: NDArray[np.bool_]
+    rows: int  # of one chunk
+    record: np.dtype[Any]  # type of a row
+    position: NDArray[np.int64]  # [chunks] bytes from the start of the file
+    size: NDArray[np.int64]  # [chunks] bytes
+    plain: NDArray[np.bool_]  # [chunks] stored without the filter
 
 
 @dataclass(frozen=True)
@@ -295,14 +280,12 @@ def _find_columns(path: Path, datasets: dict[str, Any]) -> tuple[Paths, str]:
 
 
 def _number_of_rows(path: Path, datasets: dict[str, Any]) -> int:
-    for name, dataset in datasets.items():
-        if dataset.ndim != 1:
-            raise FormatError(f"{path}: /{name} has shape {dataset.shape}; expected one dimension, one row an event")
-    rows = {name: int(dataset.shape[0]) for name, dataset in datasets.items()}
-    if len(set(rows.values())) != 1:
-        listed = ", ".join(f"/{name} {count}" for name, count in rows.items())
-        raise ValueError(f"the columns have different lengths ({listed})")
-    return next(iter(rows.values()))
+    shapes = {name: dataset.shape for name, dataset in datasets.items()}
+    first = next(iter(shapes.values()))
+    if len(first) != 1 or set(shapes.values()) != {first}:
+        listed = ", ".join(f"/{name} {shape}" for name, shape in shapes.items())
+        raise FormatError(f"{path}: has columns of the shapes {listed}; expected one dimension and one length")
+    return int(first[0])
 
 
 def _check_types(path: Path, datasets: dict[str, Any], paths: Paths, options: Options) -> None:
@@ -375,27 +358,24 @@ def _filters(path: Path, dataset: Any) -> list[int]:
         codes.append(int(code))
         if code == FILTER_ID or h5py.h5z.filter_avail(code):
             continue
-        name = PLUGIN_FILTERS.get(code) or bytes(label).decode("utf-8", "replace")[:80] or "without a name"
+        name = f"HDF5 filter {code} ({bytes(label).decode('utf-8', 'replace')[:80] or 'without a name'})"
         try:
             importlib.import_module("hdf5plugin")
         except ImportError:
-            raise MissingDependencyError(
-                f"{path}: {dataset.name} is compressed with {name} (HDF5 filter {code}); run pip install hdf5plugin"
-                " to read it"
-            ) from None
+            raise missing_packages(f"{path}: {dataset.name}, compressed with {name},", ("hdf5plugin",)) from None
         if not h5py.h5z.filter_avail(code):
             raise FormatError(
-                f"{path}: {dataset.name} is compressed with HDF5 filter {code} ({name}), which hdf5plugin does not"
-                " have; rewrite it with h5repack where that filter is installed"
+                f"{path}: {dataset.name} is compressed with {name}, which hdf5plugin does not have; rewrite it with"
+                " h5repack where that filter is installed"
             )
     return codes
 
 
 def _scalar(path: Path, file: Any, datasets: dict[str, Any], group: str, name: str) -> int | None:
     """A whole number kept as a dataset or an attribute, of the events' group or of the root."""
-    for full in (f"{group}/{name}", name):
-        if full in datasets:
-            return _stored_number(path, datasets[full])
+    stored = datasets.get(f"{group}/{name}", datasets.get(name))
+    if stored is not None:
+        return _stored_number(path, stored)
     for holder in (file[group] if group else file, file):
         number = _number(holder, name)
         if number is not None and float(number).is_integer():
@@ -420,10 +400,8 @@ def _stored_number(path: Path, dataset: Any) -> int:
 
 def _number(holder: Any, name: str) -> int | float | None:
     """A number kept as an attribute."""
-    if name not in holder.attrs:
-        return None
-    stored = holder.attrs.get_id(name)
-    if stored.dtype.kind not in "iuf" or any(side != 1 for side in stored.shape):
+    stored = holder.attrs.get_id(name) if name in holder.attrs else None
+    if stored is None or stored.dtype.kind not in "iuf" or any(side != 1 for side in stored.shape):
         return None
     number: int | float = np.ravel(holder.attrs[name])[0].item()
     return number
@@ -432,7 +410,5 @@ def _number(holder: Any, name: str) -> int | float | None:
 def _sensor(path: Path, height: int | None, width: int | None, geometry: str | None) -> Sensor | None:
     if height is not None and width is not None:
         return sensor_of_sides(path, height, width)
-    if geometry is None:
-        return None
-    first, _, second = geometry.lower().partition("x")
-    return sensor_of_sides(path, second, first)
+    width_text, _, height_text = (geometry or "").lower().partition("x")
+    return None if geometry is None else sensor_of_sides(path, height_text, width_text)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.compiled import compiled
-from fate.errors import FateError, FormatError, list_names
+from fate.errors import FateError, FormatError
 from fate.events.tables import find_roles
 from fate.formats.columns import Columns
 from fate.formats.decoder import Decoder
@@ -243,24 +243,16 @@ class TextDecoder(Decoder):
         )
         if fault[0]:
             line = data.split(b"\n", int(self.state[0] - lines) + 1)[-2]
-            raise FormatError(self._sentence(int(fault[0]), int(fault[1]), line))
+            where = f"{self.name}: line {grouped(int(self.state[0]) + 1)}, {shown(line)}"
+            role = self.columns[fault[1]]
+            unit = ' of µs; pass time_unit="s" or the unit that it has' if role == "t" else ""
+            reason = {
+                NO_NUMBER: f"no number of its own in column {fault[1] + 1} ({role})",
+                NOT_WHOLE: f"a {role} that is no whole number{unit}",
+                TOO_LARGE: f"a {role} that is more than 64-bit integers carry",
+            }[int(fault[0])]
+            raise FormatError(f"{where}, has {reason}; expected the {len(self.columns)} columns {self.columns}")
         return Columns(*table[:, :n]), used
-
-    def _sentence(self, fault: int, field: int, line: bytes) -> str:
-        role, expected = self.columns[field], len(self.columns)
-        requested = f"{expected} columns ({list_names(self.columns)})"
-        text = line.decode("utf-8", "replace").strip().rstrip(self.delimiter)
-        num_columns = len(text.split(None if self.delimiter == " " else self.delimiter))
-        if fault == NOT_WHOLE:
-            reason = f"has a {role} that is no whole number"
-            reason += ' of µs; pass time_unit="s" or the unit that it has' if role == "t" else ""
-        elif fault == TOO_LARGE:
-            reason = f"has a {role} that is more than 64-bit integers carry"
-        elif num_columns == expected:
-            reason = f"has no number that can be read in column {field + 1} ({role}) of {requested}"
-        else:
-            reason = f"has {'fewer' if num_columns < expected else 'more'} than the {requested} expected"
-        return f"{self.name}: line {grouped(int(self.state[0]) + 1)}, {shown(line)}, {reason}"
 
 
 def shown(line: bytes) -> str:
