@@ -84,19 +84,6 @@ class Tally:
         self.last_t = last_t
 
 
-class Summary(NamedTuple):
-    """What :func:`check` has to know about a block of at least one event."""
-
-    sum_p: int  # the number of ON events, if all polarities are 0 or 1
-    num_back: int  # steps back in time
-    x_min: int
-    x_max: int
-    y_min: int
-    y_max: int
-    p_min: int
-    p_max: int
-
-
 @compiled
 def _extremes(column: Any) -> Any:
     low = column[0]
@@ -109,16 +96,14 @@ def _extremes(column: Any) -> Any:
 
 @compiled
 def _summarise(t: Any, x: Any, y: Any, p: Any) -> Any:
+    """Return, of at least one event, the sum of ``p``, the steps back in time, and the extremes of x, y and p."""
     sum_p = 0
     num_back = 0
     for i in range(p.shape[0]):  # eight times faster than a comparison
         sum_p += p[i]
     for i in range(1, t.shape[0]):
         num_back += t[i] < t[i - 1]
-    x_min, x_max = _extremes(x)
-    y_min, y_max = _extremes(y)
-    p_min, p_max = _extremes(p)
-    return sum_p, num_back, x_min, x_max, y_min, y_max, p_min, p_max
+    return sum_p, num_back, _extremes(x), _extremes(y), _extremes(p)
 
 
 def check(columns: Columns, sensor: Sensor | None, tally: Tally) -> Columns:
@@ -134,9 +119,9 @@ def check(columns: Columns, sensor: Sensor | None, tally: Tally) -> Columns:
     if not all(c.dtype == dtype and c.flags.c_contiguous for c, dtype in zip(columns, FINAL, strict=True)):
         columns = Columns(*(np.ascontiguousarray(column, np.int64) for column in columns))  # two compiled versions do
     width, height = (sensor.width, sensor.height) if sensor else (MAX_SIDE, MAX_SIDE)
-    summary = Summary(*_summarise(*columns))
+    sum_p, num_back, (x_min, x_max), (y_min, y_max), (p_min, p_max) = _summarise(*columns)
     rows: Sequence[int] | NDArray[np.intp] = range(num_events)  # of the events that are kept
-    if summary.x_min < 0 or summary.y_min < 0 or summary.x_max >= width or summary.y_max >= height:
+    if x_min < 0 or y_min < 0 or x_max >= width or y_max >= height:
         _, x, y, _ = columns
         inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
         rows = np.flatnonzero(inside)
@@ -144,33 +129,29 @@ def check(columns: Columns, sensor: Sensor | None, tally: Tally) -> Columns:
             first = int(np.argmin(inside))
             tally.outside_first = (tally.events + first, int(x[first]), int(y[first]))
         columns = columns.take(rows)
-        summary = Summary(*_summarise(*columns)) if len(rows) else summary
+        if len(rows):
+            sum_p, num_back, (_, x_max), (_, y_max), (p_min, p_max) = _summarise(*columns)
     if len(rows):
-        _count_kept(columns, rows, summary, tally)
+        t, p = columns.t, columns.p
+        tally.block = (int(t[0]), int(t[-1]))
+        if num_back or t[0] < tally.last_t:
+            before = np.append(tally.last_t, t[:-1])
+            back = np.flatnonzero(t < before)
+            if not tally.back:
+                tally.back_first = (tally.events + int(rows[back[0]]), int(before[back[0]]), int(t[back[0]]))
+            tally.back += len(back)
+            tally.block = (int(t.min()), int(t.max()))
+        tally.add_times(*tally.block, int(t[-1]))
+        if p_max > 1 or p_min < -1:
+            bad = np.flatnonzero((p < -1) | (p > 1))
+            if not tally.bad_polarity:
+                tally.bad_polarity_first = (tally.events + int(rows[bad[0]]), int(p[bad[0]]))
+            tally.bad_polarity += len(bad)
+        is_binary = p_min >= 0 and p_max <= 1
+        tally.on += sum_p if is_binary else int(np.count_nonzero(p == 1))
+        tally.x_max, tally.y_max = max(tally.x_max, x_max), max(tally.y_max, y_max)
     tally.events += num_events
     tally.outside += num_events - len(rows)
     if columns.p.dtype != np.uint8:
         columns = columns._replace(p=columns.p > 0)
     return Columns(*(column.astype(dtype, copy=False) for column, dtype in zip(columns, FINAL, strict=True)))
-
-
-def _count_kept(columns: Columns, rows: Sequence[int] | NDArray[np.intp], summary: Summary, tally: Tally) -> None:
-    """Count the events of ``columns``, whose indices in their block are ``rows``."""
-    t, p = columns.t, columns.p
-    tally.block = (int(t[0]), int(t[-1]))
-    if summary.num_back or t[0] < tally.last_t:
-        before = np.append(tally.last_t, t[:-1])
-        back = np.flatnonzero(t < before)
-        if not tally.back:
-            tally.back_first = (tally.events + int(rows[back[0]]), int(before[back[0]]), int(t[back[0]]))
-        tally.back += len(back)
-        tally.block = (int(t.min()), int(t.max()))
-    tally.add_times(*tally.block, int(t[-1]))
-    if summary.p_max > 1 or summary.p_min < -1:
-        bad = np.flatnonzero((p < -1) | (p > 1))
-        if not tally.bad_polarity:
-            tally.bad_polarity_first = (tally.events + int(rows[bad[0]]), int(p[bad[0]]))
-        tally.bad_polarity += len(bad)
-    is_binary = summary.p_min >= 0 and summary.p_max <= 1
-    tally.on += summary.sum_p if is_binary else int(np.count_nonzero(p == 1))
-    tally.x_max, tally.y_max = max(tally.x_max, summary.x_max), max(tally.y_max, summary.y_max)

@@ -64,32 +64,21 @@ class Bookmark(NamedTuple):
 
 
 class EvenBlocks(NamedTuple):
-    """Records of one size that can be decoded without those before: where blocks start is known without a scan.
+    """Blocks of records of one size that can be decoded without the records before: no scan has to find them."""
 
-    Args:
-        positions: [blocks + 1] int64, starts of the blocks and the end.
-        rows: events in every block but the last.
-        num_events: in all.
-        state: the decoder's state at every start.
-        last_us: it only holds while times stay at or below this (a counter of fewer bits must not have wrapped).
-    """
-
-    positions: NDArray[np.int64]
-    rows: int
-    num_events: int
-    state: NDArray[np.int64]
-    last_us: int
+    positions: NDArray[np.int64]  # [blocks + 1] starts of the blocks, and the end
+    rows: int  # events in every block but the last
+    num_events: int  # events in all blocks
+    state: NDArray[np.int64]  # the decoder's state at every start
+    last_us: int  # valid only if no time is later: a counter of fewer bits must not have wrapped
 
 
 class Tail(NamedTuple):
-    """The bytes at the end that are not a whole record: their number and position.
-
-    ``missing`` says what the header announces beyond them, such as "12 rows"; it is empty if nothing is missing.
-    """
+    """The end of a file that is not a whole record."""
 
     num_bytes: int
     position: int
-    missing: str = ""
+    missing: str = ""  # what the header announces beyond these bytes, such as "12 rows"; empty if nothing is missing
 
 
 class Found(NamedTuple):

@@ -142,22 +142,13 @@ class Aedat3Decoder(Decoder):
         found, used, ending = _decode(np.frombuffer(data, np.uint8), self.state, *columns)
         self.state[POSITION] += used
         if ending != WHOLE:
-            self._refuse(int(ending), data[used : used + HEAD_BYTES])
-        return columns.slice(0, found), used
-
-    def _refuse(self, ending: int, head: bytes) -> None:
-        where = f"{self.name}: the packet at byte {self.header_bytes + int(self.state[POSITION])}"
-        if ending == PACKED:
+            head = np.frombuffer(data, "<i4", HEAD_BYTES // 4, offset=int(used)).tolist()
             raise FormatError(
-                f"{where} holds compressed polarity events; only packets of the format RAW are read; save the recording"
-                " again with '#Format: RAW'"
+                f"{self.name}: the packet at byte {self.header_bytes + int(self.state[POSITION])} "
+                + ("holds compressed polarity events" if ending == PACKED else f"is damaged (its head is {head})")
+                + "; only whole packets of the format RAW are read; copy the file again, or save it with '#Format: RAW'"
             )
-        kind, _ = np.frombuffer(head, "<u2", 2).tolist()
-        event_bytes, time_at, overflows, capacity, number, valid = np.frombuffer(head, "<i4", 6, offset=4).tolist()
-        raise FormatError(
-            f"{where} is damaged (kind {kind}, {event_bytes} bytes an event with the time at {time_at}, {overflows}"
-            f" overflows, {valid} valid of {number} events, room for {capacity}); copy the file again"
-        )
+        return columns.slice(0, found), used
 
 
 def open_aedat3(file: ByteFile, options: Options) -> ByteSource:

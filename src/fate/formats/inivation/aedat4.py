@@ -31,12 +31,10 @@ from fate.formats.columns import Columns, allocate_columns
 from fate.formats.source import BLOCK_BYTES, Bookmark, ByteFile, Found, Options, Source, Tail
 
 PACKET_HEAD = struct.Struct("<ii")
-KINDS = {"EVTS": "events", "FRME": "frames", "IMUS": "imu packets", "TRIG": "trigger packets"}
+KINDS = {"FRME": "frames", "IMUS": "imu packets", "TRIG": "trigger packets"}
 NO_EVENTS = "empty events packet"  # how the decoder calls a packet that leaves out its list of events
 MAX_RATIO = 255  # of unpacked to packed bytes: what LZ4 can reach at most
 SMALL_PACKET = 64 << 20  # bytes that any packet may unpack to
-
-
 MAGIC = b"#!AER-DAT4.0\r\n"
 IDENTIFIER = b"IOHE"
 COMPRESSIONS = {0: "none", 1: "LZ4", 2: "LZ4", 3: "Zstandard", 4: "Zstandard"}  # 2 and 4: the slower, denser settings
@@ -106,12 +104,10 @@ def _fields(buffer: bytes) -> tuple[int, int, str]:
     positions = [table + offset if offset else None for offset in offsets]  # None: the field has its default
     compression = 0 if positions[0] is None else _at("i", buffer, positions[0])
     table_position = NO_TABLE if positions[1] is None else _at("q", buffer, positions[1])
-    if positions[2] is None:
-        raise ValueError("it does not describe the streams")
-    text = positions[2] + _at("I", buffer, positions[2])
+    text = 0 if positions[2] is None else positions[2] + _at("I", buffer, positions[2])
     length = _at("I", buffer, text)
-    if text + 4 + length > len(buffer):
-        raise ValueError("the description of the streams runs beyond it")
+    if positions[2] is None or text + 4 + length > len(buffer):
+        raise ValueError("it has no whole description of the streams")
     return compression, table_position, buffer[text + 4 : text + 4 + length].decode("utf-8")
 
 
@@ -150,7 +146,7 @@ def plain_header(compression: int, stream: Stream) -> bytes:
 FRAME_MARK = 0xFD2FB528
 SKIPPABLE_MARK = 0x184D2A50  # the last four bits are free
 MAX_BLOCK_BYTES = 128 << 10
-RAW, REPEATED, COMPRESSED = 0, 1, 2
+REPEATED, COMPRESSED = 1, 2  # kinds of blocks
 
 
 def unpacked_bytes_at_most(data: bytes) -> int:
@@ -218,7 +214,9 @@ class Aedat4Source(Source):
                 block.append(packet)
                 block_bytes += packet.end - packet.position
             else:
-                skipped[self._kind(packet.stream)] += 1
+                kind = self._streams[packet.stream].kind
+                name = f"packets of event stream {packet.stream}" if kind == "EVTS" else f"{kind} packets"
+                skipped[KINDS.get(kind, name)] += 1
             if block_bytes >= BLOCK_BYTES:
                 yield Bookmark(start), self._unpack(block)
                 block, block_bytes, start = [], 0, position
@@ -234,12 +232,6 @@ class Aedat4Source(Source):
 
     def close(self) -> None:
         self._file.close()
-
-    def _kind(self, stream: int) -> str:
-        kind = self._streams[stream].kind
-        if kind == "EVTS":
-            return f"packets of event stream {stream}"
-        return KINDS.get(kind, f"{kind} packets")
 
     def _packets(self, position: int, end: int) -> Iterator[Packet]:
         """Packets from ``position`` on; one that is cut by the end of the file ends them."""
@@ -268,7 +260,11 @@ class Aedat4Source(Source):
         pieces = [plain_header(self._header.compression, self._stream)]
         for packet in packets:
             data = self._file.read(packet.position, packet.end - packet.position)
-            self._refuse_bomb(packet, data[PACKET_HEAD.size :])
+            # a few bytes of Zstandard can claim gigabytes of one repeated value; LZ4 cannot
+            is_zstandard = COMPRESSIONS[self._header.compression] == "Zstandard"
+            most = unpacked_bytes_at_most(data[PACKET_HEAD.size :]) if is_zstandard else 0
+            if most > max(SMALL_PACKET, MAX_RATIO * packet.num_bytes):
+                raise self._damaged(packet, f"it claims to unpack to {most} bytes")
             pieces.append(data)
         arrays = []
         with _file_in_memory(pieces) as name, _without_panic_message():
@@ -281,12 +277,8 @@ class Aedat4Source(Source):
         if not arrays:
             return allocate_columns(0)
         events = np.concatenate(arrays)
-        return Columns(
-            np.ascontiguousarray(events["t"]).view(np.int64),
-            np.ascontiguousarray(events["x"]),
-            np.ascontiguousarray(events["y"]),
-            events["on"].astype(np.uint8),
-        )
+        t, x, y = (np.ascontiguousarray(events[name]) for name in "txy")
+        return Columns(t.view(np.int64), x, y, events["on"].astype(np.uint8))
 
     def _guarded(self, packet: Packet, call: Any) -> Any:
         """What ``call`` returns. The decoder is compiled code that may also panic, which is no ``Exception``."""
@@ -304,13 +296,6 @@ class Aedat4Source(Source):
             f"{self.path}: the packet at byte {packet.position} ({packet.num_bytes} bytes) cannot be unpacked"
             f" ({reason}); the file is damaged, copy it again"
         )
-
-    def _refuse_bomb(self, packet: Packet, content: bytes) -> None:
-        """A few bytes of Zstandard can claim gigabytes of one repeated value; LZ4 cannot."""
-        if COMPRESSIONS[self._header.compression] == "Zstandard":
-            most = unpacked_bytes_at_most(content)
-            if most > max(SMALL_PACKET, MAX_RATIO * packet.num_bytes):
-                raise self._damaged(packet, f"it claims to unpack to {most} bytes")
 
 
 @contextmanager

@@ -131,17 +131,20 @@ def recognise_order(name: object, sample: NDArray[Any], common: Sequence[str]) -
 
 def whole_numbers(name: object, role: str, values: NDArray[Any], first_row: int) -> NDArray[Any]:
     """A column as native integers; anything that is not a whole number is refused with its row."""
+    where = (name, role, first_row)
     if values.dtype.kind == "b":
         return values.astype(np.uint8)
+    if values.dtype.kind == "u" and values.dtype.itemsize == 8:
+        _refuse(values > MAX_INT64, where, values, TOO_LARGE)
+        return values.astype(np.int64)
     if values.dtype.kind in "iu":
-        if values.dtype.itemsize == 8 and values.dtype.kind == "u":
-            _refuse(values > MAX_INT64, (name, role, first_row), values, TOO_LARGE)
-            return values.astype(np.int64)
         return values.astype(values.dtype.newbyteorder("="), copy=False)
     values = values.astype(np.float64)
-    where = (name, role, first_row)
     _refuse(~np.isfinite(values), where, values, NO_NUMBER)
-    _refuse(values != np.rint(values), where, values, _not_whole(role))
+    remedy = "give pixel coordinates as the sensor has them"
+    if role == "t":
+        remedy = 'times are µs; pass time_unit="s" or the unit that it has'
+    _refuse(values != np.rint(values), where, values, f"which is no whole number; {remedy}")
     _refuse(np.abs(values) >= 2.0**63, where, values, TOO_LARGE)
     return values.astype(np.int64)
 
@@ -165,16 +168,8 @@ def microseconds(name: object, values: NDArray[Any], unit: TimeUnit, first_row: 
     if unit.power < 0:
         divisor = 10**-unit.power
         quotient, rest = np.divmod(times, divisor)
-        up = (2 * rest > divisor) | ((2 * rest == divisor) & (quotient % 2 != 0))  # ties to even, as np.rint
-        quotient += up
-        return quotient
+        return quotient + ((2 * rest > divisor) | ((2 * rest == divisor) & (quotient % 2 != 0)))  # ties to even
     return times
-
-
-def _not_whole(role: str) -> str:
-    if role == "t":
-        return 'which is no whole number of µs; pass time_unit="s" or the unit that it has'
-    return "which is not a whole number; give pixel coordinates as the sensor has them"
 
 
 def _refuse(bad: NDArray[np.bool_], where: tuple[object, str, int], values: NDArray[Any], what: str) -> None:
