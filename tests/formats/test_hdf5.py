@@ -255,7 +255,7 @@ def no_sensor(file: Any) -> None:
         (many_datasets, r"no table of events; expected /CD/events .* d0, d1, d2, d3, d4, d5, d6, d7 …"),
         (float_coordinates, "/x is of type float32; expected integers"),
         (fractions, "fractions of a pixel"),
-        (two_dimensions, r"/p has shape \(40000, 1\)"),
+        (two_dimensions, r"/p \(40000, 1\)"),
         (never_written, "only 0 of its 40 chunks were written"),
         (huge_chunks, "chunks of 128 MiB"),
         (elsewhere, "keeps its rows in other files"),

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fate.boxes.npz import DAMAGE
 from fate.errors import FateError, warn
 from fate.events.events import Sensor
-from fate.formats.columns import Columns, Tally, allocate_columns, check
+from fate.formats.decoder import Columns, Tally, allocate_columns, check
 from fate.formats.source import Bookmark, EvenBlocks, Source, Tail
 from fate.progress import Progress
 from fate.whole_files import write_whole

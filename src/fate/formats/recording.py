@@ -15,8 +15,16 @@ from fate.errors import FateError, FormatError, warn
 from fate.events.events import Events, Sensor
 from fate.events.sensors import guess_sensor
 from fate.events.window import Window, WindowGrid, clip_time, window_us
-from fate.formats.columns import Columns, Tally, allocate_columns, check, concatenate
-from fate.formats.decoder import describe_back, describe_impossible, describe_outside
+from fate.formats.decoder import (
+    Columns,
+    Tally,
+    allocate_columns,
+    check,
+    concatenate,
+    describe_back,
+    describe_impossible,
+    describe_outside,
+)
 from fate.formats.index import THREADS, Index, build_index, cache_path, load_index, store_index
 from fate.formats.source import Options, Source, Tail
 from fate.progress import Progress
@@ -35,34 +43,20 @@ class Recording:
     on reading costs only what is read. Times are those of the file, in µs. Each thread opens its own recording.
     """
 
+    path: Path  #: the file
+    format: str  #: the file's format, such as ``"EVT3"``
+    num_bytes: int  #: size of the file
+    notes: dict[str, str]  #: what else the file's header says
+
     def __init__(self, source: Source, options: Options, reopen: Callable[..., Recording]) -> None:
         self._source, self._options, self._reopen = source, options, reopen
+        self.path, self.format, self.num_bytes, self.notes = source.path, source.format, source.size, source.notes
         self._closed = False
         self._index: Index | None = None
         self._sensor = options.sensor or source.sensor
         self._blocks: OrderedDict[int, Columns] = OrderedDict()
 
     # ---- what it is -------------------------------------------------------------------------------------
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._source.path
-
-    @property
-    def format(self) -> str:
-        """The file's format, such as ``"EVT3"``."""
-        return self._source.format
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the file."""
-        return self._source.size
-
-    @property
-    def notes(self) -> dict[str, str]:
-        """What else the file's header says."""
-        return self._source.notes
 
     @property
     def sensor(self) -> Sensor:
@@ -96,7 +90,7 @@ class Recording:
         return self.index().tally.outside
 
     def __repr__(self) -> str:
-        return f"Recording({str(self.path)!r}, {self.format}, {self._source.size:,} bytes)"
+        return f"Recording({str(self.path)!r}, {self.format}, {self.num_bytes:,} bytes)"
 
     # ---- the index, and what it finds wrong -------------------------------------------------------------
 
@@ -111,7 +105,7 @@ class Recording:
         if self._index:
             return self._index, None
         file = None
-        if self._options.cache and self._source.size >= CACHED_FROM_BYTES:
+        if self._options.cache and self.num_bytes >= CACHED_FROM_BYTES:
             asked = (self._options.format, self._options.columns, self._options.time_unit)
             file = cache_path(self.path, {"format": self.format, "sensor": self._sensor, "asked": asked})
         index, columns = load_index(file) if file else None, None

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from fate.errors import FateError, FormatError
 from fate.events.events import MAX_SIDE, Sensor
-from fate.formats.columns import Columns
-from fate.formats.decoder import Decoder, OutOfBounds
+from fate.formats.decoder import Columns, Decoder, OutOfBounds
 
 CHOICES: dict[str, tuple[str | None, ...]] = {
     "out_of_bounds": ("raise", "drop"),
@@ -99,6 +98,7 @@ class Source(ABC):
     notes: dict[str, str]  # what else the header says, for `fate info`
     thread_safe: bool = False  # whether decode may run in several threads at once
     found: Found
+    _file: ByteFile
 
     @abstractmethod
     def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
@@ -112,9 +112,9 @@ class Source(ABC):
         """Return the blocks if they are known without a scan, else None."""
         return None
 
-    @abstractmethod
     def close(self) -> None:
         """Close the file."""
+        self._file.close()
 
 
 class ByteFile:
@@ -227,9 +227,6 @@ class RowSource(Source):
     def decode(self, start: Bookmark, end: int) -> Columns:
         return self.rows(start.position, end)
 
-    def close(self) -> None:
-        self._file.close()
-
 
 class ByteSource(Source):
     """A file that is a header and then a stream of records: the decoder does the work.
@@ -295,6 +292,3 @@ class ByteSource(Source):
         decoder = self._decoder.fresh()
         decoder.state[:] = start.state
         return decoder.decode(self._read(start.position, end - start.position))[0]
-
-    def close(self) -> None:
-        self._file.close()

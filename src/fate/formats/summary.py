@@ -11,7 +11,7 @@ import numpy as np
 
 from fate.compiled import compiled
 from fate.events.events import Events
-from fate.formats.columns import NO_TIME
+from fate.formats.decoder import NO_TIME
 from fate.formats.opening import OpenOptions, open_recording
 from fate.formats.recording import Recording
 from fate.progress import Progress

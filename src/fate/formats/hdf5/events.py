@@ -8,9 +8,9 @@
 Times are µs as stored. ECF chunks are read straight from the file, so that they decode in several threads;
 everything else goes through h5py.
 
-A damaged or hostile file may claim any number of rows, chunks of any size and links to anywhere. :func:`examine` finds
-the table and checks these claims before anything is read: the rows are covered by chunks that lie inside the file, and
-links to other files are not followed.
+A damaged or hostile file may claim any number of rows, chunks of any size and links to anywhere. :class:`Hdf5Source`
+finds the table and checks these claims before anything is read: the rows are covered by chunks that lie inside the
+file, and links to other files are not followed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import importlib
 import math
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,9 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.errors import FormatError, missing_packages
-from fate.events.events import Sensor
-from fate.events.tables import find_roles
-from fate.formats.columns import Columns, concatenate
+from fate.events.events import Sensor, find_roles
+from fate.formats.decoder import Columns, concatenate
 from fate.formats.hdf5.text import root_text_attributes
 from fate.formats.prophesee.ecf import FILTER_ID, decode_chunk
 from fate.formats.source import ByteFile, Found, Options, RowSource, Tail, refuse_damage, sensor_of_sides
@@ -60,22 +58,6 @@ class Chunks(NamedTuple):
     plain: NDArray[np.bool_]  # [chunks] stored without the filter
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What :func:`examine` has found: everything there is to know before the first event is read."""
-
-    format: str
-    paths: Paths
-    num_rows: int
-    block_rows: int
-    cache_bytes: int
-    chunks: Chunks | None  # of ECF data, else None
-    sensor: Sensor | None
-    t_offset: int
-    num_triggers: int
-    notes: dict[str, str]
-
-
 def damage_is_a_format_error(path: Path) -> AbstractContextManager[None]:
     """Turn the errors that h5py raises on damaged files into one :class:`FormatError`."""
     errors = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
@@ -83,43 +65,85 @@ def damage_is_a_format_error(path: Path) -> AbstractContextManager[None]:
 
 
 def open_hdf5(raw: ByteFile, options: Options) -> Hdf5Source:
-    """An HDF5 file, its layout found and its claims checked against its size."""
+    """Open an HDF5 file, find its layout and check its claims against its size."""
     with damage_is_a_format_error(raw.path):
         file = h5py.File(raw.path, "r", rdcc_nbytes=MIN_CACHE_BYTES, rdcc_nslots=CACHE_SLOTS)
         try:
-            layout = examine(raw, file, options)
-            if layout.cache_bytes > MIN_CACHE_BYTES:  # so that no chunk is unpacked twice
-                file.close()
-                file = h5py.File(raw.path, "r", rdcc_nbytes=layout.cache_bytes, rdcc_nslots=CACHE_SLOTS)
-            return Hdf5Source(raw, file, layout, options.time_unit or "us")
+            return Hdf5Source(raw, file, options)
         except BaseException:
             file.close()
             raise
 
 
 class Hdf5Source(RowSource):
-    """A table of events."""
+    """A table of events in a file that is open both as bytes and in h5py."""
 
-    def __init__(self, raw: ByteFile, file: Any, layout: Layout, time_unit: str) -> None:
-        skipped = {"triggers": layout.num_triggers} if layout.num_triggers else {}
-        found = Found(layout.num_rows, skipped, Tail(0, raw.size))
-        super().__init__(raw, layout.sensor, layout.num_rows, layout.block_rows, found)
-        self.format, self.notes = layout.format, layout.notes
-        self.thread_safe = layout.chunks is not None
-        self._layout, self._time_unit, self._hdf5 = layout, time_unit, file
-        self._datasets = {name: file[name] for name, _ in layout.paths.values()}
+    def __init__(self, raw: ByteFile, file: Any, options: Options) -> None:
+        path = raw.path
+        datasets = _datasets(file)
+        self._paths, group = _find_columns(path, datasets)
+        used = {name: datasets[name] for name, _ in self._paths.values()}
+        for dataset in used.values():
+            refuse_other_files(path, dataset)
+        num_rows = _number_of_rows(path, used)
+        tables = {name: _chunk_table(path, dataset, raw.size) for name, dataset in used.items()}
+        filters = [_filters(path, dataset) for dataset in used.values()]
+        is_ecf = any(FILTER_ID in each for each in filters)
+        if is_ecf and filters != [[FILTER_ID]]:
+            raise FormatError(
+                f"{path}: {next(iter(used))} combines ECF with other filters or columns; expected one table"
+            )
+        _check_types(path, datasets, self._paths, options)
+
+        names = ("height", "width", "t_offset", "divider")
+        height, width, t_offset, divider = (_scalar(path, file, datasets, group, name) for name in names)
+        if divider not in (None, 1):
+            raise FormatError(
+                f"{path}: its coordinates are fractions of a pixel (divider = {divider}); expected whole pixels"
+            )
+        dsec = "ms_to_idx" in datasets and "t_offset" in datasets
+        prophesee = group == "CD/events" and self._paths["t"][1] is not None
+        rvt = group == "events" and None not in (height, width)
+        self.format = "HDF5" + (" Prophesee" if prophesee else " DSEC" if dsec else " RVT" if rvt else "")
+        numbers = {str(name): _number(file, name) for name in list(file.attrs)[:MAX_ATTRIBUTES]}
+        self.notes = root_text_attributes(raw) | {key: str(each) for key, each in numbers.items() if each is not None}
+        if t_offset is not None:
+            self.notes["t_offset"] = str(t_offset)
+        sensor = options.sensor or _sensor(path, height, width, self.notes.get("geometry"))
+        triggers = datasets.get("EXT_TRIGGER/events")
+        if triggers is not None:
+            refuse_other_files(path, triggers)
+        num_triggers = int(triggers.shape[0]) if triggers is not None and triggers.ndim == 1 else 0
+
+        times = tables[self._paths["t"][0]]
+        chunk_rows = times.rows if times else MIN_BLOCK_ROWS
+        # whole chunks where possible, neither tiny nor huge
+        block_rows = min(-(-MIN_BLOCK_ROWS // chunk_rows) * chunk_rows, MAX_BLOCK_ROWS)
+        found = Found(num_rows, {"triggers": num_triggers} if num_triggers else {}, Tail(0, raw.size))
+        sensor = sensor or (DSEC_SENSOR if dsec else None)
+        super().__init__(raw, sensor, num_rows, chunk_rows if is_ecf else block_rows, found)
+        self.thread_safe = is_ecf
+        self._chunks, self._t_offset, self._time_unit = (
+            times if is_ecf else None,
+            t_offset or 0,
+            options.time_unit or "us",
+        )
+        cache_bytes = max(chunks.rows * chunks.record.itemsize if chunks else 0 for chunks in tables.values())
+        if cache_bytes > MIN_CACHE_BYTES:  # so that no chunk is unpacked twice
+            file.close()
+            file = h5py.File(path, "r", rdcc_nbytes=cache_bytes, rdcc_nslots=CACHE_SLOTS)
+        self._hdf5, self._datasets = file, {name: file[name] for name in used}
 
     def rows(self, first: int, last: int) -> Columns:
-        layout = self._layout
         with damage_is_a_format_error(self.path):
-            if layout.chunks:
-                columns = self._ecf_rows(layout.chunks, first, last)
-            elif layout.paths["t"][1] is not None:
-                columns = _fields(self._datasets[layout.paths["t"][0]][first:last], layout.paths)
+            if self._chunks:
+                columns = self._ecf_rows(self._chunks, first, last)
+            elif self._paths["t"][1] is not None:
+                columns = _fields(self._datasets[self._paths["t"][0]][first:last], self._paths)
             else:
-                columns = Columns(*(_native(self._datasets[layout.paths[role][0]][first:last]) for role in "txyp"))
+                columns = Columns(*(_native(self._datasets[self._paths[role][0]][first:last]) for role in "txyp"))
         self._file.check_unchanged()
-        return columns._replace(t=to_us(self.path, columns.t, self._time_unit, layout.t_offset, first))
+        return columns._replace(t=to_us(self.path, columns.t, self._time_unit, self._t_offset, first))
 
     def _ecf_rows(self, chunks: Chunks, first: int, last: int) -> Columns:
         pieces = []
@@ -131,12 +155,11 @@ class Hdf5Source(RowSource):
 
     def _ecf_chunk(self, chunks: Chunks, chunk: int, expected: int) -> Columns:
         """The first ``expected`` events of a chunk; the last one may be padded to its full size."""
-        paths = self._layout.paths
-        name = f"{self.path}: chunk {chunk} of /{paths['t'][0]}"
+        name = f"{self.path}: chunk {chunk} of /{self._paths['t'][0]}"
         data = self._file.read(int(chunks.position[chunk]), int(chunks.size[chunk]))
         if chunks.plain[chunk]:
             whole = len(data) // chunks.record.itemsize
-            columns = _fields(np.frombuffer(data, chunks.record, min(whole, expected)), paths)
+            columns = _fields(np.frombuffer(data, chunks.record, min(whole, expected)), self._paths)
         else:
             columns = decode_chunk(data, chunks.rows, name)
         if len(columns.t) < expected:
@@ -167,57 +190,6 @@ def to_us(path: Path, t: NDArray[Any], unit: str, offset: int, first_row: int) -
 
 
 # ---- the layout --------------------------------------------------------------------------------------------------
-
-
-def examine(raw: ByteFile, file: Any, options: Options) -> Layout:
-    """Return the layout of a file that is open both as bytes and in h5py; refuse what is not a table of events."""
-    path = raw.path
-    datasets = _datasets(file)
-    paths, group = _find_columns(path, datasets)
-    used = {name: datasets[name] for name, _ in paths.values()}
-    for dataset in used.values():
-        refuse_other_files(path, dataset)
-    num_rows = _number_of_rows(path, used)
-    tables = {name: _chunk_table(path, dataset, raw.size) for name, dataset in used.items()}
-    filters = [_filters(path, dataset) for dataset in used.values()]
-    is_ecf = any(FILTER_ID in each for each in filters)
-    if is_ecf and filters != [[FILTER_ID]]:
-        raise FormatError(f"{path}: /{next(iter(used))} combines ECF with other filters or columns; that is not known")
-    _check_types(path, datasets, paths, options)
-
-    scalars = {name: _scalar(path, file, datasets, group, name) for name in ("height", "width", "t_offset", "divider")}
-    height, width, t_offset, divider = scalars.values()
-    if divider not in (None, 1):
-        raise FormatError(
-            f"{path}: its coordinates are fractions of a pixel (divider = {divider}); expected whole pixels"
-        )
-    dsec = "ms_to_idx" in datasets and "t_offset" in datasets
-    prophesee = group == "CD/events" and paths["t"][1] is not None
-    rvt = group == "events" and None not in (height, width)
-    kind = " Prophesee" if prophesee else " DSEC" if dsec else " RVT" if rvt else ""
-    numbers = {str(name): _number(file, name) for name in list(file.attrs)[:MAX_ATTRIBUTES]}
-    notes = root_text_attributes(raw) | {name: str(number) for name, number in numbers.items() if number is not None}
-    if t_offset is not None:
-        notes["t_offset"] = str(t_offset)
-    triggers = datasets.get("EXT_TRIGGER/events")
-    if triggers is not None:
-        refuse_other_files(path, triggers)
-    times = tables[paths["t"][0]]
-    chunk_rows = times.rows if times else MIN_BLOCK_ROWS
-    # whole chunks where possible, neither tiny nor huge
-    block_rows = min(-(-MIN_BLOCK_ROWS // chunk_rows) * chunk_rows, MAX_BLOCK_ROWS)
-    return Layout(
-        format=f"HDF5{kind}",
-        paths=paths,
-        num_rows=num_rows,
-        block_rows=chunk_rows if is_ecf else block_rows,
-        cache_bytes=max(chunks.rows * chunks.record.itemsize if chunks else 0 for chunks in tables.values()),
-        chunks=times if is_ecf else None,
-        sensor=options.sensor or _sensor(path, height, width, notes.get("geometry")) or (DSEC_SENSOR if dsec else None),
-        t_offset=t_offset or 0,
-        num_triggers=int(triggers.shape[0]) if triggers is not None and triggers.ndim == 1 else 0,
-        notes=notes,
-    )
 
 
 def _datasets(file: Any) -> dict[str, Any]:

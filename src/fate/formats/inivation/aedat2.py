@@ -26,8 +26,7 @@ import numpy as np
 from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.events.events import Sensor
-from fate.formats.columns import Columns, allocate_columns
-from fate.formats.decoder import Decoder
+from fate.formats.decoder import Columns, Decoder, allocate_columns
 from fate.formats.source import BLOCK_BYTES, ByteFile, ByteSource, Options
 
 Layout = Literal["dvs128", "davis"]

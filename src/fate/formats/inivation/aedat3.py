@@ -25,8 +25,7 @@ import numpy as np
 
 from fate.compiled import compiled, inlined
 from fate.errors import FormatError
-from fate.formats.columns import Columns, allocate_columns
-from fate.formats.decoder import Decoder
+from fate.formats.decoder import Columns, Decoder, allocate_columns
 from fate.formats.inivation.aedat2 import sensor_of_chip
 from fate.formats.source import ByteFile, ByteSource, Options
 from fate.text import plural

@@ -27,7 +27,7 @@ import numpy as np
 
 from fate.errors import FormatError, list_names
 from fate.events.events import MAX_SIDE, Sensor
-from fate.formats.columns import Columns, allocate_columns
+from fate.formats.decoder import Columns, allocate_columns
 from fate.formats.source import BLOCK_BYTES, Bookmark, ByteFile, Found, Options, Source, Tail
 
 PACKET_HEAD = struct.Struct("<ii")
@@ -229,9 +229,6 @@ class Aedat4Source(Source):
     def decode(self, start: Bookmark, end: int) -> Columns:
         packets = self._packets(start.position, min(end, self._packets_end))
         return self._unpack([packet for packet in packets if packet.stream == self._stream.number])
-
-    def close(self) -> None:
-        self._file.close()
 
     def _packets(self, position: int, end: int) -> Iterator[Packet]:
         """Packets from ``position`` on; one that is cut by the end of the file ends them."""

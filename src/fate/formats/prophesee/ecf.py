@@ -25,7 +25,7 @@ import numpy as np
 
 from fate.compiled import compiled
 from fate.errors import FormatError
-from fate.formats.columns import Columns, allocate_columns
+from fate.formats.decoder import Columns, allocate_columns
 
 FILTER_ID = 0x8ECF
 MAX_EVENTS = 65_535

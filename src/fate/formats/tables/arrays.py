@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 
 from fate.boxes.npz import DAMAGE as NPZ_DAMAGE
 from fate.errors import FateError, FormatError, list_names
-from fate.events.events import Sensor
-from fate.events.tables import find_roles
-from fate.formats.columns import Columns
+from fate.events.events import Sensor, find_roles
+from fate.formats.decoder import Columns
 from fate.formats.source import Bookmark, ByteFile, Found, Options, RowSource, Tail
 from fate.formats.tables.fields import (
     ARRAY_ORDERS,

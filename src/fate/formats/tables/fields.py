@@ -168,7 +168,8 @@ def microseconds(name: object, values: NDArray[Any], unit: TimeUnit, first_row: 
     if unit.power < 0:
         divisor = 10**-unit.power
         quotient, rest = np.divmod(times, divisor)
-        return quotient + ((2 * rest > divisor) | ((2 * rest == divisor) & (quotient % 2 != 0)))  # ties to even
+        quotient += (2 * rest > divisor) | ((2 * rest == divisor) & (quotient % 2 != 0))  # ties to even, as np.rint
+        return quotient
     return times
 
 

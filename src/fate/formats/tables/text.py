@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from fate.compiled import compiled
 from fate.errors import FateError, FormatError
-from fate.events.tables import find_roles
-from fate.formats.columns import Columns
-from fate.formats.decoder import Decoder
+from fate.events.events import find_roles
+from fate.formats.decoder import Columns, Decoder
 from fate.formats.source import ByteFile, ByteSource, Options, sensor_of_sides
 from fate.formats.tables.fields import ROLES, TEXT_ORDERS, TimeUnit, find_unit, given_order, given_unit, recognise_order
 from fate.text import grouped
