@@ -145,8 +145,20 @@ def recognise(path: Path) -> str:
             f"{path}: is AEDAT {version!r}; versions 2.0, 3.1 and 4.0 are read; convert it with the program that"
             " recorded it"
         )
-    if prophesee := _prophesee(path, head):
-        return prophesee
+    header = parse_header(head)
+    if header.is_index:
+        return "evt3"  # open_raw refuses it with the reason
+    named = header.event_format()
+    if named in ("evt2", "evt21", "evt3"):
+        return named
+    if named:
+        raise FormatError(
+            f"{path}: the header names the format {named!r}; evt2, evt21 and evt3 are known; record in one of those"
+        )
+    has_dat_words = bool(header.fields.keys() & {"width", "height", "version", "data"})
+    follows = head[header.num_bytes : header.num_bytes + 2]
+    if header.num_bytes and (suffix == ".dat" or (has_dat_words and follows[1:] == b"\x08")):
+        return "dat"
     if _looks_like_text(head):
         if suffix in BINARY_SUFFIXES and not _has_number_row(head):
             raise FormatError(f"{path}: is a text file, not a {suffix} recording; give the recording itself")
@@ -163,17 +175,14 @@ def recognise(path: Path) -> str:
             f"{path}: is not a .bin recording of N-MNIST or N-Caltech101 ({reason}), and no other format has this"
             ' suffix; give the recording itself, or pass format="evt3", say, if you know which it is'
         )
-    if suffix in (".raw", ".dat"):
-        raise _unnamed(path)
+    if suffix in (".raw", ".dat") or header.num_bytes:
+        raise FormatError(
+            f'{path}: has no header that names its format; pass format="evt3" (or evt2, evt21, dat) if you know which'
+            " it is"
+        )
     raise FormatError(
         f"{path}: is not an event file that is known here; known are DAT, RAW (EVT2, EVT2.1, EVT3), HDF5, AEDAT2,"
         " AEDAT3.1, AEDAT4, ES, BIN (N-MNIST), NPZ, NPY, CSV and ROS bags"
-    )
-
-
-def _unnamed(path: Path) -> FormatError:
-    return FormatError(
-        f'{path}: has no header that names its format; pass format="evt3" (or evt2, evt21, dat) if you know which it is'
     )
 
 
@@ -186,29 +195,6 @@ def head_of(path: Path) -> bytes:
     if not head:
         raise FormatError(f"{path}: is empty (0 bytes); the recording or the download did not finish")
     return head
-
-
-def _prophesee(path: Path, head: bytes) -> str | None:
-    """DAT or one of the RAW formats, by the text header they share."""
-    header = parse_header(head)
-    if not header.num_bytes:
-        return None
-    if header.is_index:
-        return "evt3"  # open_raw refuses it with the reason
-    named = header.event_format()
-    if named in ("evt2", "evt21", "evt3"):
-        return named
-    if named:
-        raise FormatError(
-            f"{path}: the header names the format {named!r}; evt2, evt21 and evt3 are known; record in one of those"
-        )
-    follows = head[header.num_bytes : header.num_bytes + 2]
-    dat_words = {"width", "height", "version", "data"}
-    if path.suffix.lower() == ".dat" or (dat_words & header.fields.keys() and follows[1:] == b"\x08"):
-        return "dat"
-    if _looks_like_text(head):
-        return "csv"
-    raise _unnamed(path)
 
 
 def _looks_like_text(head: bytes) -> bool:

@@ -138,12 +138,16 @@ class Hdf5Source(RowSource):
         with damage_is_a_format_error(self.path):
             if self._chunks:
                 columns = self._ecf_rows(self._chunks, first, last)
-            elif self._paths["t"][1] is not None:
-                columns = _fields(self._datasets[self._paths["t"][0]][first:last], self._paths)
             else:
-                columns = Columns(*(_native(self._datasets[self._paths[role][0]][first:last]) for role in "txyp"))
+                columns = self._columns({name: dataset[first:last] for name, dataset in self._datasets.items()})
         self._file.check_unchanged()
         return columns._replace(t=to_us(self.path, columns.t, self._time_unit, self._t_offset, first))
+
+    def _columns(self, rows: dict[str, NDArray[Any]]) -> Columns:
+        """Return the four columns, in native byte order, from the same rows of each dataset."""
+        places = [self._paths[role] for role in "txyp"]
+        columns = [rows[name] if field is None else rows[name][field] for name, field in places]
+        return Columns(*(np.ascontiguousarray(column, column.dtype.newbyteorder("=")) for column in columns))
 
     def _ecf_rows(self, chunks: Chunks, first: int, last: int) -> Columns:
         pieces = []
@@ -159,7 +163,7 @@ class Hdf5Source(RowSource):
         data = self._file.read(int(chunks.position[chunk]), int(chunks.size[chunk]))
         if chunks.plain[chunk]:
             whole = len(data) // chunks.record.itemsize
-            columns = _fields(np.frombuffer(data, chunks.record, min(whole, expected)), self._paths)
+            columns = self._columns({self._paths["t"][0]: np.frombuffer(data, chunks.record, min(whole, expected))})
         else:
             columns = decode_chunk(data, chunks.rows, name)
         if len(columns.t) < expected:
@@ -169,14 +173,6 @@ class Hdf5Source(RowSource):
     def close(self) -> None:
         super().close()
         self._hdf5.close()
-
-
-def _fields(records: Any, paths: Paths) -> Columns:
-    return Columns(*(_native(records[paths[role][1]]) for role in "txyp"))
-
-
-def _native(column: NDArray[Any]) -> NDArray[Any]:
-    return np.ascontiguousarray(column, column.dtype.newbyteorder("="))
 
 
 def to_us(path: Path, t: NDArray[Any], unit: str, offset: int, first_row: int) -> NDArray[np.int64]:
