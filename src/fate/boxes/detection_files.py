@@ -63,13 +63,6 @@ class DetectionLog:
         """All boxes as one table; the time of every frame is labelled, including frames without boxes."""
         return labels_from_frames(self.frames, self.classes, self.sensor)
 
-    def write(self, **files: PathLike) -> None:
-        """Write the files ``json``, ``jsonl``, ``csv`` and ``coco``, each of which may be left out."""
-        with DetectionFiles(self, **files, grows=False) as written:
-            for frame in self.frames:
-                written.add(frame)
-            written.finish({name: fact for name, fact in self.facts.items() if name == "summary"})
-
 
 def read_detections(path: PathLike) -> DetectionLog:
     """Read a file that ``fate detect --json`` or ``--jsonl`` wrote; JSON lines have a name that ends in ``.jsonl``."""
@@ -291,12 +284,12 @@ def _rows(rows: Sequence[Sequence[object]]) -> str:
     return text.getvalue()
 
 
-def _write_file(path: PathLike, format: str, log: DetectionLog, grows: bool) -> Steps:
+def _write_file(path: PathLike, format: str, log: DetectionLog) -> Steps:
     """Write one file that grows in place, or a draft that gets its name at the end.
 
     If this generator is closed early, a draft is discarded and a growing file stays as it is.
     """
-    grows = grows and format in _GROWING
+    grows = format in _GROWING
     with ExitStack() as opened:
         if grows:
             target, file = open_growing(path)
@@ -320,17 +313,17 @@ class DetectionFiles:
 
     Args:
         log: the run, without its frames, and with the facts that are known at the beginning.
-        files: the path of each file (json, jsonl, csv, coco), None for none; ``"-"`` is standard output.
-        grows: whether CSV and JSON lines are written in place, so that each frame can be read at once; else they get
-            their names when they are complete, as JSON and COCO always do.
+        files: the path of each file (json, jsonl, csv, coco), None for none; ``"-"`` is standard output. CSV and JSON
+            lines are written in place, so that each frame can be read at once; JSON and COCO get their names when they
+            are complete.
     """
 
-    def __init__(self, log: DetectionLog, *, grows: bool = True, **files: PathLike | None) -> None:
+    def __init__(self, log: DetectionLog, **files: PathLike | None) -> None:
         self._open: list[Steps] = []
         try:
             for format, path in files.items():
                 if path is not None:
-                    self._open.append(_write_file(path, format, log, grows))
+                    self._open.append(_write_file(path, format, log))
                     next(self._open[-1])
         except BaseException:
             self.close()
