@@ -56,7 +56,7 @@ def image_entries(labels: Labels, first: int = 1) -> list[dict[str, Any]]:
 
 
 def annotation_entries(labels: Labels, first: int = 1, first_image: int = 1) -> list[dict[str, Any]]:
-    """An annotation for each box; ids count from ``first``, and those of their images from ``first_image``."""
+    """An annotation for each box; their ids count from ``first``, the ids of their images from ``first_image``."""
     # in float64, where the size of a float32 box is exact except for coordinates 2**29 apart
     boxes = labels.boxes.astype(np.float64)
     sizes = boxes[:, 2:] - boxes[:, :2]

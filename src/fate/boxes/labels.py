@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from fate.errors import FateError
-from fate.events.sensors import Sensor
+from fate.events.events import Sensor
 
 
 class LabelSource(IntEnum):

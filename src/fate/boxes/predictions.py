@@ -151,7 +151,7 @@ def write_predictions(
 
 
 def as_predictions(tables: Mapping[str, Labels]) -> Predictions:
-    """The same tables with facts and notes; plain tables have none."""
+    """Tables as :class:`Predictions`; plain tables get no facts and no notes."""
     return tables if isinstance(tables, Predictions) else Predictions(tables)
 
 

@@ -14,7 +14,7 @@ from fate.progress import Progress
 
 
 class Converted(NamedTuple):
-    """What was read and what was written."""
+    """Numbers of events."""
 
     num_read: int
     num_written: int

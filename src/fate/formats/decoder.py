@@ -227,7 +227,7 @@ class Decoder(ABC):
         return {kind: int(n) for kind, n in zip(self.skipped_kinds, counts, strict=True) if n}
 
     def missing(self) -> str:
-        """What the last record announces and has not come yet, such as ``"12 events"``; empty if nothing is missing."""
+        """Name the part of the last record that has not come yet, such as ``"12 events"``; empty if it is complete."""
         return ""
 
     def feed(self, data: bytes) -> Events:

@@ -73,7 +73,7 @@ class Index:
         return range(int(self.t_max.searchsorted(start_us)), int(self.t_min.searchsorted(end_us)))
 
     def likely_events(self, start_us: int, end_us: int) -> float:
-        """Estimate the events in ``[start_us, end_us)``, as if those of a block were evenly spread over its time."""
+        """Estimate the events in ``[start_us, end_us)``, as if each block's events were evenly spread over its time."""
         blocks = np.array(self.blocks_between(start_us, end_us), np.intp)
         t_min, t_max = self.t_min[blocks], self.t_max[blocks] + 1
         overlap = np.minimum(t_max, end_us) - np.maximum(t_min, start_us)

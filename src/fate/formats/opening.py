@@ -38,8 +38,8 @@ FORMATS: dict[str, tuple[str, str, str]] = {
     "ros": ("ros.bags", "open_ros", ""),
 }
 
-TABLES = ("csv", "npy", "npz")  # whose columns may be in any order
-COUNTED = ("npy", "npz", "hdf5")  # whose header or table of contents gives the number of events
+TABLES = ("csv", "npy", "npz")  # formats whose columns may be in any order
+COUNTED = ("npy", "npz", "hdf5")  # formats whose header gives the number of events
 
 BINARY_SUFFIXES = (".raw", ".dat", ".h5", ".hdf5", ".npz", ".npy", ".aedat", ".aedat4", ".bag")
 
@@ -103,9 +103,9 @@ def _open(path: Path, options: Options) -> Recording:
 
 
 def open_source(path: Path, options: Options) -> Source:
-    """The source for ``path``: the file checked, its format found, its header read."""
+    """Open the source for ``path``: check the file, find its format and read its header."""
     if options.format:
-        head_of(path)  # the file must be there and readable, whatever was asked for
+        head_of(path)  # refuses a file that does not exist or cannot be read
     name = options.format or recognise(path)
     if name not in FORMATS:
         raise FateError(f"{path}: format {name!r} was asked for; known are {', '.join(FORMATS)}")
@@ -131,7 +131,7 @@ def open_source(path: Path, options: Options) -> Source:
 
 
 def recognise(path: Path) -> str:
-    """The name of the format of ``path``."""
+    """Return the name of the format of ``path``, by its content first and by its suffix second."""
     head = head_of(path)
     suffix = path.suffix.lower()
     for magic, name in MAGIC:
@@ -209,7 +209,7 @@ def _looks_like_text(head: bytes) -> bool:
 
 
 def _has_number_row(head: bytes) -> bool:
-    """Whether some line among the first is a row of numbers: a table, whatever its name."""
+    """Whether one of the first lines is a row of numbers: the file is then a table, whatever its name."""
     for line in head.decode("utf-8", "replace").splitlines()[:20]:
         cells = line.replace(",", " ").replace(";", " ").split()
         with suppress(ValueError):

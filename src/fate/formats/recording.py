@@ -12,8 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from fate.errors import FateError, FormatError, warn
-from fate.events.events import Events, Sensor
-from fate.events.sensors import guess_sensor
+from fate.events.events import Events, Sensor, guess_sensor
 from fate.events.window import Window, WindowGrid, clip_time, window_us
 from fate.formats.decoder import (
     Columns,
@@ -46,7 +45,7 @@ class Recording:
     path: Path  #: the file
     format: str  #: the file's format, such as ``"EVT3"``
     num_bytes: int  #: size of the file
-    notes: dict[str, str]  #: what else the file's header says
+    notes: dict[str, str]  #: further content of the file's header
 
     def __init__(self, source: Source, options: Options, reopen: Callable[..., Recording]) -> None:
         self._source, self._options, self._reopen = source, options, reopen
@@ -56,7 +55,7 @@ class Recording:
         self._sensor = options.sensor or source.sensor
         self._blocks: OrderedDict[int, Columns] = OrderedDict()
 
-    # ---- what it is -------------------------------------------------------------------------------------
+    # ---- properties -------------------------------------------------------------------------------------
 
     @property
     def sensor(self) -> Sensor:
@@ -99,7 +98,7 @@ class Recording:
         return self._prepare(progress)[0]
 
     def _prepare(self, progress: Progress | None = None, keep: bool = False) -> tuple[Index, Columns | None]:
-        """The index; with ``keep``, also the events if they came along with building it."""
+        """Return the index; with ``keep``, also the events if building the index has decoded them."""
         if self._closed:
             raise FateError(f"{self.path}: the recording is closed; open it again to read on")
         if self._index:
@@ -264,7 +263,7 @@ class Recording:
             block = last
 
     def _chunks_by_time(self, index: Index, max_events: int, start: int, end: int) -> Iterator[Events]:
-        """For files whose times go back: spans of time, halved until few enough events are likely to fall in."""
+        """Read a file whose times go back: halve spans of time until each is likely to hold few enough events."""
         spans = [(start, end)]
         while spans:
             start, end = spans.pop()

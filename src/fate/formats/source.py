@@ -34,7 +34,7 @@ BLOCK_BYTES = 64 * 1024  # of file per block: about 10 000 events, decoded in a 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user says about a file and how to treat its faults, checked. See :func:`fate.open_recording`."""
+    """The checked options of :func:`fate.open_recording`: facts about the file, and how to treat its faults."""
 
     sensor: Sensor | None = None
     format: str | None = None
@@ -81,7 +81,7 @@ class Tail(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What is known once all blocks were seen: where they end, what was skipped, and what is left at the end."""
+    """The result of a whole scan."""
 
     end: int  # position after the last block
     skipped: dict[str, int]  # number of words or records of each kind
@@ -95,7 +95,7 @@ class Source(ABC):
     path: Path
     size: int  # bytes
     sensor: Sensor | None = None  # None if the file does not give it
-    notes: dict[str, str]  # what else the header says, for `fate info`
+    notes: dict[str, str]  # further content of the header, for `fate info`
     thread_safe: bool = False  # whether decode may run in several threads at once
     found: Found
     _file: ByteFile

@@ -145,8 +145,8 @@ class Hdf5Source(RowSource):
 
     def _columns(self, rows: dict[str, NDArray[Any]]) -> Columns:
         """Return the four columns, in native byte order, from the same rows of each dataset."""
-        places = [self._paths[role] for role in "txyp"]
-        columns = [rows[name] if field is None else rows[name][field] for name, field in places]
+        paths = [self._paths[role] for role in "txyp"]
+        columns = [rows[name] if field is None else rows[name][field] for name, field in paths]
         return Columns(*(np.ascontiguousarray(column, column.dtype.newbyteorder("=")) for column in columns))
 
     def _ecf_rows(self, chunks: Chunks, first: int, last: int) -> Columns:
@@ -158,7 +158,7 @@ class Hdf5Source(RowSource):
         return concatenate(pieces)
 
     def _ecf_chunk(self, chunks: Chunks, chunk: int, expected: int) -> Columns:
-        """The first ``expected`` events of a chunk; the last one may be padded to its full size."""
+        """Return the first ``expected`` events of a chunk; the last chunk may be padded to its full size."""
         name = f"{self.path}: chunk {chunk} of /{self._paths['t'][0]}"
         data = self._file.read(int(chunks.position[chunk]), int(chunks.size[chunk]))
         if chunks.plain[chunk]:
@@ -189,10 +189,10 @@ def to_us(path: Path, t: NDArray[Any], unit: str, offset: int, first_row: int) -
 
 
 def _datasets(file: Any) -> dict[str, Any]:
-    """Every dataset by name. Only hard links are walked: nothing outside this file is opened.
+    """Return every dataset by name. Only hard links are followed, so nothing outside this file is opened.
 
-    Walked here, group by group, because libhdf5's own walk never ends on some damaged groups; asking each for its
-    number of members first makes it notice the damage. Groups linked into themselves end at ``MAX_DEPTH``.
+    This walks group by group, because libhdf5's own walk never ends on some damaged groups. libhdf5 notices the damage
+    when it is asked for the number of members. Groups that are linked into themselves end at ``MAX_DEPTH``.
     """
     found: dict[str, Any] = {}
     groups = [("", file)]
@@ -211,7 +211,7 @@ def _datasets(file: Any) -> dict[str, Any]:
 
 
 def _find_columns(path: Path, datasets: dict[str, Any]) -> tuple[Paths, str]:
-    """The four columns, and the group or the table of records that has them."""
+    """Find the four columns, and the group or the table of records that has them."""
     candidates: dict[str, Paths] = {}
     groups: dict[str, list[str]] = {}
     for name, dataset in datasets.items():
@@ -270,9 +270,9 @@ def _check_types(path: Path, datasets: dict[str, Any], paths: Paths, options: Op
 
 
 def refuse_other_files(path: Path, dataset: Any) -> None:
-    """Raise where ``dataset`` keeps its values in other files, which HDF5 would open: any file, or a pipe that blocks.
+    """Refuse a dataset that keeps its values in other files, which HDF5 would open: any file, or a pipe that blocks.
 
-    To be asked before anything else about a dataset: the shape of a virtual one can depend on other files.
+    Call this before anything else about a dataset is read: the shape of a virtual one can depend on other files.
     """
     settings = dataset.id.get_create_plist()
     if settings.get_layout() == h5py.h5d.VIRTUAL or settings.get_external_count():
@@ -282,7 +282,7 @@ def refuse_other_files(path: Path, dataset: Any) -> None:
 
 
 def _refuse_large_chunks(path: Path, dataset: Any) -> None:
-    """Raise where a chunk, which is unpacked whole, would take too much memory."""
+    """Refuse chunks that would take too much memory: a chunk is always unpacked whole."""
     size = math.prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
     if size > MAX_CHUNK_BYTES:
         raise FormatError(
@@ -292,7 +292,7 @@ def _refuse_large_chunks(path: Path, dataset: Any) -> None:
 
 
 def _chunk_table(path: Path, dataset: Any, num_bytes: int) -> Chunks | None:
-    """The chunks of ``dataset`` (None when it has none), after checking that its rows really are in the file."""
+    """Return the chunks of ``dataset``, None if it has none, after checking that all its rows are in the file."""
     name, rows, item = dataset.name, int(dataset.shape[0]), dataset.dtype.itemsize
     if not dataset.chunks:
         if rows * item > min(num_bytes, dataset.id.get_storage_size()):
@@ -318,7 +318,7 @@ def _chunk_table(path: Path, dataset: Any, num_bytes: int) -> Chunks | None:
 
 
 def _filters(path: Path, dataset: Any) -> list[int]:
-    """The ids of the filters of ``dataset``, each ECF or known to HDF5 (once hdf5plugin has been asked)."""
+    """Return the ids of the filters of ``dataset``; each is ECF, or known to HDF5 or to hdf5plugin."""
     settings = dataset.id.get_create_plist()
     codes = []
     for i in range(settings.get_nfilters()):
@@ -340,7 +340,7 @@ def _filters(path: Path, dataset: Any) -> list[int]:
 
 
 def _scalar(path: Path, file: Any, datasets: dict[str, Any], group: str, name: str) -> int | None:
-    """A whole number kept as a dataset or an attribute, of the events' group or of the root."""
+    """Return a whole number that the group of the events or the root holds as a dataset or an attribute, else None."""
     stored = datasets.get(f"{group}/{name}", datasets.get(name))
     if stored is not None:
         return _stored_number(path, stored)
@@ -352,7 +352,7 @@ def _scalar(path: Path, file: Any, datasets: dict[str, Any], group: str, name: s
 
 
 def _stored_number(path: Path, dataset: Any) -> int:
-    """The one whole number of ``dataset``, which must be in this file and must not unpack to much more."""
+    """Return the one whole number of ``dataset``, which must be in this file and must not unpack to much more."""
     refuse_other_files(path, dataset)
     if dataset.size != 1 or dataset.dtype.kind not in "iu":
         raise FormatError(
@@ -367,7 +367,7 @@ def _stored_number(path: Path, dataset: Any) -> int:
 
 
 def _number(holder: Any, name: str) -> int | float | None:
-    """A number kept as an attribute."""
+    """Return the number that an attribute holds, else None."""
     stored = holder.attrs.get_id(name) if name in holder.attrs else None
     if stored is None or stored.dtype.kind not in "iuf" or any(side != 1 for side in stored.shape):
         return None

@@ -40,7 +40,7 @@ END_OF_HEADER = re.compile(rb"^#!END-HEADER\r?\n", re.MULTILINE)
 SOURCE_LINE = re.compile(r"^#-?Source (\d+): *(.*?)\r?$", re.MULTILINE)
 FORMAT_LINE = re.compile(r"^#-?Format: *(.*?)\r?$", re.MULTILINE)
 
-# What the state holds: events and bytes still to come of the packet that is read or passed over, µs added by overflows,
+# What the state holds: events left in the packet that is read, bytes left to skip, µs added by overflows,
 # the source that is read (-1 before the first polarity packet), bytes since the header.
 LEFT, SKIP, OFFSET, SOURCE, POSITION = range(5)
 INVALID, OTHER_SOURCE, SPECIAL, FRAMES, IMU, OTHER = range(5, 11)  # counts
@@ -151,7 +151,7 @@ class Aedat3Decoder(Decoder):
 
 
 def open_aedat3(file: ByteFile, options: Options) -> ByteSource:
-    """An AEDAT 3.1 file, its header read and the camera found whose events are read."""
+    """Open an AEDAT 3.1 file: read its header and find the camera of its first events."""
     data = file.read(0, MAX_HEADER_BYTES)
     if not data.startswith(MAGIC):
         raise FormatError(
@@ -180,9 +180,9 @@ def open_aedat3(file: ByteFile, options: Options) -> ByteSource:
 
 
 def _first_source(file: ByteFile, position: int) -> int | None:
-    """The source of the first polarity packet from ``position`` on; None without one.
+    """Return the source of the first polarity packet after ``position``, None if there is no such packet.
 
-    Only heads of packets are read. A damaged head ends the search: decoding refuses it with its position.
+    Only heads of packets are read. A damaged head ends the search; decoding refuses it with its position.
     """
     while len(head := file.read(position, HEAD_BYTES)) == HEAD_BYTES:
         kind, source = np.frombuffer(head, "<u2", 2).tolist()

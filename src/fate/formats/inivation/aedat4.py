@@ -52,7 +52,7 @@ class Stream(NamedTuple):
 
 
 class Aedat4Header(NamedTuple):
-    """What the header says; ``num_bytes`` counts from the start of the file to the first packet."""
+    """The content of the header; ``num_bytes`` counts from the start of the file to the first packet."""
 
     compression: int
     table_position: int  # NO_TABLE if there is none
@@ -61,7 +61,7 @@ class Aedat4Header(NamedTuple):
 
 
 def read_header(file: ByteFile) -> Aedat4Header:
-    """The header of ``file``, checked."""
+    """Read and check the header of ``file``."""
     path = file.path
     start = file.read(0, len(MAGIC) + 4)
     if not start.startswith(MAGIC[: len(start)]):
@@ -86,7 +86,7 @@ def read_header(file: ByteFile) -> Aedat4Header:
 
 
 def _at(layout: str, buffer: bytes, position: int) -> int:
-    """One little-endian number; positions outside the buffer are an error, negative ones too."""
+    """Read one little-endian number; a position outside the buffer is an error."""
     if position < 0:
         raise ValueError("an offset points before the start")
     value: int = struct.unpack_from("<" + layout, buffer, position)[0]
@@ -94,7 +94,7 @@ def _at(layout: str, buffer: bytes, position: int) -> int:
 
 
 def _fields(buffer: bytes) -> tuple[int, int, str]:
-    """Compression, position of the table, description."""
+    """Return the compression, the position of the table and the description of the streams."""
     if buffer[4:8] != IDENTIFIER:
         raise ValueError(f"its mark is {buffer[4:8]!r}, not {IDENTIFIER!r}")
     table = _at("I", buffer, 0)
@@ -150,7 +150,7 @@ REPEATED, COMPRESSED = 1, 2  # kinds of blocks
 
 
 def unpacked_bytes_at_most(data: bytes) -> int:
-    """An upper bound for the unpacked size of the Zstandard frames in ``data``; what is no frame counts nothing."""
+    """Return an upper bound for the unpacked size of the Zstandard frames in ``data``; other bytes are not counted."""
     position = total = 0
     while position + 5 <= len(data):
         mark, descriptor = struct.unpack_from("<IB", data, position)
@@ -278,7 +278,7 @@ class Aedat4Source(Source):
         return Columns(t.view(np.int64), x, y, events["on"].astype(np.uint8))
 
     def _guarded(self, packet: Packet, call: Any) -> Any:
-        """What ``call`` returns. The decoder is compiled code that may also panic, which is no ``Exception``."""
+        """Return what ``call`` returns. The decoder is compiled code whose panics are no ``Exception``."""
         try:
             return call()
         except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
@@ -297,7 +297,7 @@ class Aedat4Source(Source):
 
 @contextmanager
 def _file_in_memory(pieces: list[bytes]) -> Iterator[str]:
-    """A name under which ``pieces`` can be read as one file."""
+    """Yield a name under which ``pieces`` can be read as one file."""
     if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         with open(os.memfd_create("aedat4"), "wb") as file:
             file.writelines(pieces)
@@ -316,8 +316,7 @@ _STDERR = Lock()
 
 @contextmanager
 def _without_panic_message() -> Iterator[None]:
-    """Compiled Rust code that panics writes to the standard error before we can turn the panic into a sentence; that
-    output goes nowhere for the moment."""
+    """Discard the standard error: Rust code that panics writes there before the panic can become a sentence."""
     with _STDERR:
         try:
             kept = os.dup(2)
@@ -335,7 +334,7 @@ def _without_panic_message() -> Iterator[None]:
 
 
 def open_aedat4(file: ByteFile, options: Options) -> Aedat4Source:
-    """The first event stream of an AEDAT 4.0 file."""
+    """Open the first event stream of an AEDAT 4.0 file."""
     header = read_header(file)
     for stream in header.streams.values():
         if stream.kind == "EVTS":

@@ -239,7 +239,7 @@ class Evt3Decoder(Decoder):
 
 
 def open_raw(file: ByteFile, options: Options) -> ByteSource:
-    """A RAW file; ``options.format`` (evt2, evt21, evt3) stands in for a header that does not say."""
+    """Open a RAW file; ``options.format`` (evt2, evt21, evt3) replaces the format that the header names."""
     header = parse_header(file.read(0, MAX_HEADER_BYTES))
     if header.is_index:
         raise FormatError(
@@ -373,7 +373,7 @@ def _encode_evt3(t: Any, x: Any, y: Any, p: Any, state: Any, width: int, out: An
 
 
 class EvtWriter(EventWriter):
-    """What the three have in common: the header, the range of times, the room for words."""
+    """Base of the three writers: it writes the header, refuses times out of range and allocates the words."""
 
     version: ClassVar[str]
     time_bits: ClassVar[int]  # of one wrap

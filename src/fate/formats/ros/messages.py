@@ -145,7 +145,7 @@ class BasedDecoder(Decoder):
     start: ClassVar[tuple[int, ...]] = (0, 0)  # time base: whole µs, ns beyond them
 
     def start_message(self, time_base_ns: int) -> None:
-        """Go on with a message whose time base is ``time_base_ns``."""
+        """Start a message whose time base is ``time_base_ns``."""
         self.state[:2] = divmod(time_base_ns, 1000)
 
 

@@ -1,4 +1,4 @@
-"""What tables of events share, whatever holds them: names of columns, their order, the unit of time.
+"""The columns of a table of events in any file: their names, their order and the unit of time.
 
 A table has the four columns t, x, y, p, found by name where it has names. Where it has none, the order is
 recognised by content (:func:`recognise_order`) or said by the user (``columns="txyp"``). Times become int64 µs:
@@ -20,7 +20,7 @@ from fate.text import grouped
 
 ROLES = "txyp"
 ARRAY_ORDERS = ("txyp", "xytp", "xypt")  # most common first
-TEXT_ORDERS = ("xypt", "txyp", "xytp")  # OpenEB's, then that of the public event-camera datasets
+TEXT_ORDERS = ("xypt", "txyp", "xytp")  # OpenEB's order first, then that of the public event-camera datasets
 ASK_FOR_ORDER = 'pass columns="txyp", in the order of the file'
 BY_FAR = 8  # times larger than every other column: a time, even where the rows are not sorted
 MAX_INT64 = int(np.iinfo(np.int64).max)
@@ -40,14 +40,14 @@ POWERS = {"s": 6, "ms": 3, "us": 0, "ns": -3}
 
 
 def given_unit(time_unit: str) -> TimeUnit:
-    """The unit the user asked for."""
+    """Return the unit of time that the user gave."""
     if time_unit not in POWERS:
         raise FateError(f"time_unit={time_unit!r} was given; expected {list_names(POWERS)}")
     return TimeUnit(POWERS[time_unit], False, f"{time_unit} (as given)")
 
 
 def find_unit(asked: str | None, column: str, whole: bool, integers: bool) -> TimeUnit:
-    """The unit of time: as asked for, as the name of the column says (``t_us``), else by the numbers.
+    """Find the unit of time: given by the user, by the name of the column (``t_us``), or by the numbers.
 
     Whole numbers are µs, whether stored as ``integers`` or only ``whole``; others are seconds.
     """
@@ -61,7 +61,7 @@ def find_unit(asked: str | None, column: str, whole: bool, integers: bool) -> Ti
 
 
 def warn_of_coarse_times(name: object, times: NDArray[Any], unit: TimeUnit) -> None:
-    """Say it when times are kept in floats whose steps, at the size of these times, are longer than 1 µs."""
+    """Warn if times are floats whose steps, at the size of these times, are longer than 1 µs."""
     step_us = float(np.spacing(np.abs(times).max())) * 10.0**unit.power
     if step_us > 1:
         warn(
@@ -74,7 +74,7 @@ def warn_of_coarse_times(name: object, times: NDArray[Any], unit: TimeUnit) -> N
 
 
 def given_order(columns: str) -> str:
-    """The order the user asked for, checked: each of t, x, y, p once."""
+    """Check the order of columns that the user gave: each of t, x, y, p once."""
     order = "".join(letter for letter in columns.lower() if letter not in " ,;")
     if sorted(order) != sorted(ROLES):
         raise FateError(f'columns={columns!r} was given; expected each of t, x, y, p once, such as columns="txyp"')

@@ -192,7 +192,7 @@ def _rows(
 
 @dataclass(eq=False)
 class TextDecoder(Decoder):
-    """Lines of numbers: CSV, or columns with blanks between. Blank lines and comments (``#``, ``%``) are passed over.
+    """Decodes lines of numbers: CSV, or columns separated by blanks. Blank lines and comments (``#``, ``%``) are skipped.
 
     Args:
         columns: the order of the columns, such as ``"txyp"``; ``-`` for a column to leave out.
@@ -255,7 +255,7 @@ class TextDecoder(Decoder):
 
 
 def shown(line: bytes) -> str:
-    """A line as messages quote it: printable, and not too long."""
+    """Quote a line for a message: printable, and not too long."""
     text = line.decode("utf-8", "replace").strip()
     text = "".join(character if character.isprintable() else "\ufffd" for character in text)
     return repr(text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…")
@@ -275,7 +275,7 @@ class Preamble(NamedTuple):
 
 
 def open_text(file: ByteFile, options: Options) -> ByteSource:
-    """A CSV or TXT file."""
+    """Open a CSV or TXT file."""
     path, head = file.path, file.read(0, HEAD_BYTES)
     preamble = read_preamble(path, head)
     rows = _first_rows(head[preamble.num_bytes :], preamble.delimiter, whole_file=len(head) >= file.size)
@@ -305,7 +305,7 @@ def _lacks_newline(file: ByteFile, decoder: TextDecoder, data_start: int) -> boo
 
 
 def _times_of_line(decoder: TextDecoder, line: bytes) -> list[int] | None:
-    """The time in a line, none in a comment; None if the line cannot be read."""
+    """Return the time in a line, an empty list for a comment, or None if the line cannot be read."""
     try:
         times: list[int] = decoder.decode(line + b"\n")[0].t.tolist()
         return times
@@ -390,7 +390,7 @@ def number(cell: str) -> float | None:
 
 
 def _first_rows(head: bytes, delimiter: str, *, whole_file: bool) -> list[list[str]]:
-    """Cells of the first whole rows. What is wrong with a row is said when it is read, with its line."""
+    """Return the cells of the first whole rows. A faulty row is refused later, when it is decoded."""
     lines = head.split(b"\n")
     rows: list[list[str]] = []
     for line in lines if whole_file or len(lines) == 1 else lines[:-1]:
@@ -403,7 +403,7 @@ def _first_rows(head: bytes, delimiter: str, *, whole_file: bool) -> list[list[s
 
 
 def _columns(path: Path, rows: list[list[str]], names: list[str], options: Options) -> tuple[str, str]:
-    """One letter per column, and how it was found."""
+    """Return one letter per column, and how they were found."""
     num_columns = len(names) or (len(rows[0]) if rows else 4)
     if names and not options.columns:
         roles = find_roles(names) or {}
