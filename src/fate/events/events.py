@@ -81,21 +81,13 @@ LAYOUTS: dict[str, tuple[tuple[str, str, str], ...]] = {
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Events:
-    """Events sorted by time and inside the sensor. Immutable: the columns are read-only arrays.
+    """Events sorted by time and inside the sensor. Immutable: the columns are read-only arrays."""
 
-    Args:
-        t_us: [E] int64, microseconds, never decreasing.
-        x: [E] uint16, column, 0 at the left.
-        y: [E] uint16, row, 0 at the top.
-        p: [E] uint8, 1 for ON, 0 for OFF.
-        sensor: ``(height, width)`` in pixels.
-    """
-
-    t_us: NDArray[np.int64]
-    x: NDArray[np.uint16]
-    y: NDArray[np.uint16]
-    p: NDArray[np.uint8]
-    sensor: Sensor
+    t_us: NDArray[np.int64]  #: [E] microseconds, never decreasing
+    x: NDArray[np.uint16]  #: [E] column, 0 at the left
+    y: NDArray[np.uint16]  #: [E] row, 0 at the top
+    p: NDArray[np.uint8]  #: [E] 1 for ON, 0 for OFF
+    sensor: Sensor  #: (height, width) in pixels
 
     def __init__(self, t_us: ArrayLike, x: ArrayLike, y: ArrayLike, p: ArrayLike, sensor: Sequence[int]) -> None:
         size = Sensor.of(sensor)

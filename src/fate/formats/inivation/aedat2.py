@@ -113,21 +113,14 @@ def _decode(words: Any, davis: bool, inverted: int, turned: Any, state: Any, t: 
 
 @dataclass(eq=False)
 class Aedat2Decoder(Decoder):
-    """Records of an AEDAT 2.0 file, without its header.
-
-    Args:
-        sensor: size of the chip's pixel array; both axes are reversed within it.
-        layout: meaning of the address; unless given, ``"dvs128"`` for a 128×128 sensor and ``"davis"`` for others.
-        turned: False for chips that are stored upright (DVXplorer).
-        inverted: whether polarity 1 means OFF (DAVIS208).
-    """
+    """Records of an AEDAT 2.0 file, without its header. Both axes are reversed within the sensor of the chip."""
 
     format = "AEDAT2"
     start = (-1, 0)
     skipped_kinds = ("time wraps", "triggers", "frame samples", "IMU samples", "unknown addresses")
-    layout: Layout | None = None
-    turned: bool = True
-    inverted: bool = False
+    layout: Layout | None = None  # of an address; None is "dvs128" for a 128×128 sensor and "davis" for others
+    turned: bool = True  # False for chips that are stored upright (DVXplorer)
+    inverted: bool = False  # whether polarity 1 means OFF (DAVIS208)
 
     def decode(self, data: bytes) -> tuple[Columns, int]:
         n = len(data) // RECORD_BYTES

@@ -111,12 +111,7 @@ def _decode(data: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> tuple[int,
 
 @dataclass(eq=False)
 class Aedat3Decoder(Decoder):
-    """Packets of an AEDAT 3.1 file, without its header.
-
-    Args:
-        name: the file, for messages.
-        header_bytes: bytes before the first packet, added to positions in messages.
-    """
+    """Packets of an AEDAT 3.1 file, without its header."""
 
     format = "AEDAT3"
     start = (0, 0, 0, -1, 0)
@@ -128,8 +123,8 @@ class Aedat3Decoder(Decoder):
         "IMU samples",
         "events of other kinds",
     )
-    name: object = "stream"
-    header_bytes: int = 0
+    name: object = "stream"  # the file, for messages
+    header_bytes: int = 0  # bytes before the first packet, added to positions in messages
 
     def missing(self) -> str:
         if self.state[LEFT]:

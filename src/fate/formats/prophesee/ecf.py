@@ -171,7 +171,7 @@ def _decode(data: Any, packing: int, t: Any, x: Any, y: Any, p: Any) -> int:
 
 
 def decode_chunk(data: bytes, max_events: int = MAX_EVENTS, name: str = "ECF chunk") -> Columns:
-    """The events of one ECF chunk: t int64 µs, x and y uint16, p uint8.
+    """Decode one ECF chunk to t int64 µs, x and y uint16, p uint8.
 
     Args:
         data: the chunk as stored.

@@ -18,7 +18,6 @@ import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -33,7 +32,6 @@ from fate.formats.source import Bookmark, ByteFile, Found, Options, RowSource, T
 from fate.formats.tables.fields import (
     ARRAY_ORDERS,
     ROLES,
-    TimeUnit,
     find_unit,
     given_order,
     microseconds,
@@ -170,17 +168,6 @@ def _refuse_order(name: object, options: Options) -> None:
         raise FateError(f"{name}: its columns have names; columns={options.columns!r} was given; leave it out")
 
 
-def _find_unit(path: Path, table: Table, options: Options) -> TimeUnit:
-    floats = table.read(0, 0)[0].dtype.kind == "f"
-    times = table.sample()[0] if floats else np.empty(0)
-    times = times[np.isfinite(times)]
-    whole = bool((times == np.rint(times)).all())
-    unit = find_unit(options.time_unit, table.time_name, whole, integers=not floats)
-    if len(times):
-        warn_of_coarse_times(path, times, unit)
-    return unit
-
-
 class ArraySource(RowSource):
     """A table of events in a file or in one or four arrays of an archive."""
 
@@ -194,7 +181,13 @@ class ArraySource(RowSource):
         super().__init__(file, options.sensor or sensor, table.num_rows, block_rows, Found(table.num_rows, {}, tail))
         self.format = "NPZ" if archive else "NPY"
         self._archive, self._table = archive, table
-        self._unit = _find_unit(self.path, table, options)
+        floats = table.read(0, 0)[0].dtype.kind == "f"
+        times = table.sample()[0] if floats else np.empty(0)
+        times = times[np.isfinite(times)]
+        whole = bool((times == np.rint(times)).all())
+        self._unit = find_unit(options.time_unit, table.time_name, whole, integers=not floats)
+        if len(times):
+            warn_of_coarse_times(self.path, times, self._unit)
         self.notes = {"columns": table.note, "time unit": self._unit.note}
 
     def scan(self) -> Iterator[tuple[Bookmark, Columns]]:

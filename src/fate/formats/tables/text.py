@@ -192,24 +192,16 @@ def _rows(
 
 @dataclass(eq=False)
 class TextDecoder(Decoder):
-    """Decodes lines of numbers: CSV, or columns separated by blanks. Blank lines and comments (``#``, ``%``) are skipped.
-
-    Args:
-        columns: the order of the columns, such as ``"txyp"``; ``-`` for a column to leave out.
-        delimiter: ``","``, ``";"`` or ``" "`` (any run of spaces and tabs).
-        time_unit: a unit (``"s"``, ``"ms"``, ``"us"``, ``"ns"``).
-        name: what messages start with.
-        lines_before: lines of the file that are not fed to the decoder, for messages.
-    """
+    """Lines of numbers: CSV, or columns separated by blanks. Blank lines and comments (``#``, ``%``) are skipped."""
 
     format = "CSV"
     start = (0,)
     skipped_kinds = ("comment lines",)
-    columns: str = "txyp"
-    delimiter: str = ","
-    time_unit: str | TimeUnit = "us"
-    name: object = "stream"
-    lines_before: int = 0
+    columns: str = "txyp"  # the order of the columns; ``-`` for a column to leave out
+    delimiter: str = ","  # or ";", or " " for any run of spaces and tabs
+    time_unit: str | TimeUnit = "us"  # "s", "ms", "us" or "ns"
+    name: object = "stream"  # messages start with it
+    lines_before: int = 0  # lines of the file that are not fed to the decoder, for messages
 
     def __post_init__(self) -> None:
         given_order(self.columns.replace("-", ""))
