@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ CACHED_FROM_BYTES = 1 << 20  # below this, scanning is faster than finding a sto
 WHOLE_FILE_RUN_BYTES = 1 << 20  # decoded at a time by one thread when a whole file is read
 
 
-class Recording:
+class Recording(AbstractContextManager["Recording"]):
     """One recording. Made by :func:`fate.open_recording`; use it in a ``with`` block or call ``close``.
 
     The first use walks the file once to build its time index (kept on disk for files over 1 MiB); from then
@@ -311,9 +312,6 @@ class Recording:
         if not self._closed:
             self._source.close()
         self._closed = True
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

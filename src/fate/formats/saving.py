@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import importlib
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from fate.errors import FateError
 from fate.events.events import MAX_SIDE, Events, Sensor
@@ -44,7 +44,7 @@ BY_SUFFIX: dict[str, str] = {
 }
 
 
-class EventWriter(ABC):
+class EventWriter(AbstractContextManager["EventWriter"]):
     """Write events in time order, in pieces. Use it in a ``with`` block; an error inside discards the file."""
 
     format: ClassVar[str]
@@ -96,7 +96,7 @@ class EventWriter(ABC):
     def append(self, events: Events) -> None:
         """Write at least one event."""
 
-    def finish(self) -> None:  # noqa: B027  (most formats end with the last event)
+    def finish(self) -> None:
         """Write the end of the file."""
 
     def close(self) -> None:
@@ -125,9 +125,6 @@ class EventWriter(ABC):
                 f"{self.path}: {self.format} holds times from 0 to {highest} µs, and {t_us} µs was given;"
                 " pass zero_time=True to start the copy at 0, or choose NPZ, CSV or HDF5"
             )
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
