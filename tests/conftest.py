@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from fate.boxes.detection_files import DetectionFiles, DetectionLog
 from fate.events.events import Events, Sensor
 
 settings.register_profile("fate", deadline=None, max_examples=60, derandomize=True)
@@ -37,6 +38,14 @@ def real_recordings() -> list[Any]:
         return [pytest.param(None, marks=pytest.mark.skip(reason=reason), id="absent")]
     entries = json.loads((REAL / "manifest.json").read_text())
     return [pytest.param(entry, id=entry["file"]) for entry in entries if "n" in entry]
+
+
+def write_detections(log: DetectionLog, **files: str | Path) -> None:
+    """Write all frames of a log into the files ``json``, ``jsonl``, ``csv`` and ``coco``, as ``fate detect`` does."""
+    with DetectionFiles(log, **files) as written:
+        for frame in log.frames:
+            written.add(frame)
+        written.finish({name: fact for name, fact in log.facts.items() if name == "summary"})
 
 
 def make_events(n: int = 2000, sensor: tuple[int, int] = (48, 64), seed: int = 0, start: int = 0) -> Events:

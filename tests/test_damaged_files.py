@@ -28,7 +28,7 @@ from fate.inference.loading import bundled_weights
 from fate.json_files import MAX_DEPTH, read_json
 from fate.models.checkpoints import load_model, read_card
 from fate.simulation.writing.manifest import load_manifest
-from tests.conftest import make_events
+from tests.conftest import make_events, write_detections
 from tests.damage import damaged, nested
 
 SENSOR = (48, 64)
@@ -75,15 +75,15 @@ def test_detections(tmp_path: Path, seed: int) -> None:
         frames, _ = read_frames(path)
         assert all(frame.boxes.shape == (len(frame.scores), 4) for frame in frames)
         log = read_detections(path)
-        log.write(json=tmp_path / "again.json")  # what was read can be written
-        log.write(csv=tmp_path / "again.csv")
+        write_detections(log, json=tmp_path / "again.json")  # what was read can be written
+        write_detections(log, csv=tmp_path / "again.csv")
 
-    detections().write(json=path)
+    write_detections(detections(), json=path)
     survive(json.loads(path.read_text()), path.write_text, read, 400, seed)
 
 
 def test_a_class_id_that_is_no_whole_number_is_not_rounded(tmp_path: Path) -> None:
-    detections().write(json=tmp_path / "a.json")
+    write_detections(detections(), json=tmp_path / "a.json")
     document = json.loads((tmp_path / "a.json").read_text())
     document["frames"][0]["class_ids"] = [0.9, 1.2]
     (tmp_path / "a.json").write_text(json.dumps(document))

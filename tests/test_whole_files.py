@@ -22,6 +22,7 @@ from fate.view.page import write_page
 from fate.view.report import write_report
 from fate.view.video import VideoWriter
 from fate.whole_files import Draft, find_target, write_whole
+from tests.conftest import write_detections
 
 LABELS = Labels.empty([5_000], classes=("car",), sensor=(240, 304))
 LOG = DetectionLog("drive.raw", (240, 304), ("car",), 20.0, [])
@@ -32,8 +33,7 @@ WRITERS: dict[str, Write] = {
     "page": lambda path: write_page(path, "base.html", title="title"),
     "coco": lambda path: write_labels(path, LABELS, format="coco"),
     "npz": lambda path: write_labels(path, LABELS, format="npz"),
-    "json": lambda path: LOG.write(json=path),
-    "csv": lambda path: LOG.write(csv=path),
+    "json": lambda path: write_detections(LOG, json=path),
     "report": lambda path: write_report(path, None, [], {}, title="title"),
 }
 pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -108,8 +108,8 @@ def test_a_video_is_refused_for_a_pipe_before_a_frame_is_drawn(tmp_path: Path) -
 
 
 def test_a_dash_is_standard_output_for_text_alone(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    LOG.write(json="-")
-    LOG.write(json=tmp_path / "a.json")
+    write_detections(LOG, json="-")
+    write_detections(LOG, json=tmp_path / "a.json")
     assert capsysbinary.readouterr().out == (tmp_path / "a.json").read_bytes()
     with pytest.raises(FateError, match="-: .* binary"):
         write_labels("-", LABELS, format="npz")

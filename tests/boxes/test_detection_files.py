@@ -14,6 +14,7 @@ from fate.boxes.detections import DetectionFrame
 from fate.boxes.label_files import read_labels
 from fate.boxes.predictions import read_predictions
 from fate.errors import FormatError
+from tests.conftest import write_detections
 
 
 def log(tracked: bool = True) -> DetectionLog:
@@ -31,7 +32,7 @@ def log(tracked: bool = True) -> DetectionLog:
 @pytest.mark.parametrize("tracked", [True, False])
 def test_json_comes_back_whole(tmp_path: Path, tracked: bool) -> None:
     given = log(tracked)
-    given.write(json=tmp_path / "a.json")
+    write_detections(given, json=tmp_path / "a.json")
     back = read_detections(tmp_path / "a.json")
     assert back.labels() == given.labels()
     assert back.facts == given.facts
@@ -40,13 +41,13 @@ def test_json_comes_back_whole(tmp_path: Path, tracked: bool) -> None:
 
 
 def test_a_file_without_frames_is_whole_json(tmp_path: Path) -> None:
-    DetectionLog("a", (10, 10), ("car",), 20.0, []).write(json=tmp_path / "a.json")
+    write_detections(DetectionLog("a", (10, 10), ("car",), 20.0, []), json=tmp_path / "a.json")
     assert json.loads((tmp_path / "a.json").read_text())["frames"] == []
     assert len(read_detections(tmp_path / "a.json").labels()) == 0
 
 
 def test_csv_has_a_row_for_each_box(tmp_path: Path) -> None:
-    log().write(csv=tmp_path / "a.csv")
+    write_detections(log(), csv=tmp_path / "a.csv")
     rows = list(csv.DictReader((tmp_path / "a.csv").open()))
     assert len(rows) == 6
     assert {row["class"] for row in rows} <= {"car", "pedestrian"}
@@ -56,7 +57,7 @@ def test_csv_has_a_row_for_each_box(tmp_path: Path) -> None:
 
 
 def test_coco_is_read_as_labels_and_as_predictions_with_empty_times(tmp_path: Path) -> None:
-    log().write(coco=tmp_path / "drive.json")
+    write_detections(log(), coco=tmp_path / "drive.json")
     back = read_labels(tmp_path / "drive.json")
     assert np.allclose(back.boxes, log().labels().boxes, atol=1e-3)
     assert np.allclose(back.score, log().labels().score)
@@ -67,7 +68,7 @@ def test_coco_is_read_as_labels_and_as_predictions_with_empty_times(tmp_path: Pa
 @pytest.mark.parametrize("change", ["{", "[]", '{"format": "other"}', "missing", "uneven"])
 def test_damaged_files_are_refused(tmp_path: Path, change: str) -> None:
     path = tmp_path / "a.json"
-    log().write(json=path)
+    write_detections(log(), json=path)
     document = json.loads(path.read_text())
     if change == "missing":
         del document["sensor"]
@@ -80,8 +81,8 @@ def test_damaged_files_are_refused(tmp_path: Path, change: str) -> None:
 
 def test_frames_are_read_from_detections_and_from_labels_alike(tmp_path: Path) -> None:
     given = log()
-    given.write(json=tmp_path / "a.json")
-    given.write(coco=tmp_path / "coco.json")
+    write_detections(given, json=tmp_path / "a.json")
+    write_detections(given, coco=tmp_path / "coco.json")
     for name in ("a.json", "coco.json"):
         frames, classes = read_frames(tmp_path / name)
         assert classes == given.classes

@@ -16,7 +16,7 @@ from fate import Events, open_recording, write_events
 from fate.bench import decode as bench
 from fate.cli import arguments
 from fate.errors import FateError
-from fate.formats.opening import OPENERS
+from fate.formats.opening import FORMATS
 from fate.formats.saving import WRITERS
 from fate.formats.summary import count_duplicates
 from tests.conftest import make_events
@@ -149,7 +149,7 @@ def test_bad_usage_exits_with_2_and_bad_values_with_1_and_nothing_is_written(
 
 
 def test_the_choices_offered_are_those_the_library_has() -> None:
-    assert tuple(OPENERS) == arguments.FORMATS
+    assert tuple(FORMATS) == arguments.FORMATS
     assert tuple(WRITERS) == arguments.WRITABLE
 
 

@@ -170,7 +170,7 @@ def test_times_in_coarse_floats_are_warned_of(tmp_path: Path) -> None:
     [
         (0, np.nan, "row 1 234 has t = nan, which is not a number"),
         (0, 1e300, "row 1 234 has t"),
-        (1, 3.5, "row 1 234 has x = 3.5, which is not a whole number"),
+        (1, 3.5, "row 1 234 has x = 3.5, which is no whole number"),
         (2, np.inf, "row 1 234 has y = inf"),
         (3, 7, "polarity that is none of 0, 1, -1"),
     ],
@@ -194,7 +194,7 @@ def test_fraction_that_opening_did_not_see_is_refused_unless_the_unit_is_given(t
     array = structured(make_events(200_000), [(name, "f8") for name in "txyp"])
     array["t"] = np.arange(len(array))
     array["t"][153_500] += 0.25
-    with pytest.raises(FormatError, match=r"row 153 500 has t = 153500\.25, which is no whole number of µs"):
+    with pytest.raises(FormatError, match=r"row 153 500 has t = 153500\.25, which is no whole number; times are µs"):
         read(saved(tmp_path, array))
     assert int(read(tmp_path / "events.npy", time_unit="us").t_us[153_500]) == 153_500
 

@@ -155,7 +155,7 @@ def test_plugin_filters_are_read_where_hdf5plugin_is_there_and_named_where_it_is
     without = f"import sys; sys.modules['hdf5plugin'] = None; {show}"
     absent = subprocess.run([sys.executable, "-c", without, str(path)], check=True, capture_output=True, text=True)
     assert absent.stdout.startswith(f"{MissingDependencyError.__name__} {path}: /events/")
-    assert "Blosc (HDF5 filter 32001)" in absent.stdout
+    assert "HDF5 filter 32001 (blosc)" in absent.stdout
     assert "pip install hdf5plugin" in absent.stdout
 
 
@@ -249,13 +249,13 @@ def no_sensor(file: Any) -> None:
 @pytest.mark.parametrize(
     ("put", "message"),
     [
-        (shorter, r"different lengths .*/y 39999"),
+        (shorter, r"expected one dimension and one length"),
         (two_tables, r"2 tables of events \(left, right\)"),
         (histograms, "holds histograms of events"),
         (many_datasets, r"no table of events; expected /CD/events .* d0, d1, d2, d3, d4, d5, d6, d7 …"),
         (float_coordinates, "/x is of type float32; expected integers"),
         (fractions, "fractions of a pixel"),
-        (two_dimensions, r"/p has shape \(40000, 1\)"),
+        (two_dimensions, r"/p \(40000, 1\)"),
         (never_written, "only 0 of its 40 chunks were written"),
         (huge_chunks, "chunks of 128 MiB"),
         (elsewhere, "keeps its rows in other files"),

@@ -311,13 +311,13 @@ def test_files_that_cannot_be_read_are_one_sentence(tmp_path: Path, name: str, c
 
 
 def test_missing_files_folders_and_devices_are_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="no such file"):
+    with pytest.raises(FateError, match="no such file"):
         open_recording(tmp_path / "no.raw")
-    with pytest.raises(FormatError, match="is a folder"):
+    with pytest.raises(FateError, match="is a folder"):
         open_recording(tmp_path)
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe.raw")
-        with pytest.raises(FormatError, match="not a regular file"):
+        with pytest.raises(FateError, match="is a device, a pipe"):
             open_recording(tmp_path / "pipe.raw")
 
 
@@ -328,7 +328,7 @@ def test_a_file_one_may_not_read_is_one_sentence(tmp_path: Path, monkeypatch: py
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("builtins.open", refuse)  # root may read everything, so the refusal is made up
-    with pytest.raises(FormatError, match="permission denied"):
+    with pytest.raises(FateError, match="Permission denied"):
         open_recording(path)
 
 

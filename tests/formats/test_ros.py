@@ -21,8 +21,7 @@ from fate.formats.opening import open_recording
 from fate.formats.prophesee.header import parse_header
 from fate.formats.prophesee.raw import Evt3Decoder, Evt3Writer
 from fate.formats.ros.bags import DECODERS
-from fate.formats.ros.codecs import BasedDecoder
-from fate.formats.ros.messages import read_array
+from fate.formats.ros.messages import BasedDecoder, read_array
 
 rosbag1 = pytest.importorskip("rosbags.rosbag1", reason="reading bags is an extra")
 rosbag2 = pytest.importorskip("rosbags.rosbag2")

@@ -191,11 +191,11 @@ def test_name_of_the_time_column_gives_its_unit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ("1,2,3", "has fewer than the 4 columns"),
-        ("1,2,3,", "has fewer than the 4 columns"),
-        ("1,2,3,0,5", "has more than the 4 columns"),
-        ("1,2 3,3,0", "no number that can be read in column 2 \\(x\\)"),
-        ("1,2,x,0", "no number that can be read in column 3 \\(y\\)"),
+        ("1,2,3", "column 3 \\(y\\)"),
+        ("1,2,3,", "column 4 \\(p\\); expected the 4 columns txyp"),
+        ("1,2,3,0,5", "column 4 \\(p\\)"),
+        ("1,2 3,3,0", "no number of its own in column 2 \\(x\\)"),
+        ("1,2,x,0", "no number of its own in column 3 \\(y\\)"),
         ("1,2,nan,0", "column 3 \\(y\\)"),
         ("1,2,--3,0", "column 3 \\(y\\)"),
         ("1,2,0x10,0", "column 3 \\(y\\)"),
@@ -203,9 +203,9 @@ def test_name_of_the_time_column_gives_its_unit(tmp_path: Path) -> None:
         ("1,2,3e,0", "column 3 \\(y\\)"),
         ("1,2,3.5,0", "has a y that is no whole number"),
         ("1,2,3,0 # why", "column 4 \\(p\\)"),
-        ("1,2,3,0\r1,2,3,0", "has more than the 4 columns"),
-        ("\x00\x01", "has fewer than the 4 columns"),
-        ("é" * 500, "…', has fewer than the 4 columns"),
+        ("1,2,3,0\r1,2,3,0", "column 4 \\(p\\)"),
+        ("\x00\x01", "column 1 \\(t\\)"),
+        ("é" * 500, "…', has no number of its own"),
     ],
 )
 def test_faulty_row_is_refused_with_its_line(tmp_path: Path, row: str, sentence: str) -> None:

@@ -56,7 +56,7 @@ def image_entries(labels: Labels, first: int = 1) -> list[dict[str, Any]]:
 
 
 def annotation_entries(labels: Labels, first: int = 1, first_image: int = 1) -> list[dict[str, Any]]:
-    """An annotation for each box; ids count from ``first``, and those of their images from ``first_image``."""
+    """An annotation for each box; their ids count from ``first``, the ids of their images from ``first_image``."""
     # in float64, where the size of a float32 box is exact except for coordinates 2**29 apart
     boxes = labels.boxes.astype(np.float64)
     sizes = boxes[:, 2:] - boxes[:, :2]
@@ -83,7 +83,7 @@ def annotation_entries(labels: Labels, first: int = 1, first_image: int = 1) -> 
 
 def decode(data: bytes, name: str = "labels") -> Labels:
     """Labels of one recording from the bytes of a COCO file with a time on each image; a warning calls it ``name``."""
-    document = _parse(data, name)
+    document = parse_json(data, name, EXPECTED)
     annotations = _entries(document, "annotations")
     images = _Images(_entries(document, "images"), None)
     crowds = sum(annotation.get("iscrowd") not in (None, 0) for annotation in annotations)
@@ -103,7 +103,7 @@ def decode_results(
         name: the file.
         listing: for a plain list of results, the content of the COCO file with images and categories.
     """
-    document = _parse(data, name)
+    document = parse_json(data, name, EXPECTED)
     if isinstance(document, list) and listing is None:
         raise FormatError(
             "is a list of results alone; recordings, times and classes are in the COCO file with the images; "
@@ -117,12 +117,12 @@ def decode_results(
     return tables, info if isinstance(info, dict) else {}
 
 
-def category_ids(data: bytes) -> tuple[int, ...] | None:
+def category_ids(data: bytes, name: str) -> tuple[int, ...] | None:
     """The category id in the file of each class id of :func:`decode`, which counts categories from 0.
 
     Returns None for a file that FATE wrote: there the user knows the class ids.
     """
-    document = _parse(data, "labels")
+    document = parse_json(data, name, EXPECTED)
     info = document.get("info")
     if isinstance(info, dict) and info.get("format") == FORMAT:
         return None
@@ -255,14 +255,6 @@ def _four(annotation: dict[str, Any], key: str, where: str) -> list[float]:
     if not isinstance(values, list) or len(values) != 4:
         raise FormatError(f"{where} has {key} {values!r:.80}; expected four numbers; add them")
     return [finite_number(value, f"{key} of {where}") for value in values]
-
-
-def _parse(data: bytes, name: str) -> Any:
-    """The JSON document; the caller puts the name of the file before an error."""
-    try:
-        return parse_json(data, name, EXPECTED)
-    except FormatError as error:
-        raise FormatError(str(error).removeprefix(f"{name}: ")) from None
 
 
 def _entries(document: Any, key: str) -> list[dict[str, Any]]:

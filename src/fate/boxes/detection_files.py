@@ -21,11 +21,11 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
@@ -62,13 +62,6 @@ class DetectionLog:
     def labels(self) -> Labels:
         """All boxes as one table; the time of every frame is labelled, including frames without boxes."""
         return labels_from_frames(self.frames, self.classes, self.sensor)
-
-    def write(self, **files: PathLike) -> None:
-        """Write the files ``json``, ``jsonl``, ``csv`` and ``coco``, each of which may be left out."""
-        with DetectionFiles(self, **files, grows=False) as written:
-            for frame in self.frames:
-                written.add(frame)
-            written.finish({name: fact for name, fact in self.facts.items() if name == "summary"})
 
 
 def read_detections(path: PathLike) -> DetectionLog:
@@ -220,60 +213,64 @@ def _open_object(content: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)[:-2]
 
 
-#: Text of a file: first its beginning, then the text of each frame that is sent, at last that of the facts of the end.
-Text = Generator[str, DetectionFrame | Mapping[str, Any], None]
+Given = DetectionFrame | Mapping[str, Any]
+#: Writes one file: each frame that is sent to it, and at last the facts that are known at the end.
+Steps = Generator[None, Given, None]
+Write = Callable[[str], None]
 
 
-def _lines_text(log: DetectionLog, _folder: Path | None) -> Text:
-    given = yield _line(_header(log, LINES_FORMAT))
-    while not isinstance(given, Mapping):
-        given = yield _line({**_encode_frame(given), **_encode_timing(given)})
-    yield _line(given) if given else ""
+def _write_lines(log: DetectionLog, write: Write, _folder: Path | None) -> Steps:
+    write(_line(_header(log, LINES_FORMAT)))
+    while not isinstance(given := (yield), Mapping):
+        write(_line({**_encode_frame(given), **_encode_timing(given)}))
+    if given:
+        write(_line(given))
 
 
-def _csv_text(log: DetectionLog, _folder: Path | None) -> Text:
-    given = yield _rows([CSV_COLUMNS])
-    while not isinstance(given, Mapping):
+def _write_csv(log: DetectionLog, write: Write, _folder: Path | None) -> Steps:
+    write(_rows([CSV_COLUMNS]))
+    while not isinstance(given := (yield), Mapping):
         tracks = [""] * len(given.boxes) if given.track_ids is None else given.track_ids.tolist()
         columns = zip(given.boxes.tolist(), given.scores, given.class_ids, tracks, strict=True)
         rows = [
             [given.t_us, *(f"{value:.2f}" for value in box), log.classes[int(class_id)], f"{float(score):.4f}", track]
             for box, score, class_id, track in columns
         ]
-        given = yield _rows(rows)
+        write(_rows(rows))
 
 
-def _json_text(log: DetectionLog, _folder: Path | None) -> Text:
-    given = yield f'{_open_object(_header(log, FORMAT))},\n "frames": ['
+def _write_json(log: DetectionLog, write: Write, _folder: Path | None) -> Steps:
+    write(f'{_open_object(_header(log, FORMAT))},\n "frames": [')
     before = ""
-    while not isinstance(given, Mapping):
-        given = yield f"{before}\n  {json.dumps(_encode_frame(given), allow_nan=False)}"
+    while not isinstance(given := (yield), Mapping):
+        write(f"{before}\n  {json.dumps(_encode_frame(given), allow_nan=False)}")
         before = ","
-    yield "\n ]" if before else "]"
-    yield f",{_open_object(given)[1:]}\n}}\n" if given else "\n}\n"
+    write("\n ]" if before else "]")
+    write(f",{_open_object(given)[1:]}\n}}\n" if given else "\n}\n")
 
 
-def _coco_text(log: DetectionLog, folder: Path | None) -> Text:
-    """Images go to the file at once, annotations to an unnamed file beside it until all images are written."""
+def _write_coco(log: DetectionLog, write: Write, folder: Path | None) -> Steps:
+    """Images go to the file at once, annotations to an unnamed file in ``folder`` until all images are written."""
     num_images = num_boxes = 0
     with tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder) as annotations:
         head = coco.header(Labels.empty(classes=log.classes, sensor=log.sensor))
-        given = yield f'{_open_object(head)},\n "images": ['
-        while not isinstance(given, Mapping):
+        write(f'{_open_object(head)},\n "images": [')
+        while not isinstance(given := (yield), Mapping):
             labels = labels_from_frames([given], log.classes, log.sensor)
             num_images += 1
             for entry in coco.annotation_entries(labels, num_boxes + 1, num_images):
                 annotations.write(f"{',' if num_boxes else ''}\n  {json.dumps(entry)}")
                 num_boxes += 1
             (image,) = coco.image_entries(labels, num_images)
-            given = yield f"{',' if num_images > 1 else ''}\n  {json.dumps(image)}"
-        yield '],\n "annotations": ['
+            write(f"{',' if num_images > 1 else ''}\n  {json.dumps(image)}")
+        write('],\n "annotations": [')
         annotations.seek(0)
-        yield from annotations
-        yield "]\n}\n"
+        for line in annotations:
+            write(line)
+        write("]\n}\n")
 
 
-_FORMATS = {"json": _json_text, "jsonl": _lines_text, "csv": _csv_text, "coco": _coco_text}
+_FORMATS = {"json": _write_json, "jsonl": _write_lines, "csv": _write_csv, "coco": _write_coco}
 _GROWING = ("jsonl", "csv")  # each frame can be read at once
 
 
@@ -287,75 +284,47 @@ def _rows(rows: Sequence[Sequence[object]]) -> str:
     return text.getvalue()
 
 
-class _OpenFile:
-    """One file until :meth:`end` or :meth:`give_up`: it grows in place, or is a draft that gets its name at the end."""
+def _write_file(path: PathLike, format: str, log: DetectionLog) -> Steps:
+    """Write one file that grows in place, or a draft that gets its name at the end.
 
-    def __init__(self, path: PathLike, format: str, log: DetectionLog, grows: bool) -> None:
-        self.grows, self.draft = grows and format in _GROWING, None
-        if self.grows:
-            self.target, self.file = open_growing(path)
+    If this generator is closed early, a draft is discarded and a growing file stays as it is.
+    """
+    grows = format in _GROWING
+    with ExitStack() as opened:
+        if grows:
+            target, file = open_growing(path)
         else:
-            self.target = find_target(path, text=True)
-            self.draft = Draft(self.target)
-        folder = self.target.path.parent if self.target.kind == "file" else None
-        self.text = _FORMATS[format](log, folder)
-        try:
-            with disk_faults(self.target):
-                if self.draft is not None:
-                    self.file = self.draft.open()
-                self._write(next(self.text))
-        except BaseException:
-            self.give_up()
-            raise
+            target = find_target(path, text=True)
+            draft = opened.enter_context(Draft(target))
+        opened.enter_context(disk_faults(target))
+        file = opened.enter_context(file if grows else draft.open())
 
-    def _write(self, text: str) -> None:
-        """Write text; a growing file holds all of it when this returns."""
-        # bytes of a file name that are not UTF-8 are escaped as in JSON
-        self.file.write(text.encode("utf-8", "backslashreplace"))
-        if self.grows:
-            self.file.flush()
+        def write(text: str) -> None:
+            # bytes of a file name that are not UTF-8 are escaped as in JSON
+            file.write(text.encode("utf-8", "backslashreplace"))
+            if grows:
+                file.flush()
 
-    def add(self, frame: DetectionFrame) -> None:
-        """Write the next frame."""
-        with disk_faults(self.target):
-            self._write(self.text.send(frame))
-
-    def end(self, facts: Mapping[str, Any]) -> None:
-        """Write the last part, and complete the file."""
-        with disk_faults(self.target):
-            with suppress(StopIteration):  # CSV has no last part
-                self._write(self.text.send(facts))
-            for text in self.text:
-                self._write(text)
-            self.file.close()
-        if self.draft is not None:
-            self.draft.commit()
-
-    def give_up(self) -> None:
-        """Close the file after an error; a draft is discarded, a growing file stays as it is."""
-        with suppress(OSError, AttributeError):  # the file may not be open yet
-            self.file.close()
-        self.text.close()
-        if self.draft is not None:
-            self.draft.discard()
+        yield from _FORMATS[format](log, write, target.path.parent if target.kind == "file" else None)
 
 
-class DetectionFiles:
+class DetectionFiles(AbstractContextManager["DetectionFiles"]):
     """The files of one run: :meth:`add` every frame, then :meth:`finish`. Use it in a ``with`` block.
 
     Args:
         log: the run, without its frames, and with the facts that are known at the beginning.
-        files: the path of each file (json, jsonl, csv, coco), None for none; ``"-"`` is standard output.
-        grows: whether CSV and JSON lines are written in place, so that each frame can be read at once; else they get
-            their names when they are complete, as JSON and COCO always do.
+        files: the path of each file (json, jsonl, csv, coco), None for none; ``"-"`` is standard output. CSV and JSON
+            lines are written in place, so that each frame can be read at once; JSON and COCO get their names when they
+            are complete.
     """
 
-    def __init__(self, log: DetectionLog, *, grows: bool = True, **files: PathLike | None) -> None:
-        self._open: list[_OpenFile] = []
+    def __init__(self, log: DetectionLog, **files: PathLike | None) -> None:
+        self._open: list[Steps] = []
         try:
             for format, path in files.items():
                 if path is not None:
-                    self._open.append(_OpenFile(path, format, log, grows))
+                    self._open.append(_write_file(path, format, log))
+                    next(self._open[-1])
         except BaseException:
             self.close()
             raise
@@ -363,19 +332,17 @@ class DetectionFiles:
     def add(self, frame: DetectionFrame) -> None:
         """Write the next frame into every file."""
         for file in self._open:
-            file.add(frame)
+            file.send(frame)
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Complete every file, even if one of them fails; ``facts`` are known at the end, such as the summary."""
         failed: Exception | None = None
         while self._open:
-            file = self._open.pop(0)
             try:
-                file.end(facts)
-            except BaseException as error:
-                file.give_up()
-                if not isinstance(error, Exception):
-                    raise
+                self._open.pop(0).send(facts)
+            except StopIteration:
+                pass
+            except Exception as error:
                 failed = failed or error
         if failed is not None:
             raise failed
@@ -383,10 +350,7 @@ class DetectionFiles:
     def close(self) -> None:
         """Give up unfinished files: drafts are discarded, growing files keep their content."""
         while self._open:
-            self._open.pop().give_up()
-
-    def __enter__(self) -> Self:
-        return self
+            self._open.pop().close()
 
     def __exit__(self, *error: object) -> None:
         self.close()

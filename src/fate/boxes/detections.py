@@ -69,10 +69,9 @@ class FrameLookup:
 
     Args:
         frames: in order of time.
-        hold_us: how long a frame is shown, if not as above.
     """
 
-    def __init__(self, frames: Sequence[DetectionFrame], hold_us: int | None = None) -> None:
+    def __init__(self, frames: Sequence[DetectionFrame]) -> None:
         self.frames = frames
         self.times = np.array([frame.t_us for frame in frames], np.int64)
         steps = np.diff(self.times)
@@ -84,7 +83,7 @@ class FrameLookup:
             )
         #: median distance between frames, µs; 0 with fewer than two
         self.spacing_us = float(np.median(steps)) if len(steps) else 0.0
-        self.hold_us = hold_us if hold_us is not None else round(2 * self.spacing_us) or 100_000
+        self.hold_us = round(2 * self.spacing_us) or 100_000  # how long a frame is shown
 
     @property
     def hz(self) -> float:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import io
 import os
 import shutil
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,6 +23,7 @@ from pathlib import Path
 from fate.boxes import coco, npz, prophesee, yolo
 from fate.boxes.labels import Labels
 from fate.errors import FateError, FormatError
+from fate.files import check_regular
 from fate.whole_files import write_whole
 
 FORMATS = ("prophesee", "coco", "yolo", "npz")
@@ -36,7 +36,7 @@ _MAGIC = {b"\x93NUMPY": "prophesee", b"PK": "npz", b"{": "coco", b"[": "coco"}
 
 @contextmanager
 def naming_errors(path: Path, expected: str, kind: type[FateError] | None = None) -> Iterator[None]:
-    """Put the path before every error; faults of the system become errors of FATE.
+    """Put the path before every error that does not begin with it; faults of the system become errors of FATE.
 
     Args:
         path: the file or folder.
@@ -49,7 +49,8 @@ def naming_errors(path: Path, expected: str, kind: type[FateError] | None = None
         reason = (error.strerror or str(error)).lower()
         raise FateError(f"{path}: {reason}; expected {expected}; check the path") from error
     except FateError as error:
-        raise (kind or type(error))(f"{path}: {error}") from error
+        named = str(error).startswith((f"{path}:", f"{path}{os.sep}"))
+        raise (kind or type(error))(str(error) if named else f"{path}: {error}") from error
 
 
 def read_labels(
@@ -153,13 +154,9 @@ def _decode(path: Path, sensor: tuple[int, int] | None, classes: Sequence[str] |
 
 def _content(path: Path) -> bytes:
     """All bytes of a regular file of a size that labels may have."""
-    state = path.stat()
-    if not stat.S_ISREG(state.st_mode):
-        raise FormatError("is a device or a pipe; labels are a file or a folder; copy it into a file first")
-    if state.st_size > MAX_LABEL_BYTES:
-        raise FormatError(
-            f"has {state.st_size} bytes; label files have at most {MAX_LABEL_BYTES}; give the labels, not a recording"
-        )
+    size = check_regular(path, "labels").st_size
+    if size > MAX_LABEL_BYTES:
+        raise FormatError(f"has {size} bytes; label files have at most {MAX_LABEL_BYTES}; give labels, not a recording")
     return path.read_bytes()
 
 

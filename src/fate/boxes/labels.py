@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from fate.errors import FateError
-from fate.events.sensors import Sensor
+from fate.events.events import Sensor
 
 
 class LabelSource(IntEnum):
@@ -197,12 +197,7 @@ class Labels:
         """The rows at this labelled time, possibly none; a time that is not labelled is an error."""
         time = _time(t_us)
         if not self.is_labelled(time):
-            known = "no time is labelled"
-            if len(self.labelled_us):
-                # in floats: a difference of two int64 times can exceed the int64 range
-                distance = np.abs(self.labelled_us.astype(np.float64) - float(time))
-                known = f"the nearest labelled time is {self.labelled_us[np.argmin(distance)]} us"
-            raise FateError(f"time {time} us is not labelled; {known}; ask is_labelled() or use between()")
+            raise FateError(f"time {time} us is not labelled ({self}); ask is_labelled() or use between()")
         first, last = (int(np.searchsorted(self.t_us, time, side)) for side in ("left", "right"))
         index = int(np.searchsorted(self.labelled_us, time))
         return self._part(slice(first, last), slice(index, index + 1))

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,25 +45,21 @@ _MARGIN_US = 100_000  # a stream's last window may end this long after the last 
 PathLike = str | os.PathLike[str]
 
 
-@dataclass(frozen=True, eq=False)
-class Predictions(Mapping[str, Labels]):
-    """Labels with scores by name of the recording; ``labelled_us`` are the times of the detector's outputs."""
+class Predictions(dict[str, Labels]):
+    """Labels with scores by name of the recording; ``labelled_us`` are the times of the detector's outputs.
 
-    tables: dict[str, Labels]
-    facts: dict[str, Any] = field(default_factory=dict)  #: what the file says about itself: model, rate, …
-    notes: tuple[str, ...] = ()  #: what was dropped or assumed while reading, one sentence each
+    ``facts`` are what the file says about itself (model, rate, …); ``notes`` are what was dropped or assumed while
+    reading, one sentence each.
+    """
 
-    def __getitem__(self, name: str) -> Labels:
-        return self.tables[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.tables)
-
-    def __len__(self) -> int:
-        return len(self.tables)
+    def __init__(
+        self, tables: Mapping[str, Labels], facts: Mapping[str, Any] | None = None, notes: Sequence[str] = ()
+    ) -> None:
+        super().__init__(tables)
+        self.facts, self.notes = dict(facts or {}), tuple(notes)
 
     def __repr__(self) -> str:
-        boxes = sum(len(labels) for labels in self.tables.values())
+        boxes = sum(len(labels) for labels in self.values())
         return f"Predictions({len(self)} recordings, {boxes} boxes)"
 
 
@@ -113,13 +109,11 @@ def _read_file(file: Path, name: str, images: PathLike | None, classes: Sequence
                     return Predictions(*npz.decode_predictions(stream))
                 tables = prophesee.read_archive_labels(stream, str(file), classes)
                 return Predictions(tables, notes=(_NO_EMPTY, *assumed))
-    labels = read_labels(file)
-    notes: tuple[str, ...] = () if kind == "labels" or times_path(file).exists() else (_NO_EMPTY,)
-    if labels.classes is None and classes is not None:
-        with naming_errors(file, "predictions"):
-            labels = replace(labels, classes=tuple(classes))
-        notes += assumed
-    return Predictions({name: labels}, notes=notes)
+        labels = read_labels(file)
+        notes: tuple[str, ...] = () if kind == "labels" or times_path(file).exists() else (_NO_EMPTY,)
+        if labels.classes is None and classes is not None:
+            labels, notes = replace(labels, classes=tuple(classes)), (*notes, *assumed)
+        return Predictions({name: labels}, notes=notes)
 
 
 def _kind_of(file: Path) -> str | None:
@@ -157,8 +151,8 @@ def write_predictions(
 
 
 def as_predictions(tables: Mapping[str, Labels]) -> Predictions:
-    """The same tables with facts and notes; plain tables have none."""
-    return tables if isinstance(tables, Predictions) else Predictions(dict(tables))
+    """Tables as :class:`Predictions`; plain tables get no facts and no notes."""
+    return tables if isinstance(tables, Predictions) else Predictions(tables)
 
 
 def merge_predictions(parts: Sequence[Mapping[str, Labels]]) -> Predictions:
@@ -187,7 +181,7 @@ def merge_predictions(parts: Sequence[Mapping[str, Labels]]) -> Predictions:
             facts[key] = values[0]
         elif key != "shard":
             notes.append(f"parts differ in {key}: {', '.join(dict.fromkeys(map(str, values)))}")
-    return Predictions(merged, facts, tuple(dict.fromkeys(notes)))
+    return Predictions(merged, facts, list(dict.fromkeys(notes)))
 
 
 def fit_predictions(predictions: Mapping[str, Labels], recordings: Mapping[str, tuple[int, int] | None]) -> Predictions:
@@ -234,7 +228,7 @@ def fit_predictions(predictions: Mapping[str, Labels], recordings: Mapping[str, 
         notes.append(f"{len(unknown)} recordings that the dataset does not have were left out: {listed}")
     if outside:
         notes.append(f"{outside} times outside the recordings were left out")
-    return Predictions(tables, dict(as_predictions(predictions).facts), tuple(notes))
+    return Predictions(tables, as_predictions(predictions).facts, notes)
 
 
 def read_box_archive(path: PathLike) -> tuple[dict[str, NDArray[np.void]], dict[str, NDArray[np.void]]]:

@@ -154,12 +154,11 @@ def encode_times(labels: Labels) -> bytes | None:
 
 
 def _dtype(dialect: str, with_source: bool) -> np.dtype[np.void]:
-    names = list(DIALECTS[dialect])
-    kinds = {"t": "<i8", "ts": "<i8", "class_id": "<u4", "track_id": "<u4"}
+    # the source lies in the padding, so that a row keeps its 40 bytes
+    names = [*DIALECTS[dialect], *(["source"] if with_source else [])]
+    kinds = {"t": "<i8", "ts": "<i8", "class_id": "<u4", "track_id": "<u4", "source": "u1"}
     formats = [kinds.get(name, "<f4") for name in names]
-    offsets = [0, 8, 12, 16, 20, 24, 28, 32]
-    if with_source:  # in the padding, so that a row keeps its 40 bytes
-        names, formats, offsets = [*names, "source"], [*formats, "u1"], [*offsets, 36]
+    offsets = [0, 8, 12, 16, 20, 24, 28, 32, 36][: len(names)]
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": 40})
 
 

@@ -94,20 +94,13 @@ def foreign_files(names: Sequence[str], meta: str) -> list[str]:
 
 
 def _normalise(low: float, high: float, side: int) -> tuple[str, str]:
-    """Centre and size divided by ``side``, with the fewest digits that reproduce both float32 edges."""
+    """Centre and size divided by ``side``, with digits that reproduce both float32 edges."""
     centre, size = repr((low + high) / 2 / side), repr((high - low) / side)
-    edges = (np.float32(low), np.float32(high))
-    if _edges(centre, size, side) == edges:
+    if _edges(centre, size, side) == (np.float32(low), np.float32(high)):
         return centre, size
     # 17 digits are too few for a small edge and a large one
-    for digits in (30, 60, 120):
-        context = Context(prec=digits)
-        total = context.add(Decimal(low), Decimal(high))
-        centre = str(context.divide(total, Decimal(2 * side)))
-        size = str(context.divide(context.subtract(Decimal(high), Decimal(low)), Decimal(side)))
-        if _edges(centre, size, side) == edges:
-            break
-    return centre, size
+    total, distance = _DECIMAL.add(Decimal(low), Decimal(high)), _DECIMAL.subtract(Decimal(high), Decimal(low))
+    return str(_DECIMAL.divide(total, Decimal(2 * side))), str(_DECIMAL.divide(distance, Decimal(side)))
 
 
 def _edges(centre: str, size: str, side: int) -> tuple[np.float32, np.float32]:

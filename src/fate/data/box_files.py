@@ -136,7 +136,7 @@ def read_box_file(path: Path, full: Sensor, by_id: bool = False) -> Labels:
         return labels
     with naming_errors(path, "labels", FormatError):
         data = path.read_bytes()
-        ids = category_ids(data) if recognise(data) == "coco" else None
+        ids = category_ids(data, str(path)) if recognise(data) == "coco" else None
     return labels if ids is None else replace(labels, class_id=np.array(ids, np.int32)[labels.class_id], classes=None)
 
 

@@ -45,8 +45,7 @@ from fate.data.manifests import (
 from fate.data.rvt_layout import RvtSequence, find_sequences, holds_histograms, image_downscale, open_sequence
 from fate.data.yaml_datasets import find_yaml, read_dataset_yaml
 from fate.errors import FateError, MissingDependencyError
-from fate.events.events import Sensor
-from fate.events.sensors import GEN1_SENSOR, MPX_SENSOR
+from fate.events.events import GEN1_SENSOR, MPX_SENSOR, Sensor
 
 KINDS = ("gen1", "1mpx", "sim", "rvt", "own")
 CLASSES_FILE = "classes.txt"

@@ -25,8 +25,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fate.errors import FateError
-from fate.events.events import Sensor
-from fate.events.sensors import GEN1_SENSOR, MPX_SENSOR
+from fate.events.events import GEN1_SENSOR, MPX_SENSOR, Sensor
 from fate.events.window import LABEL_TOLERANCE_US, window_us
 from fate.text import nearest_name
 

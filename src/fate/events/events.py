@@ -1,47 +1,93 @@
-"""Events of one sensor, in time order: the value type everything else stands on.
+"""Events of one sensor, in time order: the value type that all other parts use; and the size of a sensor.
 
-A structure of arrays rather than an array of structures, because every consumer (encoders, writers,
-statistics) walks single columns. The invariants are checked once, here; inside the package
-``Events.trusted`` skips the check for columns that a reader has already checked.
+Events are a structure of arrays rather than an array of structures, because every consumer (encoders, writers,
+statistics) reads single columns. The invariants are checked once, here; inside the package ``Events.trusted`` skips
+the check for columns that a reader has already checked.
 """
 
 from __future__ import annotations
 
 import importlib
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fate.errors import FateError, missing_packages, warn
-from fate.events.sensors import MAX_SIDE, Sensor, smallest_known_sensor
-from fate.events.tables import LAYOUTS, Layout, find_roles
+from fate.errors import FateError, FormatError, missing_packages, warn
 from fate.events.window import MAX_TIME_US, clip_time
 
-__all__ = ["MAX_SIDE", "Events", "Sensor"]
+MAX_SIDE = 65_536  # coordinates are uint16
+
+
+class Sensor(NamedTuple):
+    """Size of a sensor in pixels, rows first; equal to the plain tuple ``(height, width)``."""
+
+    height: int
+    width: int
+
+    @classmethod
+    def of(cls, size: Sequence[int]) -> Sensor:
+        """``(height, width)`` as a checked :class:`Sensor`."""
+        try:
+            height, width = (operator.index(side) for side in size)
+        except (TypeError, ValueError):
+            raise FateError(f"sensor {size!r} was given; expected (height, width) in pixels") from None
+        if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
+            raise FateError(f"sensor {height}×{width} was given; each side must be 1 to {MAX_SIDE} pixels")
+        return cls(height, width)
+
+    def __str__(self) -> str:
+        return f"{self.width}×{self.height}"  # width first, as people write 1280×720
+
+
+#: The sensors of the two public driving datasets.
+GEN1_SENSOR = Sensor(240, 304)
+MPX_SENSOR = Sensor(720, 1280)
+
+#: Sensors on the market, the smallest first, for files and arrays that do not give theirs.
+KNOWN_SENSORS = (
+    Sensor(128, 128),  # iniVation DVS128
+    Sensor(180, 240),  # iniVation DAVIS240
+    GEN1_SENSOR,  # Prophesee Gen1 (ATIS)
+    Sensor(240, 320),  # iniVation DVXplorer Lite
+    Sensor(260, 346),  # iniVation DAVIS346
+    Sensor(320, 320),  # Prophesee GenX320
+    Sensor(480, 640),  # Prophesee Gen3, iniVation DVXplorer
+    MPX_SENSOR,  # Prophesee Gen4, Sony IMX636
+)
+
 
 _COLUMNS = ("t_us", "x", "y", "p")
+
+#: Names that libraries and files give to the columns.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "t": ("t", "ts", "t_us", "time", "times", "timestamp", "timestamps", "time_us", "timestamp_us"),
+    "x": ("x", "xs", "x_pos", "column"),
+    "y": ("y", "ys", "y_pos", "row"),
+    "p": ("p", "ps", "pol", "polarity", "polarities", "on"),
+}
+
+Layout = Literal["metavision", "tonic", "dv"]
+#: Fields and types as each library has them, with the column of :class:`Events` that each holds.
+LAYOUTS: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "metavision": (("x", "<u2", "x"), ("y", "<u2", "y"), ("p", "<i2", "p"), ("t", "<i8", "t_us")),
+    "tonic": (("x", "<i2", "x"), ("y", "<i2", "y"), ("t", "<i8", "t_us"), ("p", "?", "p")),
+    "dv": (("timestamp", "<i8", "t_us"), ("x", "<i2", "x"), ("y", "<i2", "y"), ("polarity", "i1", "p")),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Events:
-    """Events sorted by time and inside the sensor. Immutable: the columns are read-only arrays.
+    """Events sorted by time and inside the sensor. Immutable: the columns are read-only arrays."""
 
-    Args:
-        t_us: [E] int64, microseconds, never decreasing.
-        x: [E] uint16, column, 0 at the left.
-        y: [E] uint16, row, 0 at the top.
-        p: [E] uint8, 1 for ON, 0 for OFF.
-        sensor: ``(height, width)`` in pixels.
-    """
-
-    t_us: NDArray[np.int64]
-    x: NDArray[np.uint16]
-    y: NDArray[np.uint16]
-    p: NDArray[np.uint8]
-    sensor: Sensor
+    t_us: NDArray[np.int64]  #: [E] microseconds, never decreasing
+    x: NDArray[np.uint16]  #: [E] column, 0 at the left
+    y: NDArray[np.uint16]  #: [E] row, 0 at the top
+    p: NDArray[np.uint8]  #: [E] 1 for ON, 0 for OFF
+    sensor: Sensor  #: (height, width) in pixels
 
     def __init__(self, t_us: ArrayLike, x: ArrayLike, y: ArrayLike, p: ArrayLike, sensor: Sequence[int]) -> None:
         size = Sensor.of(sensor)
@@ -78,7 +124,7 @@ class Events:
         p: NDArray[np.uint8],
         sensor: Sensor,
     ) -> Events:
-        """The same without checks or copies, for columns of the final types that a reader has checked."""
+        """Make events without checks or copies, from columns of the final types that a reader has checked."""
         events = object.__new__(cls)
         events._fill(t_us, x, y, p, sensor)
         return events
@@ -138,11 +184,7 @@ class Events:
                 raise FateError(
                     "an array without events was given, so its sensor size is unknown; pass sensor=(height, width)"
                 )
-            sensor = smallest_known_sensor(int(x.max()), int(y.max()), "the array")
-            warn(
-                f"the array does not give its sensor size; {sensor} is the smallest known sensor that fits (x up to"
-                f" {x.max()}, y up to {y.max()}); pass sensor=(height, width) to set it"
-            )
+            sensor = guess_sensor(int(x.max()), int(y.max()), "the array")
         return cls(t, x, y, p, sensor)
 
     def to_structured(self, columns: Layout = "metavision") -> NDArray[Any]:
@@ -185,7 +227,7 @@ class Events:
         return self[first : max(first, last)]
 
     def shifted(self, offset_us: int) -> Events:
-        """The same events, ``offset_us`` later."""
+        """Return the events with ``offset_us`` added to every time."""
         return Events.trusted(self.t_us + np.int64(offset_us), self.x, self.y, self.p, self.sensor)
 
     def inside(self, x1: int, y1: int, x2: int, y2: int) -> Events:
@@ -231,3 +273,37 @@ def _refuse_first(bad: NDArray[np.bool_], describe: Any) -> None:
         raise FateError(
             f"{int(bad.sum())} of {len(bad)} events refused; the first, index {first}, is {describe(first)}"
         )
+
+
+def find_roles(names: Sequence[str]) -> dict[str, int] | None:
+    """Positions of t, x, y and p among the names of columns, or None if one of the four is missing.
+
+    Upper and lower case are the same, quotes around a name are ignored.
+    """
+    plain = [name.strip().strip("\"'").strip().lower() for name in names]
+    found = {}
+    for role, aliases in ALIASES.items():
+        positions = [plain.index(alias) for alias in aliases if alias in plain]
+        if not positions:
+            return None
+        found[role] = positions[0]
+    return found
+
+
+def guess_sensor(x_max: int, y_max: int, name: object) -> Sensor:
+    """Return the smallest known sensor with a pixel at ``(x_max, y_max)``, and warn that the size is a guess.
+
+    Raise an error that asks for the size if no known sensor is large enough. ``name`` is the file, for messages.
+    """
+    fitting = [sensor for sensor in KNOWN_SENSORS if x_max < sensor.width and y_max < sensor.height]
+    if not fitting:
+        raise FormatError(
+            f"{name}: does not give its sensor size, and events reach x = {x_max}, y = {y_max}, beyond every"
+            f" known sensor (the largest is {KNOWN_SENSORS[-1]}); pass sensor=(height, width)"
+        )
+    sensor = fitting[0]
+    warn(
+        f"{name}: does not give its sensor size; {sensor} is the smallest known sensor that fits (x up to {x_max}, y up"
+        f" to {y_max}); pass sensor=(height, width) to set it"
+    )
+    return sensor

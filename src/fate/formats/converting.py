@@ -14,7 +14,7 @@ from fate.progress import Progress
 
 
 class Converted(NamedTuple):
-    """What was read and what was written."""
+    """Numbers of events."""
 
     num_read: int
     num_written: int
@@ -49,7 +49,22 @@ def convert(
     with opened as recording:
         if os.path.exists(target) and os.path.samefile(recording.path, target):
             raise FateError(f"{target}: is the recording to convert; give another name for the copy")
-        _check_part(recording, start_us, end_us, roi)
+        first, last = recording.start_us, recording.end_us
+        start, end = first if start_us is None else start_us, last if end_us is None else end_us
+        if start_us is not None and end_us is not None and end <= start:
+            raise FateError(f"from {start} to {end} µs: the end must come after the start")
+        if recording.num_events and (start >= last or end <= first):
+            raise FateError(
+                f"{recording.path}: nothing lies between the start and the end given; its events span {first} to"
+                f" {last} µs"
+            )
+        if roi is not None:
+            x1, y1, x2, y2 = roi
+            if not (0 <= x1 < x2 <= recording.sensor.width and 0 <= y1 < y2 <= recording.sensor.height):
+                raise FateError(
+                    f"roi=({x1}, {y1}, {x2}, {y2}) was given; expected x1 < x2 and y1 < y2 inside the"
+                    f" {recording.sensor} sensor (x2, y2 not included)"
+                )
         read = written = 0
         shift: int | None = None if zero_time else 0
         with open_writer(target, recording.sensor, output_format) as writer:
@@ -65,24 +80,3 @@ def convert(
         if writer.format == "NPY":
             warn(f"{target}: an NPY file holds no sensor size; pass sensor={tuple(recording.sensor)} to read it")
         return Converted(read, written)
-
-
-def _check_part(
-    recording: Recording, start_us: int | None, end_us: int | None, roi: tuple[int, int, int, int] | None
-) -> None:
-    """Refuse a part of the recording in which no event can be."""
-    first, last = recording.start_us, recording.end_us
-    start, end = first if start_us is None else start_us, last if end_us is None else end_us
-    if start_us is not None and end_us is not None and end <= start:
-        raise FateError(f"from {start} to {end} µs: the end must come after the start")
-    if recording.num_events and (start >= last or end <= first):
-        raise FateError(
-            f"{recording.path}: nothing lies between the start and the end given; its events span {first} to {last} µs"
-        )
-    if roi is not None:
-        x1, y1, x2, y2 = roi
-        if not (0 <= x1 < x2 <= recording.sensor.width and 0 <= y1 < y2 <= recording.sensor.height):
-            raise FateError(
-                f"roi=({x1}, {y1}, {x2}, {y2}) was given; expected x1 < x2 and y1 < y2 inside the {recording.sensor}"
-                " sensor (x2, y2 not included)"
-            )

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fate.boxes.npz import DAMAGE
 from fate.errors import FateError, warn
 from fate.events.events import Sensor
-from fate.formats.columns import Columns, Tally, allocate_columns, check
+from fate.formats.decoder import Columns, Tally, allocate_columns, check
 from fate.formats.source import Bookmark, EvenBlocks, Source, Tail
 from fate.progress import Progress
 from fate.whole_files import write_whole
@@ -35,20 +35,13 @@ RUN_BLOCKS = 16  # decoded at a time by one thread
 
 @dataclass(frozen=True)
 class Index:
-    """Blocks of a recording, in file order, and what the pass over the file found.
+    """Blocks of a recording, in file order, and what the pass over the file found."""
 
-    Args:
-        positions: [blocks + 1] int64, where each block starts; the last is the end.
-        states: [blocks, S] int64, the decoder's state at each start.
-        first: [blocks + 1] int64, number of kept events before each block.
-        t_min, t_max: [blocks] int64, µs; a block without events repeats the last time before it.
-    """
-
-    positions: NDArray[np.int64]
-    states: NDArray[np.int64]
-    first: NDArray[np.int64]
-    t_min: NDArray[np.int64]
-    t_max: NDArray[np.int64]
+    positions: NDArray[np.int64]  # [blocks + 1] where each block starts; the last is the end
+    states: NDArray[np.int64]  # [blocks, S] the decoder's state at each start
+    first: NDArray[np.int64]  # [blocks + 1] number of kept events before each block
+    t_min: NDArray[np.int64]  # [blocks] µs; a block without events repeats the last time before it
+    t_max: NDArray[np.int64]  # [blocks] µs
     tally: Tally
     skipped: dict[str, int]
     tail: Tail
@@ -80,7 +73,7 @@ class Index:
         return range(int(self.t_max.searchsorted(start_us)), int(self.t_min.searchsorted(end_us)))
 
     def likely_events(self, start_us: int, end_us: int) -> float:
-        """Estimate the events in ``[start_us, end_us)``, as if those of a block were evenly spread over its time."""
+        """Estimate the events in ``[start_us, end_us)``, as if each block's events were evenly spread over its time."""
         blocks = np.array(self.blocks_between(start_us, end_us), np.intp)
         t_min, t_max = self.t_min[blocks], self.t_max[blocks] + 1
         overlap = np.minimum(t_max, end_us) - np.maximum(t_min, start_us)
@@ -198,17 +191,11 @@ def _digest(meta: str, arrays: dict[str, NDArray[np.int64]]) -> str:
     return checksum.hexdigest()
 
 
-def _make_room(folder: Path) -> None:
-    """Keep the newest indexes; recordings that moved or changed leave theirs behind."""
-    stored = list(folder.glob("*.npz"))
-    if len(stored) > MAX_STORED:
-        stored.sort(key=lambda file: file.stat().st_mtime)
-        for file in stored[: len(stored) // 2]:
-            file.unlink(missing_ok=True)
-
-
 def store_index(file: Path, index: Index) -> None:
-    """Store an index; warn if that fails (disk full, no permission)."""
+    """Store an index, and keep only the newest: recordings that moved or changed leave theirs behind.
+
+    Warn if that fails (disk full, no permission).
+    """
     meta = json.dumps({"tally": asdict(index.tally), "skipped": index.skipped, "tail": index.tail})
     arrays = {name: getattr(index, name) for name in ARRAYS}
     try:
@@ -216,7 +203,11 @@ def store_index(file: Path, index: Index) -> None:
         packed = io.BytesIO()
         np.savez(packed, meta=meta, digest=_digest(meta, arrays), **arrays)
         write_whole(file, packed.getvalue())
-        _make_room(file.parent)
+        stored = list(file.parent.glob("*.npz"))
+        if len(stored) > MAX_STORED:
+            stored.sort(key=lambda each: each.stat().st_mtime)
+            for old in stored[: len(stored) // 2]:
+                old.unlink(missing_ok=True)
     except (OSError, FateError) as error:
         warn(
             f"the time index could not be kept in {file.parent} ({error}); it will be built again next time (set"

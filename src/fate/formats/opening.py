@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,47 +10,36 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from fate.errors import FateError, FormatError
 from fate.events.events import Sensor
+from fate.files import open_regular
 from fate.formats.decoder import Decoder, OutOfBounds
 from fate.formats.prophesee.header import parse_header
 from fate.formats.recording import Recording
+from fate.formats.saving import import_name
 from fate.formats.source import ByteFile, Options, Source
 
 HEAD_BYTES = 64 * 1024
 
-# format → the function that opens it, given the open file and the options. Modules are imported when needed: most
-# users have one kind of file.
-OPENERS: dict[str, str] = {
-    "dat": "fate.formats.prophesee.dat:open_dat",
-    "evt2": "fate.formats.prophesee.raw:open_raw",
-    "evt21": "fate.formats.prophesee.raw:open_raw",
-    "evt3": "fate.formats.prophesee.raw:open_raw",
-    "hdf5": "fate.formats.hdf5.events:open_hdf5",
-    "aedat2": "fate.formats.inivation.aedat2:open_aedat2",
-    "aedat3": "fate.formats.inivation.aedat3:open_aedat3",
-    "aedat4": "fate.formats.inivation.aedat4:open_aedat4",
-    "es": "fate.formats.others.event_stream:open_event_stream",
-    "bin": "fate.formats.others.atis_bin:open_atis_bin",
-    "npy": "fate.formats.tables.arrays:open_npy",
-    "npz": "fate.formats.tables.arrays:open_npz",
-    "csv": "fate.formats.tables.text:open_text",
-    "ros": "fate.formats.ros.bags:open_ros",
+# Format → its module, the function that opens a file, and the decoder of a stream of bytes without a header (a pipe or
+# a camera), if there is one. Modules are imported when needed: most users have one kind of file.
+FORMATS: dict[str, tuple[str, str, str]] = {
+    "dat": ("prophesee.dat", "open_dat", "DatDecoder"),
+    "evt2": ("prophesee.raw", "open_raw", "Evt2Decoder"),
+    "evt21": ("prophesee.raw", "open_raw", "Evt21Decoder"),
+    "evt3": ("prophesee.raw", "open_raw", "Evt3Decoder"),
+    "hdf5": ("hdf5.events", "open_hdf5", ""),
+    "aedat2": ("inivation.aedat2", "open_aedat2", "Aedat2Decoder"),
+    "aedat3": ("inivation.aedat3", "open_aedat3", "Aedat3Decoder"),
+    "aedat4": ("inivation.aedat4", "open_aedat4", ""),
+    "es": ("others.event_stream", "open_event_stream", "EventStreamDecoder"),
+    "bin": ("others.atis_bin", "open_atis_bin", "AtisBinDecoder"),
+    "npy": ("tables.arrays", "open_npy", ""),
+    "npz": ("tables.arrays", "open_npz", ""),
+    "csv": ("tables.text", "open_text", "TextDecoder"),
+    "ros": ("ros.bags", "open_ros", ""),
 }
 
-# format → its decoder, for streams of bytes that are not files: pipes and cameras
-DECODERS: dict[str, str] = {
-    "dat": "fate.formats.prophesee.dat:DatDecoder",
-    "evt2": "fate.formats.prophesee.raw:Evt2Decoder",
-    "evt21": "fate.formats.prophesee.raw:Evt21Decoder",
-    "evt3": "fate.formats.prophesee.raw:Evt3Decoder",
-    "aedat2": "fate.formats.inivation.aedat2:Aedat2Decoder",
-    "aedat3": "fate.formats.inivation.aedat3:Aedat3Decoder",
-    "bin": "fate.formats.others.atis_bin:AtisBinDecoder",
-    "es": "fate.formats.others.event_stream:EventStreamDecoder",
-    "csv": "fate.formats.tables.text:TextDecoder",
-}
-
-TABLES = ("csv", "npy", "npz")  # whose columns may be in any order
-COUNTED = ("npy", "npz", "hdf5")  # whose header or table of contents gives the number of events
+TABLES = ("csv", "npy", "npz")  # formats whose columns may be in any order
+COUNTED = ("npy", "npz", "hdf5")  # formats whose header gives the number of events
 
 BINARY_SUFFIXES = (".raw", ".dat", ".h5", ".hdf5", ".npz", ".npy", ".aedat", ".aedat4", ".bag")
 
@@ -94,7 +81,7 @@ def open_recording(path: str | os.PathLike[str], **options: Unpack[OpenOptions])
         options: any of
 
             * ``sensor``: ``(height, width)``, instead of what the file says or leaves open;
-            * ``format``: one of the keys of ``fate.formats.opening.OPENERS``, instead of recognising it;
+            * ``format``: one of the keys of ``fate.formats.opening.FORMATS``, instead of recognising it;
             * ``columns``: for tables without names (CSV, N×4 arrays), the order of the columns, such as ``"txyp"``;
             * ``time_unit``: for tables, ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``, when times are not µs (or seconds
               written with a decimal point);
@@ -116,19 +103,20 @@ def _open(path: Path, options: Options) -> Recording:
 
 
 def open_source(path: Path, options: Options) -> Source:
-    """The source for ``path``: the file checked, its format found, its header read."""
+    """Open the source for ``path``: check the file, find its format and read its header."""
     if options.format:
-        head_of(path)  # the file must be there and readable, whatever was asked for
+        head_of(path)  # refuses a file that does not exist or cannot be read
     name = options.format or recognise(path)
-    if name not in OPENERS:
-        raise FateError(f"{path}: format {name!r} was asked for; known are {', '.join(OPENERS)}")
+    if name not in FORMATS:
+        raise FateError(f"{path}: format {name!r} was asked for; known are {', '.join(FORMATS)}")
     for option, given, takers in (
         ("columns", options.columns, TABLES),
         ("time_unit", options.time_unit, (*TABLES, "hdf5")),
     ):
         if given is not None and name not in takers:
             raise FateError(f"{path}: is read as {name}, which has no use for {option}={given!r}; leave it out")
-    open_file: Callable[[Any, Options], Source] = _import(OPENERS[name])
+    module, opener, _ = FORMATS[name]
+    open_file: Callable[[Any, Options], Source] = import_name(module, opener)
     try:
         if name == "ros":  # a bag can be a folder of files
             return open_file(path, options)
@@ -142,14 +130,8 @@ def open_source(path: Path, options: Options) -> Source:
         raise FormatError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
-def _import(name: str) -> Any:
-    """Import the function or class that ``module:name`` names."""
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
 def recognise(path: Path) -> str:
-    """The name of the format of ``path``."""
+    """Return the name of the format of ``path``, by its content first and by its suffix second."""
     head = head_of(path)
     suffix = path.suffix.lower()
     for magic, name in MAGIC:
@@ -163,8 +145,20 @@ def recognise(path: Path) -> str:
             f"{path}: is AEDAT {version!r}; versions 2.0, 3.1 and 4.0 are read; convert it with the program that"
             " recorded it"
         )
-    if prophesee := _prophesee(path, head):
-        return prophesee
+    header = parse_header(head)
+    if header.is_index:
+        return "evt3"  # open_raw refuses it with the reason
+    named = header.event_format()
+    if named in ("evt2", "evt21", "evt3"):
+        return named
+    if named:
+        raise FormatError(
+            f"{path}: the header names the format {named!r}; evt2, evt21 and evt3 are known; record in one of those"
+        )
+    has_dat_words = bool(header.fields.keys() & {"width", "height", "version", "data"})
+    follows = head[header.num_bytes : header.num_bytes + 2]
+    if header.num_bytes and (suffix == ".dat" or (has_dat_words and follows[1:] == b"\x08")):
+        return "dat"
     if _looks_like_text(head):
         if suffix in BINARY_SUFFIXES and not _has_number_row(head):
             raise FormatError(f"{path}: is a text file, not a {suffix} recording; give the recording itself")
@@ -181,68 +175,26 @@ def recognise(path: Path) -> str:
             f"{path}: is not a .bin recording of N-MNIST or N-Caltech101 ({reason}), and no other format has this"
             ' suffix; give the recording itself, or pass format="evt3", say, if you know which it is'
         )
-    if suffix in (".raw", ".dat"):
-        raise _unnamed(path)
+    if suffix in (".raw", ".dat") or header.num_bytes:
+        raise FormatError(
+            f'{path}: has no header that names its format; pass format="evt3" (or evt2, evt21, dat) if you know which'
+            " it is"
+        )
     raise FormatError(
         f"{path}: is not an event file that is known here; known are DAT, RAW (EVT2, EVT2.1, EVT3), HDF5, AEDAT2,"
         " AEDAT3.1, AEDAT4, ES, BIN (N-MNIST), NPZ, NPY, CSV and ROS bags"
     )
 
 
-def _unnamed(path: Path) -> FormatError:
-    return FormatError(
-        f'{path}: has no header that names its format; pass format="evt3" (or evt2, evt21, dat) if you know which it is'
-    )
-
-
 def head_of(path: Path) -> bytes:
-    """The first bytes of ``path``, or a sentence about why there are none."""
-    try:
-        kind = path.stat().st_mode
-        if stat.S_ISDIR(kind):
-            if (path / "metadata.yaml").is_file():
-                return b""  # a ROS 2 bag
-            raise FormatError(f"{path}: is a folder; give one recording inside it")
-        if not stat.S_ISREG(kind):
-            raise FormatError(
-                f"{path}: is not a regular file; copy the stream into a file first, or feed it to a decoder"
-            )
-        with open(path, "rb") as file:
-            head = file.read(HEAD_BYTES)
-    except FileNotFoundError:
-        raise FormatError(f"{path}: no such file; check the name and the folder") from None
-    except PermissionError:
-        raise FormatError(f"{path}: permission denied; ask its owner for the right to read it") from None
-    except FateError:
-        raise
-    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-        raise FormatError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    """Return the first bytes of ``path``, none for the folder of a ROS 2 bag; refuse what is no regular file."""
+    if os.path.isfile(path / "metadata.yaml"):
+        return b""
+    with open_regular(path, "a recording") as file:
+        head = file.read(HEAD_BYTES)
     if not head:
         raise FormatError(f"{path}: is empty (0 bytes); the recording or the download did not finish")
     return head
-
-
-def _prophesee(path: Path, head: bytes) -> str | None:
-    """DAT or one of the RAW formats, by the text header they share."""
-    header = parse_header(head)
-    if not header.num_bytes:
-        return None
-    if header.is_index:
-        return "evt3"  # open_raw refuses it with the reason
-    named = header.event_format()
-    if named in ("evt2", "evt21", "evt3"):
-        return named
-    if named:
-        raise FormatError(
-            f"{path}: the header names the format {named!r}; evt2, evt21 and evt3 are known; record in one of those"
-        )
-    follows = head[header.num_bytes : header.num_bytes + 2]
-    dat_words = {"width", "height", "version", "data"}
-    if path.suffix.lower() == ".dat" or (dat_words & header.fields.keys() and follows[1:] == b"\x08"):
-        return "dat"
-    if _looks_like_text(head):
-        return "csv"
-    raise _unnamed(path)
 
 
 def _looks_like_text(head: bytes) -> bool:
@@ -257,7 +209,7 @@ def _looks_like_text(head: bytes) -> bool:
 
 
 def _has_number_row(head: bytes) -> bool:
-    """Whether some line among the first is a row of numbers: a table, whatever its name."""
+    """Whether one of the first lines is a row of numbers: the file is then a table, whatever its name."""
     for line in head.decode("utf-8", "replace").splitlines()[:20]:
         cells = line.replace(",", " ").replace(";", " ").split()
         with suppress(ValueError):
@@ -270,7 +222,7 @@ def decoder_for(format: str, sensor: Sequence[int], *, out_of_bounds: OutOfBound
     """A decoder for a stream without a header: ``decoder.feed(data)`` gives the events that are complete.
 
     Args:
-        format: one of ``DECODERS``.
+        format: a key of ``FORMATS`` that has a decoder.
         sensor: ``(height, width)`` in pixels.
         out_of_bounds: ``"raise"``, or ``"drop"`` and count events outside the sensor.
         options: what the one decoder takes beyond that: ``legacy=True`` for EVT2.1, ``layout="davis"`` and
@@ -281,9 +233,11 @@ def decoder_for(format: str, sensor: Sequence[int], *, out_of_bounds: OutOfBound
         >>> len(decoder.feed(bytes.fromhex("0180 0060 0500 0720")))  # TIME_HIGH, TIME_LOW, ADDR_Y, ADDR_X
         1
     """
-    if format not in DECODERS:
-        raise FateError(f"no stream decoder for {format!r}; known are {', '.join(DECODERS)}")
-    cls: type[Decoder] = _import(DECODERS[format])
+    module, _, decoder = FORMATS.get(format, ("", "", ""))
+    if not decoder:
+        known = ", ".join(name for name, (_, _, decoder) in FORMATS.items() if decoder)
+        raise FateError(f"no stream decoder for {format!r}; known are {known}")
+    cls: type[Decoder] = import_name(module, decoder)
     try:
         return cls(Sensor.of(sensor), out_of_bounds=out_of_bounds, **options)
     except TypeError:

@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from fate.errors import FateError, FormatError, warn
-from fate.events.events import Events, Sensor
-from fate.events.sensors import smallest_known_sensor
+from fate.events.events import Events, Sensor, guess_sensor
 from fate.events.window import Window, WindowGrid, clip_time, window_us
-from fate.formats.columns import Columns, Tally, allocate_columns, check, concatenate
-from fate.formats.decoder import describe_back, describe_impossible, describe_outside
+from fate.formats.decoder import (
+    Columns,
+    Tally,
+    allocate_columns,
+    check,
+    concatenate,
+    describe_back,
+    describe_impossible,
+    describe_outside,
+)
 from fate.formats.index import THREADS, Index, build_index, cache_path, load_index, store_index
 from fate.formats.source import Options, Source, Tail
 from fate.progress import Progress
@@ -28,41 +36,27 @@ CACHED_FROM_BYTES = 1 << 20  # below this, scanning is faster than finding a sto
 WHOLE_FILE_RUN_BYTES = 1 << 20  # decoded at a time by one thread when a whole file is read
 
 
-class Recording:
+class Recording(AbstractContextManager["Recording"]):
     """One recording. Made by :func:`fate.open_recording`; use it in a ``with`` block or call ``close``.
 
     The first use walks the file once to build its time index (kept on disk for files over 1 MiB); from then
     on reading costs only what is read. Times are those of the file, in µs. Each thread opens its own recording.
     """
 
+    path: Path  #: the file
+    format: str  #: the file's format, such as ``"EVT3"``
+    num_bytes: int  #: size of the file
+    notes: dict[str, str]  #: further content of the file's header
+
     def __init__(self, source: Source, options: Options, reopen: Callable[..., Recording]) -> None:
         self._source, self._options, self._reopen = source, options, reopen
+        self.path, self.format, self.num_bytes, self.notes = source.path, source.format, source.size, source.notes
         self._closed = False
         self._index: Index | None = None
         self._sensor = options.sensor or source.sensor
         self._blocks: OrderedDict[int, Columns] = OrderedDict()
 
-    # ---- what it is -------------------------------------------------------------------------------------
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._source.path
-
-    @property
-    def format(self) -> str:
-        """The file's format, such as ``"EVT3"``."""
-        return self._source.format
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the file."""
-        return self._source.size
-
-    @property
-    def notes(self) -> dict[str, str]:
-        """What else the file's header says."""
-        return self._source.notes
+    # ---- properties -------------------------------------------------------------------------------------
 
     @property
     def sensor(self) -> Sensor:
@@ -96,7 +90,7 @@ class Recording:
         return self.index().tally.outside
 
     def __repr__(self) -> str:
-        return f"Recording({str(self.path)!r}, {self.format}, {self._source.size:,} bytes)"
+        return f"Recording({str(self.path)!r}, {self.format}, {self.num_bytes:,} bytes)"
 
     # ---- the index, and what it finds wrong -------------------------------------------------------------
 
@@ -105,13 +99,13 @@ class Recording:
         return self._prepare(progress)[0]
 
     def _prepare(self, progress: Progress | None = None, keep: bool = False) -> tuple[Index, Columns | None]:
-        """The index; with ``keep``, also the events if they came along with building it."""
+        """Return the index; with ``keep``, also the events if building the index has decoded them."""
         if self._closed:
             raise FateError(f"{self.path}: the recording is closed; open it again to read on")
         if self._index:
             return self._index, None
         file = None
-        if self._options.cache and self._source.size >= CACHED_FROM_BYTES:
+        if self._options.cache and self.num_bytes >= CACHED_FROM_BYTES:
             asked = (self._options.format, self._options.columns, self._options.time_unit)
             file = cache_path(self.path, {"format": self.format, "sensor": self._sensor, "asked": asked})
         index, columns = load_index(file) if file else None, None
@@ -141,11 +135,7 @@ class Recording:
                 raise FormatError(describe_back(self.path, tally))
             warn(f"{self.path}: time went back {plural(tally.back, 'time')}; events were sorted")
         if self._sensor is None and index.num_events:
-            self._sensor = smallest_known_sensor(tally.x_max, tally.y_max, self.path)
-            warn(
-                f"{self.path}: the file does not give its sensor size; {self._sensor} is the smallest known sensor that"
-                f" fits (x up to {tally.x_max}, y up to {tally.y_max}); pass sensor=(height, width) to set it"
-            )
+            self._sensor = guess_sensor(tally.x_max, tally.y_max, self.path)
 
     def refuse_empty(self) -> None:
         """Raise, with the reason, when there are no events to read."""
@@ -274,7 +264,7 @@ class Recording:
             block = last
 
     def _chunks_by_time(self, index: Index, max_events: int, start: int, end: int) -> Iterator[Events]:
-        """For files whose times go back: spans of time, halved until few enough events are likely to fall in."""
+        """Read a file whose times go back: halve spans of time until each is likely to hold few enough events."""
         spans = [(start, end)]
         while spans:
             start, end = spans.pop()
@@ -322,9 +312,6 @@ class Recording:
         if not self._closed:
             self._source.close()
         self._closed = True
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

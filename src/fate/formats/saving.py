@@ -9,27 +9,27 @@ from __future__ import annotations
 
 import importlib
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from fate.errors import FateError
 from fate.events.events import MAX_SIDE, Events, Sensor
 from fate.whole_files import Draft, disk_faults, find_target
 
-# name → writer
-WRITERS: dict[str, str] = {
-    "dat": "fate.formats.prophesee.dat:DatWriter",
-    "evt2": "fate.formats.prophesee.raw:Evt2Writer",
-    "evt21": "fate.formats.prophesee.raw:Evt21Writer",
-    "evt3": "fate.formats.prophesee.raw:Evt3Writer",
-    "prophesee-hdf5": "fate.formats.hdf5.writers:PropheseeHdf5Writer",
-    "rvt-hdf5": "fate.formats.hdf5.writers:RvtHdf5Writer",
-    "npz": "fate.formats.tables.writers:NpzWriter",
-    "npy": "fate.formats.tables.writers:NpyWriter",
-    "csv": "fate.formats.tables.writers:CsvWriter",
+# format → its module and its writer
+WRITERS: dict[str, tuple[str, str]] = {
+    "dat": ("prophesee.dat", "DatWriter"),
+    "evt2": ("prophesee.raw", "Evt2Writer"),
+    "evt21": ("prophesee.raw", "Evt21Writer"),
+    "evt3": ("prophesee.raw", "Evt3Writer"),
+    "prophesee-hdf5": ("hdf5.writers", "PropheseeHdf5Writer"),
+    "rvt-hdf5": ("hdf5.writers", "RvtHdf5Writer"),
+    "npz": ("tables.writers", "NpzWriter"),
+    "npy": ("tables.writers", "NpyWriter"),
+    "csv": ("tables.writers", "CsvWriter"),
 }
 
 BY_SUFFIX: dict[str, str] = {
@@ -44,7 +44,7 @@ BY_SUFFIX: dict[str, str] = {
 }
 
 
-class EventWriter(ABC):
+class EventWriter(AbstractContextManager["EventWriter"]):
     """Write events in time order, in pieces. Use it in a ``with`` block; an error inside discards the file."""
 
     format: ClassVar[str]
@@ -96,7 +96,7 @@ class EventWriter(ABC):
     def append(self, events: Events) -> None:
         """Write at least one event."""
 
-    def finish(self) -> None:  # noqa: B027  (most formats end with the last event)
+    def finish(self) -> None:
         """Write the end of the file."""
 
     def close(self) -> None:
@@ -126,9 +126,6 @@ class EventWriter(ABC):
                 " pass zero_time=True to start the copy at 0, or choose NPZ, CSV or HDF5"
             )
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
@@ -151,9 +148,13 @@ def find_writer(path: str | os.PathLike[str], format: str | None = None) -> type
         )
     if name not in WRITERS:
         raise FateError(f"{path}: format {name!r} cannot be written; known are {', '.join(WRITERS)}")
-    module, _, cls = WRITERS[name].partition(":")
-    writer: type[EventWriter] = getattr(importlib.import_module(module), cls)
+    writer: type[EventWriter] = import_name(*WRITERS[name])
     return writer
+
+
+def import_name(module: str, name: str) -> Any:
+    """Import a function or class of a module of ``fate.formats``, such as ``"prophesee.dat"``."""
+    return getattr(importlib.import_module(f"fate.formats.{module}"), name)
 
 
 def write_events(

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from fate.errors import FateError, FormatError
 from fate.events.events import MAX_SIDE, Sensor
-from fate.formats.columns import Columns
-from fate.formats.decoder import Decoder, OutOfBounds
+from fate.formats.decoder import Columns, Decoder, OutOfBounds
 
 CHOICES: dict[str, tuple[str | None, ...]] = {
     "out_of_bounds": ("raise", "drop"),
@@ -35,7 +34,7 @@ BLOCK_BYTES = 64 * 1024  # of file per block: about 10 000 events, decoded in a 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user says about a file and how to treat its faults, checked. See :func:`fate.open_recording`."""
+    """The checked options of :func:`fate.open_recording`: facts about the file, and how to treat its faults."""
 
     sensor: Sensor | None = None
     format: str | None = None
@@ -64,36 +63,25 @@ class Bookmark(NamedTuple):
 
 
 class EvenBlocks(NamedTuple):
-    """Records of one size that can be decoded without those before: where blocks start is known without a scan.
+    """Blocks of records of one size that can be decoded without the records before: no scan has to find them."""
 
-    Args:
-        positions: [blocks + 1] int64, starts of the blocks and the end.
-        rows: events in every block but the last.
-        num_events: in all.
-        state: the decoder's state at every start.
-        last_us: it only holds while times stay at or below this (a counter of fewer bits must not have wrapped).
-    """
-
-    positions: NDArray[np.int64]
-    rows: int
-    num_events: int
-    state: NDArray[np.int64]
-    last_us: int
+    positions: NDArray[np.int64]  # [blocks + 1] starts of the blocks, and the end
+    rows: int  # events in every block but the last
+    num_events: int  # events in all blocks
+    state: NDArray[np.int64]  # the decoder's state at every start
+    last_us: int  # valid only if no time is later: a counter of fewer bits must not have wrapped
 
 
 class Tail(NamedTuple):
-    """The bytes at the end that are not a whole record: their number and position.
-
-    ``missing`` says what the header announces beyond them, such as "12 rows"; it is empty if nothing is missing.
-    """
+    """The end of a file that is not a whole record."""
 
     num_bytes: int
     position: int
-    missing: str = ""
+    missing: str = ""  # what the header announces beyond these bytes, such as "12 rows"; empty if nothing is missing
 
 
 class Found(NamedTuple):
-    """What is known once all blocks were seen: where they end, what was skipped, and what is left at the end."""
+    """The result of a whole scan."""
 
     end: int  # position after the last block
     skipped: dict[str, int]  # number of words or records of each kind
@@ -107,9 +95,10 @@ class Source(ABC):
     path: Path
     size: int  # bytes
     sensor: Sensor | None = None  # None if the file does not give it
-    notes: dict[str, str]  # what else the header says, for `fate info`
+    notes: dict[str, str]  # further content of the header, for `fate info`
     thread_safe: bool = False  # whether decode may run in several threads at once
     found: Found
+    _file: ByteFile
 
     @abstractmethod
     def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
@@ -123,9 +112,9 @@ class Source(ABC):
         """Return the blocks if they are known without a scan, else None."""
         return None
 
-    @abstractmethod
     def close(self) -> None:
         """Close the file."""
+        self._file.close()
 
 
 class ByteFile:
@@ -238,9 +227,6 @@ class RowSource(Source):
     def decode(self, start: Bookmark, end: int) -> Columns:
         return self.rows(start.position, end)
 
-    def close(self) -> None:
-        self._file.close()
-
 
 class ByteSource(Source):
     """A file that is a header and then a stream of records: the decoder does the work.
@@ -306,6 +292,3 @@ class ByteSource(Source):
         decoder = self._decoder.fresh()
         decoder.state[:] = start.state
         return decoder.decode(self._read(start.position, end - start.position))[0]
-
-    def close(self) -> None:
-        self._file.close()

@@ -11,12 +11,12 @@ import numpy as np
 
 from fate.compiled import compiled
 from fate.events.events import Events
-from fate.formats.columns import NO_TIME
+from fate.formats.decoder import NO_TIME
 from fate.formats.opening import OpenOptions, open_recording
 from fate.formats.recording import Recording
 from fate.progress import Progress
 
-MAX_PIXELS = 4 << 20  # of which the last time is remembered: 64 MB
+MAX_PIXELS = 4 << 20  # pixels of the largest map of last times: 64 MB
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Info:
 def info(
     path: str | os.PathLike[str] | Recording, *, progress: Progress | None = None, **options: Unpack[OpenOptions]
 ) -> Info:
-    """Walk a recording once and say what it holds.
+    """Read a recording once and return its numbers.
 
     Args:
         path: a file, or a recording already open.
@@ -88,7 +88,7 @@ def info(
 
 
 def count_duplicates(recording: Recording, progress: Progress | None = None) -> int:
-    """Events whose (t, x, y, p) already occurred. Sensors do that: 29 % in one real driving second."""
+    """Count the events whose (t, x, y, p) already occurred. Sensors repeat events: 29 % in one real driving second."""
     tally = recording.index().tally
     height, width = tally.y_max + 1, tally.x_max + 1  # as far as events reach: a header may claim any sensor
     last = np.full((height, width, 2), NO_TIME, np.int64) if height * width <= MAX_PIXELS else None
@@ -108,7 +108,7 @@ def count_duplicates(recording: Recording, progress: Progress | None = None) -> 
 
 
 def _repeats_by_sorting(events: Events) -> int:
-    """The same without a map of all pixels, for sensors too large for one."""
+    """Count repeated events without a map of all pixels, for sensors too large for one."""
     pixel = (events.y.astype(np.int64) << 17) | (events.x.astype(np.int64) << 1) | events.p
     order = np.lexsort((pixel, events.t_us))
     t, pixel = events.t_us[order], pixel[order]

@@ -15,7 +15,7 @@ from fate.data.dataset import Dataset, path_of
 from fate.data.findings import LOOK_BACK_US
 from fate.data.manifests import Comparison, find_listing
 from fate.errors import FateError
-from fate.events.sensors import GEN1_SENSOR, MPX_SENSOR
+from fate.events.events import GEN1_SENSOR, MPX_SENSOR
 from fate.inspection import page as pictures
 from fate.inspection import references
 from fate.inspection.label_statistics import FAULTS, Fault

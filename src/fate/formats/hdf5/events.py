@@ -8,9 +8,9 @@
 Times are µs as stored. ECF chunks are read straight from the file, so that they decode in several threads;
 everything else goes through h5py.
 
-A damaged or hostile file may claim any number of rows, chunks of any size and links to anywhere. :func:`examine` finds
-the table and checks these claims before anything is read: the rows are covered by chunks that lie inside the file, and
-links to other files are not followed.
+A damaged or hostile file may claim any number of rows, chunks of any size and links to anywhere. :class:`Hdf5Source`
+finds the table and checks these claims before anything is read: the rows are covered by chunks that lie inside the
+file, and links to other files are not followed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import importlib
 import math
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,10 +25,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.errors import FormatError, MissingDependencyError
-from fate.events.events import Sensor
-from fate.events.tables import find_roles
-from fate.formats.columns import Columns, concatenate
+from fate.errors import FormatError, missing_packages
+from fate.events.events import Sensor, find_roles
+from fate.formats.decoder import Columns, concatenate
 from fate.formats.hdf5.text import root_text_attributes
 from fate.formats.prophesee.ecf import FILTER_ID, decode_chunk
 from fate.formats.source import ByteFile, Found, Options, RowSource, Tail, refuse_damage, sensor_of_sides
@@ -47,48 +45,17 @@ MAX_OBJECTS = 10_000
 MAX_DEPTH = 8
 MAX_ATTRIBUTES = 64
 
-PLUGIN_FILTERS = {
-    307: "BZip2",
-    32001: "Blosc",
-    32004: "LZ4",
-    32008: "Bitshuffle",
-    32015: "Zstandard",
-    32026: "Blosc2",
-}
-
 Paths = dict[str, tuple[str, str | None]]  # t, x, y, p → a dataset, and a field of its records or None
 
 
 class Chunks(NamedTuple):
-    """Chunks of one dataset in order of their rows.
+    """Chunks of one dataset, in order of their rows."""
 
-    Args:
-        rows: rows a chunk; record: their type.
-        position, size: [chunks] int64, bytes in the file.
-        plain: [chunks] bool, stored without the filter.
-    """
-
-    rows: int
-    record: np.dtype[Any]
-    position: NDArray[np.int64]
-    size: NDArray[np.int64]
-    plain: NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What :func:`examine` has found: everything there is to know before the first event is read."""
-
-    format: str
-    paths: Paths
-    num_rows: int
-    block_rows: int
-    cache_bytes: int
-    chunks: Chunks | None  # of ECF data, else None
-    sensor: Sensor | None
-    t_offset: int
-    num_triggers: int
-    notes: dict[str, str]
+    rows: int  # of one chunk
+    record: np.dtype[Any]  # type of a row
+    position: NDArray[np.int64]  # [chunks] bytes from the start of the file
+    size: NDArray[np.int64]  # [chunks] bytes
+    plain: NDArray[np.bool_]  # [chunks] stored without the filter
 
 
 def damage_is_a_format_error(path: Path) -> AbstractContextManager[None]:
@@ -98,43 +65,89 @@ def damage_is_a_format_error(path: Path) -> AbstractContextManager[None]:
 
 
 def open_hdf5(raw: ByteFile, options: Options) -> Hdf5Source:
-    """An HDF5 file, its layout found and its claims checked against its size."""
+    """Open an HDF5 file, find its layout and check its claims against its size."""
     with damage_is_a_format_error(raw.path):
         file = h5py.File(raw.path, "r", rdcc_nbytes=MIN_CACHE_BYTES, rdcc_nslots=CACHE_SLOTS)
         try:
-            layout = examine(raw, file, options)
-            if layout.cache_bytes > MIN_CACHE_BYTES:  # so that no chunk is unpacked twice
-                file.close()
-                file = h5py.File(raw.path, "r", rdcc_nbytes=layout.cache_bytes, rdcc_nslots=CACHE_SLOTS)
-            return Hdf5Source(raw, file, layout, options.time_unit or "us")
+            return Hdf5Source(raw, file, options)
         except BaseException:
             file.close()
             raise
 
 
 class Hdf5Source(RowSource):
-    """A table of events."""
+    """A table of events in a file that is open both as bytes and in h5py."""
 
-    def __init__(self, raw: ByteFile, file: Any, layout: Layout, time_unit: str) -> None:
-        skipped = {"triggers": layout.num_triggers} if layout.num_triggers else {}
-        found = Found(layout.num_rows, skipped, Tail(0, raw.size))
-        super().__init__(raw, layout.sensor, layout.num_rows, layout.block_rows, found)
-        self.format, self.notes = layout.format, layout.notes
-        self.thread_safe = layout.chunks is not None
-        self._layout, self._time_unit, self._hdf5 = layout, time_unit, file
-        self._datasets = {name: file[name] for name, _ in layout.paths.values()}
+    def __init__(self, raw: ByteFile, file: Any, options: Options) -> None:
+        path = raw.path
+        datasets = _datasets(file)
+        self._paths, group = _find_columns(path, datasets)
+        used = {name: datasets[name] for name, _ in self._paths.values()}
+        for dataset in used.values():
+            refuse_other_files(path, dataset)
+        num_rows = _number_of_rows(path, used)
+        tables = {name: _chunk_table(path, dataset, raw.size) for name, dataset in used.items()}
+        filters = [_filters(path, dataset) for dataset in used.values()]
+        is_ecf = any(FILTER_ID in each for each in filters)
+        if is_ecf and filters != [[FILTER_ID]]:
+            raise FormatError(
+                f"{path}: {next(iter(used))} combines ECF with other filters or columns; expected one table"
+            )
+        _check_types(path, datasets, self._paths, options)
+
+        names = ("height", "width", "t_offset", "divider")
+        height, width, t_offset, divider = (_scalar(path, file, datasets, group, name) for name in names)
+        if divider not in (None, 1):
+            raise FormatError(
+                f"{path}: its coordinates are fractions of a pixel (divider = {divider}); expected whole pixels"
+            )
+        dsec = "ms_to_idx" in datasets and "t_offset" in datasets
+        prophesee = group == "CD/events" and self._paths["t"][1] is not None
+        rvt = group == "events" and None not in (height, width)
+        self.format = "HDF5" + (" Prophesee" if prophesee else " DSEC" if dsec else " RVT" if rvt else "")
+        numbers = {str(name): _number(file, name) for name in list(file.attrs)[:MAX_ATTRIBUTES]}
+        self.notes = root_text_attributes(raw) | {key: str(each) for key, each in numbers.items() if each is not None}
+        if t_offset is not None:
+            self.notes["t_offset"] = str(t_offset)
+        sensor = options.sensor or _sensor(path, height, width, self.notes.get("geometry"))
+        triggers = datasets.get("EXT_TRIGGER/events")
+        if triggers is not None:
+            refuse_other_files(path, triggers)
+        num_triggers = int(triggers.shape[0]) if triggers is not None and triggers.ndim == 1 else 0
+
+        times = tables[self._paths["t"][0]]
+        chunk_rows = times.rows if times else MIN_BLOCK_ROWS
+        # whole chunks where possible, neither tiny nor huge
+        block_rows = min(-(-MIN_BLOCK_ROWS // chunk_rows) * chunk_rows, MAX_BLOCK_ROWS)
+        found = Found(num_rows, {"triggers": num_triggers} if num_triggers else {}, Tail(0, raw.size))
+        sensor = sensor or (DSEC_SENSOR if dsec else None)
+        super().__init__(raw, sensor, num_rows, chunk_rows if is_ecf else block_rows, found)
+        self.thread_safe = is_ecf
+        self._chunks, self._t_offset, self._time_unit = (
+            times if is_ecf else None,
+            t_offset or 0,
+            options.time_unit or "us",
+        )
+        cache_bytes = max(chunks.rows * chunks.record.itemsize if chunks else 0 for chunks in tables.values())
+        if cache_bytes > MIN_CACHE_BYTES:  # so that no chunk is unpacked twice
+            file.close()
+            file = h5py.File(path, "r", rdcc_nbytes=cache_bytes, rdcc_nslots=CACHE_SLOTS)
+        self._hdf5, self._datasets = file, {name: file[name] for name in used}
 
     def rows(self, first: int, last: int) -> Columns:
-        layout = self._layout
         with damage_is_a_format_error(self.path):
-            if layout.chunks:
-                columns = self._ecf_rows(layout.chunks, first, last)
-            elif layout.paths["t"][1] is not None:
-                columns = _fields(self._datasets[layout.paths["t"][0]][first:last], layout.paths)
+            if self._chunks:
+                columns = self._ecf_rows(self._chunks, first, last)
             else:
-                columns = Columns(*(_native(self._datasets[layout.paths[role][0]][first:last]) for role in "txyp"))
+                columns = self._columns({name: dataset[first:last] for name, dataset in self._datasets.items()})
         self._file.check_unchanged()
-        return columns._replace(t=to_us(self.path, columns.t, self._time_unit, layout.t_offset, first))
+        return columns._replace(t=to_us(self.path, columns.t, self._time_unit, self._t_offset, first))
+
+    def _columns(self, rows: dict[str, NDArray[Any]]) -> Columns:
+        """Return the four columns, in native byte order, from the same rows of each dataset."""
+        paths = [self._paths[role] for role in "txyp"]
+        columns = [rows[name] if field is None else rows[name][field] for name, field in paths]
+        return Columns(*(np.ascontiguousarray(column, column.dtype.newbyteorder("=")) for column in columns))
 
     def _ecf_rows(self, chunks: Chunks, first: int, last: int) -> Columns:
         pieces = []
@@ -145,13 +158,12 @@ class Hdf5Source(RowSource):
         return concatenate(pieces)
 
     def _ecf_chunk(self, chunks: Chunks, chunk: int, expected: int) -> Columns:
-        """The first ``expected`` events of a chunk; the last one may be padded to its full size."""
-        paths = self._layout.paths
-        name = f"{self.path}: chunk {chunk} of /{paths['t'][0]}"
+        """Return the first ``expected`` events of a chunk; the last chunk may be padded to its full size."""
+        name = f"{self.path}: chunk {chunk} of /{self._paths['t'][0]}"
         data = self._file.read(int(chunks.position[chunk]), int(chunks.size[chunk]))
         if chunks.plain[chunk]:
             whole = len(data) // chunks.record.itemsize
-            columns = _fields(np.frombuffer(data, chunks.record, min(whole, expected)), paths)
+            columns = self._columns({self._paths["t"][0]: np.frombuffer(data, chunks.record, min(whole, expected))})
         else:
             columns = decode_chunk(data, chunks.rows, name)
         if len(columns.t) < expected:
@@ -161,14 +173,6 @@ class Hdf5Source(RowSource):
     def close(self) -> None:
         super().close()
         self._hdf5.close()
-
-
-def _fields(records: Any, paths: Paths) -> Columns:
-    return Columns(*(_native(records[paths[role][1]]) for role in "txyp"))
-
-
-def _native(column: NDArray[Any]) -> NDArray[Any]:
-    return np.ascontiguousarray(column, column.dtype.newbyteorder("="))
 
 
 def to_us(path: Path, t: NDArray[Any], unit: str, offset: int, first_row: int) -> NDArray[np.int64]:
@@ -184,62 +188,11 @@ def to_us(path: Path, t: NDArray[Any], unit: str, offset: int, first_row: int) -
 # ---- the layout --------------------------------------------------------------------------------------------------
 
 
-def examine(raw: ByteFile, file: Any, options: Options) -> Layout:
-    """Return the layout of a file that is open both as bytes and in h5py; refuse what is not a table of events."""
-    path = raw.path
-    datasets = _datasets(file)
-    paths, group = _find_columns(path, datasets)
-    used = {name: datasets[name] for name, _ in paths.values()}
-    for dataset in used.values():
-        refuse_other_files(path, dataset)
-    num_rows = _number_of_rows(path, used)
-    tables = {name: _chunk_table(path, dataset, raw.size) for name, dataset in used.items()}
-    filters = [_filters(path, dataset) for dataset in used.values()]
-    is_ecf = any(FILTER_ID in each for each in filters)
-    if is_ecf and filters != [[FILTER_ID]]:
-        raise FormatError(f"{path}: /{next(iter(used))} combines ECF with other filters or columns; that is not known")
-    _check_types(path, datasets, paths, options)
-
-    scalars = {name: _scalar(path, file, datasets, group, name) for name in ("height", "width", "t_offset", "divider")}
-    height, width, t_offset, divider = scalars.values()
-    if divider not in (None, 1):
-        raise FormatError(
-            f"{path}: its coordinates are fractions of a pixel (divider = {divider}); expected whole pixels"
-        )
-    dsec = "ms_to_idx" in datasets and "t_offset" in datasets
-    prophesee = group == "CD/events" and paths["t"][1] is not None
-    rvt = group == "events" and None not in (height, width)
-    kind = " Prophesee" if prophesee else " DSEC" if dsec else " RVT" if rvt else ""
-    numbers = {str(name): _number(file, name) for name in list(file.attrs)[:MAX_ATTRIBUTES]}
-    notes = root_text_attributes(raw) | {name: str(number) for name, number in numbers.items() if number is not None}
-    if t_offset is not None:
-        notes["t_offset"] = str(t_offset)
-    triggers = datasets.get("EXT_TRIGGER/events")
-    if triggers is not None:
-        refuse_other_files(path, triggers)
-    times = tables[paths["t"][0]]
-    chunk_rows = times.rows if times else MIN_BLOCK_ROWS
-    # whole chunks where possible, neither tiny nor huge
-    block_rows = min(-(-MIN_BLOCK_ROWS // chunk_rows) * chunk_rows, MAX_BLOCK_ROWS)
-    return Layout(
-        format=f"HDF5{kind}",
-        paths=paths,
-        num_rows=num_rows,
-        block_rows=chunk_rows if is_ecf else block_rows,
-        cache_bytes=max(chunks.rows * chunks.record.itemsize if chunks else 0 for chunks in tables.values()),
-        chunks=times if is_ecf else None,
-        sensor=options.sensor or _sensor(path, height, width, notes.get("geometry")) or (DSEC_SENSOR if dsec else None),
-        t_offset=t_offset or 0,
-        num_triggers=int(triggers.shape[0]) if triggers is not None and triggers.ndim == 1 else 0,
-        notes=notes,
-    )
-
-
 def _datasets(file: Any) -> dict[str, Any]:
-    """Every dataset by name. Only hard links are walked: nothing outside this file is opened.
+    """Return every dataset by name. Only hard links are followed, so nothing outside this file is opened.
 
-    Walked here, group by group, because libhdf5's own walk never ends on some damaged groups; asking each for its
-    number of members first makes it notice the damage. Groups linked into themselves end at ``MAX_DEPTH``.
+    This walks group by group, because libhdf5's own walk never ends on some damaged groups. libhdf5 notices the damage
+    when it is asked for the number of members. Groups that are linked into themselves end at ``MAX_DEPTH``.
     """
     found: dict[str, Any] = {}
     groups = [("", file)]
@@ -258,7 +211,7 @@ def _datasets(file: Any) -> dict[str, Any]:
 
 
 def _find_columns(path: Path, datasets: dict[str, Any]) -> tuple[Paths, str]:
-    """The four columns, and the group or the table of records that has them."""
+    """Find the four columns, and the group or the table of records that has them."""
     candidates: dict[str, Paths] = {}
     groups: dict[str, list[str]] = {}
     for name, dataset in datasets.items():
@@ -295,14 +248,12 @@ def _find_columns(path: Path, datasets: dict[str, Any]) -> tuple[Paths, str]:
 
 
 def _number_of_rows(path: Path, datasets: dict[str, Any]) -> int:
-    for name, dataset in datasets.items():
-        if dataset.ndim != 1:
-            raise FormatError(f"{path}: /{name} has shape {dataset.shape}; expected one dimension, one row an event")
-    rows = {name: int(dataset.shape[0]) for name, dataset in datasets.items()}
-    if len(set(rows.values())) != 1:
-        listed = ", ".join(f"/{name} {count}" for name, count in rows.items())
-        raise ValueError(f"the columns have different lengths ({listed})")
-    return next(iter(rows.values()))
+    shapes = {name: dataset.shape for name, dataset in datasets.items()}
+    first = next(iter(shapes.values()))
+    if len(first) != 1 or set(shapes.values()) != {first}:
+        listed = ", ".join(f"/{name} {shape}" for name, shape in shapes.items())
+        raise FormatError(f"{path}: has columns of the shapes {listed}; expected one dimension and one length")
+    return int(first[0])
 
 
 def _check_types(path: Path, datasets: dict[str, Any], paths: Paths, options: Options) -> None:
@@ -319,9 +270,9 @@ def _check_types(path: Path, datasets: dict[str, Any], paths: Paths, options: Op
 
 
 def refuse_other_files(path: Path, dataset: Any) -> None:
-    """Raise where ``dataset`` keeps its values in other files, which HDF5 would open: any file, or a pipe that blocks.
+    """Refuse a dataset that keeps its values in other files, which HDF5 would open: any file, or a pipe that blocks.
 
-    To be asked before anything else about a dataset: the shape of a virtual one can depend on other files.
+    Call this before anything else about a dataset is read: the shape of a virtual one can depend on other files.
     """
     settings = dataset.id.get_create_plist()
     if settings.get_layout() == h5py.h5d.VIRTUAL or settings.get_external_count():
@@ -331,7 +282,7 @@ def refuse_other_files(path: Path, dataset: Any) -> None:
 
 
 def _refuse_large_chunks(path: Path, dataset: Any) -> None:
-    """Raise where a chunk, which is unpacked whole, would take too much memory."""
+    """Refuse chunks that would take too much memory: a chunk is always unpacked whole."""
     size = math.prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
     if size > MAX_CHUNK_BYTES:
         raise FormatError(
@@ -341,7 +292,7 @@ def _refuse_large_chunks(path: Path, dataset: Any) -> None:
 
 
 def _chunk_table(path: Path, dataset: Any, num_bytes: int) -> Chunks | None:
-    """The chunks of ``dataset`` (None when it has none), after checking that its rows really are in the file."""
+    """Return the chunks of ``dataset``, None if it has none, after checking that all its rows are in the file."""
     name, rows, item = dataset.name, int(dataset.shape[0]), dataset.dtype.itemsize
     if not dataset.chunks:
         if rows * item > min(num_bytes, dataset.id.get_storage_size()):
@@ -367,7 +318,7 @@ def _chunk_table(path: Path, dataset: Any, num_bytes: int) -> Chunks | None:
 
 
 def _filters(path: Path, dataset: Any) -> list[int]:
-    """The ids of the filters of ``dataset``, each ECF or known to HDF5 (once hdf5plugin has been asked)."""
+    """Return the ids of the filters of ``dataset``; each is ECF, or known to HDF5 or to hdf5plugin."""
     settings = dataset.id.get_create_plist()
     codes = []
     for i in range(settings.get_nfilters()):
@@ -375,27 +326,24 @@ def _filters(path: Path, dataset: Any) -> list[int]:
         codes.append(int(code))
         if code == FILTER_ID or h5py.h5z.filter_avail(code):
             continue
-        name = PLUGIN_FILTERS.get(code) or bytes(label).decode("utf-8", "replace")[:80] or "without a name"
+        name = f"HDF5 filter {code} ({bytes(label).decode('utf-8', 'replace')[:80] or 'without a name'})"
         try:
             importlib.import_module("hdf5plugin")
         except ImportError:
-            raise MissingDependencyError(
-                f"{path}: {dataset.name} is compressed with {name} (HDF5 filter {code}); run pip install hdf5plugin"
-                " to read it"
-            ) from None
+            raise missing_packages(f"{path}: {dataset.name}, compressed with {name},", ("hdf5plugin",)) from None
         if not h5py.h5z.filter_avail(code):
             raise FormatError(
-                f"{path}: {dataset.name} is compressed with HDF5 filter {code} ({name}), which hdf5plugin does not"
-                " have; rewrite it with h5repack where that filter is installed"
+                f"{path}: {dataset.name} is compressed with {name}, which hdf5plugin does not have; rewrite it with"
+                " h5repack where that filter is installed"
             )
     return codes
 
 
 def _scalar(path: Path, file: Any, datasets: dict[str, Any], group: str, name: str) -> int | None:
-    """A whole number kept as a dataset or an attribute, of the events' group or of the root."""
-    for full in (f"{group}/{name}", name):
-        if full in datasets:
-            return _stored_number(path, datasets[full])
+    """Return a whole number that the group of the events or the root holds as a dataset or an attribute, else None."""
+    stored = datasets.get(f"{group}/{name}", datasets.get(name))
+    if stored is not None:
+        return _stored_number(path, stored)
     for holder in (file[group] if group else file, file):
         number = _number(holder, name)
         if number is not None and float(number).is_integer():
@@ -404,7 +352,7 @@ def _scalar(path: Path, file: Any, datasets: dict[str, Any], group: str, name: s
 
 
 def _stored_number(path: Path, dataset: Any) -> int:
-    """The one whole number of ``dataset``, which must be in this file and must not unpack to much more."""
+    """Return the one whole number of ``dataset``, which must be in this file and must not unpack to much more."""
     refuse_other_files(path, dataset)
     if dataset.size != 1 or dataset.dtype.kind not in "iu":
         raise FormatError(
@@ -419,11 +367,9 @@ def _stored_number(path: Path, dataset: Any) -> int:
 
 
 def _number(holder: Any, name: str) -> int | float | None:
-    """A number kept as an attribute."""
-    if name not in holder.attrs:
-        return None
-    stored = holder.attrs.get_id(name)
-    if stored.dtype.kind not in "iuf" or any(side != 1 for side in stored.shape):
+    """Return the number that an attribute holds, else None."""
+    stored = holder.attrs.get_id(name) if name in holder.attrs else None
+    if stored is None or stored.dtype.kind not in "iuf" or any(side != 1 for side in stored.shape):
         return None
     number: int | float = np.ravel(holder.attrs[name])[0].item()
     return number
@@ -432,7 +378,5 @@ def _number(holder: Any, name: str) -> int | float | None:
 def _sensor(path: Path, height: int | None, width: int | None, geometry: str | None) -> Sensor | None:
     if height is not None and width is not None:
         return sensor_of_sides(path, height, width)
-    if geometry is None:
-        return None
-    first, _, second = geometry.lower().partition("x")
-    return sensor_of_sides(path, second, first)
+    width_text, _, height_text = (geometry or "").lower().partition("x")
+    return None if geometry is None else sensor_of_sides(path, height_text, width_text)

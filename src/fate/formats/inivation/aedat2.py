@@ -19,15 +19,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.events.events import Sensor
-from fate.formats.columns import Columns, allocate_columns
-from fate.formats.decoder import Decoder
+from fate.formats.decoder import Columns, Decoder, allocate_columns
 from fate.formats.source import BLOCK_BYTES, ByteFile, ByteSource, Options
 
 Layout = Literal["dvs128", "davis"]
@@ -40,10 +39,8 @@ MAX_LINE_BYTES = 64 << 10
 HEADER_LINE = {end: re.compile(rb"#([\t\x20-\x7e\x80-\xff]*)" + end) for end in (b"\r\n", b"\n")}
 TRIGGERS, FRAME_SAMPLES, IMU_SAMPLES, UNKNOWN = 3, 4, 5, 6  # where they are counted in the state
 
-
 TURNED = "x and y reversed: jAER counts rows from the bottom and columns from the right"
 UPRIGHT = "as stored, upright"
-
 
 # Chips of iniVation (and INI before) as headers name them: the first number of the name gives the pixel array.
 CHIPS = {
@@ -116,21 +113,14 @@ def _decode(words: Any, davis: bool, inverted: int, turned: Any, state: Any, t: 
 
 @dataclass(eq=False)
 class Aedat2Decoder(Decoder):
-    """Records of an AEDAT 2.0 file, without its header.
-
-    Args:
-        sensor: size of the chip's pixel array; both axes are reversed within it.
-        layout: meaning of the address; unless given, ``"dvs128"`` for a 128×128 sensor and ``"davis"`` for others.
-        turned: False for chips that are stored upright (DVXplorer).
-        inverted: whether polarity 1 means OFF (DAVIS208).
-    """
+    """Records of an AEDAT 2.0 file, without its header. Both axes are reversed within the sensor of the chip."""
 
     format = "AEDAT2"
     start = (-1, 0)
     skipped_kinds = ("time wraps", "triggers", "frame samples", "IMU samples", "unknown addresses")
-    layout: Layout | None = None
-    turned: bool = True
-    inverted: bool = False
+    layout: Layout | None = None  # of an address; None is "dvs128" for a 128×128 sensor and "davis" for others
+    turned: bool = True  # False for chips that are stored upright (DVXplorer)
+    inverted: bool = False  # whether polarity 1 means OFF (DAVIS208)
 
     def decode(self, data: bytes) -> tuple[Columns, int]:
         n = len(data) // RECORD_BYTES
@@ -143,17 +133,12 @@ class Aedat2Decoder(Decoder):
         return columns.slice(0, found), n * RECORD_BYTES
 
 
-class Aedat2Header(NamedTuple):
-    """Fields of the header (``# key: value`` lines) and the number of bytes it takes."""
+def parse_aedat2_header(data: bytes) -> tuple[str, dict[str, str], int]:
+    """Return the version, such as ``"2.0"`` (empty if there is none), the fields and the size in bytes of the header.
 
-    version: str  # "2.0"; empty without a version line
-    fields: dict[str, str]
-    num_bytes: int
-
-
-def parse_aedat2_header(data: bytes) -> Aedat2Header:
-    """The header at the start of ``data``. A line belongs to it when it starts with ``#``, is text and ends like
-    the first one: records may begin with the byte ``#`` by chance."""
+    A line belongs to the header when it starts with ``#``, is text and ends like the first one: records may begin with
+    the byte ``#`` by chance.
+    """
     fields: dict[str, str] = {}
     version = ""
     position = 0
@@ -169,53 +154,51 @@ def parse_aedat2_header(data: bytes) -> Aedat2Header:
         elif ": " in text and not text.startswith("<"):
             key, _, value = text.partition(": ")
             fields.setdefault(key.strip().lower(), value.strip())
-    return Aedat2Header(version, fields, position)
+    return version, fields, position
 
 
 def open_aedat2(file: ByteFile, options: Options) -> ByteSource:
     """Open an AEDAT 2.0 file: read its header and find the layout of its addresses."""
-    header = parse_aedat2_header(file.read(0, MAX_HEADER_BYTES))
-    if not header.version.startswith("2"):
-        given = f"is AEDAT {header.version}" if header.version else "has no line #!AER-DAT2.0 at its start"
+    version, fields, data_start = parse_aedat2_header(file.read(0, MAX_HEADER_BYTES))
+    if not version.startswith("2"):
+        given = f"is AEDAT {version}" if version else "has no line #!AER-DAT2.0 at its start"
         raise FormatError(
             f"{file.path}: {given}; expected AEDAT 2.0; convert it with the program that recorded it (jAER saves 2.0)"
         )
-    decoder = _decoder_of_chip(header.fields.get("aechip", "")) or _decoder_without_chip(file, header, options.sensor)
-    decoder.sensor = decoder.sensor or options.sensor
-    if decoder.sensor is None:
-        raise FormatError(
-            f"{file.path}: the size of the chip {header.fields['aechip']!r} is not known, so its picture cannot be"
-            " turned upright; pass sensor=(height, width)"
-        )
+    decoder = _find_decoder(file, fields.get("aechip"), data_start, options.sensor)
     notes = {
-        **header.fields,
+        **fields,
         "address layout": "DVS128" if decoder.layout == "dvs128" else "DAVIS",
         "orientation": TURNED if decoder.turned else UPRIGHT,
     }
-    return ByteSource(file, decoder, header.num_bytes, options.sensor or decoder.sensor, notes)
+    return ByteSource(file, decoder, data_start, options.sensor or decoder.sensor, notes)
 
 
 def _layout_of(sensor: Sensor) -> Layout:
     return "dvs128" if sensor == DVS128 else "davis"
 
 
-def _decoder_of_chip(name: str) -> Aedat2Decoder | None:
-    """The decoder for a chip as jAER names it, ``eu.seebetter.ini.chips.davis.Davis346B``; None if it is not known."""
-    name = name.rpartition(".")[2].lower()
+def _find_decoder(file: ByteFile, chip: str | None, data_start: int, asked: Sensor | None) -> Aedat2Decoder:
+    """Return the decoder for a chip as jAER names it, ``eu.seebetter.ini.chips.davis.Davis346B``.
+
+    For other chips the sensor that was ``asked`` for decides; without it, a file that names no chip is read as a DVS128
+    if its first addresses allow that.
+    """
+    name = (chip or "").rpartition(".")[2].lower()
     if "dvs128" in name or "tmpdiff128" in name:
         return Aedat2Decoder(DVS128, layout="dvs128")
-    if not name.startswith(("dvxplorer", "davi", "sbret", "dvs240")):
-        return None
-    is_upright, inverted = name.startswith("dvxplorer"), name.startswith("davis208")
-    return Aedat2Decoder(sensor_of_chip(name), layout="davis", turned=not is_upright, inverted=inverted)
-
-
-def _decoder_without_chip(file: ByteFile, header: Aedat2Header, asked: Sensor | None) -> Aedat2Decoder:
-    """The layout the asked sensor implies; else DVS128 where the header is silent and the first addresses allow it."""
+    if name.startswith(("dvxplorer", "davi", "sbret", "dvs240")):
+        sensor = sensor_of_chip(name) or asked
+        if sensor is None:
+            raise FormatError(
+                f"{file.path}: the size of the chip {chip!r} is not known, so its picture cannot be turned upright;"
+                " pass sensor=(height, width)"
+            )
+        is_upright, inverted = name.startswith("dvxplorer"), name.startswith("davis208")
+        return Aedat2Decoder(sensor, layout="davis", turned=not is_upright, inverted=inverted)
     if asked is not None:
         return Aedat2Decoder(asked, layout=_layout_of(asked))
-    chip = header.fields.get("aechip")
-    head = file.read(header.num_bytes, BLOCK_BYTES)
+    head = file.read(data_start, BLOCK_BYTES)
     addresses = np.frombuffer(head, ">u4", 2 * (len(head) // RECORD_BYTES))[::2]
     if chip is None and not (addresses >> 16).any():
         return Aedat2Decoder(DVS128, layout="dvs128")

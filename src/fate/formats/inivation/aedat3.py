@@ -25,8 +25,7 @@ import numpy as np
 
 from fate.compiled import compiled, inlined
 from fate.errors import FormatError
-from fate.formats.columns import Columns, allocate_columns
-from fate.formats.decoder import Decoder
+from fate.formats.decoder import Columns, Decoder, allocate_columns
 from fate.formats.inivation.aedat2 import sensor_of_chip
 from fate.formats.source import ByteFile, ByteSource, Options
 from fate.text import plural
@@ -41,7 +40,7 @@ END_OF_HEADER = re.compile(rb"^#!END-HEADER\r?\n", re.MULTILINE)
 SOURCE_LINE = re.compile(r"^#-?Source (\d+): *(.*?)\r?$", re.MULTILINE)
 FORMAT_LINE = re.compile(r"^#-?Format: *(.*?)\r?$", re.MULTILINE)
 
-# What the state holds: events and bytes still to come of the packet that is read or passed over, µs added by overflows,
+# What the state holds: events left in the packet that is read, bytes left to skip, µs added by overflows,
 # the source that is read (-1 before the first polarity packet), bytes since the header.
 LEFT, SKIP, OFFSET, SOURCE, POSITION = range(5)
 INVALID, OTHER_SOURCE, SPECIAL, FRAMES, IMU, OTHER = range(5, 11)  # counts
@@ -112,12 +111,7 @@ def _decode(data: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> tuple[int,
 
 @dataclass(eq=False)
 class Aedat3Decoder(Decoder):
-    """Packets of an AEDAT 3.1 file, without its header.
-
-    Args:
-        name: the file, for messages.
-        header_bytes: bytes before the first packet, added to positions in messages.
-    """
+    """Packets of an AEDAT 3.1 file, without its header."""
 
     format = "AEDAT3"
     start = (0, 0, 0, -1, 0)
@@ -129,8 +123,8 @@ class Aedat3Decoder(Decoder):
         "IMU samples",
         "events of other kinds",
     )
-    name: object = "stream"
-    header_bytes: int = 0
+    name: object = "stream"  # the file, for messages
+    header_bytes: int = 0  # bytes before the first packet, added to positions in messages
 
     def missing(self) -> str:
         if self.state[LEFT]:
@@ -142,26 +136,17 @@ class Aedat3Decoder(Decoder):
         found, used, ending = _decode(np.frombuffer(data, np.uint8), self.state, *columns)
         self.state[POSITION] += used
         if ending != WHOLE:
-            self._refuse(int(ending), data[used : used + HEAD_BYTES])
-        return columns.slice(0, found), used
-
-    def _refuse(self, ending: int, head: bytes) -> None:
-        where = f"{self.name}: the packet at byte {self.header_bytes + int(self.state[POSITION])}"
-        if ending == PACKED:
+            head = np.frombuffer(data, "<i4", HEAD_BYTES // 4, offset=int(used)).tolist()
             raise FormatError(
-                f"{where} holds compressed polarity events; only packets of the format RAW are read; save the recording"
-                " again with '#Format: RAW'"
+                f"{self.name}: the packet at byte {self.header_bytes + int(self.state[POSITION])} "
+                + ("holds compressed polarity events" if ending == PACKED else f"is damaged (its head is {head})")
+                + "; only whole packets of the format RAW are read; copy the file again, or save it with '#Format: RAW'"
             )
-        kind, _ = np.frombuffer(head, "<u2", 2).tolist()
-        event_bytes, time_at, overflows, capacity, number, valid = np.frombuffer(head, "<i4", 6, offset=4).tolist()
-        raise FormatError(
-            f"{where} is damaged (kind {kind}, {event_bytes} bytes an event with the time at {time_at}, {overflows}"
-            f" overflows, {valid} valid of {number} events, room for {capacity}); copy the file again"
-        )
+        return columns.slice(0, found), used
 
 
 def open_aedat3(file: ByteFile, options: Options) -> ByteSource:
-    """An AEDAT 3.1 file, its header read and the camera found whose events are read."""
+    """Open an AEDAT 3.1 file: read its header and find the camera of its first events."""
     data = file.read(0, MAX_HEADER_BYTES)
     if not data.startswith(MAGIC):
         raise FormatError(
@@ -190,9 +175,9 @@ def open_aedat3(file: ByteFile, options: Options) -> ByteSource:
 
 
 def _first_source(file: ByteFile, position: int) -> int | None:
-    """The source of the first polarity packet from ``position`` on; None without one.
+    """Return the source of the first polarity packet after ``position``, None if there is no such packet.
 
-    Only heads of packets are read. A damaged head ends the search: decoding refuses it with its position.
+    Only heads of packets are read. A damaged head ends the search; decoding refuses it with its position.
     """
     while len(head := file.read(position, HEAD_BYTES)) == HEAD_BYTES:
         kind, source = np.frombuffer(head, "<u2", 2).tolist()

@@ -27,16 +27,14 @@ import numpy as np
 
 from fate.errors import FormatError, list_names
 from fate.events.events import MAX_SIDE, Sensor
-from fate.formats.columns import Columns, allocate_columns
+from fate.formats.decoder import Columns, allocate_columns
 from fate.formats.source import BLOCK_BYTES, Bookmark, ByteFile, Found, Options, Source, Tail
 
 PACKET_HEAD = struct.Struct("<ii")
-KINDS = {"EVTS": "events", "FRME": "frames", "IMUS": "imu packets", "TRIG": "trigger packets"}
+KINDS = {"FRME": "frames", "IMUS": "imu packets", "TRIG": "trigger packets"}
 NO_EVENTS = "empty events packet"  # how the decoder calls a packet that leaves out its list of events
 MAX_RATIO = 255  # of unpacked to packed bytes: what LZ4 can reach at most
 SMALL_PACKET = 64 << 20  # bytes that any packet may unpack to
-
-
 MAGIC = b"#!AER-DAT4.0\r\n"
 IDENTIFIER = b"IOHE"
 COMPRESSIONS = {0: "none", 1: "LZ4", 2: "LZ4", 3: "Zstandard", 4: "Zstandard"}  # 2 and 4: the slower, denser settings
@@ -54,7 +52,7 @@ class Stream(NamedTuple):
 
 
 class Aedat4Header(NamedTuple):
-    """What the header says; ``num_bytes`` counts from the start of the file to the first packet."""
+    """The content of the header; ``num_bytes`` counts from the start of the file to the first packet."""
 
     compression: int
     table_position: int  # NO_TABLE if there is none
@@ -63,7 +61,7 @@ class Aedat4Header(NamedTuple):
 
 
 def read_header(file: ByteFile) -> Aedat4Header:
-    """The header of ``file``, checked."""
+    """Read and check the header of ``file``."""
     path = file.path
     start = file.read(0, len(MAGIC) + 4)
     if not start.startswith(MAGIC[: len(start)]):
@@ -88,7 +86,7 @@ def read_header(file: ByteFile) -> Aedat4Header:
 
 
 def _at(layout: str, buffer: bytes, position: int) -> int:
-    """One little-endian number; positions outside the buffer are an error, negative ones too."""
+    """Read one little-endian number; a position outside the buffer is an error."""
     if position < 0:
         raise ValueError("an offset points before the start")
     value: int = struct.unpack_from("<" + layout, buffer, position)[0]
@@ -96,7 +94,7 @@ def _at(layout: str, buffer: bytes, position: int) -> int:
 
 
 def _fields(buffer: bytes) -> tuple[int, int, str]:
-    """Compression, position of the table, description."""
+    """Return the compression, the position of the table and the description of the streams."""
     if buffer[4:8] != IDENTIFIER:
         raise ValueError(f"its mark is {buffer[4:8]!r}, not {IDENTIFIER!r}")
     table = _at("I", buffer, 0)
@@ -106,12 +104,10 @@ def _fields(buffer: bytes) -> tuple[int, int, str]:
     positions = [table + offset if offset else None for offset in offsets]  # None: the field has its default
     compression = 0 if positions[0] is None else _at("i", buffer, positions[0])
     table_position = NO_TABLE if positions[1] is None else _at("q", buffer, positions[1])
-    if positions[2] is None:
-        raise ValueError("it does not describe the streams")
-    text = positions[2] + _at("I", buffer, positions[2])
+    text = 0 if positions[2] is None else positions[2] + _at("I", buffer, positions[2])
     length = _at("I", buffer, text)
-    if text + 4 + length > len(buffer):
-        raise ValueError("the description of the streams runs beyond it")
+    if positions[2] is None or text + 4 + length > len(buffer):
+        raise ValueError("it has no whole description of the streams")
     return compression, table_position, buffer[text + 4 : text + 4 + length].decode("utf-8")
 
 
@@ -150,11 +146,11 @@ def plain_header(compression: int, stream: Stream) -> bytes:
 FRAME_MARK = 0xFD2FB528
 SKIPPABLE_MARK = 0x184D2A50  # the last four bits are free
 MAX_BLOCK_BYTES = 128 << 10
-RAW, REPEATED, COMPRESSED = 0, 1, 2
+REPEATED, COMPRESSED = 1, 2  # kinds of blocks
 
 
 def unpacked_bytes_at_most(data: bytes) -> int:
-    """An upper bound for the unpacked size of the Zstandard frames in ``data``; what is no frame counts nothing."""
+    """Return an upper bound for the unpacked size of the Zstandard frames in ``data``; other bytes are not counted."""
     position = total = 0
     while position + 5 <= len(data):
         mark, descriptor = struct.unpack_from("<IB", data, position)
@@ -218,7 +214,9 @@ class Aedat4Source(Source):
                 block.append(packet)
                 block_bytes += packet.end - packet.position
             else:
-                skipped[self._kind(packet.stream)] += 1
+                kind = self._streams[packet.stream].kind
+                name = f"packets of event stream {packet.stream}" if kind == "EVTS" else f"{kind} packets"
+                skipped[KINDS.get(kind, name)] += 1
             if block_bytes >= BLOCK_BYTES:
                 yield Bookmark(start), self._unpack(block)
                 block, block_bytes, start = [], 0, position
@@ -231,15 +229,6 @@ class Aedat4Source(Source):
     def decode(self, start: Bookmark, end: int) -> Columns:
         packets = self._packets(start.position, min(end, self._packets_end))
         return self._unpack([packet for packet in packets if packet.stream == self._stream.number])
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _kind(self, stream: int) -> str:
-        kind = self._streams[stream].kind
-        if kind == "EVTS":
-            return f"packets of event stream {stream}"
-        return KINDS.get(kind, f"{kind} packets")
 
     def _packets(self, position: int, end: int) -> Iterator[Packet]:
         """Packets from ``position`` on; one that is cut by the end of the file ends them."""
@@ -268,7 +257,11 @@ class Aedat4Source(Source):
         pieces = [plain_header(self._header.compression, self._stream)]
         for packet in packets:
             data = self._file.read(packet.position, packet.end - packet.position)
-            self._refuse_bomb(packet, data[PACKET_HEAD.size :])
+            # a few bytes of Zstandard can claim gigabytes of one repeated value; LZ4 cannot
+            is_zstandard = COMPRESSIONS[self._header.compression] == "Zstandard"
+            most = unpacked_bytes_at_most(data[PACKET_HEAD.size :]) if is_zstandard else 0
+            if most > max(SMALL_PACKET, MAX_RATIO * packet.num_bytes):
+                raise self._damaged(packet, f"it claims to unpack to {most} bytes")
             pieces.append(data)
         arrays = []
         with _file_in_memory(pieces) as name, _without_panic_message():
@@ -281,15 +274,11 @@ class Aedat4Source(Source):
         if not arrays:
             return allocate_columns(0)
         events = np.concatenate(arrays)
-        return Columns(
-            np.ascontiguousarray(events["t"]).view(np.int64),
-            np.ascontiguousarray(events["x"]),
-            np.ascontiguousarray(events["y"]),
-            events["on"].astype(np.uint8),
-        )
+        t, x, y = (np.ascontiguousarray(events[name]) for name in "txy")
+        return Columns(t.view(np.int64), x, y, events["on"].astype(np.uint8))
 
     def _guarded(self, packet: Packet, call: Any) -> Any:
-        """What ``call`` returns. The decoder is compiled code that may also panic, which is no ``Exception``."""
+        """Return what ``call`` returns. The decoder is compiled code whose panics are no ``Exception``."""
         try:
             return call()
         except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
@@ -305,17 +294,10 @@ class Aedat4Source(Source):
             f" ({reason}); the file is damaged, copy it again"
         )
 
-    def _refuse_bomb(self, packet: Packet, content: bytes) -> None:
-        """A few bytes of Zstandard can claim gigabytes of one repeated value; LZ4 cannot."""
-        if COMPRESSIONS[self._header.compression] == "Zstandard":
-            most = unpacked_bytes_at_most(content)
-            if most > max(SMALL_PACKET, MAX_RATIO * packet.num_bytes):
-                raise self._damaged(packet, f"it claims to unpack to {most} bytes")
-
 
 @contextmanager
 def _file_in_memory(pieces: list[bytes]) -> Iterator[str]:
-    """A name under which ``pieces`` can be read as one file."""
+    """Yield a name under which ``pieces`` can be read as one file."""
     if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         with open(os.memfd_create("aedat4"), "wb") as file:
             file.writelines(pieces)
@@ -334,8 +316,7 @@ _STDERR = Lock()
 
 @contextmanager
 def _without_panic_message() -> Iterator[None]:
-    """Compiled Rust code that panics writes to the standard error before we can turn the panic into a sentence; that
-    output goes nowhere for the moment."""
+    """Discard the standard error: Rust code that panics writes there before the panic can become a sentence."""
     with _STDERR:
         try:
             kept = os.dup(2)
@@ -353,7 +334,7 @@ def _without_panic_message() -> Iterator[None]:
 
 
 def open_aedat4(file: ByteFile, options: Options) -> Aedat4Source:
-    """The first event stream of an AEDAT 4.0 file."""
+    """Open the first event stream of an AEDAT 4.0 file."""
     header = read_header(file)
     for stream in header.streams.values():
         if stream.kind == "EVTS":

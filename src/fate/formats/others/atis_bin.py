@@ -13,8 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from fate.events.events import Sensor
-from fate.formats.columns import Columns
-from fate.formats.decoder import Decoder
+from fate.formats.decoder import Columns, Decoder
 from fate.formats.source import ByteFile, ByteSource, Options
 
 RECORD_BYTES = 5

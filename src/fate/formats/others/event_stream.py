@@ -20,8 +20,7 @@ import numpy as np
 
 from fate.compiled import compiled
 from fate.errors import FormatError
-from fate.formats.columns import Columns, allocate_columns
-from fate.formats.decoder import Decoder
+from fate.formats.decoder import Columns, Decoder, allocate_columns
 from fate.formats.source import ByteFile, ByteSource, Options, sensor_of_sides
 
 MAGIC = b"Event Stream"

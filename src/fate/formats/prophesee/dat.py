@@ -14,8 +14,7 @@ import numpy as np
 from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.events.events import Events
-from fate.formats.columns import Columns, allocate_columns
-from fate.formats.decoder import Decoder
+from fate.formats.decoder import Columns, Decoder, allocate_columns
 from fate.formats.prophesee.header import MAX_HEADER_BYTES, parse_header
 from fate.formats.saving import EventWriter
 from fate.formats.source import ByteFile, ByteSource, Options

@@ -25,7 +25,7 @@ import numpy as np
 
 from fate.compiled import compiled
 from fate.errors import FormatError
-from fate.formats.columns import Columns, allocate_columns
+from fate.formats.decoder import Columns, allocate_columns
 
 FILTER_ID = 0x8ECF
 MAX_EVENTS = 65_535
@@ -171,7 +171,7 @@ def _decode(data: Any, packing: int, t: Any, x: Any, y: Any, p: Any) -> int:
 
 
 def decode_chunk(data: bytes, max_events: int = MAX_EVENTS, name: str = "ECF chunk") -> Columns:
-    """The events of one ECF chunk: t int64 µs, x and y uint16, p uint8.
+    """Decode one ECF chunk to t int64 µs, x and y uint16, p uint8.
 
     Args:
         data: the chunk as stored.

@@ -30,8 +30,7 @@ import numpy as np
 from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.events.events import Events
-from fate.formats.columns import Columns, allocate_columns
-from fate.formats.decoder import Decoder
+from fate.formats.decoder import Columns, Decoder, allocate_columns
 from fate.formats.prophesee.header import MAX_HEADER_BYTES, parse_header
 from fate.formats.saving import EventWriter
 from fate.formats.source import ByteFile, ByteSource, Options
@@ -138,16 +137,6 @@ class Evt21Decoder(Evt2Decoder):
 
 
 @compiled
-def _count_skipped(kind: Any, counts: Any) -> None:
-    if kind == TRIGGER:
-        counts[2] += 1
-    elif kind in (FOREIGN_Y, CONTINUED_4, OTHER, CONTINUED):
-        counts[3] += 1
-    else:
-        counts[4] += 1
-
-
-@compiled
 def _decode_evt3(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
     """``words`` [n] uint16 → number of events; the columns have room for 12 events a word.
 
@@ -163,26 +152,13 @@ def _decode_evt3(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
     polarity = state[5]
     counts = state[6:]
     n = 0
-    i = 0
-    if high == NO_HIGH:
-        while i < words.shape[0] and words[i] >> 12 != TIME_HIGH:
-            kind = words[i] >> 12
-            if kind in (ADDR_X, VECT_12, VECT_8):
-                counts[0] += 1
-            elif kind not in (ADDR_Y, VECT_BASE_X, TIME_LOW):
-                _count_skipped(kind, counts)
-            i += 1
-        if i < words.shape[0]:
-            high = np.int64(words[i] & 0xFFF)
-            low = 0
-            i += 1
     now = (wraps << 24) | (high << 12) | low
-    for j in range(i, words.shape[0]):
-        word = np.int64(words[j])
+    for i in range(words.shape[0]):
+        word = np.int64(words[i])
         kind = word >> 12
         if kind == ADDR_X:
             if row < 0:
-                counts[1] += 1
+                counts[0 if high == NO_HIGH else 1] += 1
                 continue
             t[n] = now
             x[n] = word & 0x7FF
@@ -191,7 +167,7 @@ def _decode_evt3(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
             n += 1
         elif kind == VECT_12 or kind == VECT_8:
             if row < 0 or base < 0:
-                counts[1] += 1
+                counts[0 if high == NO_HIGH else 1] += 1
                 continue
             valid = word & 0xFFF if kind == VECT_12 else word & 0xFF
             column = base
@@ -209,9 +185,9 @@ def _decode_evt3(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
             low = word & 0xFFF
             now = (wraps << 24) | (high << 12) | low
         elif kind == ADDR_Y:
-            row = word & 0x7FF
+            row = word & 0x7FF if high != NO_HIGH else NO_ROW  # nothing before the first TIME_HIGH counts
         elif kind == VECT_BASE_X:
-            base = word & 0x7FF
+            base = word & 0x7FF if high != NO_HIGH else NO_BASE
             polarity = (word >> 11) & 1
         elif kind == TIME_HIGH:
             new = word & 0xFFF
@@ -221,10 +197,14 @@ def _decode_evt3(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
                 low = 0
             high = new
             now = (wraps << 24) | (high << 12) | low
-        else:
+        elif kind == TRIGGER:
+            counts[2] += 1
+        elif kind in (FOREIGN_Y, CONTINUED_4, OTHER, CONTINUED):
             if kind == FOREIGN_Y:  # rows of another event type: their columns are not ours
                 row = NO_ROW
-            _count_skipped(kind, counts)
+            counts[3] += 1
+        else:
+            counts[4] += 1
     state[0] = high
     state[1] = wraps
     state[2] = low
@@ -259,7 +239,7 @@ class Evt3Decoder(Decoder):
 
 
 def open_raw(file: ByteFile, options: Options) -> ByteSource:
-    """A RAW file; ``options.format`` (evt2, evt21, evt3) stands in for a header that does not say."""
+    """Open a RAW file; ``options.format`` (evt2, evt21, evt3) replaces the format that the header names."""
     header = parse_header(file.read(0, MAX_HEADER_BYTES))
     if header.is_index:
         raise FormatError(
@@ -393,7 +373,7 @@ def _encode_evt3(t: Any, x: Any, y: Any, p: Any, state: Any, width: int, out: An
 
 
 class EvtWriter(EventWriter):
-    """What the three have in common: the header, the range of times, the room for words."""
+    """Base of the three writers: it writes the header, refuses times out of range and allocates the words."""
 
     version: ClassVar[str]
     time_bits: ClassVar[int]  # of one wrap

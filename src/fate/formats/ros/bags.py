@@ -3,8 +3,8 @@
 The topic with event messages is read (the one with most messages where there are several). A block is a run of
 messages, and its position the time in ns at which the first of them was received: bags can be asked for the messages
 of a span of time, and nothing finer. Event times are those in the messages: of ``EventArray`` the time of each event
-(usually Unix), of ``EventPacket`` the camera's own clock as the words give it, or, in the encodings of
-``codecs.py``, the time base of the message and what the words add to it.
+(usually Unix), of ``EventPacket`` the camera's own clock as the words give it, or, in the other encodings of
+``messages.py``, the time base of the message and what the words add to it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,19 @@ import numpy as np
 from fate.errors import PACKAGES, FormatError, missing_packages
 from fate.events.events import Sensor
 from fate.files import check_regular
-from fate.formats.columns import Columns, allocate_columns, concatenate
-from fate.formats.decoder import Decoder
+from fate.formats.decoder import Columns, Decoder, allocate_columns, concatenate
 from fate.formats.prophesee.raw import Evt2Decoder, Evt3Decoder, Evt21Decoder
-from fate.formats.ros.codecs import BasedDecoder, LibcaerCmpDecoder, LibcaerDecoder, MonoDecoder
-from fate.formats.ros.messages import ARRAY_TYPES, PACKET_TYPES, EventMessage, read_array, read_packet
+from fate.formats.ros.messages import (
+    ARRAY_TYPES,
+    PACKET_TYPES,
+    BasedDecoder,
+    EventMessage,
+    LibcaerCmpDecoder,
+    LibcaerDecoder,
+    MonoDecoder,
+    read_array,
+    read_packet,
+)
 from fate.formats.source import (
     BLOCK_BYTES,
     Bookmark,

@@ -14,13 +14,11 @@ import io
 import math
 import struct
 import tempfile
-import threading
 import warnings
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from contextlib import ExitStack
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.lib import format as npy
@@ -28,14 +26,12 @@ from numpy.typing import NDArray
 
 from fate.boxes.npz import DAMAGE as NPZ_DAMAGE
 from fate.errors import FateError, FormatError, list_names
-from fate.events.events import Sensor
-from fate.events.tables import find_roles
-from fate.formats.columns import Columns
+from fate.events.events import Sensor, find_roles
+from fate.formats.decoder import Columns
 from fate.formats.source import Bookmark, ByteFile, Found, Options, RowSource, Tail
 from fate.formats.tables.fields import (
     ARRAY_ORDERS,
     ROLES,
-    TimeUnit,
     find_unit,
     given_order,
     microseconds,
@@ -63,8 +59,8 @@ Key = str | int | None  # a field of records, a column of an N×4 array, or the 
 class StoredArray:
     """One array in NumPy's file format. Sizes are what its header claims, for the caller to compare with the file."""
 
-    def __init__(self, name: object, head: bytes, data: ByteFile | Member) -> None:
-        self.name, self._data = name, data
+    def __init__(self, name: object, head: bytes, file: ByteFile | None = None) -> None:
+        self.name, self.file = name, file
         stream = io.BytesIO(head)
         try:
             version = npy.read_magic(stream)
@@ -84,7 +80,7 @@ class StoredArray:
                 f"{name}: holds Python objects, which could run code when loaded and are never read; save plain numbers"
                 " (an array of one type, or a structured array)"
             )
-        self.start = stream.tell()
+        self.start = stream.tell()  # position of the first row in the file
         self.num_rows = self.shape[0] if self.shape else 1
         self.row_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
         self.num_bytes = self.dtype.itemsize * math.prod(self.shape)
@@ -101,12 +97,12 @@ class StoredArray:
 
     def read(self, first: int, last: int, keys: Sequence[Key]) -> list[NDArray[Any]]:
         """Return the columns ``keys`` of rows ``first`` to ``last`` (not included), of the types in the file."""
+        file = cast(ByteFile, self.file)
         if self.is_column_major:
             size = self.dtype.itemsize
             starts = [self.start + size * (cast(int, key) * self.num_rows + first) for key in keys]
-            stretches = [self._data.read(start, size * (last - first)) for start in starts]
-            return [np.frombuffer(stretch, self.dtype) for stretch in stretches]
-        data = self._data.read(self.start + first * self.row_bytes, (last - first) * self.row_bytes)
+            return [np.frombuffer(file.read(start, size * (last - first)), self.dtype) for start in starts]
+        data = file.read(self.start + first * self.row_bytes, (last - first) * self.row_bytes)
         rows = np.frombuffer(data, self.dtype).reshape(-1, *self.shape[1:])
         return [rows if key is None else rows[key] if isinstance(key, str) else rows[:, key] for key in keys]
 
@@ -172,17 +168,6 @@ def _refuse_order(name: object, options: Options) -> None:
         raise FateError(f"{name}: its columns have names; columns={options.columns!r} was given; leave it out")
 
 
-def _find_unit(path: Path, table: Table, options: Options) -> TimeUnit:
-    floats = table.read(0, 0)[0].dtype.kind == "f"
-    times = table.sample()[0] if floats else np.empty(0)
-    times = times[np.isfinite(times)]
-    whole = bool((times == np.rint(times)).all())
-    unit = find_unit(options.time_unit, table.time_name, whole, integers=not floats)
-    if len(times):
-        warn_of_coarse_times(path, times, unit)
-    return unit
-
-
 class ArraySource(RowSource):
     """A table of events in a file or in one or four arrays of an archive."""
 
@@ -196,7 +181,13 @@ class ArraySource(RowSource):
         super().__init__(file, options.sensor or sensor, table.num_rows, block_rows, Found(table.num_rows, {}, tail))
         self.format = "NPZ" if archive else "NPY"
         self._archive, self._table = archive, table
-        self._unit = _find_unit(self.path, table, options)
+        floats = table.read(0, 0)[0].dtype.kind == "f"
+        times = table.sample()[0] if floats else np.empty(0)
+        times = times[np.isfinite(times)]
+        whole = bool((times == np.rint(times)).all())
+        self._unit = find_unit(options.time_unit, table.time_name, whole, integers=not floats)
+        if len(times):
+            warn_of_coarse_times(self.path, times, self._unit)
         self.notes = {"columns": table.note, "time unit": self._unit.note}
 
     def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
@@ -233,113 +224,20 @@ def open_npy(file: ByteFile, options: Options) -> ArraySource:
 # ---- NPZ ----------------------------------------------------------------------------------------------------
 
 
-class Member:
-    """The bytes of one array in an archive.
-
-    A stored member is read in place. A deflated one is inflated when it is first read, in pieces, into a temporary file
-    without a name. One that claims to be larger than deflate can make it is refused before that.
-    """
-
-    def __init__(self, file: ByteFile, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
-        self.name, self.size = f"{file.path}: {info.filename}", info.file_size
-        self._file, self._archive, self._info = file, archive, info
-        self._lock = threading.Lock()
-        self._inflated: ByteFile | None = None
-        self._is_stored = info.compress_type == zipfile.ZIP_STORED
-        reason = ""
-        if info.flag_bits & ENCRYPTED:
-            reason = "is encrypted"
-        elif not self._is_stored and info.compress_type != zipfile.ZIP_DEFLATED:
-            reason = f"is compressed by method {info.compress_type}"
-        elif self.size > MAX_DEFLATE_RATIO * (info.compress_size + 1):
-            reason = f"claims to grow from {info.compress_size} to {self.size} bytes, more than deflate can"
-        if reason:
-            raise FormatError(f"{self.name} {reason}; save it again with numpy.savez or savez_compressed")
-        self._start = self._find_start() if self._is_stored else 0
-
-    def _find_start(self) -> int:
-        """Return where the bytes of a stored member start."""
-        info = self._info
-        local = self._file.read(info.header_offset, LOCAL_HEADER.size)
-        if len(local) < LOCAL_HEADER.size or local[:4] != b"PK\x03\x04" or info.compress_size != info.file_size:
-            raise self._damaged()
-        _, name_bytes, extra_bytes = LOCAL_HEADER.unpack(local)
-        start: int = info.header_offset + LOCAL_HEADER.size + name_bytes + extra_bytes
-        if start + self.size > self._file.size:
-            raise self._damaged()
-        return start
-
-    def pieces(self, piece_bytes: int) -> Iterator[bytes]:
-        """The bytes in order; at the end they are compared with their checksum and size."""
-        checksum = num_bytes = 0
-        try:
-            with self._archive.open(self._info) as stream:  # gives at most the size that the directory claims
-                while piece := stream.read(piece_bytes):
-                    checksum, num_bytes = zlib.crc32(piece, checksum), num_bytes + len(piece)
-                    yield piece
-        except DAMAGE:
-            raise self._damaged() from None
-        if checksum != self._info.CRC or num_bytes != self.size:
-            raise self._damaged()
-
-    def verify(self) -> None:
-        """Compare the bytes with their checksum."""
-        if self._is_stored:
-            for _ in self.pieces(PIECE_BYTES):
-                pass
-        else:
-            self._readable()
-
-    def read(self, position: int, num_bytes: int) -> bytes:
-        """Return up to ``num_bytes`` from ``position``; fewer only at the end."""
-        num_bytes = max(0, min(num_bytes, self.size - position))
-        return self._readable().read(self._start + position, num_bytes)
-
-    def _readable(self) -> ByteFile:
-        if self._is_stored:
-            return self._file
-        with self._lock:
-            if self._inflated is None:
-                try:
-                    self._inflated = _write_temporary(self._file.path, self.pieces(PIECE_BYTES))
-                except OSError as error:
-                    raise FormatError(
-                        f"{self.name} needs {self.size} bytes of temporary space in {tempfile.gettempdir()}"
-                        f" ({error.strerror or error}); make room or set TMPDIR"
-                    ) from None
-            return self._inflated
-
-    def close(self) -> None:
-        """Close the temporary file, if there is one."""
-        if self._inflated is not None:
-            self._inflated.close()
-
-    def _damaged(self) -> FormatError:
-        return FormatError(f"{self.name} is damaged (not the bytes of its checksum or size); copy it again")
-
-
-def _write_temporary(path: Path, pieces: Iterator[bytes]) -> ByteFile:
-    """Write pieces of bytes into a file without a name. Errors name ``path``."""
-    file = cast(BinaryIO, tempfile.TemporaryFile(buffering=0))  # noqa: SIM115  (closed with the ByteFile)
-    try:
-        for piece in pieces:
-            done = 0
-            while done < len(piece):
-                done += file.write(piece[done:]) or 0
-        return ByteFile(path, file)
-    except BaseException:
-        file.close()
-        raise
-
-
 class Archive:
-    """The arrays of one NPZ file, a ZIP with one ``name.npy`` per array."""
+    """The arrays of one NPZ file, a ZIP with one ``name.npy`` per array.
+
+    A stored array is read in place. A deflated one is inflated in pieces into a temporary file without a name; one that
+    claims to be larger than deflate can make it is refused before that. zipfile compares each member that is read to
+    its end with its checksum.
+    """
 
     def __init__(self, file: ByteFile) -> None:
         self.path, self._file = file.path, file
-        self._members: dict[str, Member] = {}  # of the arrays with events
+        self._stored: list[zipfile.ZipInfo] = []  # members with events that are read in place
+        self._opened = ExitStack()
         try:
-            self._zip = zipfile.ZipFile(file.path)
+            self._zip = self._opened.enter_context(zipfile.ZipFile(file.path))
         except DAMAGE:
             raise FormatError(
                 f"{file.path}: has no readable table of contents, which a ZIP keeps at its end; it is cut short or"
@@ -351,26 +249,79 @@ class Archive:
         """Return the names of the arrays."""
         return list(self._infos)
 
-    def _open(self, key: str) -> tuple[StoredArray, Member]:
-        member = Member(self._file, self._zip, self._infos[key])
-        head = next(member.pieces(HEAD_BYTES), b"")
-        return StoredArray(f"{self.path}: array {key!r}", head, member), member
+    def _pieces(self, info: zipfile.ZipInfo, piece_bytes: int) -> Iterator[bytes]:
+        """Yield the bytes of a member in order, and refuse a member that is damaged."""
+        name, reason = f"{self.path}: {info.filename}", ""
+        if info.flag_bits & ENCRYPTED:
+            reason = "is encrypted"
+        elif info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            reason = f"is compressed by method {info.compress_type}"
+        elif info.file_size > MAX_DEFLATE_RATIO * (info.compress_size + 1):
+            reason = f"claims to grow from {info.compress_size} to {info.file_size} bytes, more than deflate can"
+        if reason:
+            raise FormatError(f"{name} {reason}; save it again with numpy.savez or savez_compressed")
+        num_bytes = 0
+        try:
+            with self._zip.open(info) as stream:  # gives at most the size that the directory claims
+                while piece := stream.read(piece_bytes):
+                    num_bytes += len(piece)
+                    yield piece
+        except DAMAGE:
+            raise self._damaged(info) from None
+        if num_bytes != info.file_size:
+            raise self._damaged(info)
+
+    def _damaged(self, info: zipfile.ZipInfo) -> FormatError:
+        name = f"{self.path}: {info.filename}"
+        return FormatError(f"{name} is damaged (not the bytes of its checksum or size); copy it again")
+
+    def _head(self, key: str) -> StoredArray:
+        """Return an array whose header is known and whose rows cannot be read."""
+        return StoredArray(f"{self.path}: array {key!r}", next(self._pieces(self._infos[key], HEAD_BYTES), b""))
 
     def array(self, key: str) -> StoredArray:
         """Return an array with events. Its member must hold exactly the bytes that its header promises."""
-        array, self._members[key] = self._open(key)
-        given, expected = self._members[key].size, array.start + array.num_bytes
-        if given != expected:
+        info, array = self._infos[key], self._head(key)
+        expected = array.start + array.num_bytes
+        if info.file_size != expected:
             raise FormatError(
-                f"{array.name} takes {given} bytes, and its header promises {expected}; the file is damaged, copy"
-                " it again"
+                f"{array.name} takes {info.file_size} bytes, and its header promises {expected}; the file is damaged,"
+                " copy it again"
             )
+        if info.compress_type == zipfile.ZIP_STORED:
+            self._stored.append(info)
+            array.file, array.start = self._file, array.start + self._find_start(info)
+        else:
+            array.file = self._inflate(info)
         return array
+
+    def _find_start(self, info: zipfile.ZipInfo) -> int:
+        """Return where the bytes of a stored member start."""
+        local = self._file.read(info.header_offset, LOCAL_HEADER.size)
+        if len(local) == LOCAL_HEADER.size and info.compress_size == info.file_size:
+            magic, name_bytes, extra_bytes = LOCAL_HEADER.unpack(local)
+            start: int = info.header_offset + LOCAL_HEADER.size + name_bytes + extra_bytes
+            if magic == b"PK\x03\x04" and start + info.file_size <= self._file.size:
+                return start
+        raise self._damaged(info)
+
+    def _inflate(self, info: zipfile.ZipInfo) -> ByteFile:
+        """Inflate a member into a temporary file without a name."""
+        try:
+            file = self._opened.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  (closed with the archive)
+            file.writelines(self._pieces(info, PIECE_BYTES))
+            file.flush()
+        except OSError as error:
+            raise FormatError(
+                f"{self.path}: {info.filename} needs {info.file_size} bytes of temporary space in"
+                f" {tempfile.gettempdir()} ({error.strerror or error}); make room or set TMPDIR"
+            ) from None
+        return ByteFile(self.path, file)
 
     def is_table(self, key: str) -> bool:
         """Whether an array can be read and is a table of events."""
         try:
-            return self._open(key)[0].is_table
+            return self._head(key).is_table
         except FormatError:
             return False
 
@@ -379,27 +330,24 @@ class Archive:
         if key not in self._infos:
             return []
         try:
-            array, member = self._open(key)
+            array = self._head(key)
         except FormatError:
             return []
-        if array.dtype.kind not in kinds or not 0 < array.num_bytes <= MAX_FACT_BYTES or member.size > HEAD_BYTES:
+        size = self._infos[key].file_size
+        if array.dtype.kind not in kinds or not 0 < array.num_bytes <= MAX_FACT_BYTES or size > HEAD_BYTES:
             return []
-        content = b"".join(member.pieces(HEAD_BYTES))[array.start :]
-        if len(content) != array.num_bytes:
-            return []
-        found: list[Any] = np.frombuffer(content, array.dtype).tolist()
-        return found
+        content = b"".join(self._pieces(self._infos[key], HEAD_BYTES))[array.start :]
+        return np.frombuffer(content, array.dtype).tolist() if len(content) == array.num_bytes else []
 
     def verify(self) -> None:
-        """Compare the arrays with events with their checksums."""
-        for member in self._members.values():
-            member.verify()
+        """Compare the arrays that are read in place with their checksums."""
+        for info in self._stored:
+            for _ in self._pieces(info, PIECE_BYTES):
+                pass
 
     def close(self) -> None:
-        """Close the archive and the temporary copies."""
-        for member in self._members.values():
-            member.close()
-        self._zip.close()
+        """Close the archive and the temporary files."""
+        self._opened.close()
 
 
 def open_npz(file: ByteFile, options: Options) -> ArraySource:

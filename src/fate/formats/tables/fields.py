@@ -1,4 +1,4 @@
-"""What tables of events share, whatever holds them: names of columns, their order, the unit of time.
+"""The columns of a table of events in any file: their names, their order and the unit of time.
 
 A table has the four columns t, x, y, p, found by name where it has names. Where it has none, the order is
 recognised by content (:func:`recognise_order`) or said by the user (``columns="txyp"``). Times become int64 µs:
@@ -20,7 +20,7 @@ from fate.text import grouped
 
 ROLES = "txyp"
 ARRAY_ORDERS = ("txyp", "xytp", "xypt")  # most common first
-TEXT_ORDERS = ("xypt", "txyp", "xytp")  # OpenEB's, then that of the public event-camera datasets
+TEXT_ORDERS = ("xypt", "txyp", "xytp")  # OpenEB's order first, then that of the public event-camera datasets
 ASK_FOR_ORDER = 'pass columns="txyp", in the order of the file'
 BY_FAR = 8  # times larger than every other column: a time, even where the rows are not sorted
 MAX_INT64 = int(np.iinfo(np.int64).max)
@@ -40,14 +40,14 @@ POWERS = {"s": 6, "ms": 3, "us": 0, "ns": -3}
 
 
 def given_unit(time_unit: str) -> TimeUnit:
-    """The unit the user asked for."""
+    """Return the unit of time that the user gave."""
     if time_unit not in POWERS:
         raise FateError(f"time_unit={time_unit!r} was given; expected {list_names(POWERS)}")
     return TimeUnit(POWERS[time_unit], False, f"{time_unit} (as given)")
 
 
 def find_unit(asked: str | None, column: str, whole: bool, integers: bool) -> TimeUnit:
-    """The unit of time: as asked for, as the name of the column says (``t_us``), else by the numbers.
+    """Find the unit of time: given by the user, by the name of the column (``t_us``), or by the numbers.
 
     Whole numbers are µs, whether stored as ``integers`` or only ``whole``; others are seconds.
     """
@@ -61,7 +61,7 @@ def find_unit(asked: str | None, column: str, whole: bool, integers: bool) -> Ti
 
 
 def warn_of_coarse_times(name: object, times: NDArray[Any], unit: TimeUnit) -> None:
-    """Say it when times are kept in floats whose steps, at the size of these times, are longer than 1 µs."""
+    """Warn if times are floats whose steps, at the size of these times, are longer than 1 µs."""
     step_us = float(np.spacing(np.abs(times).max())) * 10.0**unit.power
     if step_us > 1:
         warn(
@@ -74,7 +74,7 @@ def warn_of_coarse_times(name: object, times: NDArray[Any], unit: TimeUnit) -> N
 
 
 def given_order(columns: str) -> str:
-    """The order the user asked for, checked: each of t, x, y, p once."""
+    """Check the order of columns that the user gave: each of t, x, y, p once."""
     order = "".join(letter for letter in columns.lower() if letter not in " ,;")
     if sorted(order) != sorted(ROLES):
         raise FateError(f'columns={columns!r} was given; expected each of t, x, y, p once, such as columns="txyp"')
@@ -131,17 +131,20 @@ def recognise_order(name: object, sample: NDArray[Any], common: Sequence[str]) -
 
 def whole_numbers(name: object, role: str, values: NDArray[Any], first_row: int) -> NDArray[Any]:
     """A column as native integers; anything that is not a whole number is refused with its row."""
+    where = (name, role, first_row)
     if values.dtype.kind == "b":
         return values.astype(np.uint8)
+    if values.dtype.kind == "u" and values.dtype.itemsize == 8:
+        _refuse(values > MAX_INT64, where, values, TOO_LARGE)
+        return values.astype(np.int64)
     if values.dtype.kind in "iu":
-        if values.dtype.itemsize == 8 and values.dtype.kind == "u":
-            _refuse(values > MAX_INT64, (name, role, first_row), values, TOO_LARGE)
-            return values.astype(np.int64)
         return values.astype(values.dtype.newbyteorder("="), copy=False)
     values = values.astype(np.float64)
-    where = (name, role, first_row)
     _refuse(~np.isfinite(values), where, values, NO_NUMBER)
-    _refuse(values != np.rint(values), where, values, _not_whole(role))
+    remedy = "give pixel coordinates as the sensor has them"
+    if role == "t":
+        remedy = 'times are µs; pass time_unit="s" or the unit that it has'
+    _refuse(values != np.rint(values), where, values, f"which is no whole number; {remedy}")
     _refuse(np.abs(values) >= 2.0**63, where, values, TOO_LARGE)
     return values.astype(np.int64)
 
@@ -165,16 +168,9 @@ def microseconds(name: object, values: NDArray[Any], unit: TimeUnit, first_row: 
     if unit.power < 0:
         divisor = 10**-unit.power
         quotient, rest = np.divmod(times, divisor)
-        up = (2 * rest > divisor) | ((2 * rest == divisor) & (quotient % 2 != 0))  # ties to even, as np.rint
-        quotient += up
+        quotient += (2 * rest > divisor) | ((2 * rest == divisor) & (quotient % 2 != 0))  # ties to even, as np.rint
         return quotient
     return times
-
-
-def _not_whole(role: str) -> str:
-    if role == "t":
-        return 'which is no whole number of µs; pass time_unit="s" or the unit that it has'
-    return "which is not a whole number; give pixel coordinates as the sensor has them"
 
 
 def _refuse(bad: NDArray[np.bool_], where: tuple[object, str, int], values: NDArray[Any], what: str) -> None:

@@ -23,10 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.compiled import compiled
-from fate.errors import FateError, FormatError, list_names
-from fate.events.tables import find_roles
-from fate.formats.columns import Columns
-from fate.formats.decoder import Decoder
+from fate.errors import FateError, FormatError
+from fate.events.events import find_roles
+from fate.formats.decoder import Columns, Decoder
 from fate.formats.source import ByteFile, ByteSource, Options, sensor_of_sides
 from fate.formats.tables.fields import ROLES, TEXT_ORDERS, TimeUnit, find_unit, given_order, given_unit, recognise_order
 from fate.text import grouped
@@ -193,24 +192,16 @@ def _rows(
 
 @dataclass(eq=False)
 class TextDecoder(Decoder):
-    """Lines of numbers: CSV, or columns with blanks between. Blank lines and comments (``#``, ``%``) are passed over.
-
-    Args:
-        columns: the order of the columns, such as ``"txyp"``; ``-`` for a column to leave out.
-        delimiter: ``","``, ``";"`` or ``" "`` (any run of spaces and tabs).
-        time_unit: a unit (``"s"``, ``"ms"``, ``"us"``, ``"ns"``).
-        name: what messages start with.
-        lines_before: lines of the file that are not fed to the decoder, for messages.
-    """
+    """Lines of numbers: CSV, or columns separated by blanks. Blank lines and comments (``#``, ``%``) are skipped."""
 
     format = "CSV"
     start = (0,)
     skipped_kinds = ("comment lines",)
-    columns: str = "txyp"
-    delimiter: str = ","
-    time_unit: str | TimeUnit = "us"
-    name: object = "stream"
-    lines_before: int = 0
+    columns: str = "txyp"  # the order of the columns; ``-`` for a column to leave out
+    delimiter: str = ","  # or ";", or " " for any run of spaces and tabs
+    time_unit: str | TimeUnit = "us"  # "s", "ms", "us" or "ns"
+    name: object = "stream"  # messages start with it
+    lines_before: int = 0  # lines of the file that are not fed to the decoder, for messages
 
     def __post_init__(self) -> None:
         given_order(self.columns.replace("-", ""))
@@ -243,28 +234,20 @@ class TextDecoder(Decoder):
         )
         if fault[0]:
             line = data.split(b"\n", int(self.state[0] - lines) + 1)[-2]
-            raise FormatError(self._sentence(int(fault[0]), int(fault[1]), line))
+            where = f"{self.name}: line {grouped(int(self.state[0]) + 1)}, {shown(line)}"
+            role = self.columns[fault[1]]
+            unit = ' of µs; pass time_unit="s" or the unit that it has' if role == "t" else ""
+            reason = {
+                NO_NUMBER: f"no number of its own in column {fault[1] + 1} ({role})",
+                NOT_WHOLE: f"a {role} that is no whole number{unit}",
+                TOO_LARGE: f"a {role} that is more than 64-bit integers carry",
+            }[int(fault[0])]
+            raise FormatError(f"{where}, has {reason}; expected the {len(self.columns)} columns {self.columns}")
         return Columns(*table[:, :n]), used
-
-    def _sentence(self, fault: int, field: int, line: bytes) -> str:
-        role, expected = self.columns[field], len(self.columns)
-        requested = f"{expected} columns ({list_names(self.columns)})"
-        text = line.decode("utf-8", "replace").strip().rstrip(self.delimiter)
-        num_columns = len(text.split(None if self.delimiter == " " else self.delimiter))
-        if fault == NOT_WHOLE:
-            reason = f"has a {role} that is no whole number"
-            reason += ' of µs; pass time_unit="s" or the unit that it has' if role == "t" else ""
-        elif fault == TOO_LARGE:
-            reason = f"has a {role} that is more than 64-bit integers carry"
-        elif num_columns == expected:
-            reason = f"has no number that can be read in column {field + 1} ({role}) of {requested}"
-        else:
-            reason = f"has {'fewer' if num_columns < expected else 'more'} than the {requested} expected"
-        return f"{self.name}: line {grouped(int(self.state[0]) + 1)}, {shown(line)}, {reason}"
 
 
 def shown(line: bytes) -> str:
-    """A line as messages quote it: printable, and not too long."""
+    """Quote a line for a message: printable, and not too long."""
     text = line.decode("utf-8", "replace").strip()
     text = "".join(character if character.isprintable() else "\ufffd" for character in text)
     return repr(text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…")
@@ -284,7 +267,7 @@ class Preamble(NamedTuple):
 
 
 def open_text(file: ByteFile, options: Options) -> ByteSource:
-    """A CSV or TXT file."""
+    """Open a CSV or TXT file."""
     path, head = file.path, file.read(0, HEAD_BYTES)
     preamble = read_preamble(path, head)
     rows = _first_rows(head[preamble.num_bytes :], preamble.delimiter, whole_file=len(head) >= file.size)
@@ -314,7 +297,7 @@ def _lacks_newline(file: ByteFile, decoder: TextDecoder, data_start: int) -> boo
 
 
 def _times_of_line(decoder: TextDecoder, line: bytes) -> list[int] | None:
-    """The time in a line, none in a comment; None if the line cannot be read."""
+    """Return the time in a line, an empty list for a comment, or None if the line cannot be read."""
     try:
         times: list[int] = decoder.decode(line + b"\n")[0].t.tolist()
         return times
@@ -399,7 +382,7 @@ def number(cell: str) -> float | None:
 
 
 def _first_rows(head: bytes, delimiter: str, *, whole_file: bool) -> list[list[str]]:
-    """Cells of the first whole rows. What is wrong with a row is said when it is read, with its line."""
+    """Return the cells of the first whole rows. A faulty row is refused later, when it is decoded."""
     lines = head.split(b"\n")
     rows: list[list[str]] = []
     for line in lines if whole_file or len(lines) == 1 else lines[:-1]:
@@ -412,7 +395,7 @@ def _first_rows(head: bytes, delimiter: str, *, whole_file: bool) -> list[list[s
 
 
 def _columns(path: Path, rows: list[list[str]], names: list[str], options: Options) -> tuple[str, str]:
-    """One letter per column, and how it was found."""
+    """Return one letter per column, and how they were found."""
     num_columns = len(names) or (len(rows[0]) if rows else 4)
     if names and not options.columns:
         roles = find_roles(names) or {}

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from fate.errors import FateError
-from fate.events.events import Sensor
-from fate.events.sensors import GEN1_SENSOR
+from fate.events.events import GEN1_SENSOR, Sensor
 from fate.simulation.writing.request import check_switch
 
 
