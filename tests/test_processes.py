@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fate import processes
+from fate import FateError, processes
 
 
 @pytest.fixture
@@ -54,12 +54,10 @@ def test_a_folder_is_owned_by_one_process_at_a_time(tmp_path: Path, request: pyt
     for system in ("this", "windows"):
         if system == "windows":
             request.getfixturevalue("windows")
-        first, second = processes.open_folder_lock(tmp_path), processes.open_folder_lock(tmp_path)
-        processes.lock_file(first)
-        with pytest.raises(BlockingIOError):
-            processes.lock_file(second)
-        os.close(first)
-        os.close(second)
+        with processes.lock_folder(tmp_path) as locked:
+            assert locked
+            with pytest.raises(FateError, match="another process"), processes.lock_folder(tmp_path, wait_s=0):
+                pass
 
 
 def test_a_system_without_locks_is_an_error_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,24 +69,18 @@ def lock_file(handle: int) -> None:
         raise OSError(errno.ENOTSUP, "this Python has no file locks")
 
 
-def open_folder_lock(folder: Path) -> int:
-    """Descriptor to give to :func:`lock_file` so that one process owns a folder.
-
-    POSIX systems lock the folder itself. Windows cannot open folders, so a file ``.lock`` in it is locked there.
-    """
-    if _module("fcntl") is not None:
-        return os.open(folder, os.O_RDONLY)
-    return os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-
-
 @contextmanager
-def short_folder_lock(folder: Path, wait_s: float = 60.0) -> Iterator[bool]:
+def lock_folder(folder: Path, wait_s: float = 60.0) -> Iterator[bool]:
     """Let one process at a time change files of a folder; others wait up to ``wait_s`` seconds and are then refused.
 
-    Yields whether the folder is locked: False where the disk has no locks.
+    POSIX systems lock the folder itself. Windows cannot open folders, so a file ``.lock`` in it is locked there. Yields
+    whether the folder is locked: False if the disk has no locks.
     """
     try:
-        handle = open_folder_lock(folder)
+        if _module("fcntl") is not None:
+            handle = os.open(folder, os.O_RDONLY)
+        else:
+            handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise FateError(f"{folder}: cannot be opened ({error.strerror}); give another folder") from None
     end = time.monotonic() + wait_s
@@ -99,8 +93,7 @@ def short_folder_lock(folder: Path, wait_s: float = 60.0) -> Iterator[bool]:
             except BlockingIOError:
                 if time.monotonic() > end:
                     raise FateError(
-                        f"{folder}: another process has locked this folder for more than {wait_s:g} s; wait for it or"
-                        " end it, then run this again"
+                        f"{folder}: another process writes to this folder; wait for it or end it, then run this again"
                     ) from None
                 time.sleep(0.01)
             except OSError:

@@ -1,8 +1,8 @@
 """The manifest of a simulated dataset: what was asked for, what is finished, and how to recognise every file.
 
-``manifest.json`` is rewritten after each finished recording, whole or not at all. A stopped
-run continues from it: a recording that is not in it does not exist. It holds neither dates nor durations, so the same
-arguments give the same bytes.
+``manifest.json`` is rewritten after each finished recording, whole or not at all. A stopped run continues from it, and
+makes every recording that it does not list. It holds neither dates nor run times, so the same arguments give the same
+bytes.
 """
 
 from __future__ import annotations
@@ -10,38 +10,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from fate.data.manifests import MANIFEST, SCHEMAS, SIMULATED, write_manifest
+from fate.data.manifests import MANIFEST, SCHEMAS, SIMULATED, InsidePath, find_manifest, write_manifest
 from fate.errors import FormatError
-from fate.files import MissingFileError, read_bytes
-from fate.json_files import parse_json
 from fate.simulation.art.catalogue import SPLITS, Split
 from fate.simulation.writing.request import Request, check_seconds
 from fate.version import __version__
 
-FORMAT, SCHEMA = SIMULATED, SCHEMAS[SIMULATED]
-
-
 _STRICT = ConfigDict(extra="forbid", strict=True)
-
-
-def _inside(name: str) -> str:
-    path = PurePosixPath(name)
-    if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
-        raise ValueError("expected a path inside the dataset")
-    return name
-
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Seconds = Annotated[float, AfterValidator(check_seconds)]
-InsidePath = Annotated[str, AfterValidator(_inside)]
 Side = Annotated[int, Field(ge=1, le=65_536)]
 
 
@@ -62,7 +46,7 @@ class FileEntry:
             return cls(file.tell(), digest.hexdigest())
 
     def is_at(self, path: Path) -> bool:
-        """Whether a file of this size is there; its hash is not looked at."""
+        """Return whether the path is a file of this size; the hash is not compared."""
         return path.is_file() and path.stat().st_size == self.bytes
 
 
@@ -143,16 +127,18 @@ class Manifest:
             "seconds": round(sum(entry.seconds for entry in entries), 6),
             "events": sum(entry.events for entry in entries),
             "on_events": sum(entry.on_events for entry in entries),
-            "boxes": _summed(self.classes, (entry.boxes for entry in entries)),
-            "truth_boxes": _summed(self.classes, (entry.truth_boxes for entry in entries)),
+            **{
+                name: {each: sum(getattr(entry, name).get(each, 0) for entry in entries) for each in self.classes}
+                for name in ("boxes", "truth_boxes")
+            },
             "bytes": sum(file.bytes for entry in entries for file in entry.files.values()),
         }
 
     def to_dict(self) -> dict[str, Any]:
         """The content of the JSON file."""
         return {
-            "format": FORMAT,
-            "schema": SCHEMA,
+            "format": SIMULATED,
+            "schema": SCHEMAS[SIMULATED],
             "fate": __version__,
             "arguments": asdict(self.request),
             "classes": list(self.classes),
@@ -172,16 +158,12 @@ class Manifest:
 def load_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
     """The manifest of a dataset folder, or None if the folder has none."""
     path = Path(folder) / MANIFEST
-    try:
-        data = read_bytes(path, "the manifest of a simulated dataset")
-    except MissingFileError:
-        return None
-    document = parse_json(data, str(path), "the manifest of a simulated dataset; get it again, or give another folder")
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    found = find_manifest(path)
+    if found is None or found.format != SIMULATED:
+        if not os.path.lexists(path):
+            return None
         raise FormatError(f"{path}: is not the manifest of a simulated dataset; give another folder")
-    schema = document.get("schema")
-    if schema != SCHEMA:
-        raise FormatError(f"{path}: has schema {schema!r:.40}; this FATE knows {SCHEMA}; update FATE")
+    document = json.loads(found.data)
     read = {name: document.get(name) for name in ("classes", "camera", "recordings", "previews", "sensor")}
     if isinstance(read["sensor"], dict):
         read["sensor"] = [read["sensor"].get(side) for side in ("height", "width")]
@@ -196,13 +178,6 @@ def load_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
     if len({entry.index for entry in manifest.recordings}) < len(manifest.recordings):
         raise FormatError(f"{path}: is damaged: two recordings have one index; get it again, or give another folder")
     return manifest
-
-
-def _summed(classes: tuple[str, ...], counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total = Counter(dict.fromkeys(classes, 0))
-    for count in counts:
-        total.update(count)
-    return dict(total)
 
 
 def preview_path(folder: Path, split: str) -> Path:

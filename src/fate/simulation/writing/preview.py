@@ -9,9 +9,8 @@ import numpy as np
 
 from fate.boxes.label_files import read_labels
 from fate.formats.opening import open_recording
-from fate.simulation.writing.manifest import FileEntry, PreviewEntry, RecordingEntry, preview_path
+from fate.simulation.writing.manifest import FileEntry, Manifest, PreviewEntry, RecordingEntry, preview_path
 from fate.simulation.writing.recording_files import ENDINGS
-from fate.simulation.writing.request import RecordingJob, Request
 from fate.view.drawing import Picture, draw_boxes, draw_events, enlargement
 from fate.view.video import VideoWriter
 
@@ -21,10 +20,10 @@ WINDOW_US = 50_000  # events of this time before a frame are in it
 LONGEST_US = 10_000_000
 
 
-def shown_in(split: str, jobs: Sequence[RecordingJob], request: Request) -> tuple[str, ...]:
-    """The names of the recordings that the preview of a split shows: the first ones, up to ten seconds."""
-    names = [job.name for job in jobs if job.split == split]
-    return tuple(names[: -(-LONGEST_US // request.duration_us)])
+def shown_in(split: str, manifest: Manifest) -> list[RecordingEntry]:
+    """Return the recordings that the preview of a split shows: the first ones, up to ten seconds."""
+    entries = [entry for entry in manifest.recordings if entry.split == split]
+    return entries[: -(-LONGEST_US // manifest.request.duration_us)]
 
 
 def make_preview(folder: Path, split: str, entries: Sequence[RecordingEntry]) -> PreviewEntry:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,6 @@ from fate.boxes import npz
 from fate.boxes.label_files import write_labels
 from fate.boxes.labels import Labels
 from fate.errors import FateError
-from fate.events.events import Sensor
 from fate.formats.saving import open_writer
 from fate.simulation.arrays import Float32, Int64
 from fate.simulation.art.catalogue import SPLITS
@@ -31,6 +30,7 @@ from fate.version import __version__
 from fate.whole_files import write_whole
 
 if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments should not wait for it
+    from fate.simulation.camera.camera_model import CameraModel
     from fate.simulation.render.scene import RecordedPiece, Scene
 
 TRUTH_US = 5000  # 200 Hz
@@ -44,53 +44,40 @@ _OURS = re.compile(r"sim_\w+_\d{6,}(_td\.dat|_bbox\.npy|_bbox_times\.npy|_truth\
 _DRAFT = re.compile(r"\.(?P<name>.+?\.(dat|npy|npz|mp4|json))\..*(part|tmp)")
 
 
-@dataclass(frozen=True)
-class SceneFacts:
-    """What the files need to know of a scene; the scene itself is large and is not kept."""
+def label_times(duration_us: int, label_hz: int) -> Int64:
+    """Return the times of the label file in µs, k / label_hz from k = 1 up: public files have none at 0."""
+    counts = np.arange(1, duration_us * label_hz // 1_000_000 + 2)
+    times = np.rint(counts * 1e6 / label_hz).astype(np.int64)
+    return times[times <= duration_us]
 
-    sensor: Sensor
-    classes: tuple[str, ...]
-    duration_us: int
-    label_hz: int
-    camera: dict[str, Any]  #: all parameters
 
-    @classmethod
-    def of(cls, scene: Scene) -> SceneFacts:
-        """Taken from a scene."""
-        camera = asdict(scene.camera)
-        camera.pop("sensor")  # is stored separately
-        return cls(scene.sensor, scene.classes, scene.duration_us, scene.label_hz, camera)
+def truth_times(duration_us: int) -> Int64:
+    """Return the times of the exact boxes in µs, every 5 ms from 5 ms up."""
+    return np.arange(TRUTH_US, duration_us + 1, TRUTH_US, dtype=np.int64)
 
-    @property
-    def label_us(self) -> Int64:
-        """Times of the label file, k / label_hz from k = 1 up: public files have none at 0."""
-        counts = np.arange(1, self.duration_us * self.label_hz // 1_000_000 + 2)
-        times = np.rint(counts * 1e6 / self.label_hz).astype(np.int64)
-        return times[times <= self.duration_us]
 
-    @property
-    def truth_us(self) -> Int64:
-        """Times of the exact boxes, every 5 ms from 5 ms up."""
-        return np.arange(TRUTH_US, self.duration_us + 1, TRUTH_US, dtype=np.int64)
+def box_times(scene: Scene) -> Int64:
+    """Return all times in µs at which the files need the boxes of a scene, sorted."""
+    return np.union1d(label_times(scene.duration_us, scene.label_hz), truth_times(scene.duration_us))
 
-    @property
-    def times_us(self) -> Int64:
-        """All times at which boxes are wanted, sorted."""
-        return np.union1d(self.label_us, self.truth_us)
+
+def camera_values(camera: CameraModel) -> dict[str, Any]:
+    """Return the parameters of a camera for the manifest, which holds the sensor separately."""
+    return {name: value for name, value in asdict(camera).items() if name != "sensor"}
 
 
 class RecordingFiles:
     """Writes the files of one recording; they are valid once the manifest lists them."""
 
-    def __init__(self, folder: Path, job: RecordingJob, facts: SceneFacts) -> None:
-        self.job, self.facts = job, facts
+    def __init__(self, folder: Path, job: RecordingJob, scene: Scene) -> None:
+        self.job, self.scene = job, scene
         self.paths = {kind: folder / job.split / f"{job.name}{ending}" for kind, ending in ENDINGS.items()}
         self.events = self.on_events = 0
         self._rows: list[tuple[NDArray[Any], ...]] = []  # of each piece: t_us, and the columns of its boxes
-        self._writer = open_writer(self.paths["events"], facts.sensor)
+        self._writer = open_writer(self.paths["events"], scene.sensor)
 
     def take(self, piece: RecordedPiece) -> None:
-        """The recording's next events, and boxes at the next of ``facts.times_us``."""
+        """Write the next events of the recording, and keep the boxes at the next of :func:`box_times`."""
         self._writer.write(piece.events)
         self.events += len(piece.events)
         self.on_events += int(np.count_nonzero(piece.events.p))
@@ -106,10 +93,12 @@ class RecordingFiles:
             rows = np.isin(t_us, labelled_us)
             x1, y1, x2, y2 = boxes[rows].T
             columns = (t_us[rows], x1, y1, x2, y2, class_id[rows], track_id[rows])
-            classes, (height, width) = self.facts.classes, self.facts.sensor
-            return Labels(*columns, labelled_us=labelled_us, classes=classes, sensor=(height, width)), visible[rows]
+            scene = self.scene
+            labels = Labels(*columns, labelled_us=labelled_us, classes=scene.classes, sensor=tuple(scene.sensor))
+            return labels, visible[rows]
 
-        (labels, _), (truth, visible) = table(self.facts.label_us), table(self.facts.truth_us)
+        duration_us, label_hz = self.scene.duration_us, self.scene.label_hz
+        (labels, _), (truth, visible) = table(label_times(duration_us, label_hz)), table(truth_times(duration_us))
         write_labels(self.paths["labels"], labels)
         write_whole(self.paths["truth"], truth_bytes(truth, visible))
         job = self.job
@@ -118,17 +107,17 @@ class RecordingFiles:
             name=job.name,
             split=job.split,
             seed=job.seed,
-            seconds=self.facts.duration_us / 1e6,
+            seconds=duration_us / 1e6,
             device=device,
             fate=__version__,
-            label_hz=self.facts.label_hz,
+            label_hz=label_hz,
             events=self.events,
             on_events=self.on_events,
             boxes=_by_class(labels),
             truth_boxes=_by_class(truth),
             camera={
                 name: value
-                for name, value in self.facts.camera.items()
+                for name, value in camera_values(self.scene.camera).items()
                 if name in ALWAYS_LISTED or preset.get(name) != value
             },
             files={f"{job.split}/{path.name}": FileEntry.of(path) for path in self.paths.values() if path.exists()},
