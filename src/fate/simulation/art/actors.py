@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -38,14 +38,6 @@ class CameraPose(NamedTuple):
     z: Float64  #: metres along the street
     yaw: Float64  #: rad, to the right
     pitch: Float64  #: rad, upwards
-
-
-class Path(Protocol):
-    """A way through the street: a pose at any time."""
-
-    def at(self, seconds: Float64) -> Pose:
-        """The pose at times [R] in seconds."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -110,6 +102,10 @@ class Following:
         gap = self.gap + self.sway * np.sin(2 * np.pi * seconds / self.period + self.phase)
         gait = 2 * np.pi * (z + gap) / self.stride if self.stride > 0 else np.zeros_like(seconds)
         return Pose(np.full_like(seconds, self.x), z + gap, np.zeros_like(seconds), gait)
+
+
+#: A way through the street, with a pose at any time.
+Path: TypeAlias = Straight | Following
 
 
 class Layer(IntEnum):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import numbers
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from fate.errors import FateError
 from fate.events.events import Sensor
 from fate.events.sensors import GEN1_SENSOR
-from fate.simulation.writing.request import check_switch
+from fate.simulation.writing.request import check_number, check_switch
 
 
 def _number(default: float | None, lowest: float, highest: float, unit: str) -> Any:
@@ -85,12 +84,9 @@ class CameraModel:
                 continue
             lowest, highest, unit = each.metadata["range"]
             whole = each.type == "int"
-            number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-            if not number or not lowest <= value <= highest or (whole and value != int(value)):
-                kind = "a whole number" if whole else "a number"
-                raise FateError(f"{each.name} is {value!r}; expected {kind} from {lowest:g} to {highest:g} ({unit})")
-            if whole:
-                object.__setattr__(self, each.name, int(value))
+            exact = int(value) if whole and isinstance(value, float) and value.is_integer() else value
+            check_number(f"{each.name} ({unit})", exact, lowest, highest, whole)
+            object.__setattr__(self, each.name, int(exact) if whole else exact)
         self._check_together()
 
     def _check_together(self) -> None:

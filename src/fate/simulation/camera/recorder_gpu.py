@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from queue import Empty, Queue
@@ -28,15 +28,8 @@ from fate.simulation.arrays import Float32, Int64
 from fate.simulation.camera import noise
 from fate.simulation.camera.camera_model import CameraModel
 from fate.simulation.camera.noise import EventColumns
-from fate.simulation.camera.pixels_cpu import adapted_pixels, shared_circuit
-from fate.simulation.camera.pixels_gpu import (
-    RECORDING_SHIFT,
-    TIME_OFFSET,
-    TIME_SHIFT,
-    GpuPixels,
-    GpuPixelState,
-    StretchBatch,
-)
+from fate.simulation.camera.pixels_cpu import PixelState, adapted_pixels, shared_circuit
+from fate.simulation.camera.pixels_gpu import RECORDING_SHIFT, TIME_OFFSET, TIME_SHIFT, GpuPixels, StretchBatch
 from fate.simulation.render.compositing import texture_slots
 from fate.simulation.render.scene import STRETCH_US, BoxesAt, RecordedPiece, Scene
 from fate.simulation.render.surfaces import Atlas, Surfaces
@@ -50,13 +43,6 @@ PIXELS = RECORDINGS * 304 * 240
 AHEAD = 6
 
 
-class PreparedScene(NamedTuple):
-    """The first message about a scene: its textures and pixels."""
-
-    atlas: Atlas
-    pixels: tuple[Float32, ...]
-
-
 class PreparedStretch(NamedTuple):
     """A message with one stretch of one scene."""
 
@@ -67,6 +53,8 @@ class PreparedStretch(NamedTuple):
     boxes: BoxesAt
 
 
+#: The first message about a scene: its textures and pixels.
+PreparedScene = tuple[Atlas, PixelState[Float32]]
 #: Scenes, and the times of their boxes.
 SceneShare = list[tuple[Scene, Int64]]
 
@@ -75,10 +63,9 @@ def _prepare(shares: list[SceneShare], pipe: Connection) -> None:
     """A process's work: its share of one batch of scenes after the other."""
     torch.set_num_threads(1)  # the processes share the cores among them
     try:
-        for share in shares:
-            _prepare_scenes(share, pipe)
-    except BrokenPipeError:  # the main process has closed the pipe
-        pass
+        with suppress(BrokenPipeError):  # the main process has closed the pipe
+            for share in shares:
+                _prepare_scenes(share, pipe)
     except Exception as error:  # it is raised again in the main process
         pipe.send(error)
 
@@ -86,8 +73,7 @@ def _prepare(shares: list[SceneShare], pipe: Connection) -> None:
 def _prepare_scenes(scenes: SceneShare, pipe: Connection) -> None:
     """Send the start of each scene, then the stretches of all scenes in turn."""
     for scene, _ in scenes:
-        pixels = adapted_pixels(scene.camera, scene.seed, scene.light(0))
-        pipe.send(PreparedScene(scene.atlas, tuple(pixels)))
+        pipe.send((scene.atlas, adapted_pixels(scene.camera, scene.seed, scene.light(0))))
     noises = [noise.BackgroundNoise(scene.camera, scene.seed) for scene, _ in scenes]
     for stretch in range(max((scene.num_stretches for scene, _ in scenes), default=0)):
         start_us = stretch * STRETCH_US
@@ -95,31 +81,14 @@ def _prepare_scenes(scenes: SceneShare, pipe: Connection) -> None:
             end_us = min(start_us + STRETCH_US, scene.duration_us)
             surfaces, atlas = scene.surfaces(stretch), scene.atlas
             textures = texture_slots(surfaces, atlas, np.arange(len(surfaces.texture), dtype=np.int32))
-            pipe.send(
-                PreparedStretch(
-                    surfaces,
-                    textures,
-                    schedule_tiles(surfaces, atlas, *scene.sensor),
-                    torch.stack(list(background.window(start_us, end_us)), 1).numpy(),
-                    scene.boxes_in(stretch, times_us),
-                )
-            )
+            schedule = schedule_tiles(surfaces, atlas, *scene.sensor)
+            noise_events = torch.stack(list(background.window(start_us, end_us)), 1).numpy()
+            boxes = scene.boxes_in(stretch, times_us)
+            pipe.send(PreparedStretch(surfaces, textures, schedule, noise_events, boxes))
 
 
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Processes started here leave the other cores to each other: their numerical libraries read this at start."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+#: Numerical libraries read these at the start of a process; with 1 the processes leave the other cores to each other.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 class _Workers:
@@ -136,8 +105,11 @@ class _Workers:
             pipe, far_end = context.Pipe(duplex=False)
             shares = [batch[worker :: self._count] for batch in batches]
             process = context.Process(target=_prepare, args=(shares, far_end), daemon=True)
-            with _one_thread_each():
-                process.start()
+            before = dict(os.environ)
+            os.environ.update(ONE_THREAD)
+            process.start()
+            os.environ.clear()
+            os.environ.update(before)
             far_end.close()  # so that the pipe ends when the process does
             received: Queue[Any] = Queue(maxsize=AHEAD * len(shares[0]))
             Thread(target=_receive, args=(pipe, received), daemon=True).start()
@@ -184,8 +156,7 @@ class _GpuSensorOutput:
         self._jitter_us = torch.tensor([camera.jitter_us for camera in cameras], device=device)
         self._bursting = torch.tensor([camera.bursts for camera in cameras], device=device)
         self._seed = int(np.random.SeedSequence(list(seeds)).generate_state(1, np.uint32)[0])
-        held_back = torch.ceil(noise.JITTER_LIMIT * self._jitter_us).long() + 1
-        self._held_back_us = held_back
+        self._held_back_us = torch.ceil(noise.JITTER_LIMIT * self._jitter_us).long() + 1
         self._held = torch.zeros(0, dtype=torch.int64, device=device)
 
     def finish(
@@ -255,19 +226,14 @@ def record_on_gpu(
 def _record_batch(
     numbers: Sequence[int], scenes: list[Scene], workers: _Workers, device: torch.device
 ) -> Iterator[RecordedPiece]:
-    prepared_scenes: list[PreparedScene] = [workers.next(index) for index in range(len(scenes))]
-    pixels, bases = _start_batch(prepared_scenes, scenes, device)
-    del prepared_scenes
+    pixels, bases = _start_batch([workers.next(index) for index in range(len(scenes))], scenes, device)
     finishing = _GpuSensorOutput([scene.camera for scene in scenes], [scene.seed for scene in scenes], device)
     stretches = scenes[0].num_stretches
 
     def prepared(stretch: int) -> tuple[list[PreparedStretch], StretchBatch, Tensor]:
         packets: list[PreparedStretch] = [workers.next(index) for index in range(len(scenes))]
-        return (
-            packets,
-            _batch_stretch(packets, bases, device),
-            _background_keys(packets, stretch * STRETCH_US).to(device),
-        )
+        background = _background_keys(packets, stretch * STRETCH_US).to(device)
+        return packets, _batch_stretch(packets, bases, device), background
 
     with ThreadPoolExecutor(1) as ahead:  # puts the next stretch together while the GPU is at this one
         upcoming = ahead.submit(prepared, 0)
@@ -288,14 +254,10 @@ def _start_batch(
     prepared_scenes: list[PreparedScene], scenes: list[Scene], device: torch.device
 ) -> tuple[GpuPixels, Int64]:
     """The pixels of a batch, and where each recording's textures begin in its tables."""
-    sizes = [len(scene.atlas.light) for scene in prepared_scenes]
-    bases = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-    light, alpha = (
-        torch.from_numpy(np.concatenate([scene.atlas[part] for scene in prepared_scenes])).to(device) for part in (0, 1)
-    )
-    pixels = GpuPixelState(
-        *(torch.from_numpy(np.stack([scene.pixels[part] for scene in prepared_scenes])).to(device) for part in range(6))
-    )
+    atlases, states = zip(*prepared_scenes, strict=True)
+    bases = np.cumsum([0, *(len(atlas.light) for atlas in atlases[:-1])])
+    light, alpha = (torch.from_numpy(np.concatenate([atlas[part] for atlas in atlases])).to(device) for part in (0, 1))
+    pixels = PixelState(*(torch.from_numpy(np.stack(part)).to(device) for part in zip(*states, strict=True)))
     circuits = [shared_circuit(scene.camera) for scene in scenes]
     shared = torch.tensor([list(circuit[:6]) for circuit in circuits], dtype=torch.float32, device=device)
     return GpuPixels(pixels, shared, light, alpha, room=pixels.receptor.numel() * 2), bases
@@ -308,8 +270,7 @@ def _batch_stretch(packets: list[PreparedStretch], bases: Int64, device: torch.d
     maps = np.zeros((len(packets), knots, most, 11), np.float32)
     light = np.zeros((len(packets), most, 4), np.float32)
     slots = np.ones((len(packets), most, 4), np.int64)
-    firsts = []
-    used = 0
+    firsts, used = [], 0
     for index, packet in enumerate(packets):
         part = packet.surfaces
         count = part.maps.shape[1]

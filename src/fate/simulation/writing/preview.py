@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -31,18 +32,12 @@ def make_preview(folder: Path, split: str, entries: Sequence[RecordingEntry]) ->
     target = preview_path(folder, split)
     left = LONGEST_US // FRAME_US
     video: VideoWriter | None = None
-    try:
+    with ExitStack() as stack:
         for entry in entries:
             for frame in _frames(folder, entry, left):
-                video = video or VideoWriter(target, FPS, frame.shape[:2])
+                video = video or stack.enter_context(VideoWriter(target, FPS, frame.shape[:2]))
                 video.write(frame)
                 left -= 1
-        if video is not None:
-            video.close()
-    except BaseException:
-        if video is not None:
-            video.discard()
-        raise
     return PreviewEntry(FileEntry.of(target), tuple(entry.name for entry in entries))
 
 
