@@ -180,10 +180,8 @@ def quantiles_ms(times_s: Sequence[float]) -> tuple[float, float]:
 def run_in_process(function: Callable[..., Any], *arguments: Any, environment: Mapping[str, str] | None = None) -> Any:
     """Return what a function returns in a fresh Python process, so that its memory is that of this call alone.
 
-    Args:
-        function: a function at the top level of a module; its result must be plain values.
-        arguments: picklable values.
-        environment: variables to set in the process.
+    The function is at the top level of a module, its arguments can be pickled, and its result is plain values.
+    ``environment`` holds variables to set in the process.
     """
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _CHILD],

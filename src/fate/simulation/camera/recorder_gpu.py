@@ -49,7 +49,7 @@ class PreparedStretch(NamedTuple):
     surfaces: Surfaces
     textures: Int64  #: [K, 4] first entry, columns, rows, opaque
     schedule: TileSchedule
-    background: Int64  #: [E, 4] t_us, x, y, p
+    background: Int64  #: [E] keys of shot noise and hot pixels, without their recording
     boxes: BoxesAt
 
 
@@ -60,31 +60,30 @@ SceneShare = list[tuple[Scene, Int64]]
 
 
 def _prepare(shares: list[SceneShare], pipe: Connection) -> None:
-    """A process's work: its share of one batch of scenes after the other."""
+    """Do the work of one process: for its share of each batch, send the start of each scene and then all stretches."""
     torch.set_num_threads(1)  # the processes share the cores among them
     try:
-        with suppress(BrokenPipeError):  # the main process has closed the pipe
-            for share in shares:
-                _prepare_scenes(share, pipe)
+        for scenes in shares:
+            for scene, _ in scenes:
+                pipe.send((scene.atlas, adapted_pixels(scene.camera, scene.seed, scene.light(0))))
+            noises = [noise.BackgroundNoise(scene.camera, scene.seed) for scene, _ in scenes]
+            for stretch in range(max((scene.num_stretches for scene, _ in scenes), default=0)):
+                for (scene, times_us), background in zip(scenes, noises, strict=True):
+                    pipe.send(prepare_stretch(scene, stretch, times_us, background))
+    except BrokenPipeError:  # the main process has closed the pipe
+        pass
     except Exception as error:  # it is raised again in the main process
         pipe.send(error)
 
 
-def _prepare_scenes(scenes: SceneShare, pipe: Connection) -> None:
-    """Send the start of each scene, then the stretches of all scenes in turn."""
-    for scene, _ in scenes:
-        pipe.send((scene.atlas, adapted_pixels(scene.camera, scene.seed, scene.light(0))))
-    noises = [noise.BackgroundNoise(scene.camera, scene.seed) for scene, _ in scenes]
-    for stretch in range(max((scene.num_stretches for scene, _ in scenes), default=0)):
-        start_us = stretch * STRETCH_US
-        for (scene, times_us), background in zip(scenes, noises, strict=True):
-            end_us = min(start_us + STRETCH_US, scene.duration_us)
-            surfaces, atlas = scene.surfaces(stretch), scene.atlas
-            textures = texture_slots(surfaces, atlas, np.arange(len(surfaces.texture), dtype=np.int32))
-            schedule = schedule_tiles(surfaces, atlas, *scene.sensor)
-            noise_events = torch.stack(list(background.window(start_us, end_us)), 1).numpy()
-            boxes = scene.boxes_in(stretch, times_us)
-            pipe.send(PreparedStretch(surfaces, textures, schedule, noise_events, boxes))
+def prepare_stretch(scene: Scene, stretch: int, times_us: Int64, background: noise.BackgroundNoise) -> PreparedStretch:
+    """Pose the surfaces of one stretch, plan its tiles, draw its noise and look for its boxes."""
+    start_us, surfaces, atlas = stretch * STRETCH_US, scene.surfaces(stretch), scene.atlas
+    textures = texture_slots(surfaces, atlas, np.arange(len(surfaces.texture), dtype=np.int32))
+    t_us, x, y, p = background.window(start_us, min(start_us + STRETCH_US, scene.duration_us))
+    keys = ((t_us - start_us + TIME_OFFSET) << TIME_SHIFT) | (y << 15) | (x << 1) | p
+    schedule = schedule_tiles(surfaces, atlas, *scene.sensor)
+    return PreparedStretch(surfaces, textures, schedule, keys.numpy(), scene.boxes_in(stretch, times_us))
 
 
 #: Numerical libraries read these at the start of a process; with 1 the processes leave the other cores to each other.
@@ -230,19 +229,20 @@ def _record_batch(
     finishing = _GpuSensorOutput([scene.camera for scene in scenes], [scene.seed for scene in scenes], device)
     stretches = scenes[0].num_stretches
 
-    def prepared(stretch: int) -> tuple[list[PreparedStretch], StretchBatch, Tensor]:
+    def prepared() -> tuple[list[PreparedStretch], StretchBatch, Tensor]:
         packets: list[PreparedStretch] = [workers.next(index) for index in range(len(scenes))]
-        background = _background_keys(packets, stretch * STRETCH_US).to(device)
-        return packets, _batch_stretch(packets, bases, device), background
+        background = [(index << RECORDING_SHIFT) | packet.background for index, packet in enumerate(packets)]
+        keys = torch.from_numpy(np.concatenate(background)).to(device)
+        return packets, _batch_stretch(packets, bases, device), keys
 
     with ThreadPoolExecutor(1) as ahead:  # puts the next stretch together while the GPU is at this one
-        upcoming = ahead.submit(prepared, 0)
+        upcoming = ahead.submit(prepared)
         for stretch in range(stretches):
             start_us, last = stretch * STRETCH_US, stretch == stretches - 1
             length_us = min(STRETCH_US, scenes[0].duration_us - start_us)
             packets, batch, background = upcoming.result()
             if not last:
-                upcoming = ahead.submit(prepared, stretch + 1)
+                upcoming = ahead.submit(prepared)
             keys = pixels.advance(batch, float(length_us))
             done = finishing.finish(keys, pixels.state.log_light, background, start_us, length_us, last)
             events = _split(done, len(scenes), scenes[0].sensor, start_us)
@@ -294,16 +294,6 @@ def _batch_stretch(packets: list[PreparedStretch], bases: Int64, device: torch.d
         sky=moved(np.stack([packet.surfaces.sky for packet in packets])),
         focal=packets[0].surfaces.focal,
     )
-
-
-def _background_keys(packets: list[PreparedStretch], start_us: int) -> Tensor:
-    """Noise of all recordings as keys."""
-    parts = []
-    for index, packet in enumerate(packets):
-        t_us, x, y, p = packet.background.T
-        key = ((t_us - start_us + TIME_OFFSET) << TIME_SHIFT) | (y << 15) | (x << 1) | p
-        parts.append((index << RECORDING_SHIFT) | key)
-    return torch.from_numpy(np.concatenate(parts))
 
 
 def _split(keys: Tensor, count: int, sensor: Sensor, start_us: int) -> list[Events]:

@@ -64,15 +64,11 @@ class Atlas(NamedTuple):
         listed = list(textures)
         light = [summed_area(texture.light * texture.alpha).ravel() for texture in listed]
         alpha = [summed_area(texture.alpha).ravel() for texture in listed]
-        sizes = [part.size for part in light]
-        return Atlas(
-            light=np.concatenate([*light, np.zeros(1, np.int32)]),
-            alpha=np.concatenate([*alpha, np.zeros(1, np.int32)]),
-            offset=np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64) if sizes else np.zeros(0, np.int64),
-            height=np.array([texture.light.shape[0] for texture in listed], np.int32),
-            width=np.array([texture.light.shape[1] for texture in listed], np.int32),
-            opaque=np.array([texture.opaque for texture in listed], np.bool_),
-        )
+        end = np.zeros(1, np.int32)
+        height, width = np.array([texture.shape for texture in listed], np.int32).reshape(-1, 2).T.copy()
+        offset = np.cumsum([0, *(part.size for part in light)])[:-1]
+        opaque = np.array([texture.opaque for texture in listed], np.bool_)
+        return Atlas(np.concatenate([*light, end]), np.concatenate([*alpha, end]), offset, height, width, opaque)
 
 
 class Surfaces(NamedTuple):
@@ -91,15 +87,10 @@ class Surfaces(NamedTuple):
 
 
 def matrices(corner: Float64, across: Float64, down: Float64, pinhole: Pinhole) -> tuple[Float32, Float64]:
-    """The matrices M of rectangles, and on which side of each the camera is.
+    """Return the matrices M [R, K, 9] of rectangles, scaled alike at all knots, and n·P [R, K] in metres.
 
-    Args:
-        corner, across, down: [R, K, 3] P, A and D in camera coordinates, metres.
-        pinhole: turns pixels into rays.
-
-    Returns:
-        [R, K, 9] matrices, scaled alike at all knots; and [R, K] n·P in metres, positive where ``across`` is seen
-        going right with ``down`` going down.
+    ``corner``, ``across`` and ``down`` [R, K, 3] are P, A and D in camera coordinates, metres. n·P is positive where
+    ``across`` is seen going right with ``down`` going down.
     """
     normal = cross(across, down)
     side = np.sum(normal * corner, axis=-1)
@@ -164,19 +155,19 @@ def projected_bounds(
 
 
 class _Panels(NamedTuple):
-    """All panels of all bodies, concatenated (K panels)."""
+    """The fields of :class:`Panel` and :class:`Swing` for all panels of all bodies, concatenated (K panels)."""
 
-    corner: Float64  # [K, 3]
+    origin: Float64  # [K, 3]
     across: Float64  # [K, 3]
     down: Float64  # [K, 3]
-    texture: Int32
-    outward: NDArray[np.bool_]
     emission: Float64
-    flicker: Float64  # rad/µs
-    depth: Float64
+    flicker_hz: Float64
+    flicker_depth: Float64
     pivot: Float64  # [K, 3]
     amplitude: Float64
     phase: Float64
+    texture: Int32  # index into the atlas
+    outward: NDArray[np.bool_]
 
 
 class _Posed(NamedTuple):
@@ -196,10 +187,7 @@ class SurfaceBuilder:
     """Builds the surfaces of one drive from its actors."""
 
     def __init__(self, pinhole: Pinhole, ego: Ego, actors: Sequence[Actor], lighting: Lighting, height: float) -> None:
-        self.pinhole = pinhole
-        self.ego = ego
-        self.actors = tuple(actors)
-        self.lighting = lighting
+        self.pinhole, self.ego, self.actors, self.lighting = pinhole, ego, tuple(actors), lighting
         self.height = height  #: of the camera above the ground, metres
         bodies = {id(actor.body): actor.body for actor in self.actors}
         number = {key: index for index, key in enumerate(bodies)}
@@ -210,17 +198,10 @@ class SurfaceBuilder:
         self.textures = tuple(textures.values())
         self.atlas = Atlas.build(self.textures)
         self._panels = _Panels(
-            corner=np.array([panel.origin for panel in panels]),
-            across=np.array([panel.across for panel in panels]),
-            down=np.array([panel.down for panel in panels]),
+            *(np.array([getattr(panel, name) for panel in panels]) for name in _Panels._fields[:6]),
+            *(np.array([getattr(swing, name) for swing in swings]) for name in _Panels._fields[6:9]),
             texture=np.array([position[id(panel.texture)] for panel in panels], np.int32),
             outward=np.array([panel.faces == "outward" for panel in panels]),
-            emission=np.array([panel.emission for panel in panels]),
-            flicker=np.array([2e-6 * np.pi * panel.flicker_hz for panel in panels]),
-            depth=np.array([panel.flicker_depth for panel in panels]),
-            pivot=np.array([swing.pivot for swing in swings]),
-            amplitude=np.array([swing.amplitude for swing in swings]),
-            phase=np.array([swing.phase for swing in swings]),
         )
         self._count = np.array([len(body.panels) for body in bodies.values()])
         self._body = np.array([number[id(actor.body)] for actor in self.actors])
@@ -239,8 +220,7 @@ class SurfaceBuilder:
         """What can be seen from ``start_us`` on at ``knots`` times ``KNOT_US`` apart, up to ``REACH`` ahead."""
         seconds = (start_us + KNOT_US * np.arange(knots, dtype=np.float64)) * 1e-6
         camera = self.ego.at(seconds)
-        near = camera.z.min()
-        chosen = self._in_reach(near, seconds)
+        chosen = self._in_reach(camera.z.min(), seconds)
         x, z, heading, gait = self._poses(chosen, seconds, camera)
         body = self._body[chosen]
         count = self._count[body]
@@ -251,24 +231,19 @@ class SurfaceBuilder:
         corner, across, down = self._in_camera(posed)
         maps, side = matrices(corner, across, down, self.pinhole)
         margin = 0.5 * BLUR_WIDTH + 0.5
-        bounds = projected_bounds(
-            corner, across, down, self.pinhole.focal, self.pinhole.centre_x, self.pinhole.centre_y, margin
-        )
-        middle = knots // 2
-        data = self._panels
+        bounds = projected_bounds(corner, across, down, *self.pinhole[2:], margin)
+        middle, data = knots // 2, self._panels
         seen = (
             (np.abs(side[middle]) > 1e-4)
             & (~data.outward[panel] | (side[middle] * self._mirror[chosen][which] > 0))
-            & (bounds[:, 0] < self.pinhole.width)
-            & (bounds[:, 1] < self.pinhole.height)
-            & (bounds[:, 2] > 0)
-            & (bounds[:, 3] > 0)
+            & np.all(bounds[:, :2] < (self.pinhole.width, self.pinhole.height), axis=1)
+            & np.all(bounds[:, 2:] > 0, axis=1)
         )
         order = self._order(posed, middle)
         order = order[seen[order]]
         gain, haze = self._light(posed, corner, across, down, side)
         glow = data.emission[panel] * self.lighting.lamps
-        flicker = data.flicker[panel]
+        flicker = 2e-6 * np.pi * data.flicker_hz[panel]  # rad/µs
         maps = np.concatenate([maps, gain[..., None], haze[..., None]], axis=2, dtype=np.float32)
         horizon = self.pinhole.centre_y + self.pinhole.focal * np.tan(camera.pitch)
         sky = np.stack([horizon, np.full(knots, self.lighting.horizon), np.full(knots, self.lighting.zenith)], axis=1)
@@ -278,7 +253,7 @@ class SurfaceBuilder:
             texture=data.texture[panel][order],
             glow=glow[order].astype(np.float32),
             flicker=flicker[order].astype(np.float32),
-            depth=data.depth[panel][order].astype(np.float32),
+            depth=data.flicker_depth[panel][order].astype(np.float32),
             phase=np.mod(flicker[order] * start_us + chosen[which][order], 2 * np.pi).astype(np.float32),
             owner=self._owner[chosen][which][order],
             sky=sky.astype(np.float32),
@@ -315,9 +290,8 @@ class SurfaceBuilder:
         data, facing = self._panels, self._facing[chosen]
         bearing = np.arctan2(x - camera.x[:, None], z - camera.z[:, None])
         turned = np.where(facing, bearing, heading)
-        vectors = [
-            np.broadcast_to(part[panel], (len(x), len(panel), 3)) for part in (data.corner, data.across, data.down)
-        ]
+        shape = len(x), len(panel), 3
+        vectors = [np.broadcast_to(part[panel], shape) for part in (data.origin, data.across, data.down)]
         swinging = np.flatnonzero(data.amplitude[panel] > 0)
         if len(swinging):
             limbs, bodies = panel[swinging], which[swinging]
@@ -342,10 +316,8 @@ class SurfaceBuilder:
                 north = north + (z - camera.z[:, None])[:, which]
                 below = below + self.height
             along_x, along_z = east * np.cos(yaw) - north * np.sin(yaw), east * np.sin(yaw) + north * np.cos(yaw)
-            upright, away = (
-                below * np.cos(pitch) + along_z * np.sin(pitch),
-                along_z * np.cos(pitch) - below * np.sin(pitch),
-            )
+            upright = below * np.cos(pitch) + along_z * np.sin(pitch)
+            away = along_z * np.cos(pitch) - below * np.sin(pitch)
             results.append(np.stack([along_x, upright, away], axis=-1))
         return results[0], results[1], results[2]
 

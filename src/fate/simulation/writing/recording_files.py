@@ -40,8 +40,11 @@ ENDINGS = {"events": "_td.dat", "labels": "_bbox.npy", "times": "_bbox_times.npy
 #: Camera parameters listed for every recording; others are listed if they differ from the preset.
 ALWAYS_LISTED = ("threshold_on", "threshold_off", "bursts")
 
-_OURS = re.compile(r"sim_\w+_\d{6,}(_td\.dat|_bbox\.npy|_bbox_times\.npy|_truth\.npz)|preview\.mp4|manifest\.json")
-_DRAFT = re.compile(r"\.(?P<name>.+?\.(dat|npy|npz|mp4|json))\..*(part|tmp)")
+#: Names of the files of a recording, and of the drafts of all files.
+_OURS = re.compile(
+    r"sim_\w+_\d{6,}_(td\.dat|bbox\.npy|bbox_times\.npy|truth\.npz)"
+    r"|\.(sim_\w+_\d{6,}_\w+|preview|manifest)\.(dat|npy|npz|mp4|json)\..*(part|tmp)"
+)
 
 
 def label_times(duration_us: int, label_hz: int) -> Int64:
@@ -158,9 +161,7 @@ def clear_leftovers(folder: Path, manifest: Manifest) -> None:
     listed = {folder / name for entry in manifest.recordings for name in entry.files}
     folders = [each for each in (folder, *(folder / split for split in SPLITS)) if each.is_dir()]
     for path in (path for each in folders for path in sorted(each.iterdir()) if path.is_file()):
-        draft = _DRAFT.fullmatch(path.name)
-        unlisted = path.suffix in (".dat", ".npy", ".npz") and path not in listed
-        if (draft or unlisted) and _OURS.fullmatch(draft["name"] if draft else path.name):
+        if path not in listed and _OURS.fullmatch(path.name):
             try:
                 path.unlink()
             except OSError as error:
