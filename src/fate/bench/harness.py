@@ -196,20 +196,6 @@ def run_in_process(function: Callable[..., Any], *arguments: Any, environment: M
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def peak_on_gpu_mb(call: Callable[[], object]) -> float:
-    """Return the MB of GPU memory that a call allocates on top of what is allocated already, its result included."""
-    import torch  # noqa: PLC0415
-
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    kept = call()
-    torch.cuda.synchronize()
-    del kept
-    return (torch.cuda.max_memory_allocated() - before) / 1e6
-
-
 def peak_on_cpu_mb(call: Callable[[], object]) -> float | None:
     """Return the MB of resident memory that a call adds, its result included; None if the system is not Linux.
 
@@ -236,14 +222,3 @@ def private_memory_mb() -> float:
     except OSError:
         return 0.0
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) * 1024 / 1e6
-
-
-def free_bytes(device: str) -> float:
-    """Return the free memory of a device in bytes, or infinity if the system does not tell it."""
-    if device == "cuda":
-        import torch  # noqa: PLC0415
-
-        return float(torch.cuda.mem_get_info()[0])
-    with suppress(AttributeError, ValueError):  # not on Windows; the second not on macOS
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
-    return float("inf")

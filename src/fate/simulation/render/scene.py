@@ -104,7 +104,7 @@ class Scene:
         self._horizon, self._height = rng.uniform(0.46, 0.56), rng.uniform(1.2, 1.4)
         if at_rest:
             self._height = rng.uniform(1.3, 5.0)
-        self.surfaces = lru_cache(maxsize=4)(self._surfaces)
+        self.surfaces = lru_cache(maxsize=4)(self._build_surfaces)
 
     def __reduce__(self) -> tuple[type[Scene], tuple[int, str, Split, float, bool]]:
         """Another process draws the same scene from the same arguments."""
@@ -140,8 +140,7 @@ class Scene:
         """How many stretches of ``STRETCH_US`` the drive takes; the last one may be shorter."""
         return -(-self.duration_us // STRETCH_US)
 
-    def _surfaces(self, stretch: int) -> Surfaces:
-        """What can be seen in one stretch (kept for the next call)."""
+    def _build_surfaces(self, stretch: int) -> Surfaces:
         return self.builder.surfaces(stretch * STRETCH_US, STRETCH_US // KNOT_US + 1)
 
     def _at(self, t_us: int) -> tuple[int, float]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from fate.data.manifests import MANIFEST, SCHEMAS, SIMULATED, InsidePath, find_manifest, write_manifest
+from fate.data.manifests import MANIFEST, SCHEMAS, SIMULATED, FileFacts, InsidePath, find_manifest, write_manifest
 from fate.errors import FormatError
 from fate.simulation.art.catalogue import SPLITS, Split
 from fate.simulation.writing.request import Request, check_seconds
@@ -29,25 +29,11 @@ Seconds = Annotated[float, AfterValidator(check_seconds)]
 Side = Annotated[int, Field(ge=1, le=65_536)]
 
 
-@dataclass(frozen=True)
-class FileEntry:
-    """A file by its content."""
-
-    __pydantic_config__: ClassVar = _STRICT
-
-    bytes: Count
-    sha256: str  #: hexadecimal
-
-    @classmethod
-    def of(cls, path: Path) -> FileEntry:
-        """The entry of a file on disk."""
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256")
-            return cls(file.tell(), digest.hexdigest())
-
-    def is_at(self, path: Path) -> bool:
-        """Return whether the path is a file of this size; the hash is not compared."""
-        return path.is_file() and path.stat().st_size == self.bytes
+def file_facts(path: Path) -> FileFacts:
+    """Return the entry of a file on disk."""
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return FileFacts(bytes=file.tell(), sha256=digest.hexdigest())
 
 
 @dataclass(frozen=True)
@@ -69,7 +55,7 @@ class RecordingEntry:
     boxes: dict[str, Count]  #: rows of the label file, by class
     truth_boxes: dict[str, Count]  #: rows at 200 Hz, by class
     camera: dict[str, Any]  #: thresholds, bursts, and what else differs from the profile's preset
-    files: dict[InsidePath, FileEntry]  #: by path inside the dataset
+    files: dict[InsidePath, FileFacts]  #: by path inside the dataset
     at_rest: bool = False  #: whether its camera stands still
 
 
@@ -79,7 +65,7 @@ class PreviewEntry:
 
     __pydantic_config__: ClassVar = _STRICT
 
-    file: FileEntry
+    file: FileFacts
     of: tuple[str, ...]  #: the names of the recordings it shows
 
 
@@ -107,15 +93,17 @@ class Manifest:
         return replace(self, previews={name: previews[name] for name in SPLITS if name in previews})
 
     def still_there(self, folder: Path) -> Manifest:
-        """Without the recordings and previews whose files are gone or have another size."""
-        kept = tuple(
-            entry for entry in self.recordings if all(file.is_at(folder / name) for name, file in entry.files.items())
-        )
+        """Return the manifest without the recordings and previews whose files are gone or have another size."""
+
+        def is_whole(entry: RecordingEntry) -> bool:
+            return not any(file.size_fault(folder / name) for name, file in entry.files.items())
+
+        kept = tuple(filter(is_whole, self.recordings))
         names = {entry.name for entry in kept}
         previews = {
             split: preview
             for split, preview in self.previews.items()
-            if names.issuperset(preview.of) and preview.file.is_at(preview_path(folder, split))
+            if names.issuperset(preview.of) and not preview.file.size_fault(preview_path(folder, split))
         }
         return replace(self, recordings=kept, previews=previews)
 
@@ -135,19 +123,20 @@ class Manifest:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of the JSON file."""
+        """Return the content of the JSON file."""
+        values = TypeAdapter(Manifest).dump_python(self)
         return {
             "format": SIMULATED,
             "schema": SCHEMAS[SIMULATED],
             "fate": __version__,
-            "arguments": asdict(self.request),
+            "arguments": values["request"],
             "classes": list(self.classes),
             "sensor": None if self.sensor is None else dict(zip(("height", "width"), self.sensor, strict=True)),
             "truth_hz": 200,
             "camera": self.camera,
             "totals": {"all": self.totals(), **{split: self.totals(split) for split in SPLITS}},
-            "previews": {split: asdict(preview) for split, preview in self.previews.items()},
-            "recordings": [asdict(entry) for entry in self.recordings],
+            "previews": values["previews"],
+            "recordings": values["recordings"],
         }
 
     def save(self, folder: Path) -> None:

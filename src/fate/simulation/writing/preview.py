@@ -10,7 +10,7 @@ import numpy as np
 
 from fate.boxes.label_files import read_labels
 from fate.formats.opening import open_recording
-from fate.simulation.writing.manifest import FileEntry, Manifest, PreviewEntry, RecordingEntry, preview_path
+from fate.simulation.writing.manifest import Manifest, PreviewEntry, RecordingEntry, file_facts, preview_path
 from fate.simulation.writing.recording_files import ENDINGS
 from fate.view.drawing import Picture, draw_boxes, draw_events, enlargement
 from fate.view.video import VideoWriter
@@ -38,7 +38,7 @@ def make_preview(folder: Path, split: str, entries: Sequence[RecordingEntry]) ->
                 video = video or stack.enter_context(VideoWriter(target, FPS, frame.shape[:2]))
                 video.write(frame)
                 left -= 1
-    return PreviewEntry(FileEntry.of(target), tuple(entry.name for entry in entries))
+    return PreviewEntry(file_facts(target), tuple(entry.name for entry in entries))
 
 
 def _frames(folder: Path, entry: RecordingEntry, most: int) -> Iterator[Picture]:

@@ -24,7 +24,7 @@ from fate.errors import FateError
 from fate.formats.saving import open_writer
 from fate.simulation.arrays import Float32, Int64
 from fate.simulation.art.catalogue import SPLITS
-from fate.simulation.writing.manifest import FileEntry, Manifest, RecordingEntry
+from fate.simulation.writing.manifest import Manifest, RecordingEntry, file_facts
 from fate.simulation.writing.request import RecordingJob
 from fate.version import __version__
 from fate.whole_files import write_whole
@@ -123,7 +123,7 @@ class RecordingFiles:
                 for name, value in camera_values(self.scene.camera).items()
                 if name in ALWAYS_LISTED or preset.get(name) != value
             },
-            files={f"{job.split}/{path.name}": FileEntry.of(path) for path in self.paths.values() if path.exists()},
+            files={f"{job.split}/{path.name}": file_facts(path) for path in self.paths.values() if path.exists()},
             at_rest=job.at_rest,
         )
 
