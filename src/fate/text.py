@@ -73,7 +73,7 @@ def duration(seconds: float) -> str:
 
 
 def frequency(per_second: float, noun: str, nouns: str | None = None) -> str:
-    """How often something happens; rare things as the time between two of them.
+    """A rate as text; a rate below one per second is given as the time between two events.
 
     Example:
         >>> frequency(48.2, "window"), frequency(0.19, "window"), frequency(0, "window")

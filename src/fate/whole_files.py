@@ -53,7 +53,7 @@ class Target:
 
     @property
     def is_standard_output(self) -> bool:
-        """Whether the bytes come out where ``print`` writes to."""
+        """Whether the bytes go to the same output as ``print``."""
         return self.kind == "standard output" or self.descriptor == 1
 
 
@@ -162,7 +162,11 @@ class Draft:
             return
         try:
             with disk_faults(self.target):
-                _sync(self._handle)
+                try:
+                    os.fsync(self._handle)  # a power cut after the rename must not leave an empty file
+                except OSError as error:
+                    if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot
+                        raise
                 if os.name == "nt":  # Windows renames closed files only
                     self._release()
                 os.replace(self.path, self.target.path)
@@ -226,7 +230,7 @@ def _open_device(target: Target) -> BinaryIO:
         if target.descriptor == 1 and sys.stdout is not None:
             sys.stdout.flush()
         return os.fdopen(os.dup(target.descriptor), "wb")
-    # never made or emptied: what is no longer there must not become a file
+    # without O_CREAT and O_TRUNC: a device that no longer exists must not become a file
     return open(target.path, "wb", opener=lambda path, flags: os.open(path, flags & ~(os.O_CREAT | os.O_TRUNC)))
 
 
@@ -293,12 +297,3 @@ def _clear_dead_drafts(target: Path) -> None:
             if fcntl is None:
                 with suppress(OSError):
                     os.unlink(entry.path)
-
-
-def _sync(handle: int) -> None:
-    """Wait until the bytes are on the disk, so that a power cut after the rename does not leave an empty file."""
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot
-            raise

@@ -69,7 +69,8 @@ def fake_recording(place: int, scene: FakeScene) -> Iterator[RecordedPiece]:
         if not len(wanted):
             boxes = Boxes(*(column[:0] for column in boxes))
         count = np.array([len(each.class_id) for each in seen[: len(wanted)]], np.int64)
-        yield RecordedPiece(place, Events(t, x, y, p, scene.sensor), BoxesAt(wanted, count, boxes), last)
+        events, found = Events(t, x, y, p, scene.sensor), BoxesAt(wanted, count, boxes)
+        yield RecordedPiece(place, scene, events, found, last)  # type: ignore[arg-type]
 
 
 Fake = Callable[..., Iterator[RecordedPiece]]
@@ -79,13 +80,12 @@ def fake(side_by_side: bool = False) -> Fake:
     """Instead of :func:`dataset.simulate_pieces`: random events, one recording after the other or all in turn."""
 
     def pieces(
-        jobs: Sequence[RecordingJob], asked: Request, device: str, threads: int | None, see: Any
+        jobs: Sequence[RecordingJob], asked: Request, device: str, threads: int | None
     ) -> Iterator[RecordedPiece]:
         camera = replace(camera_preset("gen1"), threshold_on=0.35)
         running = []
         for place, job in enumerate(jobs):
             scene = FakeScene(job.seed % 1000, asked.duration_us, camera=camera)
-            see(job, scene)
             running.append(fake_recording(place, scene))
         if side_by_side:
             yield from (piece for turn in zip_longest(*running) for piece in turn if piece is not None)

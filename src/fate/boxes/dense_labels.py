@@ -24,7 +24,7 @@ import numpy as np
 from fate.boxes.label_files import naming_errors, read_labels, write_labels
 from fate.boxes.labels import Labels
 from fate.errors import FateError, FormatError, warn
-from fate.json_files import finite_number, list_of, names_of, object_of, read_json, whole_number
+from fate.json_files import finite_number, list_of, object_of, read_json, whole_number
 from fate.processes import lock_folder
 from fate.whole_files import write_whole
 
@@ -192,7 +192,7 @@ def _read_manifest(file: Path) -> dict[str, Any] | None:
         for hz in list_of(manifest.get("rates"), "rates"):
             if not 0 < finite_number(hz, "a rate") <= 1e6:
                 raise FormatError(f"a rate is {hz} Hz; expected more than 0")
-        Labels.empty(classes=names_of(manifest["dataset"].get("classes"), "dataset.classes"))
+        Labels.empty(classes=list_of(manifest["dataset"].get("classes"), "dataset.classes", str))
     except FateError as error:
         raise FormatError(f"{file}: is damaged, or of a newer FATE: {error}; make the labels again") from None
     return manifest

@@ -1,8 +1,7 @@
 """Who is in a street and how it moves: paths, the car that carries the camera, actors, and the light on them.
 
 The street runs along z; x is to the right of its middle line. A heading of 0 looks along +z and grows towards +x.
-Every path is a function of time alone, so a pose can be asked for at any microsecond and never depends on what was
-asked before.
+Every path is a function of time alone, so the pose at any microsecond does not depend on earlier calls.
 """
 
 from __future__ import annotations
@@ -114,10 +113,10 @@ class Layer(IntEnum):
     STANDING = 0  #: everything upright, sorted by depth
     SHADOW = 1  #: on the ground, over markings
     MARKING = 2  #: on the ground
-    KERB = 3  #: on the ground and the same all along the street, so it goes along with the camera
-    GROUND = 4  #: road and pavements, likewise
-    LAND = 5  #: what lies beside them, likewise
-    FAR = 6  #: so far away that it goes along with the camera
+    KERB = 3  #: on the ground; from here on the same all along the street, so it moves with the camera
+    GROUND = 4  #: road and pavements
+    LAND = 5  #: the land beside them
+    FAR = 6  #: the skyline
 
 
 class Actor(NamedTuple):

@@ -385,7 +385,7 @@ def _lower_panels(shape: CarShape, finish: Finish) -> list[Panel]:
 
 
 def _flanks(right: Texture, half: Point, heights: Point, ends: Point) -> list[Panel]:
-    """Both sides of a car, from what is drawn on the right one: half widths and heights of upper and lower edge."""
+    """Both sides of a car from the texture of the right one; ``half`` and ``heights`` are of upper and lower edge."""
     (upper, lower), (rear, front) = half, ends
     down, along = heights[0] - heights[1], front - rear
     left = Panel(

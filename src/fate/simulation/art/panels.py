@@ -133,7 +133,7 @@ def summed_area(values: Float32) -> Int32:
 
 
 def outline(texture: Texture) -> Float32:
-    """The convex hull of what is solid (alpha ≥ 0.5), (u, v) [n, 2] in turning order; [0, 2] if no texel is."""
+    """Return the convex hull of all solid texels (alpha ≥ 0.5), (u, v) [n, 2] in order; [0, 2] if there is none."""
     solid = texture.alpha >= 0.5
     rows = np.flatnonzero(solid.any(axis=1))
     if rows.size == 0:

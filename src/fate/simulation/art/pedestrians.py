@@ -33,7 +33,7 @@ class Style:
     heights: tuple[float, float] = (1.55, 1.90)  #: range of a person's size, m
     girth: tuple[float, float] = (0.92, 1.15)  #: range of how much wider than slim
     upper: tuple[float, float] = (0.05, 0.65)  #: range of reflectance of the jacket, coat or shirt
-    lower: tuple[float, float] = (0.03, 0.12)  #: the same of the trousers or legs
+    lower: tuple[float, float] = (0.03, 0.12)  #: range of reflectance of the trousers or legs
     hem: float | None = None  #: lower end of the coat or skirt, of the height; None for trousers only
     hair: Literal["short", "long", "hood"] = "short"
     load: Literal["none", "bag", "pack"] = "none"  #: a bag at the hip, or a pack on the back

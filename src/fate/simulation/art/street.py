@@ -32,7 +32,7 @@ LANE = 3.5  #: metres
 ELBOW_ROOM = 0.25
 #: How often the way of a body is checked, seconds.
 CHECK_S = 0.2
-#: What is further behind the camera than this need not keep out of the way, metres.
+#: Bodies further behind the camera than this may pass through each other, metres.
 BEHIND = 12.0
 #: Half the width of a side street, metres.
 SIDE_STREET = 5.0
@@ -57,7 +57,7 @@ class StreetLayout:
 
 
 class StreetBuilder:
-    """Collects actors, and remembers bodies so that many actors share a few of them."""
+    """Collects the actors of a street; many actors share a few bodies."""
 
     def __init__(
         self, rng: np.random.Generator, split: Split, night: bool, ego: Ego, seconds: float, at_rest: bool
@@ -79,7 +79,7 @@ class StreetBuilder:
         self._keep(np.stack([x, z, np.full_like(x, 0.9), np.full_like(x, 2.5)]))  # the ego car itself
 
     def pick(self, bodies: list[Body]) -> Body:
-        """One of them."""
+        """Choose one of the bodies at random."""
         return bodies[int(self.rng.integers(len(bodies)))]
 
     def add(self, body: Body, path: Path, mirror: float = 1.0, labelled: bool = True) -> bool:
@@ -142,7 +142,7 @@ class StreetBuilder:
 
 
 def spaced(start: float, end: float, gap: Callable[[], float]) -> Iterator[float]:
-    """Places z from ``start`` to ``end``; the gap to the next one is drawn when it is asked for."""
+    """Yield positions z from ``start`` to ``end``; ``gap`` is called for the distance to each next one."""
     z = start
     while z < end:
         yield z
@@ -206,7 +206,7 @@ def make_layout(rng: np.random.Generator, fast: bool, stops: bool, length: float
 
 
 def _add_traffic(builder: StreetBuilder, layout: StreetLayout) -> None:
-    """Cars ahead in the lane, oncoming ones, ones that overtake, and ones that come out of a side street."""
+    """Add cars ahead in the lane, oncoming cars, cars that overtake, and cars from side streets."""
     rng, ego = builder.rng, builder.ego
     if builder.at_rest:  # cars come from behind the camera and drive on
         speed, headway = rng.uniform(5, 12) if layout.kind != "open" else rng.uniform(12, 20), rng.uniform(12, 50)
@@ -243,9 +243,9 @@ def _add_traffic(builder: StreetBuilder, layout: StreetLayout) -> None:
 
 
 def _add_parked(builder: StreetBuilder, layout: StreetLayout) -> None:
-    """Cars along the kerbs, not at the mouth of a side street.
+    """Add parked cars along the kerbs, but not in a side street.
 
-    From a camera at rest nothing can be seen of them by their events: there they hide others, and have no boxes.
+    For a camera at rest they cause no events, so they have no boxes there; they still hide others.
     """
     rng = builder.rng
     taken = rng.uniform(0.25, 0.85)

@@ -133,8 +133,8 @@ class EventCamera:
     def step(self, light: Tensor, t_us: int | Tensor) -> PixelEvents:
         """Go on to ``t_us`` (one time, or one per recording [B]), when the light is ``light`` [B, H, W].
 
-        Returns the events after the previous time and up to ``t_us``; those of one recording and microsecond come in
-        the order of their crossing within a pixel, and by rows over pixels.
+        Returns the events after the previous time and up to ``t_us``. Events of one recording and microsecond are
+        ordered by rows over pixels, and by their crossing within a pixel.
         """
         if self._t_us is None:
             raise FateError("the camera has no picture to compare with; call start(light, t_us) before step")

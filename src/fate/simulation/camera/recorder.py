@@ -82,7 +82,7 @@ def record(
             keys = np.sort(np.concatenate([part.result() for part in advancing]))
             light = torch.from_numpy(np.exp(pixels.log_light) - np.float32(camera.dark_light)).clamp_(min=0)
             done = output.finish(unpack_keys(torch.from_numpy(keys), start_us), light, start_us, end_us)
-            yield RecordedPiece(number, done.to_events(sensor), looking.result(), end_us == scene.duration_us)
+            yield RecordedPiece(number, scene, done.to_events(sensor), looking.result(), end_us == scene.duration_us)
 
 
 def record_many(

@@ -161,10 +161,10 @@ class _GpuSensorOutput:
     def finish(
         self, keys: Tensor, log_light: Tensor, background: Tensor, start_us: int, length_us: int, last: bool
     ) -> Tensor:
-        """Keys of all recordings' next events, sorted by recording and time.
+        """Return the keys of the next events of all recordings, sorted by recording and time.
 
-        ``keys`` are those of the signal in any order, ``background`` those of shot noise and hot pixels, ``log_light``
-        [B, H, W] is at the end of the stretch; ``last`` says that no stretch comes after it.
+        ``keys`` [E] is the signal in any order, ``background`` [E] shot noise and hot pixels, ``log_light`` [B, H, W]
+        the light at the end of the stretch; ``last`` says that no stretch comes after it.
         """
         keys = torch.sort(keys).values  # in a fixed order, so that the same event gets the same jitter every time
         random = noise.generator(self._seed, noise.JITTER, start_us, self.device)
@@ -204,7 +204,7 @@ def record_on_gpu(
     threads: int | None = None,
 ) -> Iterator[RecordedPiece]:
     """Record scenes of one profile and length on a GPU, many side by side; see ``recorder.record_many``."""
-    made = [make() for make in scenes]  # streets are drawn when they are first looked at, in the processes
+    made = [make() for make in scenes]  # the processes draw the streets, when they need them
     if not made:
         return
     kinds = {(scene.sensor, scene.duration_us) for scene in made}
@@ -246,8 +246,8 @@ def _record_batch(
             keys = pixels.advance(batch, float(length_us))
             done = finishing.finish(keys, pixels.state.log_light, background, start_us, length_us, last)
             events = _split(done, len(scenes), scenes[0].sensor, start_us)
-            for number, packet, piece in zip(numbers, packets, events, strict=True):
-                yield RecordedPiece(number, piece, packet.boxes, last)
+            for number, scene, packet, piece in zip(numbers, scenes, packets, events, strict=True):
+                yield RecordedPiece(number, scene, piece, packet.boxes, last)
 
 
 def _start_batch(

@@ -61,7 +61,7 @@ def texture_slots(surfaces: Surfaces, atlas: Atlas, ids: Int32) -> Int64:
 @compiled
 def keep_visible(top: int, left: int, rows: int, columns: int, maps: Float32, slots: Int64,
               kept: Float32, kept_slots: Int64) -> int:  # fmt: skip
-    """Copy those of a part's surfaces that reach into it at this moment, up to one that covers it whole; their number.
+    """Copy the surfaces that reach into a part of the picture, up to one that covers all of it; return their number.
 
     A surface whose u or v lies beyond the same border at all four corners of the part cannot be seen in it.
     """

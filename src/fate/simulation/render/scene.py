@@ -76,9 +76,10 @@ class BoxesAt(NamedTuple):
 class RecordedPiece(NamedTuple):
     """One stretch of one recording."""
 
-    recording: int  #: which of the scenes
-    events: Events  #: its next events, in time order; those of the stretch's last moments come with the next piece
-    boxes: BoxesAt  #: of the times asked for that lie in the stretch
+    recording: int  #: index of its scene among those that are recorded
+    scene: Scene
+    events: Events  #: its next events, in time order; events of the stretch's last moments come with the next piece
+    boxes: BoxesAt  #: at the requested times that lie in the stretch
     last: bool  #: the recording is complete
 
 
@@ -162,7 +163,7 @@ class Scene:
         return self.boxes_in(self._at(t_us)[0], np.array([t_us])).boxes
 
     def boxes_in(self, stretch: int, times_us: Int64) -> BoxesAt:
-        """The boxes at those of some times that fall into a stretch; the last one includes the end of the drive."""
+        """Return the boxes at the times that lie in a stretch; the last stretch includes the end of the drive."""
         surfaces, start_us = self.surfaces(stretch), stretch * STRETCH_US
         last = stretch == self.num_stretches - 1
         times_us = times_us[(times_us >= start_us) & ((times_us < start_us + STRETCH_US) | last)]

@@ -197,12 +197,11 @@ class SurfaceBuilder:
         swings = [panel.swing or Swing(np.zeros(3), 0.0) for panel in panels]
         self.textures = tuple(textures.values())
         self.atlas = Atlas.build(self.textures)
-        self._panels = _Panels(
-            *(np.array([getattr(panel, name) for panel in panels]) for name in _Panels._fields[:6]),
-            *(np.array([getattr(swing, name) for swing in swings]) for name in _Panels._fields[6:9]),
-            texture=np.array([position[id(panel.texture)] for panel in panels], np.int32),
-            outward=np.array([panel.faces == "outward" for panel in panels]),
-        )
+        columns = [np.array([getattr(panel, name) for panel in panels]) for name in _Panels._fields[:6]]
+        columns += [np.array([getattr(swing, name) for swing in swings]) for name in _Panels._fields[6:9]]
+        columns.append(np.array([position[id(panel.texture)] for panel in panels], np.int32))
+        columns.append(np.array([panel.faces == "outward" for panel in panels]))
+        self._panels = _Panels(*columns)
         self._count = np.array([len(body.panels) for body in bodies.values()])
         self._body = np.array([number[id(actor.body)] for actor in self.actors])
         self._facing = np.array([actor.body.facing for actor in self.actors])

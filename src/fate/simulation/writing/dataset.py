@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -39,7 +39,7 @@ from fate.simulation.writing.request import (
 )
 
 if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments should not wait for it
-    from fate.simulation.render.scene import RecordedPiece, Scene
+    from fate.simulation.render.scene import RecordedPiece
 
 WAITING_PIECES = 8  # simulated and not yet written; a piece of 1mpx takes 20 MB
 
@@ -104,7 +104,6 @@ class _DatasetRun:
         self.all_jobs = manifest.request.jobs()
         finished = {entry.index for entry in manifest.recordings}
         self.jobs = [job for job in self.all_jobs if job.index not in finished]
-        self.scenes: dict[int, Scene] = {}
         self._open: dict[int, RecordingFiles] = {}
         self._done_us = dict.fromkeys(finished, manifest.request.duration_us)
         self._failed = False
@@ -115,9 +114,8 @@ class _DatasetRun:
         waiting: deque[Future[None]] = deque()
         try:
             with ThreadPoolExecutor(1, "dataset-writer") as writer:
-                request, jobs = self.manifest.request, self.jobs
-                with closing(simulate_pieces(jobs, request, self.device, threads, self._keep_scene)) as pieces:
-                    for piece in pieces if jobs else ():
+                with closing(simulate_pieces(self.jobs, self.manifest.request, self.device, threads)) as pieces:
+                    for piece in pieces if self.jobs else ():
                         waiting.append(writer.submit(self.write_piece, piece))
                         while len(waiting) > WAITING_PIECES or (waiting and waiting[0].done()):
                             waiting.popleft().result()
@@ -136,9 +134,6 @@ class _DatasetRun:
                 with suppress(OSError):  # the next run removes what cannot be removed now
                     files.discard()
 
-    def _keep_scene(self, job: RecordingJob, scene: Scene) -> None:
-        self.scenes[job.index] = scene
-
     def write_piece(self, piece: RecordedPiece) -> None:
         """Write a piece; ``piece.recording`` is an index into ``jobs``. After a failure, pieces are ignored."""
         if self._failed:
@@ -146,7 +141,7 @@ class _DatasetRun:
         try:
             job = self.jobs[piece.recording]
             if job.index not in self._open:
-                self._open[job.index] = RecordingFiles(self.home, job, self.scenes.pop(job.index))
+                self._open[job.index] = RecordingFiles(self.home, job, piece.scene)
             self._open[job.index].take(piece)
             if piece.last:
                 self._finish(job)
@@ -191,22 +186,13 @@ class _DatasetRun:
 
 
 def simulate_pieces(
-    jobs: Sequence[RecordingJob],
-    request: Request,
-    device: str,
-    threads: int | None,
-    on_scene: Callable[[RecordingJob, Scene], None],
+    jobs: Sequence[RecordingJob], request: Request, device: str, threads: int | None
 ) -> Generator[RecordedPiece, None, None]:
-    """The recordings of ``jobs``, simulated; ``on_scene`` is called with every scene before its first piece."""
+    """Simulate the recordings of ``jobs``."""
     from fate.simulation.camera.recorder import record_many  # noqa: PLC0415  (loads torch)
     from fate.simulation.render.scene import Scene  # noqa: PLC0415
 
-    def make(job: RecordingJob) -> Scene:
-        scene = Scene(job.seed, request.profile, job.split, request.seconds, job.at_rest)
-        on_scene(job, scene)
-        return scene
-
-    makers = [partial(make, job) for job in jobs]
+    makers = [partial(Scene, job.seed, request.profile, job.split, request.seconds, job.at_rest) for job in jobs]
     yield from record_many(makers, box_times, device, threads)
 
 

@@ -1,4 +1,4 @@
-"""The manifest of a simulated dataset: what was asked for, what is finished, and how to recognise every file.
+"""The manifest of a simulated dataset: its arguments, its finished recordings, and size and hash of every file.
 
 ``manifest.json`` is rewritten after each finished recording, whole or not at all. A stopped run continues from it, and
 makes every recording that it does not list. It holds neither dates nor run times, so the same arguments give the same
@@ -108,7 +108,7 @@ class Manifest:
         return replace(self, recordings=kept, previews=previews)
 
     def totals(self, split: str | None = None) -> dict[str, Any]:
-        """Sums over all recordings, or over those of a split."""
+        """Return sums over all recordings, or over the recordings of a split."""
         entries = [entry for entry in self.recordings if split in (None, entry.split)]
         return {
             "recordings": len(entries),

@@ -96,9 +96,8 @@ class RecordingFiles:
             rows = np.isin(t_us, labelled_us)
             x1, y1, x2, y2 = boxes[rows].T
             columns = (t_us[rows], x1, y1, x2, y2, class_id[rows], track_id[rows])
-            scene = self.scene
-            labels = Labels(*columns, labelled_us=labelled_us, classes=scene.classes, sensor=tuple(scene.sensor))
-            return labels, visible[rows]
+            names, sensor = self.scene.classes, self.scene.sensor
+            return Labels(*columns, labelled_us=labelled_us, classes=names, sensor=sensor), visible[rows]
 
         duration_us, label_hz = self.scene.duration_us, self.scene.label_hz
         (labels, _), (truth, visible) = table(label_times(duration_us, label_hz)), table(truth_times(duration_us))
