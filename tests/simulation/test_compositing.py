@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fate.simulation.art.panels import Texture
-from fate.simulation.render.compositing import keep_visible, maps_at, render, shade, sky_rows, texture_slots
+from fate.simulation.render.compositing import keep_visible, maps_at, render, shade, sky_rows
 from fate.simulation.render.scene import Scene
 from fate.simulation.render.surfaces import BLUR_WIDTH, KNOT_US, Atlas, Pinhole, Surfaces, matrices, projected_bounds
 from fate.simulation.render.tiles import TILE, TileSchedule, schedule_tiles
@@ -203,7 +203,7 @@ def as_marched(surfaces: Surfaces, atlas: Atlas, schedule: TileSchedule, t_us: f
         top, left = (TILE * part for part in divmod(tile, -(-shape[1] // TILE)))
         part = image[top : top + TILE, left : left + TILE]
         ids = schedule.ids[schedule.first[tile] : schedule.first[tile + 1]]
-        maps, places = np.empty((len(ids), 11), np.float32), texture_slots(surfaces, atlas, ids)
+        maps, places = np.empty((len(ids), 11), np.float32), atlas.slots[surfaces.texture[ids]]
         kept, kept_places = np.empty_like(maps), np.empty_like(places)
         maps_at(surfaces, ids, t_us, maps)
         sky_rows(surfaces, t_us, top, sky)

@@ -17,7 +17,6 @@ from fate.simulation.camera.camera_model import CameraModel, camera_preset
 from fate.simulation.camera.noise import BackgroundNoise
 from fate.simulation.camera.pixels_cpu import PixelState, adapted_pixels, advance_tiles, shared_circuit
 from fate.simulation.camera.recorder import record
-from fate.simulation.render.compositing import texture_slots
 from fate.simulation.render.scene import STRETCH_US, Scene
 from fate.simulation.render.tiles import schedule_tiles
 
@@ -170,7 +169,7 @@ def test_pixels_on_a_gpu_agree_with_the_cpu(seed: int, room: int) -> None:
     surfaces, atlas = scene.surfaces(0), scene.atlas
     schedule = schedule_tiles(surfaces, atlas, *scene.sensor)
     pixels = adapted_pixels(scene.camera, seed, scene.light(0))
-    textures = texture_slots(surfaces, atlas, np.arange(len(surfaces.texture), dtype=np.int32))
+    textures = atlas.slots[surfaces.texture]
     nothing: Any = None
     packet = gpu.PreparedStretch(surfaces, textures, schedule, np.zeros(0, np.int64), nothing)
     device = torch.device("cuda")

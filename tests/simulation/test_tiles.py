@@ -65,7 +65,7 @@ def test_nothing_moves_more_than_half_a_pixel_in_a_step(seed: int) -> None:
     before = maps_of(surfaces, which, t_us)
     after = maps_of(surfaces, which, t_us + step)
     atlas, texture = scene.atlas, surfaces.texture[which]
-    size = np.stack([atlas.width[texture], atlas.height[texture]], axis=1)
+    size = atlas.slots[texture, 1:3]
     first, second = np.einsum("nij,nj->ni", before, points), np.einsum("nij,nj->ni", after, points)
     w = np.where(first[:, 2] > 1e-6, first[:, 2], np.nan)
     place = first[:, :2] / w[:, None]
@@ -74,7 +74,7 @@ def test_nothing_moves_more_than_half_a_pixel_in_a_step(seed: int) -> None:
     seen = ((place > 0) & (place < 1)).all(axis=1) & (step > MIN_STEP_US)
     # motion along an even surface shows at its borders alone
     near_border = np.minimum(place, 1 - place) < 0.5 * BLUR_WIDTH * steep
-    shows = seen[:, None] & ((size > 1) | ~atlas.opaque[texture][:, None] | near_border)
+    shows = seen[:, None] & ((size > 1) | (atlas.slots[texture, 3:] == 0) | near_border)
     assert shows.sum() > 10_000
     assert np.nanmax(moved[shows]) < 1.1 * MAX_MOTION
     assert np.nanmax(moved[shows]) > 0.9 * MAX_MOTION  # and steps are no shorter than they need be

@@ -17,7 +17,7 @@ from fate.compiled import compiled
 from fate.simulation.arrays import Float32, Int64
 from fate.simulation.camera.camera_model import CameraModel
 from fate.simulation.camera.event_camera import pixel_maps
-from fate.simulation.render.compositing import ONE, ZERO, keep_visible, maps_at, shade, sky_rows, texture_slots
+from fate.simulation.render.compositing import ONE, ZERO, keep_visible, maps_at, shade, sky_rows
 from fate.simulation.render.surfaces import Atlas, Surfaces
 from fate.simulation.render.tiles import MAX_STEP_US, MIN_STEP_US, TILE, TileSchedule
 
@@ -137,7 +137,7 @@ def advance_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, 
     rows, cols = min(TILE, height - top), min(TILE, width - left)
     ids = schedule.ids[schedule.first[tile] : schedule.first[tile + 1]]
     maps = np.empty((len(ids), 11), np.float32)
-    slots = texture_slots(surfaces, atlas, ids)
+    slots = atlas.slots[surfaces.texture[ids]]
     kept, kept_slots = np.empty_like(maps), np.empty_like(slots)
     part = (slice(top, top + rows), slice(left, left + cols))
     u0, v0 = pixels.log_light[part].copy(), pixels.receptor[part].copy()

@@ -30,7 +30,6 @@ from fate.simulation.camera.camera_model import CameraModel
 from fate.simulation.camera.noise import EventColumns
 from fate.simulation.camera.pixels_cpu import PixelState, adapted_pixels, shared_circuit
 from fate.simulation.camera.pixels_gpu import RECORDING_SHIFT, TIME_OFFSET, TIME_SHIFT, GpuPixels, StretchBatch
-from fate.simulation.render.compositing import texture_slots
 from fate.simulation.render.scene import STRETCH_US, BoxesAt, RecordedPiece, Scene
 from fate.simulation.render.surfaces import Atlas, Surfaces
 from fate.simulation.render.tiles import TileSchedule, schedule_tiles
@@ -79,11 +78,12 @@ def _prepare(shares: list[SceneShare], pipe: Connection) -> None:
 def prepare_stretch(scene: Scene, stretch: int, times_us: Int64, background: noise.BackgroundNoise) -> PreparedStretch:
     """Pose the surfaces of one stretch, plan its tiles, draw its noise and look for its boxes."""
     start_us, surfaces, atlas = stretch * STRETCH_US, scene.surfaces(stretch), scene.atlas
-    textures = texture_slots(surfaces, atlas, np.arange(len(surfaces.texture), dtype=np.int32))
     t_us, x, y, p = background.window(start_us, min(start_us + STRETCH_US, scene.duration_us))
     keys = ((t_us - start_us + TIME_OFFSET) << TIME_SHIFT) | (y << 15) | (x << 1) | p
     schedule = schedule_tiles(surfaces, atlas, *scene.sensor)
-    return PreparedStretch(surfaces, textures, schedule, keys.numpy(), scene.boxes_in(stretch, times_us))
+    return PreparedStretch(
+        surfaces, atlas.slots[surfaces.texture], schedule, keys.numpy(), scene.boxes_in(stretch, times_us)
+    )
 
 
 #: Numerical libraries read these at the start of a process; with 1 the processes leave the other cores to each other.

@@ -49,26 +49,24 @@ class Pinhole(NamedTuple):
 
 
 class Atlas(NamedTuple):
-    """The summed-area tables of all textures, concatenated; a texture is a place in them."""
+    """The summed-area tables of all textures, concatenated."""
 
     light: Int32  #: light × alpha
     alpha: Int32
-    offset: Int64  #: [textures] first entry of each
-    height: Int32  #: [textures] texels
-    width: Int32  #: [textures] texels
-    opaque: NDArray[np.bool_]  #: [textures] alpha is 1 everywhere
+    slots: Int64  #: [textures, 4] first entry in the tables, columns, rows, and 1 if the texture is opaque
 
     @staticmethod
     def build(textures: Iterable[Texture]) -> Atlas:
-        """Tables of ``textures``, in their order."""
-        listed = list(textures)
-        light = [summed_area(texture.light * texture.alpha).ravel() for texture in listed]
-        alpha = [summed_area(texture.alpha).ravel() for texture in listed]
-        end = np.zeros(1, np.int32)
-        height, width = np.array([texture.shape for texture in listed], np.int32).reshape(-1, 2).T.copy()
-        offset = np.cumsum([0, *(part.size for part in light)])[:-1]
-        opaque = np.array([texture.opaque for texture in listed], np.bool_)
-        return Atlas(np.concatenate([*light, end]), np.concatenate([*alpha, end]), offset, height, width, opaque)
+        """Build the tables of ``textures``, in their order."""
+        light, alpha, slots, end = [], [], [], 0
+        for texture in textures:
+            light.append(summed_area(texture.light * texture.alpha).ravel())
+            alpha.append(summed_area(texture.alpha).ravel())
+            slots.append((end, *texture.shape[::-1], texture.opaque))
+            end += light[-1].size
+        last = np.zeros(1, np.int32)
+        tables = np.concatenate([*light, last]), np.concatenate([*alpha, last])
+        return Atlas(*tables, np.array(slots, np.int64).reshape(-1, 4))
 
 
 class Surfaces(NamedTuple):

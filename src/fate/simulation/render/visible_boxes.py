@@ -17,7 +17,7 @@ import numpy as np
 from fate.compiled import compiled, inlined
 from fate.simulation.arrays import Float32, Float64, Int32, Int64
 from fate.simulation.art.panels import Texture, outline
-from fate.simulation.render.compositing import TINY, ZERO, maps_at, texture_slots
+from fate.simulation.render.compositing import TINY, ZERO, maps_at
 from fate.simulation.render.surfaces import Atlas, Surfaces
 
 #: Half of full coverage, in the units of the summed-area tables.
@@ -131,7 +131,7 @@ def find_boxes(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, times_us: F
     count = surfaces.maps.shape[1]
     ids = np.arange(count).astype(np.int32)
     maps = np.empty((count, 11), np.float32)
-    slots, table = texture_slots(surfaces, atlas, ids), atlas.alpha
+    slots, table = atlas.slots[surfaces.texture], atlas.alpha
     own_ids, before_ids = np.empty(count, np.int32), np.empty(count, np.int32)
     whole = np.empty(4)
     for time in range(len(times_us)):
