@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import signal
 import sys
 import types
 from pathlib import Path
@@ -82,8 +83,8 @@ def test_the_peak_of_memory_is_in_megabytes_or_unknown(windows: list[int], monke
 
 
 def test_only_signals_that_exist_are_listened_to() -> None:
-    assert len(processes.existing_signals("SIGINT", "SIGNONSENSE")) == 1
-    assert processes.existing_signals("SIGINT", "SIGTERM", "SIGUSR1") == processes.STOP_SIGNALS
+    names = [name for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
+    assert [signal.Signals(number).name for number in processes.STOP_SIGNALS] == names
 
 
 @pytest.fixture

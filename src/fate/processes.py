@@ -118,15 +118,11 @@ def peak_memory_mb() -> float | None:
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6  # macOS counts bytes, others kilobytes
 
 
-def existing_signals(*names: str) -> tuple[int, ...]:
-    """Numbers of those named signals that this operating system has."""
-    return tuple(int(getattr(signal, name)) for name in names if hasattr(signal, name))
-
-
-#: Signals that ask a run to save and stop; SIGUSR1 is how SLURM announces the end of a job's time.
-STOP_SIGNALS = existing_signals("SIGINT", "SIGTERM", "SIGUSR1")
+#: Numbers of the signals that ask a run to save and stop, as far as this operating system has them. SLURM announces the
+#: end of a job's time with the last one.
+STOP_SIGNALS = tuple(int(getattr(signal, name)) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
 #: Ends a process at once. Windows has only SIGTERM, which does the same there.
-KILL_SIGNAL = existing_signals("SIGKILL", "SIGTERM")[0]
+KILL_SIGNAL = int(getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
 def _module(name: str) -> Any:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fate.compiled import compiled
 from fate.simulation.arrays import Float32, Float64, Int32, Int64
-from fate.simulation.art.actors import REACH, Actor, CameraPose, Ego, Layer, Lighting, Straight
+from fate.simulation.art.actors import REACH, Actor, CameraPose, Ego, Layer, Lighting, Pose, Straight
 from fate.simulation.art.panels import Swing, Texture, summed_area
 
 #: Distance between knots, µs.
@@ -174,10 +174,7 @@ class _Posed(NamedTuple):
     chosen: Int64  # [I] which of all actors
     which: Int64  # [K] which of those a panel belongs to
     panel: Int64  # [K] which of all panels it is
-    x: Float64  # [R, I]
-    z: Float64  # [R, I]
-    heading: Float64  # [R, I]
-    gait: Float64  # [R, I]
+    pose: Pose  # of the actors, [R, I] each
     camera: CameraPose
 
 
@@ -218,13 +215,12 @@ class SurfaceBuilder:
         seconds = (start_us + KNOT_US * np.arange(knots, dtype=np.float64)) * 1e-6
         camera = self.ego.at(seconds)
         chosen = self._in_reach(camera.z.min(), seconds)
-        x, z, heading, gait = self._poses(chosen, seconds, camera)
         body = self._body[chosen]
         count = self._count[body]
         which = np.repeat(np.arange(len(chosen)), count)
         ends, first = np.cumsum(count), np.cumsum(self._count) - self._count
         panel = np.arange(ends[-1]) - np.repeat(ends - count - first[body], count)
-        posed = _Posed(chosen, which, panel, x, z, heading, gait, camera)
+        posed = _Posed(chosen, which, panel, self._poses(chosen, seconds, camera), camera)
         corner, across, down = self._in_camera(posed)
         maps, side = matrices(corner, across, down, self.pinhole)
         margin = 0.5 * BLUR_WIDTH + 0.5
@@ -267,23 +263,20 @@ class SurfaceBuilder:
         travelling = self._layer >= Layer.KERB
         return np.flatnonzero(travelling | ((z + span > near) & (z - span < near + REACH)))
 
-    def _poses(self, chosen: Int64, seconds: Float64, camera: CameraPose) -> tuple[Float64, Float64, Float64, Float64]:
-        """x, z, heading and gait [R, I] of the chosen actors; billboards face the camera."""
-        shape = len(seconds), len(chosen)
-        position = self._position[chosen]
-        x, z = np.broadcast_to(position[:, 0], shape).copy(), np.broadcast_to(position[:, 1], shape).copy()
-        heading, gait = np.broadcast_to(position[:, 2], shape).copy(), np.zeros(shape)
+    def _poses(self, chosen: Int64, seconds: Float64, camera: CameraPose) -> Pose:
+        """Return the poses [R, I] of the chosen actors."""
+        values = np.zeros((4, len(seconds), len(chosen)))
+        values[:3] = self._position[chosen].T[:, None]
         for column in np.flatnonzero(self._moving[chosen]):
-            pose = self.actors[chosen[column]].path.at(seconds)
-            x[:, column], z[:, column], heading[:, column], gait[:, column] = pose
-        layer = self._layer[chosen]
-        z[:, layer >= Layer.KERB] = camera.z[:, None]
-        x[:, layer == Layer.FAR] = camera.x[:, None]
-        return x, z, heading, gait
+            values[:, :, column] = self.actors[chosen[column]].path.at(seconds)
+        pose, layer = Pose(*values), self._layer[chosen]
+        pose.z[:, layer >= Layer.KERB] = camera.z[:, None]
+        pose.x[:, layer == Layer.FAR] = camera.x[:, None]
+        return pose
 
     def _in_camera(self, posed: _Posed) -> tuple[Float64, Float64, Float64]:
         """Corner, across and down [R, K, 3] of panels in camera coordinates."""
-        chosen, which, panel, x, z, heading, gait, camera = posed
+        chosen, which, panel, (x, z, heading, gait), camera = posed
         data, facing = self._panels, self._facing[chosen]
         bearing = np.arctan2(x - camera.x[:, None], z - camera.z[:, None])
         turned = np.where(facing, bearing, heading)
@@ -322,7 +315,7 @@ class SurfaceBuilder:
         """Panels nearest first: by layer, by actor, and within an actor as its body lists them, last on top."""
         chosen, which = posed.chosen, posed.which
         camera_x, camera_z, yaw, _ = (values[middle] for values in posed.camera)
-        ahead = (posed.x[middle] - camera_x) * np.sin(yaw) + (posed.z[middle] - camera_z) * np.cos(yaw)
+        ahead = (posed.pose.x[middle] - camera_x) * np.sin(yaw) + (posed.pose.z[middle] - camera_z) * np.cos(yaw)
         ahead = ahead + self._reach[chosen]
         rank = np.empty(len(chosen))
         rank[np.lexsort((chosen, ahead, self._layer[chosen]))] = np.arange(len(chosen))
