@@ -119,15 +119,11 @@ def test_steps_keep_within_their_limits(seed: int) -> None:
 def one_surface(**changes: Any) -> tuple[Surfaces, Atlas]:
     """A patterned surface over columns 10 to 30 and rows 10 to 20, at rest."""
     matrix = np.array([1 / 20, 0, -0.5, 0, 1 / 10, -1, 0, 0, 1, 0, 0], np.float32)
-    zero = np.zeros(1, np.float32)
     surfaces = Surfaces(
         maps=np.tile(matrix, (3, 1, 1)),
         bounds=np.array([[10, 10, 30, 20]], np.float32),
         texture=np.zeros(1, np.int32),
-        glow=zero,
-        flicker=zero,
-        depth=zero,
-        phase=zero,
+        lamps=np.zeros((1, 4), np.float32),
         owner=np.full(1, -1, np.int32),
         sky=np.zeros((3, 3), np.float32),
         focal=50.0,
@@ -142,13 +138,12 @@ def test_a_picture_at_rest_takes_the_longest_steps() -> None:
 
 
 def test_a_lamp_that_flickers_shortens_the_steps_of_its_tiles_alone() -> None:
-    one = np.ones(1, np.float32)
-    schedule = schedule_tiles(*one_surface(glow=one, depth=one), 40, 48)
+    schedule = schedule_tiles(*one_surface(lamps=np.array([[1, 0, 1, 0]], np.float32)), 40, 48)
     short = (schedule.step_us == FLICKER_STEP_US).reshape(5, 6)
     expected = np.zeros((5, 6), np.bool_)
     expected[1:3, 1:4] = True
     assert (short == expected).all()
-    unlit, atlas = one_surface(depth=one)
+    unlit, atlas = one_surface(lamps=np.array([[0, 0, 1, 0]], np.float32))
     assert (schedule_tiles(unlit, atlas, 40, 48).step_us == MAX_STEP_US).all()
 
 

@@ -51,27 +51,16 @@ Measurement = SimpleNamespace
 
 @dataclass(frozen=True)
 class BenchResult:
-    """The result of one benchmark.
+    """The result of one benchmark."""
 
-    Attributes:
-        about: text about the machine and the data, printed above the table.
-        facts: values that hold for all measurements.
-        head: head of the table, with " | " between the columns.
-        row: a row of the table, as a template for ``str.format`` with the values of a measurement.
-        measurements: one for each row.
-        shown: returns more values for the row of a measurement, which are printed and not saved.
-        missing: what the table shows for values that are None.
-        note: text below the table.
-    """
-
-    about: str
-    facts: dict[str, Any]
-    head: str
-    row: str
-    measurements: Sequence[Measurement]
-    shown: Callable[[Measurement], dict[str, Any]] = lambda _: {}
-    missing: str = ""
-    note: str = ""
+    about: str  #: text about the machine and the data, printed above the table
+    facts: dict[str, Any]  #: values that hold for all measurements
+    head: str  #: head of the table, with " | " between the columns
+    row: str  #: row of the table, a template for ``str.format`` with the values of a measurement
+    measurements: Sequence[Measurement]  #: one for each row
+    shown: Callable[[Measurement], dict[str, Any]] = lambda _: {}  #: returns more values for a row that are not saved
+    missing: str = ""  #: text for values that are None
+    note: str = ""  #: text below the table
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values for JSON."""

@@ -243,7 +243,7 @@ class GpuPixels:
         while True:
             counter = torch.zeros(1, dtype=torch.int64, device=self._keys.device)
             _advance_kernel[(count * tiles,)](
-                batch.maps, batch.light, batch.slots, batch.first, batch.ids, batch.step_us, batch.sky, *self._tables,
+                *batch[:7], *self._tables,
                 *self.state, *self._next, self.circuits, self._keys, counter, len(self._keys), length_us, batch.focal,
                 height, width, tiles, columns, surfaces, knots, TILE, num_warps=1,
             )  # fmt: skip

@@ -275,7 +275,7 @@ def _batch_stretch(packets: list[PreparedStretch], bases: Int64, device: torch.d
         part = packet.surfaces
         count = part.maps.shape[1]
         maps[index, :, :count] = part.maps
-        light[index, :count] = np.stack([part.glow, part.flicker, part.depth, part.phase], axis=1)
+        light[index, :count] = part.lamps
         slots[index, :count] = packet.textures
         slots[index, :, 0] += bases[index]
         firsts.append(packet.schedule.first + used)

@@ -39,9 +39,9 @@ def maps_at(surfaces: Surfaces, ids: Int32, t_us: float, maps: Float32) -> None:
         for j in range(11):
             first = surfaces.maps[knot, k, j]
             maps[i, j] = first + share * (surfaces.maps[knot + 1, k, j] - first)
-        glow = surfaces.glow[k]
-        if surfaces.depth[k] > 0:
-            glow *= 1 + surfaces.depth[k] * math.cos(surfaces.flicker[k] * t_us + surfaces.phase[k])
+        glow, flicker, depth, phase = surfaces.lamps[k]
+        if depth > 0:
+            glow *= 1 + depth * math.cos(flicker * t_us + phase)
         maps[i, 9] += glow
 
 

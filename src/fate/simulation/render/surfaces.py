@@ -75,10 +75,7 @@ class Surfaces(NamedTuple):
     maps: Float32  #: [R, K, 11] the matrix M by rows; light on it, 1 = full sun; light of the haze before it
     bounds: Float32  #: [K, 4] columns x1, rows y1, x2, y2 it stays within, blur included
     texture: Int32  #: [K] place in the atlas
-    glow: Float32  #: [K] light it gives off itself, for texture light 1
-    flicker: Float32  #: [K] of the glow, rad/µs
-    depth: Float32  #: [K] of the flicker, 0 to 1
-    phase: Float32  #: [K] of the flicker at the stretch's start, rad
+    lamps: Float32  #: [K, 4] emitted light for texture light 1; of its flicker rad/µs, depth 0 to 1, phase at the start
     owner: Int32  #: [K] the object it belongs to; -1: none
     sky: Float32  #: [R, 3] row of the horizon, light there, light one focal length above it
     focal: float  #: pixels
@@ -237,6 +234,8 @@ class SurfaceBuilder:
         gain, haze = self._light(posed, corner, across, down, side)
         glow = data.emission[panel] * self.lighting.lamps
         flicker = 2e-6 * np.pi * data.flicker_hz[panel]  # rad/µs
+        phase = np.mod(flicker * start_us + chosen[which], 2 * np.pi)
+        lamps = np.stack([glow, flicker, data.flicker_depth[panel], phase], axis=1)
         maps = np.concatenate([maps, gain[..., None], haze[..., None]], axis=2, dtype=np.float32)
         horizon = self.pinhole.centre_y + self.pinhole.focal * np.tan(camera.pitch)
         sky = np.stack([horizon, np.full(knots, self.lighting.horizon), np.full(knots, self.lighting.zenith)], axis=1)
@@ -244,10 +243,7 @@ class SurfaceBuilder:
             maps=np.ascontiguousarray(maps[:, order]),
             bounds=bounds[order],
             texture=data.texture[panel][order],
-            glow=glow[order].astype(np.float32),
-            flicker=flicker[order].astype(np.float32),
-            depth=data.flicker_depth[panel][order].astype(np.float32),
-            phase=np.mod(flicker[order] * start_us + chosen[which][order], 2 * np.pi).astype(np.float32),
+            lamps=lamps[order].astype(np.float32),
             owner=self._owner[chosen][which][order],
             sky=sky.astype(np.float32),
             focal=float(self.pinhole.focal),
