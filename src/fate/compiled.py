@@ -10,35 +10,28 @@ from numba import njit
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def compiled(function: Function) -> Function:
-    """Compile ``function`` with numba; it runs without Python's lock, so threads can share the work.
+def _compiler(**options: Any) -> Callable[[Function], Function]:
+    def compile_function(function: Function) -> Function:
+        try:
+            return cast(Function, njit(nogil=True, cache=True, **options)(function))
+        except RuntimeError:  # numba found no folder to keep it in
+            return cast(Function, njit(nogil=True, **options)(function))
 
-    Compiled code is kept beside the source or in the user's cache folder. Where neither can be written (a container
-    without a home, say), it is compiled again in each process.
-    """
-    return _kept(function)
-
-
-def compiled_sums(function: Function) -> Function:
-    """The same for long sums: a product and a sum may be rounded once instead of twice; no divisor is 0."""
-    return _kept(function, error_model="numpy", fastmath={"contract"})
+    return compile_function
 
 
-def compiled_finite_sums(function: Function) -> Function:
-    """The same where, besides, all numbers are finite."""
-    return _kept(function, error_model="numpy", fastmath={"contract", "nnan", "nsz"})
-
-
-def _kept(function: Function, **options: Any) -> Function:
-    try:
-        return cast(Function, njit(nogil=True, cache=True, **options)(function))
-    except RuntimeError:  # numba found no place to keep it
-        return cast(Function, njit(nogil=True, **options)(function))
+#: Compiles a function with numba. It runs without Python's lock, so threads can share the work. The compiled code is
+#: kept beside the source or in the user's cache folder; if neither can be written, each process compiles it again.
+compiled = _compiler()
+#: The same for long sums: a product and a sum may be rounded once instead of twice; no divisor is 0.
+compiled_sums = _compiler(error_model="numpy", fastmath={"contract"})
+#: The same if, besides, all numbers are finite.
+compiled_finite_sums = _compiler(error_model="numpy", fastmath={"contract", "nnan", "nsz"})
 
 
 def inlined(function: Function) -> Function:
-    """The same for a small function in the innermost loop of compiled code: its body is put in the caller's place.
+    """Compile a small function of an innermost loop; its body is put in the place of each call.
 
-    A call that passes arrays costs more than a few additions do, for their reference counts.
+    A call that passes arrays costs more than a few additions do, because of their reference counts.
     """
     return cast(Function, njit(nogil=True, inline="always")(function))

@@ -21,8 +21,6 @@ from fate.text import one_line
 MAX_MESSAGE = 2000
 #: Packages whose frames are never the user's own code: FATE itself, and what calls FATE's functions back.
 _BETWEEN = {"fate", "contextlib", "functools", "torch", "numba", "numpy"}
-
-
 #: The packages that each extra of pyproject.toml installs. Errors name these packages instead of the extra, so that the
 #: pip line works for every way in which FATE was installed.
 PACKAGES: dict[str, tuple[str, ...]] = {
@@ -56,11 +54,7 @@ class FateWarning(UserWarning):
 
 
 def missing_packages(what: str, packages: Sequence[str]) -> MissingDependencyError:
-    """The error to raise where a package is not installed.
-
-    Args:
-        what: what needs the packages; the sentence starts with it.
-        packages: their names on the package index.
+    """The error to raise if packages that ``what`` needs, by their names on the package index, are not installed.
 
     Example:
         >>> print(missing_packages("export", PACKAGES["export"]))

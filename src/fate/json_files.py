@@ -25,7 +25,7 @@ def parse_json(data: bytes | str, where: str, what: str) -> Any:
     """
     try:
         text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
-        content = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        content = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError, MemoryError) as error:
         raise FormatError(f"{where}: is not whole JSON ({error}); expected {what}") from None
     if _depth_exceeds(content, MAX_DEPTH):
@@ -55,18 +55,11 @@ def finite_number(value: object, name: str) -> float:
     return float(value)
 
 
-def list_of(value: object, name: str) -> list[Any]:
-    """A list; anything else is refused."""
-    if not isinstance(value, list):
-        raise _unexpected(value, name, "a list")
+def list_of(value: object, name: str, kind: type = object) -> list[Any]:
+    """A list of values of a ``kind``; anything else is refused."""
+    if not isinstance(value, list) or not all(isinstance(each, kind) for each in value):
+        raise _unexpected(value, name, "a list" if kind is object else "a list of names")
     return value
-
-
-def names_of(value: object, name: str) -> tuple[str, ...]:
-    """A list of texts; anything else is refused."""
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise _unexpected(value, name, "a list of names")
-    return tuple(value)
 
 
 def object_of(value: object, name: str) -> dict[str, Any]:
@@ -80,15 +73,11 @@ def _unexpected(value: object, name: str, expected: str) -> FormatError:
     return FormatError(f"{name} is {value!r:.40}; expected {expected}")
 
 
-def _refuse_constant(text: str) -> float:
-    raise ValueError(f"it holds {text}, and numbers in JSON are finite")
-
-
 def _finite(text: str) -> float:
-    """Parse a number with a point or an exponent; 1e400 would become infinite and is refused."""
+    """Parse a number with a point or an exponent, NaN or Infinity; 1e400 would become infinite and is refused too."""
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"it holds {text:.40}, which is larger than any number of 64 bits")
+        raise ValueError(f"it holds {text:.40}, which is not a finite number of 64 bits")
     return value
 
 

@@ -69,24 +69,18 @@ def lock_file(handle: int) -> None:
         raise OSError(errno.ENOTSUP, "this Python has no file locks")
 
 
-def open_folder_lock(folder: Path) -> int:
-    """Descriptor to give to :func:`lock_file` so that one process owns a folder.
-
-    POSIX systems lock the folder itself. Windows cannot open folders, so a file ``.lock`` in it is locked there.
-    """
-    if _module("fcntl") is not None:
-        return os.open(folder, os.O_RDONLY)
-    return os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-
-
 @contextmanager
-def short_folder_lock(folder: Path, wait_s: float = 60.0) -> Iterator[bool]:
+def lock_folder(folder: Path, wait_s: float = 60.0) -> Iterator[bool]:
     """Let one process at a time change files of a folder; others wait up to ``wait_s`` seconds and are then refused.
 
-    Yields whether the folder is locked: False where the disk has no locks.
+    POSIX systems lock the folder itself. Windows cannot open folders, so a file ``.lock`` in it is locked there. Yields
+    whether the folder is locked: False if the disk has no locks.
     """
     try:
-        handle = open_folder_lock(folder)
+        if _module("fcntl") is not None:
+            handle = os.open(folder, os.O_RDONLY)
+        else:
+            handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise FateError(f"{folder}: cannot be opened ({error.strerror}); give another folder") from None
     end = time.monotonic() + wait_s
@@ -99,8 +93,7 @@ def short_folder_lock(folder: Path, wait_s: float = 60.0) -> Iterator[bool]:
             except BlockingIOError:
                 if time.monotonic() > end:
                     raise FateError(
-                        f"{folder}: another process has locked this folder for more than {wait_s:g} s; wait for it or"
-                        " end it, then run this again"
+                        f"{folder}: another process writes to this folder; wait for it or end it, then run this again"
                     ) from None
                 time.sleep(0.01)
             except OSError:
@@ -125,15 +118,11 @@ def peak_memory_mb() -> float | None:
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6  # macOS counts bytes, others kilobytes
 
 
-def existing_signals(*names: str) -> tuple[int, ...]:
-    """Numbers of those named signals that this operating system has."""
-    return tuple(int(getattr(signal, name)) for name in names if hasattr(signal, name))
-
-
-#: Signals that ask a run to save and stop; SIGUSR1 is how SLURM announces the end of a job's time.
-STOP_SIGNALS = existing_signals("SIGINT", "SIGTERM", "SIGUSR1")
+#: Numbers of the signals that ask a run to save and stop, as far as this operating system has them. SLURM announces the
+#: end of a job's time with the last one.
+STOP_SIGNALS = tuple(int(getattr(signal, name)) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
 #: Ends a process at once. Windows has only SIGTERM, which does the same there.
-KILL_SIGNAL = existing_signals("SIGKILL", "SIGTERM")[0]
+KILL_SIGNAL = int(getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
 def _module(name: str) -> Any:

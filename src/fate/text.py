@@ -11,12 +11,7 @@ from collections.abc import Container, Iterable, Sequence
 
 
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
-    """A count with its noun.
-
-    Args:
-        count: how many there are.
-        noun: the singular.
-        nouns: the plural, if it is not the singular with an "s".
+    """A count with its noun; ``nouns`` is the plural, if it is not the singular with an "s".
 
     Example:
         >>> plural(1, "frame"), plural(0, "box", "boxes"), plural(1204, "event")
@@ -73,7 +68,7 @@ def duration(seconds: float) -> str:
 
 
 def frequency(per_second: float, noun: str, nouns: str | None = None) -> str:
-    """How often something happens; rare things as the time between two of them.
+    """A rate as text; a rate below one per second is given as the time between two events.
 
     Example:
         >>> frequency(48.2, "window"), frequency(0.19, "window"), frequency(0, "window")
@@ -128,11 +123,9 @@ def one_line(text: str) -> str:
 
 
 def format_table(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> str:
-    """Rows of cells as text, with columns of equal width, two spaces apart.
+    """Rows of cells, as many in each, as text: columns have equal width and are two spaces apart.
 
-    Args:
-        rows: cells of each line, as many in each.
-        left: indices of the columns that are aligned to the left; the others are aligned to the right.
+    Columns whose index is in ``left`` are aligned to the left, the others to the right.
 
     Example:
         >>> print(format_table([("name", "boxes"), ("car", "12")]))

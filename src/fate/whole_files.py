@@ -17,10 +17,9 @@ import hashlib
 import io
 import os
 import re
+import secrets
 import stat
 import sys
-import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -36,12 +35,11 @@ except ImportError:  # Windows
 
 #: The name that stands for standard output, given as text; ``Path("-")`` is a file of this name.
 STANDARD_OUTPUT = "-"
-#: Names of drafts, as ``tempfile`` makes them, end like this.
+#: Names of drafts end like this.
 _DRAFT_END = r"\.[a-z0-9_]{8}\.part"
 #: Longest name of a target, in bytes, that its draft's name repeats; a hash stands for longer ones.
 _REPEATED_BYTES = 200
 _MAX_LINKS = 40
-_UMASK_LOCK = threading.Lock()  # the mask can only be read by setting it
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Target:
 
     @property
     def is_standard_output(self) -> bool:
-        """Whether the bytes come out where ``print`` writes to."""
+        """Whether the bytes go to the same output as ``print``."""
         return self.kind == "standard output" or self.descriptor == 1
 
 
@@ -104,16 +102,11 @@ def is_standard_output(path: str | os.PathLike[str] | None) -> bool:
 
 
 def refusal(name: str | os.PathLike[str], error: Exception) -> FateError:
-    """The sentence for a path that the system refuses to write; a :class:`FateError` is given back as it is."""
+    """Return the error for a path that the system refuses to write; a :class:`FateError` is returned as it is."""
     if isinstance(error, FateError):
         return error
-    number, reason = getattr(error, "errno", None), getattr(error, "strerror", None) or str(error)
-    remedy = "make room or choose another folder"
-    if number == errno.ENAMETOOLONG:
-        remedy = "give a shorter name, most disks take up to 255 bytes"
-    elif number in (errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS):
-        remedy = f"{'its links lead in a circle; ' if number == errno.ELOOP else ''}give another file"
-    return FateError(f"{os.fspath(name)}: cannot be written ({reason}); {remedy}")
+    reason = getattr(error, "strerror", None) or error
+    return FateError(f"{os.fspath(name)}: cannot be written ({reason}); give another file, or make room")
 
 
 @contextmanager
@@ -169,8 +162,11 @@ class Draft:
             return
         try:
             with disk_faults(self.target):
-                _sync(self._handle)
-                self.path.chmod(_usual_mode(self.target.path))
+                try:
+                    os.fsync(self._handle)  # a power cut after the rename must not leave an empty file
+                except OSError as error:
+                    if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot
+                        raise
                 if os.name == "nt":  # Windows renames closed files only
                     self._release()
                 os.replace(self.path, self.target.path)
@@ -187,11 +183,9 @@ class Draft:
         """Remove the draft; does nothing after :meth:`commit`."""
         if self.target.kind != "file":
             return
-        if os.name == "nt":
-            self._release()
+        self._release()
         with suppress(OSError):  # where nothing can be written, nothing can be removed
             self.path.unlink(missing_ok=True)
-        self._release()
 
     def _release(self) -> None:
         if self._handle is not None:
@@ -236,7 +230,7 @@ def _open_device(target: Target) -> BinaryIO:
         if target.descriptor == 1 and sys.stdout is not None:
             sys.stdout.flush()
         return os.fdopen(os.dup(target.descriptor), "wb")
-    # never made or emptied: what is no longer there must not become a file
+    # without O_CREAT and O_TRUNC: a device that no longer exists must not become a file
     return open(target.path, "wb", opener=lambda path, flags: os.open(path, flags & ~(os.O_CREAT | os.O_TRUNC)))
 
 
@@ -274,14 +268,18 @@ def _draft_prefix(target: Path) -> str:
 
 
 def _new_draft(target: Path) -> tuple[int, Path]:
-    """An empty file beside the target, open and locked."""
+    """Make an empty file beside the target, open and locked, with the permissions of the target or of a new file."""
+    known = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     while True:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f"{_draft_prefix(target)}.", suffix=".part")
+        path = target.with_name(f"{_draft_prefix(target)}.{secrets.token_hex(4)}.part")
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666 if known is None else known)
         if fcntl is not None:
             with suppress(OSError):  # some network disks have no locks; there, drafts are never taken for dead
                 fcntl.flock(handle, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:
-            return handle, Path(name)
+            if known is not None:
+                path.chmod(known)  # the mask of the process may have taken permissions away
+            return handle, path
         os.close(handle)  # another writer took it for dead before it was locked
 
 
@@ -299,23 +297,3 @@ def _clear_dead_drafts(target: Path) -> None:
             if fcntl is None:
                 with suppress(OSError):
                     os.unlink(entry.path)
-
-
-def _usual_mode(target: Path) -> int:
-    """The permissions of the file that is replaced, or those of a new file; drafts themselves are private."""
-    try:
-        return stat.S_IMODE(target.stat().st_mode)
-    except FileNotFoundError:
-        with _UMASK_LOCK:
-            mask = os.umask(0o077)
-            os.umask(mask)
-        return 0o666 & ~mask
-
-
-def _sync(handle: int) -> None:
-    """Wait until the bytes are on the disk, so that a power cut after the rename does not leave an empty file."""
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot
-            raise

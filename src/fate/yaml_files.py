@@ -7,6 +7,7 @@ plain tree of mappings, lists, texts, numbers, true, false and null, of a bounde
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from os import PathLike, fspath
 from typing import Any
@@ -22,6 +23,7 @@ MAX_DEPTH = 64
 MAX_VALUES = 250_000
 #: Characters of the longest number.
 MAX_NUMBER_CHARACTERS = 100
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def load_yaml(path: str | PathLike[str], expected: str = "a YAML file") -> Any:
@@ -31,8 +33,13 @@ def load_yaml(path: str | PathLike[str], expected: str = "a YAML file") -> Any:
 
 def parse_yaml(text: str, source: str) -> Any:
     """The same for a text; ``source`` names it in errors."""
+    loader = yaml.SafeLoader(text)
     try:
-        content = yaml.load(text, _PlainLoader)
+        root = loader.get_single_node()
+        _check_nodes(root, 0, [MAX_VALUES])
+        content = None if root is None else loader.construct_document(root)
+    except RecursionError:
+        raise FateError(f"{source}: is nested deeper than {MAX_DEPTH} levels; expected a few") from None
     except yaml.YAMLError as error:
         raise FateError(f"{source}: is not valid YAML ({' '.join(str(error).split())[:400]})") from None
     except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:  # the tag denies it
@@ -43,55 +50,27 @@ def parse_yaml(text: str, source: str) -> Any:
     return plain_tree(content, source)
 
 
-class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
-    """PyYAML's safe loader with limits on depth, size and aliases; it refuses keys that occur twice."""
+def _check_nodes(node: Any, depth: int, left: list[int]) -> None:
+    """Refuse depth, size and keys that occur twice before any value is made; an alias counts as often as it is used.
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._depth = self._values = 0
-        self._sizes: dict[str, int] = {}  # values under each anchor that is complete
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.peek_event()
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor in self.anchors and event.anchor not in self._sizes:
-                self._refuse(event, f"the value &{event.anchor} contains itself; write its content out")
-            self._count(event, self._sizes.get(event.anchor, 0))
-            return super().compose_node(parent, index)
-        before = self._values
-        self._count(event, 1)
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            self._refuse(event, f"more than {MAX_DEPTH} levels are nested; expected a few")
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        if event.anchor is not None:
-            self._sizes[event.anchor] = self._values - before
-        return node
-
-    def compose_scalar_node(self, anchor: Any) -> Any:
-        node = super().compose_scalar_node(anchor)
-        if node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and len(node.value) > MAX_NUMBER_CHARACTERS:
-            self._refuse(node, f"a number has {len(node.value)} characters; expected at most {MAX_NUMBER_CHARACTERS}")
-        return node
-
-    def compose_mapping_node(self, anchor: Any) -> Any:
-        node = super().compose_mapping_node(anchor)
-        known = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in known:
-                    self._refuse(key, f"the key {key.value[:80]!r} occurs twice; keep one of them")
-                known.add(key.value)
-        return node
-
-    def _count(self, event: Any, values: int) -> None:
-        self._values += values
-        if self._values > MAX_VALUES:
-            self._refuse(event, f"it stands for more than {MAX_VALUES} values; expected fewer, and fewer aliases")
-
-    def _refuse(self, node: Any, problem: str) -> None:
+    ``left`` holds the number of values that may still come.
+    """
+    problem, left[0] = "", left[0] - 1
+    inner = [] if node is None or isinstance(node, yaml.ScalarNode) else node.value
+    if depth > MAX_DEPTH:
+        problem = f"more than {MAX_DEPTH} levels are nested, or a value contains itself; expected a few levels"
+    elif left[0] < 0:
+        problem = f"it stands for more than {MAX_VALUES} values; expected fewer, and fewer aliases"
+    elif isinstance(node, yaml.MappingNode):
+        names = Counter(key.value for key, _ in inner if isinstance(key, yaml.ScalarNode))
+        problem = next((f"the key {key[:80]!r} occurs twice; keep one of them" for key in names if names[key] > 1), "")
+        inner = [each for pair in inner for each in pair]
+    elif inner == [] and node is not None and node.tag in _NUMBERS and len(node.value) > MAX_NUMBER_CHARACTERS:
+        problem = f"a number has {len(node.value)} characters; expected at most {MAX_NUMBER_CHARACTERS}"
+    if problem:
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+    for each in inner:
+        _check_nodes(each, depth + 1, left)
 
 
 def plain_tree(content: Any, source: str, key_path: str = "", depth: int = 0) -> Any:

@@ -13,7 +13,7 @@ from fate import Events, write_events
 from fate.data import manifests
 from fate.data.manifests import Comparison, find_listing
 from fate.inspection.inspect import inspect
-from fate.simulation.writing.manifest import FileEntry, Manifest, PreviewEntry, RecordingEntry
+from fate.simulation.writing.manifest import Manifest, PreviewEntry, RecordingEntry, file_facts
 from fate.simulation.writing.request import Request
 
 NAMES = {"train": ("a", "b"), "test": ("c",)}
@@ -33,13 +33,13 @@ def dataset(tmp_path: Path) -> Path:
             files = [home / split / f"{name}_td.dat", home / split / f"{name}_bbox_times.npy"]
             write_events(files[0], Events(t, x, y, p, (240, 304)))
             np.save(files[1], np.arange(3))
-            listed = {f"{split}/{file.name}": FileEntry.of(file) for file in files}
+            listed = {f"{split}/{file.name}": file_facts(file) for file in files}
             index = made.totals()["recordings"]
             made = made.with_recording(
                 RecordingEntry(index, name, split, index, 0.2, "cpu", "0", 1, 3000, 1, {}, {}, {}, listed)  # type: ignore[arg-type]
             )
     (home / "train" / "preview.mp4").write_bytes(bytes(5000))
-    made = made.with_preview("train", PreviewEntry(FileEntry.of(home / "train" / "preview.mp4"), ("a",)))
+    made = made.with_preview("train", PreviewEntry(file_facts(home / "train" / "preview.mp4"), ("a",)))
     made.save(home)
     return home
 

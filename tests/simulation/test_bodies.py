@@ -223,11 +223,11 @@ def test_a_facade_is_mostly_plain_wall(style: str) -> None:
 
 
 def test_markings_are_textures() -> None:
-    assert roadside.dash_strip().shape == (40, 1)
-    assert roadside.dash_strip().alpha.sum() == 16
-    assert roadside.crosswalk().alpha.sum() == 7
+    assert roadside.DASHES.shape == (40, 1)
+    assert roadside.DASHES.alpha.sum() == 16
+    assert roadside.CROSSWALK.alpha.sum() == 7
     rng = np.random.default_rng(0)
-    assert all(roadside.patch(rng).alpha.max() <= 0.3 for _ in range(20))
+    assert all(roadside.make_patch(rng).panels[0].texture.alpha.max() <= 0.3 for _ in range(20))
     assert roadside.make_skyline(rng).shape[1] == 128
 
 

@@ -480,11 +480,11 @@ def test_presets_are_known_by_name_and_can_be_changed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"device": "foo"}, "the device 'foo' cannot be used on this machine"),
-        ({"device": "cuda:99"}, "the device 'cuda:99' cannot be used"),
-        ({"device": "meta"}, "the device 'meta' cannot be used"),
-        ({"device": None}, "the device 'None' cannot be used"),
-        ({"device": 1.5}, "the device '1.5' cannot be used"),
+        ({"device": "foo"}, "device='foo' cannot be used"),
+        ({"device": "cuda:99"}, "device='cuda:99' cannot be used"),
+        ({"device": "meta"}, "device='meta' cannot be used"),
+        ({"device": None}, "device='None' cannot be used"),
+        ({"device": 1.5}, "device='1.5' cannot be used"),
         ({"batch": 0}, "the batch is 0; give a whole number from 1 up"),
         ({"batch": 1.5}, "the batch is 1.5"),
         ({"batch": "2"}, "the batch is '2'"),
@@ -505,7 +505,7 @@ def test_arguments_of_the_wrong_kind_are_refused_in_one_sentence(arguments: dict
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA GPU")
 def test_cuda_is_refused_where_there_is_none() -> None:
-    with pytest.raises(FateError, match="the device 'cuda' cannot be used on this machine .*give 'cpu'") as caught:
+    with pytest.raises(FateError, match="device='cuda' cannot be used .*give 'cpu'") as caught:
         EventCamera(ideal(), device="cuda")
     assert "\n" not in str(caught.value)
 

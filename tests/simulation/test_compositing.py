@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fate.simulation.art.panels import Texture
-from fate.simulation.render.compositing import keep_visible, maps_at, render, shade, sky_rows, texture_slots
+from fate.simulation.render.compositing import keep_visible, maps_at, render, shade, sky_rows
 from fate.simulation.render.scene import Scene
 from fate.simulation.render.surfaces import BLUR_WIDTH, KNOT_US, Atlas, Pinhole, Surfaces, matrices, projected_bounds
 from fate.simulation.render.tiles import TILE, TileSchedule, schedule_tiles
@@ -39,10 +39,7 @@ def made(
         maps=np.concatenate([maps, np.tile(light, (2, 1, 1))], axis=2, dtype=np.float32),
         bounds=projected_bounds(posed[0], posed[1], posed[2], PINHOLE.focal, 32.0, 24.0, margin),
         texture=np.arange(count, dtype=np.int32),
-        glow=zeros,
-        flicker=zeros,
-        depth=zeros,
-        phase=zeros,
+        lamps=np.zeros((count, 4), np.float32),
         owner=np.full(count, -1, np.int32),
         sky=np.tile(np.array([24.0, 0.8, 1.3], np.float32), (2, 1)),
         focal=PINHOLE.focal,
@@ -157,8 +154,7 @@ def test_a_lamp_flickers_with_its_frequency_depth_and_phase() -> None:
         np.array([[-30.0, -30, 3]]), np.array([[60.0, 0, 0]]), np.array([[0, 60.0, 0]]), [wall], [0.2]
     )
     omega = 2 * np.pi * 100e-6  # 100 Hz
-    one = np.ones(1, np.float32)
-    surfaces = surfaces._replace(glow=2 * one, flicker=omega * one, depth=0.6 * one, phase=0.7 * one)
+    surfaces = surfaces._replace(lamps=np.array([[2, omega, 0.6, 0.7]], np.float32))
     for t_us in (0.0, 1234.0, 2500.0, 4999.0):
         expected = 0.5 * (0.2 + 2.0 * (1 + 0.6 * np.cos(omega * t_us + 0.7)))
         assert rendered(surfaces, atlas, t_us)[5, 5] == pytest.approx(expected, rel=2e-3)
@@ -203,7 +199,7 @@ def as_marched(surfaces: Surfaces, atlas: Atlas, schedule: TileSchedule, t_us: f
         top, left = (TILE * part for part in divmod(tile, -(-shape[1] // TILE)))
         part = image[top : top + TILE, left : left + TILE]
         ids = schedule.ids[schedule.first[tile] : schedule.first[tile + 1]]
-        maps, places = np.empty((len(ids), 11), np.float32), texture_slots(surfaces, atlas, ids)
+        maps, places = np.empty((len(ids), 11), np.float32), atlas.slots[surfaces.texture[ids]]
         kept, kept_places = np.empty_like(maps), np.empty_like(places)
         maps_at(surfaces, ids, t_us, maps)
         sky_rows(surfaces, t_us, top, sky)

@@ -26,10 +26,11 @@ from fate.formats.prophesee.dat import DatWriter
 from fate.simulation.art.catalogue import SPLITS
 from fate.simulation.camera.camera_model import camera_preset
 from fate.simulation.render.scene import Boxes, BoxesAt, RecordedPiece, Scene
-from fate.simulation.writing import dataset, preview, recording_files
+from fate.simulation.writing import dataset, recording_files
 from fate.simulation.writing.dataset import simulate
 from fate.simulation.writing.manifest import load_manifest
-from fate.simulation.writing.recording_files import SceneFacts
+from fate.simulation.writing.preview import shown_in
+from fate.simulation.writing.recording_files import box_times, label_times, truth_times
 from fate.simulation.writing.request import RecordingJob, Request
 
 STRETCH_US = 100_000
@@ -56,7 +57,7 @@ class FakeScene(NamedTuple):
 
 def fake_recording(place: int, scene: FakeScene) -> Iterator[RecordedPiece]:
     random = np.random.default_rng(scene.seed)
-    times = SceneFacts.of(scene).times_us  # type: ignore[arg-type]
+    times = box_times(scene)  # type: ignore[arg-type]
     for start in range(0, scene.duration_us, STRETCH_US):
         end = min(start + STRETCH_US, scene.duration_us)
         last = end == scene.duration_us
@@ -68,7 +69,8 @@ def fake_recording(place: int, scene: FakeScene) -> Iterator[RecordedPiece]:
         if not len(wanted):
             boxes = Boxes(*(column[:0] for column in boxes))
         count = np.array([len(each.class_id) for each in seen[: len(wanted)]], np.int64)
-        yield RecordedPiece(place, Events(t, x, y, p, scene.sensor), BoxesAt(wanted, count, boxes), last)
+        events, found = Events(t, x, y, p, scene.sensor), BoxesAt(wanted, count, boxes)
+        yield RecordedPiece(place, scene, events, found, last)  # type: ignore[arg-type]
 
 
 Fake = Callable[..., Iterator[RecordedPiece]]
@@ -78,13 +80,12 @@ def fake(side_by_side: bool = False) -> Fake:
     """Instead of :func:`dataset.simulate_pieces`: random events, one recording after the other or all in turn."""
 
     def pieces(
-        jobs: Sequence[RecordingJob], asked: Request, device: str, threads: int | None, see: Any
+        jobs: Sequence[RecordingJob], asked: Request, device: str, threads: int | None
     ) -> Iterator[RecordedPiece]:
         camera = replace(camera_preset("gen1"), threshold_on=0.35)
         running = []
         for place, job in enumerate(jobs):
             scene = FakeScene(job.seed % 1000, asked.duration_us, camera=camera)
-            see(job, scene)
             running.append(fake_recording(place, scene))
         if side_by_side:
             yield from (piece for turn in zip_longest(*running) for piece in turn if piece is not None)
@@ -127,7 +128,7 @@ def test_a_file_or_a_folder_of_other_things_is_refused_and_left_alone(tmp_path: 
     with pytest.raises(FateError, match="is not the manifest of a simulated dataset"):
         simulate(other, 3, 0.1)
     (other / "manifest.json").write_text('{"format": "fate-simulated-dataset", "schema": 99}')
-    with pytest.raises(FateError, match="schema 99"):
+    with pytest.raises(FateError, match="schema is 99"):
         simulate(other, 3, 0.1)
     (other / "manifest.json").write_text('{"format": "fate-simulated-dataset", "schema": 1, "arguments": {}}')
     with pytest.raises(FateError, match="is damaged"):
@@ -217,12 +218,11 @@ def test_times_without_boxes_are_labelled_and_empty(tmp_path: Path, faked: None)
 
 
 def test_label_times_follow_the_rate_and_start_after_0() -> None:
-    at_60 = SceneFacts(Sensor(720, 1280), (), 1_000_000, 60, {}).label_us
+    at_60 = label_times(1_000_000, 60)
     assert len(at_60) == 60
     assert at_60[[0, 1, 2, 59]].tolist() == [16_667, 33_333, 50_000, 1_000_000]
-    short = SceneFacts(Sensor(240, 304), (), 4999, 4, {})
-    assert len(short.times_us) == 0
-    assert SceneFacts(Sensor(240, 304), (), 3_600_000_000, 1, {}).label_us.tolist()[-1] == 3_600_000_000
+    assert len(label_times(4999, 4)) == len(truth_times(4999)) == 0
+    assert label_times(3_600_000_000, 1).tolist()[-1] == 3_600_000_000
 
 
 def test_the_shortest_recording_is_complete(tmp_path: Path, faked: None) -> None:
@@ -232,14 +232,13 @@ def test_the_shortest_recording_is_complete(tmp_path: Path, faked: None) -> None
 
 
 def test_previews_show_the_first_recordings_up_to_ten_seconds(tmp_path: Path, faked: None) -> None:
-    jobs = Request(recordings=12, seconds=4).jobs()
-    assert preview.shown_in("train", jobs, Request(seconds=4)) == (
-        "sim_gen1_000000", "sim_gen1_000003", "sim_gen1_000004",
-    )  # fmt: skip
-    assert len(preview.shown_in("train", jobs, Request(seconds=60))) == 1
     from imageio_ffmpeg import read_frames
 
     found = simulate(tmp_path, 3, 0.4)
+    for seconds, indices in ((4, [0, 3, 5]), (60, [0])):
+        entries = tuple(replace(found.recordings[0], index=index) for index in (0, 3, 5, 7))
+        made = replace(found, request=Request(seconds=seconds), recordings=entries)
+        assert [entry.index for entry in shown_in("train", made)] == indices
     frames = read_frames(str(tmp_path / "val" / "preview.mp4"))
     facts = next(frames)
     assert facts["size"] == (608, 480)
@@ -411,7 +410,7 @@ def test_only_one_run_writes_a_folder(tmp_path: Path, faked: None) -> None:
     fcntl = pytest.importorskip("fcntl")
     handle = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
-    with pytest.raises(FateError, match="another run is writing"):
+    with pytest.raises(FateError, match="another process writes"):
         simulate(tmp_path, 3, 0.2)
     os.close(handle)
     assert len(simulate(tmp_path, 3, 0.2, preview=False).recordings) == 3

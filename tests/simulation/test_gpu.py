@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from fate.events.events import Events, Sensor
 from fate.simulation.camera.camera_model import CameraModel, camera_preset
 from fate.simulation.camera.noise import BackgroundNoise
-from fate.simulation.camera.pixels_cpu import adapted_pixels, advance_tiles, shared_circuit
+from fate.simulation.camera.pixels_cpu import PixelState, adapted_pixels, advance_tiles, shared_circuit
 from fate.simulation.camera.recorder import record
-from fate.simulation.render.compositing import texture_slots
 from fate.simulation.render.scene import STRETCH_US, Scene
 from fate.simulation.render.tiles import schedule_tiles
 
@@ -72,16 +71,12 @@ def test_split_gives_each_recording_its_own_events() -> None:
 
 
 def test_background_events_become_keys_of_their_recording() -> None:
-    windows = [BackgroundNoise(camera_preset("gen1"), seed).window(200_000, 300_000) for seed in (1, 2)]
-    nothing: Any = None
-    packets = [
-        gpu.PreparedStretch(nothing, nothing, nothing, torch.stack(list(window), 1).numpy(), nothing)
-        for window in windows
-    ]
-    keys = torch.sort(gpu._background_keys(packets, 200_000)).values
-    for part, window in zip(gpu._split(keys, 2, SENSOR, 200_000), windows, strict=True):
-        rows = sorted(zip(*(column.tolist() for column in window), strict=True))
-        assert sorted(zip(*(getattr(part, name).tolist() for name in ("t_us", "x", "y", "p")), strict=True)) == rows
+    scene = Scene(1, seconds=0.25)
+    background = BackgroundNoise(scene.camera, scene.seed)
+    keys = gpu.prepare_stretch(scene, 2, half_dozen_times(scene), background).background
+    (part,) = gpu._split(torch.sort(torch.from_numpy(keys)).values, 1, SENSOR, 200_000)
+    rows = sorted(zip(*(column.tolist() for column in background.window(200_000, 250_000)), strict=True))
+    assert sorted(zip(*(getattr(part, name).tolist() for name in ("t_us", "x", "y", "p")), strict=True)) == rows
 
 
 @pytest.mark.parametrize("jitter_us", [0.0, 15.0, 400.0])
@@ -174,11 +169,11 @@ def test_pixels_on_a_gpu_agree_with_the_cpu(seed: int, room: int) -> None:
     surfaces, atlas = scene.surfaces(0), scene.atlas
     schedule = schedule_tiles(surfaces, atlas, *scene.sensor)
     pixels = adapted_pixels(scene.camera, seed, scene.light(0))
-    textures = texture_slots(surfaces, atlas, np.arange(len(surfaces.texture), dtype=np.int32))
+    textures = atlas.slots[surfaces.texture]
     nothing: Any = None
-    packet = gpu.PreparedStretch(surfaces, textures, schedule, np.zeros((0, 4), np.int64), nothing)
+    packet = gpu.PreparedStretch(surfaces, textures, schedule, np.zeros(0, np.int64), nothing)
     device = torch.device("cuda")
-    start = gpu.PreparedScene(atlas, tuple(part.copy() for part in pixels))
+    start = (atlas, PixelState(*(part.copy() for part in pixels)))
     batch, bases = gpu._start_batch([start, start], [scene, scene], device)
     batch._keys = torch.empty(room, dtype=torch.int64, device=device)
     keys = batch.advance(gpu._batch_stretch([packet, packet], bases, device), float(STRETCH_US)).cpu().numpy()

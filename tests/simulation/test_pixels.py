@@ -254,9 +254,9 @@ def test_two_halves_of_a_stretch_give_the_events_of_the_whole(even: bool) -> Non
     first = advance_tiles(0, 1, float(half_us), surfaces, atlas, schedule, pixels, circuit)
     knots = half_us // KNOT_US
     assert knots * KNOT_US == half_us
-    later = surfaces._replace(
-        maps=surfaces.maps[knots:], sky=surfaces.sky[knots:], phase=surfaces.phase + surfaces.flicker * half_us
-    )
+    lamps = surfaces.lamps.copy()
+    lamps[:, 3] += lamps[:, 1] * half_us
+    later = surfaces._replace(maps=surfaces.maps[knots:], sky=surfaces.sky[knots:], lamps=lamps)
     second = advance_tiles(0, 1, float(half_us), later, atlas, schedule, pixels, circuit)
     both = np.concatenate([first, second + (half_us << 29)])
     assert len(keys) > 10_000
@@ -305,15 +305,11 @@ def test_no_photoreceptor_changes_by_more_than_a_threshold_in_a_step(monkeypatch
 def still_life() -> tuple[Surfaces, Atlas, TileSchedule]:
     """One tile before an even wall."""
     matrix = np.array([1 / 80, 0, 0.5, 0, 1 / 80, 0.5, 0, 0, 1, 1, 0], np.float32)
-    zero = np.zeros(1, np.float32)
     surfaces = Surfaces(
         maps=np.tile(matrix, (2, 1, 1)),
         bounds=np.array([[-40, -40, 40, 40]], np.float32),
         texture=np.zeros(1, np.int32),
-        glow=zero,
-        flicker=zero,
-        depth=zero,
-        phase=zero,
+        lamps=np.zeros((1, 4), np.float32),
         owner=np.full(1, -1, np.int32),
         sky=np.zeros((2, 3), np.float32),
         focal=50.0,

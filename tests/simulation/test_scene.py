@@ -16,7 +16,7 @@ from fate.errors import FateError
 from fate.events.events import Events
 from fate.simulation.art.actors import Actor, Ego, Layer
 from fate.simulation.camera.recorder import record
-from fate.simulation.render.compositing import maps_at, texture_slots
+from fate.simulation.render.compositing import maps_at
 from fate.simulation.render.scene import MIN_VISIBLE, STRETCH_US, Boxes, Scene, draw_camera
 from fate.simulation.render.surfaces import KNOT_US, Atlas, SurfaceBuilder, Surfaces
 from fate.simulation.render.visible_boxes import Outlines, solid
@@ -68,7 +68,7 @@ def fill_owners(surfaces: Surfaces, atlas: Atlas, t_us: float, image: Any) -> No
     ids = np.arange(count).astype(np.int32)
     maps = np.empty((count, 11), np.float32)
     maps_at(surfaces, ids, t_us, maps)
-    slots = texture_slots(surfaces, atlas, ids)
+    slots = atlas.slots[surfaces.texture[ids]]
     for row in range(image.shape[0]):
         for column in range(image.shape[1]):
             for k in range(count):

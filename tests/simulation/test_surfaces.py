@@ -141,17 +141,17 @@ def test_the_atlas_gives_back_every_texel_of_every_texture() -> None:
         alpha = np.ones((height, width)) if height == 3 else random.uniform(0, 1, (height, width))
         textures.append(Texture(random.uniform(0, 1, (height, width)).astype("f4"), alpha.astype("f4")))
     atlas = Atlas.build(textures)
-    assert atlas.opaque.tolist() == [False, True, False, False]
+    assert atlas.slots[:, 3].tolist() == [0, 1, 0, 0]
     for place, texture in enumerate(textures):
         height, width = texture.shape
-        assert (atlas.height[place], atlas.width[place]) == (height, width)
+        assert atlas.slots[place, 1:3].tolist() == [width, height]
         size = (height + 1) * (width + 1)
         for table, plane in ((atlas.light, texture.light * texture.alpha), (atlas.alpha, texture.alpha)):
-            sums = table[atlas.offset[place] : atlas.offset[place] + size].reshape(height + 1, width + 1)
+            sums = table[atlas.slots[place, 0] : atlas.slots[place, 0] + size].reshape(height + 1, width + 1)
             texels = sums[1:, 1:] - sums[:-1, 1:] - sums[1:, :-1] + sums[:-1, :-1]
             np.testing.assert_allclose(texels / 65535, plane, atol=1e-5)
 
 
 def test_an_atlas_of_nothing_is_empty() -> None:
     atlas = Atlas.build([])
-    assert len(atlas.offset) == len(atlas.height) == len(atlas.opaque) == 0
+    assert atlas.slots.shape == (0, 4)

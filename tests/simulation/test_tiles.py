@@ -65,7 +65,7 @@ def test_nothing_moves_more_than_half_a_pixel_in_a_step(seed: int) -> None:
     before = maps_of(surfaces, which, t_us)
     after = maps_of(surfaces, which, t_us + step)
     atlas, texture = scene.atlas, surfaces.texture[which]
-    size = np.stack([atlas.width[texture], atlas.height[texture]], axis=1)
+    size = atlas.slots[texture, 1:3]
     first, second = np.einsum("nij,nj->ni", before, points), np.einsum("nij,nj->ni", after, points)
     w = np.where(first[:, 2] > 1e-6, first[:, 2], np.nan)
     place = first[:, :2] / w[:, None]
@@ -74,7 +74,7 @@ def test_nothing_moves_more_than_half_a_pixel_in_a_step(seed: int) -> None:
     seen = ((place > 0) & (place < 1)).all(axis=1) & (step > MIN_STEP_US)
     # motion along an even surface shows at its borders alone
     near_border = np.minimum(place, 1 - place) < 0.5 * BLUR_WIDTH * steep
-    shows = seen[:, None] & ((size > 1) | ~atlas.opaque[texture][:, None] | near_border)
+    shows = seen[:, None] & ((size > 1) | (atlas.slots[texture, 3:] == 0) | near_border)
     assert shows.sum() > 10_000
     assert np.nanmax(moved[shows]) < 1.1 * MAX_MOTION
     assert np.nanmax(moved[shows]) > 0.9 * MAX_MOTION  # and steps are no shorter than they need be
@@ -119,15 +119,11 @@ def test_steps_keep_within_their_limits(seed: int) -> None:
 def one_surface(**changes: Any) -> tuple[Surfaces, Atlas]:
     """A patterned surface over columns 10 to 30 and rows 10 to 20, at rest."""
     matrix = np.array([1 / 20, 0, -0.5, 0, 1 / 10, -1, 0, 0, 1, 0, 0], np.float32)
-    zero = np.zeros(1, np.float32)
     surfaces = Surfaces(
         maps=np.tile(matrix, (3, 1, 1)),
         bounds=np.array([[10, 10, 30, 20]], np.float32),
         texture=np.zeros(1, np.int32),
-        glow=zero,
-        flicker=zero,
-        depth=zero,
-        phase=zero,
+        lamps=np.zeros((1, 4), np.float32),
         owner=np.full(1, -1, np.int32),
         sky=np.zeros((3, 3), np.float32),
         focal=50.0,
@@ -142,13 +138,12 @@ def test_a_picture_at_rest_takes_the_longest_steps() -> None:
 
 
 def test_a_lamp_that_flickers_shortens_the_steps_of_its_tiles_alone() -> None:
-    one = np.ones(1, np.float32)
-    schedule = schedule_tiles(*one_surface(glow=one, depth=one), 40, 48)
+    schedule = schedule_tiles(*one_surface(lamps=np.array([[1, 0, 1, 0]], np.float32)), 40, 48)
     short = (schedule.step_us == FLICKER_STEP_US).reshape(5, 6)
     expected = np.zeros((5, 6), np.bool_)
     expected[1:3, 1:4] = True
     assert (short == expected).all()
-    unlit, atlas = one_surface(depth=one)
+    unlit, atlas = one_surface(lamps=np.array([[0, 0, 1, 0]], np.float32))
     assert (schedule_tiles(unlit, atlas, 40, 48).step_us == MAX_STEP_US).all()
 
 

@@ -11,11 +11,12 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,8 @@ from fate.formats.saving import open_writer
 from fate.processes import peak_memory_mb
 
 MADE_FORMATS = {"dat": ".dat", "evt2": ".raw", "evt21": ".raw", "evt3": ".raw"}
-PEERS = ("evt3", "faery", "expelliarmus", "searchsorted", "searchsorted-typed")
+PACKAGES = ("evt3", "faery", "expelliarmus")
+PEERS = (*PACKAGES, "searchsorted", "searchsorted-typed")
 #: What is measured, with the length of windows in µs, and how the table calls it.
 MODES = {
     "index": "time index",
@@ -43,25 +45,9 @@ MODES = {
 WINDOWS, SEEKS, SECONDS = 400, 100, 5.0
 
 SENSOR = Sensor(720, 1280)  # of generated recordings
-CHUNK = 500_000  # events generated at a time
+CHUNK, RATE_HZ = 500_000, 1e6  # events generated at a time, and in a second of the recording
 MEAN_RUN = 4.0  # mean number of further events in one row readout on an edge
 NOISE_SHARE = 0.3  # share of readouts that are single noise events
-
-
-class MeasuredReader(NamedTuple):
-    """A reader that is measured. Its functions return numbers of events, so that results can be compared too.
-
-    ``window`` reads consecutive windows of a file, of this many µs. ``seek`` returns a function that reads
-    ``[start_us, end_us)``. The others read a whole file, or only its time index.
-    """
-
-    reads: Mapping[str, Callable[..., Any]]  #: by mode
-    formats: tuple[str, ...] | None = None  #: that it reads correctly enough for a comparison; None for all
-    package: str = "numpy"  #: to import
-
-    def can_read(self, file_format: str, mode: str) -> bool:
-        """Return whether it reads files of this format in this mode."""
-        return mode.partition(":")[0] in self.reads and (self.formats is None or file_format in self.formats)
 
 
 def bench_decode(
@@ -88,7 +74,7 @@ def bench_decode(
     if num_events < 1 or repeats < 1:
         raise FateError(f"{num_events} events and {repeats} repeats were asked for; both must be at least 1")
     report = progress or (lambda _: None)
-    missing = [name for name in against if importlib.util.find_spec(READERS[name].package) is None]
+    missing = [name for name in against if name in PACKAGES and importlib.util.find_spec(name) is None]
     measured = [name for name in ("fate", *against) if name not in missing]
     found = []
     with tempfile.TemporaryDirectory(prefix="fate-bench-") as folder:
@@ -97,7 +83,8 @@ def bench_decode(
         for path in paths:
             kind = recognise(path)
             for name, mode in product(measured, MODES):
-                if not READERS[name].can_read(kind, mode):
+                _, formats = READS.get((name, mode.partition(":")[0]), (None, ()))
+                if formats is not None and kind not in formats:
                     continue
                 report(f"{path.name}: {name}, {mode}")
                 try:
@@ -135,7 +122,7 @@ def _result(found: Sequence[Measurement], missing: Sequence[str]) -> BenchResult
 def _measure(path: str, name: str, mode: str, repeats: int) -> dict[str, Any]:
     """Measure one decoder on one file in one of ``MODES``; meant for a fresh process."""
     kind, _, duration = mode.partition(":")
-    read = READERS[name].reads[kind]
+    read, _ = READS[name, kind]
     if kind == "window":
         events, times = _time_windows(partial(read, path, int(duration)))
     elif kind == "seek":
@@ -245,65 +232,59 @@ def _searchsorted_seek(path: str, key: type = int) -> Callable[[int, int], int]:
     return read
 
 
-READERS = {
-    "fate": MeasuredReader({
-        "index": _fate_index,
-        "whole": _fate_whole,
-        "indexed": partial(_fate_whole, cache=True),
-        "window": _fate_windows,
-        "seek": _fate_seek,
-    }),
-    "evt3": MeasuredReader({"whole": _evt3_whole}, ("evt3",), "evt3"),
-    "faery": MeasuredReader({"whole": _faery_whole}, ("dat", "evt2", "evt3"), "faery"),
-    "expelliarmus": MeasuredReader(
-        {"whole": _expelliarmus_whole, "window": _expelliarmus_windows}, ("dat", "evt2"), "expelliarmus"
-    ),
-    "searchsorted": MeasuredReader({"seek": _searchsorted_seek}, ("dat",)),
-    "searchsorted-typed": MeasuredReader({"seek": partial(_searchsorted_seek, key=np.uint32)}, ("dat",)),
-}  # fmt: skip
+#: For each reader and mode: the function that is measured, and the formats that it reads correctly enough for a
+#: comparison (None for all). Functions return the number of events, so that results can be compared too. Those of
+#: "window" yield it for each window of a length in µs; those of "seek" return a function that reads [start_us, end_us).
+READS: dict[tuple[str, str], tuple[Callable[..., Any], tuple[str, ...] | None]] = {
+    ("fate", "index"): (_fate_index, None),
+    ("fate", "whole"): (_fate_whole, None),
+    ("fate", "indexed"): (partial(_fate_whole, cache=True), None),
+    ("fate", "window"): (_fate_windows, None),
+    ("fate", "seek"): (_fate_seek, None),
+    ("evt3", "whole"): (_evt3_whole, ("evt3",)),
+    ("faery", "whole"): (_faery_whole, ("dat", "evt2", "evt3")),
+    ("expelliarmus", "whole"): (_expelliarmus_whole, ("dat", "evt2")),
+    ("expelliarmus", "window"): (_expelliarmus_windows, ("dat", "evt2")),
+    ("searchsorted", "seek"): (_searchsorted_seek, ("dat",)),
+    ("searchsorted-typed", "seek"): (partial(_searchsorted_seek, key=np.uint32), ("dat",)),
+}
 
 
 def _make_files(folder: Path, num_events: int, report: Report) -> list[Path]:
     paths = [folder / f"made_{name}{suffix}" for name, suffix in MADE_FORMATS.items()]
     report(f"making {len(paths)} files of {num_events:,} events")
-    writers = [open_writer(path, SENSOR, name) for path, name in zip(paths, MADE_FORMATS, strict=True)]
-    try:
+    with ExitStack() as stack:
+        opened = map(open_writer, paths, [SENSOR] * len(paths), MADE_FORMATS)
+        writers = [stack.enter_context(writer) for writer in opened]
         for events in _generate_events(num_events):
             for writer in writers:
                 writer.write(events)
-    except BaseException:
-        for writer in writers:
-            writer.discard()
-        raise
-    for writer in writers:
-        writer.close()
     return paths
 
 
-def _generate_events(num_events: int, rate_hz: float = 1e6, seed: int = 0, sensor: Sensor = SENSOR) -> Iterator[Events]:
+def _generate_events(num_events: int) -> Iterator[Events]:
     """Yield about ``num_events`` events in chunks, with the statistics of a sensor's readout.
 
     A sensor reads out row by row: most events come in bursts of one time and one row, in neighbouring columns of one
     polarity (an edge), with single noise events in between. This decides how many vectors and repeated rows a file
     has, and so how fast it is decoded.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     mean_length = NOISE_SHARE + (1 - NOISE_SHARE) * (1 + MEAN_RUN)
-    start = 0.0
-    left = num_events
+    start, left = 0.0, num_events
     while left > 0:
         readouts = max(1, int(min(CHUNK, left) / mean_length))
         edge = random.random(readouts) >= NOISE_SHARE
         length = np.where(edge, 1 + random.poisson(MEAN_RUN, readouts), 1)
-        times = start + np.cumsum(random.exponential(mean_length / rate_hz * 1e6, readouts))
+        times = start + np.cumsum(random.exponential(mean_length / RATE_HZ * 1e6, readouts))
         start = float(times[-1])
-        rows = random.integers(0, sensor.height, readouts)
+        rows = random.integers(0, SENSOR.height, readouts)
         # edges drift over the sensor; noise is anywhere
-        drift = (times / 1e6 * 200 + rows * 0.5) % sensor.width
-        first = np.where(edge, drift + random.integers(-3, 4, readouts), random.integers(0, sensor.width, readouts))
+        drift = (times / 1e6 * 200 + rows * 0.5) % SENSOR.width
+        first = np.where(edge, drift + random.integers(-3, 4, readouts), random.integers(0, SENSOR.width, readouts))
         owner = np.repeat(np.arange(readouts), length)
         step = np.arange(len(owner)) - np.repeat(np.cumsum(length) - length, length)
-        x = np.clip(first[owner].astype(np.int64) + step, 0, sensor.width - 1)
+        x = np.clip(first[owner].astype(np.int64) + step, 0, SENSOR.width - 1)
         p = (random.random(readouts) < 0.5)[owner]
-        yield Events(times.astype(np.int64)[owner], x, rows[owner], p.astype(np.uint8), sensor)
+        yield Events(times.astype(np.int64)[owner], x, rows[owner], p.astype(np.uint8), SENSOR)
         left -= len(owner)

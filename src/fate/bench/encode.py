@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -135,7 +136,7 @@ def _measure(name: str, batch: EventBatch, window_ms: float) -> Iterator[Measure
             p99_ms=None, peak_mb=None, note="",
         )  # fmt: skip
         tensors = len(batch) * (8 if mode == "forward + backward" else 1) + 3  # that the dense encoder keeps, about
-        needed, free = tensors * 64 * 16_000 * 32 * 4.0 if is_dense else 0.0, harness.free_bytes(device)
+        needed, free = tensors * 64 * 16_000 * 32 * 4.0 if is_dense else 0.0, _free_bytes(device)
         if needed > 0.7 * free:
             found.note = f"would need about {needed / 1e9:.0f} GB of {free / 1e9:.0f} GB"
             yield found
@@ -145,7 +146,7 @@ def _measure(name: str, batch: EventBatch, window_ms: float) -> Iterator[Measure
             call = _make_call(encoder, batch, mode)
             found.p50_ms, found.p99_ms = harness.quantiles_ms(harness.time_repeated(call, device))
             if device == "cuda" and mode != "forward, graph":
-                found.peak_mb = harness.peak_on_gpu_mb(call)
+                found.peak_mb = _peak_on_gpu_mb(call)
             elif device == "cpu" and len(batch) == 1 and mode == "forward":
                 arguments = (name, batch.block.numpy(), batch.counts, batch.sensor, torch.get_num_threads())
                 with suppress(FateError):  # the process may end by lack of memory; the time was measured all the same
@@ -210,3 +211,24 @@ def peak_of_forward(
         small = EventBatch.from_windows([(Window(0, 10), Events([1], [1], [1], [1], sensor=(16, 16)))])
         _forward(_make_encoder(name, small).eval(), small)
     return harness.peak_on_cpu_mb(partial(_forward, encoder, batch))
+
+
+def _peak_on_gpu_mb(call: Callable[[], object]) -> float:
+    """Return the MB of GPU memory that a call allocates on top of what is allocated already, its result included."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    kept = call()
+    torch.cuda.synchronize()
+    del kept
+    return (torch.cuda.max_memory_allocated() - before) / 1e6
+
+
+def _free_bytes(device: str) -> float:
+    """Return the free memory of a device in bytes, or infinity if the system does not tell it."""
+    if device == "cuda":
+        return float(torch.cuda.mem_get_info()[0])
+    with suppress(AttributeError, ValueError):  # not on Windows; the second not on macOS
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
+    return float("inf")

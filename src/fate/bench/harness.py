@@ -51,27 +51,16 @@ Measurement = SimpleNamespace
 
 @dataclass(frozen=True)
 class BenchResult:
-    """The result of one benchmark.
+    """The result of one benchmark."""
 
-    Attributes:
-        about: text about the machine and the data, printed above the table.
-        facts: values that hold for all measurements.
-        head: head of the table, with " | " between the columns.
-        row: a row of the table, as a template for ``str.format`` with the values of a measurement.
-        measurements: one for each row.
-        shown: returns more values for the row of a measurement, which are printed and not saved.
-        missing: what the table shows for values that are None.
-        note: text below the table.
-    """
-
-    about: str
-    facts: dict[str, Any]
-    head: str
-    row: str
-    measurements: Sequence[Measurement]
-    shown: Callable[[Measurement], dict[str, Any]] = lambda _: {}
-    missing: str = ""
-    note: str = ""
+    about: str  #: text about the machine and the data, printed above the table
+    facts: dict[str, Any]  #: values that hold for all measurements
+    head: str  #: head of the table, with " | " between the columns
+    row: str  #: row of the table, a template for ``str.format`` with the values of a measurement
+    measurements: Sequence[Measurement]  #: one for each row
+    shown: Callable[[Measurement], dict[str, Any]] = lambda _: {}  #: returns more values for a row that are not saved
+    missing: str = ""  #: text for values that are None
+    note: str = ""  #: text below the table
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values for JSON."""
@@ -180,10 +169,8 @@ def quantiles_ms(times_s: Sequence[float]) -> tuple[float, float]:
 def run_in_process(function: Callable[..., Any], *arguments: Any, environment: Mapping[str, str] | None = None) -> Any:
     """Return what a function returns in a fresh Python process, so that its memory is that of this call alone.
 
-    Args:
-        function: a function at the top level of a module; its result must be plain values.
-        arguments: picklable values.
-        environment: variables to set in the process.
+    The function is at the top level of a module, its arguments can be pickled, and its result is plain values.
+    ``environment`` holds variables to set in the process.
     """
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _CHILD],
@@ -196,20 +183,6 @@ def run_in_process(function: Callable[..., Any], *arguments: Any, environment: M
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise FateError(lines[-1] if lines else f"the process ended with exit code {done.returncode}")
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def peak_on_gpu_mb(call: Callable[[], object]) -> float:
-    """Return the MB of GPU memory that a call allocates on top of what is allocated already, its result included."""
-    import torch  # noqa: PLC0415
-
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    kept = call()
-    torch.cuda.synchronize()
-    del kept
-    return (torch.cuda.max_memory_allocated() - before) / 1e6
 
 
 def peak_on_cpu_mb(call: Callable[[], object]) -> float | None:
@@ -238,14 +211,3 @@ def private_memory_mb() -> float:
     except OSError:
         return 0.0
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) * 1024 / 1e6
-
-
-def free_bytes(device: str) -> float:
-    """Return the free memory of a device in bytes, or infinity if the system does not tell it."""
-    if device == "cuda":
-        import torch  # noqa: PLC0415
-
-        return float(torch.cuda.mem_get_info()[0])
-    with suppress(AttributeError, ValueError):  # not on Windows; the second not on macOS
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
-    return float("inf")

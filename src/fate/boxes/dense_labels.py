@@ -24,8 +24,8 @@ import numpy as np
 from fate.boxes.label_files import naming_errors, read_labels, write_labels
 from fate.boxes.labels import Labels
 from fate.errors import FateError, FormatError, warn
-from fate.json_files import finite_number, list_of, names_of, object_of, read_json, whole_number
-from fate.processes import short_folder_lock
+from fate.json_files import finite_number, list_of, object_of, read_json, whole_number
+from fate.processes import lock_folder
 from fate.whole_files import write_whole
 
 FORMAT, VERSION = "fate-dense-labels", 1
@@ -90,7 +90,7 @@ class DenseLabels:
 
         At equal times the new ones replace the old.
         """
-        with short_folder_lock(self.root):  # without locks a second process may lose predictions; they are recomputed
+        with lock_folder(self.root):  # without locks a second process may lose predictions; they are recomputed
             stored = self.predictions(recording, step_us)
             if stored is not None:
                 kept = stored.select(~np.isin(stored.t_us, new.labelled_us))
@@ -121,7 +121,7 @@ def begin_dense_labels(path: str | os.PathLike[str], facts: Mapping[str, Any], r
     given = json.loads(json.dumps(facts))  # as JSON returns it: lists for tuples
     with naming_errors(root, "a folder for dense labels"):
         root.mkdir(parents=True, exist_ok=True)
-    with short_folder_lock(root) as locked:
+    with lock_folder(root) as locked:
         if not locked:
             warn(f"{root}: this disk cannot be locked; start one run at a time on it")
         stored = _read_manifest(root / "manifest.json")
@@ -192,7 +192,7 @@ def _read_manifest(file: Path) -> dict[str, Any] | None:
         for hz in list_of(manifest.get("rates"), "rates"):
             if not 0 < finite_number(hz, "a rate") <= 1e6:
                 raise FormatError(f"a rate is {hz} Hz; expected more than 0")
-        Labels.empty(classes=names_of(manifest["dataset"].get("classes"), "dataset.classes"))
+        Labels.empty(classes=list_of(manifest["dataset"].get("classes"), "dataset.classes", str))
     except FateError as error:
         raise FormatError(f"{file}: is damaged, or of a newer FATE: {error}; make the labels again") from None
     return manifest

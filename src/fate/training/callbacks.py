@@ -29,7 +29,7 @@ from fate.errors import FateError
 from fate.evaluation.evaluate import AtRate, Evaluation, evaluate
 from fate.inference.running import at_once
 from fate.models.checkpoints import save_model
-from fate.processes import STOP_SIGNALS, existing_signals, own_rank
+from fate.processes import STOP_SIGNALS, own_rank
 from fate.progress import Progress
 from fate.training.config import TrainConfig
 from fate.training.module import TrainingModule
@@ -330,7 +330,7 @@ class Checkpoints(Callback):
             if own_rank() == 0:  # print could wait for a lock that the interrupted code holds
                 os.write(2, b"\nstops after this step, and saves; again Ctrl-C: at once\n")
         self.stop_asked = True
-        self.queue_again = number in existing_signals("SIGUSR1")
+        self.queue_again = number == getattr(signal, "SIGUSR1", None)
 
 
 class Validation(Callback):

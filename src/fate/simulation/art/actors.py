@@ -1,15 +1,14 @@
 """Who is in a street and how it moves: paths, the car that carries the camera, actors, and the light on them.
 
 The street runs along z; x is to the right of its middle line. A heading of 0 looks along +z and grows towards +x.
-Every path is a function of time alone, so a pose can be asked for at any microsecond and never depends on what was
-asked before.
+Every path is a function of time alone, so the pose at any microsecond does not depend on earlier calls.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -38,14 +37,6 @@ class CameraPose(NamedTuple):
     z: Float64  #: metres along the street
     yaw: Float64  #: rad, to the right
     pitch: Float64  #: rad, upwards
-
-
-class Path(Protocol):
-    """A way through the street: a pose at any time."""
-
-    def at(self, seconds: Float64) -> Pose:
-        """The pose at times [R] in seconds."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -112,16 +103,20 @@ class Following:
         return Pose(np.full_like(seconds, self.x), z + gap, np.zeros_like(seconds), gait)
 
 
+#: A way through the street, with a pose at any time.
+Path: TypeAlias = Straight | Following
+
+
 class Layer(IntEnum):
     """What lies over what, whatever the distance."""
 
     STANDING = 0  #: everything upright, sorted by depth
     SHADOW = 1  #: on the ground, over markings
     MARKING = 2  #: on the ground
-    KERB = 3  #: on the ground and the same all along the street, so it goes along with the camera
-    GROUND = 4  #: road and pavements, likewise
-    LAND = 5  #: what lies beside them, likewise
-    FAR = 6  #: so far away that it goes along with the camera
+    KERB = 3  #: on the ground; from here on the same all along the street, so it moves with the camera
+    GROUND = 4  #: road and pavements
+    LAND = 5  #: the land beside them
+    FAR = 6  #: the skyline
 
 
 class Actor(NamedTuple):

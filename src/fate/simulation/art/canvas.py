@@ -25,14 +25,11 @@ _DISC_CORNERS = 36
 
 
 class Canvas:
-    """A texture being drawn.
+    """A texture of rows × columns texels that is being drawn.
 
-    Args:
-        window: (left, top, right, bottom) of the picture in the drawing's own coordinates. They may run either way:
-            with top > bottom the drawing counts heights upwards, with left > right it comes out mirrored.
-        columns: texels across.
-        rows: texels down.
-        light: the opaque ground to start from; None starts empty (alpha 0).
+    ``window`` is (left, top, right, bottom) of the picture in the coordinates of the drawing. With top > bottom the
+    drawing counts heights upwards, with left > right the picture is mirrored. ``light`` is the opaque ground at the
+    start; without it the canvas is empty (alpha 0).
     """
 
     def __init__(

@@ -49,12 +49,6 @@ class Cabin:
     pillars: tuple[float, ...] = ()  #: z of the posts between the side windows
     glazing: Glazing = "all"  #: where there are windows
 
-    @property
-    def side(self) -> tuple[Point, ...]:
-        """Its outline seen from the side, (z, height), from the rear's bottom over the roof."""
-        (rear, rear_top), (front, front_top) = self.rear, self.front
-        return (rear, self.bottom), (rear_top, self.top), (front_top, self.top), (front, self.bottom)
-
 
 @dataclass(frozen=True)
 class CarShape:
@@ -145,15 +139,12 @@ def _draw_lower_side(shape: CarShape, finish: Finish) -> Texture:
     for z in (*posts, shape.axles[1] - 1.3 * shape.wheel - 0.08):  # where doors end
         canvas.line(((z, shape.sill + 0.12), (z, shape.shoulder)), 0.03, dark)
         canvas.rect(z + 0.06, crease + 0.11, z + 0.24, crease + 0.07, dark)
-    lamp_low, lamp_high, _ = shape.head_lamp
-    canvas.rect(shape.length - 0.42, lamp_high, shape.length - 0.05, lamp_low + 0.03, 0.55)
-    lamp_low, lamp_high, _ = shape.tail_lamp
-    canvas.rect(0.02, lamp_high, 0.24, lamp_low, 0.10)
+    canvas.rect(shape.length - 0.42, shape.head_lamp[1], shape.length - 0.05, shape.head_lamp[0] + 0.03, 0.55)
+    canvas.rect(0.02, shape.tail_lamp[1], 0.24, shape.tail_lamp[0], 0.10)
     canvas.keep(((0.0, 0.0), *hull, (shape.length, 0.0)))
     reach = 1.16 * shape.wheel
     for z in shape.axles:  # the hollow that the wheel sits in; below the sill there is nothing
-        angles = np.linspace(0.0, np.pi, 17)
-        arch = [(z + reach * float(np.cos(a)), shape.wheel + reach * float(np.sin(a))) for a in angles]
+        arch = [_on_circle(z, shape.wheel, reach, a) for a in np.linspace(0.0, np.pi, 17)]
         canvas.fill([*arch, (z - reach, shape.sill), (z + reach, shape.sill)], ARCH)
     for z in shape.axles:
         _wheel(canvas, z, shape.wheel, finish)
@@ -164,13 +155,14 @@ def _draw_cabin_side(cabin: Cabin, finish: Finish) -> Texture:
     """Roof line, posts and side windows from the right, 128 × 40; the front is at the right."""
     canvas = Canvas((min(cabin.rear), cabin.top, max(cabin.front), cabin.bottom), 128, 40)
     rear, front, top, bottom = cabin.rear[0], cabin.front[0], cabin.top, cabin.bottom
+    outline = ((rear, bottom), (cabin.rear[1], top), (cabin.front[1], top), (front, bottom))
     if cabin.glazing == "none":  # a truck's box: plain, with a frame and the owner's lettering
-        canvas.fill(cabin.side, (0.72, 0.60))
+        canvas.fill(outline, (0.72, 0.60))
         canvas.rect(rear, bottom + 0.12, front, bottom, 0.25)
         canvas.rect(rear, top, front, top - 0.07, 0.35)
         _lettering(canvas, rear + 0.6, front - 0.7, cabin, 0.18)
         return canvas.texture()
-    canvas.fill(cabin.side, (finish.upper, finish.flank[0]))
+    canvas.fill(outline, (finish.upper, finish.flank[0]))
     posts = (None, *cabin.pillars, None)
     if cabin.glazing == "front":
         posts = (*cabin.pillars[-1:], None)
@@ -178,8 +170,7 @@ def _draw_cabin_side(cabin: Cabin, finish: Finish) -> Texture:
         for z in cabin.pillars:
             canvas.line(((z, top - 0.10), (z, bottom)), 0.03, 0.45 * finish.paint)
     for begin, end in pairwise(posts):
-        window = _side_window(cabin, begin, end)
-        canvas.fill(window, (finish.glass + finish.sky, finish.glass))
+        canvas.fill(_side_window(cabin, begin, end), (finish.glass + finish.sky, finish.glass))
     mirror = front - 0.42 * (front - cabin.front[1])
     canvas.rect(mirror - 0.22, bottom + 0.17, mirror, bottom + 0.02, 0.6 * finish.paint + 0.02)
     return canvas.texture()
@@ -302,11 +293,12 @@ def _wheel(canvas: Canvas, z: float, radius: float, finish: Finish) -> None:
     for k in range(finish.spokes):
         a = 2 * np.pi * (k + 0.25) / finish.spokes
         wide = 0.32 * 2 * np.pi / finish.spokes
-        gap: list[Point] = [
-            (z + r * radius * float(np.cos(a + s * wide)), radius + r * radius * float(np.sin(a + s * wide)))
-            for r, s in ((0.22, 0.0), (0.58, -1.0), (0.58, 1.0))
-        ]
-        canvas.fill(gap, TYRE)
+        corners = ((0.22, 0.0), (0.58, -1.0), (0.58, 1.0))
+        canvas.fill([_on_circle(z, radius, r * radius, a + s * wide) for r, s in corners], TYRE)
+
+
+def _on_circle(z: float, y: float, radius: float, angle: float) -> Point:
+    return z + radius * float(np.cos(angle)), y + radius * float(np.sin(angle))
 
 
 def _side_window(cabin: Cabin, begin: float | None, end: float | None) -> tuple[Point, ...]:
@@ -393,7 +385,7 @@ def _lower_panels(shape: CarShape, finish: Finish) -> list[Panel]:
 
 
 def _flanks(right: Texture, half: Point, heights: Point, ends: Point) -> list[Panel]:
-    """Both sides of a car, from what is drawn on the right one: half widths and heights of upper and lower edge."""
+    """Both sides of a car from the texture of the right one; ``half`` and ``heights`` are of upper and lower edge."""
     (upper, lower), (rear, front) = half, ends
     down, along = heights[0] - heights[1], front - rear
     left = Panel(

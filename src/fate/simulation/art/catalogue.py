@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, get_args
 
@@ -24,10 +23,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 Style = TypeVar("Style")
 
 
-@cache
-def _styles() -> dict[str, dict[str, dict[str, Any]]]:
-    content: dict[str, dict[str, dict[str, Any]]] = load_yaml(Path(__file__).with_name("styles.yaml"))
-    return content
+_STYLES: dict[str, dict[str, dict[str, Any]]] = load_yaml(Path(__file__).with_name("styles.yaml"))
 
 
 @dataclass(frozen=True)
@@ -41,8 +37,7 @@ class Catalogue(Generic[Style]):
     def load(kind: str, style: type[Style]) -> Catalogue[Style]:
         """A section of ``styles.yaml``, whose entries are of the dataclass ``style``."""
         read = TypeAdapter(style).validate_python
-        section = _styles()[kind]
-        common, held_out = ({name: read(each) for name, each in section[part].items()} for part in section)
+        common, held_out = ({name: read(each) for name, each in part.items()} for part in _STYLES[kind].values())
         return Catalogue(common, held_out)
 
     @property

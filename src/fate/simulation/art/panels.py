@@ -17,9 +17,9 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from scipy.spatial import ConvexHull
 
-from fate.compiled import compiled
-from fate.simulation.arrays import Float32, Float64, Int32, Int64
+from fate.simulation.arrays import Float32, Float64, Int32
 
 MAX_TEXELS = 128  # along either side: 128 · 128 · 65535 is the largest square whose sum still fits an int32
 SUM_SCALE = 65535  # summed_area counts in units of 1/65535: 16 bits, finer than a pixel can resolve
@@ -133,7 +133,7 @@ def summed_area(values: Float32) -> Int32:
 
 
 def outline(texture: Texture) -> Float32:
-    """The convex hull of what is solid (alpha ≥ 0.5), (u, v) [n, 2] in turning order; [0, 2] if no texel is."""
+    """Return the convex hull of all solid texels (alpha ≥ 0.5), (u, v) [n, 2] in order; [0, 2] if there is none."""
     solid = texture.alpha >= 0.5
     rows = np.flatnonzero(solid.any(axis=1))
     if rows.size == 0:
@@ -143,27 +143,5 @@ def outline(texture: Texture) -> Float32:
     last = width - solid[rows, ::-1].argmax(axis=1)
     # The hull's corners are ends of rows: the upper and the lower corner of each row's solid span are enough.
     x, y = np.concatenate([first, first, last, last]), np.concatenate([rows, rows + 1, rows, rows + 1])
-    order = np.lexsort((y, x))
-    points = np.stack([x[order], y[order]], axis=1).astype(np.int64)
-    return np.asarray(_convex_hull(points) / (width, height), dtype=np.float32)
-
-
-@compiled
-def _convex_hull(points: Int64) -> Float64:
-    """Monotone chain over points [n, 2] sorted by (x, y); collinear points are left out."""
-    count = len(points)
-    hull = np.empty((2 * count + 2, 2), np.int64)
-    used = 0
-    for chain in range(2):  # along the lower side, and back along the upper one
-        begin = used
-        for step in range(count):
-            point = points[step] if chain == 0 else points[count - 1 - step]
-            while used - begin >= 2:
-                a, b = hull[used - 2], hull[used - 1]
-                if (b[0] - a[0]) * (point[1] - a[1]) - (b[1] - a[1]) * (point[0] - a[0]) > 0:
-                    break
-                used -= 1
-            hull[used] = point
-            used += 1
-        used -= 1  # the last point of a chain is the first of the next
-    return hull[:used].astype(np.float64)
+    points = np.stack([x, y], axis=1)
+    return np.asarray(points[ConvexHull(points).vertices] / (width, height), dtype=np.float32)

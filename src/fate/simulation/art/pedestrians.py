@@ -33,7 +33,7 @@ class Style:
     heights: tuple[float, float] = (1.55, 1.90)  #: range of a person's size, m
     girth: tuple[float, float] = (0.92, 1.15)  #: range of how much wider than slim
     upper: tuple[float, float] = (0.05, 0.65)  #: range of reflectance of the jacket, coat or shirt
-    lower: tuple[float, float] = (0.03, 0.12)  #: the same of the trousers or legs
+    lower: tuple[float, float] = (0.03, 0.12)  #: range of reflectance of the trousers or legs
     hem: float | None = None  #: lower end of the coat or skirt, of the height; None for trousers only
     hair: Literal["short", "long", "hood"] = "short"
     load: Literal["none", "bag", "pack"] = "none"  #: a bag at the hip, or a pack on the back
@@ -58,7 +58,17 @@ class Look:
 def make_pedestrian(rng: np.random.Generator, style: str) -> Body:
     """A walking person (a name in ``PEDESTRIANS``), a billboard; a full turn of the gait phase is two steps."""
     wears = PEDESTRIANS.styles[style]
-    look = _look(rng, wears)
+    low, high = wears.upper
+    middle = 0.5 * (low + high)  # half of the people are dark and half are bright, so that a crowd has contrast
+    upper = float(rng.uniform(low, middle) if rng.random() < 0.5 else rng.uniform(middle, high))
+    look = Look(
+        upper=upper,
+        lower=float(rng.uniform(*wears.lower)),
+        skin=float(rng.uniform(0.14, 0.40)),
+        hair=float(rng.choice([0.02, 0.04, 0.10, 0.25, 0.45])),
+        load=float(rng.uniform(0.04, 0.12) if upper > 0.25 else rng.uniform(0.25, 0.6)),
+        shoes=float(0.5 if rng.random() < 0.25 else 0.03),
+    )
     height, girth = float(rng.uniform(*wears.heights)), float(rng.uniform(*wears.girth))
     head = 0.13 if style == "child" else 0.105
     arms = look.skin if wears.bare_arms else 0.8 * look.upper
@@ -73,21 +83,6 @@ def make_pedestrian(rng: np.random.Generator, style: str) -> Body:
     panels = tuple(part.scaled(scale, about=vector(0, 0, 0)) for part in parts)
     width = 2 * _HALF * height * girth
     return Body(style, "pedestrian", panels, width, width, height, facing=True)
-
-
-def _look(rng: np.random.Generator, wears: Style) -> Look:
-    """Colours: one half dark or bright, so that a crowd has contrast within and between its people."""
-    low, high = wears.upper
-    middle = 0.5 * (low + high)
-    upper = float(rng.uniform(low, middle) if rng.random() < 0.5 else rng.uniform(middle, high))
-    return Look(
-        upper=upper,
-        lower=float(rng.uniform(*wears.lower)),
-        skin=float(rng.uniform(0.14, 0.40)),
-        hair=float(rng.choice([0.02, 0.04, 0.10, 0.25, 0.45])),
-        load=float(rng.uniform(0.04, 0.12) if upper > 0.25 else rng.uniform(0.25, 0.6)),
-        shoes=float(0.5 if rng.random() < 0.25 else 0.03),
-    )
 
 
 def _trunk_panel(wears: Style, look: Look, head: float) -> Panel:

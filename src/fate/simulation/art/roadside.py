@@ -18,10 +18,16 @@ from fate.simulation.art.panels import MAX_TEXELS, Body, Panel, Texture, vector
 TREES = {"round": ((5.5, 9.0), 0.75, 0.32), "tall": ((8.0, 12.0), 0.40, 0.22), "bush": ((1.2, 2.4), 1.15, 0.02)}
 
 PAINT = 0.60  # reflectance of worn road paint
+#: Eight dashes in a row along the road, one texel wide, 2 texels of paint after each gap of 3.
+DASHES = Texture.stain(PAINT, np.tile(np.r_[np.zeros(3), np.ones(2)], 8)[:, None])
+#: A zebra crossing: seven bars side by side across the road, as wide as the gaps between them.
+CROSSWALK = Texture.stain(PAINT, (np.arange(13) % 2 == 0)[None, :])
 MAINS_FLICKER_HZ = 100.0  # lamps on 50 Hz mains
 _FLICKER_DEPTH = 0.3
 KERB = 0.36  # reflectance of kerb stones
 _STEEL = 0.22
+#: A sharp kerb on the right, from left to right, for a strip 0.5 m wide: gutter, bright stone, the pavement's joint.
+KERB_STRIP = (0.10, KERB, KERB, 0.22)
 _KERB = 0.16  # m, width of the stones
 _GUTTER = 0.40  # m, a darker rim of the asphalt
 _PAVEMENT = 2.5  # m, width of the pavement on either side
@@ -107,23 +113,14 @@ def make_shadow(body: Body) -> Body:
     return Body(f"{body.name}'s shadow", "scenery", ground.panels, body.length, body.width, 0.0)
 
 
-def dash_strip() -> Texture:
-    """Eight dashes in a row along the road, one texel wide, 2 texels of paint after each gap of 3."""
-    return Texture.stain(PAINT, np.tile(np.r_[np.zeros(3), np.ones(2)], 8)[:, None])
-
-
-def crosswalk() -> Texture:
-    """A zebra crossing: seven bars side by side across the road, as wide as the gaps between them."""
-    return Texture.stain(PAINT, (np.arange(13) % 2 == 0)[None, :])
-
-
-def patch(rng: np.random.Generator) -> Texture:
-    """Mended asphalt, 24 × 24: a rough-edged dark or pale spot of alpha 0.3 at most."""
+def make_patch(rng: np.random.Generator) -> Body:
+    """Mended asphalt, 24 × 24 texels: a dark or pale spot with a rough edge, of alpha 0.3 at most."""
     size = 24
     offset = np.abs((np.arange(size) + 0.5) / size * 2 - 1)
     edge = 1.0 - np.maximum(offset[:, None], offset[None, :]) - 0.25 * smooth_noise(rng, size, size, (6, 6))
     alpha = float(rng.uniform(0.15, 0.30)) * np.clip(edge * 12.0, 0.0, 1.0)
-    return Texture.stain(0.06 if rng.random() < 0.7 else 0.28, alpha)
+    texture = Texture.stain(0.06 if rng.random() < 0.7 else 0.28, alpha)
+    return lay_on_ground("patch", texture, rng.uniform(0.8, 2.5), rng.uniform(1.5, 6))
 
 
 def verge(rng: np.random.Generator) -> Texture:
@@ -142,14 +139,14 @@ def paving(rng: np.random.Generator) -> Texture:
     return Texture.plain(light)
 
 
-def cast_shadow(rng: np.random.Generator) -> Texture:
-    """The shadow of a tree or a house on the road, 48 × 48: dark, with a ragged edge and spots of light."""
+def make_cast_shadow(rng: np.random.Generator) -> Body:
+    """The shadow of a tree or a house on the road, 48 × 48 texels: dark, with a ragged edge and spots of light."""
     size = 48
     offset = np.abs((np.arange(size) + 0.5) / size * 2 - 1)
     edge = 1.0 - np.sqrt(offset[:, None] ** 2 + offset[None, :] ** 2) - 0.45 * smooth_noise(rng, size, size, (8, 8))
     spots = smooth_noise(rng, size, size, (12, 12))
     alpha = float(rng.uniform(0.4, 0.6)) * np.clip(edge * 10.0, 0.0, 1.0) * np.clip((0.75 - spots) * 8.0, 0.0, 1.0)
-    return Texture.stain(0.02, alpha)
+    return lay_on_ground("shadow", Texture.stain(0.02, alpha), rng.uniform(3, 7), rng.uniform(3, 8))
 
 
 def manhole() -> Texture:
@@ -165,8 +162,8 @@ def manhole() -> Texture:
 def ground_profile(rng: np.random.Generator, left_kerb: float, right_kerb: float, left: float, right: float) -> Texture:
     """The ground across the street from x = ``left`` to ``right``, 1 × 128, the same along its whole length.
 
-    A texel holds the mean of what it covers: over a wide stretch of ground a kerb is a faint blur, and a
-    :func:`kerb_strip` laid over it makes it sharp. Beyond the pavements lies grass or gravel.
+    A texel holds the mean of what it covers: over a wide stretch of ground a kerb is a faint blur, and the street lays
+    ``KERB_STRIP`` over it. Beyond the pavements lies grass or gravel.
     """
     fine = 16  # samples within a texel
     x = left + (np.arange(MAX_TEXELS * fine) + 0.5) / (MAX_TEXELS * fine) * (right - left)
@@ -181,12 +178,6 @@ def ground_profile(rng: np.random.Generator, left_kerb: float, right_kerb: float
     light = np.where(away < 0, asphalt * worn, light)
     light[(away < 0) & (away >= -_GUTTER)] = 0.8 * asphalt
     return Texture.plain(light.reshape(MAX_TEXELS, fine).mean(axis=1))
-
-
-def kerb_strip(right: bool) -> Texture:
-    """A sharp kerb, 1 × 4, for a strip about 0.5 m wide: gutter, two texels of bright stone, the pavement's joint."""
-    light = np.array([0.10, KERB, KERB, 0.22])
-    return Texture.plain(light if right else light[::-1])
 
 
 Post = tuple[list[Panel], float, float]  # panels, width and height in metres

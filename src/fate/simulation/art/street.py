@@ -32,7 +32,7 @@ LANE = 3.5  #: metres
 ELBOW_ROOM = 0.25
 #: How often the way of a body is checked, seconds.
 CHECK_S = 0.2
-#: What is further behind the camera than this need not keep out of the way, metres.
+#: Bodies further behind the camera than this may pass through each other, metres.
 BEHIND = 12.0
 #: Half the width of a side street, metres.
 SIDE_STREET = 5.0
@@ -57,7 +57,7 @@ class StreetLayout:
 
 
 class StreetBuilder:
-    """Collects actors, and remembers bodies so that many actors share a few of them."""
+    """Collects the actors of a street; many actors share a few bodies."""
 
     def __init__(
         self, rng: np.random.Generator, split: Split, night: bool, ego: Ego, seconds: float, at_rest: bool
@@ -79,7 +79,7 @@ class StreetBuilder:
         self._keep(np.stack([x, z, np.full_like(x, 0.9), np.full_like(x, 2.5)]))  # the ego car itself
 
     def pick(self, bodies: list[Body]) -> Body:
-        """One of them."""
+        """Choose one of the bodies at random."""
         return bodies[int(self.rng.integers(len(bodies)))]
 
     def add(self, body: Body, path: Path, mirror: float = 1.0, labelled: bool = True) -> bool:
@@ -137,13 +137,12 @@ class StreetBuilder:
         pose = path.at(self._times)
         along, across = np.abs(np.cos(pose.heading)), np.abs(np.sin(pose.heading))
         half_length, half_width = max(body.length, 0.4) / 2, max(min(body.width, 3.0), 0.4) / 2
-        return np.stack(
-            [pose.x, pose.z, half_width * along + half_length * across, half_length * along + half_width * across]
-        )
+        half_x, half_z = half_width * along + half_length * across, half_length * along + half_width * across
+        return np.stack([pose.x, pose.z, half_x, half_z])
 
 
 def spaced(start: float, end: float, gap: Callable[[], float]) -> Iterator[float]:
-    """Places z from ``start`` to ``end``; the gap to the next one is drawn when it is asked for."""
+    """Yield positions z from ``start`` to ``end``; ``gap`` is called for the distance to each next one."""
     z = start
     while z < end:
         yield z
@@ -173,8 +172,7 @@ def make_street(
     _add_pedestrians(builder, layout)
     _add_ground(builder, layout)
     _add_roadside(builder, layout, sunny=lighting.sun > 0.3)
-    _add_buildings(builder, layout)
-    _add_hedges(builder, layout)
+    _add_walls(builder, layout)
     _add_kerbside(builder, layout)
     return ego, builder, lighting
 
@@ -208,10 +206,14 @@ def make_layout(rng: np.random.Generator, fast: bool, stops: bool, length: float
 
 
 def _add_traffic(builder: StreetBuilder, layout: StreetLayout) -> None:
-    """Cars ahead in the lane, oncoming ones, ones that overtake, and ones that come out of a side street."""
+    """Add cars ahead in the lane, oncoming cars, cars that overtake, and cars from side streets."""
     rng, ego = builder.rng, builder.ego
-    if builder.at_rest:
-        _add_passing(builder, layout)
+    if builder.at_rest:  # cars come from behind the camera and drive on
+        speed, headway = rng.uniform(5, 12) if layout.kind != "open" else rng.uniform(12, 20), rng.uniform(12, 50)
+        z = rng.uniform(-10, 60)
+        while z > -speed * builder.seconds:
+            builder.add(builder.pick(builder.cars), Straight(rng.normal(0, 0.15), z, 0.0, speed))
+            z -= 9 + rng.exponential(headway)
     elif rng.random() < 0.75:
         gap = rng.uniform(8, 26)
         sway = rng.uniform(0.1, 0.3) * gap
@@ -240,27 +242,16 @@ def _add_traffic(builder: StreetBuilder, layout: StreetLayout) -> None:
             builder.side_streets.append(z)
 
 
-def _add_passing(builder: StreetBuilder, layout: StreetLayout) -> None:
-    """Cars that come from behind a camera at rest and drive on."""
-    rng = builder.rng
-    speed, headway = rng.uniform(5, 12) if layout.kind != "open" else rng.uniform(12, 20), rng.uniform(12, 50)
-    z = rng.uniform(-10, 60)
-    while z > -speed * builder.seconds:
-        builder.add(builder.pick(builder.cars), Straight(rng.normal(0, 0.15), z, 0.0, speed))
-        z -= 9 + rng.exponential(headway)
-
-
 def _add_parked(builder: StreetBuilder, layout: StreetLayout) -> None:
-    """Cars along the kerbs, not at the mouth of a side street.
+    """Add parked cars along the kerbs, but not in a side street.
 
-    From a camera at rest nothing can be seen of them by their events: there they hide others, and have no boxes.
+    For a camera at rest they cause no events, so they have no boxes there; they still hide others.
     """
     rng = builder.rng
     taken = rng.uniform(0.25, 0.85)
-    for on, x, heading in (
-        (layout.parking_right, layout.right_kerb - 1.05, 0.0),
-        (layout.parking_left, layout.left_kerb + 1.05, np.pi),
-    ):
+    right = layout.parking_right, layout.right_kerb - 1.05, 0.0
+    left = layout.parking_left, layout.left_kerb + 1.05, np.pi
+    for on, x, heading in (right, left):
         z = rng.uniform(4, 14)
         while on and z < layout.length:
             car = builder.pick(builder.cars)
@@ -318,20 +309,19 @@ def _add_ground(builder: StreetBuilder, layout: StreetLayout) -> None:
         builder.add_scenery(Body("ground", "scenery", (panel,), 700.0, 2 * reach, 0.0), 0.0, 0.0, layer)
     if layout.kind != "open":
         for x in (layout.left_kerb, layout.right_kerb):
-            panel = Panel(roadside.kerb_strip(x > 0), vector(x - 0.25, 0, 300), vector(0.5, 0, 0), vector(0, 0, -299.5))
+            kerb = Texture.plain(roadside.KERB_STRIP if x > 0 else roadside.KERB_STRIP[::-1])
+            panel = Panel(kerb, vector(x - 0.25, 0, 300), vector(0.5, 0, 0), vector(0, 0, -299.5))
             builder.add_scenery(Body("kerb", "scenery", (panel,), 300.0, 0.5, 0.0), 0.0, 0.0, Layer.KERB)
     skyline = roadside.make_skyline(rng)
     far = Panel(skyline, vector(-900, -95, 800), vector(1800, 0, 0), vector(0, 97, 0))
     builder.add_scenery(Body("skyline", "scenery", (far,), 0.0, 1800.0, 95.0), 0.0, 0.0, Layer.FAR)
 
     length = 8 * (9.0 if layout.kind != "open" else 12.0)
-    line = lay_on_ground("dashes", roadside.dash_strip(), 0.14, length)
+    line = lay_on_ground("dashes", roadside.DASHES, 0.14, length)
     for lane in range(1, layout.oncoming_lanes + 1):
         for z in np.arange(-10.0, layout.length, length):
             builder.add_scenery(line, LANE / 2 - lane * LANE, z + length / 2, Layer.MARKING)
-    patches = [
-        lay_on_ground("patch", roadside.patch(rng), rng.uniform(0.8, 2.5), rng.uniform(1.5, 6)) for _ in range(4)
-    ]
+    patches = [roadside.make_patch(rng) for _ in range(4)]
     cover = lay_on_ground("manhole", roadside.manhole(), 0.7, 0.7)
     z = 0.0
     while z < layout.length:
@@ -340,7 +330,7 @@ def _add_ground(builder: StreetBuilder, layout: StreetLayout) -> None:
         builder.add_scenery(body, rng.uniform(layout.left_kerb + 1, layout.right_kerb - 0.5), z, Layer.MARKING)
     if layout.kind != "open":
         width = layout.right_kerb - layout.left_kerb
-        crossing = lay_on_ground("crossing", roadside.crosswalk(), width, 3.5)
+        crossing = lay_on_ground("crossing", roadside.CROSSWALK, width, 3.5)
         for z in spaced(rng.uniform(15, 90), layout.length, lambda: rng.uniform(70, 200)):
             builder.add_scenery(crossing, (layout.left_kerb + layout.right_kerb) / 2, z, Layer.MARKING)
 
@@ -355,16 +345,14 @@ def _add_roadside(builder: StreetBuilder, layout: StreetLayout, sunny: bool) -> 
         for z in np.arange(-8.0, layout.length, 16.0):
             builder.add_scenery(builder.pick(strips), away, float(z), Layer.MARKING)
     if sunny:
-        shadows = [
-            lay_on_ground("shadow", roadside.cast_shadow(rng), rng.uniform(3, 7), rng.uniform(3, 8)) for _ in range(4)
-        ]
+        shadows = [roadside.make_cast_shadow(rng) for _ in range(4)]
         for z in spaced(rng.uniform(0, 20), layout.length, lambda: rng.exponential(14.0)):
             x = rng.uniform(layout.left_kerb, layout.right_kerb + 1.0)
             builder.add_scenery(builder.pick(shadows), x, z, Layer.SHADOW)
 
 
-def _add_buildings(builder: StreetBuilder, layout: StreetLayout) -> None:
-    """Facades along both sides, set back behind the pavement, with gaps; hedges and fences where it is greener."""
+def _add_walls(builder: StreetBuilder, layout: StreetLayout) -> None:
+    """Facades along both sides, set back behind the pavement, with gaps; out of town also hedges, fences, low walls."""
     rng, town = builder.rng, layout.kind == "town"
     if layout.kind == "open":
         walls = [buildings.make_boundary(rng) for _ in range(3)]
@@ -386,12 +374,7 @@ def _add_buildings(builder: StreetBuilder, layout: StreetLayout) -> None:
                 z += wall.width + (-0.5 if town else rng.uniform(2, 9))  # neighbours overlap: no gap
             else:
                 z += rng.uniform(6, 14)
-
-
-def _add_hedges(builder: StreetBuilder, layout: StreetLayout) -> None:
-    """Hedges, fences and low walls in front of gardens and fields."""
-    rng = builder.rng
-    if layout.kind == "town":
+    if town:
         return
     bodies = [buildings.make_boundary(rng) for _ in range(3)]
     for side, kerb in layout.sides:

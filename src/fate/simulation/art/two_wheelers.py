@@ -86,7 +86,10 @@ def make_two_wheeler(rng: np.random.Generator, body: str, *, night: bool = False
     panels = [end, side]
     if machine.pedals:  # one leg behind the frame, one in front; the frame is thin, so the order hardly matters
         panels = [end, _leg_panel(machine, clothes, 0.7, np.pi), side, _leg_panel(machine, clothes, 1.0, 0.0)]
-    panels = [*_tyre_panels(machine), *panels, *_lamp_panels(machine, night)]
+    half, tall, rubber = 0.025 if machine.pedals else 0.07, 2 * machine.wheel, Texture.plain(np.full((2, 2), _RUBBER))
+    across, down = vector(2 * half, 0, 0), vector(0, tall, 0)
+    tyres = [Panel(rubber, vector(-half, -tall, z), across, down, faces="both") for z in machine.axles]  # seen end on
+    panels = [*tyres, *panels, *_lamp_panels(machine, night)]
     middle = vector(0, 0, machine.length / 2)
     scaled = tuple(panel.scaled(scale, about=middle) for panel in panels)
     return Body(body, "two-wheeler", scaled, scale * machine.length, scale * machine.bars, scale * machine.height)
@@ -183,16 +186,6 @@ def _end_panel(machine: Machine, clothes: Clothes) -> Panel:
     helmet = (-0.12, y - 0.02), (-0.10, y + 0.09), (0.0, y + 0.13), (0.10, y + 0.09), (0.12, y - 0.02)
     canvas.fill(helmet, clothes.helmet)
     return canvas.upright(machine.head[0])
-
-
-def _tyre_panels(machine: Machine) -> list[Panel]:
-    """Both tyres seen end on."""
-    half, tall = (0.025 if machine.pedals else 0.07), 2 * machine.wheel
-    rubber = Texture.plain(np.full((2, 2), _RUBBER))
-    return [
-        Panel(rubber, vector(-half, -tall, z), vector(2 * half, 0, 0), vector(0, tall, 0), faces="both")
-        for z in machine.axles
-    ]
 
 
 def _lamp_panels(machine: Machine, night: bool) -> list[Panel]:

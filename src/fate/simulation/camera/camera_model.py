@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numbers
 from dataclasses import dataclass, field, fields, replace
+from math import nextafter
 from typing import Any
 
 from fate.errors import FateError
 from fate.events.events import GEN1_SENSOR, Sensor
-from fate.simulation.writing.request import check_switch
+from fate.simulation.writing.request import check_number, check_switch
 
 
 def _number(default: float | None, lowest: float, highest: float, unit: str) -> Any:
@@ -84,35 +84,19 @@ class CameraModel:
                 continue
             lowest, highest, unit = each.metadata["range"]
             whole = each.type == "int"
-            number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-            if not number or not lowest <= value <= highest or (whole and value != int(value)):
-                kind = "a whole number" if whole else "a number"
-                raise FateError(f"{each.name} is {value!r}; expected {kind} from {lowest:g} to {highest:g} ({unit})")
-            if whole:
-                object.__setattr__(self, each.name, int(value))
-        self._check_together()
-
-    def _check_together(self) -> None:
-        """Refuse numbers that are possible on their own but not with each other."""
-        pixels = self.sensor.height * self.sensor.width
-        if self.hot_pixels > pixels:
-            raise FateError(f"{self.hot_pixels} hot pixels were asked for; a {self.sensor} sensor has {pixels} pixels")
-        if self.hot_pixels and self.hot_hz_max * self.refractory_us >= 1e6:
-            raise FateError(
-                f"hot_hz_max is {self.hot_hz_max:g} Hz, but with refractory_us = {self.refractory_us} a pixel fires at"
-                f" fewer than {1e6 / self.refractory_us:g} Hz; lower one of the two"
-            )
-        if self.burst_gap_zero + self.burst_gap_one > 1:
-            raise FateError("the sum of the shares burst_gap_zero and burst_gap_one exceeds 1; lower one of the two")
-        if self.hot_hz_min > self.hot_hz_max:
-            raise FateError(f"hot_hz_min is {self.hot_hz_min:g} and hot_hz_max {self.hot_hz_max:g} Hz; exchange them")
-        if self.burst_light >= self.burst_full_light:
-            raise FateError(f"burst_full_light is {self.burst_full_light:g}; expected more than burst_light")
-        if self.bursts and not 2 < self.burst_length < (2 + self.burst_longest) / 2:
-            raise FateError(
-                f"burst_length is {self.burst_length:g} and burst_longest {self.burst_longest}; the mean length must"
-                " lie above 2 and below half-way between 2 and the longest"
-            )
+            exact = int(value) if whole and isinstance(value, float) and value.is_integer() else value
+            check_number(f"{each.name} ({unit})", exact, lowest, highest, whole)
+            object.__setattr__(self, each.name, int(exact) if whole else exact)
+        fastest_hz, longest_mean = 1e6 / max(self.refractory_us, 1e-9), (2 + self.burst_longest) / 2
+        for name, value, least, most in (  # each is possible on its own, but not with the others
+            ("the number of hot pixels", self.hot_pixels, 0, self.sensor.height * self.sensor.width),
+            ("hot_hz_max, with this refractory_us,", self.hot_pixels and self.hot_hz_max, 0, nextafter(fastest_hz, 0)),
+            ("burst_gap_zero + burst_gap_one", self.burst_gap_zero + self.burst_gap_one, 0, 1),
+            ("hot_hz_min", self.hot_hz_min, 0, self.hot_hz_max),
+            ("burst_light", self.burst_light, 0, nextafter(self.burst_full_light, 0)),
+            ("burst_length", self.burst_length if self.bursts else 2.1, nextafter(2, 3), nextafter(longest_mean, 0)),
+        ):
+            check_number(name, value, least, most, whole=False)
 
 
 PRESETS: dict[str, CameraModel] = {

@@ -108,9 +108,12 @@ class EventCamera:
             raise FateError(f"the model {model!r} was given; expected a CameraModel, such as camera_preset('gen1')")
         check_number("the batch", batch, 1)
         batch = int(batch)
-        self.seeds = list(range(batch)) if seeds is None else _whole_seeds(seeds)
+        try:
+            self.seeds = [operator.index(seed) for seed in (range(batch) if seeds is None else seeds)]
+        except TypeError:
+            self.seeds = []
         if len(self.seeds) != batch:
-            raise FateError(f"{len(self.seeds)} seeds were given for a batch of {batch} recordings; give one for each")
+            raise FateError(f"the seeds {seeds!r} were given; expected {batch}, a whole number for each recording")
         self.model, self.batch, self.device, self.dtype = model, batch, _usable(device), dtype
         maps = [pixel_maps(model, seed) for seed in self.seeds]
         self.theta_on, self.theta_off, self._phase = (
@@ -130,8 +133,8 @@ class EventCamera:
     def step(self, light: Tensor, t_us: int | Tensor) -> PixelEvents:
         """Go on to ``t_us`` (one time, or one per recording [B]), when the light is ``light`` [B, H, W].
 
-        Returns the events after the previous time and up to ``t_us``; those of one recording and microsecond come in
-        the order of their crossing within a pixel, and by rows over pixels.
+        Returns the events after the previous time and up to ``t_us``. Events of one recording and microsecond are
+        ordered by rows over pixels, and by their crossing within a pixel.
         """
         if self._t_us is None:
             raise FateError("the camera has no picture to compare with; call start(light, t_us) before step")
@@ -159,9 +162,9 @@ class EventCamera:
         return after - lag + (self.receptor - before + lag) * torch.exp(-dt / tau)
 
     def _comparator(self, after: Tensor, dt: Tensor) -> Tensor:
-        """Crossings while v goes from ``receptor`` to ``after``: rows as of :class:`PixelEvents`, µs into the step.
+        """Return the crossings while v goes from ``receptor`` to ``after``, with the rows of :class:`PixelEvents`.
 
-        Moves ``reference`` and ``release_us`` on to the step's end.
+        Times are µs into the step. ``reference`` and ``release_us`` move on to the step's end.
         """
         before, reference = self.receptor, self.reference
         slope = (after - before) / dt
@@ -256,13 +259,6 @@ class EventCamera:
         return torch.as_tensor(t_us, dtype=torch.int64, device=self.device).expand(self.batch)
 
 
-def _whole_seeds(seeds: Sequence[int]) -> list[int]:
-    try:
-        return [operator.index(seed) for seed in seeds]
-    except TypeError:
-        raise FateError(f"the seeds {seeds!r} were given; expected a whole number for each recording") from None
-
-
 def _usable(device: str | torch.device) -> torch.device:
     """The device, refused where a number cannot be put on it and taken back."""
     try:
@@ -270,8 +266,5 @@ def _usable(device: str | torch.device) -> torch.device:
         torch.zeros(1, device=found).item()
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:  # torch has no error of its own for this
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise FateError(
-            f"the device {str(device)!r} cannot be used on this machine ({reason}); give 'cpu', or 'cuda' where torch"
-            " sees a GPU"
-        ) from None
+        raise FateError(f"device={str(device)!r} cannot be used ({reason}); give 'cpu', or 'cuda' with a GPU") from None
     return found

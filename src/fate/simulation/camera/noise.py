@@ -152,7 +152,7 @@ def jittered(
     start_us: int,
     span: tuple[int, int | None],
 ) -> EventColumns:
-    """The signal of the window that starts at ``start_us``, as the sensor gives it out: jittered, and with bursts.
+    """Return the signal of the window that starts at ``start_us`` as the sensor gives it out: jittered, with bursts.
 
     Times move by Gaussian noise, rounded to the microsecond and kept inside ``span``. No event moves by more than
     ``JITTER_LIMIT`` standard deviations, so after jitter a stream is sorted again by holding back that much. Bursts
@@ -191,16 +191,10 @@ def burst_probability(model: CameraModel, light: Tensor) -> Tensor:
 def bursts(
     model: CameraModel, events: EventColumns, probability: Tensor | float, random: torch.Generator
 ) -> EventColumns:
-    """Events of which some are repeated: same pixel, same polarity, a few µs apart, as ATIS sensors do.
+    """Repeat some events [E] of the signal at the same pixel and polarity, a few µs apart, as ATIS sensors do.
 
-    Args:
-        model: gives the lengths of bursts and the gaps inside them.
-        events: [E] events of the signal.
-        probability: [E] (or one number) chance that an event starts a burst; see :func:`burst_probability`.
-        random: generator on the events' device.
-
-    Returns:
-        All events, each with its repeats right behind it (hence not in time order where bursts overlap).
+    An event starts a burst with its ``probability`` [E], see :func:`burst_probability`; the generator is on the events'
+    device. Returns all events, each with its repeats right behind it, so not in time order where bursts overlap.
     """
     device = events.t_us.device
     chosen = torch.rand(len(events.t_us), generator=random, device=device) < probability

@@ -8,7 +8,7 @@ more than a threshold is repeated with a shorter time.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,20 +17,25 @@ from fate.compiled import compiled
 from fate.simulation.arrays import Float32, Int64
 from fate.simulation.camera.camera_model import CameraModel
 from fate.simulation.camera.event_camera import pixel_maps
-from fate.simulation.render.compositing import ONE, ZERO, keep_visible, maps_at, shade, sky_rows, texture_slots
+from fate.simulation.render.compositing import ONE, ZERO, keep_visible, maps_at, shade, sky_rows
 from fate.simulation.render.surfaces import Atlas, Surfaces
 from fate.simulation.render.tiles import MAX_STEP_US, MIN_STEP_US, TILE, TileSchedule
 
+Array = TypeVar("Array")
 
-class PixelState(NamedTuple):
-    """The state of H × W pixels. Times are µs after the start of the stretch to come."""
 
-    theta_on: Float32  #: [H, W] threshold for more light, in ln
-    theta_off: Float32  #: [H, W] threshold for less light, in ln
-    log_light: Float32  #: [H, W] ln of the light, u
-    receptor: Float32  #: [H, W] low-passed u, v
-    reference: Float32  #: [H, W] the level the comparator holds, m
-    release: Float32  #: [H, W] when the pixel comes out of reset; negative: it is awake
+class PixelState(NamedTuple, Generic[Array]):
+    """The state of H × W pixels, float32: numpy arrays [H, W], or on a GPU tensors [B, H, W] of B recordings.
+
+    Times are µs after the start of the stretch to come.
+    """
+
+    theta_on: Array  #: threshold for more light, in ln
+    theta_off: Array  #: threshold for less light, in ln
+    log_light: Array  #: ln of the light, u
+    receptor: Array  #: low-passed u, v
+    reference: Array  #: the level the comparator holds, m
+    release: Array  #: when the pixel comes out of reset; negative: it is awake
 
 
 class Circuit(NamedTuple):
@@ -59,7 +64,7 @@ def shared_circuit(camera: CameraModel) -> Circuit:
     )
 
 
-def adapted_pixels(camera: CameraModel, seed: int, light: Float32) -> PixelState:
+def adapted_pixels(camera: CameraModel, seed: int, light: Float32) -> PixelState[Float32]:
     """The state of pixels that have adapted to ``light`` [H, W]."""
     on, off, phase = (part.numpy().astype(np.float32) for part in pixel_maps(camera, seed))
     level = np.log(light + np.float32(camera.dark_light))
@@ -121,7 +126,7 @@ def compare(t0: float, t1: float, v0: float, v1: float, m: float, r: float, on: 
 
 @compiled
 def advance_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, schedule: TileSchedule,
-                 pixels: PixelState, circuit: Circuit, keys: Int64) -> int:  # fmt: skip
+                 pixels: PixelState[Float32], circuit: Circuit, keys: Int64) -> int:  # fmt: skip
     """Advance one tile through the stretch; its events go to ``keys`` (see :func:`event_key`) as far as they fit.
 
     The pixels' state is changed only if all events fitted. Returns how many events there were.
@@ -132,7 +137,7 @@ def advance_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, 
     rows, cols = min(TILE, height - top), min(TILE, width - left)
     ids = schedule.ids[schedule.first[tile] : schedule.first[tile + 1]]
     maps = np.empty((len(ids), 11), np.float32)
-    slots = texture_slots(surfaces, atlas, ids)
+    slots = atlas.slots[surfaces.texture[ids]]
     kept, kept_slots = np.empty_like(maps), np.empty_like(slots)
     part = (slice(top, top + rows), slice(left, left + cols))
     u0, v0 = pixels.log_light[part].copy(), pixels.receptor[part].copy()
@@ -191,7 +196,7 @@ def advance_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, 
 
 @compiled
 def advance_tiles(begin: int, every: int, length_us: float, surfaces: Surfaces, atlas: Atlas, schedule: TileSchedule,
-                  pixels: PixelState, circuit: Circuit) -> Int64:  # fmt: skip
+                  pixels: PixelState[Float32], circuit: Circuit) -> Int64:  # fmt: skip
     """Advance the tiles ``begin``, ``begin + every``, … through the stretch; returns the events as keys, unsorted."""
     keys = np.empty(1 << 14, np.int64)
     used = 0

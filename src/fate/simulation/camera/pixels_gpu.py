@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fate.simulation.camera.pixels_cpu import PixelState
 from fate.simulation.render.compositing import HALF_BLUR, MIN_CLEAR, TINY, UNIT
 from fate.simulation.render.surfaces import KNOT_US
 from fate.simulation.render.tiles import MIN_STEP_US, TILE
@@ -44,17 +45,6 @@ class StretchBatch(NamedTuple):
     step_us: Tensor  #: [B, N] float32
     sky: Tensor  #: [B, R, 3] float32
     focal: float
-
-
-class GpuPixelState(NamedTuple):
-    """The state of B × H × W pixels, float32; see ``pixels_cpu.PixelState``."""
-
-    theta_on: Tensor
-    theta_off: Tensor
-    log_light: Tensor
-    receptor: Tensor
-    reference: Tensor
-    release: Tensor
 
 
 @triton.jit
@@ -232,7 +222,7 @@ class GpuPixels:
     """The pixels of a batch of recordings, and the room for their events."""
 
     def __init__(
-        self, pixels: GpuPixelState, circuits: Tensor, light_table: Tensor, alpha_table: Tensor, room: int
+        self, pixels: PixelState[Tensor], circuits: Tensor, light_table: Tensor, alpha_table: Tensor, room: int
     ) -> None:
         """Args:
         pixels: their state at the start.
@@ -253,7 +243,7 @@ class GpuPixels:
         while True:
             counter = torch.zeros(1, dtype=torch.int64, device=self._keys.device)
             _advance_kernel[(count * tiles,)](
-                batch.maps, batch.light, batch.slots, batch.first, batch.ids, batch.step_us, batch.sky, *self._tables,
+                *batch[:7], *self._tables,
                 *self.state, *self._next, self.circuits, self._keys, counter, len(self._keys), length_us, batch.focal,
                 height, width, tiles, columns, surfaces, knots, TILE, num_warps=1,
             )  # fmt: skip
@@ -262,6 +252,6 @@ class GpuPixels:
                 break
             self._keys = torch.empty(found + found // 4, dtype=torch.int64, device=self._keys.device)
         before = self.state
-        self.state = GpuPixelState(before.theta_on, before.theta_off, *self._next)
+        self.state = PixelState(before.theta_on, before.theta_off, *self._next)
         self._next = before[2:]
         return self._keys[:found]

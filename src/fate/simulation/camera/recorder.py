@@ -59,26 +59,21 @@ class SensorOutput:
 def record(
     scene: Scene, times_us: Int64 | None = None, threads: int | None = None, number: int = 0
 ) -> Iterator[RecordedPiece]:
-    """Record one scene on the CPU, one piece a stretch.
+    """Record one scene with its camera on the CPU, one piece for each stretch.
 
-    Args:
-        scene: what is recorded, with its camera.
-        times_us: when boxes are wanted, sorted; none by default.
-        threads: that share the work; all cores by default. The events do not depend on it.
-        number: stored as ``recording`` in the pieces.
+    The boxes are those at ``times_us``, sorted; none by default. ``threads`` share the work, all cores by default; the
+    events do not depend on them. The pieces hold ``number`` as their ``recording``.
     """
     threads = threads or allowed_processors()
     times_us = np.zeros(0, np.int64) if times_us is None else times_us
-    camera, sensor = scene.camera, scene.sensor
-    circuit = shared_circuit(camera)
+    camera, sensor, circuit = scene.camera, scene.sensor, shared_circuit(scene.camera)
     pixels = adapted_pixels(camera, scene.seed, scene.light(0))
-    finisher = SensorOutput(camera, scene.seed, scene.duration_us)
+    output = SensorOutput(camera, scene.seed, scene.duration_us)
     tasks = threads * TASKS_PER_THREAD
     with ThreadPoolExecutor(threads) as pool:
         for stretch in range(scene.num_stretches):
             start_us = stretch * STRETCH_US
             end_us = min(start_us + STRETCH_US, scene.duration_us)
-            last = stretch == scene.num_stretches - 1
             surfaces = scene.surfaces(stretch)
             schedule = schedule_tiles(surfaces, scene.atlas, sensor.height, sensor.width)
             rest = (float(end_us - start_us), surfaces, scene.atlas, schedule, pixels, circuit)
@@ -86,8 +81,8 @@ def record(
             looking = pool.submit(scene.boxes_in, stretch, times_us)
             keys = np.sort(np.concatenate([part.result() for part in advancing]))
             light = torch.from_numpy(np.exp(pixels.log_light) - np.float32(camera.dark_light)).clamp_(min=0)
-            done = finisher.finish(unpack_keys(torch.from_numpy(keys), start_us), light, start_us, end_us)
-            yield RecordedPiece(number, done.to_events(sensor), looking.result(), last)
+            done = output.finish(unpack_keys(torch.from_numpy(keys), start_us), light, start_us, end_us)
+            yield RecordedPiece(number, scene, done.to_events(sensor), looking.result(), end_us == scene.duration_us)
 
 
 def record_many(
@@ -98,11 +93,8 @@ def record_many(
 ) -> Iterator[RecordedPiece]:
     """Record scenes: one after the other on the CPU, side by side on a GPU (their pieces then alternate).
 
-    Args:
-        scenes: functions that make the scenes; ``RecordedPiece.recording`` is an index into this list.
-        times_us: when boxes of a scene are wanted, sorted.
-        device: "cpu" or "cuda".
-        threads: CPU threads that share the work; all cores by default.
+    ``scenes`` are functions that make the scenes, and ``RecordedPiece.recording`` is an index into them. ``times_us``
+    returns the sorted times of a scene's boxes. ``threads`` share the work, all cores by default.
     """
     if device != "cpu":
         from fate.simulation.camera.recorder_gpu import record_on_gpu  # noqa: PLC0415  (needs triton, which needs a GPU)

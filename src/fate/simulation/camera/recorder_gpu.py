@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from queue import Empty, Queue
@@ -28,16 +28,8 @@ from fate.simulation.arrays import Float32, Int64
 from fate.simulation.camera import noise
 from fate.simulation.camera.camera_model import CameraModel
 from fate.simulation.camera.noise import EventColumns
-from fate.simulation.camera.pixels_cpu import adapted_pixels, shared_circuit
-from fate.simulation.camera.pixels_gpu import (
-    RECORDING_SHIFT,
-    TIME_OFFSET,
-    TIME_SHIFT,
-    GpuPixels,
-    GpuPixelState,
-    StretchBatch,
-)
-from fate.simulation.render.compositing import texture_slots
+from fate.simulation.camera.pixels_cpu import PixelState, adapted_pixels, shared_circuit
+from fate.simulation.camera.pixels_gpu import RECORDING_SHIFT, TIME_OFFSET, TIME_SHIFT, GpuPixels, StretchBatch
 from fate.simulation.render.scene import STRETCH_US, BoxesAt, RecordedPiece, Scene
 from fate.simulation.render.surfaces import Atlas, Surfaces
 from fate.simulation.render.tiles import TileSchedule, schedule_tiles
@@ -50,76 +42,52 @@ PIXELS = RECORDINGS * 304 * 240
 AHEAD = 6
 
 
-class PreparedScene(NamedTuple):
-    """The first message about a scene: its textures and pixels."""
-
-    atlas: Atlas
-    pixels: tuple[Float32, ...]
-
-
 class PreparedStretch(NamedTuple):
     """A message with one stretch of one scene."""
 
     surfaces: Surfaces
     textures: Int64  #: [K, 4] first entry, columns, rows, opaque
     schedule: TileSchedule
-    background: Int64  #: [E, 4] t_us, x, y, p
+    background: Int64  #: [E] keys of shot noise and hot pixels, without their recording
     boxes: BoxesAt
 
 
+#: The first message about a scene: its textures and pixels.
+PreparedScene = tuple[Atlas, PixelState[Float32]]
 #: Scenes, and the times of their boxes.
 SceneShare = list[tuple[Scene, Int64]]
 
 
 def _prepare(shares: list[SceneShare], pipe: Connection) -> None:
-    """A process's work: its share of one batch of scenes after the other."""
+    """Do the work of one process: for its share of each batch, send the start of each scene and then all stretches."""
     torch.set_num_threads(1)  # the processes share the cores among them
     try:
-        for share in shares:
-            _prepare_scenes(share, pipe)
+        for scenes in shares:
+            for scene, _ in scenes:
+                pipe.send((scene.atlas, adapted_pixels(scene.camera, scene.seed, scene.light(0))))
+            noises = [noise.BackgroundNoise(scene.camera, scene.seed) for scene, _ in scenes]
+            for stretch in range(max((scene.num_stretches for scene, _ in scenes), default=0)):
+                for (scene, times_us), background in zip(scenes, noises, strict=True):
+                    pipe.send(prepare_stretch(scene, stretch, times_us, background))
     except BrokenPipeError:  # the main process has closed the pipe
         pass
     except Exception as error:  # it is raised again in the main process
         pipe.send(error)
 
 
-def _prepare_scenes(scenes: SceneShare, pipe: Connection) -> None:
-    """Send the start of each scene, then the stretches of all scenes in turn."""
-    for scene, _ in scenes:
-        pixels = adapted_pixels(scene.camera, scene.seed, scene.light(0))
-        pipe.send(PreparedScene(scene.atlas, tuple(pixels)))
-    noises = [noise.BackgroundNoise(scene.camera, scene.seed) for scene, _ in scenes]
-    for stretch in range(max((scene.num_stretches for scene, _ in scenes), default=0)):
-        start_us = stretch * STRETCH_US
-        for (scene, times_us), background in zip(scenes, noises, strict=True):
-            end_us = min(start_us + STRETCH_US, scene.duration_us)
-            surfaces, atlas = scene.surfaces(stretch), scene.atlas
-            textures = texture_slots(surfaces, atlas, np.arange(len(surfaces.texture), dtype=np.int32))
-            pipe.send(
-                PreparedStretch(
-                    surfaces,
-                    textures,
-                    schedule_tiles(surfaces, atlas, *scene.sensor),
-                    torch.stack(list(background.window(start_us, end_us)), 1).numpy(),
-                    scene.boxes_in(stretch, times_us),
-                )
-            )
+def prepare_stretch(scene: Scene, stretch: int, times_us: Int64, background: noise.BackgroundNoise) -> PreparedStretch:
+    """Pose the surfaces of one stretch, plan its tiles, draw its noise and look for its boxes."""
+    start_us, surfaces, atlas = stretch * STRETCH_US, scene.surfaces(stretch), scene.atlas
+    t_us, x, y, p = background.window(start_us, min(start_us + STRETCH_US, scene.duration_us))
+    keys = ((t_us - start_us + TIME_OFFSET) << TIME_SHIFT) | (y << 15) | (x << 1) | p
+    schedule = schedule_tiles(surfaces, atlas, *scene.sensor)
+    return PreparedStretch(
+        surfaces, atlas.slots[surfaces.texture], schedule, keys.numpy(), scene.boxes_in(stretch, times_us)
+    )
 
 
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Processes started here leave the other cores to each other: their numerical libraries read this at start."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+#: Numerical libraries read these at the start of a process; with 1 the processes leave the other cores to each other.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 class _Workers:
@@ -136,8 +104,11 @@ class _Workers:
             pipe, far_end = context.Pipe(duplex=False)
             shares = [batch[worker :: self._count] for batch in batches]
             process = context.Process(target=_prepare, args=(shares, far_end), daemon=True)
-            with _one_thread_each():
-                process.start()
+            before = dict(os.environ)
+            os.environ.update(ONE_THREAD)
+            process.start()
+            os.environ.clear()
+            os.environ.update(before)
             far_end.close()  # so that the pipe ends when the process does
             received: Queue[Any] = Queue(maxsize=AHEAD * len(shares[0]))
             Thread(target=_receive, args=(pipe, received), daemon=True).start()
@@ -184,17 +155,16 @@ class _GpuSensorOutput:
         self._jitter_us = torch.tensor([camera.jitter_us for camera in cameras], device=device)
         self._bursting = torch.tensor([camera.bursts for camera in cameras], device=device)
         self._seed = int(np.random.SeedSequence(list(seeds)).generate_state(1, np.uint32)[0])
-        held_back = torch.ceil(noise.JITTER_LIMIT * self._jitter_us).long() + 1
-        self._held_back_us = held_back
+        self._held_back_us = torch.ceil(noise.JITTER_LIMIT * self._jitter_us).long() + 1
         self._held = torch.zeros(0, dtype=torch.int64, device=device)
 
     def finish(
         self, keys: Tensor, log_light: Tensor, background: Tensor, start_us: int, length_us: int, last: bool
     ) -> Tensor:
-        """Keys of all recordings' next events, sorted by recording and time.
+        """Return the keys of the next events of all recordings, sorted by recording and time.
 
-        ``keys`` are those of the signal in any order, ``background`` those of shot noise and hot pixels, ``log_light``
-        [B, H, W] is at the end of the stretch; ``last`` says that no stretch comes after it.
+        ``keys`` [E] is the signal in any order, ``background`` [E] shot noise and hot pixels, ``log_light`` [B, H, W]
+        the light at the end of the stretch; ``last`` says that no stretch comes after it.
         """
         keys = torch.sort(keys).values  # in a fixed order, so that the same event gets the same jitter every time
         random = noise.generator(self._seed, noise.JITTER, start_us, self.device)
@@ -234,7 +204,7 @@ def record_on_gpu(
     threads: int | None = None,
 ) -> Iterator[RecordedPiece]:
     """Record scenes of one profile and length on a GPU, many side by side; see ``recorder.record_many``."""
-    made = [make() for make in scenes]  # streets are drawn when they are first looked at, in the processes
+    made = [make() for make in scenes]  # the processes draw the streets, when they need them
     if not made:
         return
     kinds = {(scene.sensor, scene.duration_us) for scene in made}
@@ -255,47 +225,39 @@ def record_on_gpu(
 def _record_batch(
     numbers: Sequence[int], scenes: list[Scene], workers: _Workers, device: torch.device
 ) -> Iterator[RecordedPiece]:
-    prepared_scenes: list[PreparedScene] = [workers.next(index) for index in range(len(scenes))]
-    pixels, bases = _start_batch(prepared_scenes, scenes, device)
-    del prepared_scenes
+    pixels, bases = _start_batch([workers.next(index) for index in range(len(scenes))], scenes, device)
     finishing = _GpuSensorOutput([scene.camera for scene in scenes], [scene.seed for scene in scenes], device)
     stretches = scenes[0].num_stretches
 
-    def prepared(stretch: int) -> tuple[list[PreparedStretch], StretchBatch, Tensor]:
+    def prepared() -> tuple[list[PreparedStretch], StretchBatch, Tensor]:
         packets: list[PreparedStretch] = [workers.next(index) for index in range(len(scenes))]
-        return (
-            packets,
-            _batch_stretch(packets, bases, device),
-            _background_keys(packets, stretch * STRETCH_US).to(device),
-        )
+        background = [(index << RECORDING_SHIFT) | packet.background for index, packet in enumerate(packets)]
+        keys = torch.from_numpy(np.concatenate(background)).to(device)
+        return packets, _batch_stretch(packets, bases, device), keys
 
     with ThreadPoolExecutor(1) as ahead:  # puts the next stretch together while the GPU is at this one
-        upcoming = ahead.submit(prepared, 0)
+        upcoming = ahead.submit(prepared)
         for stretch in range(stretches):
             start_us, last = stretch * STRETCH_US, stretch == stretches - 1
             length_us = min(STRETCH_US, scenes[0].duration_us - start_us)
             packets, batch, background = upcoming.result()
             if not last:
-                upcoming = ahead.submit(prepared, stretch + 1)
+                upcoming = ahead.submit(prepared)
             keys = pixels.advance(batch, float(length_us))
             done = finishing.finish(keys, pixels.state.log_light, background, start_us, length_us, last)
             events = _split(done, len(scenes), scenes[0].sensor, start_us)
-            for number, packet, piece in zip(numbers, packets, events, strict=True):
-                yield RecordedPiece(number, piece, packet.boxes, last)
+            for number, scene, packet, piece in zip(numbers, scenes, packets, events, strict=True):
+                yield RecordedPiece(number, scene, piece, packet.boxes, last)
 
 
 def _start_batch(
     prepared_scenes: list[PreparedScene], scenes: list[Scene], device: torch.device
 ) -> tuple[GpuPixels, Int64]:
     """The pixels of a batch, and where each recording's textures begin in its tables."""
-    sizes = [len(scene.atlas.light) for scene in prepared_scenes]
-    bases = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-    light, alpha = (
-        torch.from_numpy(np.concatenate([scene.atlas[part] for scene in prepared_scenes])).to(device) for part in (0, 1)
-    )
-    pixels = GpuPixelState(
-        *(torch.from_numpy(np.stack([scene.pixels[part] for scene in prepared_scenes])).to(device) for part in range(6))
-    )
+    atlases, states = zip(*prepared_scenes, strict=True)
+    bases = np.cumsum([0, *(len(atlas.light) for atlas in atlases[:-1])])
+    light, alpha = (torch.from_numpy(np.concatenate([atlas[part] for atlas in atlases])).to(device) for part in (0, 1))
+    pixels = PixelState(*(torch.from_numpy(np.stack(part)).to(device) for part in zip(*states, strict=True)))
     circuits = [shared_circuit(scene.camera) for scene in scenes]
     shared = torch.tensor([list(circuit[:6]) for circuit in circuits], dtype=torch.float32, device=device)
     return GpuPixels(pixels, shared, light, alpha, room=pixels.receptor.numel() * 2), bases
@@ -308,13 +270,12 @@ def _batch_stretch(packets: list[PreparedStretch], bases: Int64, device: torch.d
     maps = np.zeros((len(packets), knots, most, 11), np.float32)
     light = np.zeros((len(packets), most, 4), np.float32)
     slots = np.ones((len(packets), most, 4), np.int64)
-    firsts = []
-    used = 0
+    firsts, used = [], 0
     for index, packet in enumerate(packets):
         part = packet.surfaces
         count = part.maps.shape[1]
         maps[index, :, :count] = part.maps
-        light[index, :count] = np.stack([part.glow, part.flicker, part.depth, part.phase], axis=1)
+        light[index, :count] = part.lamps
         slots[index, :count] = packet.textures
         slots[index, :, 0] += bases[index]
         firsts.append(packet.schedule.first + used)
@@ -333,16 +294,6 @@ def _batch_stretch(packets: list[PreparedStretch], bases: Int64, device: torch.d
         sky=moved(np.stack([packet.surfaces.sky for packet in packets])),
         focal=packets[0].surfaces.focal,
     )
-
-
-def _background_keys(packets: list[PreparedStretch], start_us: int) -> Tensor:
-    """Noise of all recordings as keys."""
-    parts = []
-    for index, packet in enumerate(packets):
-        t_us, x, y, p = packet.background.T
-        key = ((t_us - start_us + TIME_OFFSET) << TIME_SHIFT) | (y << 15) | (x << 1) | p
-        parts.append((index << RECORDING_SHIFT) | key)
-    return torch.from_numpy(np.concatenate(parts))
 
 
 def _split(keys: Tensor, count: int, sensor: Sensor, start_us: int) -> list[Events]:

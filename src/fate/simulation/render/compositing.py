@@ -39,29 +39,16 @@ def maps_at(surfaces: Surfaces, ids: Int32, t_us: float, maps: Float32) -> None:
         for j in range(11):
             first = surfaces.maps[knot, k, j]
             maps[i, j] = first + share * (surfaces.maps[knot + 1, k, j] - first)
-        glow = surfaces.glow[k]
-        if surfaces.depth[k] > 0:
-            glow *= 1 + surfaces.depth[k] * math.cos(surfaces.flicker[k] * t_us + surfaces.phase[k])
+        glow, flicker, depth, phase = surfaces.lamps[k]
+        if depth > 0:
+            glow *= 1 + depth * math.cos(flicker * t_us + phase)
         maps[i, 9] += glow
-
-
-@compiled
-def texture_slots(surfaces: Surfaces, atlas: Atlas, ids: Int32) -> Int64:
-    """Where the textures of surfaces ``ids`` lie: first entry, columns, rows, and 1 if it is opaque; [len(ids), 4]."""
-    slots = np.empty((len(ids), 4), np.int64)
-    for i in range(len(ids)):
-        texture = surfaces.texture[ids[i]]
-        slots[i, 0] = atlas.offset[texture]
-        slots[i, 1] = atlas.width[texture]
-        slots[i, 2] = atlas.height[texture]
-        slots[i, 3] = atlas.opaque[texture]
-    return slots
 
 
 @compiled
 def keep_visible(top: int, left: int, rows: int, columns: int, maps: Float32, slots: Int64,
               kept: Float32, kept_slots: Int64) -> int:  # fmt: skip
-    """Copy those of a part's surfaces that reach into it at this moment, up to one that covers it whole; their number.
+    """Copy the surfaces that reach into a part of the picture, up to one that covers all of it; return their number.
 
     A surface whose u or v lies beyond the same border at all four corners of the part cannot be seen in it.
     """
@@ -127,8 +114,8 @@ def shade(top: int, left: int, maps: Float32, slots: Int64, light_table: Int32,
           alpha_table: Int32, sky: Float32, image: Float32) -> None:  # fmt: skip
     """Linear light of a part of the picture, whose first row and column are (top, left), into ``image``.
 
-    ``maps`` [n, 11] and ``slots`` [n, 4] of its surfaces, nearest first, come from :func:`maps_at` and
-    :func:`texture_slots`; ``sky`` [rows] is the light where nothing covers it. Single precision throughout: the
+    ``maps`` [n, 11] of its surfaces, nearest first, come from :func:`maps_at`, ``slots`` [n, 4] of their textures from
+    the atlas; ``sky`` [rows] is the light where nothing covers it. Single precision throughout: the
     constants are float32 so that nothing is widened on the way. One call does many pixels, since a call costs as much
     as a pixel.
     """
@@ -207,4 +194,4 @@ def render(surfaces: Surfaces, atlas: Atlas, schedule: TileSchedule, t_us: float
         maps = np.empty((len(ids), 11), np.float32)
         maps_at(surfaces, ids, t_us, maps)
         sky_rows(surfaces, t_us, top, sky)
-        shade(top, left, maps, texture_slots(surfaces, atlas, ids), atlas.light, atlas.alpha, sky, part)
+        shade(top, left, maps, atlas.slots[surfaces.texture[ids]], atlas.light, atlas.alpha, sky, part)

@@ -12,21 +12,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
 from fate.simulation.arrays import Float32, Int32, Int64
-from fate.simulation.art.catalogue import Split
+from fate.simulation.art.catalogue import SPLITS, Split
 from fate.simulation.art.street import make_street
 from fate.simulation.camera.camera_model import CameraModel, camera_preset
 from fate.simulation.render.compositing import render
 from fate.simulation.render.surfaces import KNOT_US, Atlas, Pinhole, SurfaceBuilder, Surfaces
 from fate.simulation.render.tiles import schedule_tiles
 from fate.simulation.render.visible_boxes import Outlines, find_boxes
-from fate.simulation.writing.request import check_number, check_seconds, check_switch
+from fate.simulation.writing.request import Request, check_switch
 
 #: Surfaces are posed and sorted again after this many µs.
 STRETCH_US = 100_000
@@ -76,9 +76,10 @@ class BoxesAt(NamedTuple):
 class RecordedPiece(NamedTuple):
     """One stretch of one recording."""
 
-    recording: int  #: which of the scenes
-    events: Events  #: its next events, in time order; those of the stretch's last moments come with the next piece
-    boxes: BoxesAt  #: of the times asked for that lie in the stretch
+    recording: int  #: index of its scene among those that are recorded
+    scene: Scene
+    events: Events  #: its next events, in time order; events of the stretch's last moments come with the next piece
+    boxes: BoxesAt  #: at the requested times that lie in the stretch
     last: bool  #: the recording is complete
 
 
@@ -91,25 +92,20 @@ class Scene:
     def __init__(
         self, seed: int, profile: str = "gen1", split: Split = "train", seconds: float = 10.0, at_rest: bool = False
     ) -> None:
-        if profile not in PROFILES:
-            raise FateError(f"there is no profile {profile!r}; give one of {', '.join(PROFILES)}")
-        if split not in get_args(Split):
-            raise FateError(f"there is no split {split!r}; give one of {', '.join(get_args(Split))}")
-        check_number("the seed", seed, 0)
+        checked = Request(profile, seed, seconds)
+        if split not in SPLITS:
+            raise FateError(f"there is no split {split!r}; give one of {', '.join(SPLITS)}")
         check_switch("at_rest", at_rest)
-        seconds = check_seconds(seconds)
-        seed = int(seed)
-        self.seed, self.profile, self.split = seed, PROFILES[profile], split
+        self.seed, self.profile, self.split = checked.seed, PROFILES[profile], split
         self.classes, self.sensor = self.profile.classes, self.profile.sensor
-        self.duration_us = max(round(seconds * 1e6), 1)
-        self.seconds, self.at_rest = seconds, bool(at_rest)
-        rng = np.random.default_rng([seed, 0xCA3E5A])
+        self.seconds, self.duration_us, self.at_rest = checked.seconds, checked.duration_us, bool(at_rest)
+        rng = np.random.default_rng([self.seed, 0xCA3E5A])
         self.camera = draw_camera(rng, profile)
         self.label_hz = int(rng.choice(self.profile.label_hz))
         self._horizon, self._height = rng.uniform(0.46, 0.56), rng.uniform(1.2, 1.4)
         if at_rest:
             self._height = rng.uniform(1.3, 5.0)
-        self.surfaces = lru_cache(maxsize=4)(self._surfaces)
+        self.surfaces = lru_cache(maxsize=4)(self._build_surfaces)
 
     def __reduce__(self) -> tuple[type[Scene], tuple[int, str, Split, float, bool]]:
         """Another process draws the same scene from the same arguments."""
@@ -145,8 +141,7 @@ class Scene:
         """How many stretches of ``STRETCH_US`` the drive takes; the last one may be shorter."""
         return -(-self.duration_us // STRETCH_US)
 
-    def _surfaces(self, stretch: int) -> Surfaces:
-        """What can be seen in one stretch (kept for the next call)."""
+    def _build_surfaces(self, stretch: int) -> Surfaces:
         return self.builder.surfaces(stretch * STRETCH_US, STRETCH_US // KNOT_US + 1)
 
     def _at(self, t_us: int) -> tuple[int, float]:
@@ -164,11 +159,11 @@ class Scene:
         return image
 
     def boxes(self, t_us: int) -> Boxes:
-        """What can be detected at a time: objects seen to 30 % or more and not too small."""
+        """Return what can be detected at a time: objects of which 30 % or more are visible, and not too small."""
         return self.boxes_in(self._at(t_us)[0], np.array([t_us])).boxes
 
     def boxes_in(self, stretch: int, times_us: Int64) -> BoxesAt:
-        """The boxes at those of some times that fall into a stretch; the last one includes the end of the drive."""
+        """Return the boxes at the times that lie in a stretch; the last stretch includes the end of the drive."""
         surfaces, start_us = self.surfaces(stretch), stretch * STRETCH_US
         last = stretch == self.num_stretches - 1
         times_us = times_us[(times_us >= start_us) & ((times_us < start_us + STRETCH_US) | last)]
@@ -180,12 +175,8 @@ class Scene:
         diagonal = np.hypot(boxes[..., 2] - boxes[..., 0], boxes[..., 3] - boxes[..., 1])
         keep = (visible >= MIN_VISIBLE) & (diagonal >= smallest)
         seen = owners[np.nonzero(keep)[1]]
-        found = Boxes(
-            boxes[keep].astype(np.float32),
-            self._world[2][seen],
-            seen.astype(np.int64),
-            visible[keep].astype(np.float32),
-        )
+        corners, shares = boxes[keep].astype(np.float32), visible[keep].astype(np.float32)
+        found = Boxes(corners, self._world[2][seen], seen.astype(np.int64), shares)
         return BoxesAt(times_us, keep.sum(1), found)
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fate.compiled import compiled
 from fate.simulation.arrays import Float32, Float64, Int32, Int64
-from fate.simulation.art.actors import REACH, Actor, CameraPose, Ego, Layer, Lighting, Straight
+from fate.simulation.art.actors import REACH, Actor, CameraPose, Ego, Layer, Lighting, Pose, Straight
 from fate.simulation.art.panels import Swing, Texture, summed_area
 
 #: Distance between knots, µs.
@@ -49,30 +49,24 @@ class Pinhole(NamedTuple):
 
 
 class Atlas(NamedTuple):
-    """The summed-area tables of all textures, concatenated; a texture is a place in them."""
+    """The summed-area tables of all textures, concatenated."""
 
     light: Int32  #: light × alpha
     alpha: Int32
-    offset: Int64  #: [textures] first entry of each
-    height: Int32  #: [textures] texels
-    width: Int32  #: [textures] texels
-    opaque: NDArray[np.bool_]  #: [textures] alpha is 1 everywhere
+    slots: Int64  #: [textures, 4] first entry in the tables, columns, rows, and 1 if the texture is opaque
 
     @staticmethod
     def build(textures: Iterable[Texture]) -> Atlas:
-        """Tables of ``textures``, in their order."""
-        listed = list(textures)
-        light = [summed_area(texture.light * texture.alpha).ravel() for texture in listed]
-        alpha = [summed_area(texture.alpha).ravel() for texture in listed]
-        sizes = [part.size for part in light]
-        return Atlas(
-            light=np.concatenate([*light, np.zeros(1, np.int32)]),
-            alpha=np.concatenate([*alpha, np.zeros(1, np.int32)]),
-            offset=np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64) if sizes else np.zeros(0, np.int64),
-            height=np.array([texture.light.shape[0] for texture in listed], np.int32),
-            width=np.array([texture.light.shape[1] for texture in listed], np.int32),
-            opaque=np.array([texture.opaque for texture in listed], np.bool_),
-        )
+        """Build the tables of ``textures``, in their order."""
+        light, alpha, slots, end = [], [], [], 0
+        for texture in textures:
+            light.append(summed_area(texture.light * texture.alpha).ravel())
+            alpha.append(summed_area(texture.alpha).ravel())
+            slots.append((end, *texture.shape[::-1], texture.opaque))
+            end += light[-1].size
+        last = np.zeros(1, np.int32)
+        tables = np.concatenate([*light, last]), np.concatenate([*alpha, last])
+        return Atlas(*tables, np.array(slots, np.int64).reshape(-1, 4))
 
 
 class Surfaces(NamedTuple):
@@ -81,25 +75,17 @@ class Surfaces(NamedTuple):
     maps: Float32  #: [R, K, 11] the matrix M by rows; light on it, 1 = full sun; light of the haze before it
     bounds: Float32  #: [K, 4] columns x1, rows y1, x2, y2 it stays within, blur included
     texture: Int32  #: [K] place in the atlas
-    glow: Float32  #: [K] light it gives off itself, for texture light 1
-    flicker: Float32  #: [K] of the glow, rad/µs
-    depth: Float32  #: [K] of the flicker, 0 to 1
-    phase: Float32  #: [K] of the flicker at the stretch's start, rad
+    lamps: Float32  #: [K, 4] emitted light for texture light 1; of its flicker rad/µs, depth 0 to 1, phase at the start
     owner: Int32  #: [K] the object it belongs to; -1: none
     sky: Float32  #: [R, 3] row of the horizon, light there, light one focal length above it
     focal: float  #: pixels
 
 
 def matrices(corner: Float64, across: Float64, down: Float64, pinhole: Pinhole) -> tuple[Float32, Float64]:
-    """The matrices M of rectangles, and on which side of each the camera is.
+    """Return the matrices M [R, K, 9] of rectangles, scaled alike at all knots, and n·P [R, K] in metres.
 
-    Args:
-        corner, across, down: [R, K, 3] P, A and D in camera coordinates, metres.
-        pinhole: turns pixels into rays.
-
-    Returns:
-        [R, K, 9] matrices, scaled alike at all knots; and [R, K] n·P in metres, positive where ``across`` is seen
-        going right with ``down`` going down.
+    ``corner``, ``across`` and ``down`` [R, K, 3] are P, A and D in camera coordinates, metres. n·P is positive where
+    ``across`` is seen going right with ``down`` going down.
     """
     normal = cross(across, down)
     side = np.sum(normal * corner, axis=-1)
@@ -164,19 +150,19 @@ def projected_bounds(
 
 
 class _Panels(NamedTuple):
-    """All panels of all bodies, concatenated (K panels)."""
+    """The fields of :class:`Panel` and :class:`Swing` for all panels of all bodies, concatenated (K panels)."""
 
-    corner: Float64  # [K, 3]
+    origin: Float64  # [K, 3]
     across: Float64  # [K, 3]
     down: Float64  # [K, 3]
-    texture: Int32
-    outward: NDArray[np.bool_]
     emission: Float64
-    flicker: Float64  # rad/µs
-    depth: Float64
+    flicker_hz: Float64
+    flicker_depth: Float64
     pivot: Float64  # [K, 3]
     amplitude: Float64
     phase: Float64
+    texture: Int32  # index into the atlas
+    outward: NDArray[np.bool_]
 
 
 class _Posed(NamedTuple):
@@ -185,10 +171,7 @@ class _Posed(NamedTuple):
     chosen: Int64  # [I] which of all actors
     which: Int64  # [K] which of those a panel belongs to
     panel: Int64  # [K] which of all panels it is
-    x: Float64  # [R, I]
-    z: Float64  # [R, I]
-    heading: Float64  # [R, I]
-    gait: Float64  # [R, I]
+    pose: Pose  # of the actors, [R, I] each
     camera: CameraPose
 
 
@@ -196,10 +179,7 @@ class SurfaceBuilder:
     """Builds the surfaces of one drive from its actors."""
 
     def __init__(self, pinhole: Pinhole, ego: Ego, actors: Sequence[Actor], lighting: Lighting, height: float) -> None:
-        self.pinhole = pinhole
-        self.ego = ego
-        self.actors = tuple(actors)
-        self.lighting = lighting
+        self.pinhole, self.ego, self.actors, self.lighting = pinhole, ego, tuple(actors), lighting
         self.height = height  #: of the camera above the ground, metres
         bodies = {id(actor.body): actor.body for actor in self.actors}
         number = {key: index for index, key in enumerate(bodies)}
@@ -209,19 +189,11 @@ class SurfaceBuilder:
         swings = [panel.swing or Swing(np.zeros(3), 0.0) for panel in panels]
         self.textures = tuple(textures.values())
         self.atlas = Atlas.build(self.textures)
-        self._panels = _Panels(
-            corner=np.array([panel.origin for panel in panels]),
-            across=np.array([panel.across for panel in panels]),
-            down=np.array([panel.down for panel in panels]),
-            texture=np.array([position[id(panel.texture)] for panel in panels], np.int32),
-            outward=np.array([panel.faces == "outward" for panel in panels]),
-            emission=np.array([panel.emission for panel in panels]),
-            flicker=np.array([2e-6 * np.pi * panel.flicker_hz for panel in panels]),
-            depth=np.array([panel.flicker_depth for panel in panels]),
-            pivot=np.array([swing.pivot for swing in swings]),
-            amplitude=np.array([swing.amplitude for swing in swings]),
-            phase=np.array([swing.phase for swing in swings]),
-        )
+        columns = [np.array([getattr(panel, name) for panel in panels]) for name in _Panels._fields[:6]]
+        columns += [np.array([getattr(swing, name) for swing in swings]) for name in _Panels._fields[6:9]]
+        columns.append(np.array([position[id(panel.texture)] for panel in panels], np.int32))
+        columns.append(np.array([panel.faces == "outward" for panel in panels]))
+        self._panels = _Panels(*columns)
         self._count = np.array([len(body.panels) for body in bodies.values()])
         self._body = np.array([number[id(actor.body)] for actor in self.actors])
         self._facing = np.array([actor.body.facing for actor in self.actors])
@@ -239,36 +211,31 @@ class SurfaceBuilder:
         """What can be seen from ``start_us`` on at ``knots`` times ``KNOT_US`` apart, up to ``REACH`` ahead."""
         seconds = (start_us + KNOT_US * np.arange(knots, dtype=np.float64)) * 1e-6
         camera = self.ego.at(seconds)
-        near = camera.z.min()
-        chosen = self._in_reach(near, seconds)
-        x, z, heading, gait = self._poses(chosen, seconds, camera)
+        chosen = self._in_reach(camera.z.min(), seconds)
         body = self._body[chosen]
         count = self._count[body]
         which = np.repeat(np.arange(len(chosen)), count)
         ends, first = np.cumsum(count), np.cumsum(self._count) - self._count
         panel = np.arange(ends[-1]) - np.repeat(ends - count - first[body], count)
-        posed = _Posed(chosen, which, panel, x, z, heading, gait, camera)
+        posed = _Posed(chosen, which, panel, self._poses(chosen, seconds, camera), camera)
         corner, across, down = self._in_camera(posed)
         maps, side = matrices(corner, across, down, self.pinhole)
         margin = 0.5 * BLUR_WIDTH + 0.5
-        bounds = projected_bounds(
-            corner, across, down, self.pinhole.focal, self.pinhole.centre_x, self.pinhole.centre_y, margin
-        )
-        middle = knots // 2
-        data = self._panels
+        bounds = projected_bounds(corner, across, down, *self.pinhole[2:], margin)
+        middle, data = knots // 2, self._panels
         seen = (
             (np.abs(side[middle]) > 1e-4)
             & (~data.outward[panel] | (side[middle] * self._mirror[chosen][which] > 0))
-            & (bounds[:, 0] < self.pinhole.width)
-            & (bounds[:, 1] < self.pinhole.height)
-            & (bounds[:, 2] > 0)
-            & (bounds[:, 3] > 0)
+            & np.all(bounds[:, :2] < (self.pinhole.width, self.pinhole.height), axis=1)
+            & np.all(bounds[:, 2:] > 0, axis=1)
         )
         order = self._order(posed, middle)
         order = order[seen[order]]
         gain, haze = self._light(posed, corner, across, down, side)
         glow = data.emission[panel] * self.lighting.lamps
-        flicker = data.flicker[panel]
+        flicker = 2e-6 * np.pi * data.flicker_hz[panel]  # rad/µs
+        phase = np.mod(flicker * start_us + chosen[which], 2 * np.pi)
+        lamps = np.stack([glow, flicker, data.flicker_depth[panel], phase], axis=1)
         maps = np.concatenate([maps, gain[..., None], haze[..., None]], axis=2, dtype=np.float32)
         horizon = self.pinhole.centre_y + self.pinhole.focal * np.tan(camera.pitch)
         sky = np.stack([horizon, np.full(knots, self.lighting.horizon), np.full(knots, self.lighting.zenith)], axis=1)
@@ -276,10 +243,7 @@ class SurfaceBuilder:
             maps=np.ascontiguousarray(maps[:, order]),
             bounds=bounds[order],
             texture=data.texture[panel][order],
-            glow=glow[order].astype(np.float32),
-            flicker=flicker[order].astype(np.float32),
-            depth=data.depth[panel][order].astype(np.float32),
-            phase=np.mod(flicker[order] * start_us + chosen[which][order], 2 * np.pi).astype(np.float32),
+            lamps=lamps[order].astype(np.float32),
             owner=self._owner[chosen][which][order],
             sky=sky.astype(np.float32),
             focal=float(self.pinhole.focal),
@@ -295,29 +259,25 @@ class SurfaceBuilder:
         travelling = self._layer >= Layer.KERB
         return np.flatnonzero(travelling | ((z + span > near) & (z - span < near + REACH)))
 
-    def _poses(self, chosen: Int64, seconds: Float64, camera: CameraPose) -> tuple[Float64, Float64, Float64, Float64]:
-        """x, z, heading and gait [R, I] of the chosen actors; billboards face the camera."""
-        shape = len(seconds), len(chosen)
-        position = self._position[chosen]
-        x, z = np.broadcast_to(position[:, 0], shape).copy(), np.broadcast_to(position[:, 1], shape).copy()
-        heading, gait = np.broadcast_to(position[:, 2], shape).copy(), np.zeros(shape)
+    def _poses(self, chosen: Int64, seconds: Float64, camera: CameraPose) -> Pose:
+        """Return the poses [R, I] of the chosen actors."""
+        values = np.zeros((4, len(seconds), len(chosen)))
+        values[:3] = self._position[chosen].T[:, None]
         for column in np.flatnonzero(self._moving[chosen]):
-            pose = self.actors[chosen[column]].path.at(seconds)
-            x[:, column], z[:, column], heading[:, column], gait[:, column] = pose
-        layer = self._layer[chosen]
-        z[:, layer >= Layer.KERB] = camera.z[:, None]
-        x[:, layer == Layer.FAR] = camera.x[:, None]
-        return x, z, heading, gait
+            values[:, :, column] = self.actors[chosen[column]].path.at(seconds)
+        pose, layer = Pose(*values), self._layer[chosen]
+        pose.z[:, layer >= Layer.KERB] = camera.z[:, None]
+        pose.x[:, layer == Layer.FAR] = camera.x[:, None]
+        return pose
 
     def _in_camera(self, posed: _Posed) -> tuple[Float64, Float64, Float64]:
         """Corner, across and down [R, K, 3] of panels in camera coordinates."""
-        chosen, which, panel, x, z, heading, gait, camera = posed
+        chosen, which, panel, (x, z, heading, gait), camera = posed
         data, facing = self._panels, self._facing[chosen]
         bearing = np.arctan2(x - camera.x[:, None], z - camera.z[:, None])
         turned = np.where(facing, bearing, heading)
-        vectors = [
-            np.broadcast_to(part[panel], (len(x), len(panel), 3)) for part in (data.corner, data.across, data.down)
-        ]
+        shape = len(x), len(panel), 3
+        vectors = [np.broadcast_to(part[panel], shape) for part in (data.origin, data.across, data.down)]
         swinging = np.flatnonzero(data.amplitude[panel] > 0)
         if len(swinging):
             limbs, bodies = panel[swinging], which[swinging]
@@ -342,10 +302,8 @@ class SurfaceBuilder:
                 north = north + (z - camera.z[:, None])[:, which]
                 below = below + self.height
             along_x, along_z = east * np.cos(yaw) - north * np.sin(yaw), east * np.sin(yaw) + north * np.cos(yaw)
-            upright, away = (
-                below * np.cos(pitch) + along_z * np.sin(pitch),
-                along_z * np.cos(pitch) - below * np.sin(pitch),
-            )
+            upright = below * np.cos(pitch) + along_z * np.sin(pitch)
+            away = along_z * np.cos(pitch) - below * np.sin(pitch)
             results.append(np.stack([along_x, upright, away], axis=-1))
         return results[0], results[1], results[2]
 
@@ -353,7 +311,7 @@ class SurfaceBuilder:
         """Panels nearest first: by layer, by actor, and within an actor as its body lists them, last on top."""
         chosen, which = posed.chosen, posed.which
         camera_x, camera_z, yaw, _ = (values[middle] for values in posed.camera)
-        ahead = (posed.x[middle] - camera_x) * np.sin(yaw) + (posed.z[middle] - camera_z) * np.cos(yaw)
+        ahead = (posed.pose.x[middle] - camera_x) * np.sin(yaw) + (posed.pose.z[middle] - camera_z) * np.cos(yaw)
         ahead = ahead + self._reach[chosen]
         rank = np.empty(len(chosen))
         rank[np.lexsort((chosen, ahead, self._layer[chosen]))] = np.arange(len(chosen))

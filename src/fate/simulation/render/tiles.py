@@ -107,10 +107,9 @@ def schedule_tiles(surfaces: Surfaces, atlas: Atlas, height: int, width: int) ->
     longest = np.full(rows * columns, MAX_STEP_US)
     for k in range(count):
         top, bottom, left, right = tiles_of(surfaces.bounds[k], height, width)
-        texture = surfaces.texture[k]
-        flat_u = atlas.width[texture] == 1 and atlas.opaque[texture]
-        flat_v = atlas.height[texture] == 1 and atlas.opaque[texture]
-        flickers = surfaces.depth[k] > 0 and surfaces.glow[k] > 0
+        _, columns_across, rows_down, opaque = atlas.slots[surfaces.texture[k]]
+        flat_u, flat_v = columns_across == 1 and opaque == 1, rows_down == 1 and opaque == 1
+        flickers = surfaces.lamps[k, 2] > 0 and surfaces.lamps[k, 0] > 0
         x1, y1, x2, y2 = surfaces.bounds[k]
         for row in range(top, bottom):
             for column in range(left, right):

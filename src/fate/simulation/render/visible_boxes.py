@@ -1,9 +1,9 @@
 """Exact boxes: what of each object is seen at one moment, and how much of it is hidden.
 
-A pixel belongs to the nearest surface that is solid at its centre (coverage of at least one half). An object's box is
-the extent of its own pixels: where its outline is free, the outline's own position is taken, to a fraction of a pixel;
-where something hides it, the edge of what is left. The visible share is pixels seen over pixels it would have alone,
-what lies outside the picture counted as hidden.
+A pixel belongs to the nearest surface that is solid at its centre (coverage of at least one half). The box of an object
+is the extent of its visible pixels. Where its outline is not hidden, the box ends at the outline, to a fraction of a
+pixel. The visible share is the number of visible pixels over the number without other objects; parts outside the
+picture count as hidden.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from fate.compiled import compiled, inlined
 from fate.simulation.arrays import Float32, Float64, Int32, Int64
 from fate.simulation.art.panels import Texture, outline
-from fate.simulation.render.compositing import TINY, ZERO, maps_at, texture_slots
+from fate.simulation.render.compositing import TINY, ZERO, maps_at
 from fate.simulation.render.surfaces import Atlas, Surfaces
 
 #: Half of full coverage, in the units of the summed-area tables.
@@ -34,7 +34,7 @@ class Outlines(NamedTuple):
 
     @staticmethod
     def build(textures: Sequence[Texture | None]) -> Outlines:
-        """Outlines of ``textures``, in their order; None where no outline is asked for."""
+        """Outlines of ``textures``, in their order; None where no outline is needed."""
         nothing = np.zeros((0, 2))
         points = [nothing if texture is None else outline(texture).astype(np.float64) for texture in textures]
         first = np.concatenate([[0], np.cumsum([len(part) for part in points])]).astype(np.int64)
@@ -131,7 +131,7 @@ def find_boxes(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, times_us: F
     count = surfaces.maps.shape[1]
     ids = np.arange(count).astype(np.int32)
     maps = np.empty((count, 11), np.float32)
-    slots, table = texture_slots(surfaces, atlas, ids), atlas.alpha
+    slots, table = atlas.slots[surfaces.texture], atlas.alpha
     own_ids, before_ids = np.empty(count, np.int32), np.empty(count, np.int32)
     whole = np.empty(4)
     for time in range(len(times_us)):

@@ -11,23 +11,23 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, replace
+from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fate.data.manifests import MANIFEST
 from fate.errors import FateError, warn
-from fate.processes import lock_file, open_folder_lock
+from fate.processes import lock_folder
 from fate.progress import Progress
 from fate.simulation.art.catalogue import SPLITS
 from fate.simulation.camera.camera_model import camera_preset
 from fate.simulation.writing.manifest import Manifest, load_manifest
 from fate.simulation.writing.preview import make_preview, shown_in
-from fate.simulation.writing.recording_files import RecordingFiles, SceneFacts, clear_leftovers
+from fate.simulation.writing.recording_files import RecordingFiles, box_times, camera_values, clear_leftovers
 from fate.simulation.writing.request import (
     SHARES,
     RecordingJob,
@@ -39,7 +39,7 @@ from fate.simulation.writing.request import (
 )
 
 if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments should not wait for it
-    from fate.simulation.render.scene import RecordedPiece, Scene
+    from fate.simulation.render.scene import RecordedPiece
 
 WAITING_PIECES = 8  # simulated and not yet written; a piece of 1mpx takes 20 MB
 
@@ -82,7 +82,9 @@ def simulate(
     home = check_folder(folder)
     check_room(home, request, request.recordings - len(_existing_manifest(home, request).recordings))
     _make_folder(home)
-    with _locked(home):
+    with lock_folder(home, wait_s=0) as locked:
+        if not locked:
+            warn(f"{home}: this disk cannot be locked; start one run at a time on it")
         manifest = _existing_manifest(home, request)
         clear_leftovers(home, manifest)
         manifest.save(home)  # first of all: a run that stops early has to be recognised
@@ -102,10 +104,8 @@ class _DatasetRun:
         self.all_jobs = manifest.request.jobs()
         finished = {entry.index for entry in manifest.recordings}
         self.jobs = [job for job in self.all_jobs if job.index not in finished]
-        self.facts: dict[int, SceneFacts] = {}
         self._open: dict[int, RecordingFiles] = {}
         self._done_us = dict.fromkeys(finished, manifest.request.duration_us)
-        self._without_preview: set[str] = set()
         self._failed = False
 
     def make_recordings(self, threads: int | None) -> None:
@@ -114,9 +114,8 @@ class _DatasetRun:
         waiting: deque[Future[None]] = deque()
         try:
             with ThreadPoolExecutor(1, "dataset-writer") as writer:
-                request, jobs = self.manifest.request, self.jobs
-                with closing(simulate_pieces(jobs, request, self.device, threads, self._keep_facts)) as pieces:
-                    for piece in pieces if jobs else ():
+                with closing(simulate_pieces(self.jobs, self.manifest.request, self.device, threads)) as pieces:
+                    for piece in pieces if self.jobs else ():
                         waiting.append(writer.submit(self.write_piece, piece))
                         while len(waiting) > WAITING_PIECES or (waiting and waiting[0].done()):
                             waiting.popleft().result()
@@ -135,9 +134,6 @@ class _DatasetRun:
                 with suppress(OSError):  # the next run removes what cannot be removed now
                     files.discard()
 
-    def _keep_facts(self, job: RecordingJob, scene: Scene) -> None:
-        self.facts[job.index] = SceneFacts.of(scene)
-
     def write_piece(self, piece: RecordedPiece) -> None:
         """Write a piece; ``piece.recording`` is an index into ``jobs``. After a failure, pieces are ignored."""
         if self._failed:
@@ -145,7 +141,7 @@ class _DatasetRun:
         try:
             job = self.jobs[piece.recording]
             if job.index not in self._open:
-                self._open[job.index] = RecordingFiles(self.home, job, self.facts.pop(job.index))
+                self._open[job.index] = RecordingFiles(self.home, job, piece.scene)
             self._open[job.index].take(piece)
             if piece.last:
                 self._finish(job)
@@ -160,35 +156,28 @@ class _DatasetRun:
         files = self._open[job.index]
         manifest = self.manifest
         if not manifest.classes:
-            camera = asdict(camera_preset(manifest.request.profile))
-            camera.pop("sensor")
-            sensor = (files.facts.sensor.height, files.facts.sensor.width)
-            manifest = replace(manifest, classes=files.facts.classes, sensor=sensor, camera=camera)
+            camera = camera_values(camera_preset(manifest.request.profile))
+            sensor = (files.scene.sensor.height, files.scene.sensor.width)
+            manifest = replace(manifest, classes=files.scene.classes, sensor=sensor, camera=camera)
         manifest = manifest.with_recording(files.finish(self.device, manifest.camera))
         manifest.save(self.home)
         self.manifest = manifest
         del self._open[job.index]
         self._done_us[job.index] = manifest.request.duration_us
-        self._make_previews()
 
     def _make_previews(self) -> None:
-        """Make the previews whose recordings are finished. If a video cannot be made, warn and continue."""
-        entries = {entry.name: entry for entry in self.manifest.recordings}
+        """Make the previews that are missing. If a video cannot be made, warn and continue."""
         for split in SPLITS if self.preview else ():
-            shown = shown_in(split, self.all_jobs, self.manifest.request)
+            shown = shown_in(split, self.manifest)
             known = self.manifest.previews.get(split)
-            made = known is not None and known.of == shown
-            if not shown or made or split in self._without_preview or not entries.keys() >= set(shown):
+            if not shown or (known is not None and known.of == tuple(entry.name for entry in shown)):
                 continue
             try:
-                preview = make_preview(self.home, split, [entries[name] for name in shown])
+                self.manifest = self.manifest.with_preview(split, make_preview(self.home, split, shown))
             except FateError as error:
-                self._without_preview.add(split)
                 warn(f"{split} has no preview: {error}")
                 continue
-            manifest = self.manifest.with_preview(split, preview)
-            manifest.save(self.home)
-            self.manifest = manifest
+            self.manifest.save(self.home)
 
     def _report(self) -> None:
         if self.progress is not None:
@@ -197,23 +186,14 @@ class _DatasetRun:
 
 
 def simulate_pieces(
-    jobs: Sequence[RecordingJob],
-    request: Request,
-    device: str,
-    threads: int | None,
-    on_scene: Callable[[RecordingJob, Scene], None],
+    jobs: Sequence[RecordingJob], request: Request, device: str, threads: int | None
 ) -> Generator[RecordedPiece, None, None]:
-    """The recordings of ``jobs``, simulated; ``on_scene`` is called with every scene before its first piece."""
+    """Simulate the recordings of ``jobs``."""
     from fate.simulation.camera.recorder import record_many  # noqa: PLC0415  (loads torch)
     from fate.simulation.render.scene import Scene  # noqa: PLC0415
 
-    def make(job: RecordingJob) -> Scene:
-        scene = Scene(job.seed, request.profile, job.split, request.seconds, job.at_rest)
-        on_scene(job, scene)
-        return scene
-
-    makers = [partial(make, job) for job in jobs]
-    yield from record_many(makers, lambda scene: SceneFacts.of(scene).times_us, device, threads)
+    makers = [partial(Scene, job.seed, request.profile, job.split, request.seconds, job.at_rest) for job in jobs]
+    yield from record_many(makers, box_times, device, threads)
 
 
 def _existing_manifest(home: Path, request: Request) -> Manifest:
@@ -259,26 +239,3 @@ def _make_folder(folder: Path) -> None:
         raise FateError(
             f"{folder}: no folder can be made in {parent} ({error.strerror}); give one on a disk that can be written"
         ) from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise FateError(f"{folder}: cannot be written; change its permissions or give another folder")
-
-
-@contextmanager
-def _locked(home: Path) -> Iterator[None]:
-    """Lock the folder: two processes would remove each other's unfinished files."""
-    try:
-        handle = open_folder_lock(home)
-    except OSError as error:
-        raise FateError(f"{home}: cannot be opened ({error.strerror}); give another folder") from None
-    try:
-        try:
-            lock_file(handle)
-        except BlockingIOError:
-            raise FateError(
-                f"{home}: another run is writing this dataset; wait for it, or give another folder"
-            ) from None
-        except OSError as error:
-            warn(f"{home}: this disk cannot be claimed for one run ({error.strerror}); start no second one on it")
-        yield
-    finally:
-        os.close(handle)  # releases the lock

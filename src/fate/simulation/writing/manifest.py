@@ -1,8 +1,8 @@
-"""The manifest of a simulated dataset: what was asked for, what is finished, and how to recognise every file.
+"""The manifest of a simulated dataset: its arguments, its finished recordings, and size and hash of every file.
 
-``manifest.json`` is rewritten after each finished recording, whole or not at all. A stopped
-run continues from it: a recording that is not in it does not exist. It holds neither dates nor durations, so the same
-arguments give the same bytes.
+``manifest.json`` is rewritten after each finished recording, whole or not at all. A stopped run continues from it, and
+makes every recording that it does not list. It holds neither dates nor run times, so the same arguments give the same
+bytes.
 """
 
 from __future__ import annotations
@@ -10,60 +10,30 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from fate.data.manifests import MANIFEST, SCHEMAS, SIMULATED, write_manifest
+from fate.data.manifests import MANIFEST, SCHEMAS, SIMULATED, FileFacts, InsidePath, find_manifest, write_manifest
 from fate.errors import FormatError
-from fate.files import MissingFileError, read_bytes
-from fate.json_files import parse_json
 from fate.simulation.art.catalogue import SPLITS, Split
 from fate.simulation.writing.request import Request, check_seconds
 from fate.version import __version__
 
-FORMAT, SCHEMA = SIMULATED, SCHEMAS[SIMULATED]
-
-
 _STRICT = ConfigDict(extra="forbid", strict=True)
-
-
-def _inside(name: str) -> str:
-    path = PurePosixPath(name)
-    if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
-        raise ValueError("expected a path inside the dataset")
-    return name
-
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Seconds = Annotated[float, AfterValidator(check_seconds)]
-InsidePath = Annotated[str, AfterValidator(_inside)]
 Side = Annotated[int, Field(ge=1, le=65_536)]
 
 
-@dataclass(frozen=True)
-class FileEntry:
-    """A file by its content."""
-
-    __pydantic_config__: ClassVar = _STRICT
-
-    bytes: Count
-    sha256: str  #: hexadecimal
-
-    @classmethod
-    def of(cls, path: Path) -> FileEntry:
-        """The entry of a file on disk."""
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256")
-            return cls(file.tell(), digest.hexdigest())
-
-    def is_at(self, path: Path) -> bool:
-        """Whether a file of this size is there; its hash is not looked at."""
-        return path.is_file() and path.stat().st_size == self.bytes
+def file_facts(path: Path) -> FileFacts:
+    """Return the entry of a file on disk."""
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return FileFacts(bytes=file.tell(), sha256=digest.hexdigest())
 
 
 @dataclass(frozen=True)
@@ -85,7 +55,7 @@ class RecordingEntry:
     boxes: dict[str, Count]  #: rows of the label file, by class
     truth_boxes: dict[str, Count]  #: rows at 200 Hz, by class
     camera: dict[str, Any]  #: thresholds, bursts, and what else differs from the profile's preset
-    files: dict[InsidePath, FileEntry]  #: by path inside the dataset
+    files: dict[InsidePath, FileFacts]  #: by path inside the dataset
     at_rest: bool = False  #: whether its camera stands still
 
 
@@ -95,7 +65,7 @@ class PreviewEntry:
 
     __pydantic_config__: ClassVar = _STRICT
 
-    file: FileEntry
+    file: FileFacts
     of: tuple[str, ...]  #: the names of the recordings it shows
 
 
@@ -123,45 +93,50 @@ class Manifest:
         return replace(self, previews={name: previews[name] for name in SPLITS if name in previews})
 
     def still_there(self, folder: Path) -> Manifest:
-        """Without the recordings and previews whose files are gone or have another size."""
-        kept = tuple(
-            entry for entry in self.recordings if all(file.is_at(folder / name) for name, file in entry.files.items())
-        )
+        """Return the manifest without the recordings and previews whose files are gone or have another size."""
+
+        def is_whole(entry: RecordingEntry) -> bool:
+            return not any(file.size_fault(folder / name) for name, file in entry.files.items())
+
+        kept = tuple(filter(is_whole, self.recordings))
         names = {entry.name for entry in kept}
         previews = {
             split: preview
             for split, preview in self.previews.items()
-            if names.issuperset(preview.of) and preview.file.is_at(preview_path(folder, split))
+            if names.issuperset(preview.of) and not preview.file.size_fault(preview_path(folder, split))
         }
         return replace(self, recordings=kept, previews=previews)
 
     def totals(self, split: str | None = None) -> dict[str, Any]:
-        """Sums over all recordings, or over those of a split."""
+        """Return sums over all recordings, or over the recordings of a split."""
         entries = [entry for entry in self.recordings if split in (None, entry.split)]
         return {
             "recordings": len(entries),
             "seconds": round(sum(entry.seconds for entry in entries), 6),
             "events": sum(entry.events for entry in entries),
             "on_events": sum(entry.on_events for entry in entries),
-            "boxes": _summed(self.classes, (entry.boxes for entry in entries)),
-            "truth_boxes": _summed(self.classes, (entry.truth_boxes for entry in entries)),
+            **{
+                name: {each: sum(getattr(entry, name).get(each, 0) for entry in entries) for each in self.classes}
+                for name in ("boxes", "truth_boxes")
+            },
             "bytes": sum(file.bytes for entry in entries for file in entry.files.values()),
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of the JSON file."""
+        """Return the content of the JSON file."""
+        values = TypeAdapter(Manifest).dump_python(self)
         return {
-            "format": FORMAT,
-            "schema": SCHEMA,
+            "format": SIMULATED,
+            "schema": SCHEMAS[SIMULATED],
             "fate": __version__,
-            "arguments": asdict(self.request),
+            "arguments": values["request"],
             "classes": list(self.classes),
             "sensor": None if self.sensor is None else dict(zip(("height", "width"), self.sensor, strict=True)),
             "truth_hz": 200,
             "camera": self.camera,
             "totals": {"all": self.totals(), **{split: self.totals(split) for split in SPLITS}},
-            "previews": {split: asdict(preview) for split, preview in self.previews.items()},
-            "recordings": [asdict(entry) for entry in self.recordings],
+            "previews": values["previews"],
+            "recordings": values["recordings"],
         }
 
     def save(self, folder: Path) -> None:
@@ -172,16 +147,12 @@ class Manifest:
 def load_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
     """The manifest of a dataset folder, or None if the folder has none."""
     path = Path(folder) / MANIFEST
-    try:
-        data = read_bytes(path, "the manifest of a simulated dataset")
-    except MissingFileError:
-        return None
-    document = parse_json(data, str(path), "the manifest of a simulated dataset; get it again, or give another folder")
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    found = find_manifest(path)
+    if found is None or found.format != SIMULATED:
+        if not os.path.lexists(path):
+            return None
         raise FormatError(f"{path}: is not the manifest of a simulated dataset; give another folder")
-    schema = document.get("schema")
-    if schema != SCHEMA:
-        raise FormatError(f"{path}: has schema {schema!r:.40}; this FATE knows {SCHEMA}; update FATE")
+    document = json.loads(found.data)
     read = {name: document.get(name) for name in ("classes", "camera", "recordings", "previews", "sensor")}
     if isinstance(read["sensor"], dict):
         read["sensor"] = [read["sensor"].get(side) for side in ("height", "width")]
@@ -196,13 +167,6 @@ def load_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
     if len({entry.index for entry in manifest.recordings}) < len(manifest.recordings):
         raise FormatError(f"{path}: is damaged: two recordings have one index; get it again, or give another folder")
     return manifest
-
-
-def _summed(classes: tuple[str, ...], counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total = Counter(dict.fromkeys(classes, 0))
-    for count in counts:
-        total.update(count)
-    return dict(total)
 
 
 def preview_path(folder: Path, split: str) -> Path:

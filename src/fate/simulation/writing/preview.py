@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
 from fate.boxes.label_files import read_labels
 from fate.formats.opening import open_recording
-from fate.simulation.writing.manifest import FileEntry, PreviewEntry, RecordingEntry, preview_path
+from fate.simulation.writing.manifest import Manifest, PreviewEntry, RecordingEntry, file_facts, preview_path
 from fate.simulation.writing.recording_files import ENDINGS
-from fate.simulation.writing.request import RecordingJob, Request
 from fate.view.drawing import Picture, draw_boxes, draw_events, enlargement
 from fate.view.video import VideoWriter
 
@@ -21,10 +21,10 @@ WINDOW_US = 50_000  # events of this time before a frame are in it
 LONGEST_US = 10_000_000
 
 
-def shown_in(split: str, jobs: Sequence[RecordingJob], request: Request) -> tuple[str, ...]:
-    """The names of the recordings that the preview of a split shows: the first ones, up to ten seconds."""
-    names = [job.name for job in jobs if job.split == split]
-    return tuple(names[: -(-LONGEST_US // request.duration_us)])
+def shown_in(split: str, manifest: Manifest) -> list[RecordingEntry]:
+    """Return the recordings that the preview of a split shows: the first ones, up to ten seconds."""
+    entries = [entry for entry in manifest.recordings if entry.split == split]
+    return entries[: -(-LONGEST_US // manifest.request.duration_us)]
 
 
 def make_preview(folder: Path, split: str, entries: Sequence[RecordingEntry]) -> PreviewEntry:
@@ -32,19 +32,13 @@ def make_preview(folder: Path, split: str, entries: Sequence[RecordingEntry]) ->
     target = preview_path(folder, split)
     left = LONGEST_US // FRAME_US
     video: VideoWriter | None = None
-    try:
+    with ExitStack() as stack:
         for entry in entries:
             for frame in _frames(folder, entry, left):
-                video = video or VideoWriter(target, FPS, frame.shape[:2])
+                video = video or stack.enter_context(VideoWriter(target, FPS, frame.shape[:2]))
                 video.write(frame)
                 left -= 1
-        if video is not None:
-            video.close()
-    except BaseException:
-        if video is not None:
-            video.discard()
-        raise
-    return PreviewEntry(FileEntry.of(target), tuple(entry.name for entry in entries))
+    return PreviewEntry(file_facts(target), tuple(entry.name for entry in entries))
 
 
 def _frames(folder: Path, entry: RecordingEntry, most: int) -> Iterator[Picture]:

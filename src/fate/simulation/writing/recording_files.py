@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +21,16 @@ from fate.boxes import npz
 from fate.boxes.label_files import write_labels
 from fate.boxes.labels import Labels
 from fate.errors import FateError
-from fate.events.events import Sensor
 from fate.formats.saving import open_writer
 from fate.simulation.arrays import Float32, Int64
 from fate.simulation.art.catalogue import SPLITS
-from fate.simulation.writing.manifest import FileEntry, Manifest, RecordingEntry
+from fate.simulation.writing.manifest import Manifest, RecordingEntry, file_facts
 from fate.simulation.writing.request import RecordingJob
 from fate.version import __version__
 from fate.whole_files import write_whole
 
 if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments should not wait for it
+    from fate.simulation.camera.camera_model import CameraModel
     from fate.simulation.render.scene import RecordedPiece, Scene
 
 TRUTH_US = 5000  # 200 Hz
@@ -40,57 +40,47 @@ ENDINGS = {"events": "_td.dat", "labels": "_bbox.npy", "times": "_bbox_times.npy
 #: Camera parameters listed for every recording; others are listed if they differ from the preset.
 ALWAYS_LISTED = ("threshold_on", "threshold_off", "bursts")
 
-_OURS = re.compile(r"sim_\w+_\d{6,}(_td\.dat|_bbox\.npy|_bbox_times\.npy|_truth\.npz)|preview\.mp4|manifest\.json")
-_DRAFT = re.compile(r"\.(?P<name>.+?\.(dat|npy|npz|mp4|json))\..*(part|tmp)")
+#: Names of the files of a recording, and of the drafts of all files.
+_OURS = re.compile(
+    r"sim_\w+_\d{6,}_(td\.dat|bbox\.npy|bbox_times\.npy|truth\.npz)"
+    r"|\.(sim_\w+_\d{6,}_\w+|preview|manifest)\.(dat|npy|npz|mp4|json)\..*(part|tmp)"
+)
 
 
-@dataclass(frozen=True)
-class SceneFacts:
-    """What the files need to know of a scene; the scene itself is large and is not kept."""
+def label_times(duration_us: int, label_hz: int) -> Int64:
+    """Return the times of the label file in µs, k / label_hz from k = 1 up: public files have none at 0."""
+    counts = np.arange(1, duration_us * label_hz // 1_000_000 + 2)
+    times = np.rint(counts * 1e6 / label_hz).astype(np.int64)
+    return times[times <= duration_us]
 
-    sensor: Sensor
-    classes: tuple[str, ...]
-    duration_us: int
-    label_hz: int
-    camera: dict[str, Any]  #: all parameters
 
-    @classmethod
-    def of(cls, scene: Scene) -> SceneFacts:
-        """Taken from a scene."""
-        camera = asdict(scene.camera)
-        camera.pop("sensor")  # is stored separately
-        return cls(scene.sensor, scene.classes, scene.duration_us, scene.label_hz, camera)
+def truth_times(duration_us: int) -> Int64:
+    """Return the times of the exact boxes in µs, every 5 ms from 5 ms up."""
+    return np.arange(TRUTH_US, duration_us + 1, TRUTH_US, dtype=np.int64)
 
-    @property
-    def label_us(self) -> Int64:
-        """Times of the label file, k / label_hz from k = 1 up: public files have none at 0."""
-        counts = np.arange(1, self.duration_us * self.label_hz // 1_000_000 + 2)
-        times = np.rint(counts * 1e6 / self.label_hz).astype(np.int64)
-        return times[times <= self.duration_us]
 
-    @property
-    def truth_us(self) -> Int64:
-        """Times of the exact boxes, every 5 ms from 5 ms up."""
-        return np.arange(TRUTH_US, self.duration_us + 1, TRUTH_US, dtype=np.int64)
+def box_times(scene: Scene) -> Int64:
+    """Return all times in µs at which the files need the boxes of a scene, sorted."""
+    return np.union1d(label_times(scene.duration_us, scene.label_hz), truth_times(scene.duration_us))
 
-    @property
-    def times_us(self) -> Int64:
-        """All times at which boxes are wanted, sorted."""
-        return np.union1d(self.label_us, self.truth_us)
+
+def camera_values(camera: CameraModel) -> dict[str, Any]:
+    """Return the parameters of a camera for the manifest, which holds the sensor separately."""
+    return {name: value for name, value in asdict(camera).items() if name != "sensor"}
 
 
 class RecordingFiles:
     """Writes the files of one recording; they are valid once the manifest lists them."""
 
-    def __init__(self, folder: Path, job: RecordingJob, facts: SceneFacts) -> None:
-        self.job, self.facts = job, facts
+    def __init__(self, folder: Path, job: RecordingJob, scene: Scene) -> None:
+        self.job, self.scene = job, scene
         self.paths = {kind: folder / job.split / f"{job.name}{ending}" for kind, ending in ENDINGS.items()}
         self.events = self.on_events = 0
         self._rows: list[tuple[NDArray[Any], ...]] = []  # of each piece: t_us, and the columns of its boxes
-        self._writer = open_writer(self.paths["events"], facts.sensor)
+        self._writer = open_writer(self.paths["events"], scene.sensor)
 
     def take(self, piece: RecordedPiece) -> None:
-        """The recording's next events, and boxes at the next of ``facts.times_us``."""
+        """Write the next events of the recording, and keep the boxes at the next of :func:`box_times`."""
         self._writer.write(piece.events)
         self.events += len(piece.events)
         self.on_events += int(np.count_nonzero(piece.events.p))
@@ -106,10 +96,11 @@ class RecordingFiles:
             rows = np.isin(t_us, labelled_us)
             x1, y1, x2, y2 = boxes[rows].T
             columns = (t_us[rows], x1, y1, x2, y2, class_id[rows], track_id[rows])
-            classes, (height, width) = self.facts.classes, self.facts.sensor
-            return Labels(*columns, labelled_us=labelled_us, classes=classes, sensor=(height, width)), visible[rows]
+            names, sensor = self.scene.classes, self.scene.sensor
+            return Labels(*columns, labelled_us=labelled_us, classes=names, sensor=sensor), visible[rows]
 
-        (labels, _), (truth, visible) = table(self.facts.label_us), table(self.facts.truth_us)
+        duration_us, label_hz = self.scene.duration_us, self.scene.label_hz
+        (labels, _), (truth, visible) = table(label_times(duration_us, label_hz)), table(truth_times(duration_us))
         write_labels(self.paths["labels"], labels)
         write_whole(self.paths["truth"], truth_bytes(truth, visible))
         job = self.job
@@ -118,20 +109,20 @@ class RecordingFiles:
             name=job.name,
             split=job.split,
             seed=job.seed,
-            seconds=self.facts.duration_us / 1e6,
+            seconds=duration_us / 1e6,
             device=device,
             fate=__version__,
-            label_hz=self.facts.label_hz,
+            label_hz=label_hz,
             events=self.events,
             on_events=self.on_events,
             boxes=_by_class(labels),
             truth_boxes=_by_class(truth),
             camera={
                 name: value
-                for name, value in self.facts.camera.items()
+                for name, value in camera_values(self.scene.camera).items()
                 if name in ALWAYS_LISTED or preset.get(name) != value
             },
-            files={f"{job.split}/{path.name}": FileEntry.of(path) for path in self.paths.values() if path.exists()},
+            files={f"{job.split}/{path.name}": file_facts(path) for path in self.paths.values() if path.exists()},
             at_rest=job.at_rest,
         )
 
@@ -169,9 +160,7 @@ def clear_leftovers(folder: Path, manifest: Manifest) -> None:
     listed = {folder / name for entry in manifest.recordings for name in entry.files}
     folders = [each for each in (folder, *(folder / split for split in SPLITS)) if each.is_dir()]
     for path in (path for each in folders for path in sorted(each.iterdir()) if path.is_file()):
-        draft = _DRAFT.fullmatch(path.name)
-        unlisted = path.suffix in (".dat", ".npy", ".npz") and path not in listed
-        if (draft or unlisted) and _OURS.fullmatch(draft["name"] if draft else path.name):
+        if path not in listed and _OURS.fullmatch(path.name):
             try:
                 path.unlink()
             except OSError as error:

@@ -11,7 +11,7 @@ import numbers
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
@@ -50,25 +50,16 @@ class RecordingJob:
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments that decide what a dataset holds; impossible ones are refused here.
-
-    Attributes:
-        profile: "gen1" or "1mpx".
-        seed: of the dataset, 0 or larger.
-        seconds: length of every recording.
-        recordings: how many there are in all splits together.
-        shares: of train, val and test, from 0 up; scaled to a sum of 1.
-        at_rest: share of the recordings whose camera stands beside the street, 0 to 1.
-    """
+    """The arguments that decide what a dataset holds; impossible ones are refused here."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid", "strict": True}
 
-    profile: str = "gen1"
-    seed: int = 0
-    seconds: float = 10.0
-    recordings: int = 12
-    shares: tuple[float, float, float] = field(default=SHARES)
-    at_rest: float = 0.0
+    profile: str = "gen1"  #: or "1mpx"
+    seed: int = 0  #: of the dataset, 0 or larger
+    seconds: float = 10.0  #: length of every recording
+    recordings: int = 12  #: number in all splits together
+    shares: tuple[float, float, float] = SHARES  #: of train, val and test, from 0 up; scaled to a sum of 1
+    at_rest: float = 0.0  #: share of the recordings whose camera stands beside the street, 0 to 1
 
     def __post_init__(self) -> None:
         if self.profile not in PROFILES:
@@ -88,22 +79,16 @@ class Request:
         return max(round(self.seconds * 1e6), 1)
 
     def jobs(self) -> list[RecordingJob]:
-        """All recordings in the order of their numbers."""
-        return [
-            RecordingJob(
-                index,
-                split,
-                scene_seed(self.seed, split, index),
-                f"sim_{self.profile}_{index:06d}",
-                stands_still(self.seed, index, self.at_rest),
-            )
-            for index, split in enumerate(splits_in_turn(self.recordings, self.shares))
-        ]
+        """Return all recordings in the order of their numbers.
 
-    def bytes_of(self, recordings: int) -> int:
-        """About how much disk this many of the recordings take."""
-        rate = EVENTS_PER_SECOND[self.profile] * BYTES_PER_EVENT * MARGIN + LABEL_BYTES_PER_SECOND
-        return round(rate * self.seconds * recordings)
+        A recording whose camera is at rest with one share is at rest with every larger share.
+        """
+        found = []
+        for index, split in enumerate(splits_in_turn(self.recordings, self.shares)):
+            at_rest = bool(np.random.default_rng([self.seed, index, 0x5711]).random() < self.at_rest)
+            name = f"sim_{self.profile}_{index:06d}"
+            found.append(RecordingJob(index, split, scene_seed(self.seed, split, index), name, at_rest))
+        return found
 
 
 def splits_in_turn(recordings: int, shares: tuple[float, float, float] = SHARES) -> list[Split]:
@@ -129,11 +114,6 @@ def scene_seed(seed: int, split: Split, index: int) -> int:
     parent = SPLITS.index(split)
     drawn = int(np.random.SeedSequence(seed, spawn_key=(parent, index)).generate_state(1, np.uint64)[0]) >> 12
     return drawn - drawn % len(SPLITS) + parent
-
-
-def stands_still(seed: int, index: int, share: float) -> bool:
-    """Whether a recording's camera is at rest. A recording at rest with one share is at rest with every larger one."""
-    return bool(np.random.default_rng([seed, index, 0x5711]).random() < share)
 
 
 def check_seconds(seconds: float) -> float:
@@ -178,18 +158,15 @@ def check_folder(folder: str | os.PathLike[str]) -> Path:
 
 def check_room(folder: Path, request: Request, recordings: int) -> None:
     """Refuse more recordings than the disk of ``folder`` has room for."""
-    needed = request.bytes_of(recordings)
+    rate = EVENTS_PER_SECOND[request.profile] * BYTES_PER_EVENT * MARGIN + LABEL_BYTES_PER_SECOND
+    needed = round(rate * request.seconds * recordings)
     parent = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
     size, _, free = shutil.disk_usage(parent)
     if needed > free and size:  # 0 bytes in all is a disk that does not tell, or none, such as /proc
         raise FateError(
-            f"{folder}: {recordings} recordings of {request.seconds:g} s need about {_gigabytes(needed)}, and"
-            f" {_gigabytes(free)} are free at {parent}; make room, choose another disk, or ask for less"
+            f"{folder}: {recordings} recordings of {request.seconds:g} s need about {needed / 1e9:.3g} GB, and"
+            f" {free / 1e9:.3g} GB are free at {parent}; make room, choose another disk, or ask for less"
         )
-
-
-def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
 
 
 def check_number(what: str, value: object, lowest: float, highest: float | None = None, whole: bool = True) -> None:
@@ -215,6 +192,5 @@ def _normalised(shares: tuple[float, float, float]) -> tuple[float, float, float
         raise FateError(
             f"the shares are {shares!r}; give three numbers from 0 up for train, val and test, such as {SHARES}"
         )
-    total = math.fsum(given)
-    train, val, test = (float(share) / total for share in given)
+    train, val, test = (float(share) / math.fsum(given) for share in given)
     return train, val, test

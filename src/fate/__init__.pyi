@@ -1,0 +1,60 @@
+"""The public names of FATE, for type checkers, and the module that each comes from, for ``__init__.py``.
+
+Every line is ``from MODULE import NAME as NAME``: "as" makes a name public for type checkers.
+"""
+
+from fate.bench.data_loading import bench_data as bench_data
+from fate.bench.decode import bench_decode as bench_decode
+from fate.bench.detect import bench_detect as bench_detect
+from fate.bench.encode import bench_encode as bench_encode
+from fate.bench.simulate import bench_simulate as bench_simulate
+from fate.bench.train import bench_train as bench_train
+from fate.boxes.label_files import read_labels as read_labels
+from fate.boxes.label_files import write_labels as write_labels
+from fate.boxes.labels import Labels as Labels
+from fate.boxes.labels import LabelSource as LabelSource
+from fate.data.dataset import open_dataset as open_dataset
+from fate.encoding.batch import EventBatch as EventBatch
+from fate.encoding.grids import build_grid as build_grid
+from fate.encoding.pillars import PillarEncoder as PillarEncoder
+from fate.errors import FateError as FateError
+from fate.errors import FateWarning as FateWarning
+from fate.errors import FormatError as FormatError
+from fate.errors import MissingDependencyError as MissingDependencyError
+from fate.events.events import Events as Events
+from fate.events.events import Sensor as Sensor
+from fate.events.window import Window as Window
+from fate.formats.converting import convert as convert
+from fate.formats.opening import decoder_for as decoder_for
+from fate.formats.opening import open_recording as open_recording
+from fate.formats.recording import Recording as Recording
+from fate.formats.saving import open_writer as open_writer
+from fate.formats.saving import write_events as write_events
+from fate.formats.summary import info as info
+from fate.inference.export import export as export
+from fate.inference.loading import load_detector as load_detector
+from fate.inference.streaming_step import compile_for_streaming as compile_for_streaming
+from fate.inspection.inspect import inspect as inspect
+from fate.inspection.prepare import prepare as prepare
+from fate.models.checkpoints import load_model as load_model
+from fate.models.checkpoints import save_model as save_model
+from fate.models.checkpoints.importing import import_checkpoint as import_checkpoint
+from fate.models.zoo import build_model as build_model
+from fate.models.zoo import list_models as list_models
+from fate.simulation.camera.camera_model import CameraModel as CameraModel
+from fate.simulation.camera.camera_model import camera_preset as camera_preset
+from fate.simulation.camera.event_camera import EventCamera as EventCamera
+from fate.simulation.render.scene import Scene as Scene
+from fate.simulation.writing.dataset import simulate as simulate
+from fate.version import __version__ as __version__
+from fate.view.rerun_view import show_recording
+from fate.workflows.check_labels import check_labels as check_labels
+from fate.workflows.commands import densify as densify
+from fate.workflows.commands import evaluate as evaluate
+from fate.workflows.commands import train as train
+from fate.workflows.demo import demo as demo
+from fate.workflows.detect import detect as detect
+from fate.workflows.studies.study import study as study
+
+models = list_models
+view = show_recording
