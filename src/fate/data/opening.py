@@ -168,7 +168,7 @@ def _missing_files(folder: Path, split: str | None) -> Iterator[Finding]:
         return
     if listing.fault:
         yield Finding("missing", listing.fault)
-    for name, fault in listing.missing():
+    for name, fault in listing.changes(hashed=False):
         if not name.endswith(".mp4"):
             yield Finding("missing", f"{name}: {fault}", SPLITS.get(name.split("/")[0]))
 

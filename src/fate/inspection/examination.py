@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fate.boxes.labels import Labels
 from fate.data.box_files import Clock, box_file_fault, load_boxes, read_box_file
 from fate.data.class_maps import PUBLIC, class_map
-from fate.data.findings import Finding, box_findings
+from fate.data.findings import box_findings
 from fate.data.labelled_recording import EventOptions, check_recording, read_head
 from fate.data.layout import RecordingPaths
 from fate.data.manifests import FileState, PreparedRecording
@@ -30,105 +31,88 @@ CHECKED_FRAMES = 20  # labelled times of a recording at which boxes are compared
 #: Faults of boxes that are reported; those that are normal in a scene without motion are not.
 REPORTED_FAULTS = ("without events", "frozen", "no area", "twice", "outside the recording")
 
+#: The figures of a recording that could not be read.
+NOT_READ: dict[str, Any] = {
+    **{"readable": False, "labelled": False, "sensor": None, "says_sensor": True, "downscale": 1},
+    **{"start_us": 0, "end_us": 0, "num_events": 0, "labelled_times": 0, "boxes": {}, "faults": [], "files": {}},
+}
 
-def examine_recording(root: Path, paths: RecordingPaths, kind: str) -> PreparedRecording:
-    """Decode a recording of Gen1 or 1Mpx, store its time index, and compare its labels with its events.
+
+def examine(root: Path, paths: RecordingPaths, kind: str) -> PreparedRecording:
+    """Read one recording or sequence completely, and compare its labels with it.
 
     Args:
         root: of the dataset.
         paths: the recording.
-        kind: ``"gen1"`` or ``"1mpx"``.
+        kind: ``"gen1"`` or ``"1mpx"``, whose time index is stored too, or ``"rvt"``.
     """
-    entry = _new_entry(root, paths)
+    files = {
+        name: None if path is None else path.relative_to(root).as_posix()
+        for name, path in (("events", paths.events), ("labels", paths.labels), ("truth", paths.truth))
+    }
+    known: dict[str, Any] = {"name": paths.name, "split": paths.split, **files}
+    entry = PreparedRecording(**known, **NOT_READ)
     try:
-        entry.says_sensor = read_head(paths.events, EventOptions()).sensor is not None
-        with _options(entry, kind).open(paths.events) as recording:
-            check_recording(recording)
-            sensor, index = recording.sensor, recording.index()
-            entry.readable, entry.sensor = True, sensor
-            entry.start_us, entry.end_us, entry.num_events = recording.start_us, recording.end_us, recording.num_events
-            if outside := index.tally.outside:
-                entry.add_fault("repaired", f"{outside} events outside {sensor} are dropped when it is read")
-            if back := index.tally.back:
-                entry.add_fault("repaired", f"time goes back {back} times; events are sorted when it is read")
-            if tail := describe_tail(index.tail, recording.format):
-                entry.add_fault("cut", f"ends early: {tail}; all before is read")
-
-            def read(path: Path) -> Labels:
-                if fault := box_file_fault(path):
-                    raise FateError(f"{path}: {fault}")
-                return read_box_file(path, sensor)
-
-            labels = _examine_labels(entry, sensor, paths.labels, read, kind)
-            if labels is not None:
-                counts = label_statistics(recording, labels, frames=CHECKED_FRAMES).counts
-                wrong = [f"{counts[fault]} {fault}" for fault in REPORTED_FAULTS if counts[fault]]
-                if wrong:
-                    entry.add_fault("boxes", f"some of {len(labels)} boxes look wrong: {', '.join(wrong)}")
-                notes = find_mismatches(entry.name, recording, labels, None)
-                entry.faults += [Finding("clock", note, entry.split) for note in notes]
+        if kind == "rvt":
+            _examine_sequence(entry, paths)
+        else:
+            _examine_events(entry, paths, kind)
     except FateError as error:
+        if kind == "rvt" and isinstance(error, MissingDependencyError):
+            raise  # no sequence can be read without it
         entry.add_fault("damaged", f"left out: {error}")
     return entry
 
 
-def examine_sequence(root: Path, paths: RecordingPaths) -> PreparedRecording:
-    """Check a sequence of histograms: shapes, times, number of images, the first and the last image, and the boxes."""
-    entry = _new_entry(root, paths)
-    try:
-        sequence = open_sequence(paths)
-        times = sequence.timestamps_us
-        if not len(times):
-            raise FateError(f"{paths.events}: holds no images")
-        sequence.images(0, 1)
-        sequence.images(len(times) - 1, len(times))  # the last one: downloads end early
-        entry.readable, entry.sensor, entry.downscale = True, sequence.full_sensor, sequence.downscale
-        entry.start_us, entry.end_us, entry.num_events = sequence.span
+def _examine_events(entry: PreparedRecording, paths: RecordingPaths, kind: str) -> None:
+    """Decode a recording of Gen1 or 1Mpx, store its time index, and compare its labels with its events."""
+    entry.says_sensor = read_head(paths.events, EventOptions()).sensor is not None
+    with _options(entry, kind).open(paths.events) as recording:
+        check_recording(recording)
+        sensor, index = recording.sensor, recording.index()
+        entry.readable, entry.sensor = True, sensor
+        entry.start_us, entry.end_us, entry.num_events = recording.start_us, recording.end_us, recording.num_events
+        if outside := index.tally.outside:
+            entry.add_fault("repaired", f"{outside} events outside {sensor} are dropped when it is read")
+        if back := index.tally.back:
+            entry.add_fault("repaired", f"time goes back {back} times; events are sorted when it is read")
+        if tail := describe_tail(index.tail, recording.format):
+            entry.add_fault("cut", f"ends early: {tail}; all before is read")
 
         def read(path: Path) -> Labels:
-            labels, images = sequence.read_label_file(path), sequence.label_images
-            if len(images) and not (images.min() >= 0 and images.max() < sequence.num_images):
-                raise FateError(f"{path}: belongs to images up to {images.max()}, and there are {sequence.num_images}")
-            return labels
+            if fault := box_file_fault(path):
+                raise FateError(f"{path}: {fault}")
+            return read_box_file(path, sensor)
 
-        sensor = sequence.full_sensor
-        labels = _examine_labels(entry, sensor, paths.labels, read, public_kind(sensor))
+        labels = _examine_labels(entry, sensor, paths.labels, read, kind)
         if labels is not None:
-            apart = len(np.setdiff1d(labels.labelled_us, times[sequence.label_images]))
-            if apart:
-                entry.add_fault(
-                    "clock", f"{apart} of {len(labels.labelled_us)} labelled times are at the end of no image"
-                )
-    except MissingDependencyError:
-        raise
-    except FateError as error:
-        entry.add_fault("damaged", f"left out: {error}")
-    return entry
+            counts = label_statistics(recording, labels, frames=CHECKED_FRAMES).counts
+            wrong = [f"{counts[fault]} {fault}" for fault in REPORTED_FAULTS if counts[fault]]
+            if wrong:
+                entry.add_fault("boxes", f"some of {len(labels)} boxes look wrong: {', '.join(wrong)}")
+            for note in find_mismatches(recording, labels, None):
+                entry.add_fault("clock", note)
 
 
-def _new_entry(root: Path, paths: RecordingPaths) -> PreparedRecording:
-    def inside(path: Path | None) -> str | None:
-        return None if path is None else path.relative_to(root).as_posix()
+def _examine_sequence(entry: PreparedRecording, paths: RecordingPaths) -> None:
+    """Check a sequence of histograms: shapes, times, number of images, the first and the last image, and the boxes."""
+    sequence = open_sequence(paths)
+    times, sensor = sequence.timestamps_us, sequence.full_sensor
+    sequence.images(0, 1)
+    sequence.images(len(times) - 1, len(times))  # the last one: downloads end early
+    entry.readable, entry.sensor, entry.downscale = True, sensor, sequence.downscale
+    entry.start_us, entry.end_us, entry.num_events = sequence.span
 
-    return PreparedRecording(
-        name=paths.name,
-        split=paths.split,
-        events=paths.events.relative_to(root).as_posix(),
-        labels=inside(paths.labels),
-        truth=inside(paths.truth),
-        readable=False,
-        labelled=False,
-        sensor=None,
-        says_sensor=True,
-        downscale=1,
-        start_us=0,
-        end_us=0,
-        num_events=0,
-        labelled_times=0,
-        boxes={},
-        faults=[],
-        files={},
-    )
+    def read(path: Path) -> Labels:
+        labels, images = sequence.read_label_file(path), sequence.label_images
+        if len(images) and not (images.min() >= 0 and images.max() < sequence.num_images):
+            raise FateError(f"{path}: belongs to images up to {images.max()}, and there are {sequence.num_images}")
+        return labels
+
+    labels = _examine_labels(entry, sensor, paths.labels, read, public_kind(sensor))
+    apart = [] if labels is None else np.setdiff1d(labels.labelled_us, times[sequence.label_images])
+    if labels is not None and len(apart):
+        entry.add_fault("clock", f"{len(apart)} of {len(labels.labelled_us)} labelled times are at the end of no image")
 
 
 def _options(entry: PreparedRecording, kind: str) -> EventOptions:
@@ -180,17 +164,15 @@ def has_index(root: Path, entry: PreparedRecording, kind: str) -> bool:
 # ---- files ------------------------------------------------------------------------------------------------------
 
 
-def recording_files(paths: RecordingPaths) -> list[Path]:
-    """All files of a recording that exist."""
-    times = None if paths.labels is None else paths.labels.with_name(f"{paths.labels.stem}_times.npy")
-    return [paths.events, *(path for path in (paths.labels, times, paths.truth) if path and path.is_file())]
-
-
-def sequence_files(paths: RecordingPaths) -> list[Path]:
-    """All files of a sequence that exist."""
-    folder = paths.events.parent
-    others = [paths.labels, folder / "timestamps_us.npy", folder / "objframe_idx_2_repr_idx.npy"]
-    others.append(folder.parent.parent / LABELS / "timestamps_us.npy")
+def recording_files(paths: RecordingPaths, kind: str) -> list[Path]:
+    """All files of a recording or sequence that exist."""
+    labels, folder = paths.labels, paths.events.parent
+    others = [labels, paths.truth]
+    if kind == "rvt":
+        others += [folder / "timestamps_us.npy", folder / "objframe_idx_2_repr_idx.npy"]
+        others.append(folder.parent.parent / LABELS / "timestamps_us.npy")
+    elif labels is not None:
+        others.append(labels.with_name(f"{labels.stem}_times.npy"))
     return [paths.events, *(path for path in others if path and path.is_file())]
 
 

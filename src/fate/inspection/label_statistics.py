@@ -276,11 +276,10 @@ def _inside(fired: NDArray[np.bool_], box: NDArray[np.float64]) -> NDArray[np.bo
 # ---- what does not fit together in the files of one recording ---------------------------------------------------
 
 
-def find_mismatches(name: str, recording: Recording, labels: Labels, truth: Labels | None) -> tuple[str, ...]:
+def find_mismatches(recording: Recording, labels: Labels, truth: Labels | None) -> list[str]:
     """A sentence for each thing that does not fit together: sensors, clocks, lengths, labels and exact boxes.
 
     Args:
-        name: of the recording; it begins each sentence.
         recording: open, with at least one event.
         labels: the boxes of its label file.
         truth: exact boxes of the same objects; None if there are none.
@@ -295,36 +294,19 @@ def find_mismatches(name: str, recording: Recording, labels: Labels, truth: Labe
     if mismatch := describe_time_mismatch(times, recording.start_us, recording.end_us):
         notes.append(mismatch)
     if truth is not None and truth is not labels:
-        notes += _box_mismatches(labels, truth)
-    return tuple(f"{name}: {note}" for note in notes)
+        shared = np.intersect1d(labels.labelled_us, truth.labelled_us)
+        tracks = bool((labels.track_id >= 0).all())  # some label files have none
+        differ = [time for time in shared.tolist() if not _same_boxes(labels.at(time), truth.at(time), tracks)]
+        if differ:  # one of the two files was changed
+            notes.append(
+                f"at {len(differ)} of {len(shared)} times the label file and the exact boxes beside it differ, first at"
+                f" {differ[0] / 1e6:.3f} s; speeds and faults are those of the exact boxes"
+            )
+    return notes
 
 
-def _box_mismatches(labels: Labels, truth: Labels) -> list[str]:
-    """Times that both tables label with different boxes: one of the two files was changed."""
-    shared = np.intersect1d(labels.labelled_us, truth.labelled_us)
-    tracks = bool((labels.track_id >= 0).all())  # some label files have none
-    own, exact = (_rows_at(table, shared, tracks) for table in (labels, truth))
-    differ = _numbers_at(own, shared) != _numbers_at(exact, shared)
-    bad = shared[differ]
-    # the times left have equally many rows in both tables, so sorted rows correspond
-    own, exact = (rows[~np.isin(rows[:, 0], bad)] for rows in (own, exact))
-    bad = np.union1d(bad, own[(np.abs(own - exact) > SAME_BOX_PX).any(axis=1), 0])
-    if not len(bad):
-        return []
-    return [
-        f"at {len(bad)} of {len(shared)} times the label file and the exact boxes beside it differ, first at"
-        f" {bad[0] / 1e6:.3f} s; speeds and faults are those of the exact boxes"
-    ]
-
-
-def _rows_at(labels: Labels, times: NDArray[np.int64], tracks: bool) -> NDArray[np.float64]:
-    """Sorted rows at these times: [N, 7] time, track (0 if tracks do not count), class and box."""
-    track = labels.track_id if tracks else np.zeros(len(labels))
-    rows = np.column_stack([labels.t_us, track, labels.class_id, labels.boxes]).astype(np.float64)
-    rows = rows[np.isin(labels.t_us, times)]
-    return rows[np.lexsort((rows[:, 4], rows[:, 3], rows[:, 2], rows[:, 1], rows[:, 0]))]
-
-
-def _numbers_at(rows: NDArray[np.float64], times: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Number of sorted rows at each time."""
-    return np.searchsorted(rows[:, 0], times, "right") - np.searchsorted(rows[:, 0], times, "left")
+def _same_boxes(one: Labels, other: Labels, tracks: bool) -> bool:
+    """Whether two tables have the same boxes and classes, and the same tracks if these count, in any order."""
+    keys = [np.column_stack([each.class_id, each.track_id * tracks, each.boxes]) for each in (one, other)]
+    first, second = (rows[np.lexsort(rows[:, 3::-1].T)] for rows in keys)
+    return len(first) == len(second) and bool((np.abs(first - second) <= SAME_BOX_PX).all())

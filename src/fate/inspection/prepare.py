@@ -10,16 +10,15 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fate.data.class_maps import PUBLIC
 from fate.data.findings import LACKING, Finding, sentences
-from fate.data.layout import find_recordings
+from fate.data.layout import RecordingPaths, find_recordings
 from fate.data.manifests import (
     MANIFEST,
     PREPARED,
@@ -33,13 +32,13 @@ from fate.data.manifests import (
 from fate.data.opening import PUBLIC_SETS
 from fate.data.rvt_layout import find_sequences
 from fate.errors import FateError, FateWarning
-from fate.events.events import Sensor
 from fate.inspection import examination
 from fate.progress import Progress, ignore
 from fate.text import format_table, grouped
 from fate.version import __version__
 
 KINDS = (*PUBLIC_SETS, "rvt")
+SPLITS_OR_NONE = ("train", "val", "test", None)
 SAVE_EVERY_S = 30.0  # a run that is stopped loses at most this much work
 
 #: Recordings in each split as published. The Gen1 paper counts 1460 for training; the files that are given out are
@@ -66,8 +65,8 @@ class Preparation:
         """A sentence for each fault that makes the dataset incomplete."""
         return tuple(self.document["missing"])
 
-    def rows(self) -> list[tuple[str, ...]]:
-        """A table: the header, one row for each split, and one for all."""
+    def text(self) -> str:
+        """Everything as plain text: a table with a row for each split and one for all, then the faults."""
         totals = self.document["totals"]
         names = list(totals["all"]["boxes"])
         rows = [("split", "recordings", "usable", "labelled", "hours", "Mev", *names, "GB")]
@@ -76,17 +75,12 @@ class Preparation:
             boxes = (grouped(total["boxes"].get(name, 0)) for name in names)
             hours, millions = f"{total['seconds'] / 3600:.2f}", f"{total['events'] / 1e6:.1f}"
             rows.append((split, *numbers, hours, millions, *boxes, f"{total['bytes'] / 1e9:.2f}"))
-        return rows
-
-    def text(self) -> str:
-        """Everything as plain text."""
         faults = [f"fault: {sentence}" for sentence in self.faults] or ["nothing is missing or broken"]
         if self.missing:
             faults.append(f"the dataset is incomplete: {len(self.missing)} of these faults leave something out")
         hashed = "" if self.document["hashed"] else ", without hashes"
-        return "\n".join(
-            [format_table(self.rows()), "", *faults, "", f"manifest written to {self.folder / MANIFEST}{hashed}"]
-        )
+        written = f"manifest written to {self.folder / MANIFEST}{hashed}"
+        return "\n".join([format_table(rows), "", *faults, "", written])
 
 
 def prepare(
@@ -117,7 +111,7 @@ def prepare(
     if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= 256:
         raise FateError(f"workers {workers!r} was given; expected a whole number from 1 to 256")
     root, home = Path(os.path.abspath(source)), Path(os.path.abspath(target))
-    tasks, findings = _recordings(kind, root) if kind in PUBLIC_SETS else _sequences(root)
+    recordings, findings = _find(kind, root)
     old = _earlier(kind, root, home)
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -126,43 +120,20 @@ def prepare(
     run = _Run(kind, root, home, hashed, old, findings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FateWarning)  # repairs of single recordings are among the faults
-        run.go(tasks, threads, progress or ignore)
+        run.go(recordings, threads, progress or ignore)
     return Preparation(home, run.document(finished=True))
 
 
-@dataclass(frozen=True)
-class _Task:
-    """One recording to examine."""
-
-    name: str
-    files: list[Path]
-    examine: Callable[[], PreparedRecording]
-
-
-def _recordings(kind: str, root: Path) -> tuple[list[_Task], list[Finding]]:
+def _find(kind: str, root: Path) -> tuple[Sequence[RecordingPaths], list[Finding]]:
+    """The recordings or sequences of a dataset, and what is known to be missing."""
+    if kind == "rvt":
+        return find_sequences(root)
     recordings = find_recordings(root)
     if not root.is_dir():
         raise FateError(f"{root}: is not a folder; give the folder of the dataset")
-    tasks = [
-        _Task(paths.name, examination.recording_files(paths), partial(examination.examine_recording, root, paths, kind))
-        for paths in recordings
-    ]
     known = {paths.labels for paths in recordings}
-    lonely = [path for path in sorted(root.rglob("*_bbox.npy")) if path not in known]
-    missing = [
-        Finding("missing", f"{path.relative_to(root).as_posix()}: the recording of these labels is missing")
-        for path in lonely
-    ]
-    return tasks, missing
-
-
-def _sequences(root: Path) -> tuple[list[_Task], list[Finding]]:
-    sequences, findings = find_sequences(root)
-    tasks = [
-        _Task(paths.name, examination.sequence_files(paths), partial(examination.examine_sequence, root, paths))
-        for paths in sequences
-    ]
-    return tasks, findings
+    lonely = [path.relative_to(root).as_posix() for path in sorted(root.rglob("*_bbox.npy")) if path not in known]
+    return recordings, [Finding("missing", f"{name}: the recording of these labels is missing") for name in lonely]
 
 
 def _earlier(kind: str, root: Path, home: Path) -> dict[str, PreparedRecording]:
@@ -191,16 +162,20 @@ class _Run:
     findings: list[Finding]
     done: dict[str, PreparedRecording] = field(default_factory=dict)
 
-    def go(self, tasks: list[_Task], threads: int, progress: Progress) -> None:
-        gone = sorted(set(self.old) - {task.name for task in tasks})
+    def go(self, recordings: Sequence[RecordingPaths], threads: int, progress: Progress) -> None:
+        """Examine all recordings; the manifest is written from time to time, and when the run ends or is stopped."""
+        gone = sorted(set(self.old) - {paths.name for paths in recordings})
         self.findings += [
             Finding("missing", f"{name}: was there before and is missing now", self.old[name].split) for name in gone
         ]
-        states = {task.name: examination.file_states(self.root, task.files) for task in tasks}
+        states = {
+            paths.name: examination.file_states(self.root, examination.recording_files(paths, self.kind))
+            for paths in recordings
+        }
         sizes = {name: sum(state.bytes for state in files.values()) for name, files in states.items()}
         total, finished, saved = sum(sizes.values()), 0, time.monotonic()
         with ThreadPoolExecutor(threads) as pool:
-            waiting = {pool.submit(self._one, task, states[task.name]): task.name for task in tasks}
+            waiting = {pool.submit(self._one, paths, states[paths.name]): paths.name for paths in recordings}
             try:
                 for future in as_completed(waiting):
                     name = waiting[future]
@@ -216,13 +191,13 @@ class _Run:
                 raise
         write_manifest(self.home, self.document(finished=True))
 
-    def _one(self, task: _Task, states: dict[str, FileState]) -> PreparedRecording:
+    def _one(self, paths: RecordingPaths, states: dict[str, FileState]) -> PreparedRecording:
         """The entry of a recording: that of an earlier run if nothing has changed since."""
-        before = self.old.get(task.name)
+        before = self.old.get(paths.name)
         same = before is not None and examination.is_unchanged(before.files, states, self.hashed)
         if before is not None and same and (self.kind == "rvt" or examination.has_index(self.root, before, self.kind)):
             return before
-        entry = task.examine()
+        entry = examination.examine(self.root, paths, self.kind)
         if self.hashed:
             examination.hash_files(self.root, states)
         entry.files = states
@@ -231,9 +206,12 @@ class _Run:
     def document(self, finished: bool) -> dict[str, Any]:
         """The manifest of the recordings examined so far; ``finished`` if these are all."""
         entries = [self.done[name] for name in sorted(self.done)]
-        sensor, downscale = self._common(entries)
-        findings = [fault for entry in entries for fault in entry.faults]
         published = PUBLIC_SETS[self.kind].sensor if self.kind in PUBLIC_SETS else None
+        sizes = Counter((entry.sensor, entry.downscale) for entry in entries if entry.readable)
+        sensor, downscale = sizes.most_common(1)[0][0] if sizes else (None, 1)
+        if (published, 1) in sizes:
+            sensor, downscale = published, 1
+        findings = [fault for entry in entries for fault in entry.faults]
         if sensor is not None and published not in (None, sensor):
             findings.append(Finding("other", f"its recordings are {sensor}, while {self.kind} is {published}"))
         for entry in entries:
@@ -241,7 +219,8 @@ class _Run:
             if entry.readable and not entry.usable:
                 sentence = f"{entry.name}: left out: it is {entry.sensor}, the others {sensor}"
                 findings.append(Finding("sensor", sentence, entry.split))
-        totals = _totals(entries, [*PUBLIC.get(self.kind, {})])
+        parts = {split or "no split": [each for each in entries if each.split == split] for split in SPLITS_OR_NONE}
+        totals = {name: self._total(part) for name, part in (*parts.items(), ("all", entries)) if part or name == "all"}
         faults = [*(self._missing(totals) if finished else ()), *self.findings, *findings]
         missing = [each.sentence for each in faults if each.kind in LACKING]
         return PreparedDataset(
@@ -259,15 +238,21 @@ class _Run:
             recordings=entries,
         ).to_dict()
 
-    def _common(self, entries: list[PreparedRecording]) -> tuple[Sensor | None, int]:
-        """The sensor and the downscaling of the dataset: the published one if it occurs, else the most frequent."""
-        found = Counter((entry.sensor, entry.downscale) for entry in entries if entry.readable)
-        if not found:
-            return None, 1
-        sensor, downscale = found.most_common(1)[0][0]
-        if self.kind in PUBLIC_SETS and (PUBLIC_SETS[self.kind].sensor, 1) in found:
-            sensor = PUBLIC_SETS[self.kind].sensor
-        return sensor, downscale
+    def _total(self, entries: list[PreparedRecording]) -> dict[str, Any]:
+        """Totals of some recordings."""
+        boxes: Counter[str] = Counter(dict.fromkeys(PUBLIC.get(self.kind, {}), 0))
+        for entry in entries:
+            boxes.update(entry.boxes)
+        return {
+            "recordings": len(entries),
+            "usable": sum(entry.usable for entry in entries),
+            "labelled": sum(entry.usable and entry.labelled for entry in entries),
+            "seconds": sum(entry.end_us - entry.start_us for entry in entries) / 1e6,
+            "events": sum(entry.num_events for entry in entries),
+            "boxes": dict(boxes),
+            "files": sum(len(entry.files) for entry in entries),
+            "bytes": sum(state.bytes for entry in entries for state in entry.files.values()),
+        }
 
     def _missing(self, totals: dict[str, Any]) -> Iterator[Finding]:
         """Published recordings that are missing."""
@@ -289,28 +274,3 @@ def _relative(root: Path, home: Path) -> str:
         return Path(os.path.relpath(root, home)).as_posix()
     except ValueError:
         return ""
-
-
-def _totals(entries: list[PreparedRecording], names: list[str]) -> dict[str, Any]:
-    """Totals of each split that occurs, and of all."""
-    parts = {
-        split or "no split": [each for each in entries if each.split == split]
-        for split in ("train", "val", "test", None)
-    }
-    return {name: _total(part, names) for name, part in (*parts.items(), ("all", entries)) if part or name == "all"}
-
-
-def _total(entries: list[PreparedRecording], names: list[str]) -> dict[str, Any]:
-    boxes: Counter[str] = Counter(dict.fromkeys(names, 0))
-    for entry in entries:
-        boxes.update(entry.boxes)
-    return {
-        "recordings": len(entries),
-        "usable": sum(entry.usable for entry in entries),
-        "labelled": sum(entry.usable and entry.labelled for entry in entries),
-        "seconds": sum(entry.end_us - entry.start_us for entry in entries) / 1e6,
-        "events": sum(entry.num_events for entry in entries),
-        "boxes": dict(boxes),
-        "files": sum(len(entry.files) for entry in entries),
-        "bytes": sum(state.bytes for entry in entries for state in entry.files.values()),
-    }

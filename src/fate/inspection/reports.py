@@ -47,16 +47,13 @@ class Subject:
     options: Mapping[str, Any] = field(default_factory=dict)  #: for ``open_recording``; they override those of the YAML
     sensor: Sensor | None = None  #: for a file that does not say
 
-    def open(self, sensor: tuple[int, int] | None = None) -> Recording:
+    def open(self, sensor: Sensor | None = None) -> Recording:
         """Open the events; ``sensor`` is (height, width) if it is known already."""
-        described = self.entry.options._asdict()
-        given = {**described, **{key: value for key, value in self.options.items() if value is not None}}
-        if sensor is not None:
-            given["sensor"] = sensor
-        elif given["sensor"] is None and self.sensor is not None:
+        given = self.entry.options._asdict() | {key: value for key, value in self.options.items() if value is not None}
+        if sensor is None and given["sensor"] is None and self.sensor is not None:
             said = read_head(self.entry.events, self.entry.options).sensor
-            given["sensor"] = self.sensor if said is None else None
-        return open_recording(self.entry.events, **given)
+            sensor = self.sensor if said is None else None
+        return open_recording(self.entry.events, **given | ({} if sensor is None else {"sensor": sensor}))
 
     def read_boxes(self, kind: BoxesKind, sensor: Sensor) -> Labels | None:
         """Boxes on the clock of the events, in the classes of the dataset; None if there is no file.
@@ -148,9 +145,9 @@ class RecordingReport:
         return self.subject.entry
 
     @property
-    def sensor(self) -> tuple[int, int]:
-        """``(height, width)``."""
-        return self.events.height, self.events.width
+    def sensor(self) -> Sensor:
+        """(height, width) in pixels."""
+        return Sensor(self.events.height, self.events.width)
 
     def class_name(self, class_id: int) -> str:
         """The name of a class, or ``class 3`` if it has none."""
@@ -158,7 +155,7 @@ class RecordingReport:
 
     def read_boxes(self) -> Labels | None:
         """Read the boxes that are counted again; None if there are none."""
-        return None if self.labels is None else self.subject.read_boxes(self.boxes_from, Sensor(*self.sensor))
+        return None if self.labels is None else self.subject.read_boxes(self.boxes_from, self.sensor)
 
 
 def report_on(subject: Subject, *, windows: int, progress: Progress) -> RecordingReport:
@@ -181,7 +178,7 @@ def report_on(subject: Subject, *, windows: int, progress: Progress) -> Recordin
         progress(1.0)
         classes = boxes.classes or (truth and truth.classes) or _public_names(recording.sensor, boxes)
         notes += _unknown_classes(subject, boxes)
-        notes += find_mismatches(subject.entry.name, recording, boxes, truth)
+        notes += [f"{subject.entry.name}: {note}" for note in find_mismatches(recording, boxes, truth)]
         kind: BoxesKind = "truth" if labels is None else "labels"
         return RecordingReport(subject, recording.format, events, measured, classes, tuple(notes), kind)
 

@@ -1,10 +1,11 @@
-"""The pictures on the page of an inspection: plots, and sample frames with their boxes.
+"""The page of an inspection: its tables, plots, and sample frames with their boxes, in one HTML file.
 
-Every function takes the reports on all recordings and returns pictures, each as the address of its data with a caption.
+A picture is the address of its data, with a caption.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,15 +13,68 @@ import numpy as np
 
 from fate.data.findings import LOOK_BACK_US
 from fate.inspection import references
+from fate.inspection.inspect import Inspection
+from fate.inspection.label_statistics import FAULTS
+from fate.inspection.references import UNKNOWN
 from fate.inspection.reports import ClassBoxes, RecordingReport
 from fate.inspection.statistics import MAX_EVENTS
 from fate.view.drawing import draw_boxes, draw_events, enlargement
-from fate.view.page import PLOT_COLOURS, PLOT_INK, log_axis, picture_address, plot, plot_address
+from fate.view.page import PLOT_COLOURS, PLOT_INK, log_axis, picture_address, plot, plot_address, write_page
 
 SAMPLES = 6  # pictures on the page
 
 Picture = tuple[str, str]
 Reports = Sequence[RecordingReport]
+
+
+def write_inspection_page(found: Inspection, path: str | os.PathLike[str]) -> None:
+    """Write a page with plots and pictures, in one HTML file; recordings are opened again for sample frames."""
+    colours = {"in": "good", "out": "bad"}  # of figures in and out of the accepted range
+    classes, faults = found.classes, found.faults
+    write_page(
+        path,
+        "inspection.html",
+        title=found.dataset,
+        lead=found.lead,
+        verdict=_sentence(found.verdict),
+        sample_ms=LOOK_BACK_US // 1000,
+        samples=sample_frames(found.reports),
+        header=found.header,
+        rows=[(*row[:-1], (row[-1], colours[row[-1]]) if row[-1] in colours else row[-1]) for row in found.rows()],
+        event_plots=plot_events(found.reports, found.is_gen1_like),
+        box_columns=references.BOX_COLUMNS,
+        boxes=[*(each.cells() for each in classes), *references.REAL_BOXES] if classes else [],
+        box_plots=plot_boxes(classes) if classes else [],
+        motion_source=_sentence(found.motion_source),
+        faults=[
+            (each.kind, (each.text(), "bad" if each.number and "standing" not in each.kind else ""), meaning)
+            for each, meaning in zip(faults, FAULTS.values(), strict=True)
+        ],
+        worst=[f"{each.kind}: {each.worst}" for each in faults if each.worst],
+        files=_sentence(found.file_summary),
+        flags=found.flags,
+        remarks=found.remarks,
+        meanings=[(row.title.strip(), row.meaning) for row in references.ROWS],
+        recordings=[_recording_row(report) for report in found.reports],
+    )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _recording_row(report: RecordingReport) -> tuple[str, ...]:
+    events = report.events
+    return (
+        report.entry.name,
+        report.format,
+        f"{events.duration_s:.1f}",
+        f"{events.rate_hz / 1e6:.3f}",
+        f"{events.on_share:.3f}",
+        UNKNOWN if events.silent_share is None else f"{100 * events.silent_share:.0f} %",
+        f"{100 * events.pillars[5000].active_share:.1f} %",
+        UNKNOWN if report.labels is None else str(report.labels.num_boxes),
+    )
 
 
 def sample_frames(reports: Reports) -> list[Picture]:
