@@ -17,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fate.boxes.labels import Labels
-from fate.data.batches import ClipBatch, WindowRequests
 from fate.data.clips import NOTHING, Clip
-from fate.data.loading import ClipReader, load
+from fate.data.loading import ClipBatch, ClipReader, WindowRequests, load
 from fate.data.resident import ResidentEvents, complete_batches
 from fate.data.transforms import Augmentation
 from fate.encoding.batch import EventBatch

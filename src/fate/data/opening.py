@@ -20,15 +20,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
 
 from pydantic import BaseModel
 
 from fate.data.box_files import box_file_fault, read_box_file
-from fate.data.class_maps import GEN1, MPX, Classes, ClassMap, checked_names, class_map, plain
+from fate.data.class_maps import PUBLIC, Classes, ClassMap, checked_names, class_map, plain, public_kind
 from fate.data.findings import THREADS, Finding
-from fate.data.labelled_recording import EventOptions, FileHead, LabelledRecording, Span, read_head
+from fate.data.labelled_recording import FileHead, LabelledRecording, Span, read_head
 from fate.data.layout import SPLITS, DatasetFiles, RecordingPaths, dataset_root, find_recordings
 from fate.data.manifests import (
     MANIFEST,
@@ -36,7 +34,6 @@ from fate.data.manifests import (
     SIMULATED,
     Manifest,
     PreparedDataset,
-    PreparedRecording,
     Size,
     SourceFolder,
     find_listing,
@@ -46,7 +43,6 @@ from fate.data.rvt_layout import RvtSequence, find_sequences, holds_histograms, 
 from fate.data.yaml_datasets import find_yaml, read_dataset_yaml
 from fate.errors import FateError, MissingDependencyError
 from fate.events.events import Sensor
-from fate.events.sensors import GEN1_SENSOR, MPX_SENSOR
 
 KINDS = ("gen1", "1mpx", "sim", "rvt", "own")
 CLASSES_FILE = "classes.txt"
@@ -56,28 +52,7 @@ SAMPLED_RECORDINGS = 8  # recordings that are read to find out the kind of a dat
 SAMPLED_LABELS = 5  # label files that are read to find class names and ids
 
 
-class PublicDataset(NamedTuple):
-    """The facts of a public dataset."""
-
-    sensor: Sensor
-    downscale: int
-    ids: frozenset[int]  #: class ids of its label files
-
-
-PUBLIC_SETS: Mapping[str, PublicDataset] = MappingProxyType(
-    {
-        "gen1": PublicDataset(GEN1_SENSOR, 1, frozenset(GEN1.values())),
-        "1mpx": PublicDataset(MPX_SENSOR, 2, frozenset(MPX.values())),
-    }
-)
-
-
 Opened = tuple[DatasetFiles, tuple[LabelledRecording, ...]]
-
-
-def public_kind(sensor: Sensor | None) -> str | None:
-    """The public dataset with that sensor; None if there is none."""
-    return next((name for name, public in PUBLIC_SETS.items() if public.sensor == sensor), None)
 
 
 def open_files(
@@ -98,21 +73,21 @@ def open_files(
     if manifest is not None and manifest.format == PREPARED:
         return open_prepared(manifest, kind, classes, downscale)
     if yaml is not None:
-        described = read_dataset_yaml(yaml, split)
-        described = replace(described, sensor=sensor or described.sensor)
+        files = read_dataset_yaml(yaml, split)
+        files = replace(files, sensor=sensor or files.sensor)
     elif kind == "rvt" or (kind is None and holds_histograms(path)):
         sequences, findings = find_sequences(path, split, downscale)
         name = path.resolve().name
-        described = DatasetFiles(name, path, "rvt", "custom", tuple(sequences), findings=tuple(findings))
+        files = DatasetFiles(name, path, "rvt", "custom", tuple(sequences), findings=tuple(findings))
     else:
-        described = describe_folder(path, split, kind, classes, sensor)
-    return _open_recordings(described if downscale is None else replace(described, downscale=downscale), classes)
+        files = _describe_folder(path, split, kind, classes, sensor)
+    return _open_recordings(files if downscale is None else replace(files, downscale=downscale), classes)
 
 
 # ---- which files, and which kind --------------------------------------------------------------------------------
 
 
-def describe_folder(
+def _describe_folder(
     path: Path, split: str | None, kind: str | None, classes: Classes | None, sensor: Sensor | None
 ) -> DatasetFiles:
     """Find the recordings of a folder; a few of them are read to find out the kind if ``kind`` is None."""
@@ -123,11 +98,11 @@ def describe_folder(
         raise FateError(f"{path}: has no manifest.json of a simulated dataset; give a folder that fate simulate made")
     recordings = find_recordings(path, split)
     name, root = path.resolve().name, dataset_root(path)
-    names = read_classes_file(path if path.is_dir() else path.parent) if kind in (None, "own") else None
+    names = read_classes_file(root) if kind in (None, "own") else None
     chosen = kind or ("own" if names else _recognise(path, recordings, classes))
     if chosen == "own":
         return DatasetFiles(name, root, "own", "custom", recordings, names, sensor)
-    public = PUBLIC_SETS[chosen]
+    public = PUBLIC[chosen]
     return DatasetFiles(name, root, chosen, chosen, recordings, None, sensor or public.sensor, public.downscale)
 
 
@@ -135,7 +110,7 @@ def _describe_simulated(manifest: Manifest, path: Path, split: str | None) -> Da
     folder = path.parent if path.name == MANIFEST else path
     recordings = find_recordings(folder, split)
     content = manifest.parse(_Simulated)
-    profile = PUBLIC_SETS.get(content.arguments.profile)
+    profile = PUBLIC.get(content.arguments.profile)
     return DatasetFiles(
         name=path.resolve().name,
         root=dataset_root(folder),
@@ -207,7 +182,9 @@ def _recognise(path: Path, recordings: Sequence[RecordingPaths], classes: Classe
     if names is not None:
         return "own"
     named = all(each.events.name.lower().endswith(PUBLISHED_ENDINGS) for each in sampled)
-    fitting = sum(ids <= PUBLIC_SETS[kind].ids for ids in ids_of_files)  # one file with other ids is only a fault
+    fitting = sum(
+        ids <= set(PUBLIC[kind].ids.values()) for ids in ids_of_files
+    )  # one file with other ids is only a fault
     if named and 2 * fitting >= len(ids_of_files):
         return kind
     ids = set().union(*ids_of_files)
@@ -243,15 +220,18 @@ def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Opened
         more = f" (and {len(faults) - 1} more like it)" if len(faults) > 1 else ""
         raise FateError(f"{described.root}: no recording can be read; {faults[0]}{more}")
     sensor = _choose_sensor(described, [head.sensor for _, head, _ in readable], findings)
-    for paths, head, _ in readable:
-        if head.sensor not in (None, sensor):
-            add("sensor", paths, f"left out: it is {head.sensor}, the others are {sensor}")
     label_files = [paths.labels for paths, _, label_fault in readable if not label_fault]
     mapped = _choose_classes(described, classes, label_files, sensor)
     is_rvt = described.kind == "rvt"
+    scales = [image_downscale(paths.events) if is_rvt else described.downscale for paths, _, _ in readable]
+    downscale = Counter(scales).most_common(1)[0][0]
     recordings: list[LabelledRecording] = []
-    for paths, head, label_fault in readable:
+    for (paths, head, label_fault), scale in zip(readable, scales, strict=True):
         if head.sensor not in (None, sensor):
+            add("sensor", paths, f"left out: it is {head.sensor}, the others are {sensor}")
+            continue
+        if scale != downscale:
+            add("sensor", paths, f"left out: it is divided by {scale}, the others by {downscale}")
             continue
         if head.cut:
             add("cut", paths, f"ends early: {head.cut}")
@@ -259,26 +239,28 @@ def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Opened
             add("bad labels", paths, f"its labels are not used: {label_fault}")
         elif paths.labels is None:
             add("no labels", paths, "has no labels; it can be used for detection, not for training")
-        recordings.append(
-            (RvtSequence if is_rvt else LabelledRecording)(
-                name=paths.name,
-                split=paths.split,
-                events_file=paths.events,
-                label_file=None if label_fault else paths.labels,
-                class_map=mapped,
-                full_sensor=sensor,
-                downscale=image_downscale(paths.events) if is_rvt else described.downscale,
-                truth_file=paths.truth,
-                event_options=paths.options if head.sensor else paths.options._replace(sensor=sensor),
-                clock=paths.clock,
-                known_span=head.span,
-            )
-        )
-    protocol = described.protocol
-    if is_rvt:
-        recordings = _keep_one_resolution(recordings, findings)
-        protocol = public_kind(sensor) or "custom"
+        usable = replace(paths, labels=None) if label_fault else paths
+        recordings.append(_make_recording(described.kind, usable, head, mapped, sensor, scale))
+    protocol = public_kind(sensor) or "custom" if is_rvt else described.protocol
     return replace(described, protocol=protocol, findings=tuple(findings)), tuple(recordings)
+
+
+def _make_recording(
+    kind: str, paths: RecordingPaths, head: FileHead, mapped: ClassMap, sensor: Sensor, downscale: int
+) -> LabelledRecording:
+    return (RvtSequence if kind == "rvt" else LabelledRecording)(
+        name=paths.name,
+        split=paths.split,
+        events_file=paths.events,
+        label_file=paths.labels,
+        class_map=mapped,
+        full_sensor=sensor,
+        downscale=downscale,
+        truth_file=paths.truth,
+        event_options=paths.options if head.sensor else paths.options._replace(sensor=sensor),
+        clock=paths.clock,
+        known_span=head.span,
+    )
 
 
 def _read_heads(listed: Sequence[RecordingPaths], kind: str) -> list[tuple[FileHead | str, str]]:
@@ -332,16 +314,6 @@ def _choose_sensor(described: DatasetFiles, sensors: Sequence[Sensor | None], fi
     return sensor
 
 
-def _keep_one_resolution(sequences: Sequence[LabelledRecording], findings: list[Finding]) -> list[LabelledRecording]:
-    """Keep the sequences with the most frequent downscaling."""
-    downscale = Counter(sequence.downscale for sequence in sequences).most_common(1)[0][0]
-    for sequence in sequences:
-        if sequence.downscale != downscale:
-            sentence = f"{sequence.name}: left out: it is divided by {sequence.downscale}, the others by {downscale}"
-            findings.append(Finding("sensor", sentence, sequence.split))
-    return [sequence for sequence in sequences if sequence.downscale == downscale]
-
-
 def _choose_classes(
     described: DatasetFiles, requested: Classes | None, label_files: Sequence[Path | None], sensor: Sensor
 ) -> ClassMap:
@@ -352,7 +324,7 @@ def _choose_classes(
     public = public_kind(sensor) if described.kind == "rvt" else described.kind
     if public is None and requested is None:
         raise FateError(f"{where}: its histograms are of a {sensor} sensor, neither Gen1 nor 1Mpx; pass classes=[...]")
-    if described.kind == "rvt" or public in PUBLIC_SETS:
+    if described.kind == "rvt" or public in PUBLIC:
         return class_map(requested, public, where)
     if described.classes is not None:
         known = class_map(described.classes)
@@ -362,10 +334,8 @@ def _choose_classes(
         if not {plain(name) for name in checked_names(requested)} <= {plain(name) for name in names}:
             names, _ = _sample_labels(label_files, sensor, len(label_files))  # another file may have the name
         return class_map(names).select(requested, where)
-    if names is not None or requested is not None:
-        return class_map(
-            names if requested is None else requested
-        )  # without names in the files, the list gives each id one
+    if names is not None or requested is not None:  # without names in the files, the list gives each id one
+        return class_map(names if requested is None else requested)
     ids = set().union(*ids_of_files)
     if not ids:
         return class_map(())
@@ -439,27 +409,19 @@ def open_prepared(
         )
     public = public_kind(sensor)
     mapped = class_map(classes, public, str(manifest.path))
-
-    def recording(entry: PreparedRecording) -> LabelledRecording:
-        is_rvt = content.kind == "rvt"
-        return (RvtSequence if is_rvt else LabelledRecording)(
-            name=entry.name,
-            split=entry.split,
-            events_file=root / entry.events,
-            label_file=root / entry.labels if entry.labelled and entry.labels else None,
-            class_map=mapped,
-            full_sensor=sensor,
-            downscale=entry.downscale if is_rvt else downscale or PUBLIC_SETS[content.kind].downscale,
-            truth_file=root / entry.truth if entry.truth else None,
-            event_options=EventOptions(None if entry.says_sensor else sensor),
-            known_span=Span(entry.start_us, entry.end_us, entry.num_events),
-        )
-
-    protocol = content.kind if content.kind in PUBLIC_SETS else public or "custom"
+    recordings = []
+    for entry in usable:
+        labels = root / entry.labels if entry.labelled and entry.labels else None
+        truth = root / entry.truth if entry.truth else None
+        paths = RecordingPaths(entry.name, entry.split, root / entry.events, labels, truth)
+        head = FileHead(sensor if entry.says_sensor else None, Span(entry.start_us, entry.end_us, entry.num_events))
+        scale = entry.downscale if content.kind == "rvt" else downscale or PUBLIC[content.kind].downscale
+        recordings.append(_make_recording(content.kind, paths, head, mapped, sensor, scale))
+    protocol = content.kind if content.kind in PUBLIC else public or "custom"
     files = DatasetFiles(
         content.name, root, content.kind, protocol, recordings=(), findings=tuple(findings), is_prepared=True
     )
-    return files, tuple(map(recording, usable))
+    return files, tuple(recordings)
 
 
 def _source_folder(home: Path, source: SourceFolder) -> Path:

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from fate.data import affine
-from fate.data.batches import ClipBatch, WindowRequests
 from fate.data.labelled_recording import LabelledRecording
+from fate.data.loading import ClipBatch, WindowRequests
 from fate.encoding.batch import MAX_SIDE, EventBatch
 from fate.errors import FateError
 from fate.events.events import Sensor

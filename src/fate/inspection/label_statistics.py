@@ -102,7 +102,9 @@ def label_statistics(
         progress: called with the share that is done.
     """
     dense = labels if truth is None else truth
-    apart, moving = (1, MOVING_PX_S) if truth is None else (_rows_within(TRUTH_SPEED_US, truth), TRUTH_MOVING_PX_S)
+    apart, moving = 1, MOVING_PX_S
+    if truth is not None:  # as many steps between labelled times as fit into TRUTH_SPEED_US
+        apart, moving = max(1, round(TRUTH_SPEED_US * label_rate_hz(truth) / 1e6)), TRUTH_MOVING_PX_S
     speed, speed_rows = track_speeds(dense, apart)
     life, life_rows = _lives(dense)
     found = _Findings(dense, dense.boxes.astype(np.float64))
@@ -126,11 +128,6 @@ def label_statistics(
         faults=found.worst(10),
         truth_hz=None if truth is None else label_rate_hz(truth),
     )
-
-
-def _rows_within(span_us: int, labels: Labels) -> int:
-    """How many steps between labelled times fit into ``span_us``, at least one."""
-    return max(1, round(span_us * label_rate_hz(labels) / 1e6))
 
 
 def track_speeds(labels: Labels, apart: int = 1) -> tuple[NDArray[np.float32], NDArray[np.intp]]:

@@ -6,18 +6,24 @@ only files that have changed (size and time of change), also if the first run wa
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fate.data.class_maps import PUBLIC
-from fate.data.findings import LACKING, Finding, sentences
+import numpy as np
+
+from fate.boxes.labels import Labels
+from fate.data.box_files import Clock, box_file_fault, load_boxes, read_box_file
+from fate.data.class_maps import PUBLIC, class_map, public_kind
+from fate.data.findings import LACKING, Finding, box_findings, sentences
+from fate.data.labelled_recording import EventOptions, check_recording, read_head
 from fate.data.layout import RecordingPaths, find_recordings
 from fate.data.manifests import (
     MANIFEST,
@@ -29,17 +35,29 @@ from fate.data.manifests import (
     find_manifest,
     write_manifest,
 )
-from fate.data.opening import PUBLIC_SETS
-from fate.data.rvt_layout import find_sequences
-from fate.errors import FateError, FateWarning
-from fate.inspection import examination
+from fate.data.rvt_layout import LABELS, find_sequences, open_sequence
+from fate.errors import FateError, FateWarning, MissingDependencyError
+from fate.events.events import Sensor
+from fate.files import open_regular
+from fate.formats.recording import describe_tail
+from fate.inspection.label_statistics import find_mismatches, label_statistics
 from fate.progress import Progress, ignore
 from fate.text import format_table, grouped
 from fate.version import __version__
 
-KINDS = (*PUBLIC_SETS, "rvt")
+KINDS = (*PUBLIC, "rvt")
 SPLITS_OR_NONE = ("train", "val", "test", None)
 SAVE_EVERY_S = 30.0  # a run that is stopped loses at most this much work
+
+CHECKED_FRAMES = 20  # labelled times of a recording at which boxes are compared with events
+#: Faults of boxes that are reported; those that are normal in a scene without motion are not.
+REPORTED_FAULTS = ("without events", "frozen", "no area", "twice", "outside the recording")
+
+#: The figures of a recording that could not be read.
+NOT_READ: dict[str, Any] = {
+    **{"readable": False, "labelled": False, "sensor": None, "says_sensor": True, "downscale": 1},
+    **{"start_us": 0, "end_us": 0, "num_events": 0, "labelled_times": 0, "boxes": {}, "faults": [], "files": {}},
+}
 
 #: Recordings in each split as published. The Gen1 paper counts 1460 for training; the files that are given out are
 #: 1459 (prophesee-automotive-dataset-toolbox, issue 42).
@@ -168,10 +186,7 @@ class _Run:
         self.findings += [
             Finding("missing", f"{name}: was there before and is missing now", self.old[name].split) for name in gone
         ]
-        states = {
-            paths.name: examination.file_states(self.root, examination.recording_files(paths, self.kind))
-            for paths in recordings
-        }
+        states = {paths.name: file_states(self.root, recording_files(paths, self.kind)) for paths in recordings}
         sizes = {name: sum(state.bytes for state in files.values()) for name, files in states.items()}
         total, finished, saved = sum(sizes.values()), 0, time.monotonic()
         with ThreadPoolExecutor(threads) as pool:
@@ -194,19 +209,19 @@ class _Run:
     def _one(self, paths: RecordingPaths, states: dict[str, FileState]) -> PreparedRecording:
         """The entry of a recording: that of an earlier run if nothing has changed since."""
         before = self.old.get(paths.name)
-        same = before is not None and examination.is_unchanged(before.files, states, self.hashed)
-        if before is not None and same and (self.kind == "rvt" or examination.has_index(self.root, before, self.kind)):
+        same = before is not None and is_unchanged(before.files, states, self.hashed)
+        if before is not None and same and (self.kind == "rvt" or has_index(self.root, before, self.kind)):
             return before
-        entry = examination.examine(self.root, paths, self.kind)
+        entry = examine(self.root, paths, self.kind)
         if self.hashed:
-            examination.hash_files(self.root, states)
+            hash_files(self.root, states)
         entry.files = states
         return entry
 
     def document(self, finished: bool) -> dict[str, Any]:
         """The manifest of the recordings examined so far; ``finished`` if these are all."""
         entries = [self.done[name] for name in sorted(self.done)]
-        published = PUBLIC_SETS[self.kind].sensor if self.kind in PUBLIC_SETS else None
+        published = PUBLIC[self.kind].sensor if self.kind in PUBLIC else None
         sizes = Counter((entry.sensor, entry.downscale) for entry in entries if entry.readable)
         sensor, downscale = sizes.most_common(1)[0][0] if sizes else (None, 1)
         if (published, 1) in sizes:
@@ -240,7 +255,7 @@ class _Run:
 
     def _total(self, entries: list[PreparedRecording]) -> dict[str, Any]:
         """Totals of some recordings."""
-        boxes: Counter[str] = Counter(dict.fromkeys(PUBLIC.get(self.kind, {}), 0))
+        boxes: Counter[str] = Counter(dict.fromkeys(PUBLIC[self.kind].ids if self.kind in PUBLIC else (), 0))
         for entry in entries:
             boxes.update(entry.boxes)
         return {
@@ -274,3 +289,165 @@ def _relative(root: Path, home: Path) -> str:
         return Path(os.path.relpath(root, home)).as_posix()
     except ValueError:
         return ""
+
+
+# ---- the examination of one recording ---------------------------------------------------------------------------
+
+
+def examine(root: Path, paths: RecordingPaths, kind: str) -> PreparedRecording:
+    """Read a recording or sequence of the dataset in ``root`` completely, and compare its labels with it."""
+    files = {
+        name: None if path is None else path.relative_to(root).as_posix()
+        for name, path in (("events", paths.events), ("labels", paths.labels), ("truth", paths.truth))
+    }
+    known: dict[str, Any] = {"name": paths.name, "split": paths.split, **files}
+    entry = PreparedRecording(**known, **NOT_READ)
+    try:
+        if kind == "rvt":
+            _examine_sequence(entry, paths)
+        else:
+            _examine_events(entry, paths, kind)
+    except FateError as error:
+        if kind == "rvt" and isinstance(error, MissingDependencyError):
+            raise  # no sequence can be read without it
+        entry.add_fault("damaged", f"left out: {error}")
+    return entry
+
+
+def _examine_events(entry: PreparedRecording, paths: RecordingPaths, kind: str) -> None:
+    """Decode a recording of Gen1 or 1Mpx, store its time index, and compare its labels with its events."""
+    entry.says_sensor = read_head(paths.events, EventOptions()).sensor is not None
+    with _options(entry, kind).open(paths.events) as recording:
+        check_recording(recording)
+        sensor, index = recording.sensor, recording.index()
+        entry.readable, entry.sensor = True, sensor
+        entry.start_us, entry.end_us, entry.num_events = recording.start_us, recording.end_us, recording.num_events
+        if outside := index.tally.outside:
+            entry.add_fault("repaired", f"{outside} events outside {sensor} are dropped when it is read")
+        if back := index.tally.back:
+            entry.add_fault("repaired", f"time goes back {back} times; events are sorted when it is read")
+        if tail := describe_tail(index.tail, recording.format):
+            entry.add_fault("cut", f"ends early: {tail}; all before is read")
+
+        def read(path: Path) -> Labels:
+            if fault := box_file_fault(path):
+                raise FateError(f"{path}: {fault}")
+            return read_box_file(path, sensor)
+
+        labels = _examine_labels(entry, sensor, paths.labels, read, kind)
+        if labels is not None:
+            counts = label_statistics(recording, labels, frames=CHECKED_FRAMES).counts
+            wrong = [f"{counts[fault]} {fault}" for fault in REPORTED_FAULTS if counts[fault]]
+            if wrong:
+                entry.add_fault("boxes", f"some of {len(labels)} boxes look wrong: {', '.join(wrong)}")
+            for note in find_mismatches(recording, labels, None):
+                entry.add_fault("clock", note)
+
+
+def _examine_sequence(entry: PreparedRecording, paths: RecordingPaths) -> None:
+    """Check a sequence of histograms: shapes, times, number of images, the first and the last image, and the boxes."""
+    sequence = open_sequence(paths)
+    times, sensor = sequence.timestamps_us, sequence.full_sensor
+    sequence.images(0, 1)
+    sequence.images(len(times) - 1, len(times))  # the last one: downloads end early
+    entry.readable, entry.sensor, entry.downscale = True, sensor, sequence.downscale
+    entry.start_us, entry.end_us, entry.num_events = sequence.span
+
+    def read(path: Path) -> Labels:
+        labels, images = sequence.read_label_file(path), sequence.label_images
+        if len(images) and not (images.min() >= 0 and images.max() < sequence.num_images):
+            raise FateError(f"{path}: belongs to images up to {images.max()}, and there are {sequence.num_images}")
+        return labels
+
+    labels = _examine_labels(entry, sensor, paths.labels, read, public_kind(sensor))
+    if labels is not None:
+        apart = len(np.setdiff1d(labels.labelled_us, times[sequence.label_images]))
+        if apart:
+            entry.add_fault("clock", f"{apart} of {len(labels.labelled_us)} labelled times are at the end of no image")
+
+
+def _options(entry: PreparedRecording, kind: str) -> EventOptions:
+    return EventOptions(None if entry.says_sensor else PUBLIC[kind].sensor)
+
+
+def _examine_labels(
+    entry: PreparedRecording, sensor: Sensor, path: Path | None, read: Callable[[Path], Labels], kind: str | None
+) -> Labels | None:
+    """Read the label file by ``read``, count its boxes and name their faults; returns None without usable labels.
+
+    ``kind`` is the public dataset that names the class ids; None if there is none.
+    """
+    if path is None:
+        entry.add_fault("no labels", "has no labels; it can be used for detection, not for training")
+        return None
+    try:
+        raw = read(path)
+        boxes = load_boxes(raw, str(path), class_map(None, kind), sensor, 1, Clock())
+    except FateError as error:
+        entry.add_fault("bad labels", f"its labels are not used: {error}")
+        return None
+    names = {number: name for name, number in PUBLIC[kind].ids.items()} if kind else {}
+    ids, counts = np.unique(raw.class_id, return_counts=True)
+    entry.labelled, entry.labelled_times = True, len(raw.labelled_us)
+    entry.boxes = {names.get(i, f"id {i}"): n for i, n in zip(ids.tolist(), counts.tolist(), strict=True)}
+    if kind is not None:
+        entry.faults += box_findings(entry.name, entry.split, boxes)
+    return raw
+
+
+def has_index(root: Path, entry: PreparedRecording, kind: str) -> bool:
+    """Whether an unchanged recording can still be read; its time index is built again if it is gone."""
+    if not entry.readable:
+        return True
+    try:
+        with _options(entry, kind).open(root / entry.events) as recording:
+            recording.index()
+    except FateError:
+        return False
+    return True
+
+
+# ---- files ------------------------------------------------------------------------------------------------------
+
+
+def recording_files(paths: RecordingPaths, kind: str) -> list[Path]:
+    """All files of a recording or sequence that exist."""
+    labels, folder = paths.labels, paths.events.parent
+    others = [labels, paths.truth]
+    if kind == "rvt":
+        others += [folder / "timestamps_us.npy", folder / "objframe_idx_2_repr_idx.npy"]
+        others.append(folder.parent.parent / LABELS / "timestamps_us.npy")
+    elif labels is not None:
+        others.append(labels.with_name(f"{labels.stem}_times.npy"))
+    return [paths.events, *(path for path in others if path and path.is_file())]
+
+
+def file_states(root: Path, files: Sequence[Path]) -> dict[str, FileState]:
+    """Size and time of change of each file, by its path inside the dataset; the hash is filled in later."""
+    states = {}
+    for path in files:
+        try:
+            state = path.stat()
+        except OSError:
+            continue  # deleted since it was listed: the examination reports it
+        states[path.relative_to(root).as_posix()] = FileState(bytes=state.st_size, mtime_ns=state.st_mtime_ns)
+    return states
+
+
+def hash_files(root: Path, states: dict[str, FileState]) -> None:
+    """Fill in the SHA-256 of every file; None for a file that cannot be read."""
+    for name, state in states.items():
+        try:
+            with open_regular(root / name) as file:
+                state.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        except (OSError, FateError):
+            state.sha256 = None
+
+
+def is_unchanged(old: dict[str, FileState], new: dict[str, FileState], hashed: bool) -> bool:
+    """Whether files are those of an earlier run, and, if ``hashed``, the earlier run has hashed them."""
+
+    def identity(states: dict[str, FileState]) -> dict[str, tuple[int, int]]:
+        return {name: (state.bytes, state.mtime_ns) for name, state in states.items()}
+
+    return identity(old) == identity(new) and (not hashed or all(state.sha256 for state in old.values()))

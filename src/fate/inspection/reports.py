@@ -12,18 +12,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels
 from fate.data.box_files import Clock, read_box_file
-from fate.data.class_maps import PUBLIC, ClassMap, class_map
+from fate.data.class_maps import PUBLIC, ClassMap, class_map, public_kind
 from fate.data.labelled_recording import read_head
 from fate.data.layout import RecordingPaths, check_split, find_recordings
 from fate.data.manifests import MANIFEST, PREPARED, find_listing, find_manifest
-from fate.data.opening import open_prepared, public_kind, read_classes_file
+from fate.data.opening import open_prepared, read_classes_file
 from fate.data.yaml_datasets import find_yaml, read_dataset_yaml
 from fate.errors import FateError
 from fate.events.events import Sensor
@@ -34,8 +34,6 @@ from fate.inspection.label_statistics import LabelStatistics, find_mismatches, l
 from fate.inspection.statistics import EventStatistics, event_statistics
 from fate.progress import Progress, scale
 from fate.text import grouped
-
-BoxesKind = Literal["labels", "truth"]
 
 
 @dataclass(frozen=True)
@@ -55,14 +53,14 @@ class Subject:
             sensor = self.sensor if said is None else None
         return open_recording(self.entry.events, **given | ({} if sensor is None else {"sensor": sensor}))
 
-    def read_boxes(self, kind: BoxesKind, sensor: Sensor) -> Labels | None:
+    def read_boxes(self, is_truth: bool, sensor: Sensor) -> Labels | None:
         """Boxes on the clock of the events, in the classes of the dataset; None if there is no file.
 
         Args:
-            kind: ``"labels"``, or ``"truth"`` for the exact boxes that the simulator writes.
+            is_truth: whether to read the exact boxes that the simulator writes instead of the labels.
             sensor: (height, width) of the recording; YOLO text divides by it.
         """
-        path, clock = (self.entry.labels, self.entry.clock) if kind == "labels" else (self.entry.truth, Clock())
+        path, clock = (self.entry.truth, Clock()) if is_truth else (self.entry.labels, self.entry.clock)
         if path is None:
             return None
         raw = read_box_file(path, sensor, self.class_map is not None and self.class_map.by_id)
@@ -137,7 +135,7 @@ class RecordingReport:
     labels: LabelStatistics | None  #: None if it has none
     classes: tuple[str, ...] | None  #: names by class id; None if they are not known
     notes: tuple[str, ...] = ()  #: sentences about what does not fit together
-    boxes_from: BoxesKind = "labels"  #: whose boxes are counted
+    boxes: Labels | None = None  #: those that are counted
 
     @property
     def entry(self) -> RecordingPaths:
@@ -153,10 +151,6 @@ class RecordingReport:
         """The name of a class, or ``class 3`` if it has none."""
         return self.classes[class_id] if self.classes and class_id < len(self.classes) else f"class {class_id}"
 
-    def read_boxes(self) -> Labels | None:
-        """Read the boxes that are counted again; None if there are none."""
-        return None if self.labels is None else self.subject.read_boxes(self.boxes_from, self.sensor)
-
 
 def report_on(subject: Subject, *, windows: int, progress: Progress) -> RecordingReport:
     """Open a recording and its labels, and measure both.
@@ -169,7 +163,7 @@ def report_on(subject: Subject, *, windows: int, progress: Progress) -> Recordin
     with subject.open() as recording:
         events = event_statistics(recording, windows=windows, progress=scale(progress, 0.0, 0.7))
         notes: list[str] = []
-        labels, truth = (_read_boxes(subject, kind, recording.sensor, notes) for kind in get_args(BoxesKind))
+        labels, truth = (_read_boxes(subject, is_truth, recording.sensor, notes) for is_truth in (False, True))
         boxes = truth if labels is None else labels
         if boxes is None:
             progress(1.0)
@@ -179,16 +173,15 @@ def report_on(subject: Subject, *, windows: int, progress: Progress) -> Recordin
         classes = boxes.classes or (truth and truth.classes) or _public_names(recording.sensor, boxes)
         notes += _unknown_classes(subject, boxes)
         notes += [f"{subject.entry.name}: {note}" for note in find_mismatches(recording, boxes, truth)]
-        kind: BoxesKind = "truth" if labels is None else "labels"
-        return RecordingReport(subject, recording.format, events, measured, classes, tuple(notes), kind)
+        return RecordingReport(subject, recording.format, events, measured, classes, tuple(notes), boxes)
 
 
-def _read_boxes(subject: Subject, kind: BoxesKind, sensor: Sensor, notes: list[str]) -> Labels | None:
+def _read_boxes(subject: Subject, is_truth: bool, sensor: Sensor, notes: list[str]) -> Labels | None:
     """Read a label file; an error becomes a note, because events are reported in any case."""
     try:
-        return subject.read_boxes(kind, sensor)
+        return subject.read_boxes(is_truth, sensor)
     except FateError as error:
-        notes.append(f"{'labels' if kind == 'labels' else 'exact boxes'} not read: {error}")
+        notes.append(f"{'exact boxes' if is_truth else 'labels'} not read: {error}")
         return None
 
 
@@ -204,7 +197,8 @@ def _unknown_classes(subject: Subject, labels: Labels) -> list[str]:
 
 def _public_names(sensor: Sensor, labels: Labels) -> tuple[str, ...] | None:
     """The class names of the public dataset with this sensor, if the class ids fit."""
-    names = tuple(PUBLIC.get(public_kind(sensor) or "", ()))
+    kind = public_kind(sensor)
+    names = tuple(PUBLIC[kind].ids) if kind else ()
     return names if names and labels.class_id.max(initial=-1) < len(names) else None
 
 
