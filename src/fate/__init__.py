@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
     from fate.boxes.label_files import write_labels as write_labels
     from fate.boxes.labels import Labels as Labels
     from fate.boxes.labels import LabelSource as LabelSource
-    from fate.data.dataset import open_dataset as open_dataset
+    from fate.data.opening import open_dataset as open_dataset
     from fate.encoding.batch import EventBatch as EventBatch
     from fate.encoding.grids import build_grid as build_grid
     from fate.encoding.pillars import PillarEncoder as PillarEncoder
@@ -76,7 +76,7 @@ _MODULES = {
     "bench.train": ("bench_train",),
     "boxes.label_files": ("read_labels", "write_labels"),
     "boxes.labels": ("LabelSource", "Labels"),
-    "data.dataset": ("open_dataset",),
+    "data.opening": ("open_dataset",),
     "encoding.batch": ("EventBatch",),
     "encoding.grids": ("build_grid",),
     "encoding.pillars": ("PillarEncoder",),

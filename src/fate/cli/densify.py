@@ -93,7 +93,7 @@ def densify(
         if as_detected:
             options = replace(options, smooth_us=0, bend=False)
 
-    from fate.data.dataset import as_dataset
+    from fate.data.opening import as_dataset
     from fate.inference.loading import find_weights, load_trained
 
     find_weights(model)

@@ -1,4 +1,4 @@
-"""Open the files of a dataset: find out its kind, read the head of every file, and make one list of recordings.
+"""Open a dataset: find its files and its kind, read the head of every file, and make one list of recordings.
 
 ========  ==========================================================================================
 gen1      ``_td.dat`` with ``_bbox.npy``, 304 × 240, ids 0 and 1
@@ -15,6 +15,7 @@ A YAML file or a manifest says which kind it is. For other folders, the sensor, 
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,9 +26,10 @@ from pydantic import BaseModel
 
 from fate.data.box_files import box_file_fault, read_box_file
 from fate.data.class_maps import PUBLIC, Classes, ClassMap, checked_names, class_map, plain, public_kind
+from fate.data.dataset import Dataset
 from fate.data.findings import THREADS, Finding
-from fate.data.labelled_recording import FileHead, LabelledRecording, Span, read_head
-from fate.data.layout import SPLITS, DatasetFiles, RecordingPaths, dataset_root, find_recordings
+from fate.data.labelled_recording import FileHead, LabelledRecording, Span, check_downscale, read_head
+from fate.data.layout import SPLITS, DatasetFiles, RecordingPaths, check_split, dataset_root, find_recordings
 from fate.data.manifests import (
     MANIFEST,
     PREPARED,
@@ -41,7 +43,7 @@ from fate.data.manifests import (
 )
 from fate.data.rvt_layout import RvtSequence, find_sequences, holds_histograms, image_downscale, open_sequence
 from fate.data.yaml_datasets import find_yaml, read_dataset_yaml
-from fate.errors import FateError, MissingDependencyError
+from fate.errors import FateError, FateWarning, MissingDependencyError, warn
 from fate.events.events import Sensor
 
 KINDS = ("gen1", "1mpx", "sim", "rvt", "own")
@@ -52,36 +54,111 @@ SAMPLED_RECORDINGS = 8  # recordings that are read to find out the kind of a dat
 SAMPLED_LABELS = 5  # label files that are read to find class names and ids
 
 
-Opened = tuple[DatasetFiles, tuple[LabelledRecording, ...]]
+def open_dataset(
+    path: str | os.PathLike[str],
+    split: str | None = None,
+    *,
+    kind: str | None = None,
+    classes: Classes | None = None,
+    downscale: int | None = None,
+    sensor: Sequence[int] | None = None,
+) -> Dataset:
+    """Open a dataset in place.
 
+    Args:
+        path: a folder of recordings with their labels, a YAML file that lists them, one recording, or what
+            ``fate prepare`` has written.
+        split: only ``"train"``, ``"val"`` or ``"test"``.
+        kind: ``"gen1"``, ``"1mpx"``, ``"sim"``, ``"rvt"`` or ``"own"``, if the files do not tell.
+        classes: names of the dataset's classes; only these are kept, and their order gives the class ids. If the
+            label files have ids without names, the list names id 0, id 1 and so on. A mapping from names to the ids
+            in the label files replaces the names of the dataset.
+        downscale: this many pixels along each side become one. The default is 2 for 1Mpx and 1 for others.
+        sensor: (height, width) of the camera, for files that do not say.
 
-def open_files(
-    path: Path,
-    split: str | None,
-    kind: str | None,
-    classes: Classes | None,
-    downscale: int | None,
-    sensor: Sensor | None,
-) -> Opened:
-    """Open the files of a dataset. Same arguments as :func:`fate.open_dataset`, already checked.
-
-    Returns:
-        What is common to the recordings, and those that can be used; a prepared dataset has all splits.
+    Example:
+        >>> dataset = fate.open_dataset("gen1", "train")                          # doctest: +SKIP
+        >>> dataset = fate.open_dataset("1mpx", classes={"vehicle": (2, 3, 4)})   # doctest: +SKIP
     """
-    yaml = find_yaml(path) if kind in (None, "own") else None
-    manifest = None if yaml else find_manifest(path)
+    folder, requested = Path(path), None if split is None else check_split(split)
+    if kind is not None and kind not in KINDS:
+        raise FateError(f"kind {kind!r} was given; expected one of {', '.join(KINDS)}")
+    scale = None if downscale is None else check_downscale(downscale)
+    size = None if sensor is None else Sensor.of(sensor)
+    yaml = find_yaml(folder) if kind in (None, "own") else None
+    manifest = None if yaml else find_manifest(folder)
     if manifest is not None and manifest.format == PREPARED:
-        return open_prepared(manifest, kind, classes, downscale)
-    if yaml is not None:
-        files = read_dataset_yaml(yaml, split)
-        files = replace(files, sensor=sensor or files.sensor)
-    elif kind == "rvt" or (kind is None and holds_histograms(path)):
-        sequences, findings = find_sequences(path, split, downscale)
-        name = path.resolve().name
-        files = DatasetFiles(name, path, "rvt", "custom", tuple(sequences), findings=tuple(findings))
+        dataset = open_prepared(manifest, kind, classes, scale)
+        dataset = dataset if requested is None else dataset.split(requested)
     else:
-        files = _describe_folder(path, split, kind, classes, sensor)
-    return _open_recordings(files if downscale is None else replace(files, downscale=downscale), classes)
+        if yaml is not None:
+            files = read_dataset_yaml(yaml, requested)
+            files = replace(files, sensor=size or files.sensor)
+        elif kind == "rvt" or (kind is None and holds_histograms(folder)):
+            sequences, findings = find_sequences(folder, requested, scale)
+            name = folder.resolve().name
+            files = DatasetFiles(name, folder, "rvt", "custom", tuple(sequences), findings=tuple(findings))
+        else:
+            files = _describe_folder(folder, requested, kind, classes, size)
+        dataset = _open_recordings(files if scale is None else replace(files, downscale=scale), classes)
+    left_out = [finding for finding in dataset.findings if finding.kind in ("damaged", "sensor")]
+    if left_out:  # other faults are in ``dataset.faults``
+        total = len(dataset) + len(left_out)
+        more = f" and {len(left_out) - 1} more, see dataset.faults" if len(left_out) > 1 else ""
+        warn(f"{dataset.root}: {len(left_out)} of {total} recordings are left out: {left_out[0].sentence}{more}")
+    return replace(dataset, source=folder)
+
+
+def as_dataset(
+    dataset: str | os.PathLike[str] | Dataset,
+    split: str | None = None,
+    *,
+    kind: str | None = None,
+    usual: str | None = None,
+    sensor: Sequence[int] | None = None,
+) -> Dataset:
+    """Open a dataset, or take one that is open already.
+
+    Args:
+        dataset: an open dataset, or a path for ``open_dataset``.
+        split: ``"train"``, ``"val"`` or ``"test"`` for this part only, ``"all"`` for everything.
+        kind: see ``open_dataset``; for a path only.
+        usual: the split to use if ``dataset`` is a path, has this split, and ``split`` is None.
+        sensor: (height, width) of the camera, for files that do not say; for a path only.
+    """
+    requested = None if split == "all" else split
+    if isinstance(dataset, Dataset):
+        if kind not in (None, dataset.kind):
+            raise FateError(f"{dataset.root}: is open as {dataset.kind}, and kind={kind!r} was given; leave it out")
+        return dataset if requested is None else dataset.split(requested)
+    opened = open_dataset(dataset, requested, kind=kind, sensor=sensor)
+    return opened.split(usual) if split is None and usual is not None and usual in opened.splits else opened
+
+
+def path_of(dataset: str | os.PathLike[str] | Dataset) -> tuple[Path, str | None]:
+    """Path and split (None for all) of a dataset, for functions that open the files themselves.
+
+    Args:
+        dataset: a path, or a dataset that was opened whole or as one split, without other classes or another size.
+    """
+    if not isinstance(dataset, Dataset):
+        return Path(dataset), None
+    location = dataset.source or dataset.root
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FateWarning)  # the same warnings as when it was opened the first time
+        whole = open_dataset(location)
+    for split in (None, *whole.splits):
+        part = whole if split is None else whole.split(split)
+        if _identity(part) == _identity(dataset):
+            return location, split
+    raise FateError(
+        f"{location}: the dataset given is a selection (recordings, classes or downscale) of what is there; expected"
+        " the whole dataset or one split of it"
+    )
+
+
+def _identity(dataset: Dataset) -> tuple[object, ...]:
+    return dataset.classes, dataset.downscale, tuple(recording.name for recording in dataset.recordings)
 
 
 # ---- which files, and which kind --------------------------------------------------------------------------------
@@ -200,7 +277,7 @@ def _recognise(path: Path, recordings: Sequence[RecordingPaths], classes: Classe
 # ---- from files to recordings -----------------------------------------------------------------------------------
 
 
-def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Opened:
+def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Dataset:
     """Read the head of every file, choose one sensor for all, and name the recordings that are left out."""
     findings = list(described.findings)
 
@@ -242,7 +319,22 @@ def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Opened
         usable = replace(paths, labels=None) if label_fault else paths
         recordings.append(_make_recording(described.kind, usable, head, mapped, sensor, scale))
     protocol = public_kind(sensor) or "custom" if is_rvt else described.protocol
-    return replace(described, protocol=protocol, findings=tuple(findings)), tuple(recordings)
+    return _make_dataset(described.name, described.root, described.kind, protocol, recordings, findings)
+
+
+def _make_dataset(
+    name: str,
+    root: Path,
+    kind: str,
+    protocol: str,
+    recordings: Sequence[LabelledRecording],
+    findings: Sequence[Finding],
+    labels_checked: bool = False,
+) -> Dataset:
+    first = recordings[0]
+    classes, sensor, downscale = first.class_map.names, first.sensor, first.downscale
+    faults = tuple(findings)
+    return Dataset(name, root, classes, sensor, downscale, tuple(recordings), kind, protocol, faults, labels_checked)
 
 
 def _make_recording(
@@ -271,7 +363,8 @@ def _read_heads(listed: Sequence[RecordingPaths], kind: str) -> list[tuple[FileH
         label_fault = f"{paths.labels}: {label_fault}" if label_fault else ""
         try:
             if kind == "rvt":
-                return FileHead(open_sequence(paths).full_sensor, None), label_fault
+                sequence = open_sequence(paths)
+                return FileHead(sequence.full_sensor, sequence.span), label_fault
             return read_head(paths.events, paths.options), label_fault
         except FateError as error:
             if kind == "rvt" and isinstance(error, MissingDependencyError):
@@ -383,7 +476,7 @@ def _sample_labels(
 
 def open_prepared(
     manifest: Manifest, kind: str | None = None, classes: Classes | None = None, downscale: int | None = None
-) -> Opened:
+) -> Dataset:
     """Open a dataset from the manifest of ``fate prepare``; only the folder of the recordings must exist.
 
     Args:
@@ -418,10 +511,7 @@ def open_prepared(
         scale = entry.downscale if content.kind == "rvt" else downscale or PUBLIC[content.kind].downscale
         recordings.append(_make_recording(content.kind, paths, head, mapped, sensor, scale))
     protocol = content.kind if content.kind in PUBLIC else public or "custom"
-    files = DatasetFiles(
-        content.name, root, content.kind, protocol, recordings=(), findings=tuple(findings), is_prepared=True
-    )
-    return files, tuple(recordings)
+    return _make_dataset(content.name, root, content.kind, protocol, recordings, findings, labels_checked=True)
 
 
 def _source_folder(home: Path, source: SourceFolder) -> Path:

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fate.data.dataset import Dataset, path_of
+from fate.data.dataset import Dataset
 from fate.data.manifests import MANIFEST, find_listing
+from fate.data.opening import path_of
 from fate.errors import FateError
 from fate.events.sensors import GEN1_SENSOR, MPX_SENSOR
 from fate.inspection import references

@@ -102,7 +102,7 @@ def find_subjects(
         # damage to the manifest of a simulated dataset is reported by the comparison with it
         manifest = find_manifest(path) if find_listing(path) is None else None
         if manifest is not None and manifest.format == PREPARED:
-            path = open_prepared(manifest)[0].root
+            path = open_prepared(manifest).root
         recordings, sensor = find_recordings(path, requested), None
         names = read_classes_file(path if path.is_dir() else path.parent)
     mapped = None if names is None else class_map(names)

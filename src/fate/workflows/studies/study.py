@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from fate.data.dataset import Dataset, open_dataset, path_of
+from fate.data.dataset import Dataset
+from fate.data.opening import open_dataset, path_of
 from fate.errors import FateError
 from fate.progress import Progress
 from fate.simulation.writing.dataset import simulate
