@@ -76,15 +76,10 @@ class Boxes:
 
 
 def load_boxes(raw: Labels, name: str, class_map: ClassMap, full: Sensor, downscale: int, clock: Clock) -> Boxes:
-    """Boxes of a label file in the classes, pixels and time of a dataset.
+    """Boxes of a label file, as :func:`read_box_file` gives them, in the classes, pixels and time of a dataset.
 
-    Args:
-        raw: the labels of :func:`read_box_file`.
-        name: the file, for errors.
-        class_map: the classes of the dataset.
-        full: (height, width) of the camera, in whose pixels the file is.
-        downscale: side in pixels of the squares that become one pixel.
-        clock: the clock of the file.
+    An error begins with ``name``, the file. ``full`` is the (height, width) of the camera, in whose pixels the file is;
+    squares with ``downscale`` pixels along a side become one pixel.
     """
     if raw.sensor is not None and raw.sensor != tuple(full):
         raise FormatError(f"{name}: labels are of a {Sensor(*raw.sensor)} sensor, events of a {full} one")

@@ -129,25 +129,17 @@ class TrainingPlan:
     that kept its rate for a whole recording would not do: a recording has ten times as many clips at 200 Hz as at
     20 Hz, so most clips would be at 200 Hz, whatever the curriculum says. At each draw the streams share equally spaced
     quantiles, so the share of each rate among them equals its probability as closely as their number allows.
-
-    Attributes:
-        recordings: the recordings of the dataset.
-        labelled_us: the labelled times of each recording; recordings without any are not used.
-        steps: T, windows in a clip.
-        random, streams: number of clips of each kind in a batch.
-        timing: draws the rate and the window length of a clip.
-        seed: determines everything that is drawn.
-        rate_clips: clips after which a stream draws a new timing.
     """
 
-    recordings: Sequence[Span]
+    recordings: Sequence[Span]  #: the recordings of the dataset
+    #: the labelled times of each recording; recordings without any are not used
     labelled_us: Sequence[NDArray[np.int64]]
-    steps: int
-    random: int
-    streams: int
-    timing: DrawTiming
-    seed: int = 0
-    rate_clips: int = 20
+    steps: int  #: T, windows in a clip
+    random: int  #: random clips in a batch
+    streams: int  #: streams in a batch
+    timing: DrawTiming  #: draws the rate and the window length of a clip
+    seed: int = 0  #: determines everything that is drawn
+    rate_clips: int = 20  #: clips after which a stream draws a new timing
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.random < 0 or self.streams < 0 or self.random + self.streams < 1:
@@ -329,10 +321,7 @@ def shared_rows(
 ) -> NDArray[np.int64]:
     """[M, 2] rows of windows of student and teacher that end together, in the order of the student's.
 
-    Args:
-        student_us: [T, B] ends of the student's windows.
-        teacher_us: [T', B] ends of the teacher's windows.
-        clips: the B clips of the batch.
+    The ends of the windows of the B clips are ``student_us`` [T, B] and ``teacher_us`` [T', B].
     """
     pairs = [np.zeros((0, 2), np.int64)]
     for row, clip in enumerate(clips):

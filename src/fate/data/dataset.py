@@ -28,33 +28,20 @@ from fate.events.events import Sensor
 
 @dataclass(frozen=True)
 class Dataset:
-    """The usable recordings of a dataset, and what is wrong with the others. Made by :func:`open_dataset`.
+    """The usable recordings of a dataset, and what is wrong with the others. Made by :func:`open_dataset`."""
 
-    Attributes:
-        name: the name of its folder or YAML file.
-        root: its folder.
-        classes: the name of each class id.
-        sensor: (height, width) that models see, after downscaling.
-        downscale: this many pixels along each side become one.
-        recordings: in order of name.
-        kind: ``"gen1"``, ``"1mpx"``, ``"sim"``, ``"rvt"`` or ``"own"``.
-        protocol: the evaluation protocol that goes with it: ``"gen1"``, ``"1mpx"``, ``"sim"`` or ``"custom"``.
-        findings: the faults found so far.
-        labels_checked: whether all label files have been read.
-        source: the path that ``open_dataset`` was given.
-    """
-
-    name: str
-    root: Path
-    classes: tuple[str, ...]
-    sensor: Sensor
-    downscale: int
-    recordings: tuple[LabelledRecording, ...]
-    kind: str = "own"
+    name: str  #: the name of its folder or YAML file
+    root: Path  #: its folder
+    classes: tuple[str, ...]  #: the name of each class id
+    sensor: Sensor  #: (height, width) that models see, after downscaling
+    downscale: int  #: this many pixels along each side become one
+    recordings: tuple[LabelledRecording, ...]  #: in order of name
+    kind: str = "own"  #: ``"gen1"``, ``"1mpx"``, ``"sim"``, ``"rvt"`` or ``"own"``
+    #: the evaluation protocol that goes with it: ``"gen1"``, ``"1mpx"``, ``"sim"`` or ``"custom"``
     protocol: str = "custom"
-    findings: tuple[Finding, ...] = ()
-    labels_checked: bool = False
-    source: Path | None = None
+    findings: tuple[Finding, ...] = ()  #: the faults found so far
+    labels_checked: bool = False  #: whether all label files have been read
+    source: Path | None = None  #: the path that ``open_dataset`` was given
 
     @property
     def holds(self) -> Literal["events", "histograms"]:

@@ -20,23 +20,16 @@ from fate.errors import FateError
 
 @dataclass(frozen=True)
 class LabelRules:
-    """Boxes to keep. Lengths are pixels of the camera, before any downscaling.
+    """Boxes to keep. Lengths are pixels of the camera, before any downscaling."""
 
-    Attributes:
-        crop: cut boxes at the frame, and drop those without area.
-        inset: the frame ends this far before the sensor's edge; RVT cuts at W − 1 and H − 1, an inset of 1.
-        min_side: the least width and height.
-        min_diagonal: the least diagonal.
-        max_width_share: of the frame's width, above which boxes of the training split are dropped; None for no limit.
-        drop_emptied: a labelled time that loses all its boxes is no longer labelled, since it does show objects.
-            Times that were empty before stay labelled.
-    """
-
-    crop: bool = True
-    inset: float = 0.0
-    min_side: float = 0.0
-    min_diagonal: float = 0.0
+    crop: bool = True  #: cut boxes at the frame, and drop those without area
+    inset: float = 0.0  #: the frame ends this far before the sensor's edge; RVT cuts at W − 1 and H − 1, an inset of 1
+    min_side: float = 0.0  #: the least width and height
+    min_diagonal: float = 0.0  #: the least diagonal
+    #: boxes of the training split that are wider than this share of the frame are dropped; None for no limit
     max_width_share: float | None = None
+    #: whether a time that loses all its boxes is no longer labelled, since it does show objects; a time that had no
+    #: boxes before stays labelled
     drop_emptied: bool = True
 
     def apply(self, labels: Labels, *, split: str | None = None, downscale: int = 1) -> Labels:

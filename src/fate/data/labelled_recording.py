@@ -151,33 +151,19 @@ class EventReader(AbstractContextManager["EventReader"]):
 
 @dataclass(frozen=True)
 class LabelledRecording:
-    """One recording of a dataset. A subclass may override :meth:`read_label_file`.
+    """One recording of a dataset. A subclass may override :meth:`read_label_file`."""
 
-    Attributes:
-        name: unique in the dataset, such as ``"train/drive_0003"``.
-        split: ``"train"``, ``"val"``, ``"test"``, or None.
-        events_file: any file that :func:`fate.open_recording` opens.
-        label_file: any file that :func:`fate.read_labels` reads; None if there is none or it cannot be read.
-        class_map: the classes of the dataset.
-        full_sensor: (height, width) of the camera; both files are in its pixels.
-        downscale: this many pixels along each side become one.
-        truth_file: boxes at 200 Hz, from the simulator.
-        event_options: what the events file does not say itself.
-        clock: converts times of the label file to times of the events.
-        known_span: the span, if it is known without opening the file.
-    """
-
-    name: str
-    split: str | None
-    events_file: Path
-    label_file: Path | None
-    class_map: ClassMap
-    full_sensor: Sensor
-    downscale: int = 1
-    truth_file: Path | None = None
-    event_options: EventOptions = field(default_factory=EventOptions)
-    clock: Clock = field(default_factory=Clock)
-    known_span: Span | None = None
+    name: str  #: unique in the dataset, such as ``"train/drive_0003"``
+    split: str | None  #: ``"train"``, ``"val"``, ``"test"``, or None
+    events_file: Path  #: any file that :func:`fate.open_recording` opens
+    label_file: Path | None  #: any file that :func:`fate.read_labels` reads; None if there is none or it cannot be read
+    class_map: ClassMap  #: the classes of the dataset
+    full_sensor: Sensor  #: (height, width) of the camera; both files are in its pixels
+    downscale: int = 1  #: this many pixels along each side become one
+    truth_file: Path | None = None  #: boxes at 200 Hz, from the simulator
+    event_options: EventOptions = field(default_factory=EventOptions)  #: what the events file does not say itself
+    clock: Clock = field(default_factory=Clock)  #: converts times of the label file to times of the events
+    known_span: Span | None = None  #: the span, if it is known without opening the file
 
     @property
     def sensor(self) -> Sensor:

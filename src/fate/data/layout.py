@@ -121,12 +121,7 @@ def keep_split(recordings: Sequence[Some], split: str, where: object) -> tuple[S
 
 @readable_folders("recordings")
 def find_recordings(path: str | os.PathLike[str], split: str | None = None) -> tuple[RecordingPaths, ...]:
-    """The recordings under ``path`` in order of name.
-
-    Args:
-        path: a folder in one of the layouts above, or one recording.
-        split: keep only ``"train"``, ``"val"`` or ``"test"``.
-    """
+    """The recordings under ``path``, in order of name: a folder in one of the layouts above, or one recording."""
     root = Path(path)
     if split is not None:
         check_split(split)

@@ -332,12 +332,9 @@ def _read_images(source: RvtSequence, clip: Clip, transform: Transform | None) -
 
 
 def stack_images(parts: Sequence[NDArray[np.uint8] | None], steps: int, sensor: Sequence[int]) -> Tensor:
-    """Images of B clips as one batch [steps · B, C, H, W], time-major, padded with zeros.
+    """Images of B clips, each [t ≤ steps, C, H, W], as one batch [steps · B, C, H, W], time-major, padded with zeros.
 
-    Args:
-        parts: images of each clip, [t, C, H, W] with t of at most ``steps``; None for an empty clip.
-        steps: T.
-        sensor: (height, width) of the images.
+    An empty clip is None; ``sensor`` is the (height, width) of the images.
     """
     shapes = {part.shape[1:] for part in parts if part is not None} or {(CHANNELS, *sensor)}
     if len(shapes) > 1:

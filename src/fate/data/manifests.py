@@ -55,13 +55,9 @@ class Manifest(NamedTuple):
 
 
 def find_manifest(path: Path) -> Manifest | None:
-    """Read the manifest of a dataset.
+    """Read the manifest of a dataset: ``path`` is the manifest itself, the folder of the dataset, or one of its splits.
 
-    Args:
-        path: the manifest itself, the folder of a dataset, or the folder of one split in it.
-
-    Returns:
-        None if there is no manifest, or another program wrote it.
+    Returns None if there is no manifest, or another program wrote it.
     """
     if path.name == MANIFEST and path.is_file():
         return _read_manifest(path)
@@ -132,9 +128,7 @@ class FileFacts(BaseModel):
     def describe_change(self, path: Path, hashed: bool = True) -> str:
         """Whether the file is missing, cut short or changed, in words; empty if it is as listed.
 
-        Args:
-            path: the file.
-            hashed: whether its content is compared too; otherwise only a file that is missing or cut short is noticed.
+        If not ``hashed``, the content is not compared, and only a file that is missing or cut short is noticed.
         """
         listed = f"{grouped(self.bytes)} bytes"
         try:
@@ -176,11 +170,9 @@ class Listing:
     fault: str = ""  #: a sentence
 
     def changes(self, hashed: bool = True, progress: Progress = ignore) -> Iterator[tuple[str, str]]:
-        """The name of each file that is not as listed, with a description of what has happened to it.
+        """The name of each file that is not as listed, with a description; see :meth:`FileFacts.describe_change`.
 
-        Args:
-            hashed: see :meth:`FileFacts.describe_change`.
-            progress: called after each file with the share of the bytes that is done.
+        After each file, ``progress`` is called with the share of the bytes that is done.
         """
         total, done = max(1, sum(facts.bytes for facts in self.files.values())), 0
         for name, facts in self.files.items():
@@ -197,15 +189,12 @@ class Listing:
 
 
 def find_listing(dataset: str | os.PathLike[str], split: str | None = None) -> Listing | None:
-    """The files of a simulated dataset as its manifest lists them.
+    """The files of a simulated dataset as its manifest lists them; None if there is no such manifest.
 
     Args:
         dataset: its folder, the folder of one split, or one recording. Only files in it, or files of that recording,
             are listed.
         split: only files of ``"train"``, ``"val"`` or ``"test"``.
-
-    Returns:
-        None if there is no manifest of a simulated dataset.
     """
     given = Path(os.path.abspath(dataset))
     for folder in _possible_folders(given if given.is_dir() else given.parent):

@@ -138,8 +138,7 @@ def as_dataset(
 def path_of(dataset: str | os.PathLike[str] | Dataset) -> tuple[Path, str | None]:
     """Path and split (None for all) of a dataset, for functions that open the files themselves.
 
-    Args:
-        dataset: a path, or a dataset that was opened whole or as one split, without other classes or another size.
+    An open dataset must be whole or one split, without other classes or another size.
     """
     if not isinstance(dataset, Dataset):
         return Path(dataset), None
@@ -441,16 +440,10 @@ def _choose_classes(
 def _sample_labels(
     files: Sequence[Path | None], sensor: Sensor, number: int = SAMPLED_LABELS
 ) -> tuple[tuple[str, ...] | None, list[set[int]]]:
-    """Read some label files for their class names and ids.
+    """Read ``number`` of the label files for their class names and ids.
 
-    Args:
-        files: label files; None for a recording without labels.
-        sensor: (height, width) of the camera.
-        number: how many of the files are read.
-
-    Returns:
-        The class names of the files, None if no file has names, and the ids that occur in each file. Names of the
-        first file come first; names that differ only in spelling occur once.
+    Returns the class names of the files, None if no file has names, and the ids that occur in each file. Names of the
+    first file come first; names that differ only in spelling occur once.
     """
     existing = [file for file in files if file is not None]
     step = max(1, len(existing) // max(number, 1))
@@ -479,11 +472,7 @@ def open_prepared(
 ) -> Dataset:
     """Open a dataset from the manifest of ``fate prepare``; only the folder of the recordings must exist.
 
-    Args:
-        manifest: with format ``PREPARED``.
-        kind: the kind that the user expects.
-        classes: None for those of the public dataset.
-        downscale: None for that of the public dataset, or that of the histograms.
+    The other arguments are those of ``open_dataset``; ``kind`` is refused if the dataset was prepared as another one.
     """
     content = manifest.parse(PreparedDataset)
     root, findings = _source_folder(manifest.path.parent, content.source), list(content.faults)

@@ -70,12 +70,9 @@ def holds_histograms(root: Path) -> bool:
 def find_sequences(
     root: Path, split: str | None = None, downscale: int | None = None
 ) -> tuple[list[RecordingPaths], list[Finding]]:
-    """All sequences in order of name, and a fault for each folder that is not a sequence.
+    """All sequences of a dataset, a split or one sequence, by name, and a fault for each folder that is not a sequence.
 
-    Args:
-        root: the dataset, a split, or one sequence.
-        split: keep only ``"train"``, ``"val"`` or ``"test"``.
-        downscale: 1 or 2 for that resolution; None for half resolution if it exists.
+    ``downscale`` is 1 or 2 for that resolution, or None for half resolution if it exists.
     """
     if not root.is_dir():
         raise FateError(f"{root}: no such folder; give a dataset in RVT's layout")

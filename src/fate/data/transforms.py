@@ -87,9 +87,7 @@ class Transform:
     def images(self, images: NDArray[Any], first: int = 0) -> NDArray[Any]:
         """Images [T, C, H, W] of windows, such as histograms, as if they were made of the transformed events.
 
-        Args:
-            images: of the windows of a clip, in order; they are not changed.
-            first: the number of the first window, as for :meth:`erased`.
+        ``first`` is the number of the first window, as for :meth:`erased`. The given images are not changed.
         """
         self._check_sensor("images", images.shape[-2:])
         changed = (

@@ -95,12 +95,7 @@ def find_yaml(path: Path) -> Path | None:
 
 
 def read_dataset_yaml(path: Path, split: str | None) -> DatasetFiles:
-    """Read the YAML file of a dataset; no recording is opened.
-
-    Args:
-        path: the file.
-        split: keep only ``"train"``, ``"val"`` or ``"test"``.
-    """
+    """Read the YAML file of a dataset, or one split of it; no recording is opened."""
     top = load_yaml(path, "a YAML file that describes a dataset")
     if not isinstance(top, dict):
         raise FateError(f"{path}: holds {type(top).__name__}; expected keys such as classes and recordings")

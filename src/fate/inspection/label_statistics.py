@@ -276,10 +276,7 @@ def _inside(fired: NDArray[np.bool_], box: NDArray[np.float64]) -> NDArray[np.bo
 def find_mismatches(recording: Recording, labels: Labels, truth: Labels | None) -> list[str]:
     """A sentence for each thing that does not fit together: sensors, clocks, lengths, labels and exact boxes.
 
-    Args:
-        recording: open, with at least one event.
-        labels: the boxes of its label file.
-        truth: exact boxes of the same objects; None if there are none.
+    ``truth`` are exact boxes of the same objects; None if there are none.
     """
     tables = [labels] if truth is None else [labels, truth]
     sizes = {table.sensor for table in tables if table.sensor is not None} - {tuple(recording.sensor)}

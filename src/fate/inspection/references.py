@@ -17,28 +17,18 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class Row:
-    """One line of figures of a dataset beside the real ones.
+    """One line of figures of a dataset beside the real ones."""
 
-    Args:
-        keys: names of the figures, shown in this order with a slash between.
-        title: what they are, short.
-        meaning: what they are, in a sentence.
-        gen1, mpx: the real figures as text.
-        accept: a range for each key, in the figure's own unit (a share is 0 to 1), for Gen1-like data.
-        digits: after the point.
-        percent: the figures are shares and are shown in percent.
-        own: the row is shown for a dataset with another sensor too.
-    """
-
-    keys: Sequence[str]
-    title: str
-    meaning: str
-    gen1: str = UNKNOWN
-    mpx: str = UNKNOWN
+    keys: Sequence[str]  #: names of the figures, shown in this order with a slash between
+    title: str  #: what they are, short
+    meaning: str  #: what they are, in a sentence
+    gen1: str = UNKNOWN  #: the real figures as text
+    mpx: str = UNKNOWN  #: the real figures as text
+    #: a range for each key, in the figure's own unit (a share is 0 to 1), for Gen1-like data
     accept: Sequence[Range] | None = None
-    digits: int = 2
-    percent: bool = False
-    own: bool = False
+    digits: int = 2  #: after the point
+    percent: bool = False  #: the figures are shares and are shown in percent
+    own: bool = False  #: the row is shown for a dataset with another sensor too
 
     @property
     def scale(self) -> int:

@@ -85,12 +85,9 @@ def _rename_classes(labels: Labels, mapped: ClassMap) -> Labels:
 def find_subjects(
     dataset: str | os.PathLike[str], split: str | None, options: Mapping[str, Any]
 ) -> tuple[Subject, ...]:
-    """Find the recordings of a dataset.
+    """Find the recordings of a folder, a YAML file, a dataset that ``fate prepare`` has written, or one recording.
 
-    Args:
-        dataset: a folder, a YAML file, what ``fate prepare`` has written, or one recording.
-        split: only ``"train"``, ``"val"`` or ``"test"``.
-        options: arguments of :func:`fate.open_recording`; None for what the files or the YAML say.
+    ``options`` are arguments of :func:`fate.open_recording`; None for what the files or the YAML say.
     """
     path, requested = Path(dataset), None if split is None else check_split(split)
     yaml = find_yaml(path)
@@ -112,9 +109,7 @@ def find_subjects(
 def holds_file(dataset: str | os.PathLike[str], file: Path) -> bool:
     """Whether a file is the manifest, a recording, or labels of a dataset, so that no output may replace it.
 
-    Args:
-        dataset: same as for :func:`find_subjects`.
-        file: its real path, without links.
+    ``file`` is its real path, without links; the dataset is given as for :func:`find_subjects`.
     """
     path = Path(os.path.realpath(dataset))
     folder = path if path.is_dir() else path.parent
@@ -155,10 +150,7 @@ class RecordingReport:
 def report_on(subject: Subject, *, windows: int, progress: Progress) -> RecordingReport:
     """Open a recording and its labels, and measure both.
 
-    Args:
-        subject: from :func:`find_subjects`.
-        windows: at most this many windows of each length, and labelled frames, are measured.
-        progress: called with the share that is done.
+    At most ``windows`` windows of each length, and labelled frames, are measured.
     """
     with subject.open() as recording:
         events = event_statistics(recording, windows=windows, progress=scale(progress, 0.0, 0.7))
