@@ -19,25 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.data.labelled_recording import LabelledRecording
 from fate.errors import FateError
 from fate.events.window import WindowGrid, window_us
-
-
-class Span(Protocol):
-    """The time that a recording covers."""
-
-    @property
-    def start_us(self) -> int:
-        """First time with events."""
-
-    @property
-    def end_us(self) -> int:
-        """Just after the last event."""
 
 
 class Clip(NamedTuple):
@@ -81,7 +70,7 @@ class Grid(WindowGrid):
     """The windows of a recording at one rate. Window k ends at ``start_us + (k + 1) · hop_us``."""
 
     @staticmethod
-    def of(recording: Span, hz: float, length_us: int | None = None) -> Grid:
+    def of(recording: LabelledRecording, hz: float, length_us: int | None = None) -> Grid:
         """Windows every 1 / hz, as long as that or ``length_us``; for a recording of images, those of its images."""
         hop = window_us(hz)
         length, ends = hop if length_us is None else length_us, getattr(recording, "timestamps_us", None)
@@ -131,7 +120,7 @@ class TrainingPlan:
     quantiles, so the share of each rate among them equals its probability as closely as their number allows.
     """
 
-    recordings: Sequence[Span]  #: the recordings of the dataset
+    recordings: Sequence[LabelledRecording]  #: the recordings of the dataset
     #: the labelled times of each recording; recordings without any are not used
     labelled_us: Sequence[NDArray[np.int64]]
     steps: int  #: T, windows in a clip
@@ -243,7 +232,7 @@ class _Stream:
 
 
 def evaluation_batches(
-    recordings: Sequence[Span], hz: float, batch_size: int, steps: int, length_us: int | None = None
+    recordings: Sequence[LabelledRecording], hz: float, batch_size: int, steps: int, length_us: int | None = None
 ) -> Iterator[list[Clip]]:
     """Every recording once, from its start to its end; a row of the batch that is done takes the next recording.
 

@@ -24,23 +24,13 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from fate.data import manifests
 from fate.data.box_files import box_file_fault, read_box_file
 from fate.data.class_maps import PUBLIC, Classes, ClassMap, checked_names, class_map, plain, public_kind
 from fate.data.dataset import Dataset
 from fate.data.findings import THREADS, Finding
 from fate.data.labelled_recording import FileHead, LabelledRecording, Span, check_downscale, read_head
 from fate.data.layout import SPLITS, DatasetFiles, RecordingPaths, check_split, dataset_root, find_recordings
-from fate.data.manifests import (
-    MANIFEST,
-    PREPARED,
-    SIMULATED,
-    Manifest,
-    PreparedDataset,
-    Size,
-    SourceFolder,
-    find_listing,
-    find_manifest,
-)
 from fate.data.rvt_layout import RvtSequence, find_sequences, holds_histograms, image_downscale, open_sequence
 from fate.data.yaml_datasets import find_yaml, read_dataset_yaml
 from fate.errors import FateError, FateWarning, MissingDependencyError, warn
@@ -86,8 +76,8 @@ def open_dataset(
     scale = None if downscale is None else check_downscale(downscale)
     size = None if sensor is None else Sensor.of(sensor)
     yaml = find_yaml(folder) if kind in (None, "own") else None
-    manifest = None if yaml else find_manifest(folder)
-    if manifest is not None and manifest.format == PREPARED:
+    manifest = None if yaml else manifests.find_manifest(folder)
+    if manifest is not None and manifest.format == manifests.PREPARED:
         dataset = open_prepared(manifest, kind, classes, scale)
         dataset = dataset if requested is None else dataset.split(requested)
     else:
@@ -167,8 +157,8 @@ def _describe_folder(
     path: Path, split: str | None, kind: str | None, classes: Classes | None, sensor: Sensor | None
 ) -> DatasetFiles:
     """Find the recordings of a folder; a few of them are read to find out the kind if ``kind`` is None."""
-    manifest = find_manifest(path if path.is_dir() or path.name == MANIFEST else path.parent)
-    if manifest is not None and manifest.format == SIMULATED and kind in (None, "sim"):
+    manifest = manifests.find_manifest(path if path.is_dir() or path.name == manifests.MANIFEST else path.parent)
+    if manifest is not None and manifest.format == manifests.SIMULATED and kind in (None, "sim"):
         return _describe_simulated(manifest, path, split)
     if kind == "sim":
         raise FateError(f"{path}: has no manifest.json of a simulated dataset; give a folder that fate simulate made")
@@ -182,8 +172,8 @@ def _describe_folder(
     return DatasetFiles(name, root, chosen, chosen, recordings, None, sensor or public.sensor, public.downscale)
 
 
-def _describe_simulated(manifest: Manifest, path: Path, split: str | None) -> DatasetFiles:
-    folder = path.parent if path.name == MANIFEST else path
+def _describe_simulated(manifest: manifests.Manifest, path: Path, split: str | None) -> DatasetFiles:
+    folder = path.parent if path.name == manifests.MANIFEST else path
     recordings = find_recordings(folder, split)
     content = manifest.parse(_Simulated)
     profile = PUBLIC.get(content.arguments.profile)
@@ -208,13 +198,13 @@ class _Simulated(BaseModel):
     """What the manifest of a simulated dataset says about all recordings."""
 
     classes: tuple[str, ...]
-    sensor: Size | None
+    sensor: manifests.Size | None
     arguments: _Arguments
 
 
 def _missing_files(folder: Path, split: str | None) -> Iterator[Finding]:
     """Files that the manifest of a simulated dataset lists and that are missing or cut short; videos do not count."""
-    listing = find_listing(folder, split)
+    listing = manifests.find_listing(folder, split)
     if listing is None:
         return
     if listing.fault:
@@ -468,13 +458,13 @@ def _sample_labels(
 
 
 def open_prepared(
-    manifest: Manifest, kind: str | None = None, classes: Classes | None = None, downscale: int | None = None
+    manifest: manifests.Manifest, kind: str | None = None, classes: Classes | None = None, downscale: int | None = None
 ) -> Dataset:
     """Open a dataset from the manifest of ``fate prepare``; only the folder of the recordings must exist.
 
     The other arguments are those of ``open_dataset``; ``kind`` is refused if the dataset was prepared as another one.
     """
-    content = manifest.parse(PreparedDataset)
+    content = manifest.parse(manifests.PreparedDataset)
     root, findings = _source_folder(manifest.path.parent, content.source), list(content.faults)
     if not content.finished:
         known = len(content.recordings)
@@ -503,7 +493,7 @@ def open_prepared(
     return _make_dataset(content.name, root, content.kind, protocol, recordings, findings, labels_checked=True)
 
 
-def _source_folder(home: Path, source: SourceFolder) -> Path:
+def _source_folder(home: Path, source: manifests.SourceFolder) -> Path:
     """The folder of the recordings: the absolute path, or the path relative to the manifest if both were moved."""
     locations = [Path(source.path), Path(os.path.normpath(home / source.from_here))]
     folder = next((location for location in locations if location.is_dir()), None)

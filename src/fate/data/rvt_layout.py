@@ -245,10 +245,8 @@ def _whole_numbers(path: Path, what: str) -> NDArray[np.int64]:
     try:
         check_regular(path, "an array of a sequence")
         array = np.load(path, allow_pickle=False)
-    except MissingFileError:
-        raise FormatError(f"{path}: is missing; get the sequence again") from None
-    except DAMAGE as error:
-        raise FormatError(f"{path}: is damaged ({error}); get it again") from error
+    except (MissingFileError, *DAMAGE) as error:
+        raise FormatError(f"{path}: is missing or damaged ({error}); get the sequence again") from error
     if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
         held = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else "an archive"
         raise FormatError(f"{path}: holds {held}; expected {what}")

@@ -271,13 +271,10 @@ def _part(
     sensor: Sensor, factor: float, box: tuple[float, float, float, float], across: float, along: float
 ) -> tuple[float, float, float, float]:
     """A part of the frame, ``factor`` times smaller, that holds the box or, if that is larger, lies within it."""
-    width, height = sensor.width / factor, sensor.height / factor
-    x = _start(box[0], box[2], width, sensor.width, across)
-    y = _start(box[1], box[3], height, sensor.height, along)
-    return x, y, x + width, y + height
-
-
-def _start(low: float, high: float, length: float, side: float, share: float) -> float:
-    """Where a stretch of ``length`` within [0, side] begins that holds [low, high], or is held by it."""
-    first, last = sorted((high - length, low))
-    return _within((max(first, 0.0), min(last, side - length)), share)
+    corners = []
+    for low, high, side, share in ((box[0], box[2], sensor.width, across), (box[1], box[3], sensor.height, along)):
+        length = side / factor
+        first, last = sorted((high - length, low))
+        corners.append(_within((max(first, 0.0), min(last, side - length)), share))
+    x, y = corners
+    return x, y, x + sensor.width / factor, y + sensor.height / factor

@@ -164,10 +164,11 @@ def _recordings(document: _Document, root: Path) -> Iterator[RecordingPaths]:
     elif isinstance(listed, list) and listed:
         for number, one in enumerate(listed, start=1):
             given = _parse(_Recording, one, f"in recording {number}")
-            files = [path and root / Path(path).expanduser() for path in (given.events, given.labels, given.truth)]
-            plain = (root / Path(given.events).expanduser()).with_suffix("")
+            events = root / Path(given.events).expanduser()
+            labels, truth = (root / Path(path).expanduser() if path else None for path in (given.labels, given.truth))
+            plain = events.with_suffix("") if events.suffix else events
             name = given.name or (plain.relative_to(root) if plain.is_relative_to(root) else plain).as_posix()
-            yield RecordingPaths(name, given.split, *files, **_reading(given, document))
+            yield RecordingPaths(name, given.split, events, labels, truth, **_reading(given, document))
     else:
         raise FateError("recordings is empty; expected a list with events and labels, or a folder for each split")
 

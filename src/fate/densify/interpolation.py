@@ -29,10 +29,7 @@ def interpolate(labels: Labels, times_us: ArrayLike) -> Labels:
     Boxes of two neighbouring labelled times belong to one object if track and class agree. Boxes without a track are
     paired by class so that the sum of their IoU is largest. Rows at labelled times are kept as they are; between two
     times, each pair gives a row with the lower one of its scores. Times outside the labelled span are not labelled.
-
-    Args:
-        labels: of one recording.
-        times_us: [T] times of the result, in any order.
+    The times of the result [T] may have any order.
     """
     requested = np.unique(np.asarray(times_us, np.int64))
     known = labels.labelled_us

@@ -80,13 +80,8 @@ def dense_labels(
 ) -> Labels:
     """Labels of one recording at one rate, at all times but those that represent an annotated time.
 
-    Args:
-        predictions: at all times of the grid, with scores.
-        truth: sparse ground truth; may be empty.
-        grid: the windows of the rate; the first ``count`` of them are labelled.
-        count: number of windows.
-        hz: the rate.
-        options: how detections become labels.
+    ``grid`` has the windows of the rate, of which the first ``count`` are labelled; ``predictions`` are at all their
+    times, with scores. ``truth`` is the sparse ground truth, which may be empty.
     """
     times = grid.ends_us(count)
     unseen = np.setdiff1d(times, predictions.labelled_us)

@@ -103,11 +103,9 @@ class Inspection:
         found: dict[str, float] = {}
         if rates := [each.rate_hz for each in labels if each.rate_hz]:
             found["label_rate_hz"] = float(np.median(rates))
-        counts = np.concatenate([each.boxes_per_time for each in labels] or [np.zeros(0, np.int64)])
-        if len(counts):
+        if labels and len(counts := np.concatenate([each.boxes_per_time for each in labels])):
             found |= {f"boxes_p{share}": float(np.percentile(counts, share)) for share in (5, 50, 95)}
-        lives = np.concatenate([each.life_s for each in labels] or [np.zeros(0, np.float32)])
-        if len(lives):
+        if labels and len(lives := np.concatenate([each.life_s for each in labels])):
             found["life_p50_s"] = float(np.median(lives))
         return found
 

@@ -107,7 +107,7 @@ def label_statistics(
         apart, moving = max(1, round(TRUTH_SPEED_US * label_rate_hz(truth) / 1e6)), TRUTH_MOVING_PX_S
     speed, speed_rows = track_speeds(dense, apart)
     life, life_rows = _lives(dense)
-    found = _Findings(dense, dense.boxes.astype(np.float64))
+    found = _Findings(dense)
     _check_geometry(found, recording)
     _check_events(found, recording, frames, speed_rows[speed > moving], progress)
     first, last = (np.searchsorted(labels.t_us, labels.labelled_us, side) for side in ("left", "right"))
@@ -167,8 +167,8 @@ def _lives(labels: Labels) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
 class _Findings:
     """Rows of ``labels`` with a fault, by kind, and the number of rows that were checked."""
 
-    def __init__(self, labels: Labels, boxes: NDArray[np.float64]) -> None:
-        self.labels, self.boxes = labels, boxes
+    def __init__(self, labels: Labels) -> None:
+        self.labels, self.boxes = labels, labels.boxes.astype(np.float64)
         self.rows: dict[str, list[int]] = {kind: [] for kind in FAULTS}
         self.checked = dict.fromkeys(FAULTS, 0)
 
@@ -179,13 +179,12 @@ class _Findings:
 
     def worst(self, most: int) -> tuple[Fault, ...]:
         """The faults with the largest boxes of each kind."""
-        labels, listed = self.labels, []
+        listed = []
         for kind, rows in self.rows.items():
-            of_kind = [
-                Fault(kind, int(labels.t_us[row]), int(labels.class_id[row]), int(labels.track_id[row]), tuple(box))
-                for row, box in zip(rows, self.boxes[rows].tolist(), strict=True)
-            ]
-            listed += sorted(of_kind, key=lambda fault: -fault.area)[:most]
+            columns = (getattr(self.labels, name)[rows].tolist() for name in ("t_us", "class_id", "track_id"))
+            boxes = map(tuple, self.boxes[rows].tolist())
+            faults = [Fault(kind, *cells) for cells in zip(*columns, boxes, strict=True)]
+            listed += sorted(faults, key=lambda fault: -fault.area)[:most]
         return tuple(listed)
 
 
@@ -201,13 +200,10 @@ def _check_geometry(found: _Findings, recording: Recording) -> None:
         "outside the recording",
         (labels.t_us < recording.start_us - LOOK_BACK_US) | (labels.t_us > recording.end_us + LOOK_BACK_US),
     )
-    twice = np.zeros(len(labels), np.bool_)
-    if len(labels):
-        key = np.column_stack([(labels.t_us - labels.t_us[0]).astype(np.float64), labels.class_id, boxes])
-        first = np.unique(key, axis=0, return_index=True)[1]
-        twice[:] = True
-        twice[first] = False
-    found.mark("twice", twice)
+    start_us = labels.t_us[0] if len(labels) else 0  # float64 holds differences of times exactly
+    key = np.column_stack([(labels.t_us - start_us).astype(np.float64), labels.class_id, boxes])
+    first = np.unique(key, axis=0, return_index=True)[1]
+    found.mark("twice", ~np.isin(np.arange(len(labels)), first))
 
 
 def _check_events(

@@ -20,21 +20,13 @@ from typing import Any
 import numpy as np
 
 from fate.boxes.labels import Labels
+from fate.data import manifests
 from fate.data.box_files import Clock, box_file_fault, load_boxes, read_box_file
 from fate.data.class_maps import PUBLIC, class_map, public_kind
 from fate.data.findings import LACKING, Finding, box_findings, sentences
 from fate.data.labelled_recording import EventOptions, check_recording, read_head
 from fate.data.layout import RecordingPaths, find_recordings
-from fate.data.manifests import (
-    MANIFEST,
-    PREPARED,
-    FileState,
-    PreparedDataset,
-    PreparedRecording,
-    SourceFolder,
-    find_manifest,
-    write_manifest,
-)
+from fate.data.manifests import FileState, PreparedRecording
 from fate.data.rvt_layout import LABELS, find_sequences, open_sequence
 from fate.errors import FateError, FateWarning, MissingDependencyError
 from fate.events.events import Sensor
@@ -97,7 +89,7 @@ class Preparation:
         if self.missing:
             faults.append(f"the dataset is incomplete: {len(self.missing)} of these faults leave something out")
         hashed = "" if self.document["hashed"] else ", without hashes"
-        written = f"manifest written to {self.folder / MANIFEST}{hashed}"
+        written = f"manifest written to {self.folder / manifests.MANIFEST}{hashed}"
         return "\n".join([format_table(rows), "", *faults, "", written])
 
 
@@ -156,13 +148,13 @@ def _find(kind: str, root: Path) -> tuple[Sequence[RecordingPaths], list[Finding
 
 def _earlier(kind: str, root: Path, home: Path) -> dict[str, PreparedRecording]:
     """Entries of an earlier run by name; any other manifest is not replaced."""
-    path = home / MANIFEST
+    path = home / manifests.MANIFEST
     if not path.exists():
         return {}
-    found = find_manifest(path)
-    if found is None or found.format != PREPARED:
+    found = manifests.find_manifest(path)
+    if found is None or found.format != manifests.PREPARED:
         raise FateError(f"{path}: is there already, and fate prepare did not write it; choose another folder")
-    content = found.parse(PreparedDataset)
+    content = found.parse(manifests.PreparedDataset)
     if (content.kind, content.source.path) != (kind, str(root)):
         raise FateError(f"{path}: is of {content.kind} in {content.source.path}; choose another folder, or delete it")
     return {entry.name: entry for entry in content.recordings}
@@ -198,13 +190,13 @@ class _Run:
                     finished += sizes[name]
                     progress(finished, max(total, 1))
                     if time.monotonic() - saved > SAVE_EVERY_S:
-                        write_manifest(self.home, self.document(finished=False))
+                        manifests.write_manifest(self.home, self.document(finished=False))
                         saved = time.monotonic()
             except BaseException:
                 pool.shutdown(wait=True, cancel_futures=True)
-                write_manifest(self.home, self.document(finished=False))
+                manifests.write_manifest(self.home, self.document(finished=False))
                 raise
-        write_manifest(self.home, self.document(finished=True))
+        manifests.write_manifest(self.home, self.document(finished=True))
 
     def _one(self, paths: RecordingPaths, states: dict[str, FileState]) -> PreparedRecording:
         """The entry of a recording: that of an earlier run if nothing has changed since."""
@@ -238,11 +230,11 @@ class _Run:
         totals = {name: self._total(part) for name, part in (*parts.items(), ("all", entries)) if part or name == "all"}
         faults = [*(self._missing(totals) if finished else ()), *self.findings, *findings]
         missing = [each.sentence for each in faults if each.kind in LACKING]
-        return PreparedDataset(
+        return manifests.PreparedDataset(
             fate=__version__,
             kind=self.kind,
             name=self.root.name,
-            source=SourceFolder(path=str(self.root), from_here=_relative(self.root, self.home)),
+            source=manifests.SourceFolder(path=str(self.root), from_here=_relative(self.root, self.home)),
             finished=finished,
             complete=finished and not missing,
             missing=missing,
@@ -446,8 +438,5 @@ def hash_files(root: Path, states: dict[str, FileState]) -> None:
 
 def is_unchanged(old: dict[str, FileState], new: dict[str, FileState], hashed: bool) -> bool:
     """Whether files are those of an earlier run, and, if ``hashed``, the earlier run has hashed them."""
-
-    def identity(states: dict[str, FileState]) -> dict[str, tuple[int, int]]:
-        return {name: (state.bytes, state.mtime_ns) for name, state in states.items()}
-
-    return identity(old) == identity(new) and (not hashed or all(state.sha256 for state in old.values()))
+    then, now = ({name: (state.bytes, state.mtime_ns) for name, state in states.items()} for states in (old, new))
+    return then == now and (not hashed or all(state.sha256 for state in old.values()))

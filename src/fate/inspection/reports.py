@@ -162,7 +162,10 @@ def report_on(subject: Subject, *, windows: int, progress: Progress) -> Recordin
             return RecordingReport(subject, recording.format, events, None, None, tuple(notes))
         measured = label_statistics(recording, boxes, truth=truth, frames=windows, progress=scale(progress, 0.7, 1.0))
         progress(1.0)
-        classes = boxes.classes or (truth and truth.classes) or _public_names(recording.sensor, boxes)
+        classes = boxes.classes or (truth.classes if truth is not None else None)
+        kind = public_kind(recording.sensor)
+        if not classes and kind and boxes.class_id.max(initial=-1) < len(PUBLIC[kind].ids):
+            classes = tuple(PUBLIC[kind].ids)
         notes += _unknown_classes(subject, boxes)
         notes += [f"{subject.entry.name}: {note}" for note in find_mismatches(recording, boxes, truth)]
         return RecordingReport(subject, recording.format, events, measured, classes, tuple(notes), boxes)
@@ -185,13 +188,6 @@ def _unknown_classes(subject: Subject, labels: Labels) -> list[str]:
     counts = Counter(labels.classes[number] for number in labels.class_id.tolist() if number >= known)
     listed = ", ".join(f"{name} ({count})" for name, count in counts.items())
     return [f"{subject.entry.name}: boxes of classes that the dataset does not name: {listed}"] if counts else []
-
-
-def _public_names(sensor: Sensor, labels: Labels) -> tuple[str, ...] | None:
-    """The class names of the public dataset with this sensor, if the class ids fit."""
-    kind = public_kind(sensor)
-    names = tuple(PUBLIC[kind].ids) if kind else ()
-    return names if names and labels.class_id.max(initial=-1) < len(names) else None
 
 
 @dataclass(frozen=True)
