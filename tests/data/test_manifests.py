@@ -88,6 +88,11 @@ def test_a_file_that_is_not_as_listed_is_flagged_and_no_other(
     harm(dataset / name)
     (flag,) = listing(dataset).compare()
     assert flag.startswith(f"{name}: {words}")
+
+
+def test_flags_are_in_the_text_the_json_and_the_page(dataset: Path) -> None:
+    flip(dataset / "train" / "b_td.dat")
+    (flag,) = listing(dataset).compare()
     found = inspect(dataset, windows=1)
     assert found.flags == (flag,)
     assert f"manifest.json: 1 of 7 files are not as it lists them\nflag: {flag}" in found.text()
