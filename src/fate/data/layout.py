@@ -35,14 +35,11 @@ from fate.errors import FateError
 from fate.events.events import Sensor
 from fate.files import readable_folders, walk_folders
 
+#: The split that each name of a folder means.
 SPLITS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "test": "test",
-    "testing": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
 
 #: Suffixes of files that hold events and nothing else.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -136,18 +136,15 @@ def path_of(dataset: str | os.PathLike[str] | Dataset) -> tuple[Path, str | None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FateWarning)  # the same warnings as when it was opened the first time
         whole = open_dataset(location)
-    for split in (None, *whole.splits):
-        part = whole if split is None else whole.split(split)
-        if _identity(part) == _identity(dataset):
-            return location, split
+    names = [recording.name for recording in dataset]
+    if (whole.classes, whole.downscale) == (dataset.classes, dataset.downscale):
+        for split in (None, *whole.splits):
+            if names == [recording.name for recording in whole if split in (None, recording.split)]:
+                return location, split
     raise FateError(
         f"{location}: the dataset given is a selection (recordings, classes or downscale) of what is there; expected"
         " the whole dataset or one split of it"
     )
-
-
-def _identity(dataset: Dataset) -> tuple[object, ...]:
-    return dataset.classes, dataset.downscale, tuple(recording.name for recording in dataset.recordings)
 
 
 # ---- which files, and which kind --------------------------------------------------------------------------------
@@ -173,10 +170,16 @@ def _describe_folder(
 
 
 def _describe_simulated(manifest: manifests.Manifest, path: Path, split: str | None) -> DatasetFiles:
+    """The files of a simulated dataset, with a fault for each that is missing or cut short; videos do not count."""
     folder = path.parent if path.name == manifests.MANIFEST else path
     recordings = find_recordings(folder, split)
     content = manifest.parse(_Simulated)
     profile = PUBLIC.get(content.arguments.profile)
+    listing = manifests.find_listing(folder, split)
+    findings = [Finding("missing", listing.fault)] if listing is not None and listing.fault else []
+    for name, fault in [] if listing is None else listing.changes(hashed=False):
+        if not name.endswith(".mp4"):
+            findings.append(Finding("missing", f"{name}: {fault}", SPLITS.get(name.split("/")[0])))
     return DatasetFiles(
         name=path.resolve().name,
         root=dataset_root(folder),
@@ -186,7 +189,7 @@ def _describe_simulated(manifest: manifests.Manifest, path: Path, split: str | N
         classes=content.classes,
         sensor=content.sensor,
         downscale=1 if profile is None else profile.downscale,
-        findings=tuple(_missing_files(folder, split)),
+        findings=tuple(findings),
     )
 
 
@@ -200,18 +203,6 @@ class _Simulated(BaseModel):
     classes: tuple[str, ...]
     sensor: manifests.Size | None
     arguments: _Arguments
-
-
-def _missing_files(folder: Path, split: str | None) -> Iterator[Finding]:
-    """Files that the manifest of a simulated dataset lists and that are missing or cut short; videos do not count."""
-    listing = manifests.find_listing(folder, split)
-    if listing is None:
-        return
-    if listing.fault:
-        yield Finding("missing", listing.fault)
-    for name, fault in listing.changes(hashed=False):
-        if not name.endswith(".mp4"):
-            yield Finding("missing", f"{name}: {fault}", SPLITS.get(name.split("/")[0]))
 
 
 def read_classes_file(folder: Path) -> tuple[str, ...] | None:
@@ -308,22 +299,9 @@ def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Datase
         usable = replace(paths, labels=None) if label_fault else paths
         recordings.append(_make_recording(described.kind, usable, head, mapped, sensor, scale))
     protocol = public_kind(sensor) or "custom" if is_rvt else described.protocol
-    return _make_dataset(described.name, described.root, described.kind, protocol, recordings, findings)
-
-
-def _make_dataset(
-    name: str,
-    root: Path,
-    kind: str,
-    protocol: str,
-    recordings: Sequence[LabelledRecording],
-    findings: Sequence[Finding],
-    labels_checked: bool = False,
-) -> Dataset:
     first = recordings[0]
-    classes, sensor, downscale = first.class_map.names, first.sensor, first.downscale
-    faults = tuple(findings)
-    return Dataset(name, root, classes, sensor, downscale, tuple(recordings), kind, protocol, faults, labels_checked)
+    facts = first.class_map.names, first.sensor, first.downscale, tuple(recordings), described.kind, protocol
+    return Dataset(described.name, described.root, *facts, tuple(findings))
 
 
 def _make_recording(
@@ -465,7 +443,15 @@ def open_prepared(
     The other arguments are those of ``open_dataset``; ``kind`` is refused if the dataset was prepared as another one.
     """
     content = manifest.parse(manifests.PreparedDataset)
-    root, findings = _source_folder(manifest.path.parent, content.source), list(content.faults)
+    # the absolute path, or the path relative to the manifest if both were moved
+    moved = os.path.normpath(manifest.path.parent / content.source.from_here)
+    root = next((Path(path) for path in (content.source.path, moved) if os.path.isdir(path)), None)
+    if root is None:
+        raise FateError(
+            f"{manifest.path}: was prepared from {content.source.path}, which does not exist; bring it back, or run"
+            " fate prepare again with the folder where it is now"
+        )
+    findings = list(content.faults)
     if not content.finished:
         known = len(content.recordings)
         sentence = f"{manifest.path}: fate prepare did not finish, and knows {known} recordings; run it again"
@@ -490,16 +476,6 @@ def open_prepared(
         scale = entry.downscale if content.kind == "rvt" else downscale or PUBLIC[content.kind].downscale
         recordings.append(_make_recording(content.kind, paths, head, mapped, sensor, scale))
     protocol = content.kind if content.kind in PUBLIC else public or "custom"
-    return _make_dataset(content.name, root, content.kind, protocol, recordings, findings, labels_checked=True)
-
-
-def _source_folder(home: Path, source: manifests.SourceFolder) -> Path:
-    """The folder of the recordings: the absolute path, or the path relative to the manifest if both were moved."""
-    locations = [Path(source.path), Path(os.path.normpath(home / source.from_here))]
-    folder = next((location for location in locations if location.is_dir()), None)
-    if folder is None:
-        raise FateError(
-            f"{home}: was prepared from {locations[0]}, which does not exist; bring it back, or run fate prepare again"
-            " with the folder where it is now"
-        )
-    return folder
+    first = recordings[0]
+    facts = mapped.names, first.sensor, first.downscale, tuple(recordings), content.kind, protocol
+    return Dataset(content.name, root, *facts, tuple(findings), labels_checked=True)

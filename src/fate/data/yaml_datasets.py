@@ -29,7 +29,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from fate.boxes.label_files import naming_errors
 from fate.data.box_files import Clock
 from fate.data.labelled_recording import EventOptions, check_downscale
-from fate.data.layout import DatasetFiles, RecordingPaths, find_recordings
+from fate.data.layout import DatasetFiles, RecordingPaths, find_recordings, keep_split
 from fate.errors import FateError
 from fate.events.events import Sensor
 from fate.text import nearest_name
@@ -107,26 +107,23 @@ def read_dataset_yaml(path: Path, split: str | None) -> DatasetFiles:
         )
     with naming_errors(path, "a YAML file that describes a dataset"):
         document = _parse(_Document, top, "at the top")
+        downscale = check_downscale(document.downscale)
         recordings = tuple(_recordings(document, path.parent))
         names = Counter(recording.name for recording in recordings)
         repeated = next((name for name, number in names.items() if number > 1), None)
         if repeated is not None:
             raise FateError(f"two recordings are called {repeated!r}; give one of them another name")
-        kept = tuple(recording for recording in recordings if split in (None, recording.split))
-        if not kept:
-            splits = ", ".join(sorted({str(recording.split) for recording in recordings})) or "none"
-            raise FateError(f"has no recordings of the split {split!r}; its splits are {splits}")
-        return DatasetFiles(
-            name=document.name or path.stem,
-            root=path.parent,
-            kind="own",
-            protocol=document.protocol,
-            recordings=kept,
-            classes=document.classes,
-            sensor=document.sensor,
-            downscale=check_downscale(document.downscale),
-            source=path,
-        )
+    return DatasetFiles(
+        name=document.name or path.stem,
+        root=path.parent,
+        kind="own",
+        protocol=document.protocol,
+        recordings=recordings if split is None else keep_split(recordings, split, path),
+        classes=document.classes,
+        sensor=document.sensor,
+        downscale=downscale,
+        source=path,
+    )
 
 
 def _parse(model: type[Model], given: object, where: str) -> Model:

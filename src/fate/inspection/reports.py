@@ -71,15 +71,11 @@ class Subject:
 def _rename_classes(labels: Labels, mapped: ClassMap) -> Labels:
     """Class ids and names of the dataset, followed by classes that only the file has."""
     class_ids, _ = mapped.ids_of(labels)
-    foreign = np.unique(labels.class_id[class_ids < 0]).tolist()
-    names = [f"id {number}" if labels.classes is None else labels.classes[number] for number in foreign]
+    foreign, index = np.unique(labels.class_id[class_ids < 0], return_inverse=True)
+    class_ids[class_ids < 0] = len(mapped.names) + index
+    names = [f"id {number}" if labels.classes is None else labels.classes[number] for number in foreign.tolist()]
     shown = [f"{name} (not of this dataset)" if name in mapped.names else name for name in names]
-    added = {number: len(mapped.names) + index for index, number in enumerate(foreign)}
-    ids = [
-        known if known >= 0 else added[number]
-        for known, number in zip(class_ids.tolist(), labels.class_id.tolist(), strict=True)
-    ]
-    return replace(labels, class_id=np.array(ids, np.int32), classes=(*mapped.names, *shown))
+    return replace(labels, class_id=class_ids, classes=(*mapped.names, *shown))
 
 
 def find_subjects(
