@@ -14,7 +14,6 @@ import pytest
 
 import fate
 from fate import (
-    Events,
     FateError,
     FateWarning,
     Labels,
@@ -252,8 +251,7 @@ def test_a_reader_gives_what_the_file_holds_and_travels_between_processes(gen1: 
         for start, end in ((0, 50_000), (123_456, 900_000), (10**9, 10**9 + 1)):
             assert reader.read(start, end) == whole.between(start, end)
             assert sent.read(start, end) == whole.between(start, end)
-        windows = [events for _, events in reader.windows(hz=20)]
-        assert Events.concatenate(windows) == whole
+        assert reader.read() == whole
         sent.close()
     with pytest.raises(FateError, match="the recording is closed"):
         reader.read(0, 1)
