@@ -25,6 +25,7 @@ from fate.data.class_maps import ClassMap
 from fate.errors import FateError, FormatError
 from fate.events.events import Sensor
 from fate.events.window import MAX_TIME_US
+from fate.json_files import whole_number
 
 MARGIN_PX = 1.0  # a box may extend this far beyond the frame without being counted
 MAX_HEAD_BYTES = 4096  # of the header of a box array; published files have 300
@@ -43,12 +44,7 @@ class Clock:
     def __post_init__(self) -> None:
         if not isinstance(self.unit, str) or self.unit not in US_PER_UNIT:
             raise FateError(f"label_time_unit {self.unit!r} was given; expected one of {', '.join(US_PER_UNIT)}")
-        whole = isinstance(self.offset_us, int) and not isinstance(self.offset_us, bool)
-        if not whole or abs(self.offset_us) > MAX_TIME_US:
-            raise FateError(
-                f"label_offset_us {self.offset_us!r:.40} was given; expected a whole number of microseconds, at most"
-                f" {MAX_TIME_US}"
-            )
+        whole_number(self.offset_us, "label_offset_us, in microseconds,", -MAX_TIME_US, MAX_TIME_US)
 
     def convert(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
         """Times in µs on the clock of the events."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from fate.boxes.labels import Labels
 from fate.errors import FateError
 from fate.events.sensors import GEN1_SENSOR, MPX_SENSOR, Sensor
+from fate.json_files import whole_number
 from fate.text import nearest_name
 
 
@@ -34,12 +34,10 @@ class PublicDataset(NamedTuple):
 
 
 _MPX_NAMES = ("pedestrian", "two wheeler", "car", "truck", "bus", "traffic sign", "traffic light")
-PUBLIC: Mapping[str, PublicDataset] = MappingProxyType(
-    {
-        "gen1": PublicDataset(GEN1_SENSOR, 1, {"car": 0, "pedestrian": 1}, ("car", "pedestrian")),
-        "1mpx": PublicDataset(MPX_SENSOR, 2, {name: index for index, name in enumerate(_MPX_NAMES)}, _MPX_NAMES[:3]),
-    }
-)
+PUBLIC: Mapping[str, PublicDataset] = {
+    "gen1": PublicDataset(GEN1_SENSOR, 1, {"car": 0, "pedestrian": 1}, ("car", "pedestrian")),
+    "1mpx": PublicDataset(MPX_SENSOR, 2, {name: index for index, name in enumerate(_MPX_NAMES)}, _MPX_NAMES[:3]),
+}
 
 
 def public_kind(sensor: Sensor | None) -> str | None:
@@ -47,6 +45,7 @@ def public_kind(sensor: Sensor | None) -> str | None:
     return next((name for name, public in PUBLIC.items() if public.sensor == sensor), None)
 
 
+MAX_CLASS_ID = 2**31 - 1
 #: Names, or names with the ids in label files that mean them.
 Classes = Sequence[str] | Mapping[str, int | Sequence[int]]
 
@@ -162,10 +161,9 @@ def checked_names(classes: object) -> tuple[str, ...]:
 
 def _ids(name: object, given: object) -> tuple[int, ...]:
     numbers = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
-    whole = [number for number in numbers if isinstance(number, int) and not isinstance(number, bool) and number >= 0]
-    if not isinstance(name, str) or not numbers or len(whole) < len(numbers):
+    if not isinstance(name, str) or not numbers:
         raise FateError(
             f"class {name!r} was given with the ids {given!r}; expected a name with whole numbers from 0 up,"
             " such as car: 2 or vehicle: [2, 3]"
         )
-    return tuple(whole)
+    return tuple(whole_number(number, f"the id of class {name!r}", 0, MAX_CLASS_ID) for number in numbers)

@@ -7,9 +7,8 @@ Evaluation has filters of its own, which belong to its protocol.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 
@@ -65,7 +64,7 @@ MPX_RULES = LabelRules(inset=1.0, min_side=5.0, max_width_share=0.9)
 PLAIN_RULES = LabelRules()
 
 #: By the name of a dataset's protocol.
-RULES: Mapping[str, LabelRules] = MappingProxyType({"gen1": GEN1_RULES, "1mpx": MPX_RULES})
+RULES = {"gen1": GEN1_RULES, "1mpx": MPX_RULES}
 
 
 def label_rules(protocol: str) -> LabelRules:

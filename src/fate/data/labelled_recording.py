@@ -28,6 +28,7 @@ from fate.events.events import Events, Sensor
 from fate.formats.opening import open_recording, open_source
 from fate.formats.recording import Recording, describe_tail
 from fate.formats.source import Bookmark, Options
+from fate.json_files import whole_number
 
 #: A file is refused if a larger share of its events lies outside the sensor.
 MAX_OUTSIDE_SHARE = 0.1
@@ -231,6 +232,4 @@ class LabelledRecording:
 
 def check_downscale(downscale: object) -> int:
     """Refuse anything but a whole number from 1 to 64."""
-    if not isinstance(downscale, int) or isinstance(downscale, bool) or not 1 <= downscale <= 64:
-        raise FateError(f"downscale {downscale!r} was given; expected a whole number from 1 to 64, such as 2")
-    return downscale
+    return whole_number(downscale, "downscale", 1, 64)

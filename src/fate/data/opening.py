@@ -35,6 +35,7 @@ from fate.data.rvt_layout import RvtSequence, find_sequences, holds_histograms, 
 from fate.data.yaml_datasets import find_yaml, read_dataset_yaml
 from fate.errors import FateError, FateWarning, MissingDependencyError, warn
 from fate.events.events import Sensor
+from fate.files import read_text
 
 KINDS = ("gen1", "1mpx", "sim", "rvt", "own")
 CLASSES_FILE = "classes.txt"
@@ -214,10 +215,7 @@ def read_classes_file(folder: Path) -> tuple[str, ...] | None:
     path = next((each / CLASSES_FILE for each in folders if (each / CLASSES_FILE).is_file()), None)
     if path is None:
         return None
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FateError(f"{path}: cannot be read ({error}); expected one class name a line, in UTF-8") from None
+    lines = read_text(path, "one class name a line").splitlines()
     names = tuple(line.strip() for line in lines if line.strip())
     if not names:
         raise FateError(f"{path}: is empty; expected one class name a line")

@@ -33,6 +33,7 @@ from fate.events.events import Sensor
 from fate.files import open_regular
 from fate.formats.recording import describe_tail
 from fate.inspection.label_statistics import find_mismatches, label_statistics
+from fate.json_files import whole_number
 from fate.progress import Progress, ignore
 from fate.text import format_table, grouped
 from fate.version import __version__
@@ -117,9 +118,7 @@ def prepare(
     """
     if kind not in KINDS:
         raise FateError(f"kind {kind!r} was given; expected one of {', '.join(KINDS)}")
-    threads = min(4, os.cpu_count() or 1) if workers is None else workers
-    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= 256:
-        raise FateError(f"workers {workers!r} was given; expected a whole number from 1 to 256")
+    threads = min(4, os.cpu_count() or 1) if workers is None else whole_number(workers, "workers", 1, 256)
     root, home = Path(os.path.abspath(source)), Path(os.path.abspath(target))
     recordings, findings = _find(kind, root)
     old = _earlier(kind, root, home)
