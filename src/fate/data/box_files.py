@@ -38,7 +38,7 @@ US_PER_UNIT: dict[str, tuple[int, int]] = {"us": (1, 1), "ms": (1000, 1), "s": (
 class Clock:
     """Converts times of a label file to times of the events."""
 
-    unit: str = "us"  #: of the label file: us, ms, s or ns
+    unit: str = "us"  #: time unit of the label file: us, ms, s or ns
     offset_us: int = 0  #: added afterwards
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ class PublicDataset(NamedTuple):
     """The facts of a public dataset."""
 
     sensor: Sensor
-    downscale: int  #: that RVT and all who compare with it use
+    downscale: int  #: the downscaling that RVT and all who compare with it use
     ids: Mapping[str, int]  #: class ids of its label files by name
     used: tuple[str, ...]  #: the classes that RVT and all who compare with it use, in their order
 

@@ -37,7 +37,7 @@ class Clip(NamedTuple):
     first: int  #: index of the first window
     steps: int  #: T
     begins: bool  #: whether the state is reset before the first window
-    seed: int  #: of the augmentation; a stream keeps it until its state is reset
+    seed: int  #: seed of the augmentation; a stream keeps it until its state is reset
     stream: bool = False  #: whether the clip is part of a stream in training
     window_us: int | None = None  #: length of a window; None: as long as the hop, 1 / hz
 

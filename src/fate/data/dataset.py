@@ -130,7 +130,7 @@ class DataFaults:
     reported, but the dataset still counts as complete.
     """
 
-    path: Path  #: of the first dataset
+    path: Path  #: folder of the first dataset
     findings: tuple[Finding, ...]
 
     @property

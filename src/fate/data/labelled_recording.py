@@ -35,7 +35,7 @@ MAX_OUTSIDE_SHARE = 0.1
 
 
 class EventOptions(NamedTuple):
-    """What an event file does not say itself. The fields are arguments of :func:`fate.open_recording`."""
+    """Facts that an event file does not state itself. The fields are arguments of :func:`fate.open_recording`."""
 
     sensor: Sensor | None = None
     format: str | None = None
@@ -57,7 +57,7 @@ class Span(NamedTuple):
 
 
 class FileHead(NamedTuple):
-    """What the header and the ends of an event file say."""
+    """Facts from the header and the ends of an event file."""
 
     sensor: Sensor | None  #: None if the file does not say
     span: Span | None  #: None if only decoding the whole file would tell

@@ -48,7 +48,7 @@ class WindowRequest(NamedTuple):
     """Where the events of one window come from; the default is a window without events."""
 
     recording: int = -1
-    matrix: Matrix | None = None  #: of the frame; None if the frame stays as it is
+    matrix: Matrix | None = None  #: map of the frame; None if the frame stays as it is
     hole: Rectangle = (0, 0, 0, 0)  #: x1 y1 x2 y2 of the pixels that are erased
 
 
@@ -105,7 +105,7 @@ class ClipBatch(NamedTuple):
 
     #: images [T · B, 20, H, W] uint8 for a dataset of histograms; requests if all events are on the device
     events: EventBatch | Tensor | WindowRequests
-    labels: list[Labels | None]  #: of each window; None if it is not labelled
+    labels: list[Labels | None]  #: labels of each window; None if it is not labelled
     steps: int  #: T
     clips: list[Clip]  #: B
     begins: Tensor  #: [B] bool, whether the state is reset before the first window

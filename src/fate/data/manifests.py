@@ -233,7 +233,7 @@ class FileState(BaseModel):
 
 
 class PreparedRecording(BaseModel):
-    """What the examination of one recording has found. Paths are inside the dataset."""
+    """The result of the examination of one recording. Paths are inside the dataset."""
 
     name: str
     split: Split | None
@@ -242,7 +242,7 @@ class PreparedRecording(BaseModel):
     truth: InsidePath | None
     readable: bool
     labelled: bool
-    sensor: Size | None  #: of the camera
+    sensor: Size | None  #: size of the camera's sensor
     says_sensor: bool  #: whether the file itself says its sensor
     downscale: NonNegativeInt
     start_us: int

@@ -199,7 +199,7 @@ class _Arguments(BaseModel):
 
 
 class _Simulated(BaseModel):
-    """What the manifest of a simulated dataset says about all recordings."""
+    """The keys of a simulated dataset's manifest that concern all recordings."""
 
     classes: tuple[str, ...]
     sensor: manifests.Size | None

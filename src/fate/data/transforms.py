@@ -6,9 +6,8 @@
 
 :class:`Augmentation` holds chances and ranges, :class:`Transform` what came out of one draw: a plain value that can be
 compared, pickled and applied to Events, Labels or images. Flip, rotation, translation, scale, shear and zoom become one
-map, in this order. The code that the paper follows resamples
-and crops pictures after each step, which cuts away what a later one would have brought back, and puts upright boxes
-around upright boxes. Every draw takes the same amount of random numbers from the generator, whatever it decides.
+map, in this order. (The code that the paper follows resamples and crops pictures after each step, which cuts away parts
+that a later step would have brought back.) Every draw takes equally many random numbers from the generator.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Transform:
     """
 
     matrix: Matrix  #: [2, 3], new (x, y) = matrix · (x, y, 1), in pixels
-    sensor: Sensor  #: of the frame
+    sensor: Sensor  #: (height, width) of the frame
     erasing: Erasing | None = None  #: empty rectangles
 
     @property
@@ -176,7 +175,7 @@ class Augmentation:
     shear: float = 0.0  #: chance to shear along x
     max_shear_degrees: float = 30.0  #: either way
     zoom: float = 0.0  #: chance of RVT's zoom, in or out
-    zoom_in_share: float = 0.8  #: of the zooms: into a part of the frame that shows one of the last boxes
+    zoom_in_share: float = 0.8  #: share of zooms that go into a part of the frame with one of the last boxes
     zoom_in_range: tuple[float, float] = (1.0, 1.5)
     zoom_out_range: tuple[float, float] = (1.0, 1.2)  #: the frame becomes smaller by this, and is put anywhere
     erase: float = 0.0  #: chance of an empty rectangle in a window, as EvRT-DETR has it

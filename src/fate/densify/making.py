@@ -39,13 +39,13 @@ Counts = dict[float, Counter[str]]  # rate → source → number of new boxes
 
 @dataclass
 class Densified:
-    """What a run of ``densify`` has done."""
+    """The result of a run of ``densify``."""
 
     labels: DenseLabels
-    recordings: int  #: of this shard
-    skipped: int = 0  #: that had labels at all rates already
-    windows: int = 0  #: that the detector has processed
-    boxes: Counts = field(default_factory=dict)  #: that were made
+    recordings: int  #: recordings of this shard
+    skipped: int = 0  #: recordings that had labels at all rates already
+    windows: int = 0  #: windows that the detector has processed
+    boxes: Counts = field(default_factory=dict)  #: new boxes
 
     def count(self, written: Counts) -> None:
         """Add the boxes of a recording."""

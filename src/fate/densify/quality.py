@@ -48,7 +48,7 @@ class Figures:
 
     precision: float | None  #: share of labels that are right; None without labels
     recall: float | None  #: share of ground truth that is found
-    median_iou: float | None  #: of the largest IoU of each label with ground truth
+    median_iou: float | None  #: median over labels of their largest IoU with ground truth
     above_half: float | None  #: share of labels whose largest IoU is above 0.5
     labels: int
     truth: int

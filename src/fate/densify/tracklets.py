@@ -45,7 +45,7 @@ class TrackletOptions:
     track_score: float = 0.3  #: lowest score of a detection that enters the tracker
     #: lowest score of a label, by the name of the class
     thresholds: Mapping[str, float] = field(default_factory=lambda: dict(THRESHOLDS))
-    other_threshold: float = 0.5  #: the same for all other classes
+    other_threshold: float = 0.5  #: lowest score of a label of any other class
     min_overlap: float = MIN_OVERLAP  #: lowest IoU of a track and its next detection
     max_gap_us: int = MAX_AGE_US  #: longest gap in a track
     min_steps: int = 6  #: lowest number of rows of a tracklet at 20 Hz
@@ -100,7 +100,7 @@ def dense_labels(
 
 
 def _track(labels: Labels, options: TrackletOptions) -> Labels:
-    """The same rows with track ids."""
+    """Number the tracks; returns the same rows with track ids."""
     tracker = Tracker(options.min_overlap, options.max_gap_us)
     ends = np.searchsorted(labels.t_us, labels.labelled_us, "right")
     boxes, scores, classes = labels.boxes, labels.score, labels.class_id

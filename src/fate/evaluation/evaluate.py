@@ -265,7 +265,7 @@ def _labelled_windows(
 
 
 def _rates(dataset: Dataset, recordings: Sequence[LabelledRecording], hz: Sequence[float] | None) -> tuple[float, ...]:
-    """Those to run a detector at. Histograms have one rate: others are refused before any work."""
+    """The rates to run a detector at. Histograms have one rate: others are refused before any work."""
     usual = (CANONICAL_HZ,) if dataset.holds == "histograms" else PAPER_RATES
     rates = tuple(dict.fromkeys(float(rate) for rate in hz)) if hz else usual
     for rate in rates:

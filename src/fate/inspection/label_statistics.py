@@ -59,7 +59,7 @@ class Fault:
 
     @property
     def area(self) -> float:
-        """Of the box, square pixels."""
+        """Area of the box in square pixels."""
         x1, y1, x2, y2 = self.box
         return (x2 - x1) * (y2 - y1)
 
@@ -189,7 +189,7 @@ class _Findings:
 
 
 def _check_geometry(found: _Findings, recording: Recording) -> None:
-    """What needs no events to be seen."""
+    """Find the faults that boxes show without their events."""
     labels, boxes = found.labels, found.boxes
     height, width = recording.sensor
     limits = np.array([width, height], np.float64) + MARGIN_PX
@@ -209,7 +209,7 @@ def _check_geometry(found: _Findings, recording: Recording) -> None:
 def _check_events(
     found: _Findings, recording: Recording, frames: int, moving: NDArray[np.intp], progress: Progress | None
 ) -> None:
-    """What the events before a label say about its boxes; ``moving`` are the rows of those that move."""
+    """Compare boxes with the events before them; ``moving`` are the rows of boxes that move along their track."""
     labels = found.labels
     start, end = recording.start_us, recording.end_us
     inside = (labels.labelled_us >= min(start + LOOK_BACK_US, end)) & (labels.labelled_us <= end + LOOK_BACK_US)

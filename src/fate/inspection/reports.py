@@ -41,7 +41,7 @@ class Subject:
     """One recording, its label files, and what is needed to read both."""
 
     entry: RecordingPaths  #: its name, split and files
-    class_map: ClassMap | None = None  #: of the dataset; None if only the label files may have names
+    class_map: ClassMap | None = None  #: the classes of the dataset; None if only the label files may have names
     options: Mapping[str, Any] = field(default_factory=dict)  #: for ``open_recording``; they override those of the YAML
     sensor: Sensor | None = None  #: for a file that does not say
 
@@ -126,7 +126,7 @@ class RecordingReport:
     labels: LabelStatistics | None  #: None if it has none
     classes: tuple[str, ...] | None  #: names by class id; None if they are not known
     notes: tuple[str, ...] = ()  #: sentences about what does not fit together
-    boxes: Labels | None = None  #: those that are counted
+    boxes: Labels | None = None  #: the boxes that ``labels`` counts
 
     @property
     def entry(self) -> RecordingPaths:
@@ -196,7 +196,7 @@ class ClassBoxes:
     life_s: NDArray[np.float32]  #: [K]
 
     def cells(self) -> tuple[str, ...]:
-        """In the columns of :data:`fate.inspection.references.BOX_COLUMNS`."""
+        """The row of this class in a table with the columns :data:`fate.inspection.references.BOX_COLUMNS`."""
         wide = self.size[self.size[:, 1] > 0]
         ratio = f"{np.median(wide[:, 0] / wide[:, 1]):.2f}" if len(wide) else references.UNKNOWN
         return (
