@@ -14,6 +14,7 @@ import pytest
 
 import fate
 from fate import (
+    Events,
     FateError,
     FateWarning,
     Labels,
@@ -251,7 +252,8 @@ def test_a_reader_gives_what_the_file_holds_and_travels_between_processes(gen1: 
         for start, end in ((0, 50_000), (123_456, 900_000), (10**9, 10**9 + 1)):
             assert reader.read(start, end) == whole.between(start, end)
             assert sent.read(start, end) == whole.between(start, end)
-        assert reader.read() == whole
+        windows = [events for _, events in reader.windows(hz=20)]
+        assert Events.concatenate(windows) == whole
         sent.close()
     with pytest.raises(FateError, match="the recording is closed"):
         reader.read(0, 1)

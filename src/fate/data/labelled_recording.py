@@ -11,7 +11,7 @@ warning. A file with many impossible events is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +25,7 @@ from fate.data.box_files import Boxes, Clock, load_boxes, read_box_file, small_s
 from fate.data.class_maps import ClassMap
 from fate.errors import FateError, FormatError
 from fate.events.events import Events, Sensor
+from fate.events.window import Window
 from fate.formats.opening import open_recording, open_source
 from fate.formats.recording import Recording, describe_tail
 from fate.formats.source import Bookmark, Options
@@ -125,7 +126,14 @@ class EventReader(AbstractContextManager["EventReader"]):
 
     def read(self, start_us: int | None = None, end_us: int | None = None) -> Events:
         """Events with ``start_us <= t < end_us``; without bounds, all of them."""
-        events = self.recording.read(start_us, end_us)
+        return self._downscale(self.recording.read(start_us, end_us))
+
+    def windows(self, hz: float | None = None, **more: Any) -> Iterator[tuple[Window, Events]]:
+        """Windows in order, each with its events. Same arguments as :meth:`fate.Recording.windows`."""
+        for window, events in self.recording.windows(hz, **more):
+            yield window, self._downscale(events)
+
+    def _downscale(self, events: Events) -> Events:
         if self.source.downscale == 1:
             return events
         side = np.uint16(self.source.downscale)
