@@ -16,8 +16,8 @@ from fate.boxes.detection_files import read_frames
 from fate.boxes.label_files import read_labels, write_labels
 from fate.boxes.labels import Labels
 from fate.boxes.predictions import read_predictions
-from fate.data.dataset import open_dataset
 from fate.data.manifests import find_manifest
+from fate.data.opening import open_dataset
 from fate.data.rvt_layout import RvtSequence
 from fate.errors import FateError
 from fate.models.checkpoints import is_own, load_model, read_card

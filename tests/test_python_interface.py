@@ -192,7 +192,7 @@ def test_densify_and_check_take_a_name_and_a_path(dataset: Path, tmp_path: Path)
 
 
 def test_a_dataset_leads_back_to_its_path_unless_it_is_a_selection(dataset: Path) -> None:
-    from fate.data.dataset import path_of
+    from fate.data.opening import path_of
 
     opened = fate.open_dataset(dataset)
     assert path_of(dataset) == path_of(str(dataset)) == path_of(opened) == (dataset, None)

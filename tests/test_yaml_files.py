@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fate.data.dataset import open_dataset
+from fate.data.opening import open_dataset
 from fate.errors import FateError
 from fate.training.config import make_config, read_config
 from fate.yaml_files import MAX_DEPTH, load_yaml, parse_yaml

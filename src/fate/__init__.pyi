@@ -13,7 +13,7 @@ from fate.boxes.label_files import read_labels as read_labels
 from fate.boxes.label_files import write_labels as write_labels
 from fate.boxes.labels import Labels as Labels
 from fate.boxes.labels import LabelSource as LabelSource
-from fate.data.dataset import open_dataset as open_dataset
+from fate.data.opening import open_dataset as open_dataset
 from fate.encoding.batch import EventBatch as EventBatch
 from fate.encoding.grids import build_grid as build_grid
 from fate.encoding.pillars import PillarEncoder as PillarEncoder

@@ -11,7 +11,8 @@ import pytest
 
 import fate
 from fate.bench.data_loading import bench_data, write_histograms
-from fate.data.dataset import Dataset, open_dataset
+from fate.data.dataset import Dataset
+from fate.data.opening import open_dataset
 from fate.encoding.grids import StackedHistogram
 
 

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fate import open_dataset
-from fate.data.batches import ClipBatch
 from fate.data.clips import NOTHING, Clip, Grid, Timing, TrainingPlan, evaluation_batches
 from fate.data.dataset import Dataset
-from fate.data.loading import ClipReader, load, stack_images
+from fate.data.loading import ClipBatch, ClipReader, load, stack_images
 from fate.data.transforms import Augmentation
 from fate.errors import FateError
 from tests.data.test_rvt_layout import write_sequence

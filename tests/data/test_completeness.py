@@ -31,7 +31,7 @@ def put(folder: Path, name: str, labels: Labels | None = LABELS, ending: str = "
     return folder / f"{name}{ending}"
 
 
-def missing(path: Path) -> tuple[str, ...]:
+def missing(path: Path) -> list[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return data_faults(open_dataset(path)).missing
@@ -43,7 +43,7 @@ def test_small_and_clipped_boxes_and_recordings_without_labels_leave_a_dataset_c
     put(tmp_path, "c", Labels([100_000], [-30], [3], [1], [5], [0]))
     faults = data_faults(open_dataset(tmp_path))
     assert len(faults.every) == 2
-    assert faults.missing == ()
+    assert faults.missing == []
     faults.refuse(allow_missing=False)
 
 
@@ -79,9 +79,9 @@ def test_a_file_that_a_yaml_names_and_nobody_has_is_missing(tmp_path: Path) -> N
 def test_files_of_a_simulated_dataset_that_are_gone_or_cut_are_missing(tmp_path: Path) -> None:
     folder = tmp_path / "drives"
     fate.simulate(folder, recordings=2, seconds=0.3, shares=(1, 0, 0))
-    assert missing(folder) == ()
+    assert missing(folder) == []
     (folder / "train" / "preview.mp4").unlink()  # a picture is no data
-    assert missing(folder) == ()
+    assert missing(folder) == []
     first, second = sorted((folder / "train").glob("*_td.dat"))
     first.unlink()
     second.write_bytes(second.read_bytes()[:-80])

@@ -202,7 +202,7 @@ def test_a_dataset_that_could_be_of_two_kinds_is_asked_for(tmp_path: Path) -> No
         ({"classes": "car", "kind": "gen1"}, "expected a list of names"),
         ({"classes": ["car", "car"], "kind": "gen1"}, "each name may occur once"),
         ({"classes": ["tram"], "kind": "gen1"}, "gen1 has car, pedestrian"),
-        ({"classes": {"car": -1}}, "whole numbers from 0 up"),
+        ({"classes": {"car": -1}}, "expected a whole number from 0"),
         ({"classes": {"car": 0, "van": [1, 0]}}, "class id 0 was given to 'car' and to 'van'"),
         ({"classes": {"two wheeler": 0, "two-wheeler": 1}}, "differ only in spelling"),
         ({"sensor": (240,)}, "expected (height, width)"),

@@ -70,7 +70,6 @@ def test_label_rules_are_those_of_rvt(raw: Labels, training: bool) -> None:
 def test_rules_keep_times_that_were_empty_and_drop_those_they_empty() -> None:
     labels = Labels([10, 20], [0, 0], [0, 0], [2, 50], [2, 50], [0, 0], labelled_us=[10, 20, 30], sensor=GEN1)
     assert LabelRules(min_side=5).apply(labels).labelled_us.tolist() == [20, 30]
-    assert LabelRules(min_side=5, drop_emptied=False).apply(labels).labelled_us.tolist() == [10, 20, 30]
     assert label_rules("gen1") is GEN1_RULES
     assert label_rules("1mpx") is MPX_RULES
     assert label_rules("sim").apply(labels) == labels

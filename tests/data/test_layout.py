@@ -119,7 +119,7 @@ def test_nothing_to_find_gets_a_sentence(tmp_path: Path) -> None:
         find_recordings(tmp_path, "holdout")
     shutil.rmtree(tmp_path / "train")
     put(tmp_path / "x" / "event_representations_v2" / "histogram" / "event_representations.h5")
-    with pytest.raises(FateError, match="preprocessed histograms and no events"):
+    with pytest.raises(FateError, match="RVT's histograms are none"):
         find_recordings(tmp_path)
 
 

@@ -13,9 +13,8 @@ import torch
 
 from fate.boxes.labels import Labels
 from fate.data import loading
-from fate.data.batches import ClipBatch
 from fate.data.clips import Clip, DrawTiming, Grid, Timing, TrainingPlan, evaluation_batches
-from fate.data.loading import ClipReader, load
+from fate.data.loading import ClipBatch, ClipReader, load
 from fate.data.transforms import Augmentation
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError

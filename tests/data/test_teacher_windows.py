@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fate.boxes.labels import Labels
-from fate.data.batches import ClipBatch, TeacherPart
 from fate.data.clips import NOTHING, Clip, Grid, canonical_numbers, canonical_steps
-from fate.data.loading import ClipReader, load
+from fate.data.loading import ClipBatch, ClipReader, TeacherPart, load
 from fate.data.transforms import Augmentation
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError

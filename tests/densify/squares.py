@@ -9,7 +9,8 @@ import torch
 
 import fate
 from fate.boxes.labels import Labels
-from fate.data.dataset import Dataset, open_dataset
+from fate.data.dataset import Dataset
+from fate.data.opening import open_dataset
 from fate.models.detector import Detector
 from tests.models.small_detectors import small_detector
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from fate.boxes.labels import Labels, LabelSource
 from fate.densify.interpolation import interpolate
-from fate.errors import FateError
 
 CLASSES = ("car", "pedestrian")
 
@@ -54,7 +53,6 @@ def test_without_tracks_the_largest_sum_of_overlaps_decides_class_by_class() -> 
     assert found.class_id.tolist() == [0, 0]
     far = table([(0, 0, 0, -1), (1000, 19, 0, -1)], [0, 1000])
     assert len(interpolate(far, [500])) == 0
-    assert len(interpolate(far, [500], min_overlap=0.01)) == 1
 
 
 def test_the_lower_score_counts() -> None:
@@ -84,8 +82,3 @@ def test_boxes_stay_between_their_neighbours_and_known_times_stay_as_they_are(se
         for row, track in enumerate(now.track_id):
             edges = sorted(float(end.x1[end.track_id == track][0]) for end in ends)
             assert edges[0] - 1e-3 <= now.x1[row] <= edges[1] + 1e-3
-
-
-def test_a_bad_overlap_is_refused() -> None:
-    with pytest.raises(FateError, match="overlap of 0"):
-        interpolate(Labels.empty(), [0], min_overlap=0)

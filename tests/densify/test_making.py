@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_refused(dataset: Dataset, detector: Detector, whol
     with pytest.raises(FateError, match="for a sensor of 64×32; .* is of 64×64"):
         densify(small, dataset, tmp_path / "a")
     with pytest.raises(FateError, match="dense labels need the events"):
-        densify(detector, replace(dataset, holds="histograms"), tmp_path / "a")
+        densify(detector, replace(dataset, kind="rvt"), tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
 

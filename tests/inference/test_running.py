@@ -14,7 +14,8 @@ import torch
 import fate
 from fate.boxes.labels import Labels
 from fate.boxes.predictions import write_predictions
-from fate.data.dataset import Dataset, open_dataset
+from fate.data.dataset import Dataset
+from fate.data.opening import open_dataset
 from fate.encoding.batch import EventBatch
 from fate.encoding.grids import StackedHistogram
 from fate.errors import FateError

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fate
-from fate.data.dataset import open_dataset
+from fate.data.opening import open_dataset
 from fate.errors import FateError, FateWarning
 from fate.events.events import Events, Sensor
 from fate.inference import loading

@@ -18,7 +18,7 @@ from fate.data import opening
 from fate.data.findings import Finding
 from fate.formats import index
 from fate.formats import recording as recording_module
-from fate.inspection import examination
+from fate.inspection import prepare as prepare_module
 from tests.conftest import make_events
 from tests.data.test_rvt_layout import write_sequence
 
@@ -194,7 +194,7 @@ def test_what_is_broken_or_missing_is_named_and_the_rest_is_used(source: Path, t
 def counting(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> list[str]:
     """Names of the recordings that are examined."""
     names: list[str] = []
-    usual = examination.examine_recording
+    usual = prepare_module.examine
 
     def examine(root: Path, entry: Any, kind: str) -> dict[str, Any]:
         if stop_after is not None and len(names) >= stop_after:
@@ -202,7 +202,7 @@ def counting(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> 
         names.append(entry.name)
         return usual(root, entry, kind)
 
-    monkeypatch.setattr(examination, "examine_recording", examine)
+    monkeypatch.setattr(prepare_module, "examine", examine)
     return names
 
 

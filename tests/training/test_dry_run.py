@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fate.data.batches import ClipBatch
+from fate.data.loading import ClipBatch
 from fate.training import dry_run as planning
 from fate.training.dry_run import dry_run, load_tries
 from fate.training.loop import build

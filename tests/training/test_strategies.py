@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from fate.boxes.dense_labels import begin_dense_labels, label_file, write_in_folder
 from fate.boxes.labels import Labels, LabelSource
-from fate.data.dataset import open_dataset
+from fate.data.opening import open_dataset
 from fate.errors import FateError
 from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.loop import build, own_labels, train

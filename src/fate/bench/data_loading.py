@@ -18,8 +18,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from fate.bench.harness import BenchResult, Measurement, Report, private_memory_mb
 from fate.data.clips import evaluation_batches
-from fate.data.dataset import Dataset, as_dataset
+from fate.data.dataset import Dataset
 from fate.data.loading import ClipReader
+from fate.data.opening import as_dataset
 from fate.encoding.grids import StackedHistogram
 from fate.errors import FateError
 from fate.processes import worker_start_method

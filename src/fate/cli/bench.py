@@ -220,7 +220,7 @@ def data(
     args.check_inputs(dataset)
 
     from fate.bench.data_loading import bench_data
-    from fate.data.dataset import open_dataset
+    from fate.data.opening import open_dataset
     from fate.simulation.writing.dataset import simulate as simulate_drives
 
     with tempfile.TemporaryDirectory() as folder, args.status("starting") as show:

@@ -104,7 +104,7 @@ def densify(
         if as_paper:
             options = paper_options({**THRESHOLDS, **thresholds})
 
-    from fate.data.dataset import as_dataset
+    from fate.data.opening import as_dataset
     from fate.inference.loading import find_weights, load_trained
 
     find_weights(model)

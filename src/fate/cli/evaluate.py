@@ -127,7 +127,7 @@ def evaluate(
 
 def _open(dataset: str, split: str | None, kind: str | None, print_line: Callable[[str], None]) -> Dataset:
     """Open the dataset and print all its faults."""
-    from fate.data.dataset import as_dataset
+    from fate.data.opening import as_dataset
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FateWarning)  # the faults below include what is left out

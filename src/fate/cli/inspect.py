@@ -40,6 +40,7 @@ def inspect(
     args.check_outputs({"--report": report, "--json": json_file}, datasets=(dataset,))
 
     from fate.inspection.inspect import inspect as look
+    from fate.workflows.inspection_page import write_inspection_page
 
     with args.progress_bar("inspecting") as update:
         options = args.open_options(sensor, drop=drop, sort=sort, no_cache=no_cache)
@@ -49,7 +50,7 @@ def inspect(
         if json_file is not None:
             args.write_json(json_file, found.to_dict())
         if report is not None:
-            found.page(report)
+            write_inspection_page(found, report)
     finally:
         say(found.text())
     if report is not None:

@@ -25,6 +25,7 @@ from fate.data.class_maps import ClassMap
 from fate.errors import FateError, FormatError
 from fate.events.events import Sensor
 from fate.events.window import MAX_TIME_US
+from fate.json_files import whole_number
 
 MARGIN_PX = 1.0  # a box may extend this far beyond the frame without being counted
 MAX_HEAD_BYTES = 4096  # of the header of a box array; published files have 300
@@ -37,18 +38,13 @@ US_PER_UNIT: dict[str, tuple[int, int]] = {"us": (1, 1), "ms": (1000, 1), "s": (
 class Clock:
     """Converts times of a label file to times of the events."""
 
-    unit: str = "us"  #: of the label file: us, ms, s or ns
+    unit: str = "us"  #: time unit of the label file: us, ms, s or ns
     offset_us: int = 0  #: added afterwards
 
     def __post_init__(self) -> None:
         if not isinstance(self.unit, str) or self.unit not in US_PER_UNIT:
             raise FateError(f"label_time_unit {self.unit!r} was given; expected one of {', '.join(US_PER_UNIT)}")
-        whole = isinstance(self.offset_us, int) and not isinstance(self.offset_us, bool)
-        if not whole or abs(self.offset_us) > MAX_TIME_US:
-            raise FateError(
-                f"label_offset_us {self.offset_us!r:.40} was given; expected a whole number of microseconds, at most"
-                f" {MAX_TIME_US}"
-            )
+        whole_number(self.offset_us, "label_offset_us, in microseconds,", -MAX_TIME_US, MAX_TIME_US)
 
     def convert(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
         """Times in µs on the clock of the events."""
@@ -76,15 +72,10 @@ class Boxes:
 
 
 def load_boxes(raw: Labels, name: str, class_map: ClassMap, full: Sensor, downscale: int, clock: Clock) -> Boxes:
-    """Boxes of a label file in the classes, pixels and time of a dataset.
+    """Boxes of a label file, as :func:`read_box_file` gives them, in the classes, pixels and time of a dataset.
 
-    Args:
-        raw: the labels of :func:`read_box_file`.
-        name: the file, for errors.
-        class_map: the classes of the dataset.
-        full: (height, width) of the camera, in whose pixels the file is.
-        downscale: side in pixels of the squares that become one pixel.
-        clock: the clock of the file.
+    An error begins with ``name``, the file. ``full`` is the (height, width) of the camera, in whose pixels the file is;
+    squares with ``downscale`` pixels along a side become one pixel.
     """
     if raw.sensor is not None and raw.sensor != tuple(full):
         raise FormatError(f"{name}: labels are of a {Sensor(*raw.sensor)} sensor, events of a {full} one")

@@ -1,6 +1,6 @@
 """Map the class ids of label files to the classes of a dataset: a name → the ids that mean it.
 
-    GEN1 = {"car": 0, "pedestrian": 1}
+    open_dataset("gen1")                                                 # {"car": 0, "pedestrian": 1}
     open_dataset("1mpx", classes=("car", "truck"))                       # two of the seven
     open_dataset("1mpx", classes={"person": 0, "vehicle": (2, 3, 4)})    # other names, ids merged
 
@@ -12,26 +12,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels
 from fate.errors import FateError
+from fate.events.events import GEN1_SENSOR, MPX_SENSOR, Sensor
+from fate.json_files import whole_number
 from fate.text import nearest_name
 
-#: Class ids of the public label files.
-GEN1: Mapping[str, int] = MappingProxyType({"car": 0, "pedestrian": 1})
-MPX: Mapping[str, int] = MappingProxyType(
-    {"pedestrian": 0, "two wheeler": 1, "car": 2, "truck": 3, "bus": 4, "traffic sign": 5, "traffic light": 6}
-)
-#: The classes that RVT and all who compare with it use, in their order.
-USED: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"gen1": ("car", "pedestrian"), "1mpx": ("pedestrian", "two wheeler", "car")}
-)
-PUBLIC: Mapping[str, Mapping[str, int]] = MappingProxyType({"gen1": GEN1, "1mpx": MPX})
 
+class PublicDataset(NamedTuple):
+    """The facts of a public dataset."""
+
+    sensor: Sensor
+    downscale: int  #: the downscaling that RVT and all who compare with it use
+    ids: Mapping[str, int]  #: class ids of its label files by name
+    used: tuple[str, ...]  #: the classes that RVT and all who compare with it use, in their order
+
+
+_MPX_NAMES = ("pedestrian", "two wheeler", "car", "truck", "bus", "traffic sign", "traffic light")
+PUBLIC: Mapping[str, PublicDataset] = {
+    "gen1": PublicDataset(GEN1_SENSOR, 1, {"car": 0, "pedestrian": 1}, ("car", "pedestrian")),
+    "1mpx": PublicDataset(MPX_SENSOR, 2, {name: index for index, name in enumerate(_MPX_NAMES)}, _MPX_NAMES[:3]),
+}
+
+
+def public_kind(sensor: Sensor | None) -> str | None:
+    """The public dataset with that sensor; None if there is none."""
+    return next((name for name, public in PUBLIC.items() if public.sensor == sensor), None)
+
+
+MAX_CLASS_ID = 2**31 - 1
 #: Names, or names with the ids in label files that mean them.
 Classes = Sequence[str] | Mapping[str, int | Sequence[int]]
 
@@ -105,13 +119,13 @@ def class_map(classes: Classes | None, kind: str | None = None, where: str = "cl
             which name: the first name is id 0.
         where: the file or folder of the dataset, to begin an error with.
     """
-    known = PUBLIC.get(kind or "", {})
     if isinstance(classes, Mapping):
         ids = {str(name): _ids(name, given) for name, given in classes.items()}
         return _checked(ids, unused={}, by_id=True)
-    if known:
-        whole = _checked({name: (number,) for name, number in known.items()}, unused={})
-        return whole.select(USED[kind or ""] if classes is None else classes, where, str(kind))
+    if kind is not None and kind in PUBLIC:
+        public = PUBLIC[kind]
+        whole = _checked({name: (number,) for name, number in public.ids.items()}, unused={})
+        return whole.select(public.used if classes is None else classes, where, kind)
     return _checked({name: (index,) for index, name in enumerate(checked_names(classes or ()))}, unused={})
 
 
@@ -147,10 +161,9 @@ def checked_names(classes: object) -> tuple[str, ...]:
 
 def _ids(name: object, given: object) -> tuple[int, ...]:
     numbers = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
-    whole = [number for number in numbers if isinstance(number, int) and not isinstance(number, bool) and number >= 0]
-    if not isinstance(name, str) or not numbers or len(whole) < len(numbers):
+    if not isinstance(name, str) or not numbers:
         raise FateError(
             f"class {name!r} was given with the ids {given!r}; expected a name with whole numbers from 0 up,"
             " such as car: 2 or vehicle: [2, 3]"
         )
-    return tuple(whole)
+    return tuple(whole_number(number, f"the id of class {name!r}", 0, MAX_CLASS_ID) for number in numbers)

@@ -19,25 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.data.labelled_recording import LabelledRecording
 from fate.errors import FateError
 from fate.events.window import WindowGrid, window_us
-
-
-class Span(Protocol):
-    """The time that a recording covers."""
-
-    @property
-    def start_us(self) -> int:
-        """First time with events."""
-
-    @property
-    def end_us(self) -> int:
-        """Just after the last event."""
 
 
 class Clip(NamedTuple):
@@ -48,7 +37,7 @@ class Clip(NamedTuple):
     first: int  #: index of the first window
     steps: int  #: T
     begins: bool  #: whether the state is reset before the first window
-    seed: int  #: of the augmentation; a stream keeps it until its state is reset
+    seed: int  #: seed of the augmentation; a stream keeps it until its state is reset
     stream: bool = False  #: whether the clip is part of a stream in training
     window_us: int | None = None  #: length of a window; None: as long as the hop, 1 / hz
 
@@ -81,7 +70,7 @@ class Grid(WindowGrid):
     """The windows of a recording at one rate. Window k ends at ``start_us + (k + 1) · hop_us``."""
 
     @staticmethod
-    def of(recording: Span, hz: float, length_us: int | None = None) -> Grid:
+    def of(recording: LabelledRecording, hz: float, length_us: int | None = None) -> Grid:
         """Windows every 1 / hz, as long as that or ``length_us``; for a recording of images, those of its images."""
         hop = window_us(hz)
         length, ends = hop if length_us is None else length_us, getattr(recording, "timestamps_us", None)
@@ -129,25 +118,17 @@ class TrainingPlan:
     that kept its rate for a whole recording would not do: a recording has ten times as many clips at 200 Hz as at
     20 Hz, so most clips would be at 200 Hz, whatever the curriculum says. At each draw the streams share equally spaced
     quantiles, so the share of each rate among them equals its probability as closely as their number allows.
-
-    Attributes:
-        recordings: the recordings of the dataset.
-        labelled_us: the labelled times of each recording; recordings without any are not used.
-        steps: T, windows in a clip.
-        random, streams: number of clips of each kind in a batch.
-        timing: draws the rate and the window length of a clip.
-        seed: determines everything that is drawn.
-        rate_clips: clips after which a stream draws a new timing.
     """
 
-    recordings: Sequence[Span]
+    recordings: Sequence[LabelledRecording]  #: the recordings of the dataset
+    #: the labelled times of each recording; recordings without any are not used
     labelled_us: Sequence[NDArray[np.int64]]
-    steps: int
-    random: int
-    streams: int
-    timing: DrawTiming
-    seed: int = 0
-    rate_clips: int = 20
+    steps: int  #: T, windows in a clip
+    random: int  #: random clips in a batch
+    streams: int  #: streams in a batch
+    timing: DrawTiming  #: draws the rate and the window length of a clip
+    seed: int = 0  #: determines everything that is drawn
+    rate_clips: int = 20  #: clips after which a stream draws a new timing
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.random < 0 or self.streams < 0 or self.random + self.streams < 1:
@@ -251,7 +232,7 @@ class _Stream:
 
 
 def evaluation_batches(
-    recordings: Sequence[Span], hz: float, batch_size: int, steps: int, length_us: int | None = None
+    recordings: Sequence[LabelledRecording], hz: float, batch_size: int, steps: int, length_us: int | None = None
 ) -> Iterator[list[Clip]]:
     """Every recording once, from its start to its end; a row of the batch that is done takes the next recording.
 
@@ -329,10 +310,7 @@ def shared_rows(
 ) -> NDArray[np.int64]:
     """[M, 2] rows of windows of student and teacher that end together, in the order of the student's.
 
-    Args:
-        student_us: [T, B] ends of the student's windows.
-        teacher_us: [T', B] ends of the teacher's windows.
-        clips: the B clips of the batch.
+    The ends of the windows of the B clips are ``student_us`` [T, B] and ``teacher_us`` [T', B].
     """
     pairs = [np.zeros((0, 2), np.int64)]
     for row, clip in enumerate(clips):

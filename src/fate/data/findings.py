@@ -51,7 +51,7 @@ class Finding(NamedTuple):
 
     kind: str  #: a key of ``KINDS``
     sentence: str
-    split: str | None = None  #: of the recording; None if it has none or the fault concerns the whole dataset
+    split: str | None = None  #: split of the recording; None without one, or if the fault concerns the whole dataset
 
 
 def sentences(findings: Iterable[Finding]) -> tuple[str, ...]:

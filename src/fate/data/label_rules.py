@@ -7,9 +7,8 @@ Evaluation has filters of its own, which belong to its protocol.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 
@@ -20,24 +19,17 @@ from fate.errors import FateError
 
 @dataclass(frozen=True)
 class LabelRules:
-    """Boxes to keep. Lengths are pixels of the camera, before any downscaling.
+    """Boxes to keep: they are cut at the frame, and those without area are dropped. Lengths are pixels of the camera.
 
-    Attributes:
-        crop: cut boxes at the frame, and drop those without area.
-        inset: the frame ends this far before the sensor's edge; RVT cuts at W − 1 and H − 1, an inset of 1.
-        min_side: the least width and height.
-        min_diagonal: the least diagonal.
-        max_width_share: of the frame's width, above which boxes of the training split are dropped; None for no limit.
-        drop_emptied: a labelled time that loses all its boxes is no longer labelled, since it does show objects.
-            Times that were empty before stay labelled.
+    A time that loses all its boxes is no longer labelled, since it does show objects; a time that had no boxes before
+    stays labelled.
     """
 
-    crop: bool = True
-    inset: float = 0.0
-    min_side: float = 0.0
-    min_diagonal: float = 0.0
+    inset: float = 0.0  #: the frame ends this far before the sensor's edge; RVT cuts at W − 1 and H − 1, an inset of 1
+    min_side: float = 0.0  #: the least width and height
+    min_diagonal: float = 0.0  #: the least diagonal
+    #: boxes of the training split that are wider than this share of the frame are dropped; None for no limit
     max_width_share: float | None = None
-    drop_emptied: bool = True
 
     def apply(self, labels: Labels, *, split: str | None = None, downscale: int = 1) -> Labels:
         """Apply the rules; returns the boxes that are kept.
@@ -51,19 +43,17 @@ class LabelRules:
             raise FateError("the labels have no sensor; rules need its size; use replace(labels, sensor=...)")
         height, width = (side * downscale for side in labels.sensor)
         boxes = labels.boxes.astype(np.float64) * downscale
-        keep = np.ones(len(labels), np.bool_)
-        if self.crop:
-            boxes = np.clip(boxes, 0, np.array([width, height, width, height]) - self.inset)
+        boxes = np.clip(boxes, 0, np.array([width, height, width, height]) - self.inset)
         size = boxes[:, 2:] - boxes[:, :2]
-        if self.crop:
-            keep &= (size > 0).all(axis=1)
-        keep &= (size >= self.min_side).all(axis=1) & ((size**2).sum(axis=1) >= self.min_diagonal**2)
+        keep = (
+            (size > 0).all(axis=1)
+            & (size >= self.min_side).all(axis=1)
+            & ((size**2).sum(axis=1) >= self.min_diagonal**2)
+        )
         if self.max_width_share is not None and split == "train":
             keep &= size[:, 0] <= np.floor(self.max_width_share * width)  # RVT allows whole pixels
         x1, y1, x2, y2 = (boxes[keep] / downscale).astype(np.float32).T
         kept = replace(labels.select(keep), x1=x1, y1=y1, x2=x2, y2=y2)
-        if not self.drop_emptied:
-            return kept
         emptied = np.isin(kept.labelled_us, labels.t_us) & ~np.isin(kept.labelled_us, kept.t_us)
         return replace(kept, labelled_us=kept.labelled_us[~emptied])
 
@@ -74,7 +64,7 @@ MPX_RULES = LabelRules(inset=1.0, min_side=5.0, max_width_share=0.9)
 PLAIN_RULES = LabelRules()
 
 #: By the name of a dataset's protocol.
-RULES: Mapping[str, LabelRules] = MappingProxyType({"gen1": GEN1_RULES, "1mpx": MPX_RULES})
+RULES = {"gen1": GEN1_RULES, "1mpx": MPX_RULES}
 
 
 def label_rules(protocol: str) -> LabelRules:

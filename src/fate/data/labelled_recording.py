@@ -30,13 +30,14 @@ from fate.events.window import Window, align_start
 from fate.formats.opening import open_recording, open_source
 from fate.formats.recording import Recording, describe_tail
 from fate.formats.source import Bookmark, Options
+from fate.json_files import whole_number
 
 #: A file is refused if a larger share of its events lies outside the sensor.
 MAX_OUTSIDE_SHARE = 0.1
 
 
 class EventOptions(NamedTuple):
-    """What an event file does not say itself. The fields are arguments of :func:`fate.open_recording`."""
+    """Facts that an event file does not state itself. The fields are arguments of :func:`fate.open_recording`."""
 
     sensor: Sensor | None = None
     format: str | None = None
@@ -58,7 +59,7 @@ class Span(NamedTuple):
 
 
 class FileHead(NamedTuple):
-    """What the header and the ends of an event file say."""
+    """Facts from the header and the ends of an event file."""
 
     sensor: Sensor | None  #: None if the file does not say
     span: Span | None  #: None if only decoding the whole file would tell
@@ -152,33 +153,19 @@ class EventReader(AbstractContextManager["EventReader"]):
 
 @dataclass(frozen=True)
 class LabelledRecording:
-    """One recording of a dataset. A subclass may override :meth:`read_label_file`.
+    """One recording of a dataset. A subclass may override :meth:`read_label_file`."""
 
-    Attributes:
-        name: unique in the dataset, such as ``"train/drive_0003"``.
-        split: ``"train"``, ``"val"``, ``"test"``, or None.
-        events_file: any file that :func:`fate.open_recording` opens.
-        label_file: any file that :func:`fate.read_labels` reads; None if there is none or it cannot be read.
-        class_map: the classes of the dataset.
-        full_sensor: (height, width) of the camera; both files are in its pixels.
-        downscale: this many pixels along each side become one.
-        truth_file: boxes at 200 Hz, from the simulator.
-        event_options: what the events file does not say itself.
-        clock: converts times of the label file to times of the events.
-        known_span: the span, if it is known without opening the file.
-    """
-
-    name: str
-    split: str | None
-    events_file: Path
-    label_file: Path | None
-    class_map: ClassMap
-    full_sensor: Sensor
-    downscale: int = 1
-    truth_file: Path | None = None
-    event_options: EventOptions = field(default_factory=EventOptions)
-    clock: Clock = field(default_factory=Clock)
-    known_span: Span | None = None
+    name: str  #: unique in the dataset, such as ``"train/drive_0003"``
+    split: str | None  #: ``"train"``, ``"val"``, ``"test"``, or None
+    events_file: Path  #: any file that :func:`fate.open_recording` opens
+    label_file: Path | None  #: any file that :func:`fate.read_labels` reads; None if there is none or it cannot be read
+    class_map: ClassMap  #: the classes of the dataset
+    full_sensor: Sensor  #: (height, width) of the camera; both files are in its pixels
+    downscale: int = 1  #: this many pixels along each side become one
+    truth_file: Path | None = None  #: boxes at 200 Hz, from the simulator
+    event_options: EventOptions = field(default_factory=EventOptions)  #: what the events file does not say itself
+    clock: Clock = field(default_factory=Clock)  #: converts times of the label file to times of the events
+    known_span: Span | None = None  #: the span, if it is known without opening the file
 
     @property
     def sensor(self) -> Sensor:
@@ -262,6 +249,4 @@ class LabelledRecording:
 
 def check_downscale(downscale: object) -> int:
     """Refuse anything but a whole number from 1 to 64."""
-    if not isinstance(downscale, int) or isinstance(downscale, bool) or not 1 <= downscale <= 64:
-        raise FateError(f"downscale {downscale!r} was given; expected a whole number from 1 to 64, such as 2")
-    return downscale
+    return whole_number(downscale, "downscale", 1, 64)

@@ -35,14 +35,11 @@ from fate.errors import FateError
 from fate.events.events import Sensor
 from fate.files import readable_folders, walk_folders
 
+#: The split that each name of a folder means.
 SPLITS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "test": "test",
-    "testing": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
 
 #: Suffixes of files that hold events and nothing else.
@@ -56,18 +53,9 @@ MAX_ENTRIES = 1_000_000
 _EVENT_ENDINGS = ("_td", "_cd", "_events")
 #: How label files are named after their recording, best first: hand-made or public labels before anything derived.
 _LABEL_NAMES = (
-    "{}_bbox.npy",
-    "{}_labels.npy",
-    "{}_bbox.npz",
-    "{}_labels.npz",
-    "{}.npz",
-    "{}.json",
-    "{}_labels.json",
-    "{}_bbox.json",
-    "{}_tracks.npy",
-    "{}.npy",
-    "{}",
-    "{}_labels",
+    *("{}_bbox.npy", "{}_labels.npy", "{}_bbox.npz", "{}_labels.npz", "{}.npz"),
+    *("{}.json", "{}_labels.json", "{}_bbox.json"),
+    *("{}_tracks.npy", "{}.npy", "{}", "{}_labels"),
 )
 _LABEL_NAMES_OF_A_FOLDER = ("bbox.npy", "labels.npy", "tracks.npy", "labels.npz", "labels.json", "labels")
 _LABEL_ENDINGS = ("_bbox", "_labels", "_truth", "_bbox_times", "_labels_times", "_tracks")
@@ -100,7 +88,6 @@ class DatasetFiles:
     downscale: int = 1
     source: Path | None = None  #: the YAML file that describes the dataset
     findings: tuple[Finding, ...] = ()  #: faults that are known so far
-    is_prepared: bool = False  #: whether ``fate prepare`` has read all files
 
 
 def dataset_root(path: Path) -> Path:
@@ -131,12 +118,7 @@ def keep_split(recordings: Sequence[Some], split: str, where: object) -> tuple[S
 
 @readable_folders("recordings")
 def find_recordings(path: str | os.PathLike[str], split: str | None = None) -> tuple[RecordingPaths, ...]:
-    """The recordings under ``path`` in order of name.
-
-    Args:
-        path: a folder in one of the layouts above, or one recording.
-        split: keep only ``"train"``, ``"val"`` or ``"test"``.
-    """
+    """The recordings under ``path``, in order of name: a folder in one of the layouts above, or one recording."""
     root = Path(path)
     if split is not None:
         check_split(split)
@@ -146,9 +128,17 @@ def find_recordings(path: str | os.PathLike[str], split: str | None = None) -> t
         raise FateError(f"{path}: no such folder or file; give the folder of a dataset, or one recording")
     if not root.is_dir():
         raise FateError(f"{path}: is neither a folder nor a file; give the folder of a dataset, or one recording")
-    recordings = _make_names_unique([_find_labels(file, root) for file in _event_files(root)])
+    found = [_find_labels(file, root) for file in _event_files(root)]
+    count = Counter(recording.name for recording in found)
+    for index, one in enumerate(found):
+        if count[one.name] > 1:  # two files with one stem, such as drive.raw and drive.dat, get their whole names
+            found[index] = replace(one, name=(Path(one.name).parent / one.events.name).as_posix())
+    recordings = tuple(sorted(found, key=lambda recording: recording.name))
     if not recordings:
-        raise FateError(_nothing_found(root))
+        raise FateError(
+            f"{root}: has no event recordings; looked, in all folders below, for {' '.join(EVENT_SUFFIXES)}, tables of"
+            " events and ROS bags (RVT's histograms are none); give the folder of a dataset, or one recording"
+        )
     return recordings if split is None else keep_split(recordings, split, path)
 
 
@@ -259,25 +249,3 @@ def _may_be_labels(path: Path, events: Path) -> bool:
         return False
     plain = path.suffix.lower() in (".npy", ".npz") and not path.stem.endswith(_LABEL_ENDINGS)
     return not (plain and _holds_events(path))
-
-
-def _make_names_unique(recordings: list[RecordingPaths]) -> tuple[RecordingPaths, ...]:
-    """Recordings from two files with one stem, such as ``drive.raw`` and ``drive.dat``, get the whole file names."""
-    count = Counter(recording.name for recording in recordings)
-    renamed = [
-        replace(recording, name=(Path(recording.name).parent / recording.events.name).as_posix())
-        if count[recording.name] > 1
-        else recording
-        for recording in recordings
-    ]
-    return tuple(sorted(renamed, key=lambda recording: recording.name))
-
-
-def _nothing_found(root: Path) -> str:
-    looked = f"looked, in all folders below, for {' '.join(EVENT_SUFFIXES)}, tables of events and ROS bags"
-    if next(root.rglob("event_representations*"), None) is not None:
-        return (
-            f"{root}: holds RVT's preprocessed histograms and no events ({looked}); give the folder of the recordings"
-            " they were made from"
-        )
-    return f"{root}: has no event recordings; {looked}; give the folder of a dataset, or one recording"

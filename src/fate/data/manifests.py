@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -18,11 +18,11 @@ from pydantic import AfterValidator, BaseModel, Field, NonNegativeInt, PlainSeri
 
 from fate.data.findings import KINDS, Finding
 from fate.data.layout import SPLITS
-from fate.errors import FormatError
+from fate.errors import FateError, FormatError
 from fate.events.events import Sensor
 from fate.files import MissingFileError, read_bytes
 from fate.json_files import parse_json
-from fate.progress import Progress
+from fate.progress import Progress, ignore
 from fate.text import grouped
 from fate.whole_files import write_whole
 
@@ -30,8 +30,6 @@ MANIFEST = "manifest.json"
 SIMULATED = "fate-simulated-dataset"
 PREPARED = "fate-prepared-dataset"
 SCHEMAS = {SIMULATED: 1, PREPARED: 1}
-
-_CHUNK_BYTES = 1 << 20  # files are hashed in chunks, since they may be larger than memory
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -57,13 +55,9 @@ class Manifest(NamedTuple):
 
 
 def find_manifest(path: Path) -> Manifest | None:
-    """Read the manifest of a dataset.
+    """Read the manifest of a dataset: ``path`` is the manifest itself, the folder of the dataset, or one of its splits.
 
-    Args:
-        path: the manifest itself, the folder of a dataset, or the folder of one split in it.
-
-    Returns:
-        None if there is no manifest, or another program wrote it.
+    Returns None if there is no manifest, or another program wrote it.
     """
     if path.name == MANIFEST and path.is_file():
         return _read_manifest(path)
@@ -131,30 +125,26 @@ class FileFacts(BaseModel):
     bytes: NonNegativeInt
     sha256: str  #: hexadecimal
 
-    def size_fault(self, path: Path) -> str:
-        """Whether the file is missing, cut short or too long, in words; empty if its size is right."""
-        try:
-            size = path.stat().st_size if path.is_file() else None
-        except OSError as error:
-            return f"cannot be read ({error.strerror})"
-        listed = f"{grouped(self.bytes)} bytes"
-        if size is None:
-            return f"is missing; it is listed with {listed}"
-        kind = "is cut short" if size < self.bytes else "has changed"
-        return f"{kind}: it has {grouped(size)} bytes and is listed with {listed}" if size != self.bytes else ""
+    def describe_change(self, path: Path, hashed: bool = True) -> str:
+        """Whether the file is missing, cut short or changed, in words; empty if it is as listed.
 
-    def hash_fault(self, path: Path, report: Callable[[int], None]) -> str:
-        """Whether the content of the file has changed, in words; ``report`` is called with the bytes that are done."""
-        digest, done = hashlib.sha256(), 0
+        If not ``hashed``, the content is not compared, and only a file that is missing or cut short is noticed.
+        """
+        listed = f"{grouped(self.bytes)} bytes"
         try:
+            if not path.is_file():
+                return f"is missing; it is listed with {listed}"
+            size = path.stat().st_size
+            if size < self.bytes or (hashed and size > self.bytes):
+                kind = "is cut short" if size < self.bytes else "has changed"
+                return f"{kind}: it has {grouped(size)} bytes and is listed with {listed}"
+            if not hashed:
+                return ""
             with open(path, "rb") as content:
-                while chunk := content.read(_CHUNK_BYTES):
-                    digest.update(chunk)
-                    done += len(chunk)
-                    report(done)
+                same = hashlib.file_digest(content, "sha256").hexdigest() == self.sha256
         except OSError as error:
             return f"cannot be read ({error.strerror})"
-        return "" if digest.hexdigest() == self.sha256 else "has changed: its SHA-256 is not the one that is listed"
+        return "" if same else "has changed: its SHA-256 is not the one that is listed"
 
 
 class _SimulatedRecording(BaseModel):
@@ -172,87 +162,51 @@ class _SimulatedFiles(BaseModel):
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """How the files of a dataset compare with its manifest."""
-
-    manifest: Path
-    num_files: int  #: number of files compared
-    flags: tuple[str, ...]  #: a sentence for each file that is missing, cut short or changed, or about the manifest
-
-    @property
-    def summary(self) -> str:
-        """One line about all files."""
-        if not self.num_files:
-            return "files were not compared with the manifest"
-        if not self.flags:
-            return f"{self.manifest.name}: all {self.num_files} files have the size and SHA-256 that it lists"
-        return f"{self.manifest.name}: {len(self.flags)} of {self.num_files} files are not as it lists them"
-
-
-@dataclass(frozen=True)
 class Listing:
-    """The files that a manifest lists, or why it cannot be used."""
+    """The files that the manifest of a simulated dataset lists, or why it cannot be used."""
 
     manifest: Path
     files: dict[str, FileFacts] = field(default_factory=dict)  #: by path inside the dataset
     fault: str = ""  #: a sentence
 
-    def missing(self) -> Iterator[tuple[str, str]]:
-        """Names of files that are missing or cut short, each with a description; only sizes are checked."""
-        for name, facts in self.files.items():
-            fault = facts.size_fault(self.manifest.parent / name)
-            if fault and not fault.startswith("has changed"):
-                yield name, fault
+    def changes(self, hashed: bool = True, progress: Progress = ignore) -> Iterator[tuple[str, str]]:
+        """The name of each file that is not as listed, with a description; see :meth:`FileFacts.describe_change`.
 
-    def compare(self, progress: Progress) -> Comparison:
-        """Check the size of every file, and the hash of those with the right size.
-
-        Args:
-            progress: called with the share of the bytes that is done.
+        After each file, ``progress`` is called with the share of the bytes that is done.
         """
-        if self.fault:
-            return Comparison(self.manifest, 0, (self.fault,))
-        total = max(1, sum(facts.bytes for facts in self.files.values()))
-        flags, before = [], 0
+        total, done = max(1, sum(facts.bytes for facts in self.files.values())), 0
         for name, facts in self.files.items():
+            if change := facts.describe_change(self.manifest.parent / name, hashed):
+                yield name, change
+            done += facts.bytes
+            progress(done / total)
 
-            def report(done: int, before: int = before) -> None:
-                progress((before + done) / total)
-
-            path = self.manifest.parent / name
-            if fault := facts.size_fault(path) or facts.hash_fault(path, report):
-                flags.append(f"{name}: {fault}")
-            before += facts.bytes
+    def compare(self, progress: Progress = ignore) -> tuple[str, ...]:
+        """A sentence for each file that is missing, cut short or changed, or about a manifest that cannot be used."""
+        changes = tuple(f"{name}: {change}" for name, change in self.changes(progress=progress))
         progress(1.0)
-        return Comparison(self.manifest, len(self.files), tuple(flags))
+        return (self.fault,) if self.fault else changes
 
 
 def find_listing(dataset: str | os.PathLike[str], split: str | None = None) -> Listing | None:
-    """The files of a simulated dataset as its manifest lists them.
+    """The files of a simulated dataset as its manifest lists them; None if there is no such manifest.
 
     Args:
         dataset: its folder, the folder of one split, or one recording. Only files in it, or files of that recording,
             are listed.
         split: only files of ``"train"``, ``"val"`` or ``"test"``.
-
-    Returns:
-        None if there is no manifest of a simulated dataset.
     """
     given = Path(os.path.abspath(dataset))
     for folder in _possible_folders(given if given.is_dir() else given.parent):
         path = folder / MANIFEST
         try:
-            if not path.is_file():
-                continue
-            if not path.stat().st_size:
-                raise FormatError("is damaged (it is empty)")
-            manifest = _read_manifest(path)
+            if path.is_file() and not path.stat().st_size:
+                raise FormatError(f"{path}: is damaged (it is empty)")
+            manifest = _read_manifest(path) if path.is_file() else None
             if manifest is None or manifest.format != SIMULATED:
                 continue
             content = manifest.parse(_SimulatedFiles)
-        except OSError as error:
-            return Listing(path, fault=f"{MANIFEST}: cannot be read ({error.strerror}), so no file was compared")
-        except FormatError as error:
+        except (OSError, FateError) as error:
             reason = str(error).removeprefix(f"{path}: ")
             return Listing(path, fault=f"{MANIFEST}: {reason}; no file was compared with it")
         groups = [(entry.split, entry.files) for entry in content.recordings]
@@ -261,11 +215,8 @@ def find_listing(dataset: str | os.PathLike[str], split: str | None = None) -> L
         for group_split, listed in groups:
             if split is None or group_split == SPLITS[split]:
                 is_recording = any(folder / name == given for name in listed)
-                files |= {
-                    name: facts
-                    for name, facts in listed.items()
-                    if is_recording or (folder / name).is_relative_to(given)
-                }
+                inside = (name for name in listed if is_recording or (folder / name).is_relative_to(given))
+                files |= {name: listed[name] for name in inside}
         return Listing(path, files) if files else None
     return None
 
@@ -282,7 +233,7 @@ class FileState(BaseModel):
 
 
 class PreparedRecording(BaseModel):
-    """What the examination of one recording has found. Paths are inside the dataset."""
+    """The result of the examination of one recording. Paths are inside the dataset."""
 
     name: str
     split: Split | None
@@ -291,7 +242,7 @@ class PreparedRecording(BaseModel):
     truth: InsidePath | None
     readable: bool
     labelled: bool
-    sensor: Size | None  #: of the camera
+    sensor: Size | None  #: size of the camera's sensor
     says_sensor: bool  #: whether the file itself says its sensor
     downscale: NonNegativeInt
     start_us: int

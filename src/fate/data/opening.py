@@ -1,4 +1,4 @@
-"""Open the files of a dataset: find out its kind, read the head of every file, and make one list of recordings.
+"""Open a dataset: find its files and its kind, read the head of every file, and make one list of recordings.
 
 ========  ==========================================================================================
 gen1      ``_td.dat`` with ``_bbox.npy``, 304 × 240, ids 0 and 1
@@ -15,37 +15,27 @@ A YAML file or a manifest says which kind it is. For other folders, the sensor, 
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
 
 from pydantic import BaseModel
 
+from fate.data import manifests
 from fate.data.box_files import box_file_fault, read_box_file
-from fate.data.class_maps import GEN1, MPX, Classes, ClassMap, checked_names, class_map, plain
+from fate.data.class_maps import PUBLIC, Classes, ClassMap, checked_names, class_map, plain, public_kind
+from fate.data.dataset import Dataset
 from fate.data.findings import THREADS, Finding
-from fate.data.labelled_recording import EventOptions, FileHead, LabelledRecording, Span, read_head
-from fate.data.layout import SPLITS, DatasetFiles, RecordingPaths, dataset_root, find_recordings
-from fate.data.manifests import (
-    MANIFEST,
-    PREPARED,
-    SIMULATED,
-    Manifest,
-    PreparedDataset,
-    PreparedRecording,
-    Size,
-    SourceFolder,
-    find_listing,
-    find_manifest,
-)
+from fate.data.labelled_recording import FileHead, LabelledRecording, Span, check_downscale, read_head
+from fate.data.layout import SPLITS, DatasetFiles, RecordingPaths, check_split, dataset_root, find_recordings
 from fate.data.rvt_layout import RvtSequence, find_sequences, holds_histograms, image_downscale, open_sequence
 from fate.data.yaml_datasets import find_yaml, read_dataset_yaml
-from fate.errors import FateError, MissingDependencyError
-from fate.events.events import GEN1_SENSOR, MPX_SENSOR, Sensor
+from fate.errors import FateError, FateWarning, MissingDependencyError, warn
+from fate.events.events import Sensor
+from fate.files import read_text
 
 KINDS = ("gen1", "1mpx", "sim", "rvt", "own")
 CLASSES_FILE = "classes.txt"
@@ -55,86 +45,142 @@ SAMPLED_RECORDINGS = 8  # recordings that are read to find out the kind of a dat
 SAMPLED_LABELS = 5  # label files that are read to find class names and ids
 
 
-class PublicDataset(NamedTuple):
-    """The facts of a public dataset."""
+def open_dataset(
+    path: str | os.PathLike[str],
+    split: str | None = None,
+    *,
+    kind: str | None = None,
+    classes: Classes | None = None,
+    downscale: int | None = None,
+    sensor: Sequence[int] | None = None,
+) -> Dataset:
+    """Open a dataset in place.
 
-    sensor: Sensor
-    downscale: int
-    ids: frozenset[int]  #: class ids of its label files
+    Args:
+        path: a folder of recordings with their labels, a YAML file that lists them, one recording, or what
+            ``fate prepare`` has written.
+        split: only ``"train"``, ``"val"`` or ``"test"``.
+        kind: ``"gen1"``, ``"1mpx"``, ``"sim"``, ``"rvt"`` or ``"own"``, if the files do not tell.
+        classes: names of the dataset's classes; only these are kept, and their order gives the class ids. If the
+            label files have ids without names, the list names id 0, id 1 and so on. A mapping from names to the ids
+            in the label files replaces the names of the dataset.
+        downscale: this many pixels along each side become one. The default is 2 for 1Mpx and 1 for others.
+        sensor: (height, width) of the camera, for files that do not say.
 
-
-PUBLIC_SETS: Mapping[str, PublicDataset] = MappingProxyType(
-    {
-        "gen1": PublicDataset(GEN1_SENSOR, 1, frozenset(GEN1.values())),
-        "1mpx": PublicDataset(MPX_SENSOR, 2, frozenset(MPX.values())),
-    }
-)
-
-
-Opened = tuple[DatasetFiles, tuple[LabelledRecording, ...]]
-
-
-def public_kind(sensor: Sensor | None) -> str | None:
-    """The public dataset with that sensor; None if there is none."""
-    return next((name for name, public in PUBLIC_SETS.items() if public.sensor == sensor), None)
-
-
-def open_files(
-    path: Path,
-    split: str | None,
-    kind: str | None,
-    classes: Classes | None,
-    downscale: int | None,
-    sensor: Sensor | None,
-) -> Opened:
-    """Open the files of a dataset. Same arguments as :func:`fate.open_dataset`, already checked.
-
-    Returns:
-        What is common to the recordings, and those that can be used; a prepared dataset has all splits.
+    Example:
+        >>> dataset = fate.open_dataset("gen1", "train")                          # doctest: +SKIP
+        >>> dataset = fate.open_dataset("1mpx", classes={"vehicle": (2, 3, 4)})   # doctest: +SKIP
     """
-    yaml = find_yaml(path) if kind in (None, "own") else None
-    manifest = None if yaml else find_manifest(path)
-    if manifest is not None and manifest.format == PREPARED:
-        return open_prepared(manifest, kind, classes, downscale)
-    if yaml is not None:
-        described = read_dataset_yaml(yaml, split)
-        described = replace(described, sensor=sensor or described.sensor)
-    elif kind == "rvt" or (kind is None and holds_histograms(path)):
-        sequences, findings = find_sequences(path, split, downscale)
-        name = path.resolve().name
-        described = DatasetFiles(name, path, "rvt", "custom", tuple(sequences), findings=tuple(findings))
+    folder, requested = Path(path), None if split is None else check_split(split)
+    if kind is not None and kind not in KINDS:
+        raise FateError(f"kind {kind!r} was given; expected one of {', '.join(KINDS)}")
+    scale = None if downscale is None else check_downscale(downscale)
+    size = None if sensor is None else Sensor.of(sensor)
+    yaml = find_yaml(folder) if kind in (None, "own") else None
+    manifest = None if yaml else manifests.find_manifest(folder)
+    if manifest is not None and manifest.format == manifests.PREPARED:
+        dataset = open_prepared(manifest, kind, classes, scale)
+        dataset = dataset if requested is None else dataset.split(requested)
     else:
-        described = describe_folder(path, split, kind, classes, sensor)
-    return _open_recordings(described if downscale is None else replace(described, downscale=downscale), classes)
+        if yaml is not None:
+            files = read_dataset_yaml(yaml, requested)
+            files = replace(files, sensor=size or files.sensor)
+        elif kind == "rvt" or (kind is None and holds_histograms(folder)):
+            sequences, findings = find_sequences(folder, requested, scale)
+            name = folder.resolve().name
+            files = DatasetFiles(name, folder, "rvt", "custom", tuple(sequences), findings=tuple(findings))
+        else:
+            files = _describe_folder(folder, requested, kind, classes, size)
+        dataset = _open_recordings(files if scale is None else replace(files, downscale=scale), classes)
+    left_out = [finding for finding in dataset.findings if finding.kind in ("damaged", "sensor")]
+    if left_out:  # other faults are in ``dataset.faults``
+        total = len(dataset) + len(left_out)
+        more = f" and {len(left_out) - 1} more, see dataset.faults" if len(left_out) > 1 else ""
+        warn(f"{dataset.root}: {len(left_out)} of {total} recordings are left out: {left_out[0].sentence}{more}")
+    return replace(dataset, source=folder)
+
+
+def as_dataset(
+    dataset: str | os.PathLike[str] | Dataset,
+    split: str | None = None,
+    *,
+    kind: str | None = None,
+    usual: str | None = None,
+    sensor: Sequence[int] | None = None,
+) -> Dataset:
+    """Open a dataset, or take one that is open already.
+
+    Args:
+        dataset: an open dataset, or a path for ``open_dataset``.
+        split: ``"train"``, ``"val"`` or ``"test"`` for this part only, ``"all"`` for everything.
+        kind: see ``open_dataset``; for a path only.
+        usual: the split to use if ``dataset`` is a path, has this split, and ``split`` is None.
+        sensor: (height, width) of the camera, for files that do not say; for a path only.
+    """
+    requested = None if split == "all" else split
+    if isinstance(dataset, Dataset):
+        if kind not in (None, dataset.kind):
+            raise FateError(f"{dataset.root}: is open as {dataset.kind}, and kind={kind!r} was given; leave it out")
+        return dataset if requested is None else dataset.split(requested)
+    opened = open_dataset(dataset, requested, kind=kind, sensor=sensor)
+    return opened.split(usual) if split is None and usual is not None and usual in opened.splits else opened
+
+
+def path_of(dataset: str | os.PathLike[str] | Dataset) -> tuple[Path, str | None]:
+    """Path and split (None for all) of a dataset, for functions that open the files themselves.
+
+    An open dataset must be whole or one split, without other classes or another size.
+    """
+    if not isinstance(dataset, Dataset):
+        return Path(dataset), None
+    location = dataset.source or dataset.root
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FateWarning)  # the same warnings as when it was opened the first time
+        whole = open_dataset(location)
+    names = [recording.name for recording in dataset]
+    if (whole.classes, whole.downscale) == (dataset.classes, dataset.downscale):
+        for split in (None, *whole.splits):
+            if names == [recording.name for recording in whole if split in (None, recording.split)]:
+                return location, split
+    raise FateError(
+        f"{location}: the dataset given is a selection (recordings, classes or downscale) of what is there; expected"
+        " the whole dataset or one split of it"
+    )
 
 
 # ---- which files, and which kind --------------------------------------------------------------------------------
 
 
-def describe_folder(
+def _describe_folder(
     path: Path, split: str | None, kind: str | None, classes: Classes | None, sensor: Sensor | None
 ) -> DatasetFiles:
     """Find the recordings of a folder; a few of them are read to find out the kind if ``kind`` is None."""
-    manifest = find_manifest(path if path.is_dir() or path.name == MANIFEST else path.parent)
-    if manifest is not None and manifest.format == SIMULATED and kind in (None, "sim"):
+    manifest = manifests.find_manifest(path if path.is_dir() or path.name == manifests.MANIFEST else path.parent)
+    if manifest is not None and manifest.format == manifests.SIMULATED and kind in (None, "sim"):
         return _describe_simulated(manifest, path, split)
     if kind == "sim":
         raise FateError(f"{path}: has no manifest.json of a simulated dataset; give a folder that fate simulate made")
     recordings = find_recordings(path, split)
     name, root = path.resolve().name, dataset_root(path)
-    names = read_classes_file(path if path.is_dir() else path.parent) if kind in (None, "own") else None
+    names = read_classes_file(root) if kind in (None, "own") else None
     chosen = kind or ("own" if names else _recognise(path, recordings, classes))
     if chosen == "own":
         return DatasetFiles(name, root, "own", "custom", recordings, names, sensor)
-    public = PUBLIC_SETS[chosen]
+    public = PUBLIC[chosen]
     return DatasetFiles(name, root, chosen, chosen, recordings, None, sensor or public.sensor, public.downscale)
 
 
-def _describe_simulated(manifest: Manifest, path: Path, split: str | None) -> DatasetFiles:
-    folder = path.parent if path.name == MANIFEST else path
+def _describe_simulated(manifest: manifests.Manifest, path: Path, split: str | None) -> DatasetFiles:
+    """The files of a simulated dataset, with a fault for each that is missing or cut short; videos do not count."""
+    folder = path.parent if path.name == manifests.MANIFEST else path
     recordings = find_recordings(folder, split)
     content = manifest.parse(_Simulated)
-    profile = PUBLIC_SETS.get(content.arguments.profile)
+    profile = PUBLIC.get(content.arguments.profile)
+    listing = manifests.find_listing(folder, split)
+    findings = [Finding("missing", listing.fault)] if listing is not None and listing.fault else []
+    for name, fault in [] if listing is None else listing.changes(hashed=False):
+        if not name.endswith(".mp4"):
+            findings.append(Finding("missing", f"{name}: {fault}", SPLITS.get(name.split("/")[0])))
     return DatasetFiles(
         name=path.resolve().name,
         root=dataset_root(folder),
@@ -144,7 +190,7 @@ def _describe_simulated(manifest: Manifest, path: Path, split: str | None) -> Da
         classes=content.classes,
         sensor=content.sensor,
         downscale=1 if profile is None else profile.downscale,
-        findings=tuple(_missing_files(folder, split)),
+        findings=tuple(findings),
     )
 
 
@@ -153,23 +199,11 @@ class _Arguments(BaseModel):
 
 
 class _Simulated(BaseModel):
-    """What the manifest of a simulated dataset says about all recordings."""
+    """The keys of a simulated dataset's manifest that concern all recordings."""
 
     classes: tuple[str, ...]
-    sensor: Size | None
+    sensor: manifests.Size | None
     arguments: _Arguments
-
-
-def _missing_files(folder: Path, split: str | None) -> Iterator[Finding]:
-    """Files that the manifest of a simulated dataset lists and that are missing or cut short; videos do not count."""
-    listing = find_listing(folder, split)
-    if listing is None:
-        return
-    if listing.fault:
-        yield Finding("missing", listing.fault)
-    for name, fault in listing.missing():
-        if not name.endswith(".mp4"):
-            yield Finding("missing", f"{name}: {fault}", SPLITS.get(name.split("/")[0]))
 
 
 def read_classes_file(folder: Path) -> tuple[str, ...] | None:
@@ -181,10 +215,7 @@ def read_classes_file(folder: Path) -> tuple[str, ...] | None:
     path = next((each / CLASSES_FILE for each in folders if (each / CLASSES_FILE).is_file()), None)
     if path is None:
         return None
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FateError(f"{path}: cannot be read ({error}); expected one class name a line, in UTF-8") from None
+    lines = read_text(path, "one class name a line").splitlines()
     names = tuple(line.strip() for line in lines if line.strip())
     if not names:
         raise FateError(f"{path}: is empty; expected one class name a line")
@@ -206,7 +237,9 @@ def _recognise(path: Path, recordings: Sequence[RecordingPaths], classes: Classe
     if names is not None:
         return "own"
     named = all(each.events.name.lower().endswith(PUBLISHED_ENDINGS) for each in sampled)
-    fitting = sum(ids <= PUBLIC_SETS[kind].ids for ids in ids_of_files)  # one file with other ids is only a fault
+    fitting = sum(
+        ids <= set(PUBLIC[kind].ids.values()) for ids in ids_of_files
+    )  # one file with other ids is only a fault
     if named and 2 * fitting >= len(ids_of_files):
         return kind
     ids = set().union(*ids_of_files)
@@ -222,7 +255,7 @@ def _recognise(path: Path, recordings: Sequence[RecordingPaths], classes: Classe
 # ---- from files to recordings -----------------------------------------------------------------------------------
 
 
-def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Opened:
+def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Dataset:
     """Read the head of every file, choose one sensor for all, and name the recordings that are left out."""
     findings = list(described.findings)
 
@@ -242,15 +275,18 @@ def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Opened
         more = f" (and {len(faults) - 1} more like it)" if len(faults) > 1 else ""
         raise FateError(f"{described.root}: no recording can be read; {faults[0]}{more}")
     sensor = _choose_sensor(described, [head.sensor for _, head, _ in readable], findings)
-    for paths, head, _ in readable:
-        if head.sensor not in (None, sensor):
-            add("sensor", paths, f"left out: it is {head.sensor}, the others are {sensor}")
     label_files = [paths.labels for paths, _, label_fault in readable if not label_fault]
     mapped = _choose_classes(described, classes, label_files, sensor)
     is_rvt = described.kind == "rvt"
+    scales = [image_downscale(paths.events) if is_rvt else described.downscale for paths, _, _ in readable]
+    downscale = Counter(scales).most_common(1)[0][0]
     recordings: list[LabelledRecording] = []
-    for paths, head, label_fault in readable:
+    for (paths, head, label_fault), scale in zip(readable, scales, strict=True):
         if head.sensor not in (None, sensor):
+            add("sensor", paths, f"left out: it is {head.sensor}, the others are {sensor}")
+            continue
+        if scale != downscale:
+            add("sensor", paths, f"left out: it is divided by {scale}, the others by {downscale}")
             continue
         if head.cut:
             add("cut", paths, f"ends early: {head.cut}")
@@ -258,26 +294,30 @@ def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Opened
             add("bad labels", paths, f"its labels are not used: {label_fault}")
         elif paths.labels is None:
             add("no labels", paths, "has no labels; it can be used for detection, not for training")
-        recordings.append(
-            (RvtSequence if is_rvt else LabelledRecording)(
-                name=paths.name,
-                split=paths.split,
-                events_file=paths.events,
-                label_file=None if label_fault else paths.labels,
-                class_map=mapped,
-                full_sensor=sensor,
-                downscale=image_downscale(paths.events) if is_rvt else described.downscale,
-                truth_file=paths.truth,
-                event_options=paths.options if head.sensor else paths.options._replace(sensor=sensor),
-                clock=paths.clock,
-                known_span=head.span,
-            )
-        )
-    protocol = described.protocol
-    if is_rvt:
-        recordings = _keep_one_resolution(recordings, findings)
-        protocol = public_kind(sensor) or "custom"
-    return replace(described, protocol=protocol, findings=tuple(findings)), tuple(recordings)
+        usable = replace(paths, labels=None) if label_fault else paths
+        recordings.append(_make_recording(described.kind, usable, head, mapped, sensor, scale))
+    protocol = public_kind(sensor) or "custom" if is_rvt else described.protocol
+    first = recordings[0]
+    facts = first.class_map.names, first.sensor, first.downscale, tuple(recordings), described.kind, protocol
+    return Dataset(described.name, described.root, *facts, tuple(findings))
+
+
+def _make_recording(
+    kind: str, paths: RecordingPaths, head: FileHead, mapped: ClassMap, sensor: Sensor, downscale: int
+) -> LabelledRecording:
+    return (RvtSequence if kind == "rvt" else LabelledRecording)(
+        name=paths.name,
+        split=paths.split,
+        events_file=paths.events,
+        label_file=paths.labels,
+        class_map=mapped,
+        full_sensor=sensor,
+        downscale=downscale,
+        truth_file=paths.truth,
+        event_options=paths.options if head.sensor else paths.options._replace(sensor=sensor),
+        clock=paths.clock,
+        known_span=head.span,
+    )
 
 
 def _read_heads(listed: Sequence[RecordingPaths], kind: str) -> list[tuple[FileHead | str, str]]:
@@ -288,7 +328,8 @@ def _read_heads(listed: Sequence[RecordingPaths], kind: str) -> list[tuple[FileH
         label_fault = f"{paths.labels}: {label_fault}" if label_fault else ""
         try:
             if kind == "rvt":
-                return FileHead(open_sequence(paths).full_sensor, None), label_fault
+                sequence = open_sequence(paths)
+                return FileHead(sequence.full_sensor, sequence.span), label_fault
             return read_head(paths.events, paths.options), label_fault
         except FateError as error:
             if kind == "rvt" and isinstance(error, MissingDependencyError):
@@ -331,16 +372,6 @@ def _choose_sensor(described: DatasetFiles, sensors: Sequence[Sensor | None], fi
     return sensor
 
 
-def _keep_one_resolution(sequences: Sequence[LabelledRecording], findings: list[Finding]) -> list[LabelledRecording]:
-    """Keep the sequences with the most frequent downscaling."""
-    downscale = Counter(sequence.downscale for sequence in sequences).most_common(1)[0][0]
-    for sequence in sequences:
-        if sequence.downscale != downscale:
-            sentence = f"{sequence.name}: left out: it is divided by {sequence.downscale}, the others by {downscale}"
-            findings.append(Finding("sensor", sentence, sequence.split))
-    return [sequence for sequence in sequences if sequence.downscale == downscale]
-
-
 def _choose_classes(
     described: DatasetFiles, requested: Classes | None, label_files: Sequence[Path | None], sensor: Sensor
 ) -> ClassMap:
@@ -351,7 +382,7 @@ def _choose_classes(
     public = public_kind(sensor) if described.kind == "rvt" else described.kind
     if public is None and requested is None:
         raise FateError(f"{where}: its histograms are of a {sensor} sensor, neither Gen1 nor 1Mpx; pass classes=[...]")
-    if described.kind == "rvt" or public in PUBLIC_SETS:
+    if described.kind == "rvt" or public in PUBLIC:
         return class_map(requested, public, where)
     if described.classes is not None:
         known = class_map(described.classes)
@@ -361,10 +392,8 @@ def _choose_classes(
         if not {plain(name) for name in checked_names(requested)} <= {plain(name) for name in names}:
             names, _ = _sample_labels(label_files, sensor, len(label_files))  # another file may have the name
         return class_map(names).select(requested, where)
-    if names is not None or requested is not None:
-        return class_map(
-            names if requested is None else requested
-        )  # without names in the files, the list gives each id one
+    if names is not None or requested is not None:  # without names in the files, the list gives each id one
+        return class_map(names if requested is None else requested)
     ids = set().union(*ids_of_files)
     if not ids:
         return class_map(())
@@ -377,16 +406,10 @@ def _choose_classes(
 def _sample_labels(
     files: Sequence[Path | None], sensor: Sensor, number: int = SAMPLED_LABELS
 ) -> tuple[tuple[str, ...] | None, list[set[int]]]:
-    """Read some label files for their class names and ids.
+    """Read ``number`` of the label files for their class names and ids.
 
-    Args:
-        files: label files; None for a recording without labels.
-        sensor: (height, width) of the camera.
-        number: how many of the files are read.
-
-    Returns:
-        The class names of the files, None if no file has names, and the ids that occur in each file. Names of the
-        first file come first; names that differ only in spelling occur once.
+    Returns the class names of the files, None if no file has names, and the ids that occur in each file. Names of the
+    first file come first; names that differ only in spelling occur once.
     """
     existing = [file for file in files if file is not None]
     step = max(1, len(existing) // max(number, 1))
@@ -411,18 +434,22 @@ def _sample_labels(
 
 
 def open_prepared(
-    manifest: Manifest, kind: str | None = None, classes: Classes | None = None, downscale: int | None = None
-) -> Opened:
+    manifest: manifests.Manifest, kind: str | None = None, classes: Classes | None = None, downscale: int | None = None
+) -> Dataset:
     """Open a dataset from the manifest of ``fate prepare``; only the folder of the recordings must exist.
 
-    Args:
-        manifest: with format ``PREPARED``.
-        kind: the kind that the user expects.
-        classes: None for those of the public dataset.
-        downscale: None for that of the public dataset, or that of the histograms.
+    The other arguments are those of ``open_dataset``; ``kind`` is refused if the dataset was prepared as another one.
     """
-    content = manifest.parse(PreparedDataset)
-    root, findings = _source_folder(manifest.path.parent, content.source), list(content.faults)
+    content = manifest.parse(manifests.PreparedDataset)
+    # the absolute path, or the path relative to the manifest if both were moved
+    moved = os.path.normpath(manifest.path.parent / content.source.from_here)
+    root = next((Path(path) for path in (content.source.path, moved) if os.path.isdir(path)), None)
+    if root is None:
+        raise FateError(
+            f"{manifest.path}: was prepared from {content.source.path}, which does not exist; bring it back, or run"
+            " fate prepare again with the folder where it is now"
+        )
+    findings = list(content.faults)
     if not content.finished:
         known = len(content.recordings)
         sentence = f"{manifest.path}: fate prepare did not finish, and knows {known} recordings; run it again"
@@ -438,36 +465,15 @@ def open_prepared(
         )
     public = public_kind(sensor)
     mapped = class_map(classes, public, str(manifest.path))
-
-    def recording(entry: PreparedRecording) -> LabelledRecording:
-        is_rvt = content.kind == "rvt"
-        return (RvtSequence if is_rvt else LabelledRecording)(
-            name=entry.name,
-            split=entry.split,
-            events_file=root / entry.events,
-            label_file=root / entry.labels if entry.labelled and entry.labels else None,
-            class_map=mapped,
-            full_sensor=sensor,
-            downscale=entry.downscale if is_rvt else downscale or PUBLIC_SETS[content.kind].downscale,
-            truth_file=root / entry.truth if entry.truth else None,
-            event_options=EventOptions(None if entry.says_sensor else sensor),
-            known_span=Span(entry.start_us, entry.end_us, entry.num_events),
-        )
-
-    protocol = content.kind if content.kind in PUBLIC_SETS else public or "custom"
-    files = DatasetFiles(
-        content.name, root, content.kind, protocol, recordings=(), findings=tuple(findings), is_prepared=True
-    )
-    return files, tuple(map(recording, usable))
-
-
-def _source_folder(home: Path, source: SourceFolder) -> Path:
-    """The folder of the recordings: the absolute path, or the path relative to the manifest if both were moved."""
-    locations = [Path(source.path), Path(os.path.normpath(home / source.from_here))]
-    folder = next((location for location in locations if location.is_dir()), None)
-    if folder is None:
-        raise FateError(
-            f"{home}: was prepared from {locations[0]}, which does not exist; bring it back, or run fate prepare again"
-            " with the folder where it is now"
-        )
-    return folder
+    recordings = []
+    for entry in usable:
+        labels = root / entry.labels if entry.labelled and entry.labels else None
+        truth = root / entry.truth if entry.truth else None
+        paths = RecordingPaths(entry.name, entry.split, root / entry.events, labels, truth)
+        head = FileHead(sensor if entry.says_sensor else None, Span(entry.start_us, entry.end_us, entry.num_events))
+        scale = entry.downscale if content.kind == "rvt" else downscale or PUBLIC[content.kind].downscale
+        recordings.append(_make_recording(content.kind, paths, head, mapped, sensor, scale))
+    protocol = content.kind if content.kind in PUBLIC else public or "custom"
+    first = recordings[0]
+    facts = mapped.names, first.sensor, first.downscale, tuple(recordings), content.kind, protocol
+    return Dataset(content.name, root, *facts, tuple(findings), labels_checked=True)

@@ -8,13 +8,11 @@ which are concatenated on the device. The batches equal those of ``ClipReader``,
 
 from __future__ import annotations
 
-import atexit
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import repeat
-from queue import Empty, Full, Queue
-from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -22,15 +20,15 @@ import torch
 from torch import Tensor
 
 from fate.data import affine
-from fate.data.batches import ClipBatch, WindowRequests
 from fate.data.labelled_recording import LabelledRecording
+from fate.data.loading import ClipBatch, WindowRequests
 from fate.encoding.batch import MAX_SIDE, EventBatch
 from fate.errors import FateError
 from fate.events.events import Sensor
 from fate.events.window import MAX_TIME_US, Window
 
 READERS = 4  # recordings that are read at the same time
-PREFETCHED = 2  # batches that are made ahead
+PREFETCHED = 3  # batches that are made ahead
 BYTES_PER_EVENT = 13  # on the device: time 8, pixel 4, polarity 1
 
 
@@ -132,56 +130,30 @@ class ResidentEvents:
 
 def complete_batches(batches: Iterable[ClipBatch], resident: ResidentEvents) -> Iterator[ClipBatch]:
     """Add the events to batches of requests, ahead of time in a thread and, on a GPU, on a separate CUDA stream."""
-    ready: Queue[tuple[Any, ClipBatch | BaseException | None]] = Queue(PREFETCHED)
-    stop = Event()
-    device = resident.clock.device
-    on_gpu = device.type == "cuda"
+    source, device = iter(batches), resident.clock.device
+    stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def put(item: tuple[Any, ClipBatch | BaseException | None]) -> None:
-        while not stop.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-            except Full:
-                continue
-            return
+    def complete_next() -> tuple[ClipBatch | None, Any]:
+        """The next batch, None after the last one, and the CUDA event at which it is complete."""
+        with nullcontext() if stream is None else torch.cuda.stream(stream):
+            batch = next(source, None)
+            complete = None if batch is None else resident.complete(batch)
+            return complete, None if stream is None else stream.record_event()
 
-    def work() -> None:
+    # the pool waits for its thread when Python exits: a thread that is killed inside torch would crash the process
+    with ThreadPoolExecutor(1, "events on the device") as pool:
         try:
-            stream = torch.cuda.Stream(device, priority=-1) if on_gpu else None  # type: ignore[no-untyped-call]
-            with torch.cuda.stream(stream) if on_gpu else nullcontext():
-                for batch in batches:
-                    complete = resident.complete(batch)
-                    put((stream.record_event() if stream is not None else None, complete))
-                    if stop.is_set():
-                        return
-            put((None, None))
-        except BaseException as error:  # raised again in the thread that takes the batches
-            put((None, error))
-
-    thread = Thread(target=work, name="events on the device", daemon=True)
-
-    def end() -> None:
-        stop.set()
-        thread.join()
-
-    atexit.register(end)  # a thread that is killed inside torch when Python exits would crash the process
-    thread.start()
-    try:
-        while True:
-            try:
-                done, item = ready.get(timeout=1.0)
-            except Empty:
-                continue
-            if item is None:
-                return
-            if isinstance(item, BaseException):
-                raise item
-            if done is not None:
-                _wait_for(item, done)
-            yield item
-    finally:
-        atexit.unregister(end)
-        end()
+            waiting = deque(pool.submit(complete_next) for _ in range(PREFETCHED))
+            while True:
+                batch, done = waiting.popleft().result()
+                if batch is None:
+                    return
+                waiting.append(pool.submit(complete_next))
+                if done is not None:
+                    _wait_for(batch, done)
+                yield batch
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _wait_for(batch: ClipBatch, done: Any) -> None:

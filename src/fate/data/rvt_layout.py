@@ -19,7 +19,7 @@ import importlib
 import os
 import re
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -70,12 +70,9 @@ def holds_histograms(root: Path) -> bool:
 def find_sequences(
     root: Path, split: str | None = None, downscale: int | None = None
 ) -> tuple[list[RecordingPaths], list[Finding]]:
-    """All sequences in order of name, and a fault for each folder that is not a sequence.
+    """All sequences of a dataset, a split or one sequence, by name, and a fault for each folder that is not a sequence.
 
-    Args:
-        root: the dataset, a split, or one sequence.
-        split: keep only ``"train"``, ``"val"`` or ``"test"``.
-        downscale: 1 or 2 for that resolution; None for half resolution if it exists.
+    ``downscale`` is 1 or 2 for that resolution, or None for half resolution if it exists.
     """
     if not root.is_dir():
         raise FateError(f"{root}: no such folder; give a dataset in RVT's layout")
@@ -138,9 +135,11 @@ def open_sequence(paths: RecordingPaths) -> RvtSequence:
     sensor = Sensor(int(height) * downscale, int(width) * downscale)
     no_classes = ClassMap((), ())
     found = RvtSequence(paths.name, paths.split, paths.events, paths.labels, no_classes, sensor, downscale)
-    if not 0 < found.num_images <= images:
-        raise FormatError(f"{paths.events}: holds {images} images, and {found.num_images} end times; get it again")
-    return found
+    times = found.timestamps_us
+    if not 0 < len(times) <= images:
+        raise FormatError(f"{paths.events}: holds {images} images, and {len(times)} end times; get it again")
+    # from the start of the first window to the end of the last one; the number of events is not known
+    return replace(found, known_span=Span(int(times[0]) - found.window_us, int(times[-1]), 0))
 
 
 @dataclass(frozen=True)
@@ -171,18 +170,6 @@ class RvtSequence(LabelledRecording):
         """Length of the window of one image, from the name of the folder."""
         match = re.search(r"_dt=(\d+)_", self.events_file.parent.name)
         return int(match[1]) * 1000 if match else WINDOW_US
-
-    @cached_property
-    def span(self) -> Span:
-        """From the start of the first window to the end of the last one; the number of events is not known."""
-        if self.known_span is not None:
-            return self.known_span
-        times = self.timestamps_us
-        return Span(int(times[0]) - self.window_us, int(times[-1]), 0) if len(times) else Span(0, 0, 0)
-
-    def measure(self) -> tuple[Span, str]:
-        """The span. The header of the file gives the number of images, so a cut file is noticed on opening."""
-        return self.span, ""
 
     @property
     def num_events(self) -> int:
@@ -240,21 +227,17 @@ def image_table(path: Path, file: Any) -> Any:
     if data.ndim != 4 or data.dtype != np.uint8:
         raise FormatError(f"{path}: 'data' is {data.dtype} of shape {data.shape}; expected uint8 [T, 20, H, W]")
     settings = data.id.get_create_plist()
-    for number in range(settings.get_nfilters()):
-        code = int(settings.get_filter(number)[0])
+    codes = [int(settings.get_filter(number)[0]) for number in range(settings.get_nfilters())]
+    for code in codes:
         if not h5py.h5z.filter_avail(code):
-            _load_plugin(path, code)
+            try:
+                importlib.import_module("hdf5plugin")  # registers its filters
+            except ImportError:
+                needed = f"{path}: reading images with the HDF5 filter {code}"
+                raise missing_packages(needed, ("hdf5plugin",)) from None
+        if not h5py.h5z.filter_avail(code):
+            raise FormatError(f"{path}: its images use the HDF5 filter {code}, which hdf5plugin does not have")
     return data
-
-
-def _load_plugin(path: Path, code: int) -> None:
-    """Register the filters of hdf5plugin; refuse a file whose filter is not among them."""
-    try:
-        importlib.import_module("hdf5plugin")
-    except ImportError:
-        raise missing_packages(f"{path}: reading images with the HDF5 filter {code}", ("hdf5plugin",)) from None
-    if not h5py.h5z.filter_avail(code):
-        raise FormatError(f"{path}: its images use the HDF5 filter {code}, which hdf5plugin does not have")
 
 
 def _whole_numbers(path: Path, what: str) -> NDArray[np.int64]:
@@ -262,10 +245,8 @@ def _whole_numbers(path: Path, what: str) -> NDArray[np.int64]:
     try:
         check_regular(path, "an array of a sequence")
         array = np.load(path, allow_pickle=False)
-    except MissingFileError:
-        raise FormatError(f"{path}: is missing; get the sequence again") from None
-    except DAMAGE as error:
-        raise FormatError(f"{path}: is damaged ({error}); get it again") from error
+    except (MissingFileError, *DAMAGE) as error:
+        raise FormatError(f"{path}: is missing or damaged ({error}); get the sequence again") from error
     if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
         held = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else "an archive"
         raise FormatError(f"{path}: holds {held}; expected {what}")

@@ -6,9 +6,8 @@
 
 :class:`Augmentation` holds chances and ranges, :class:`Transform` what came out of one draw: a plain value that can be
 compared, pickled and applied to Events, Labels or images. Flip, rotation, translation, scale, shear and zoom become one
-map, in this order. The code that the paper follows resamples
-and crops pictures after each step, which cuts away what a later one would have brought back, and puts upright boxes
-around upright boxes. Every draw takes the same amount of random numbers from the generator, whatever it decides.
+map, in this order. (The code that the paper follows resamples and crops pictures after each step, which cuts away parts
+that a later step would have brought back.) Every draw takes equally many random numbers from the generator.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Transform:
     """
 
     matrix: Matrix  #: [2, 3], new (x, y) = matrix · (x, y, 1), in pixels
-    sensor: Sensor  #: of the frame
+    sensor: Sensor  #: (height, width) of the frame
     erasing: Erasing | None = None  #: empty rectangles
 
     @property
@@ -87,9 +86,7 @@ class Transform:
     def images(self, images: NDArray[Any], first: int = 0) -> NDArray[Any]:
         """Images [T, C, H, W] of windows, such as histograms, as if they were made of the transformed events.
 
-        Args:
-            images: of the windows of a clip, in order; they are not changed.
-            first: the number of the first window, as for :meth:`erased`.
+        ``first`` is the number of the first window, as for :meth:`erased`. The given images are not changed.
         """
         self._check_sensor("images", images.shape[-2:])
         changed = (
@@ -178,7 +175,7 @@ class Augmentation:
     shear: float = 0.0  #: chance to shear along x
     max_shear_degrees: float = 30.0  #: either way
     zoom: float = 0.0  #: chance of RVT's zoom, in or out
-    zoom_in_share: float = 0.8  #: of the zooms: into a part of the frame that shows one of the last boxes
+    zoom_in_share: float = 0.8  #: share of zooms that go into a part of the frame with one of the last boxes
     zoom_in_range: tuple[float, float] = (1.0, 1.5)
     zoom_out_range: tuple[float, float] = (1.0, 1.2)  #: the frame becomes smaller by this, and is put anywhere
     erase: float = 0.0  #: chance of an empty rectangle in a window, as EvRT-DETR has it
@@ -273,13 +270,10 @@ def _part(
     sensor: Sensor, factor: float, box: tuple[float, float, float, float], across: float, along: float
 ) -> tuple[float, float, float, float]:
     """A part of the frame, ``factor`` times smaller, that holds the box or, if that is larger, lies within it."""
-    width, height = sensor.width / factor, sensor.height / factor
-    x = _start(box[0], box[2], width, sensor.width, across)
-    y = _start(box[1], box[3], height, sensor.height, along)
-    return x, y, x + width, y + height
-
-
-def _start(low: float, high: float, length: float, side: float, share: float) -> float:
-    """Where a stretch of ``length`` within [0, side] begins that holds [low, high], or is held by it."""
-    first, last = sorted((high - length, low))
-    return _within((max(first, 0.0), min(last, side - length)), share)
+    corners = []
+    for low, high, side, share in ((box[0], box[2], sensor.width, across), (box[1], box[3], sensor.height, along)):
+        length = side / factor
+        first, last = sorted((high - length, low))
+        corners.append(_within((max(first, 0.0), min(last, side - length)), share))
+    x, y = corners
+    return x, y, x + sensor.width / factor, y + sensor.height / factor

@@ -16,7 +16,6 @@ from scipy.optimize import linear_sum_assignment
 
 from fate.boxes.iou import expand_ranges, iou, xywh_of
 from fate.boxes.labels import Labels, LabelSource
-from fate.errors import FateError
 
 Ints = NDArray[np.int64]
 
@@ -24,27 +23,21 @@ Ints = NDArray[np.int64]
 MIN_OVERLAP = 0.1
 
 
-def interpolate(labels: Labels, times_us: ArrayLike, min_overlap: float = MIN_OVERLAP) -> Labels:
+def interpolate(labels: Labels, times_us: ArrayLike) -> Labels:
     """Labels at other times.
 
     Boxes of two neighbouring labelled times belong to one object if track and class agree. Boxes without a track are
     paired by class so that the sum of their IoU is largest. Rows at labelled times are kept as they are; between two
     times, each pair gives a row with the lower one of its scores. Times outside the labelled span are not labelled.
-
-    Args:
-        labels: of one recording.
-        times_us: [T] times of the result, in any order.
-        min_overlap: lowest IoU of boxes without a track.
+    The times of the result [T] may have any order.
     """
     requested = np.unique(np.asarray(times_us, np.int64))
-    if not 0 < min_overlap <= 1:
-        raise FateError(f"an overlap of {min_overlap} was given; expected more than 0 and at most 1")
     known = labels.labelled_us
     if not len(known):
         return replace(labels, labelled_us=known)
     requested = requested[(requested >= known[0]) & (requested <= known[-1])]
     kept = labels.select(np.isin(labels.t_us, requested))
-    first, second = pairs(labels, min_overlap)
+    first, second = pairs(labels)
     which, times = times_between(labels.t_us[first], labels.t_us[second], requested)
     first, second = first[which], second[which]
     x1, y1, x2, y2 = boxes_between(labels.t_us, labels.boxes, first, second, times).T
@@ -59,7 +52,7 @@ def interpolate(labels: Labels, times_us: ArrayLike, min_overlap: float = MIN_OV
     return Labels.concatenate([replace(kept, labelled_us=np.intersect1d(requested, known)), made])
 
 
-def pairs(labels: Labels, min_overlap: float = MIN_OVERLAP) -> tuple[Ints, Ints]:
+def pairs(labels: Labels) -> tuple[Ints, Ints]:
     """Rows of one object at neighbouring labelled times: the earlier ones [P] and the later ones [P]."""
     frame = np.searchsorted(labels.labelled_us, labels.t_us)
     order = np.lexsort((frame, labels.class_id, labels.track_id))
@@ -72,16 +65,16 @@ def pairs(labels: Labels, min_overlap: float = MIN_OVERLAP) -> tuple[Ints, Ints]
     rows = np.split(without, np.flatnonzero(np.diff(frame[without])) + 1)
     for earlier, later in pairwise(rows):
         if frame[earlier[0]] + 1 == frame[later[0]]:
-            found.append(_by_overlap(labels, earlier, later, min_overlap))
+            found.append(_by_overlap(labels, earlier, later))
     first, second = np.concatenate(found, axis=1).astype(np.int64)
     return first, second
 
 
-def _by_overlap(labels: Labels, earlier: Ints, later: Ints, min_overlap: float) -> Ints:
+def _by_overlap(labels: Labels, earlier: Ints, later: Ints) -> Ints:
     """The best pairs among rows of two times: [2, P]."""
     worth = iou(xywh_of(labels.boxes[earlier])[:, None], xywh_of(labels.boxes[later])[None])
     same_class = labels.class_id[earlier][:, None] == labels.class_id[later][None]
-    worth = np.where((worth >= min_overlap) & same_class, worth, 0.0)
+    worth = np.where((worth >= MIN_OVERLAP) & same_class, worth, 0.0)
     rows, columns = linear_sum_assignment(worth, maximize=True)
     paired = worth[rows, columns] > 0
     return np.stack([earlier[rows[paired]], later[columns[paired]]])

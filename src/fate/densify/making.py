@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -34,25 +34,23 @@ from fate.version import __version__
 #: Most processes that make labels; one keeps up with a GPU that processes some thousand windows per second.
 MAX_LABEL_MAKERS = 4
 
-Counts = dict[float, dict[str, int]]  # rate → source → number of new boxes
+Counts = dict[float, Counter[str]]  # rate → source → number of new boxes
 
 
 @dataclass
 class Densified:
-    """What a run of ``densify`` has done."""
+    """The result of a run of ``densify``."""
 
     labels: DenseLabels
-    recordings: int  #: of this shard
-    skipped: int = 0  #: that had labels at all rates already
-    windows: int = 0  #: that the detector has processed
-    boxes: Counts = field(default_factory=dict)  #: that were made
+    recordings: int  #: recordings of this shard
+    skipped: int = 0  #: recordings that had labels at all rates already
+    windows: int = 0  #: windows that the detector has processed
+    boxes: Counts = field(default_factory=dict)  #: new boxes
 
     def count(self, written: Counts) -> None:
         """Add the boxes of a recording."""
         for hz, more in written.items():
-            counts = self.boxes.setdefault(hz, dict.fromkeys(more, 0))
-            for name, number in more.items():
-                counts[name] += number
+            self.boxes.setdefault(hz, Counter()).update(more)
 
 
 def densify(
@@ -186,7 +184,7 @@ def _write_labels(
         labels = Labels.concatenate([made, truth])
         write_in_folder(label_file(folder.root, recording.name, hz), labels)
         by_source = {source.name.lower(): int(np.count_nonzero(labels.source == source)) for source in LabelSource}
-        written[hz] = by_source | {"times": len(labels.labelled_us)}
+        written[hz] = Counter(by_source | {"times": len(labels.labelled_us)})
     return written
 
 

@@ -48,7 +48,7 @@ class Figures:
 
     precision: float | None  #: share of labels that are right; None without labels
     recall: float | None  #: share of ground truth that is found
-    median_iou: float | None  #: of the largest IoU of each label with ground truth
+    median_iou: float | None  #: median over labels of their largest IoU with ground truth
     above_half: float | None  #: share of labels whose largest IoU is above 0.5
     labels: int
     truth: int
@@ -60,15 +60,13 @@ class Quality:
     def __init__(self, classes: Sequence[str], limits: SizeLimits | None = None) -> None:
         self.classes, self.limits = tuple(classes), limits or SizeLimits()
         self._truth = np.zeros(len(self.classes), np.int64)
-        self._parts: list[tuple[Ints, Floats, Floats, NDArray[np.bool_]]] = []
+        no_rows = np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, np.bool_)
+        self._parts: list[tuple[Ints, Floats, Floats, NDArray[np.bool_]]] = [no_rows]
 
     def add(self, labels: Labels, truth: Labels, times_us: Ints) -> None:
-        """Add a recording.
+        """Add a recording: its labels, its exact and dense ground truth with tracks, and the times [T] to compare.
 
-        Args:
-            labels: to measure.
-            truth: exact and dense, with tracks.
-            times_us: [T] times to compare; times outside the span of the ground truth are left out.
+        Times outside the span of the ground truth are left out.
         """
         exact = interpolate(truth, times_us)
         looked = exact.labelled_us
@@ -138,7 +136,5 @@ class Quality:
         return found
 
     def _rows(self) -> tuple[Ints, Floats, Floats, NDArray[np.bool_]]:
-        if not self._parts:
-            return np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, np.bool_)
         class_id, score, best, matched = (np.concatenate(column) for column in zip(*self._parts, strict=True))
         return class_id, score, best, matched

@@ -22,9 +22,8 @@ import numpy as np
 import torch
 
 from fate.boxes.labels import Labels, LabelSource
-from fate.data.batches import ClipBatch
 from fate.data.clips import CANONICAL_HZ, Clip, Grid, evaluation_batches
-from fate.data.loading import load
+from fate.data.loading import ClipBatch, load
 from fate.encoding.batch import EventBatch
 from fate.events.events import Events
 from fate.events.window import Window, WindowGrid, window_us

@@ -49,7 +49,7 @@ class TrackletOptions:
     track_score: float = 0.3  #: lowest score of a detection that enters the tracker
     #: lowest score of a label, by the name of the class
     thresholds: Mapping[str, float] = field(default_factory=lambda: dict(THRESHOLDS))
-    other_threshold: float = 0.5  #: the same for all other classes
+    other_threshold: float = 0.5  #: lowest score of a label of any other class
     min_overlap: float = MIN_OVERLAP  #: lowest IoU of a track and its next detection
     max_gap_us: int = MAX_AGE_US  #: longest gap in a track
     min_steps: int = 6  #: lowest number of rows of a tracklet at 20 Hz
@@ -98,13 +98,8 @@ def dense_labels(
 ) -> Labels:
     """Labels of one recording at one rate, at all times but those that represent an annotated time.
 
-    Args:
-        predictions: at all times of the grid, with scores.
-        truth: sparse ground truth; may be empty.
-        grid: the windows of the rate; the first ``count`` of them are labelled.
-        count: number of windows.
-        hz: the rate.
-        options: how detections become labels.
+    ``grid`` has the windows of the rate, of which the first ``count`` are labelled; ``predictions`` are at all their
+    times, with scores. ``truth`` is the sparse ground truth, which may be empty.
     """
     times = grid.ends_us(count)
     unseen = np.setdiff1d(times, predictions.labelled_us)
@@ -126,7 +121,7 @@ def dense_labels(
 
 
 def _track(labels: Labels, options: TrackletOptions) -> Labels:
-    """The same rows with track ids."""
+    """Number the tracks; returns the same rows with track ids."""
     tracker = Tracker(options.min_overlap, options.max_gap_us)
     ends = np.searchsorted(labels.t_us, labels.labelled_us, "right")
     boxes, scores, classes = labels.boxes, labels.score, labels.class_id

@@ -84,18 +84,16 @@ def _run_coco(frames: Frames, classes: Sequence[str], limits: list[int]) -> list
 def _figures(
     precision: NDArray[np.float64], recall: NDArray[np.float64], limits: Sequence[int]
 ) -> dict[str, float | None]:
-    figures = {
-        "AP50:95": _mean(precision[:, :, :, 0, -1]),
-        "AP50": _mean(precision[THRESHOLDS.index(0.5), :, :, 0, -1]),
-        "AP75": _mean(precision[THRESHOLDS.index(0.75), :, :, 0, -1]),
+    values = {
+        "AP50:95": precision[:, :, :, 0, -1],
+        "AP50": precision[THRESHOLDS.index(0.5), :, :, 0, -1],
+        "AP75": precision[THRESHOLDS.index(0.75), :, :, 0, -1],
     }
-    for index, size in enumerate(SIZES[1:], 1):
-        figures[f"AP50:95 {size}"] = _mean(precision[:, :, :, index, -1])
-    for index, limit in enumerate(limits):
-        figures[f"AR{limit}"] = _mean(recall[:, :, 0, index])
-    for index, size in enumerate(SIZES[1:], 1):
-        figures[f"AR{limits[-1]} {size}"] = _mean(recall[:, :, index, -1])
-    return figures
+    sizes = list(enumerate(SIZES))[1:]
+    values |= {f"AP50:95 {size}": precision[:, :, :, index, -1] for index, size in sizes}
+    values |= {f"AR{limit}": recall[:, :, 0, index] for index, limit in enumerate(limits)}
+    values |= {f"AR{limits[-1]} {size}": recall[:, :, index, -1] for index, size in sizes}
+    return {name: _mean(each) for name, each in values.items()}
 
 
 def _mean(values: NDArray[np.float64]) -> float | None:

@@ -31,6 +31,7 @@ from fate.json_files import finite_number
 from fate.models.detector import Detector
 from fate.progress import Progress, scale
 from fate.rates import PAPER_RATES
+from fate.text import format_markdown_table
 from fate.text import plural as counted
 from fate.whole_files import write_whole
 
@@ -89,10 +90,8 @@ class Evaluation:
         head = ["Hz", "AP50:95", "AP50", "AP75", "of 20 Hz", "FP / min", *(["idle"] if dense else [])]
         head += ["load", "encode", "model", "post", "dropped"]
         head += ["delay p50", "delay p90", "missed"] if dense else []
-        rows = [" | ".join(self._cells(rate, dense)) for rate in self.rates]
-        lines = [*self._rules(), "", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-        lines += [f"| {row} |" for row in rows]
-        lines += ["", "FP / min: false positives a minute at score ≥ 0.5."]
+        table = format_markdown_table(head, [self._cells(rate, dense) for rate in self.rates])
+        lines = [*self._rules(), "", table, "", "FP / min: false positives a minute at score ≥ 0.5."]
         if any(rate.run for rate in self.rates):
             lines.append("load … post: ms a window, streams side by side. dropped: events the encoder's caps left out.")
         if dense:
@@ -316,7 +315,7 @@ def _labelled_windows(
 
 
 def _rates(dataset: Dataset, recordings: Sequence[LabelledRecording], hz: Sequence[float] | None) -> tuple[float, ...]:
-    """Those to run a detector at. Histograms have one rate: others are refused before any work."""
+    """The rates to run a detector at. Histograms have one rate: others are refused before any work."""
     usual = (CANONICAL_HZ,) if dataset.holds == "histograms" else PAPER_RATES
     rates = tuple(dict.fromkeys(float(rate) for rate in hz)) if hz else usual
     for rate in rates:

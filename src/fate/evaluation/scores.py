@@ -28,7 +28,7 @@ class Scores:
 
     protocol: Protocol
     classes: tuple[str, ...]
-    sensor: Sensor | None  #: of the boxes
+    sensor: Sensor | None  #: (height, width) that the boxes are measured in
     average_precision: AveragePrecision
     false_positives: FalsePositives
     num_recordings: int
@@ -76,7 +76,7 @@ class Scores:
         return values
 
     def to_json(self, curves: bool = False) -> str:
-        """The same as JSON text."""
+        """The values of :meth:`to_dict` as JSON text."""
         return json.dumps(self.to_dict(curves), indent=1, allow_nan=False, ensure_ascii=False)
 
     def lines(self) -> list[str]:

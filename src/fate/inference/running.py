@@ -19,10 +19,9 @@ import torch
 from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels, LabelSource
-from fate.data.batches import ClipBatch
 from fate.data.clips import evaluation_batches
 from fate.data.dataset import Dataset
-from fate.data.loading import ClipReader, load
+from fate.data.loading import ClipBatch, ClipReader, load
 from fate.encoding.batch import EventBatch
 from fate.encoding.grids import StackedHistogram
 from fate.errors import FateError

@@ -11,19 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fate.data.dataset import Dataset, path_of
-from fate.data.findings import LOOK_BACK_US
-from fate.data.manifests import Comparison, find_listing
+from fate.data.dataset import Dataset
+from fate.data.manifests import MANIFEST, find_listing
+from fate.data.opening import path_of
 from fate.errors import FateError
 from fate.events.events import GEN1_SENSOR, MPX_SENSOR
-from fate.inspection import page as pictures
 from fate.inspection import references
 from fate.inspection.label_statistics import FAULTS, Fault
 from fate.inspection.references import UNKNOWN, Row
 from fate.inspection.reports import ClassBoxes, RecordingReport, boxes_by_class, find_subjects, report_on
 from fate.progress import Progress, ignore, scale
 from fate.text import format_table, plural
-from fate.view.page import write_page
 
 HASHING = 100  # thousandths of the work on a recording that hashing its files takes, roughly
 SHOWN_FLAGS = 20  # in the text
@@ -59,7 +57,8 @@ class Inspection:
     split: str | None
     reports: tuple[RecordingReport, ...]  #: one for each recording that could be read
     unreadable: tuple[str, ...]  #: a sentence for each recording that could not
-    comparison: Comparison | None = None  #: with the manifest of a simulated dataset; None without one
+    files_compared: int | None = None  #: files that a manifest lists, which were compared with it; None without one
+    flags: tuple[str, ...] = ()  #: a sentence for each file that is not as the manifest says, or about the manifest
 
     @cached_property
     def figures(self) -> dict[str, float]:
@@ -104,11 +103,9 @@ class Inspection:
         found: dict[str, float] = {}
         if rates := [each.rate_hz for each in labels if each.rate_hz]:
             found["label_rate_hz"] = float(np.median(rates))
-        counts = np.concatenate([each.boxes_per_time for each in labels] or [np.zeros(0, np.int64)])
-        if len(counts):
+        if labels and len(counts := np.concatenate([each.boxes_per_time for each in labels])):
             found |= {f"boxes_p{share}": float(np.percentile(counts, share)) for share in (5, 50, 95)}
-        lives = np.concatenate([each.life_s for each in labels] or [np.zeros(0, np.float32)])
-        if len(lives):
+        if labels and len(lives := np.concatenate([each.life_s for each in labels])):
             found["life_p50_s"] = float(np.median(lives))
         return found
 
@@ -146,7 +143,7 @@ class Inspection:
         """The table against real data: title, this dataset, Gen1, 1Mpx and, for Gen1's sensor, range and verdict."""
         rows = []
         for row in references.ROWS:
-            shown = row.show(self.figures, judged=self.is_gen1_like)
+            shown = row.show(self.figures)
             cells = [row.title, shown, row.gen1, row.mpx]
             if self.is_gen1_like:
                 judged = row.accept is not None and shown != UNKNOWN  # what was not measured is neither in nor out
@@ -166,7 +163,7 @@ class Inspection:
         number, labelled = len(self.reports), sum(report.labels is not None for report in self.reports)
         events = sum(report.events.num_events for report in self.reports)
         seconds = sum(report.events.duration_s for report in self.reports)
-        sensors = Counter(f"{width}×{height}" for height, width in (report.sensor for report in self.reports))
+        sensors = Counter(str(report.sensor) for report in self.reports)
         sizes = ", ".join(f"{size} ({count})" if len(sensors) > 1 else size for size, count in sensors.items())
         split = f"split {self.split}: " if self.split else ""
         return (
@@ -180,8 +177,7 @@ class Inspection:
         if not self.is_gen1_like:
             return ""
         listed = [
-            f"{row.title.strip()} = {row.show(self.figures, judged=True)} (accepted: {row.accepted_text()})"
-            for row in self.outside
+            f"{row.title.strip()} = {row.show(self.figures)} (accepted: {row.accepted_text()})" for row in self.outside
         ]
         if not listed:
             return "inside all ranges for Gen1-like data"
@@ -202,9 +198,15 @@ class Inspection:
         )
 
     @property
-    def flags(self) -> tuple[str, ...]:
-        """A sentence for each file of a simulated dataset that is not as its manifest says."""
-        return () if self.comparison is None else self.comparison.flags
+    def file_summary(self) -> str:
+        """One line about all files that were compared with a manifest; empty if there is none."""
+        if self.files_compared is None:
+            return ""
+        if not self.files_compared:
+            return "files were not compared with the manifest"
+        if not self.flags:
+            return f"{MANIFEST}: all {self.files_compared} files have the size and SHA-256 that it lists"
+        return f"{MANIFEST}: {len(self.flags)} of {self.files_compared} files are not as it lists them"
 
     @property
     def remarks(self) -> list[str]:
@@ -214,7 +216,7 @@ class Inspection:
     @property
     def is_compared(self) -> bool:
         """Whether the text has the figures of the public datasets too: for their sensors, and for simulated drives."""
-        return self.comparison is not None or all(report.sensor in COMPARED_SENSORS for report in self.reports)
+        return self.files_compared is not None or all(report.sensor in COMPARED_SENSORS for report in self.reports)
 
     def text(self) -> str:
         """Everything as plain text; only a few figures if no public dataset has this sensor."""
@@ -234,8 +236,8 @@ class Inspection:
                 parts += ["", self.motion_source]
             faults = [(each.kind, each.text(), each.worst) for each in self.faults]
             parts += ["", _table(("boxes that look wrong", "", ""), faults, left=3)]
-        if self.comparison is not None:
-            parts += ["", self.comparison.summary]
+        if self.file_summary:
+            parts += ["", self.file_summary]
             parts += [f"flag: {flag}" for flag in self.flags[:SHOWN_FLAGS]]
             if len(self.flags) > SHOWN_FLAGS:
                 parts.append(f"and {len(self.flags) - SHOWN_FLAGS} more flags; the page and the JSON have all")
@@ -243,37 +245,6 @@ class Inspection:
         if not self.is_compared:
             parts += ["", "The page has more figures, beside those of Gen1 and 1Mpx, and pictures of the boxes."]
         return "\n".join(parts)
-
-    def page(self, path: str | os.PathLike[str]) -> None:
-        """Write a page with plots and pictures, in one HTML file; recordings are opened again for sample frames."""
-        colours = {"in": "good", "out": "bad"}  # of figures in and out of the accepted range
-        classes, faults = self.classes, self.faults
-        write_page(
-            path,
-            "inspection.html",
-            title=self.dataset,
-            lead=self.lead,
-            verdict=_sentence(self.verdict),
-            sample_ms=LOOK_BACK_US // 1000,
-            samples=pictures.sample_frames(self.reports),
-            header=self.header,
-            rows=[(*row[:-1], (row[-1], colours[row[-1]]) if row[-1] in colours else row[-1]) for row in self.rows()],
-            event_plots=pictures.plot_events(self.reports, self.is_gen1_like),
-            box_columns=references.BOX_COLUMNS,
-            boxes=[*(each.cells() for each in classes), *references.REAL_BOXES] if classes else [],
-            box_plots=pictures.plot_boxes(classes) if classes else [],
-            motion_source=_sentence(self.motion_source),
-            faults=[
-                (each.kind, (each.text(), "bad" if each.number and "standing" not in each.kind else ""), meaning)
-                for each, meaning in zip(faults, FAULTS.values(), strict=True)
-            ],
-            worst=[f"{each.kind}: {each.worst}" for each in faults if each.worst],
-            files="" if self.comparison is None else _sentence(self.comparison.summary),
-            flags=self.flags,
-            remarks=self.remarks,
-            meanings=[(row.title.strip(), row.meaning) for row in references.ROWS],
-            recordings=[_recording_row(report) for report in self.reports],
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: figures of the dataset, its faults, and a report on each recording."""
@@ -288,7 +259,7 @@ class Inspection:
                 for each in self.faults
             },
             "motion_source": self.motion_source,
-            "files_compared": None if self.comparison is None else self.comparison.num_files,
+            "files_compared": self.files_compared,
             "flags": list(self.flags),
             "recordings": [_report_dict(report) for report in self.reports],
             "notes": self.remarks,
@@ -331,8 +302,7 @@ def inspect(
     unreadable: list[str] = []
     hashing = 0 if listing is None else HASHING * len(subjects)
     total = 1000 * len(subjects) + hashing
-
-    comparison = None if listing is None else listing.compare(scale(progress or ignore, 0, hashing, total))
+    flags = () if listing is None else listing.compare(scale(progress or ignore, 0, hashing, total))
     for index, subject in enumerate(subjects):
         share = scale(progress or ignore, hashing + 1000 * index, hashing + 1000 * (index + 1), total)
         try:
@@ -342,7 +312,8 @@ def inspect(
     if not reports:
         more = f" (and {len(unreadable) - 1} more like it)" if len(unreadable) > 1 else ""
         raise FateError(f"no recording can be read; {unreadable[0]}{more}")
-    return Inspection(str(dataset), split, tuple(reports), tuple(unreadable), comparison)
+    num_files = None if listing is None else len(listing.files)
+    return Inspection(str(dataset), split, tuple(reports), tuple(unreadable), num_files, flags)
 
 
 def _describe_fault(report: RecordingReport, fault: Fault) -> str:
@@ -358,24 +329,6 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) 
     """A table with a line under its header; the first ``left`` columns are aligned to the left."""
     top, *lines = format_table([header, *rows], range(left)).split("\n")
     return "\n".join([top, "─" * max(map(len, [top, *lines])), *lines])
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}." if text else ""
-
-
-def _recording_row(report: RecordingReport) -> tuple[str, ...]:
-    events = report.events
-    return (
-        report.entry.name,
-        report.format,
-        f"{events.duration_s:.1f}",
-        f"{events.rate_hz / 1e6:.3f}",
-        f"{events.on_share:.3f}",
-        UNKNOWN if events.silent_share is None else f"{100 * events.silent_share:.0f} %",
-        f"{100 * events.pillars[5000].active_share:.1f} %",
-        UNKNOWN if report.labels is None else str(report.labels.num_boxes),
-    )
 
 
 def _report_dict(report: RecordingReport) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Fault:
 
     @property
     def area(self) -> float:
-        """Of the box, square pixels."""
+        """Area of the box in square pixels."""
         x1, y1, x2, y2 = self.box
         return (x2 - x1) * (y2 - y1)
 
@@ -102,10 +102,12 @@ def label_statistics(
         progress: called with the share that is done.
     """
     dense = labels if truth is None else truth
-    apart, moving = (1, MOVING_PX_S) if truth is None else (_rows_within(TRUTH_SPEED_US, truth), TRUTH_MOVING_PX_S)
+    apart, moving = 1, MOVING_PX_S
+    if truth is not None:  # as many steps between labelled times as fit into TRUTH_SPEED_US
+        apart, moving = max(1, round(TRUTH_SPEED_US * label_rate_hz(truth) / 1e6)), TRUTH_MOVING_PX_S
     speed, speed_rows = track_speeds(dense, apart)
     life, life_rows = _lives(dense)
-    found = _Findings(dense, dense.boxes.astype(np.float64))
+    found = _Findings(dense)
     _check_geometry(found, recording)
     _check_events(found, recording, frames, speed_rows[speed > moving], progress)
     first, last = (np.searchsorted(labels.t_us, labels.labelled_us, side) for side in ("left", "right"))
@@ -126,11 +128,6 @@ def label_statistics(
         faults=found.worst(10),
         truth_hz=None if truth is None else label_rate_hz(truth),
     )
-
-
-def _rows_within(span_us: int, labels: Labels) -> int:
-    """How many steps between labelled times fit into ``span_us``, at least one."""
-    return max(1, round(span_us * label_rate_hz(labels) / 1e6))
 
 
 def track_speeds(labels: Labels, apart: int = 1) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
@@ -170,8 +167,8 @@ def _lives(labels: Labels) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
 class _Findings:
     """Rows of ``labels`` with a fault, by kind, and the number of rows that were checked."""
 
-    def __init__(self, labels: Labels, boxes: NDArray[np.float64]) -> None:
-        self.labels, self.boxes = labels, boxes
+    def __init__(self, labels: Labels) -> None:
+        self.labels, self.boxes = labels, labels.boxes.astype(np.float64)
         self.rows: dict[str, list[int]] = {kind: [] for kind in FAULTS}
         self.checked = dict.fromkeys(FAULTS, 0)
 
@@ -182,18 +179,17 @@ class _Findings:
 
     def worst(self, most: int) -> tuple[Fault, ...]:
         """The faults with the largest boxes of each kind."""
-        labels, listed = self.labels, []
+        listed = []
         for kind, rows in self.rows.items():
-            of_kind = [
-                Fault(kind, int(labels.t_us[row]), int(labels.class_id[row]), int(labels.track_id[row]), tuple(box))
-                for row, box in zip(rows, self.boxes[rows].tolist(), strict=True)
-            ]
-            listed += sorted(of_kind, key=lambda fault: -fault.area)[:most]
+            columns = (getattr(self.labels, name)[rows].tolist() for name in ("t_us", "class_id", "track_id"))
+            boxes = map(tuple, self.boxes[rows].tolist())
+            faults = [Fault(kind, *cells) for cells in zip(*columns, boxes, strict=True)]
+            listed += sorted(faults, key=lambda fault: -fault.area)[:most]
         return tuple(listed)
 
 
 def _check_geometry(found: _Findings, recording: Recording) -> None:
-    """What needs no events to be seen."""
+    """Find the faults that boxes show without their events."""
     labels, boxes = found.labels, found.boxes
     height, width = recording.sensor
     limits = np.array([width, height], np.float64) + MARGIN_PX
@@ -204,19 +200,16 @@ def _check_geometry(found: _Findings, recording: Recording) -> None:
         "outside the recording",
         (labels.t_us < recording.start_us - LOOK_BACK_US) | (labels.t_us > recording.end_us + LOOK_BACK_US),
     )
-    twice = np.zeros(len(labels), np.bool_)
-    if len(labels):
-        key = np.column_stack([(labels.t_us - labels.t_us[0]).astype(np.float64), labels.class_id, boxes])
-        first = np.unique(key, axis=0, return_index=True)[1]
-        twice[:] = True
-        twice[first] = False
-    found.mark("twice", twice)
+    start_us = labels.t_us[0] if len(labels) else 0  # float64 holds differences of times exactly
+    key = np.column_stack([(labels.t_us - start_us).astype(np.float64), labels.class_id, boxes])
+    first = np.unique(key, axis=0, return_index=True)[1]
+    found.mark("twice", ~np.isin(np.arange(len(labels)), first))
 
 
 def _check_events(
     found: _Findings, recording: Recording, frames: int, moving: NDArray[np.intp], progress: Progress | None
 ) -> None:
-    """What the events before a label say about its boxes; ``moving`` are the rows of those that move."""
+    """Compare boxes with the events before them; ``moving`` are the rows of boxes that move along their track."""
     labels = found.labels
     start, end = recording.start_us, recording.end_us
     inside = (labels.labelled_us >= min(start + LOOK_BACK_US, end)) & (labels.labelled_us <= end + LOOK_BACK_US)
@@ -276,14 +269,10 @@ def _inside(fired: NDArray[np.bool_], box: NDArray[np.float64]) -> NDArray[np.bo
 # ---- what does not fit together in the files of one recording ---------------------------------------------------
 
 
-def find_mismatches(name: str, recording: Recording, labels: Labels, truth: Labels | None) -> tuple[str, ...]:
+def find_mismatches(recording: Recording, labels: Labels, truth: Labels | None) -> list[str]:
     """A sentence for each thing that does not fit together: sensors, clocks, lengths, labels and exact boxes.
 
-    Args:
-        name: of the recording; it begins each sentence.
-        recording: open, with at least one event.
-        labels: the boxes of its label file.
-        truth: exact boxes of the same objects; None if there are none.
+    ``truth`` are exact boxes of the same objects; None if there are none.
     """
     tables = [labels] if truth is None else [labels, truth]
     sizes = {table.sensor for table in tables if table.sensor is not None} - {tuple(recording.sensor)}
@@ -295,36 +284,19 @@ def find_mismatches(name: str, recording: Recording, labels: Labels, truth: Labe
     if mismatch := describe_time_mismatch(times, recording.start_us, recording.end_us):
         notes.append(mismatch)
     if truth is not None and truth is not labels:
-        notes += _box_mismatches(labels, truth)
-    return tuple(f"{name}: {note}" for note in notes)
+        shared = np.intersect1d(labels.labelled_us, truth.labelled_us)
+        tracks = bool((labels.track_id >= 0).all())  # some label files have none
+        differ = [time for time in shared.tolist() if not _same_boxes(labels.at(time), truth.at(time), tracks)]
+        if differ:  # one of the two files was changed
+            notes.append(
+                f"at {len(differ)} of {len(shared)} times the label file and the exact boxes beside it differ, first at"
+                f" {differ[0] / 1e6:.3f} s; speeds and faults are those of the exact boxes"
+            )
+    return notes
 
 
-def _box_mismatches(labels: Labels, truth: Labels) -> list[str]:
-    """Times that both tables label with different boxes: one of the two files was changed."""
-    shared = np.intersect1d(labels.labelled_us, truth.labelled_us)
-    tracks = bool((labels.track_id >= 0).all())  # some label files have none
-    own, exact = (_rows_at(table, shared, tracks) for table in (labels, truth))
-    differ = _numbers_at(own, shared) != _numbers_at(exact, shared)
-    bad = shared[differ]
-    # the times left have equally many rows in both tables, so sorted rows correspond
-    own, exact = (rows[~np.isin(rows[:, 0], bad)] for rows in (own, exact))
-    bad = np.union1d(bad, own[(np.abs(own - exact) > SAME_BOX_PX).any(axis=1), 0])
-    if not len(bad):
-        return []
-    return [
-        f"at {len(bad)} of {len(shared)} times the label file and the exact boxes beside it differ, first at"
-        f" {bad[0] / 1e6:.3f} s; speeds and faults are those of the exact boxes"
-    ]
-
-
-def _rows_at(labels: Labels, times: NDArray[np.int64], tracks: bool) -> NDArray[np.float64]:
-    """Sorted rows at these times: [N, 7] time, track (0 if tracks do not count), class and box."""
-    track = labels.track_id if tracks else np.zeros(len(labels))
-    rows = np.column_stack([labels.t_us, track, labels.class_id, labels.boxes]).astype(np.float64)
-    rows = rows[np.isin(labels.t_us, times)]
-    return rows[np.lexsort((rows[:, 4], rows[:, 3], rows[:, 2], rows[:, 1], rows[:, 0]))]
-
-
-def _numbers_at(rows: NDArray[np.float64], times: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Number of sorted rows at each time."""
-    return np.searchsorted(rows[:, 0], times, "right") - np.searchsorted(rows[:, 0], times, "left")
+def _same_boxes(one: Labels, other: Labels, tracks: bool) -> bool:
+    """Whether two tables have the same boxes and classes, and the same tracks if these count, in any order."""
+    keys = [np.column_stack([each.class_id, each.track_id * tracks, each.boxes]) for each in (one, other)]
+    first, second = (rows[np.lexsort(rows[:, 3::-1].T)] for rows in keys)
+    return len(first) == len(second) and bool((np.abs(first - second) <= SAME_BOX_PX).all())

@@ -6,41 +6,51 @@ only files that have changed (size and time of change), also if the first run wa
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fate.data.class_maps import PUBLIC
-from fate.data.findings import LACKING, Finding, sentences
-from fate.data.layout import find_recordings
-from fate.data.manifests import (
-    MANIFEST,
-    PREPARED,
-    FileState,
-    PreparedDataset,
-    PreparedRecording,
-    SourceFolder,
-    find_manifest,
-    write_manifest,
-)
-from fate.data.opening import PUBLIC_SETS
-from fate.data.rvt_layout import find_sequences
-from fate.errors import FateError, FateWarning
+import numpy as np
+
+from fate.boxes.labels import Labels
+from fate.data import manifests
+from fate.data.box_files import Clock, box_file_fault, load_boxes, read_box_file
+from fate.data.class_maps import PUBLIC, class_map, public_kind
+from fate.data.findings import LACKING, Finding, box_findings, sentences
+from fate.data.labelled_recording import EventOptions, check_recording, read_head
+from fate.data.layout import RecordingPaths, find_recordings
+from fate.data.manifests import FileState, PreparedRecording
+from fate.data.rvt_layout import LABELS, find_sequences, open_sequence
+from fate.errors import FateError, FateWarning, MissingDependencyError
 from fate.events.events import Sensor
-from fate.inspection import examination
+from fate.files import open_regular
+from fate.formats.recording import describe_tail
+from fate.inspection.label_statistics import find_mismatches, label_statistics
+from fate.json_files import whole_number
 from fate.progress import Progress, ignore
 from fate.text import format_table, grouped
 from fate.version import __version__
 
-KINDS = (*PUBLIC_SETS, "rvt")
+KINDS = (*PUBLIC, "rvt")
+SPLITS_OR_NONE = ("train", "val", "test", None)
 SAVE_EVERY_S = 30.0  # a run that is stopped loses at most this much work
+
+CHECKED_FRAMES = 20  # labelled times of a recording at which boxes are compared with events
+#: Faults of boxes that are reported; those that are normal in a scene without motion are not.
+REPORTED_FAULTS = ("without events", "frozen", "no area", "twice", "outside the recording")
+
+#: The figures of a recording that could not be read.
+NOT_READ: dict[str, Any] = {
+    **{"readable": False, "labelled": False, "sensor": None, "says_sensor": True, "downscale": 1},
+    **{"start_us": 0, "end_us": 0, "num_events": 0, "labelled_times": 0, "boxes": {}, "faults": [], "files": {}},
+}
 
 #: Recordings in each split as published. The Gen1 paper counts 1460 for training; the files that are given out are
 #: 1459 (prophesee-automotive-dataset-toolbox, issue 42).
@@ -66,8 +76,8 @@ class Preparation:
         """A sentence for each fault that makes the dataset incomplete."""
         return tuple(self.document["missing"])
 
-    def rows(self) -> list[tuple[str, ...]]:
-        """A table: the header, one row for each split, and one for all."""
+    def text(self) -> str:
+        """Everything as plain text: a table with a row for each split and one for all, then the faults."""
         totals = self.document["totals"]
         names = list(totals["all"]["boxes"])
         rows = [("split", "recordings", "usable", "labelled", "hours", "Mev", *names, "GB")]
@@ -76,17 +86,12 @@ class Preparation:
             boxes = (grouped(total["boxes"].get(name, 0)) for name in names)
             hours, millions = f"{total['seconds'] / 3600:.2f}", f"{total['events'] / 1e6:.1f}"
             rows.append((split, *numbers, hours, millions, *boxes, f"{total['bytes'] / 1e9:.2f}"))
-        return rows
-
-    def text(self) -> str:
-        """Everything as plain text."""
         faults = [f"fault: {sentence}" for sentence in self.faults] or ["nothing is missing or broken"]
         if self.missing:
             faults.append(f"the dataset is incomplete: {len(self.missing)} of these faults leave something out")
         hashed = "" if self.document["hashed"] else ", without hashes"
-        return "\n".join(
-            [format_table(self.rows()), "", *faults, "", f"manifest written to {self.folder / MANIFEST}{hashed}"]
-        )
+        written = f"manifest written to {self.folder / manifests.MANIFEST}{hashed}"
+        return "\n".join([format_table(rows), "", *faults, "", written])
 
 
 def prepare(
@@ -113,11 +118,9 @@ def prepare(
     """
     if kind not in KINDS:
         raise FateError(f"kind {kind!r} was given; expected one of {', '.join(KINDS)}")
-    threads = min(4, os.cpu_count() or 1) if workers is None else workers
-    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= 256:
-        raise FateError(f"workers {workers!r} was given; expected a whole number from 1 to 256")
+    threads = min(4, os.cpu_count() or 1) if workers is None else whole_number(workers, "workers", 1, 256)
     root, home = Path(os.path.abspath(source)), Path(os.path.abspath(target))
-    tasks, findings = _recordings(kind, root) if kind in PUBLIC_SETS else _sequences(root)
+    recordings, findings = _find(kind, root)
     old = _earlier(kind, root, home)
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -126,54 +129,31 @@ def prepare(
     run = _Run(kind, root, home, hashed, old, findings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FateWarning)  # repairs of single recordings are among the faults
-        run.go(tasks, threads, progress or ignore)
+        run.go(recordings, threads, progress or ignore)
     return Preparation(home, run.document(finished=True))
 
 
-@dataclass(frozen=True)
-class _Task:
-    """One recording to examine."""
-
-    name: str
-    files: list[Path]
-    examine: Callable[[], PreparedRecording]
-
-
-def _recordings(kind: str, root: Path) -> tuple[list[_Task], list[Finding]]:
+def _find(kind: str, root: Path) -> tuple[Sequence[RecordingPaths], list[Finding]]:
+    """The recordings or sequences of a dataset, and what is known to be missing."""
+    if kind == "rvt":
+        return find_sequences(root)
     recordings = find_recordings(root)
     if not root.is_dir():
         raise FateError(f"{root}: is not a folder; give the folder of the dataset")
-    tasks = [
-        _Task(paths.name, examination.recording_files(paths), partial(examination.examine_recording, root, paths, kind))
-        for paths in recordings
-    ]
     known = {paths.labels for paths in recordings}
-    lonely = [path for path in sorted(root.rglob("*_bbox.npy")) if path not in known]
-    missing = [
-        Finding("missing", f"{path.relative_to(root).as_posix()}: the recording of these labels is missing")
-        for path in lonely
-    ]
-    return tasks, missing
-
-
-def _sequences(root: Path) -> tuple[list[_Task], list[Finding]]:
-    sequences, findings = find_sequences(root)
-    tasks = [
-        _Task(paths.name, examination.sequence_files(paths), partial(examination.examine_sequence, root, paths))
-        for paths in sequences
-    ]
-    return tasks, findings
+    lonely = [path.relative_to(root).as_posix() for path in sorted(root.rglob("*_bbox.npy")) if path not in known]
+    return recordings, [Finding("missing", f"{name}: the recording of these labels is missing") for name in lonely]
 
 
 def _earlier(kind: str, root: Path, home: Path) -> dict[str, PreparedRecording]:
     """Entries of an earlier run by name; any other manifest is not replaced."""
-    path = home / MANIFEST
+    path = home / manifests.MANIFEST
     if not path.exists():
         return {}
-    found = find_manifest(path)
-    if found is None or found.format != PREPARED:
+    found = manifests.find_manifest(path)
+    if found is None or found.format != manifests.PREPARED:
         raise FateError(f"{path}: is there already, and fate prepare did not write it; choose another folder")
-    content = found.parse(PreparedDataset)
+    content = found.parse(manifests.PreparedDataset)
     if (content.kind, content.source.path) != (kind, str(root)):
         raise FateError(f"{path}: is of {content.kind} in {content.source.path}; choose another folder, or delete it")
     return {entry.name: entry for entry in content.recordings}
@@ -191,16 +171,17 @@ class _Run:
     findings: list[Finding]
     done: dict[str, PreparedRecording] = field(default_factory=dict)
 
-    def go(self, tasks: list[_Task], threads: int, progress: Progress) -> None:
-        gone = sorted(set(self.old) - {task.name for task in tasks})
+    def go(self, recordings: Sequence[RecordingPaths], threads: int, progress: Progress) -> None:
+        """Examine all recordings; the manifest is written from time to time, and when the run ends or is stopped."""
+        gone = sorted(set(self.old) - {paths.name for paths in recordings})
         self.findings += [
             Finding("missing", f"{name}: was there before and is missing now", self.old[name].split) for name in gone
         ]
-        states = {task.name: examination.file_states(self.root, task.files) for task in tasks}
+        states = {paths.name: file_states(self.root, recording_files(paths, self.kind)) for paths in recordings}
         sizes = {name: sum(state.bytes for state in files.values()) for name, files in states.items()}
         total, finished, saved = sum(sizes.values()), 0, time.monotonic()
         with ThreadPoolExecutor(threads) as pool:
-            waiting = {pool.submit(self._one, task, states[task.name]): task.name for task in tasks}
+            waiting = {pool.submit(self._one, paths, states[paths.name]): paths.name for paths in recordings}
             try:
                 for future in as_completed(waiting):
                     name = waiting[future]
@@ -208,32 +189,35 @@ class _Run:
                     finished += sizes[name]
                     progress(finished, max(total, 1))
                     if time.monotonic() - saved > SAVE_EVERY_S:
-                        write_manifest(self.home, self.document(finished=False))
+                        manifests.write_manifest(self.home, self.document(finished=False))
                         saved = time.monotonic()
             except BaseException:
                 pool.shutdown(wait=True, cancel_futures=True)
-                write_manifest(self.home, self.document(finished=False))
+                manifests.write_manifest(self.home, self.document(finished=False))
                 raise
-        write_manifest(self.home, self.document(finished=True))
+        manifests.write_manifest(self.home, self.document(finished=True))
 
-    def _one(self, task: _Task, states: dict[str, FileState]) -> PreparedRecording:
+    def _one(self, paths: RecordingPaths, states: dict[str, FileState]) -> PreparedRecording:
         """The entry of a recording: that of an earlier run if nothing has changed since."""
-        before = self.old.get(task.name)
-        same = before is not None and examination.is_unchanged(before.files, states, self.hashed)
-        if before is not None and same and (self.kind == "rvt" or examination.has_index(self.root, before, self.kind)):
+        before = self.old.get(paths.name)
+        same = before is not None and is_unchanged(before.files, states, self.hashed)
+        if before is not None and same and (self.kind == "rvt" or has_index(self.root, before, self.kind)):
             return before
-        entry = task.examine()
+        entry = examine(self.root, paths, self.kind)
         if self.hashed:
-            examination.hash_files(self.root, states)
+            hash_files(self.root, states)
         entry.files = states
         return entry
 
     def document(self, finished: bool) -> dict[str, Any]:
         """The manifest of the recordings examined so far; ``finished`` if these are all."""
         entries = [self.done[name] for name in sorted(self.done)]
-        sensor, downscale = self._common(entries)
+        published = PUBLIC[self.kind].sensor if self.kind in PUBLIC else None
+        sizes = Counter((entry.sensor, entry.downscale) for entry in entries if entry.readable)
+        sensor, downscale = sizes.most_common(1)[0][0] if sizes else (None, 1)
+        if (published, 1) in sizes:
+            sensor, downscale = published, 1
         findings = [fault for entry in entries for fault in entry.faults]
-        published = PUBLIC_SETS[self.kind].sensor if self.kind in PUBLIC_SETS else None
         if sensor is not None and published not in (None, sensor):
             findings.append(Finding("other", f"its recordings are {sensor}, while {self.kind} is {published}"))
         for entry in entries:
@@ -241,14 +225,15 @@ class _Run:
             if entry.readable and not entry.usable:
                 sentence = f"{entry.name}: left out: it is {entry.sensor}, the others {sensor}"
                 findings.append(Finding("sensor", sentence, entry.split))
-        totals = _totals(entries, [*PUBLIC.get(self.kind, {})])
+        parts = {split or "no split": [each for each in entries if each.split == split] for split in SPLITS_OR_NONE}
+        totals = {name: self._total(part) for name, part in (*parts.items(), ("all", entries)) if part or name == "all"}
         faults = [*(self._missing(totals) if finished else ()), *self.findings, *findings]
         missing = [each.sentence for each in faults if each.kind in LACKING]
-        return PreparedDataset(
+        return manifests.PreparedDataset(
             fate=__version__,
             kind=self.kind,
             name=self.root.name,
-            source=SourceFolder(path=str(self.root), from_here=_relative(self.root, self.home)),
+            source=manifests.SourceFolder(path=str(self.root), from_here=_relative(self.root, self.home)),
             finished=finished,
             complete=finished and not missing,
             missing=missing,
@@ -259,15 +244,21 @@ class _Run:
             recordings=entries,
         ).to_dict()
 
-    def _common(self, entries: list[PreparedRecording]) -> tuple[Sensor | None, int]:
-        """The sensor and the downscaling of the dataset: the published one if it occurs, else the most frequent."""
-        found = Counter((entry.sensor, entry.downscale) for entry in entries if entry.readable)
-        if not found:
-            return None, 1
-        sensor, downscale = found.most_common(1)[0][0]
-        if self.kind in PUBLIC_SETS and (PUBLIC_SETS[self.kind].sensor, 1) in found:
-            sensor = PUBLIC_SETS[self.kind].sensor
-        return sensor, downscale
+    def _total(self, entries: list[PreparedRecording]) -> dict[str, Any]:
+        """Totals of some recordings."""
+        boxes: Counter[str] = Counter(dict.fromkeys(PUBLIC[self.kind].ids if self.kind in PUBLIC else (), 0))
+        for entry in entries:
+            boxes.update(entry.boxes)
+        return {
+            "recordings": len(entries),
+            "usable": sum(entry.usable for entry in entries),
+            "labelled": sum(entry.usable and entry.labelled for entry in entries),
+            "seconds": sum(entry.end_us - entry.start_us for entry in entries) / 1e6,
+            "events": sum(entry.num_events for entry in entries),
+            "boxes": dict(boxes),
+            "files": sum(len(entry.files) for entry in entries),
+            "bytes": sum(state.bytes for entry in entries for state in entry.files.values()),
+        }
 
     def _missing(self, totals: dict[str, Any]) -> Iterator[Finding]:
         """Published recordings that are missing."""
@@ -291,26 +282,160 @@ def _relative(root: Path, home: Path) -> str:
         return ""
 
 
-def _totals(entries: list[PreparedRecording], names: list[str]) -> dict[str, Any]:
-    """Totals of each split that occurs, and of all."""
-    parts = {
-        split or "no split": [each for each in entries if each.split == split]
-        for split in ("train", "val", "test", None)
-    }
-    return {name: _total(part, names) for name, part in (*parts.items(), ("all", entries)) if part or name == "all"}
+# ---- the examination of one recording ---------------------------------------------------------------------------
 
 
-def _total(entries: list[PreparedRecording], names: list[str]) -> dict[str, Any]:
-    boxes: Counter[str] = Counter(dict.fromkeys(names, 0))
-    for entry in entries:
-        boxes.update(entry.boxes)
-    return {
-        "recordings": len(entries),
-        "usable": sum(entry.usable for entry in entries),
-        "labelled": sum(entry.usable and entry.labelled for entry in entries),
-        "seconds": sum(entry.end_us - entry.start_us for entry in entries) / 1e6,
-        "events": sum(entry.num_events for entry in entries),
-        "boxes": dict(boxes),
-        "files": sum(len(entry.files) for entry in entries),
-        "bytes": sum(state.bytes for entry in entries for state in entry.files.values()),
+def examine(root: Path, paths: RecordingPaths, kind: str) -> PreparedRecording:
+    """Read a recording or sequence of the dataset in ``root`` completely, and compare its labels with it."""
+    files = {
+        name: None if path is None else path.relative_to(root).as_posix()
+        for name, path in (("events", paths.events), ("labels", paths.labels), ("truth", paths.truth))
     }
+    known: dict[str, Any] = {"name": paths.name, "split": paths.split, **files}
+    entry = PreparedRecording(**known, **NOT_READ)
+    try:
+        if kind == "rvt":
+            _examine_sequence(entry, paths)
+        else:
+            _examine_events(entry, paths, kind)
+    except FateError as error:
+        if kind == "rvt" and isinstance(error, MissingDependencyError):
+            raise  # no sequence can be read without it
+        entry.add_fault("damaged", f"left out: {error}")
+    return entry
+
+
+def _examine_events(entry: PreparedRecording, paths: RecordingPaths, kind: str) -> None:
+    """Decode a recording of Gen1 or 1Mpx, store its time index, and compare its labels with its events."""
+    entry.says_sensor = read_head(paths.events, EventOptions()).sensor is not None
+    with _options(entry, kind).open(paths.events) as recording:
+        check_recording(recording)
+        sensor, index = recording.sensor, recording.index()
+        entry.readable, entry.sensor = True, sensor
+        entry.start_us, entry.end_us, entry.num_events = recording.start_us, recording.end_us, recording.num_events
+        if outside := index.tally.outside:
+            entry.add_fault("repaired", f"{outside} events outside {sensor} are dropped when it is read")
+        if back := index.tally.back:
+            entry.add_fault("repaired", f"time goes back {back} times; events are sorted when it is read")
+        if tail := describe_tail(index.tail, recording.format):
+            entry.add_fault("cut", f"ends early: {tail}; all before is read")
+
+        def read(path: Path) -> Labels:
+            if fault := box_file_fault(path):
+                raise FateError(f"{path}: {fault}")
+            return read_box_file(path, sensor)
+
+        labels = _examine_labels(entry, sensor, paths.labels, read, kind)
+        if labels is not None:
+            counts = label_statistics(recording, labels, frames=CHECKED_FRAMES).counts
+            wrong = [f"{counts[fault]} {fault}" for fault in REPORTED_FAULTS if counts[fault]]
+            if wrong:
+                entry.add_fault("boxes", f"some of {len(labels)} boxes look wrong: {', '.join(wrong)}")
+            for note in find_mismatches(recording, labels, None):
+                entry.add_fault("clock", note)
+
+
+def _examine_sequence(entry: PreparedRecording, paths: RecordingPaths) -> None:
+    """Check a sequence of histograms: shapes, times, number of images, the first and the last image, and the boxes."""
+    sequence = open_sequence(paths)
+    times, sensor = sequence.timestamps_us, sequence.full_sensor
+    sequence.images(0, 1)
+    sequence.images(len(times) - 1, len(times))  # the last one: downloads end early
+    entry.readable, entry.sensor, entry.downscale = True, sensor, sequence.downscale
+    entry.start_us, entry.end_us, entry.num_events = sequence.span
+
+    def read(path: Path) -> Labels:
+        labels, images = sequence.read_label_file(path), sequence.label_images
+        if len(images) and not (images.min() >= 0 and images.max() < sequence.num_images):
+            raise FateError(f"{path}: belongs to images up to {images.max()}, and there are {sequence.num_images}")
+        return labels
+
+    labels = _examine_labels(entry, sensor, paths.labels, read, public_kind(sensor))
+    if labels is not None:
+        apart = len(np.setdiff1d(labels.labelled_us, times[sequence.label_images]))
+        if apart:
+            entry.add_fault("clock", f"{apart} of {len(labels.labelled_us)} labelled times are at the end of no image")
+
+
+def _options(entry: PreparedRecording, kind: str) -> EventOptions:
+    return EventOptions(None if entry.says_sensor else PUBLIC[kind].sensor)
+
+
+def _examine_labels(
+    entry: PreparedRecording, sensor: Sensor, path: Path | None, read: Callable[[Path], Labels], kind: str | None
+) -> Labels | None:
+    """Read the label file by ``read``, count its boxes and name their faults; returns None without usable labels.
+
+    ``kind`` is the public dataset that names the class ids; None if there is none.
+    """
+    if path is None:
+        entry.add_fault("no labels", "has no labels; it can be used for detection, not for training")
+        return None
+    try:
+        raw = read(path)
+        boxes = load_boxes(raw, str(path), class_map(None, kind), sensor, 1, Clock())
+    except FateError as error:
+        entry.add_fault("bad labels", f"its labels are not used: {error}")
+        return None
+    names = {number: name for name, number in PUBLIC[kind].ids.items()} if kind else {}
+    ids, counts = np.unique(raw.class_id, return_counts=True)
+    entry.labelled, entry.labelled_times = True, len(raw.labelled_us)
+    entry.boxes = {names.get(i, f"id {i}"): n for i, n in zip(ids.tolist(), counts.tolist(), strict=True)}
+    if kind is not None:
+        entry.faults += box_findings(entry.name, entry.split, boxes)
+    return raw
+
+
+def has_index(root: Path, entry: PreparedRecording, kind: str) -> bool:
+    """Whether an unchanged recording can still be read; its time index is built again if it is gone."""
+    if not entry.readable:
+        return True
+    try:
+        with _options(entry, kind).open(root / entry.events) as recording:
+            recording.index()
+    except FateError:
+        return False
+    return True
+
+
+# ---- files ------------------------------------------------------------------------------------------------------
+
+
+def recording_files(paths: RecordingPaths, kind: str) -> list[Path]:
+    """All files of a recording or sequence that exist."""
+    labels, folder = paths.labels, paths.events.parent
+    others = [labels, paths.truth]
+    if kind == "rvt":
+        others += [folder / "timestamps_us.npy", folder / "objframe_idx_2_repr_idx.npy"]
+        others.append(folder.parent.parent / LABELS / "timestamps_us.npy")
+    elif labels is not None:
+        others.append(labels.with_name(f"{labels.stem}_times.npy"))
+    return [paths.events, *(path for path in others if path and path.is_file())]
+
+
+def file_states(root: Path, files: Sequence[Path]) -> dict[str, FileState]:
+    """Size and time of change of each file, by its path inside the dataset; the hash is filled in later."""
+    states = {}
+    for path in files:
+        try:
+            state = path.stat()
+        except OSError:
+            continue  # deleted since it was listed: the examination reports it
+        states[path.relative_to(root).as_posix()] = FileState(bytes=state.st_size, mtime_ns=state.st_mtime_ns)
+    return states
+
+
+def hash_files(root: Path, states: dict[str, FileState]) -> None:
+    """Fill in the SHA-256 of every file; None for a file that cannot be read."""
+    for name, state in states.items():
+        try:
+            with open_regular(root / name) as file:
+                state.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        except (OSError, FateError):
+            state.sha256 = None
+
+
+def is_unchanged(old: dict[str, FileState], new: dict[str, FileState], hashed: bool) -> bool:
+    """Whether files are those of an earlier run, and, if ``hashed``, the earlier run has hashed them."""
+    then, now = ({name: (state.bytes, state.mtime_ns) for name, state in states.items()} for states in (old, new))
+    return then == now and (not hashed or all(state.sha256 for state in old.values()))

@@ -11,63 +11,36 @@ from fate.yaml_files import load_yaml
 RATE_RANGE_MEV_S = (0.2, 2.0)  # in which every single Gen1-like recording lies
 
 UNKNOWN = "–"
-MOST_DIGITS = 17  # after the point; a float holds no more that differ
 
 Range = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of figures of a dataset beside the real ones.
+    """One line of figures of a dataset beside the real ones."""
 
-    Args:
-        keys: names of the figures, shown in this order with a slash between.
-        title: what they are, short.
-        meaning: what they are, in a sentence.
-        gen1, mpx: the real figures as text.
-        accept: a range for each key, in the figure's own unit (a share is 0 to 1), for Gen1-like data.
-        digits: after the point.
-        percent: the figures are shares and are shown in percent.
-        own: the row is shown for a dataset with another sensor too.
-    """
-
-    keys: Sequence[str]
-    title: str
-    meaning: str
-    gen1: str = UNKNOWN
-    mpx: str = UNKNOWN
+    keys: Sequence[str]  #: names of the figures, shown in this order with a slash between
+    title: str  #: what they are, short
+    meaning: str  #: what they are, in a sentence
+    gen1: str = UNKNOWN  #: the real figures as text
+    mpx: str = UNKNOWN  #: the real figures as text
+    #: a range for each key, in the figure's own unit (a share is 0 to 1), for Gen1-like data
     accept: Sequence[Range] | None = None
-    digits: int = 2
-    percent: bool = False
-    own: bool = False
+    digits: int = 2  #: after the point
+    percent: bool = False  #: the figures are shares and are shown in percent
+    own: bool = False  #: the row is shown for a dataset with another sensor too
 
     @property
     def scale(self) -> int:
         """The factor by which a figure is multiplied before it is shown."""
         return 100 if self.percent else 1
 
-    def show(self, figures: dict[str, float], *, judged: bool = False) -> str:
-        """The figures as text; a dash for those that are not known.
-
-        Args:
-            figures: by key.
-            judged: whether a figure outside its range gets as many digits as are needed to see that.
-        """
-        texts = []
-        for index, key in enumerate(self.keys):
-            digits = self.digits
-            if judged and key in self.judge(figures) and self.accept:
-                digits = self._digits_outside(figures[key], self.accept[index])
-            texts.append(UNKNOWN if key not in figures else f"{self.scale * figures[key]:.{digits}f}")
+    def show(self, figures: dict[str, float]) -> str:
+        """The figures as text; a dash for those that are not known."""
+        texts = [f"{self.scale * figures[key]:.{self.digits}f}" if key in figures else UNKNOWN for key in self.keys]
         if set(texts) == {UNKNOWN}:
             return UNKNOWN
         return " / ".join(texts) + (" %" if self.percent else "")
-
-    def _digits_outside(self, value: float, accepted: Range) -> int:
-        """Digits after the point that are needed to see that a figure lies outside its range."""
-        low, high = (float(f"{self.scale * bound:g}") for bound in accepted)
-        enough = (d for d in range(self.digits, MOST_DIGITS) if not low <= float(f"{self.scale * value:.{d}f}") <= high)
-        return next(enough, MOST_DIGITS)
 
     def accepted_text(self) -> str:
         """The ranges as text; empty without any."""

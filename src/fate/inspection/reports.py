@@ -12,18 +12,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels
 from fate.data.box_files import Clock, read_box_file
-from fate.data.class_maps import PUBLIC, ClassMap, class_map
+from fate.data.class_maps import PUBLIC, ClassMap, class_map, public_kind
 from fate.data.labelled_recording import read_head
 from fate.data.layout import RecordingPaths, check_split, find_recordings
 from fate.data.manifests import MANIFEST, PREPARED, find_listing, find_manifest
-from fate.data.opening import open_prepared, public_kind, read_classes_file
+from fate.data.opening import open_prepared, read_classes_file
 from fate.data.yaml_datasets import find_yaml, read_dataset_yaml
 from fate.errors import FateError
 from fate.events.events import Sensor
@@ -35,37 +35,32 @@ from fate.inspection.statistics import EventStatistics, event_statistics
 from fate.progress import Progress, scale
 from fate.text import grouped
 
-BoxesKind = Literal["labels", "truth"]
-
 
 @dataclass(frozen=True)
 class Subject:
     """One recording, its label files, and what is needed to read both."""
 
     entry: RecordingPaths  #: its name, split and files
-    class_map: ClassMap | None = None  #: of the dataset; None if only the label files may have names
+    class_map: ClassMap | None = None  #: the classes of the dataset; None if only the label files may have names
     options: Mapping[str, Any] = field(default_factory=dict)  #: for ``open_recording``; they override those of the YAML
     sensor: Sensor | None = None  #: for a file that does not say
 
-    def open(self, sensor: tuple[int, int] | None = None) -> Recording:
+    def open(self, sensor: Sensor | None = None) -> Recording:
         """Open the events; ``sensor`` is (height, width) if it is known already."""
-        described = self.entry.options._asdict()
-        given = {**described, **{key: value for key, value in self.options.items() if value is not None}}
-        if sensor is not None:
-            given["sensor"] = sensor
-        elif given["sensor"] is None and self.sensor is not None:
+        given = self.entry.options._asdict() | {key: value for key, value in self.options.items() if value is not None}
+        if sensor is None and given["sensor"] is None and self.sensor is not None:
             said = read_head(self.entry.events, self.entry.options).sensor
-            given["sensor"] = self.sensor if said is None else None
-        return open_recording(self.entry.events, **given)
+            sensor = self.sensor if said is None else None
+        return open_recording(self.entry.events, **given | ({} if sensor is None else {"sensor": sensor}))
 
-    def read_boxes(self, kind: BoxesKind, sensor: Sensor) -> Labels | None:
+    def read_boxes(self, is_truth: bool, sensor: Sensor) -> Labels | None:
         """Boxes on the clock of the events, in the classes of the dataset; None if there is no file.
 
         Args:
-            kind: ``"labels"``, or ``"truth"`` for the exact boxes that the simulator writes.
+            is_truth: whether to read the exact boxes that the simulator writes instead of the labels.
             sensor: (height, width) of the recording; YOLO text divides by it.
         """
-        path, clock = (self.entry.labels, self.entry.clock) if kind == "labels" else (self.entry.truth, Clock())
+        path, clock = (self.entry.truth, Clock()) if is_truth else (self.entry.labels, self.entry.clock)
         if path is None:
             return None
         raw = read_box_file(path, sensor, self.class_map is not None and self.class_map.by_id)
@@ -76,26 +71,19 @@ class Subject:
 def _rename_classes(labels: Labels, mapped: ClassMap) -> Labels:
     """Class ids and names of the dataset, followed by classes that only the file has."""
     class_ids, _ = mapped.ids_of(labels)
-    foreign = np.unique(labels.class_id[class_ids < 0]).tolist()
-    names = [f"id {number}" if labels.classes is None else labels.classes[number] for number in foreign]
+    foreign, index = np.unique(labels.class_id[class_ids < 0], return_inverse=True)
+    class_ids[class_ids < 0] = len(mapped.names) + index
+    names = [f"id {number}" if labels.classes is None else labels.classes[number] for number in foreign.tolist()]
     shown = [f"{name} (not of this dataset)" if name in mapped.names else name for name in names]
-    added = {number: len(mapped.names) + index for index, number in enumerate(foreign)}
-    ids = [
-        known if known >= 0 else added[number]
-        for known, number in zip(class_ids.tolist(), labels.class_id.tolist(), strict=True)
-    ]
-    return replace(labels, class_id=np.array(ids, np.int32), classes=(*mapped.names, *shown))
+    return replace(labels, class_id=class_ids, classes=(*mapped.names, *shown))
 
 
 def find_subjects(
     dataset: str | os.PathLike[str], split: str | None, options: Mapping[str, Any]
 ) -> tuple[Subject, ...]:
-    """Find the recordings of a dataset.
+    """Find the recordings of a folder, a YAML file, a dataset that ``fate prepare`` has written, or one recording.
 
-    Args:
-        dataset: a folder, a YAML file, what ``fate prepare`` has written, or one recording.
-        split: only ``"train"``, ``"val"`` or ``"test"``.
-        options: arguments of :func:`fate.open_recording`; None for what the files or the YAML say.
+    ``options`` are arguments of :func:`fate.open_recording`; None for what the files or the YAML say.
     """
     path, requested = Path(dataset), None if split is None else check_split(split)
     yaml = find_yaml(path)
@@ -107,7 +95,7 @@ def find_subjects(
         # damage to the manifest of a simulated dataset is reported by the comparison with it
         manifest = find_manifest(path) if find_listing(path) is None else None
         if manifest is not None and manifest.format == PREPARED:
-            path = open_prepared(manifest)[0].root
+            path = open_prepared(manifest).root
         recordings, sensor = find_recordings(path, requested), None
         names = read_classes_file(path if path.is_dir() else path.parent)
     mapped = None if names is None else class_map(names)
@@ -117,9 +105,7 @@ def find_subjects(
 def holds_file(dataset: str | os.PathLike[str], file: Path) -> bool:
     """Whether a file is the manifest, a recording, or labels of a dataset, so that no output may replace it.
 
-    Args:
-        dataset: same as for :func:`find_subjects`.
-        file: its real path, without links.
+    ``file`` is its real path, without links; the dataset is given as for :func:`find_subjects`.
     """
     path = Path(os.path.realpath(dataset))
     folder = path if path.is_dir() else path.parent
@@ -140,7 +126,7 @@ class RecordingReport:
     labels: LabelStatistics | None  #: None if it has none
     classes: tuple[str, ...] | None  #: names by class id; None if they are not known
     notes: tuple[str, ...] = ()  #: sentences about what does not fit together
-    boxes_from: BoxesKind = "labels"  #: whose boxes are counted
+    boxes: Labels | None = None  #: the boxes that ``labels`` counts
 
     @property
     def entry(self) -> RecordingPaths:
@@ -148,50 +134,45 @@ class RecordingReport:
         return self.subject.entry
 
     @property
-    def sensor(self) -> tuple[int, int]:
-        """``(height, width)``."""
-        return self.events.height, self.events.width
+    def sensor(self) -> Sensor:
+        """(height, width) in pixels."""
+        return Sensor(self.events.height, self.events.width)
 
     def class_name(self, class_id: int) -> str:
         """The name of a class, or ``class 3`` if it has none."""
         return self.classes[class_id] if self.classes and class_id < len(self.classes) else f"class {class_id}"
 
-    def read_boxes(self) -> Labels | None:
-        """Read the boxes that are counted again; None if there are none."""
-        return None if self.labels is None else self.subject.read_boxes(self.boxes_from, Sensor(*self.sensor))
-
 
 def report_on(subject: Subject, *, windows: int, progress: Progress) -> RecordingReport:
     """Open a recording and its labels, and measure both.
 
-    Args:
-        subject: from :func:`find_subjects`.
-        windows: at most this many windows of each length, and labelled frames, are measured.
-        progress: called with the share that is done.
+    At most ``windows`` windows of each length, and labelled frames, are measured.
     """
     with subject.open() as recording:
         events = event_statistics(recording, windows=windows, progress=scale(progress, 0.0, 0.7))
         notes: list[str] = []
-        labels, truth = (_read_boxes(subject, kind, recording.sensor, notes) for kind in get_args(BoxesKind))
+        labels, truth = (_read_boxes(subject, is_truth, recording.sensor, notes) for is_truth in (False, True))
         boxes = truth if labels is None else labels
         if boxes is None:
             progress(1.0)
             return RecordingReport(subject, recording.format, events, None, None, tuple(notes))
         measured = label_statistics(recording, boxes, truth=truth, frames=windows, progress=scale(progress, 0.7, 1.0))
         progress(1.0)
-        classes = boxes.classes or (truth and truth.classes) or _public_names(recording.sensor, boxes)
+        classes = boxes.classes or (truth.classes if truth is not None else None)
+        kind = public_kind(recording.sensor)
+        if not classes and kind and boxes.class_id.max(initial=-1) < len(PUBLIC[kind].ids):
+            classes = tuple(PUBLIC[kind].ids)
         notes += _unknown_classes(subject, boxes)
-        notes += find_mismatches(subject.entry.name, recording, boxes, truth)
-        kind: BoxesKind = "truth" if labels is None else "labels"
-        return RecordingReport(subject, recording.format, events, measured, classes, tuple(notes), kind)
+        notes += [f"{subject.entry.name}: {note}" for note in find_mismatches(recording, boxes, truth)]
+        return RecordingReport(subject, recording.format, events, measured, classes, tuple(notes), boxes)
 
 
-def _read_boxes(subject: Subject, kind: BoxesKind, sensor: Sensor, notes: list[str]) -> Labels | None:
+def _read_boxes(subject: Subject, is_truth: bool, sensor: Sensor, notes: list[str]) -> Labels | None:
     """Read a label file; an error becomes a note, because events are reported in any case."""
     try:
-        return subject.read_boxes(kind, sensor)
+        return subject.read_boxes(is_truth, sensor)
     except FateError as error:
-        notes.append(f"{'labels' if kind == 'labels' else 'exact boxes'} not read: {error}")
+        notes.append(f"{'exact boxes' if is_truth else 'labels'} not read: {error}")
         return None
 
 
@@ -205,12 +186,6 @@ def _unknown_classes(subject: Subject, labels: Labels) -> list[str]:
     return [f"{subject.entry.name}: boxes of classes that the dataset does not name: {listed}"] if counts else []
 
 
-def _public_names(sensor: Sensor, labels: Labels) -> tuple[str, ...] | None:
-    """The class names of the public dataset with this sensor, if the class ids fit."""
-    names = tuple(PUBLIC.get(public_kind(sensor) or "", ()))
-    return names if names and labels.class_id.max(initial=-1) < len(names) else None
-
-
 @dataclass(frozen=True)
 class ClassBoxes:
     """All boxes of one class in a dataset."""
@@ -221,7 +196,7 @@ class ClassBoxes:
     life_s: NDArray[np.float32]  #: [K]
 
     def cells(self) -> tuple[str, ...]:
-        """In the columns of :data:`fate.inspection.references.BOX_COLUMNS`."""
+        """The row of this class in a table with the columns :data:`fate.inspection.references.BOX_COLUMNS`."""
         wide = self.size[self.size[:, 1] > 0]
         ratio = f"{np.median(wide[:, 0] / wide[:, 1]):.2f}" if len(wide) else references.UNKNOWN
         return (

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,16 +100,15 @@ def event_statistics(recording: Recording, *, windows: int = 200, progress: Prog
     if windows < 1:
         raise FateError(f"{windows} windows were asked for; expected at least 1")
     report = progress or ignore
-    walk = _walk(recording, scale(report, 0.0, 0.5))
+    per_second, fired, intervals, merged_intervals, totals = _count_events(recording, scale(report, 0.0, 0.5))
     height, width = recording.sensor
     start, end = recording.start_us, recording.end_us
     whole = max(1, (end - start + SECOND_US // 100) // SECOND_US)  # the last second may lack its last events
-    seconds = walk.per_second[:whole]
-    busiest = int(np.argmax(seconds))
+    busiest = int(np.argmax(per_second[:whole]))
     busiest_start = start + busiest * SECOND_US
     duration = (end - start) / 1e6
-    total = int(walk.per_second.sum())
-    on, repeats, followers, bursts = walk.totals.tolist()
+    total = int(per_second.sum())
+    on, repeats, followers, bursts = totals.tolist()
     pillars: dict[int, PillarStatistics] = {}
     busy: dict[int, PillarStatistics] = {}
     spans = ((pillars, start, end), (busy, busiest_start, min(busiest_start + SECOND_US, end)))
@@ -124,16 +123,16 @@ def event_statistics(recording: Recording, *, windows: int = 200, progress: Prog
         duration_s=duration,
         rate_hz=total / duration,
         merged_rate_hz=(total - followers) / duration,
-        busiest_hz=float(seconds[busiest]) / min(1.0, duration),
+        busiest_hz=float(per_second[busiest]) / min(1.0, duration),
         busiest_start_us=busiest_start,
         on_share=on / total,
-        silent_share=None if duration < 0.99 else 1.0 - float(walk.fired_per_second[:whole].mean()) / (height * width),
+        silent_share=None if duration < 0.99 else 1.0 - float(fired[:whole].mean()) / (height * width),
         duplicate_share=repeats / total,
         burst_share=(followers + bursts) / total,
         burst_length=(followers + bursts) / bursts if bursts else 0.0,
-        interval_p1_us=_quantile(walk.intervals, 0.01) * _INTERVAL_BIN_US,
-        merged_interval_p1_us=_quantile(walk.merged_intervals, 0.01) * _INTERVAL_BIN_US,
-        rate_per_second=walk.per_second,
+        interval_p1_us=_quantile(intervals, 0.01) * _INTERVAL_BIN_US,
+        merged_interval_p1_us=_quantile(merged_intervals, 0.01) * _INTERVAL_BIN_US,
+        rate_per_second=per_second,
         pillars=pillars,
         busiest_pillars=busy,
     )
@@ -201,17 +200,14 @@ def _quantile(histogram: NDArray[np.int64], share: float) -> float:
     return float(np.searchsorted(np.cumsum(histogram), share * total)) if total else 0.0
 
 
-class _Walk(NamedTuple):
-    """Counts of one pass over all events."""
+def _count_events(recording: Recording, report: Progress) -> tuple[NDArray[np.int64], ...]:
+    """Counts of one pass over all events.
 
-    per_second: NDArray[np.int64]  # [seconds] events
-    fired_per_second: NDArray[np.int64]  # [seconds] pixels with at least one event
-    intervals: NDArray[np.int64]
-    merged_intervals: NDArray[np.int64]
-    totals: NDArray[np.int64]  # ON events, exact repeats, events that merging leaves out, bursts of two or more
-
-
-def _walk(recording: Recording, report: Progress) -> _Walk:
+    Returns:
+        Events in each second, pixels with an event in each second, histograms of the intervals between events of a
+        pixel, of all events and with bursts merged, and four totals: ON events, exact repeats, events that merging
+        leaves out, bursts of two or more.
+    """
     height, width = recording.sensor
     if height * width > _MAX_PIXELS:
         raise FateError(
@@ -225,13 +221,7 @@ def _walk(recording: Recording, report: Progress) -> _Walk:
             f"{recording.path}: its events span {seconds / 86_400:.0f} days, so their times jump somewhere; cut out the"
             " part that is good with fate convert --start --end"
         )
-    found = _Walk(
-        per_second=np.zeros(seconds, np.int64),
-        fired_per_second=np.zeros(seconds, np.int64),
-        intervals=np.zeros(_INTERVAL_BINS, np.int64),
-        merged_intervals=np.zeros(_INTERVAL_BINS, np.int64),
-        totals=np.zeros(4, np.int64),
-    )
+    counts = tuple(np.zeros(n, np.int64) for n in (seconds, seconds, _INTERVAL_BINS, _INTERVAL_BINS, 4))
     never = -2 * BURST_US
     maps = (
         np.full((height, width, 2), never, np.int64),  # time of the last event of each polarity
@@ -241,15 +231,15 @@ def _walk(recording: Recording, report: Progress) -> _Walk:
     )
     done = 0
     for events in recording.chunks():
-        _walk_events(events.t_us - start, events.x, events.y, events.p, maps, tuple(found))
+        _walk_events(events.t_us - start, events.x, events.y, events.p, maps, counts)
         done += len(events)
         report(done / recording.num_events)
-    return found
+    return counts
 
 
 @compiled
 def _walk_events(t: Any, x: Any, y: Any, p: Any, maps: Any, found: Any) -> None:
-    """Add one chunk to the counts of a `_Walk`; ``t`` counts from the first event, maps are kept between chunks."""
+    """Add one chunk to the counts ``found``; ``t`` counts from the first event, maps are kept between chunks."""
     last, in_burst, last_kept, last_second = maps
     per_second, fired_per_second, intervals, merged_intervals, totals = found
     for i in range(t.shape[0]):

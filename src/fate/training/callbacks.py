@@ -23,8 +23,8 @@ import torch
 from pytorch_lightning import Callback, Trainer
 from torch import Tensor, distributed
 
-from fate.data.batches import ClipBatch
 from fate.data.dataset import Dataset
+from fate.data.loading import ClipBatch
 from fate.errors import FateError
 from fate.evaluation.evaluate import AtRate, Evaluation, evaluate
 from fate.inference.running import at_once

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from fate.data.batches import ClipBatch
 from fate.data.clips import Clip, canonical_steps
 from fate.data.dataset import DataFaults, data_faults
+from fate.data.loading import ClipBatch
 from fate.processes import peak_memory_mb
 from fate.progress import Progress, ignore
 from fate.text import duration, plural

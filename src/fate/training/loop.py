@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fate.boxes.labels import Labels
-from fate.data.batches import ClipBatch, LabelsOf
 from fate.data.clips import Grid, TrainingPlan
-from fate.data.dataset import Dataset, data_faults, open_dataset
+from fate.data.dataset import Dataset, data_faults
 from fate.data.label_rules import PLAIN_RULES, LabelRules, RuledLabels, label_rules
 from fate.data.labelled_recording import LabelledRecording
-from fate.data.loading import ClipReader, load
+from fate.data.loading import ClipBatch, ClipReader, LabelsOf, load
+from fate.data.opening import open_dataset
 from fate.data.resident import BYTES_PER_EVENT, ResidentEvents, complete_batches
 from fate.data.transforms import Augmentation
 from fate.errors import FateError, missing_packages

@@ -17,8 +17,8 @@ from torch import Tensor, distributed, nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
-from fate.data.batches import ClipBatch
 from fate.data.clips import Clip
+from fate.data.loading import ClipBatch
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.events.window import window_us

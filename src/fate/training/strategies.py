@@ -23,9 +23,9 @@ from torch import Tensor
 
 from fate.boxes.dense_labels import DenseLabels, open_dense_labels
 from fate.boxes.labels import Labels, LabelSource
-from fate.data.batches import LabelsOf
 from fate.data.clips import Grid
 from fate.data.dataset import Dataset
+from fate.data.loading import LabelsOf
 from fate.densify.interpolation import interpolate
 from fate.errors import FateError
 from fate.models.detector import Detector

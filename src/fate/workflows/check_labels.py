@@ -27,8 +27,9 @@ from fate.boxes.iou import expand_ranges
 from fate.boxes.labels import COLUMNS as LABEL_COLUMNS
 from fate.boxes.labels import Labels
 from fate.data.clips import Grid
-from fate.data.dataset import Dataset, as_dataset
+from fate.data.dataset import Dataset
 from fate.data.labelled_recording import LabelledRecording
+from fate.data.opening import as_dataset
 from fate.densify.interpolation import interpolate
 from fate.densify.making import truth_of
 from fate.densify.quality import Quality, SizeLimits

@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fate.data.dataset import Dataset, as_dataset, path_of
+from fate.data.dataset import Dataset
+from fate.data.opening import as_dataset, path_of
 from fate.densify.making import Densified, with_classes
 from fate.densify.making import densify as make_labels
 from fate.densify.tracklets import TrackletOptions

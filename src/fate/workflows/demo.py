@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from fate.data.dataset import open_dataset
+from fate.data.opening import open_dataset
 from fate.formats.opening import open_recording
 from fate.inference.loading import DEFAULT_DETECTOR, FASTEST_ON_A_CPU, Model, load_detector
 from fate.inference.stream import StreamingDetector

@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from fate.data.dataset import Dataset, open_dataset
+from fate.data.dataset import Dataset
+from fate.data.opening import open_dataset
 from fate.densify.making import densify
 from fate.densify.tracklets import TrackletOptions, paper_options
 from fate.evaluation.evaluate import evaluate

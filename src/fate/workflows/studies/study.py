@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from fate.data.dataset import Dataset, open_dataset, path_of
+from fate.data.dataset import Dataset
+from fate.data.opening import open_dataset, path_of
 from fate.errors import FateError
 from fate.files import check_regular
 from fate.models.nms import Score

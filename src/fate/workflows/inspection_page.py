@@ -1,26 +1,80 @@
-"""The pictures on the page of an inspection: plots, and sample frames with their boxes.
+"""The page of an inspection: its tables, plots, and sample frames with their boxes, in one HTML file.
 
-Every function takes the reports on all recordings and returns pictures, each as the address of its data with a caption.
+A picture is the address of its data, with a caption.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from fate.data.findings import LOOK_BACK_US
 from fate.inspection import references
+from fate.inspection.inspect import Inspection
+from fate.inspection.label_statistics import FAULTS
+from fate.inspection.references import UNKNOWN
 from fate.inspection.reports import ClassBoxes, RecordingReport
 from fate.inspection.statistics import MAX_EVENTS
 from fate.view.drawing import draw_boxes, draw_events, enlargement
-from fate.view.page import PLOT_COLOURS, PLOT_INK, log_axis, picture_address, plot, plot_address
+from fate.view.page import PLOT_COLOURS, PLOT_INK, log_axis, picture_address, plot, plot_address, write_page
 
 SAMPLES = 6  # pictures on the page
 
 Picture = tuple[str, str]
 Reports = Sequence[RecordingReport]
+
+
+def write_inspection_page(found: Inspection, path: str | os.PathLike[str]) -> None:
+    """Write a page with plots and pictures, in one HTML file; recordings are opened again for sample frames."""
+    colours = {"in": "good", "out": "bad"}  # of figures in and out of the accepted range
+    classes, faults = found.classes, found.faults
+    write_page(
+        path,
+        "inspection.html",
+        title=found.dataset,
+        lead=found.lead,
+        verdict=_sentence(found.verdict),
+        sample_ms=LOOK_BACK_US // 1000,
+        samples=sample_frames(found.reports),
+        header=found.header,
+        rows=[(*row[:-1], (row[-1], colours[row[-1]]) if row[-1] in colours else row[-1]) for row in found.rows()],
+        event_plots=plot_events(found.reports, found.is_gen1_like),
+        box_columns=references.BOX_COLUMNS,
+        boxes=[*(each.cells() for each in classes), *references.REAL_BOXES] if classes else [],
+        box_plots=plot_boxes(classes) if classes else [],
+        motion_source=_sentence(found.motion_source),
+        faults=[
+            (each.kind, (each.text(), "bad" if each.number and "standing" not in each.kind else ""), meaning)
+            for each, meaning in zip(faults, FAULTS.values(), strict=True)
+        ],
+        worst=[f"{each.kind}: {each.worst}" for each in faults if each.worst],
+        files=_sentence(found.file_summary),
+        flags=found.flags,
+        remarks=found.remarks,
+        meanings=[(row.title.strip(), row.meaning) for row in references.ROWS],
+        recordings=[_recording_row(report) for report in found.reports],
+    )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _recording_row(report: RecordingReport) -> tuple[str, ...]:
+    events = report.events
+    return (
+        report.entry.name,
+        report.format,
+        f"{events.duration_s:.1f}",
+        f"{events.rate_hz / 1e6:.3f}",
+        f"{events.on_share:.3f}",
+        UNKNOWN if events.silent_share is None else f"{100 * events.silent_share:.0f} %",
+        f"{100 * events.pillars[5000].active_share:.1f} %",
+        UNKNOWN if report.labels is None else str(report.labels.num_boxes),
+    )
 
 
 def sample_frames(reports: Reports) -> list[Picture]:
@@ -31,7 +85,7 @@ def sample_frames(reports: Reports) -> list[Picture]:
 
 def _frames(report: RecordingReport, count: int) -> list[Picture]:
     """Frames at times with boxes, or spread over the recording if there are none."""
-    labels = report.read_boxes()
+    labels = report.boxes
     with report.subject.open(report.sensor) as recording:
         start, end = recording.start_us, recording.end_us
         times: list[int] = []
@@ -62,10 +116,13 @@ def _evenly(length: int, count: int) -> list[int]:
 def plot_events(reports: Reports, is_gen1_like: bool) -> list[Picture]:
     """Plots of events, with the accepted ranges for Gen1-like data."""
     return [
-        (_rate_plot(reports, is_gen1_like), "Event rate of each recording."),
-        (_occupancy_plot(reports, is_gen1_like), "Pillars of 2 × 2 pixels with events, by length of the window."),
-        (_pillar_plot(reports), "How full active pillars are; the dashed line is N = 32."),
-        (_seconds_plot(reports), "Event rate over time."),
+        (_draw(_plot_rate, reports, is_gen1_like), "Event rate of each recording."),
+        (
+            _draw(_plot_occupancy, reports, is_gen1_like),
+            "Pillars of 2 × 2 pixels with events, by window length.",
+        ),
+        (_draw(_plot_pillar, reports), "How full active pillars are; the dashed line is N = 32."),
+        (_draw(_plot_seconds, reports), "Event rate over time."),
     ]
 
 
@@ -73,13 +130,12 @@ def plot_boxes(classes: Sequence[ClassBoxes]) -> list[Picture]:
     """Plots of the boxes by class."""
     shown = classes[: len(PLOT_COLOURS)]
     return [
-        (_size_plot(shown), "Sizes of boxes."),
-        (_speed_plot(shown), "Speeds of box centres along tracks."),
+        (_draw(_plot_size, shown), "Sizes of boxes."),
+        (_draw(_plot_speed, shown), "Speeds of box centres along tracks."),
     ]
 
 
-def _rate_plot(reports: Reports, is_gen1_like: bool) -> str:
-    figure, axes = plot()
+def _plot_rate(axes: Any, reports: Reports, is_gen1_like: bool) -> None:
     rising = sorted((report.events for report in reports), key=lambda events: events.rate_hz)
     rank = np.arange(1, len(rising) + 1)
     axes.plot(rank, [events.rate_hz / 1e6 for events in rising], "o", markersize=4, label="mean")
@@ -89,11 +145,9 @@ def _rate_plot(reports: Reports, is_gen1_like: bool) -> str:
     axes.set(xlabel="recordings, sorted by rate", ylabel="Mev/s")
     log_axis(axes.yaxis)
     axes.set_xlim(0.5, len(rising) + 0.5)
-    return _finish(figure, axes)
 
 
-def _occupancy_plot(reports: Reports, is_gen1_like: bool) -> str:
-    figure, axes = plot()
+def _plot_occupancy(axes: Any, reports: Reports, is_gen1_like: bool) -> None:
     accepted = next(row.accept for row in references.ROWS if row.keys[0] == "active_5ms")
     lengths = list(reports[0].events.pillars)
     for index, length in enumerate(lengths):
@@ -110,11 +164,9 @@ def _occupancy_plot(reports: Reports, is_gen1_like: bool) -> str:
     axes.set_xticks(range(len(lengths)), [f"{length // 1000} ms" for length in lengths])
     axes.set_ylabel("active pillars, %")
     axes.set_ylim(bottom=0)
-    return _finish(figure, axes)
 
 
-def _pillar_plot(reports: Reports) -> str:
-    figure, axes = plot()
+def _plot_pillar(axes: Any, reports: Reports) -> None:
     for index, length in enumerate(reports[0].events.pillars):
         for kind, style in (("raw", "-"), ("merged", ":")):
             histogram = sum(getattr(each.events.pillars[length], kind).histogram for each in reports)
@@ -127,11 +179,9 @@ def _pillar_plot(reports: Reports) -> str:
     axes.set(xlabel="events in a pillar, n", ylabel="share with n or more")
     log_axis(axes.xaxis)
     log_axis(axes.yaxis, (1,))
-    return _finish(figure, axes)
 
 
-def _seconds_plot(reports: Reports) -> str:
-    figure, axes = plot()
+def _plot_seconds(axes: Any, reports: Reports) -> None:
     for number, index in enumerate(_evenly(len(reports), 6)):
         events = reports[index].events
         whole = events.rate_per_second[: max(1, int(events.duration_s))] / 1e6
@@ -140,22 +190,18 @@ def _seconds_plot(reports: Reports) -> str:
         axes.stairs(whole, np.arange(len(whole) + 1), baseline=None, linewidth=1.2, color=colour, label=name)
     axes.set(xlabel="second of the recording", ylabel="Mev/s")
     axes.set_ylim(bottom=0)
-    return _finish(figure, axes)
 
 
-def _size_plot(classes: Sequence[ClassBoxes]) -> str:
-    figure, axes = plot()
+def _plot_size(axes: Any, classes: Sequence[ClassBoxes]) -> None:
     for each in classes:
         size = each.size[_evenly(len(each.size), 2000)]
         axes.plot(size[:, 0], size[:, 1], ".", markersize=2.5, alpha=0.5, label=each.name)
     axes.set(xlabel="width, px", ylabel="height, px")
     log_axis(axes.xaxis)
     log_axis(axes.yaxis)
-    return _finish(figure, axes)
 
 
-def _speed_plot(classes: Sequence[ClassBoxes]) -> str:
-    figure, axes = plot()
+def _plot_speed(axes: Any, classes: Sequence[ClassBoxes]) -> None:
     bins = np.logspace(0, 3.5, 40)
     for each in classes:
         if len(each.speed):
@@ -164,11 +210,12 @@ def _speed_plot(classes: Sequence[ClassBoxes]) -> str:
             axes.hist(speed, bins, weights=weights, histtype="step", linewidth=1.4, label=each.name)
     axes.set(xlabel="px/s (slower than 1 counts as 1)", ylabel="% of the class")
     log_axis(axes.xaxis, (1,))
-    return _finish(figure, axes)
 
 
-def _finish(figure: Any, axes: Any) -> str:
-    """Add a legend if anything has a name, and return the address of the plot."""
+def _draw(draw: Callable[..., None], *arguments: object) -> str:
+    """Let a function draw into new axes, with a legend if anything has a name; returns the address of the plot."""
+    figure, axes = plot()
+    draw(axes, *arguments)
     if axes.get_legend_handles_labels()[1]:
         axes.legend(fontsize=7, frameon=False, labelcolor=PLOT_INK)
     return plot_address(figure)
