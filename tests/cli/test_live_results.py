@@ -19,11 +19,12 @@ import fate
 from fate.boxes.detection_files import read_detections, read_frames
 from fate.boxes.label_files import read_labels
 from fate.formats.saving import write_events
+from fate.inference.sources import play
 from fate.inference.stopping import stopping_gracefully
 from fate.inference.stream_frames import StreamFrame
 from fate.models.checkpoints import save_model
 from fate.models.zoo import build_model
-from fate.workflows.detect_live import detect_live, play
+from fate.workflows.detect_live import detect_live
 from fate.workflows.summary import RunningQuantiles
 from tests.training.conftest import SENSOR, drive
 

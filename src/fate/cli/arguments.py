@@ -281,12 +281,12 @@ def check_outputs(
                 refuse_file_of_dataset(option, target.path, dataset)
         if target.kind == "device" and not target.is_standard_output:
             continue  # such as /dev/null, which may take several
-        location = "standard output" if target.is_standard_output else str(target.path)
-        same = next((other for other in taken if taken[other] == location), None)
-        if same:
-            what = location if target.is_standard_output else f"the file {file}"
-            raise typer.BadParameter(f"{same} and {option} both name {what}; give one of them another file")
-        taken[option] = location
+        location = "standard output" if target.is_standard_output else f"the file {target.path}"
+        if location in taken:
+            raise typer.BadParameter(
+                f"{taken[location]} and {option} both name {location}; give one of them another file"
+            )
+        taken[location] = option
 
 
 def refuse_file_of_dataset(
@@ -385,19 +385,15 @@ class ProgressLines:
         if self._began is None:
             self._began = now
         share = done / total if total else 0.0
-        if not self._is_due(now - self._began, part, share):
+        due = self._last_s is None or part != self._part or share < self._last_share  # it began again: another part
+        if not due:
+            since = now - self._began - (self._last_s or 0.0)
+            due = since >= self.LONGEST_GAP_S or (since >= self.GAP_S and share - self._last_share >= self.SHARE)
+        if not due or now - self._began < self.FIRST_S or share >= 1:  # the result says that it is done
             return
         self._last_s, self._last_share, self._part = now - self._began, share, part
         words = [f"{100 * share:.0f} %" if total else "", text, f"after {duration(now - self._began)}"]
         note(f"{part}: {', '.join(word for word in words if word)}")
-
-    def _is_due(self, now_s: float, part: str, share: float) -> bool:
-        if now_s < self.FIRST_S or share >= 1:  # the result says that it is done
-            return False
-        if self._last_s is None or part != self._part or share < self._last_share:  # it began again: another part
-            return True
-        since = now_s - self._last_s
-        return since >= self.LONGEST_GAP_S or (since >= self.GAP_S and share - self._last_share >= self.SHARE)
 
 
 @contextmanager
@@ -412,7 +408,11 @@ def progress_bar(label: str = "", *, steps: bool = False) -> Iterator[Progress |
         yield None
         return
     if not on_terminal():
-        yield _print_step if steps else ProgressLines(label)
+
+        def print_step(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
+            print(f"step {done} of {total}: {text}", flush=True)
+
+        yield print_step if steps else ProgressLines(label)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -425,10 +425,6 @@ def progress_bar(label: str = "", *, steps: bool = False) -> Iterator[Progress |
         yield lambda done, total=1.0, text="", part="", /: bar.update(
             task, completed=done, total=total, description=f"{part or label} {text}".strip()
         )
-
-
-def _print_step(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
-    print(f"step {done} of {total}: {text}", flush=True)
 
 
 @contextmanager

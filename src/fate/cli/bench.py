@@ -34,17 +34,9 @@ ENCODER_PEERS = ("dense", "dense-compiled", "histogram", "evrt-histogram")
 DRIVE_S = {"gen1": 1.6, "1mpx": 0.4}
 
 
-def names(text: str) -> list[str]:
-    """Return the names of a comma-separated list."""
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def encoders(text: str) -> list[str]:
-    """The same for encoders to compare with."""
-    unknown = [name for name in names(text) if name not in ENCODER_PEERS]
-    if unknown:
-        raise FateError(f"{unknown[0]!r} was given; choose among {', '.join(ENCODER_PEERS)}")
-    return names(text)
+def names(text: str, parse: Callable[[str], str] = str) -> list[str]:
+    """Return the names of a comma-separated list, each parsed by ``parse``."""
+    return [parse(name.strip()) for name in text.split(",") if name.strip()]
 
 
 def numbers(least: float, kind: Callable[[float], float] = float) -> Callable[[str], list[Any]]:
@@ -98,7 +90,6 @@ def decode(
     Example:
 
       fate bench decode drive.raw night.dat --against evt3,faery
-
       fate bench decode --events 20000000 --json decode.json
     """
     args.check_inputs(*(files or ()))
@@ -127,7 +118,6 @@ def simulate(
     Example:
 
       fate bench simulate
-
       fate bench simulate --device cuda --recordings 240 --seconds 20
     """
     from fate.simulation.writing.request import Request
@@ -158,7 +148,7 @@ def encode(
     against: Any = Option(
         ",".join(ENCODER_PEERS),
         metavar="NAMES",
-        parser=encoders,
+        parser=lambda text: names(text, args.choice(*ENCODER_PEERS)),
         help="Other encoders to measure, comma-separated; empty for none.",
     ),
     seed: Seed = 2,
@@ -171,7 +161,6 @@ def encode(
     Example:
 
       fate bench encode --profile gen1
-
       fate bench encode drive.raw --device cuda --windows 5,50 --json encode.json
     """
     if file is None and max(windows) > 1000 * DRIVE_S[profile]:
@@ -213,7 +202,6 @@ def data(
     Example:
 
       fate bench data drives --hz 20,200 --workers 0,2
-
       fate bench data --json data.json
     """
     args.check_outputs({"--json": json_file}, datasets=(dataset,))
@@ -253,7 +241,6 @@ def detect(
     Example:
 
       fate bench detect fate-s-nano fate-s-tiny --hz 20,200
-
       fate bench detect fate-s s5-vit-b --device cuda --run eager,streaming,compiled
     """
     _check_models(models)

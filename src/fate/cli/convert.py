@@ -4,7 +4,6 @@
 Example:
 
   fate convert drive.raw drive.h5
-
   fate convert drive.aedat4 part.dat --start +2s --end +4s --roi 0,0,320,240 --zero-time
 """
 

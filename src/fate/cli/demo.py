@@ -4,7 +4,6 @@ side and a report page. It needs no data and no network.
 Example:
 
   fate demo
-
   fate demo --out rain --seed 12 --seconds 6 --model runs/mine/best.safetensors
 """
 

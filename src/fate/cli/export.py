@@ -5,9 +5,7 @@ and is kept only if both agree.
 Example:
 
   fate export fate-s-nano nano.onnx
-
   fate export fate-s.safetensors fate-s.onnx
-
   fate export fate-e.safetensors fate-e.onnx --with-encoder --recording drive.raw --hz 100
 """
 
@@ -54,12 +52,11 @@ def export(
     ),
     fresh: bool = Option(False, "--fresh", help="Use fresh weights although the name has bundled ones."),
 ) -> None:
+    from fate.events.window import window_us
     from fate.inference.loading import find_weights
     from fate.models.table import NAMES
 
     with args.bad_usage():
-        from fate.events.window import window_us
-
         window_us(hz)
     args.check_inputs(recording)
     if model not in NAMES:

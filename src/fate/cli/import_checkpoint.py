@@ -11,7 +11,6 @@ with fresh weights.
 Example:
 
   fate import-checkpoint gen1_base.ckpt s5-vit-b.safetensors
-
   fate import-checkpoint rtdetr_r50vd/model.safetensors start.safetensors --model fate-e --classes car,pedestrian
 """
 

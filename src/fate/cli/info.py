@@ -4,21 +4,15 @@ skipped or dropped.
 Example:
 
   fate info drive.raw
-
   fate info night.dat --json - --drop-out-of-bounds
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from typer import Argument
 
 from fate.cli import arguments as args
 from fate.text import format_table, grouped
-
-if TYPE_CHECKING:
-    from fate.formats.summary import Info
 
 
 def info(
@@ -39,10 +33,6 @@ def info(
     args.check_outputs({"--json": json_file}, file)
     with args.opened(file, options) as recording, args.progress_bar("counting") as update:
         found = summarise(recording, progress=update)
-    args.write_and_print(_table(found), json_file, lambda target: args.write_json(target, found.to_dict()))
-
-
-def _table(found: Info) -> str:
     rows = [
         ("file", found.path),
         ("format", found.format),
@@ -58,7 +48,8 @@ def _table(found: Info) -> str:
         ("time steps back", grouped(found.time_steps_back)),
         ("bytes", f"{grouped(found.bytes_consumed)} of {grouped(found.bytes)} read"),
     ]
-    return format_table(rows, left=(0, 1))
+    table = format_table(rows, left=(0, 1))
+    args.write_and_print(table, json_file, lambda target: args.write_json(target, found.to_dict()))
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -8,9 +8,7 @@ a simulated dataset are compared with its manifest; its box speeds and wrong box
 Example:
 
   fate inspect gen1 --split test
-
   fate inspect my-drives --report page.html --json figures.json
-
   fate inspect dataset.yaml --split train
 """
 

@@ -10,7 +10,6 @@ of RVT).
 Example:
 
   fate prepare gen1 /data/gen1 gen1-prepared
-
   fate prepare 1mpx /data/1mpx 1mpx-prepared --no-hash --workers 8
 """
 

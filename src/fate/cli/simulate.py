@@ -5,9 +5,7 @@ Run the command again to continue where it was stopped; a larger --recordings ad
 Example:
 
   fate simulate drives --recordings 12 --seconds 10
-
   fate simulate crossing --at-rest 1 --recordings 20 --seconds 5
-
   fate simulate night-and-day --profile 1mpx --recordings 100 --seconds 60 --seed 7 --device cuda
 """
 

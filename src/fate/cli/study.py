@@ -8,7 +8,6 @@ smoke. The study smoke takes a few minutes on a CPU and simulates its own drives
 Example:
 
   fate study smoke
-
   fate study components --dataset sim --seeds 3 --device cuda --jobs 6 --out studies
 """
 

@@ -4,7 +4,6 @@ rate. Needs pip install rerun-sdk.
 Example:
 
   fate view drive.raw
-
   fate view drive.raw --detections drive.json --start +2s --end +4s --save drive.rrd
 """
 
