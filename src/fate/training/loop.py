@@ -118,9 +118,7 @@ def build(config: TrainConfig) -> TrainingParts:
     if limit := config.run.validate_recordings:
         validation = replace(validation, recordings=validation.labelled[:limit])
     dataset.refuse_without_classes()
-    detector = _new_detector(config.model, dataset)
-    if config.model.weights is not None:
-        start_from(detector, config.model.weights)
+    detector = _make_detector(config.model, dataset)
     strategy = STRATEGIES[config.strategy.name](config)
     if dataset.holds == "histograms" and dataset.labelled:  # they have one rate, and some detectors need events
         check_histograms(detector, dataset.labelled[0])
@@ -128,7 +126,7 @@ def build(config: TrainConfig) -> TrainingParts:
             for recording, hz in product(recordings.labelled[:1], rates):
                 Grid.of(recording, hz)
     strategy.check(dataset)
-    own = RuledLabels(dataset.labelled, _rules(dataset))
+    own = own_labels(dataset)
     labelled = [own(number).labelled_us for number in range(len(dataset.labelled))]
     plan = TrainingPlan(
         dataset.labelled, labelled, config.data.steps, config.data.random, config.data.streams, strategy.timing(),
@@ -137,10 +135,13 @@ def build(config: TrainConfig) -> TrainingParts:
     return TrainingParts(config, dataset, validation, detector, strategy, plan, device)
 
 
-def _new_detector(requested: ModelConfig, dataset: Dataset) -> Detector:
-    """The detector of the configuration with random weights."""
+def _make_detector(requested: ModelConfig, dataset: Dataset) -> Detector:
+    """The detector of the configuration, with random weights or with those of another run.
+
+    A detector with a memory may start from one without (EvRT-DETR's second stage).
+    """
     try:
-        return build_model(
+        detector = build_model(
             requested.name, dataset.classes, dataset.sensor, encoder=requested.encoder,
             encoder_options=requested.encoder_options, stem=requested.stem, **requested.options,
         )  # fmt: skip
@@ -151,6 +152,20 @@ def _new_detector(requested: ModelConfig, dataset: Dataset) -> Detector:
             f"model.options = {requested.options} and model.encoder_options = {requested.encoder_options} were given;"
             f" expected values of other types ({error})"
         ) from None
+    path = requested.weights
+    if path is None:
+        return detector
+    given = load_trained(path)
+    for name in ("classes", "sensor"):
+        theirs, ours = tuple(getattr(given, name)), tuple(getattr(detector, name))
+        if theirs != ours:
+            raise FateError(f"{path}: made for {name} {theirs}, the dataset has {ours}; expected the same")
+    weights, expected = given.state_dict(), detector.state_dict()
+    if given.memory is None:
+        weights |= {name: value for name, value in expected.items() if name.startswith("memory.")}
+    check_entries(path, weights, expected)
+    detector.load_state_dict(weights)
+    return detector
 
 
 def own_labels(dataset: Dataset) -> LabelsOf:
@@ -169,21 +184,6 @@ def _ruled(
     """Labels of any source after the rules for training."""
     labels, recording = labels_of(number, hz), recordings[number]
     return None if labels is None else rules.apply(labels, split=recording.split, downscale=recording.downscale)
-
-
-def start_from(detector: Detector, path: str) -> None:
-    """Load the weights of another run; a detector with a memory may start from one without (EvRT-DETR's stage 2)."""
-    given = load_trained(path)
-    for name in ("classes", "sensor"):
-        theirs, ours = tuple(getattr(given, name)), tuple(getattr(detector, name))
-        if theirs != ours:
-            raise FateError(f"{path}: made for {name} {theirs}, the dataset has {ours}; expected the same")
-    weights, expected = given.state_dict(), detector.state_dict()
-    for name, value in expected.items():
-        if name.startswith("memory.") and given.memory is None:
-            weights[name] = value
-    check_entries(path, weights, expected)
-    detector.load_state_dict(weights)
 
 
 def need_lightning() -> None:

@@ -61,9 +61,23 @@ class RunDirectory:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.pictures.mkdir(exist_ok=True)
+            self._lock = (self.folder / ".lock").open("w")
         except OSError as error:
-            raise FateError(f"{self.folder}: cannot be made ({error.strerror}); choose another out=DIR") from None
-        self._lock_folder()
+            raise FateError(
+                f"{self.folder}: cannot be made or written to ({error.strerror}); choose another out=DIR"
+            ) from None
+        try:
+            lock_file(self._lock.fileno())
+        except BlockingIOError:
+            self.close()
+            raise FateError(
+                f"{self.folder}: another process trains here; wait for it, or choose another out=DIR"
+            ) from None
+        except OSError as error:
+            warn(
+                f"{self.folder}: this disk cannot lock the folder for one run ({error.strerror}); start no second run"
+                " in it"
+            )
         settings = self.folder / "config.yaml"
         begun = self.checkpoint.exists() or (self.folder / "metrics.jsonl").exists()
         if begun and settings.exists():
@@ -83,14 +97,34 @@ class RunDirectory:
                     f" {before.get('hash')}; now {content['recordings']}, {content['hash']}); choose another out=DIR"
                 )
         write_whole(known, json.dumps(content, indent=1).encode())
-        write_whole(self.folder / "environment.json", json.dumps(environment(config, device), indent=1).encode())
+        import torch  # noqa: PLC0415  (it takes seconds to load)
+
+        environment = {
+            "fate": full_version(),
+            "git": git_hash(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "seed": config.run.seed,
+            "fingerprint": config.fingerprint(),
+            "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+        }
+        write_whole(self.folder / "environment.json", json.dumps(environment, indent=1).encode())
 
     def saved_step(self) -> int:
         """The step of ``last.ckpt``; the whole file is checked first."""
         import torch  # noqa: PLC0415
 
-        fault = _damage(self.checkpoint)
-        if fault is None:
+        try:
+            with zipfile.ZipFile(self.checkpoint) as archive:
+                fault = "has been changed since it was written (its checksums do not fit)" if archive.testzip() else ""
+        except OSError as error:
+            fault = f"cannot be read ({error.strerror})"
+        except Exception:  # a damaged table of contents raises many kinds of errors
+            size = self.checkpoint.stat().st_size
+            fault = f"has been cut short or overwritten (its {size} bytes do not end as a checkpoint does)"
+        if not fault:
             try:
                 return int(torch.load(self.checkpoint, map_location="cpu", weights_only=True, mmap=True)["global_step"])
             except Exception:  # torch raises many kinds of errors
@@ -103,6 +137,11 @@ class RunDirectory:
         """Write a message with its time to log.txt; errors of the disk are ignored, so that training continues."""
         with suppress(OSError), (self.folder / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+    def announce(self, text: str) -> None:
+        """Print a message, and write it to log.txt."""
+        print(text, flush=True)
+        self.log(text)
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
         """Add a line to metrics.jsonl; an error of the disk is printed once, and training continues."""
@@ -132,24 +171,6 @@ class RunDirectory:
         """Release the folder."""
         if self._lock is not None:
             self._lock.close()
-
-    def _lock_folder(self) -> None:
-        try:
-            self._lock = (self.folder / ".lock").open("w")
-        except OSError as error:
-            raise FateError(f"{self.folder}: cannot be written to ({error.strerror}); choose another out=DIR") from None
-        try:
-            lock_file(self._lock.fileno())
-        except BlockingIOError:
-            self.close()
-            raise FateError(
-                f"{self.folder}: another process trains here; wait for it, or choose another out=DIR"
-            ) from None
-        except OSError as error:
-            warn(
-                f"{self.folder}: this disk cannot lock the folder for one run ({error.strerror}); start no second run"
-                " in it"
-            )
 
     def _compare(self, settings: Path, config: TrainConfig) -> None:
         try:
@@ -187,36 +208,3 @@ def data_facts(recordings: Sequence[Any], dense: str | None = None) -> dict[str,
         seen.update(json.dumps({part: made_by[part] for part in SAME}, sort_keys=True).encode())
     return {"recordings": len(recordings), "boxes": boxes, "hash": seen.hexdigest()[:16],
             "names": [recording.name for recording in recordings]}  # fmt: skip
-
-
-def environment(config: TrainConfig, device: str) -> dict[str, Any]:
-    """Versions, device and seed of the run."""
-    import torch  # noqa: PLC0415
-
-    return {
-        "fate": full_version(),
-        "git": git_hash(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "seed": config.run.seed,
-        "fingerprint": config.fingerprint(),
-        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-    }
-
-
-def _damage(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint file; None if all its checksums are correct."""
-    try:
-        size = checkpoint.stat().st_size
-        with checkpoint.open("rb") as file:
-            if not zipfile.is_zipfile(file):
-                return f"has been cut short or overwritten (its {size} bytes do not end as a checkpoint does)"
-            with zipfile.ZipFile(file) as archive:
-                sound = archive.testzip() is None
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
-    except Exception:  # a damaged table of contents raises many kinds of errors
-        sound = False
-    return None if sound else "has been changed since it was written (its checksums do not fit)"
