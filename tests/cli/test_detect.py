@@ -20,7 +20,7 @@ from fate.cli.main import app
 from fate.errors import FateError
 from fate.formats.saving import write_events
 from fate.inference.sources import play
-from fate.inference.stream_frames import StreamFrame
+from fate.inference.stream_types import StreamFrame
 from fate.models.checkpoints import save_model
 from fate.models.zoo import build_model
 from fate.view.drawing import class_colour

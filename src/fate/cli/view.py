@@ -34,19 +34,16 @@ def view(
 ) -> None:
     args.check_part(start, end)
 
-    from fate.boxes.detection_files import read_frames
     from fate.view.rerun_view import TELEMETRY, import_rerun, show_recording
 
     args.check_inputs(file, detections)
     import_rerun()
 
-    frames, classes = (None, None) if detections is None else read_frames(detections)
     with args.opened(file, args.open_options(sensor, format)) as recording:
         first, last = args.times_in(recording, start, end)
         note(TELEMETRY)
         shown = show_recording(
-            recording, frames, acc_us=acc.us, threshold=threshold, classes=classes, save=save, start_us=first,
-            end_us=last,
+            recording, detections, acc_us=acc.us, threshold=threshold, save=save, start_us=first, end_us=last
         )  # fmt: skip
     print(
         f"{plural(shown.events, 'event')}, {shown.events_left_out} left out, {plural(shown.frames, 'frame')},"

@@ -50,12 +50,10 @@ from fate.models.state import State
 from fate.models.table import MODELS
 from fate.models.zoo import build_model
 from fate.progress import Progress
-from fate.text import suggest_name
 from fate.version import __version__
 from fate.whole_files import Draft, Target, disk_faults, find_target
 
 if TYPE_CHECKING:
-    import onnx
     from onnx import ModelProto
 
 #: The first version of ONNX's operators that suffices, and the last that the exporter can write.
@@ -64,9 +62,7 @@ FIRST_OPSET, LAST_OPSET = 18, 23
 LEAST_STEPS = 20
 #: Classes and sensor of a model with fresh weights unless given.
 CLASSES, SENSOR = ("car", "pedestrian"), (240, 304)
-
-
-#: Of the synthetic events that are used without a recording.
+#: Seed of the synthetic events that are used without a recording.
 SEED = 2
 
 
@@ -146,8 +142,14 @@ def export(
         onnx.checker.check_model(draft.path, full_check=True)
         differences = compare(draft.path, step, detector, batches, progress)
         refuse_above(differences)
-    graph = onnx_model.graph
-    return Exported(Path(path), opset, _shapes(graph.input), _shapes(graph.output), steps, hz, differences, weights)
+    inputs, outputs = (
+        {
+            value.name: tuple(side.dim_param or side.dim_value for side in value.type.tensor_type.shape.dim)
+            for value in values
+        }
+        for values in (onnx_model.graph.input, onnx_model.graph.output)
+    )
+    return Exported(Path(path), opset, inputs, outputs, steps, hz, differences, weights)
 
 
 def _check(path: str | os.PathLike[str], streams: int, hz: float, steps: int, opset: int) -> Target:
@@ -186,11 +188,6 @@ def _detector(
         raise FateError(f"a sensor or classes were given for {name}; weights have their own, {way}")
     if isinstance(model, Detector):
         return model, "those of the detector given"
-    if not bundled and not Path(model).exists():
-        raise FateError(
-            f"{model} was given; expected a .safetensors file, or the name of a model: {', '.join(MODELS)}"
-            f"{suggest_name(name, MODELS)}"
-        )
     return load_trained(model), f"{name}, trained and bundled" if bundled else name
 
 
@@ -211,13 +208,6 @@ def _with_metadata(model: ModelProto, step: StepGraph, detector: Detector) -> Mo
     }
     onnx.helper.set_model_props(model, {name: json.dumps(fact) for name, fact in facts.items()})
     return model
-
-
-def _shapes(values: Sequence[onnx.ValueInfoProto]) -> dict[str, tuple[int | str, ...]]:
-    return {
-        value.name: tuple(side.dim_param or side.dim_value for side in value.type.tensor_type.shape.dim)
-        for value in values
-    }
 
 
 def clip(
@@ -252,11 +242,15 @@ def compare(
     carried = {name: step.inputs[name].numpy() for name in step.state_pairs}
     for number, batch in enumerate(batches):
         with torch.inference_mode():
-            image = detector.encoder(batch)
-            found = dict(zip(names, session.run(names, _feed(step, batch, image) | carried), strict=True))
+            image, step_scale = detector.encoder(batch), batch.duration_us / CANONICAL_US
+            feed = {name: getattr(batch, name).numpy() for name in pillar_graph.INPUTS}
+            if step.encoder is None:
+                feed = {"image": np.ascontiguousarray(image.numpy())}
+                feed |= {"step_scale": step_scale.float().numpy()} if step.timed else {}
+            found = dict(zip(names, session.run(names, feed | carried), strict=True))
             cells = torch.from_numpy(found[CELLS]) if CELLS in found else None
             with Choice(cells) as choice:
-                outputs, state = detector(image, state, step_scale=batch.duration_us / CANONICAL_US)
+                outputs, state = detector(image, state, step_scale=step_scale)
         carried = {name: found[after] for name, after in step.state_pairs.items()}
         parts = zip(carried.values(), states.tensors(state), strict=True)
         worst = worst.largest(_difference(found, outputs, parts, detector.sensor)._replace(choice=choice.worse_by))
@@ -291,16 +285,6 @@ def _session(path: Path) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-def _feed(step: StepGraph, batch: EventBatch, image: Tensor) -> dict[str, NDArray[Any]]:
-    """The inputs of a step without its state."""
-    if step.encoder is not None:
-        return {name: getattr(batch, name).numpy() for name in pillar_graph.INPUTS}
-    feed = {"image": np.ascontiguousarray(image.numpy())}
-    if step.timed:
-        feed["step_scale"] = (batch.duration_us / CANONICAL_US).float().numpy()
-    return feed
 
 
 def _difference(

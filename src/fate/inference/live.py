@@ -12,16 +12,18 @@ reason.
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from fate.errors import FateError, warn
 from fate.events.events import Events, Sensor
-from fate.inference.stream_frames import StreamCounts, StreamFrame
+from fate.inference.stream_types import StreamCounts, StreamFrame
 from fate.inference.window_detector import WindowDetector
 from fate.inference.windowing import ClosedWindow, Windower
 
@@ -141,7 +143,12 @@ class LiveStream:
             self._reader.start()
         taken = self._next_window()
         if taken is None:
-            self._finish()
+            self.source.close()
+            if (fault := self._fault) is not None:
+                self._fault = None
+                raise fault
+            if self.ended.startswith("the source failed"):
+                warn(f"{self.ended}; all events before were detected")
             raise StopIteration
         waited = self._clock() - taken.at
         frame = self._detect(taken.closed, waited_ms=1e3 * waited)
@@ -218,7 +225,13 @@ class LiveStream:
                 with self._change:
                     if self._stopping:
                         break
-                    self._add_events(events)
+                    now = self._clock()
+                    for closed in self._windower.add(events):
+                        self._waiting.put(closed, now)
+                    if len(events):
+                        self._note_stall(0.0 if self._latest is None else now - self._latest[1])
+                        self._latest, self._stalled = (int(events.t_us[-1]), now), False
+                    self._change.notify_all()
         except (FateError, OSError) as error:
             ended = f"the source failed: {error}"
         except Exception as error:  # a defect: the caller's thread raises it
@@ -230,19 +243,29 @@ class LiveStream:
             self.ended = self.ended or ended
             self._change.notify_all()
 
-    def _add_events(self, events: Events) -> None:
-        now = self._clock()
-        for closed in self._windower.add(events):
-            self._waiting.put(closed, now)
-        if len(events):
-            self._note_stall(0.0 if self._latest is None else now - self._latest[1])
-            self._latest, self._stalled = (int(events.t_us[-1]), now), False
-        self._change.notify_all()
 
-    def _finish(self) -> None:
-        self.source.close()
-        fault, self._fault = self._fault, None
-        if fault is not None:
-            raise fault
-        if self.ended.startswith("the source failed"):
-            warn(f"{self.ended}; all events before were detected")
+@contextmanager
+def stopping_gracefully(stop: Callable[[str], object]) -> Iterator[None]:
+    """Call ``stop`` with a reason at Ctrl-C or SIGTERM while the block runs; a second signal interrupts at once.
+
+    ``stop``, such as :meth:`LiveStream.stop`, runs inside the signal handler: it must be quick and take no lock.
+    Handlers that the program has set itself stay, and so does everything outside the main thread, where signals do not
+    arrive. ``docs/guides/live.md`` has an example.
+    """
+    usual: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before, is_asked = {}, False
+
+    def ask(number: int, frame: object) -> None:
+        nonlocal is_asked
+        if is_asked:
+            raise KeyboardInterrupt
+        is_asked = True
+        stop(f"it was stopped ({'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'})")
+
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, ask) for number in usual if signal.getsignal(number) == usual[number]}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -32,7 +32,6 @@ from fate.inference.fusing import fused
 from fate.models import state as states
 from fate.models.detector import CANONICAL_US, Detector
 from fate.models.nms import Detections, Score
-from fate.models.outputs import Outputs
 from fate.progress import Progress
 
 STAGES = ("load", "encode", "model", "post")
@@ -92,7 +91,14 @@ class Runner:
             for row, clip in enumerate(batch.clips)
             for t in range(clip.steps)
         ]
-        self._count(batch, outputs, len(windows))
+        if (run := self._run) is not None:
+            run.windows += len(windows)
+            run.score = self.options.get("score") if outputs.objectness is not None else None
+            if isinstance(batch.events, EventBatch):
+                run.events += batch.events.num_events
+                if (counts := getattr(self.model.encoder, "last_stats", None)) is not None:
+                    run.events_dropped += counts.events_dropped + counts.events_dropped_with_pillars
+                    run.pillars_dropped += counts.pillars_dropped
         self._add_time("post")
         return windows
 
@@ -104,19 +110,6 @@ class Runner:
         now = time.perf_counter()
         self._run.seconds[stage] += now - self._last
         self._last = now
-
-    def _count(self, batch: ClipBatch, outputs: Outputs, windows: int) -> None:
-        run = self._run
-        if run is None:
-            return
-        run.windows += windows
-        run.score = self.options.get("score") if outputs.objectness is not None else None
-        if isinstance(batch.events, EventBatch):
-            run.events += batch.events.num_events
-            counts = getattr(self.model.encoder, "last_stats", None)
-            if counts is not None:
-                run.events_dropped += counts.events_dropped + counts.events_dropped_with_pillars
-                run.pillars_dropped += counts.pillars_dropped
 
 
 class DetectionCollector:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,7 +56,8 @@ class StepGraph(nn.Module):
                 kind = type(encoder).__name__
                 raise FateError(f"a graph that begins with events was asked for; {kind} has none, only pillars have")
             self.encoder = PillarGraph(encoder, streams)
-        image = torch.zeros(streams, int(encoder.channels), *image_size(detector))  # type: ignore[arg-type]
+        size = (-(-side // detector.frame.encoder_stride) for side in detector.sensor)
+        image = torch.zeros(streams, int(encoder.channels), *size)  # type: ignore[arg-type]
         with torch.no_grad(), Choice() as choice:
             outputs, state = self.detector(image, step_scale=torch.ones(streams))
         self.state: State = states.mapped(torch.zeros_like, state)
@@ -65,7 +65,7 @@ class StepGraph(nn.Module):
         self.timed = any(isinstance(module, S5) for module in self.detector.modules())
         self.inputs: dict[str, Tensor] = {}
         if self.encoder is not None:
-            self.inputs |= _example_events(detector, streams)
+            self.inputs |= _example_events(streams)
         else:
             self.inputs["image"] = image
             if self.timed:
@@ -119,12 +119,6 @@ class Choice(TorchFunctionMode):
         return type(result)((scores, self.given))
 
 
-def image_size(detector: Detector) -> tuple[int, int]:
-    """(H', W') of the encoder's image."""
-    stride = detector.frame.encoder_stride
-    return -(-detector.sensor.height // stride), -(-detector.sensor.width // stride)
-
-
 def state_names(state: State) -> list[str]:
     """A name for each tensor of a detector's state: ``backbone.0``, or ``memory.2.hidden`` and ``memory.2.cell``."""
     names = []
@@ -145,7 +139,10 @@ def to_onnx(step: StepGraph, opset: int) -> ModelProto:
 
     events = torch.export.Dim("events")
     lengths = tuple({0: events} if name in pillar_graph.EVENT_COLUMNS else None for name in step.inputs)
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), warnings.catch_warnings(), ExitStack() as closing:
+        warnings.simplefilter("ignore")  # warnings of the exporter are expected; errors are still raised
+        closing.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.WARNING)
         program = torch.onnx.export(
             step,
             tuple(step.inputs.values()),
@@ -170,7 +167,7 @@ def to_onnx(step: StepGraph, opset: int) -> ModelProto:
     return model
 
 
-def _example_events(detector: Detector, streams: int) -> dict[str, Tensor]:
+def _example_events(streams: int) -> dict[str, Tensor]:
     """Columns of a batch with events, for tracing."""
     columns = {name: torch.zeros(EXAMPLE_EVENTS, dtype=kind) for name, kind in pillar_graph.INPUTS.items()}
     columns["t_us"] = torch.arange(EXAMPLE_EVENTS, dtype=torch.int32)
@@ -179,19 +176,3 @@ def _example_events(detector: Detector, streams: int) -> dict[str, Tensor]:
     columns["start_us"] = torch.zeros(streams, dtype=torch.int64)
     columns["duration_us"] = torch.full((streams,), CANONICAL_US)
     return columns
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide the exporter's warnings; errors are still raised."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

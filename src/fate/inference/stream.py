@@ -18,7 +18,6 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import islice
 from os import PathLike
 from typing import Self, Unpack
 
@@ -31,8 +30,7 @@ from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.inference.adapting import Adaptation, adapt
 from fate.inference.live import LiveStream, Source
-from fate.inference.stream_frames import StreamFrame
-from fate.inference.stream_options import StreamKeywords, StreamOptions
+from fate.inference.stream_types import StreamFrame, StreamKeywords, StreamOptions
 from fate.inference.streaming_step import Precision
 from fate.inference.window_detector import WindowDetector
 from fate.inference.windowing import ClosedWindow, Windower
@@ -225,7 +223,8 @@ class RecordingStream:
                 spent = 1e3 * (time.perf_counter() - started)
                 if not len(events) and index:
                     if silent_until <= window.start_us:
-                        silent_until = self._next_event(window.start_us)
+                        later = self.recording.chunks(1, start_us=window.start_us, end_us=self.end_us)
+                        silent_until = next((int(chunk.t_us[0]) for chunk in later), self.end_us)
                     gap = silent_until - window.start_us
                     if gap > self._detect.options.gap_us:
                         reason = self.counts.restart(f"no events for {gap / 1e6:g} s before {silent_until} µs")
@@ -233,9 +232,3 @@ class RecordingStream:
                         continue
                 yield self._detect(ClosedWindow(window, events, reason), decode_ms=spent)
                 index, reason = index + 1, ""
-
-    def _next_event(self, start_us: int) -> int:
-        """Time of the first event from ``start_us`` on; the end of the stream if there is none before it."""
-        for events in islice(self.recording.chunks(1, start_us=start_us, end_us=self.end_us), 1):
-            return int(events.t_us[0])
-        return self.end_us

@@ -214,24 +214,17 @@ class NamedConfig(NamedTuple):
 
 
 def list_configs() -> list[NamedConfig]:
-    """All configurations of the package, sorted by name."""
-    found = []
-    for file in sorted(FOLDER.glob("*/*.yaml")):
-        first = file.read_text(encoding="utf-8").split("\n", 1)[0]
-        about = first.removeprefix("#").strip() if first.startswith("#") else ""
-        found.append(NamedConfig(f"{file.parent.name}/{file.stem}", file, about))
-    return found
+    """All configurations of the package, sorted by name; the first line of each file is a comment about it."""
+    files = {f"{file.parent.name}/{file.stem}": file for file in sorted(FOLDER.glob("*/*.yaml"))}
+    first_lines = (file.read_text(encoding="utf-8").partition("\n")[0] for file in files.values())
+    return [NamedConfig(*each, line.lstrip("# ")) for each, line in zip(files.items(), first_lines, strict=True)]
 
 
 def find_config(given: str | PathLike[str]) -> Path:
     """The file of a configuration.
 
-    Args:
-        given: a name from :func:`list_configs`, its last part if only one configuration has it, or the path of a YAML
-            file. A name wins over a file that is called the same; write ``./NAME`` for the file.
-
-    Raises:
-        FateError: no file or configuration is called that, or several configurations are.
+    ``given`` is a name from :func:`list_configs`, its last part if only one configuration has it, or the path of a YAML
+    file. A name wins over a file that is called the same; write ``./NAME`` for the file.
     """
     known = {config.name: config.file for config in list_configs()}
     text = str(given)
@@ -248,9 +241,9 @@ def find_config(given: str | PathLike[str]) -> Path:
     requested = text.removeprefix("configs/").removesuffix(".yaml")
     short = {name if "/" in requested else name.split("/")[1]: name for name in reversed(known)}
     near = nearest_name(requested, short)
-    hint = f"; did you mean {short[near]}?" if near is not None else ""
     raise FateError(
-        f"{text}: no such configuration; expected a name that fate train --list prints, or a YAML file{hint}"
+        f"{text}: no such configuration; expected a name that fate train --list prints, or a YAML file"
+        f"{'' if near is None else f'; did you mean {short[near]}?'}"
     )
 
 

@@ -168,7 +168,7 @@ def _make_detector(requested: ModelConfig, dataset: Dataset) -> Detector:
     return detector
 
 
-def own_labels(dataset: Dataset) -> LabelsOf:
+def own_labels(dataset: Dataset) -> RuledLabels:
     """The labels of the dataset after its rules for training."""
     return RuledLabels(dataset.labelled, _rules(dataset))
 

@@ -1,8 +1,8 @@
-"""One step of training: a batch of clips through the student, what it should have seen, and the teacher beside it.
+"""One step of training: a batch of clips through the student, its losses, and the mean teacher.
 
-The engine around it is PyTorch Lightning: devices, processes, precision, accumulation. What it cannot know is kept
-here: each stream's memory from clip to clip (back-propagation ends where a clip begins), the mean teacher, and, for
-going on after a stop, the number of batches seen and the state of every random generator, of each process.
+PyTorch Lightning handles devices, processes, precision and accumulation. This module keeps the rest: the state of each
+stream from clip to clip (back-propagation ends where a clip begins), the mean teacher, and, to continue after a stop,
+the number of batches and the state of every random generator, for each process.
 """
 
 from __future__ import annotations
@@ -128,7 +128,11 @@ class TrainingModule(LightningModule):
         images = _images(student, batch.inputs(self.device))
         scale = step_scale_of_clips(batch.clips, batch.steps, self.device)
         targets = [make_targets(labels) for labels in batch.labels]
-        memory = self._initial_state(batch, images)
+        if self.memory is None and self.config.run.compile:  # compiled for tensors at once, not for None first
+            with torch.no_grad():
+                _, begun = student.features(images[: len(batch.clips)])
+            self.memory = states.mapped(torch.zeros_like, begun)
+        memory = None if self.memory is None else states.reset(self.memory, to_device(batch.begins, images.device))
         features, memory = self._features(images, memory, batch.steps, scale)
         self.memory = states.detach(memory)
         outputs = student.predictions(features, targets)
@@ -138,14 +142,6 @@ class TrainingModule(LightningModule):
         self.batches += 1
         self.last_terms = {name: term.detach() for name, term in terms.items()}
         return torch.stack(list(terms.values())).sum()
-
-    def _initial_state(self, batch: ClipBatch, images: Tensor) -> states.State:
-        """The state after the previous clips, reset for clips that begin."""
-        if self.memory is None and self.config.run.compile:  # compiled for tensors at once, not for None first
-            with torch.no_grad():
-                _, begun = self.student.features(images[: len(batch.clips)])
-            self.memory = states.mapped(torch.zeros_like, begun)
-        return None if self.memory is None else states.reset(self.memory, to_device(batch.begins, images.device))
 
     def optimizer_step(self, *given: Any, **options: Any) -> None:
         """A step of the optimiser, then of the teacher."""

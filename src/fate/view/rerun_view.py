@@ -93,12 +93,9 @@ def show_recording(
                 opened, detections, acc_us=acc_us, step_us=step_us, palette=palette, start_us=start_us, end_us=end_us,
                 threshold=threshold, classes=classes, max_events=max_events, save=save,
             )  # fmt: skip
-    frames: Sequence[DetectionFrame] | None
     if isinstance(detections, str | os.PathLike):
-        frames, named = read_frames(detections)
+        detections, named = read_frames(detections)
         classes = classes or named
-    else:
-        frames = detections
     rerun = import_rerun()
     start = recording.start_us if start_us is None else start_us
     end = recording.end_us if end_us is None else end_us
@@ -110,7 +107,7 @@ def show_recording(
         raise FateError(f"{save}: the viewer's files end in .rrd; give such a name")
     stream = rerun.RecordingStream("fate")
     scene = _Scene(rerun, stream, recording, palette_of(palette), classes, threshold)
-    kept = [frame for frame in FrameLookup(frames or ()).frames if start <= frame.t_us <= end]
+    kept = [frame for frame in FrameLookup(detections or ()).frames if start <= frame.t_us <= end]
     blueprint = _blueprint(rerun, scene.palette)
     draft = None if save is None else Draft(find_target(save, seeks=True))
     try:

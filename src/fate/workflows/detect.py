@@ -18,8 +18,7 @@ from fate.formats.recording import Recording
 from fate.inference.live import LiveStream
 from fate.inference.loading import DEFAULT_DETECTOR, Model, load_detector
 from fate.inference.stream import RecordingStream, StreamingDetector
-from fate.inference.stream_frames import StreamFrame
-from fate.inference.stream_options import THRESHOLD, StreamOptions
+from fate.inference.stream_types import THRESHOLD, StreamFrame, StreamOptions
 from fate.models.nms import MAX_OVERLAP
 from fate.progress import Progress, name_part
 from fate.text import encodable, frequency, significant

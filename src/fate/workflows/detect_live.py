@@ -11,11 +11,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Unpack
 
-from fate.inference.live import LiveStream, Source
-from fate.inference.stopping import stopping_gracefully
+from fate.inference.live import LiveStream, Source, stopping_gracefully
 from fate.inference.stream import StreamingDetector
-from fate.inference.stream_frames import StreamFrame
-from fate.inference.stream_options import StreamKeywords, StreamOptions
+from fate.inference.stream_types import StreamFrame, StreamKeywords, StreamOptions
 from fate.text import plural, significant
 from fate.workflows.detect import BoxFiles, Detected, ResultRecorder
 
@@ -82,12 +80,11 @@ def detect_live(
     chosen = StreamOptions(hz, **given)
     stream = detector.live(source, budget_ms=budget_ms, **asdict(chosen))
     with (
-        stopping_gracefully() as stop,
+        stopping_gracefully(stream.stop),
         ResultRecorder(name, source.sensor, detector, chosen, files, live=True) as recorder,
         stream as live,
         low_latency(),
     ):
-        stop.call(live.stop)
         began, ended, failure = time.perf_counter(), "", None
         try:
             for frame in live:
