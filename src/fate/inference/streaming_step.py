@@ -103,16 +103,14 @@ def compile_for_streaming(
         kind = torch.device(device).type
     except RuntimeError:
         kind = ""
-    if kind not in ("cpu", "cuda"):
-        raise FateError(f"device {str(device)!r} was asked for; expected cpu or cuda")
+    if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
+        raise FateError(f"device {str(device)!r} was asked for; expected cpu or cuda, with a GPU that torch can use")
     if streams < 1:
         raise FateError(f"streams={streams} was given; expected 1 or more")
     chosen = ("tf32" if kind == "cuda" else "float32") if precision is None else precision
     possible = PRECISIONS if kind == "cuda" else ("float32",)
     if chosen not in possible:
         raise FateError(f"precision={precision!r} was given for {kind}; expected one of {', '.join(possible)}")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise FateError("device cuda was asked for; this machine has no GPU that torch can use")
     if score not in get_args(Score):
         raise FateError(f"score={score!r} was given; expected one of {', '.join(get_args(Score))}")
     if max_overlap is not None:

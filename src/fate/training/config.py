@@ -337,11 +337,9 @@ def _sentence(error: Any) -> str:
     text = repr(error["input"])
     given = text if len(text) <= 80 else f"{text[:77]}…"
     if keys:
-        leading = next((name for name in keys if name in ("name", "path")), keys[0])
-        value = error["input"] if isinstance(error["input"], str | int | float) else "VALUE"
         return (
             f"{key} = {given} was given, but {key} is a section with the keys {', '.join(keys)}; give one of them, such"
-            f" as {key}.{leading}={value}"
+            f" as {key}.{keys[0]}=VALUE"
         )
     kind = settings[key].kind
     return f"{key}{item} = {given} was given; expected {kind} (fate train --settings explains each setting)"
@@ -355,7 +353,7 @@ def _keys_of(settings: Mapping[str, Any], section: str) -> list[str]:
 
 
 def _check(config: TrainConfig, source: str) -> None:
-    """What no single field can know."""
+    """Refuse values that contradict each other."""
     run, data, strategy = config.run, config.data, config.strategy
     processes = run.devices * run.nodes
     faults = {
@@ -364,12 +362,8 @@ def _check(config: TrainConfig, source: str) -> None:
         ),
         "run.validate_hz = [] was given; expected at least one rate, such as [20]": not run.validate_hz,
         "data.random = 0 and data.streams = 0 were given; expected at least one clip a batch": not config.batch_size,
-        f"data.random = {data.random} clips cannot be divided among {processes} processes; give a multiple": (
-            data.random % processes
-        ),
-        f"data.streams = {data.streams} clips cannot be divided among {processes} processes; give a multiple": (
-            data.streams % processes
-        ),
+        f"data.random = {data.random} and data.streams = {data.streams} clips were given for {processes} processes;"
+        " expected multiples of the number of processes": data.random % processes or data.streams % processes,
         f"run.device = {run.device} names one GPU and {processes} processes were asked for; give run.device=cuda, and"
         " choose GPUs with CUDA_VISIBLE_DEVICES": run.gpu is not None and processes > 1,
         f"strategy.labels is missing; {strategy.name} learns from dense labels: make them with fate densify MODEL"

@@ -107,20 +107,16 @@ class FAT(Consistency):
                 f"{dense.root}: dense labels of {', '.join(dense.classes)}, and the dataset has"
                 f" {', '.join(dataset.classes)}; expected those that fate densify made of this dataset"
             )
-        lacking = [hz for hz in requested[1:] if hz not in dense.rates]
-        if lacking:
-            there, more = (" ".join(f"{hz:g}" for hz in rates) for rates in (dense.rates, lacking))
-            raise FateError(
-                f"{dense.root}: has labels at {there or 'no'} Hz, and strategy.rates wants {more} Hz too; run fate"
-                f" densify again with --hz {more}, or give strategy.rates"
-            )
-        rates = [hz for hz in requested if hz in dense.rates]
-        missing = [(each.name, hz) for each in dataset.labelled for hz in rates if not dense.has(each.name, hz)]
+        rates = [hz for hz in requested if hz in dense.rates or hz != requested[0]]
+        missing = [(each.name, hz) for hz in rates for each in dataset.labelled
+                   if hz not in dense.rates or not dense.has(each.name, hz)]  # fmt: skip
         if missing:
             name, hz = missing[0]
+            number, more = (len({part[index] for part in missing}) for index in (0, 1))
             raise FateError(
-                f"{dense.root}: has no labels of {len({name for name, _ in missing})} of {len(dataset.labelled)}"
-                f" recordings, such as {name} at {hz:g} Hz; run fate densify on this dataset again, with all its shards"
+                f"{dense.root}: has no labels of {number} of {len(dataset.labelled)} recordings at {more} of the"
+                f" strategy.rates, such as {name} at {hz:g} Hz; run fate densify on this dataset again with --hz {hz:g}"
+                " and all its shards, or give strategy.rates"
             )
 
 

@@ -100,7 +100,7 @@ def detect_live(
         took = time.perf_counter() - began
         notes = [ended or live.ended, *_notes(live, hz, took)]
         try:
-            done = recorder.finish(live, took, notes, counted=("windows_late", "stalls", "restarts"))
+            done = recorder.result(live, took, notes=notes, counted=("windows_late", "stalls", "restarts"))
         finally:
             if failure is not None:
                 raise failure
