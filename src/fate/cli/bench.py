@@ -1,4 +1,4 @@
-"""``fate bench``: measurements, each compared with peers in the same run. The docstrings are the help."""
+"""``fate bench``: measurements, each compared with peers in the same run; ``help.yaml`` explains them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,12 @@ import typer
 from typer import Argument, Option
 
 from fate.cli import arguments as args
-from fate.cli.command import add_command, help_text
 from fate.cli.device import Device, pick_device
 from fate.errors import FateError
 from fate.text import suggest_name
 
 if TYPE_CHECKING:
     from fate.bench.harness import BenchResult
-
-app = typer.Typer(
-    help=help_text("""Measure speed and memory, and compare with other programs in the same run.
-
-Example:
-
-  fate bench detect fate-s-nano --hz 20,200
-"""),
-    no_args_is_help=True,
-)
 
 #: Encoders that ``fate bench encode`` compares with ours; repeated here because torch takes seconds to load.
 ENCODER_PEERS = ("dense", "dense-compiled", "histogram", "evrt-histogram")
@@ -65,11 +54,6 @@ Seconds = Annotated[float, Option(min=0.1, max=3600, help="Length of each measur
 Seed = Annotated[int, Option(min=0, help="Seed of the simulated drive.")]
 
 
-@app.callback()
-def _group() -> None:
-    pass
-
-
 def decode(
     files: list[str] | None = Argument(
         None, metavar="FILE", help="Recordings to measure; without any, recordings are generated."
@@ -84,14 +68,6 @@ def decode(
     repeats: int = Option(3, min=1, help="How often each whole file is read; the median is reported."),
     json_file: args.JsonFile = None,
 ) -> None:
-    """Measure how fast recordings are read: as a whole, in consecutive windows of 5 and 50 ms, and at random
-    times. Without FILE, recordings are generated. Other decoders are measured if they are installed.
-
-    Example:
-
-      fate bench decode drive.raw night.dat --against evt3,faery
-      fate bench decode --events 20000000 --json decode.json
-    """
     args.check_inputs(*(files or ()))
     args.check_outputs({"--json": json_file}, *(files or ()))
 
@@ -111,15 +87,6 @@ def simulate(
         None, min=1, help="Number of CPU threads or processes; the default is all processors."
     ),
 ) -> None:
-    """Measure how many seconds of recording the simulator makes per second, including the boxes at 200 Hz but
-    without writing files, and how fast the pixel model alone is on frames in memory. The pixel model of eventcv is
-    measured too if it is installed.
-
-    Example:
-
-      fate bench simulate
-      fate bench simulate --device cuda --recordings 240 --seconds 20
-    """
     from fate.simulation.writing.request import Request
 
     with args.bad_usage():  # before torch is loaded, which takes seconds
@@ -154,15 +121,6 @@ def encode(
     seed: Seed = 2,
     json_file: args.JsonFile = None,
 ) -> None:
-    """Measure time and memory of Pillar Encoding, from events to image, and compare it with the dense tensor of
-    the paper (plain and compiled) and the histograms of RVT and EvRT-DETR. The windows come from FILE or from a
-    simulated drive.
-
-    Example:
-
-      fate bench encode --profile gen1
-      fate bench encode drive.raw --device cuda --windows 5,50 --json encode.json
-    """
     if file is None and max(windows) > 1000 * DRIVE_S[profile]:
         raise typer.BadParameter(
             f"--windows {max(windows):g} was given; the simulated drive lasts {1000 * DRIVE_S[profile]:g} ms"
@@ -195,15 +153,6 @@ def data(
     seconds: Seconds = 5.0,
     json_file: args.JsonFile = None,
 ) -> None:
-    """Measure how fast windows of events are loaded from disk, by rate and number of loading processes, and
-    compare with blosc-compressed histograms of the same recordings in the layout of RVT. Without DATASET, a few drives
-    are simulated first.
-
-    Example:
-
-      fate bench data drives --hz 20,200 --workers 0,2
-      fate bench data --json data.json
-    """
     args.check_outputs({"--json": json_file}, datasets=(dataset,))
     args.check_inputs(dataset)
 
@@ -235,14 +184,6 @@ def detect(
     seed: Seed = 2,
     json_file: args.JsonFile = None,
 ) -> None:
-    """Measure how long detectors take from events to boxes, window by window and stage by stage: decoding the
-    file, encoding, the model, and post-processing. The weights are fresh, since they do not change the time.
-
-    Example:
-
-      fate bench detect fate-s-nano fate-s-tiny --hz 20,200
-      fate bench detect fate-s s5-vit-b --device cuda --run eager,streaming,compiled
-    """
     _check_models(models)
     args.check_outputs({"--json": json_file})
     chosen = pick_device(device)
@@ -281,13 +222,6 @@ def train(
     seconds: Seconds = 10.0,
     json_file: args.JsonFile = None,
 ) -> None:
-    """Measure how fast detectors train: windows per second of a whole step (loading, encoding, forward,
-    backward, optimiser, teacher), the share of time spent waiting for data, and memory.
-
-    Example:
-
-      fate bench train drives fate-s-nano fate-s-tiny --clips 10,21 --batch 64 --device cuda --compile
-    """
     if strategy == "fat":
         raise typer.BadParameter("--strategy fat was given; expected a strategy that needs no dense labels")
     _check_models(models)
@@ -320,15 +254,3 @@ def _check_models(models: list[str] | None) -> None:
 def _print(result: BenchResult, json_file: str | None) -> None:
     """Write all numbers to the file of ``--json``, if it is given, and print the table."""
     args.write_and_print(result.table(), json_file, lambda file: args.write_json(file, result.to_dict()))
-
-
-_COMMANDS: dict[Callable[..., None], str] = {
-    decode: "Measure how fast recordings are read.",
-    simulate: "Measure how fast the simulator is.",
-    encode: "Measure how fast events become an image.",
-    data: "Measure how fast windows are loaded from disk.",
-    detect: "Measure the latency of detectors, stage by stage.",
-    train: "Measure how fast detectors train.",
-}
-for _function, _short_help in _COMMANDS.items():
-    add_command(app, _function, _function.__doc__, _short_help)

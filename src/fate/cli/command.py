@@ -68,16 +68,16 @@ def spread(args: Sequence[str]) -> list[str]:
     return made
 
 
-def help_text(text: str | None) -> str:
+def help_text(text: str) -> str:
     """Return the help of a command in which paragraphs that are indented, its examples, are never wrapped.
 
     A wrapped example cannot be copied into a shell.
     """
-    paragraphs = inspect.cleandoc(text or "").split("\n\n")
+    paragraphs = text.rstrip().split("\n\n")
     return "\n\n".join(f"\b\n{part}" if part.startswith("  ") else part for part in paragraphs)
 
 
-def add_command(app: typer.Typer, function: Callable[..., None], text: str | None, short_help: str) -> None:
+def add_command(app: typer.Typer, function: Callable[..., None], help: str, short: str) -> None:
     """Add a function and its help to a group of commands, with ``--quiet`` and ``--verbose``, which it does not see."""
     signature = inspect.signature(function, eval_str=True)
     added = [
@@ -93,4 +93,4 @@ def add_command(app: typer.Typer, function: Callable[..., None], text: str | Non
 
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    app.command(function.__name__.replace("_", "-"), help=help_text(text), short_help=short_help, cls=Command)(run)
+    app.command(function.__name__.replace("_", "-"), help=help_text(help), short_help=short, cls=Command)(run)

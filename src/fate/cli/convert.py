@@ -1,11 +1,4 @@
-"""Copy a recording, or a part of it, to another format. The suffix of OUT selects the format: .dat, .raw
-(EVT3), .hdf5 (Prophesee), .h5 (the layout of RVT), .npz, .npy or .csv.
-
-Example:
-
-  fate convert drive.raw drive.h5
-  fate convert drive.aedat4 part.dat --start +2s --end +4s --roi 0,0,320,240 --zero-time
-"""
+"""``fate convert``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 

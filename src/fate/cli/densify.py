@@ -1,17 +1,4 @@
-"""Make labels at every time of several rates: the detector runs at these times, its boxes are tracked, short
-tracks are removed, gaps are filled, and existing labels are kept. Run the command again to continue where it was
-stopped, or to add rates. Shards can run at the same time on several machines.
-
-With --check, compare labels with the exact boxes of a simulated dataset and with plain interpolation: precision,
-recall and overlap by class and rate; --json also writes a picture. For a recorded dataset, labels near an annotated
-time are compared with its boxes; make them --without-truth for a fair comparison.
-
-Example:
-
-  fate densify fate-s.safetensors gen1 --hz 40 80 100 200 --out gen1-dense --device cuda
-  fate densify fate-s.safetensors gen1 --out gen1-dense --shard 1/4
-  fate densify --check drives --labels drives-dense --json quality.json
-"""
+"""``fate densify``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 

@@ -1,23 +1,4 @@
-"""Detect objects in recordings at any rate from 1 to 1000 Hz. The boxes can be written as a video, as a page
-with the video and plots, and as JSON, CSV or COCO files.
-
-Example:
-
-  fate detect drive.raw --hz 200 --save drive.mp4 --slow 4
-  fate detect drive.raw --hz 100 --track --report drive.html --json drive.json
-  fate detect drive.raw --model trained-at-20hz.safetensors --hz 200 --window 50ms --save drive.mp4
-  fate detect *.dat --model fate-s.safetensors --csv boxes.csv --start +2s --end +4s
-
-Live sources: a file played at its own speed (--realtime), standard input with EVT3 words (-), a socket on this
-machine (tcp:PORT), or a camera. Windows that cannot be detected in time are dropped and counted; on a CPU,
-fate-s-nano is the fastest detector. Ctrl-C or SIGTERM stops: all files are completed, and the exit code is 0. Files of
---jsonl and --csv can be read while they grow.
-
-  fate detect drive.raw --realtime --hz 50 --model fate-s-nano
-  camera-program | fate detect - --hz 50 --model fate-s-nano --jsonl - | robot-program
-  fate detect tcp:9000 --sensor 640x480
-  fate detect camera
-"""
+"""``fate detect``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 

@@ -1,21 +1,4 @@
-"""Measure a detector on a dataset at several rates: AP under a printed protocol, how much of it is kept as
-windows get shorter, false positives, time per window, and on simulated data the time to detection.
-
-MODEL is a bundled name (see fate models) or a checkpoint (.safetensors). PREDICTIONS are those of any detector: a
-file or folder of npz files of FATE, COCO results, or Prophesee box files.
-
-Example:
-
-  fate evaluate fate-s-nano drives --hz 20 200
-  fate evaluate fate-s.safetensors drives --hz 20 40 80 100 200 --json result.json
-  fate evaluate trained-at-20hz.safetensors drives --hz 200 --window 50ms
-  fate evaluate their_boxes.json gen1 --split test --hz 20
-
-To share the work among four machines, run this with 1/4 to 4/4, then evaluate the folder of predictions:
-
-  fate evaluate fate-s.safetensors gen1 --shard 1/4 --predictions boxes
-  fate evaluate boxes gen1
-"""
+"""``fate evaluate``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""Write one step of a detector as an ONNX file: its inputs are one window of each stream and the state, its
-outputs are boxes, scores and the next state. The file is compared with PyTorch on a recording, window by window,
-and is kept only if both agree.
-
-Example:
-
-  fate export fate-s-nano nano.onnx
-  fate export fate-s.safetensors fate-s.onnx
-  fate export fate-e.safetensors fate-e.onnx --with-encoder --recording drive.raw --hz 100
-"""
+"""``fate export``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 

@@ -1,18 +1,4 @@
-"""Convert a checkpoint of a public project to a .safetensors file of FATE. No code in a checkpoint is run.
-SRC is
-
-- RVT or ssms_event_cameras (S5-ViT): one .ckpt file;
-
-- EvRT-DETR: the folder with its net_*.pth files;
-
-- RT-DETR trained on COCO, in the layout of transformers: one file. Layers that fit are loaded, the others start
-with fresh weights.
-
-Example:
-
-  fate import-checkpoint gen1_base.ckpt s5-vit-b.safetensors
-  fate import-checkpoint rtdetr_r50vd/model.safetensors start.safetensors --model fate-e --classes car,pedestrian
-"""
+"""``fate import-checkpoint``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 

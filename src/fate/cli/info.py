@@ -1,11 +1,4 @@
-"""Print what a recording holds: format, sensor size, number of events, times, event rate, and what was
-skipped or dropped.
-
-Example:
-
-  fate info drive.raw
-  fate info night.dat --json - --drop-out-of-bounds
-"""
+"""``fate info``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 

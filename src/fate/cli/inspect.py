@@ -1,16 +1,4 @@
-"""Measure the events and labels of a dataset: event rates, polarity, pillars in windows of 5, 10 and 50 ms, box
-sizes and speeds, and boxes that look wrong. Recordings with the sensor of Gen1 or 1Mpx are compared with these real
-datasets; for other sensors, only the page (--report) has the comparison. DATASET is
-a folder of recordings with labels in any known layout, a YAML file that describes one, or one recording. The files of
-a simulated dataset are compared with its manifest; its box speeds and wrong boxes are measured on the exact boxes at
-200 Hz.
-
-Example:
-
-  fate inspect gen1 --split test
-  fate inspect my-drives --report page.html --json figures.json
-  fate inspect dataset.yaml --split train
-"""
+"""``fate inspect``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 

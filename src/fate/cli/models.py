@@ -1,11 +1,4 @@
-"""List the detectors by name: parameters, GFLOPs per window, encoder, whether trained weights come with the
-package, and what each one is.
-
-Example:
-
-  fate models
-  fate models --sensor 1280x720 --classes pedestrian,two-wheeler,car --json models.json
-"""
+"""``fate models``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 

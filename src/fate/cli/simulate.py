@@ -1,13 +1,4 @@
-"""Make a dataset of simulated drives in the layout of the public datasets: events in DIR/train, val and
-test, boxes at the rate of the public labels, exact boxes at 200 Hz, a manifest, and a preview video for each split.
-Run the command again to continue where it was stopped; a larger --recordings adds recordings.
-
-Example:
-
-  fate simulate drives --recordings 12 --seconds 10
-  fate simulate crossing --at-rest 1 --recordings 20 --seconds 5
-  fate simulate night-and-day --profile 1mpx --recordings 100 --seconds 60 --seed 7 --device cuda
-"""
+"""``fate simulate``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 

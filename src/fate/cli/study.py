@@ -1,15 +1,4 @@
-"""Run one study of the paper: train the detectors that are missing, make dense labels, evaluate at every
-rate, and write the table (Markdown, CSV, JSON) and a picture of it. For Gen1 and 1Mpx the published numbers stand
-next to the measured ones. The same command continues a stopped study; cells that were not run are marked.
-
-Studies: frequency, components, components-s, components-e, strategies, moments, pillar-size, channels, labels,
-smoke. The study smoke takes a few minutes on a CPU and simulates its own drives.
-
-Example:
-
-  fate study smoke
-  fate study components --dataset sim --seeds 3 --device cuda --jobs 6 --out studies
-"""
+"""``fate study``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 

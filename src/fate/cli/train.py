@@ -1,19 +1,4 @@
-"""Train a detector, or continue a run that was stopped: supervised, or with Frequency-Aware Training and its
-ablations.
-
-CONFIG is the name of a configuration in the package (fate train --list) or a YAML file. Every setting can be changed
-after it as KEY=VALUE (fate train --settings). A run has one folder: the same command continues where it stopped, and
-other settings are refused.
-
-Example:
-
-  fate train fate-s-nano-20hz data.path=drives
-  fate train fate-s-nano-20hz data.path=drives --device cpu
-  fate train gen1/fate-s data.path=gen1 strategy.labels=dense/gen1 --out runs/fate-s
-  fate train gen1/fate-s data.path=gen1 --dry-run   (check everything, try a step, print time and memory)
-  fate train --settings > mine.yaml   (all settings with their defaults, as a configuration of your own)
-  torchrun --nproc-per-node 4 -m fate.cli train gen1/fate-s data.path=gen1 run.devices=4
-"""
+"""``fate train``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Show a recording in the rerun viewer: its events as a cloud in x, y and time, the boxes, and the event
-rate. Needs pip install rerun-sdk.
-
-Example:
-
-  fate view drive.raw
-  fate view drive.raw --detections drive.json --start +2s --end +4s --save drive.rrd
-"""
+"""``fate view``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 
