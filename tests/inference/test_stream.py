@@ -190,7 +190,7 @@ def test_what_was_done_for_another_sensor_is_said_once() -> None:
 
 def test_boxes_stay_on_a_sensor_whose_sides_the_divisor_does_not_divide() -> None:
     adaptation = adapt(small_detector(), Sensor(127, 131))
-    assert adaptation.model_sensor == (64, 66)
+    assert adaptation.model.sensor == (64, 66)
     corner = np.array([[120, 120, 132, 128]], np.float32) / 2
     assert adaptation.boxes(corner).tolist() == [[120, 120, 131, 127]]
     edge = adaptation.events(Events([0], [130], [126], [1], (127, 131)))

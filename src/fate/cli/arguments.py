@@ -217,6 +217,12 @@ Shard = Annotated[
     Option(metavar="I/N", parser=parse_shard, help="Only shard I of N: every N-th recording, starting with number I."),
 ]
 Workers = Annotated[int, Option(min=0, help="Number of processes that load data; 0 loads in this process.")]
+JsonAndPicture = Annotated[
+    str | None,
+    Option(
+        "--json", metavar="FILE", help="Write all numbers as JSON, with a picture next to it; - is standard output."
+    ),
+]
 JsonFile = Annotated[
     str | None, Option("--json", metavar="FILE", help="Write all numbers as JSON to this file; - is standard output.")
 ]

@@ -46,12 +46,7 @@ def densify(
     device: Device = "auto",
     batch: int = Option(64, min=1, help="About how many windows are detected at the same time."),
     workers: args.Workers = 0,
-    json_file: str | None = Option(
-        None,
-        "--json",
-        metavar="FILE",
-        help="Write the result of --check as JSON, with a picture next to it; - is standard output.",
-    ),
+    json_file: args.JsonAndPicture = None,
     kind: args.Kind = None,
     sensor: args.Sensor = None,
 ) -> None:

@@ -57,12 +57,7 @@ def evaluate(
     images: str | None = Option(
         None, metavar="FILE", help="COCO file with the images that a plain list of COCO results refers to."
     ),
-    json_file: str | None = Option(
-        None,
-        "--json",
-        metavar="FILE",
-        help="Write all numbers as JSON, with a picture next to it; - is standard output.",
-    ),
+    json_file: args.JsonAndPicture = None,
     kind: args.Kind = None,
 ) -> None:
     from fate.evaluation.protocols import named_protocol

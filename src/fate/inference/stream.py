@@ -53,18 +53,10 @@ class StreamingDetector:
     ) -> None:
         """``model`` is not changed. ``name`` is shown in results; the name of the model unless given."""
         self.model, self.device, self.precision = model, device, precision
+        self.classes = model.classes  #: names of the classes, in the order of class ids
+        self.sensor = model.sensor  #: (height, width) of the training; see ``adapting.py`` for other sensors
         self.name = name or str(model.description.get("name", "detector"))
         self._adapted: dict[Sensor, Adaptation] = {}
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of class ids."""
-        return self.model.classes
-
-    @property
-    def sensor(self) -> Sensor:
-        """(height, width) of the sensor that it was trained on; see ``adapting.py`` for other sensors."""
-        return self.model.sensor
 
     def __repr__(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())

@@ -115,11 +115,6 @@ class StreamFrame(DetectionFrame):
         """From the events of the window to its boxes, without reading or decoding them."""
         return sum(spent for stage, spent in self.ms.items() if stage != "decode")
 
-    @property
-    def budget_ms(self) -> float:
-        """The length of the window: a detector that takes longer cannot keep up with a live source."""
-        return self.window.duration_us / 1000
-
     def __len__(self) -> int:
         return len(self.boxes)
 

@@ -15,6 +15,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from fate.progress import Progress
 from fate.training.config import TrainConfig
 from fate.training.module import TrainingModule
 from fate.training.run_directory import RunDirectory
-from fate.training.several_processes import patient_group, processes
+from fate.training.several_processes import processes
 
 #: Longest time between two reports of progress, in seconds.
 SHOW_EVERY_S = 10.0
@@ -321,8 +322,12 @@ class Validation(Callback):
         self._everyone: distributed.ProcessGroup | None = None
 
     def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
-        """Make the group in which the other processes wait for the first."""
-        self._everyone = patient_group()
+        """Make the group in which the other processes wait for the first, which may validate for hours on 1Mpx.
+
+        Steps keep the shorter limit of Lightning (half an hour), so that a process that hangs ends the run earlier.
+        """
+        if processes() > 1:
+            self._everyone = distributed.new_group(timeout=timedelta(hours=12))
 
     def state_dict(self) -> dict[str, Any]:
         """State for the checkpoint."""

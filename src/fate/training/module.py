@@ -28,7 +28,7 @@ from fate.models.heads.targets import to_device
 from fate.models.outputs import Outputs
 from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.graphs import RecordedFeatures, leave_default_stream, return_to_default_stream
-from fate.training.several_processes import check_same_batch, processes, synchronise_norms
+from fate.training.several_processes import processes, synchronise_norms
 from fate.training.strategies import Strategy, make_targets
 from fate.training.teacher import EmaUpdate, decay_at, make_teacher
 
@@ -204,7 +204,14 @@ class TrainingModule(LightningModule):
 
     def on_train_start(self) -> None:
         """Check that all processes begin at the same batch, and give each its own random numbers."""
-        check_same_batch(self.batches)
+        if processes() > 1:
+            found: list[Any] = [None] * processes()
+            distributed.all_gather_object(found, self.batches)
+            if len(set(found)) > 1:  # some processes have found the checkpoint of the run, others have not
+                raise FateError(
+                    f"processes are at batches {' and '.join(map(str, sorted(set(found))))}; expected a run's folder on"
+                    " a disk that all machines share"
+                )
         if self.trainer.global_rank:
             torch.manual_seed(self.config.run.seed + 1_000_003 * self.trainer.global_rank)
 

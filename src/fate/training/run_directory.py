@@ -43,18 +43,10 @@ class RunDirectory:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
+        self.checkpoint = self.folder / "last.ckpt"  #: the checkpoint that training continues from
+        self.pictures = self.folder / "pictures"  #: folder of sample pictures
         self._lock: IO[str] | None = None
         self.metrics_failed = False
-
-    @property
-    def checkpoint(self) -> Path:
-        """The checkpoint that training continues from."""
-        return self.folder / "last.ckpt"
-
-    @property
-    def pictures(self) -> Path:
-        """Folder of sample pictures."""
-        return self.folder / "pictures"
 
     def begin(self, config: TrainConfig) -> bool:
         """Make the folder, or check that the run in it has these settings; returns whether it has a checkpoint."""

@@ -8,16 +8,12 @@ torch's own layer, on CPUs, where torch has none, with the one below. The others
 from __future__ import annotations
 
 import os
-from datetime import timedelta
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, distributed, nn
 
 from fate.errors import FateError
-
-#: How long the others wait for what the first process does alone: it may validate for hours on 1Mpx.
-PATIENCE = timedelta(hours=12)
 
 
 def processes() -> int:
@@ -38,26 +34,6 @@ def check_processes(devices: int, nodes: int) -> None:
             f"{started} processes were started, and run.devices · run.nodes = {devices} · {nodes}; give the number of"
             " processes on a machine as run.devices, and that of machines as run.nodes"
         )
-
-
-def check_same_batch(batches: int) -> None:
-    """Refuse processes that are not at the same batch: some have found the run's checkpoint, others not."""
-    if processes() > 1:
-        found: list[Any] = [None] * processes()
-        distributed.all_gather_object(found, batches)
-        if len(set(found)) > 1:
-            raise FateError(
-                f"processes are at batches {' and '.join(map(str, sorted(set(found))))}; expected a run's folder on a"
-                " disk that all machines share"
-            )
-
-
-def patient_group() -> distributed.ProcessGroup | None:
-    """A group of all processes, which all call this, whose barrier waits up to ``PATIENCE``; None for one process.
-
-    Steps keep the shorter limit of Lightning (half an hour), so that a process that hangs ends the run earlier.
-    """
-    return distributed.new_group(timeout=PATIENCE) if processes() > 1 else None
 
 
 class CpuSyncBatchNorm(nn.modules.batchnorm._BatchNorm):

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fate.boxes.dense_labels import DenseLabels, open_dense_labels
+from fate.boxes.dense_labels import open_dense_labels
 from fate.boxes.labels import Labels, LabelSource
 from fate.data.batches import LabelsOf
 from fate.data.clips import Grid
@@ -136,9 +136,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
 }
 
 
-@lru_cache(maxsize=4)
-def _opened(folder: str) -> DenseLabels:
-    return open_dense_labels(folder)
+_opened = lru_cache(maxsize=4)(open_dense_labels)
 
 
 def _dense_labels(folder: str, recordings: Sequence[Any], own: LabelsOf, number: int, hz: float) -> Labels | None:

@@ -65,10 +65,11 @@ class VideoClock:
     @classmethod
     def over(cls, start_us: int, end_us: int, fps: float, slow: float, origin_us: int = 0) -> VideoClock:
         """Return a clock for ``[start_us, end_us)``; the first picture shows the first step, the last one the end."""
-        if not 0 < fps <= 1000:
-            raise FateError(f"{fps:g} pictures a second were asked for; expected more than 0 and at most 1000")
-        if not 0 < slow < math.inf:
-            raise FateError(f"slow = {slow:g} was given; expected a factor above 0: 4 plays four times slower")
+        if not 0 < fps <= 1000 or not 0 < slow < math.inf:
+            raise FateError(
+                f"{fps:g} pictures a second and slow = {slow:g} were asked for; expected up to 1000 pictures, and a"
+                " factor above 0: 4 plays four times slower"
+            )
         if end_us <= start_us:
             raise FateError(f"a video from {start_us} to {end_us} µs was asked for; it must end after it starts")
         step_us = 1e6 / (fps * slow)
