@@ -44,9 +44,16 @@ def numbers(least: float, kind: Callable[[float], float] = float) -> Callable[[s
     return parse
 
 
+def complete_names(incomplete: str) -> list[str]:
+    """Return the names of all detectors that begin like this, for shell completion."""
+    from fate.models.table import NAMES
+
+    return [name for name in NAMES if name.startswith(incomplete)]
+
+
 Models = Annotated[
     list[str] | None,
-    Argument(metavar="MODEL", help="Names of detectors; see fate models.", autocompletion=args.complete_names),
+    Argument(metavar="MODEL", help="Names of detectors; see fate models.", autocompletion=complete_names),
 ]
 Profile = Annotated[str, Option(parser=args.choice(*DRIVE_S), help="Camera of the simulated drive: gen1 or 1mpx.")]
 Rates = Annotated[Any, Option(metavar="RATES", parser=numbers(1), help="Rates in Hz, comma-separated.")]

@@ -1,4 +1,4 @@
-"""What every command has: the options ``--quiet`` and ``--verbose``, help with examples, errors that name the value."""
+"""Adds commands to the command line, with ``--quiet``, ``--verbose``, examples, and errors that name the value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -84,7 +84,20 @@ def add_command(app: typer.Typer, function: Callable[..., None], help: str, shor
         inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet),
         inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=0, annotation=Verbose),
     ]
-    parameters = [*signature.parameters.values(), *added]
+    parameters = []
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:  # **options: Unpack[SomeTypedDict]: an option for each key
+            hints = get_type_hints(get_args(parameter.annotation)[0], include_extras=True)
+            parameters += [
+                inspect.Parameter(
+                    name, inspect.Parameter.KEYWORD_ONLY, default=False if get_args(hint)[0] is bool else None,
+                    annotation=hint,
+                )
+                for name, hint in hints.items()
+            ]  # fmt: skip
+        else:
+            parameters.append(parameter)
+    parameters += added
 
     @functools.wraps(function)
     def run(*args: Any, quiet: bool = False, verbose: int = 0, **options: Any) -> None:

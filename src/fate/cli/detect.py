@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import typer
 from typer import Argument, Option
@@ -58,15 +58,9 @@ def detect(
     start: args.Start = None,
     end: args.End = None,
     device: Device = "auto",
-    sensor: args.Sensor = None,
-    format: args.Format = None,
-    columns: args.Columns = None,
-    time_unit: args.TimeUnit = None,
-    drop: args.Drop = False,
-    sort: args.Sort = False,
+    **reading: Unpack[args.Reading],
 ) -> None:
     args.check_part(start, end)
-    options = args.open_options(sensor, format, columns, time_unit, drop=drop, sort=sort)
     boxes = {"--json": json_file, "--jsonl": jsonl_file, "--csv": csv_file, "--coco": coco_file}
     outputs = {"--save": save, "--report": report, **boxes}
     from fate.inference.loading import find_weights
@@ -85,11 +79,12 @@ def detect(
         if live or realtime:
             _check_live(files, "--save" if save else "--report" if report else None)
         if live:
-            for_files = {"--start": start, "--end": end, "--columns": columns, "--time-unit": time_unit,
-                         "--drop-out-of-bounds": drop or None, "--sort": sort or None}  # fmt: skip
-            if given := [option for option, value in for_files.items() if value is not None]:
-                raise FateError(f"{given[0]} was given for a live source; it is for files")
-            check_source(files[0], sensor)
+            given = {"start": start, "end": end, **reading}
+            for_files = [name for name, value in given.items() if value and name not in ("sensor", "format")]
+            if for_files:
+                option = for_files[0].replace("_", "-").replace("drop", "drop-out-of-bounds")
+                raise FateError(f"--{option} was given for a live source; it is for files")
+            check_source(files[0], reading.get("sensor"))
     for file in files:
         named = {option: _named(value, file, files) for option, value in outputs.items()}
         args.check_outputs(named, file, binary=("--save",), seeks=("--save",))
@@ -99,10 +94,10 @@ def detect(
     load = cache(partial(_load, model, device))
     asked = {"hz": hz, "window_us": window, "threshold": threshold, "track": track, "max_overlap": max_overlap}
     if live or realtime:
-        _live(files[0], live, load, boxes, asked, options, (start, end))
+        _live(files[0], live, load, boxes, asked, reading, (start, end))
     else:
         look = {"acc_us": acc, "fps": fps, "slow": slow, "palette": palette}
-        _files(files, load, outputs, asked, look, options, (start, end))
+        _files(files, load, outputs, asked, look, reading, (start, end))
 
 
 def _load(model: str, device: str) -> Any:
@@ -121,7 +116,7 @@ def _load(model: str, device: str) -> Any:
 
 def _files(
     files: list[str], load: Callable[[], Any], outputs: dict[str, str | None], asked: dict[str, Any],
-    look: dict[str, Any], options: dict[str, Any], part: tuple[Any, Any],
+    look: dict[str, Any], reading: args.Reading, part: tuple[Any, Any],
 ) -> None:  # fmt: skip
     """Detect one file after another; after an error the next file follows.
 
@@ -131,7 +126,7 @@ def _files(
     for file in files:
         named = {option: _named(value, file, files) for option, value in outputs.items()}
         try:
-            with args.opened(file, options) as recording:
+            with args.opened(file, reading) as recording:
                 first, last = args.times_in(recording, *part)
                 detector = load()
                 from fate.workflows.detect import Look
@@ -165,7 +160,7 @@ def _files(
 
 def _live(
     file: str, live: bool, load: Callable[[], Any], outputs: dict[str, str | None], asked: dict[str, Any],
-    options: dict[str, Any], part: tuple[Any, Any],
+    reading: args.Reading, part: tuple[Any, Any],
 ) -> None:  # fmt: skip
     """Detect a live source or, unless ``live``, a file that is played at its own speed."""
     detector = load()
@@ -178,9 +173,9 @@ def _live(
         if live:
             name = "standard input" if file == "-" else file
             note(f"waiting for events from {name}; Ctrl-C stops, and the results so far are kept")
-            source = open_source(file, options["sensor"], options["format"])
+            source = open_source(file, reading.get("sensor"), reading.get("format"))
         else:
-            recording = closing.enter_context(args.opened(file, options))
+            recording = closing.enter_context(args.opened(file, reading))
             source = play(recording, asked["hz"], *part_of(recording, *args.times_in(recording, *part)))
 
         def show(frame: Any) -> None:

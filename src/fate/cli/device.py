@@ -24,16 +24,6 @@ def check_device(device: str) -> str:
     return device
 
 
-def check_unnumbered(device: str) -> str:
-    """The same for a command that cannot use a GPU by its number."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise FateError(
-            f"{device} was given; expected auto, cpu or cuda; the environment variable CUDA_VISIBLE_DEVICES selects one"
-            " of several GPUs"
-        )
-    return device
-
-
 Device = Annotated[
     str,
     typer.Option(

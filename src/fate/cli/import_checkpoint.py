@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,8 +12,6 @@ from fate.cli import arguments as args
 from fate.text import format_table, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from fate.models.checkpoints.importing import Imported
 
 #: What weights of RT-DETR on COCO can go into.
@@ -56,6 +55,7 @@ def import_checkpoint(
 def _summary(found: Imported, target: str) -> str:
     detector = found.detector
     number = sum(parameter.numel() for parameter in detector.parameters())
+    fresh = Counter(".".join(name.split(".")[:2]) for name in found.fresh)  # by module, two levels deep
     unused = ", ".join([*found.unused[:SHOWN], *(["…"] if len(found.unused) > SHOWN else [])])
     rows = [
         ("layout", found.layout),
@@ -63,20 +63,8 @@ def _summary(found: Imported, target: str) -> str:
         ("classes", ", ".join(detector.classes)),
         ("sensor", f"{detector.sensor.width}×{detector.sensor.height}"),
         ("taken", plural(found.taken, "tensor")),
-        ("fresh", ", ".join(_modules(found.fresh, detector.state_dict())) or "nothing"),
+        ("fresh", ", ".join(f"{module} ({count})" for module, count in fresh.items()) or "nothing"),
         ("unused", f"{plural(len(found.unused), 'tensor')} ({unused})" if unused else "nothing"),
         ("written", target),
     ]
     return format_table(rows, left=(0, 1))
-
-
-def _modules(fresh: Sequence[str], every: Iterable[str]) -> list[str]:
-    """Names of entries; a module of which all entries are fresh is named once, with their number."""
-    kept = set(every) - set(fresh)
-    found: dict[str, int] = {}
-    for name in fresh:
-        steps = name.split(".")
-        modules = (".".join(steps[:depth]) for depth in range(1, len(steps) + 1))
-        module = next(module for module in modules if not any(other.startswith(f"{module}.") for other in kept))
-        found[module] = found.get(module, 0) + 1
-    return [f"{module} ({number})" if module not in fresh else module for module, number in found.items()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from typer import Argument
 
 from fate.cli import arguments as args
@@ -11,20 +13,12 @@ from fate.text import format_table, grouped
 def info(
     file: str = Argument(..., metavar="FILE", help="A recording of any supported format."),
     json_file: args.JsonFile = None,
-    sensor: args.Sensor = None,
-    format: args.Format = None,
-    columns: args.Columns = None,
-    time_unit: args.TimeUnit = None,
-    strict: args.Strict = False,
-    drop: args.Drop = False,
-    sort: args.Sort = False,
-    no_cache: args.NoCache = False,
+    **reading: Unpack[args.Reading],
 ) -> None:
     from fate.formats.summary import info as summarise
 
-    options = args.open_options(sensor, format, columns, time_unit, strict, drop, sort, no_cache)
     args.check_outputs({"--json": json_file}, file)
-    with args.opened(file, options) as recording, args.progress_bar("counting") as update:
+    with args.opened(file, reading) as recording, args.progress_bar("counting") as update:
         found = summarise(recording, progress=update)
     rows = [
         ("file", found.path),

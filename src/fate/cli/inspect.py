@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from typer import Argument, Option
 
@@ -17,10 +17,7 @@ def inspect(
     report: str | None = Option(None, metavar="FILE", help="Write an HTML page with plots and pictures."),
     json_file: args.JsonFile = None,
     windows: int = Option(200, min=1, help="Largest number of windows of each length to measure in each recording."),
-    sensor: args.Sensor = None,
-    drop: args.Drop = False,
-    sort: args.Sort = False,
-    no_cache: args.NoCache = False,
+    **reading: Unpack[args.Reading],
 ) -> None:
     args.check_inputs(dataset)
     args.check_outputs({"--report": report, "--json": json_file}, datasets=(dataset,))
@@ -28,8 +25,7 @@ def inspect(
     from fate.inspection.inspect import inspect as look
 
     with args.progress_bar("inspecting") as update:
-        options = args.open_options(sensor, drop=drop, sort=sort, no_cache=no_cache)
-        found = look(dataset, split=split, windows=windows, progress=update, **options)
+        found = look(dataset, split=split, windows=windows, progress=update, **args.open_options(reading))
     say = args.printer(report, json_file)
     try:
         if json_file is not None:

@@ -40,7 +40,7 @@ bench_app = typer.Typer(no_args_is_help=True)
 for _name, _text in load_yaml(Path(__file__).with_name("help.yaml")).items():
     if _name == "bench":
         app.add_typer(bench_app, name="bench", help=help_text(_text["help"]), short_help=_text["short"])
-    else:  # each file has one command, a function of its name; those of bench are in one file
+    else:  # a file has one command, a function of its name; bench.py has several
         _group, _, _function = _name.replace("-", "_").rpartition(" ")
         _module = importlib.import_module(f"fate.cli.{_group or _function}")
         add_command(bench_app if _group else app, getattr(_module, _function), **_text)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typer import Argument, Option
 
 from fate.cli import arguments as args
-from fate.cli.device import check_unnumbered
 from fate.cli.terminal import note
 from fate.errors import FateError
 
@@ -25,8 +24,8 @@ def study(
     device: str = Option(
         "auto",
         metavar="auto|cpu|cuda",
-        parser=check_unnumbered,
-        help="Where to compute: auto takes a CUDA GPU if there is one.",
+        parser=args.choice("auto", "cpu", "cuda"),
+        help="Where to compute: auto takes a CUDA GPU if there is one; CUDA_VISIBLE_DEVICES selects one of several.",
     ),
     workers: int = Option(4, min=0, help="Number of processes that load data for each run."),
     jobs: int = Option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from typer import Argument, Option
 
@@ -22,8 +22,7 @@ def view(
     end: args.End = None,
     threshold: args.Threshold = 0.0,
     save: Path | None = Option(None, metavar="OUT.rrd", help="Write a rerun file instead of opening a window."),
-    sensor: args.Sensor = None,
-    format: args.Format = None,
+    **reading: Unpack[args.Reading],
 ) -> None:
     args.check_part(start, end)
 
@@ -32,7 +31,7 @@ def view(
     args.check_inputs(file, detections)
     import_rerun()
 
-    with args.opened(file, args.open_options(sensor, format)) as recording:
+    with args.opened(file, reading) as recording:
         first, last = args.times_in(recording, start, end)
         note(TELEMETRY)
         shown = show_recording(

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -52,9 +52,6 @@ from fate.models.zoo import build_model
 from fate.progress import Progress
 from fate.version import __version__
 from fate.whole_files import Draft, Target, disk_faults, find_target
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 #: The first version of ONNX's operators that suffices, and the last that the exporter can write.
 FIRST_OPSET, LAST_OPSET = 18, 23
@@ -136,7 +133,19 @@ def export(
     with Draft(target) as draft:
         batches = clip(recording, detector.sensor, hz, steps, streams)
         step = StepGraph(detector, streams, with_encoder)
-        onnx_model = _with_metadata(to_onnx(step, opset), step, detector)
+        onnx_model = to_onnx(step, opset)
+        outputs_kept = [output for output in onnx_model.graph.output if output.name != CELLS]
+        del onnx_model.graph.output[:]
+        onnx_model.graph.output.extend(outputs_kept)
+        onnx_model.producer_name, onnx_model.producer_version, onnx_model.graph.name = "fate", __version__, "step"
+        facts = {
+            "fate.model": detector.description,
+            "fate.classes": list(detector.classes),
+            "fate.sensor": list(detector.sensor),
+            "fate.canonical_hz": 1e6 / CANONICAL_US,
+            "fate.state_pairs": step.state_pairs,
+        }
+        onnx.helper.set_model_props(onnx_model, {name: json.dumps(fact) for name, fact in facts.items()})
         with disk_faults(target):
             onnx.save(onnx_model, draft.path)
         onnx.checker.check_model(draft.path, full_check=True)
@@ -187,27 +196,8 @@ def _detector(
         way = "pass fresh=True for fresh ones" if bundled else "only a model's name takes them"
         raise FateError(f"a sensor or classes were given for {name}; weights have their own, {way}")
     if isinstance(model, Detector):
-        return model, "those of the detector given"
+        return model, "the weights of the given detector"
     return load_trained(model), f"{name}, trained and bundled" if bundled else name
-
-
-def _with_metadata(model: ModelProto, step: StepGraph, detector: Detector) -> ModelProto:
-    """The model with metadata that its users need, as JSON under a few names."""
-    import onnx  # noqa: PLC0415  (an optional package)
-
-    kept = [output for output in model.graph.output if output.name != CELLS]
-    del model.graph.output[:]
-    model.graph.output.extend(kept)
-    model.producer_name, model.producer_version, model.graph.name = "fate", __version__, "step"
-    facts = {
-        "fate.model": detector.description,
-        "fate.classes": list(detector.classes),
-        "fate.sensor": list(detector.sensor),
-        "fate.canonical_hz": 1e6 / CANONICAL_US,
-        "fate.state_pairs": step.state_pairs,
-    }
-    onnx.helper.set_model_props(model, {name: json.dumps(fact) for name, fact in facts.items()})
-    return model
 
 
 def clip(
@@ -236,7 +226,15 @@ def compare(
     path: Path, step: StepGraph, detector: Detector, batches: Sequence[EventBatch], progress: Progress | None = None
 ) -> Differences:
     """Compare the file at ``path`` in ONNX Runtime with its detector in PyTorch, on the same windows."""
-    session, names = _session(path), step.outputs
+    import onnx  # noqa: PLC0415  (optional packages)
+    import onnxruntime  # noqa: PLC0415
+
+    model, names = onnx.load(path), step.outputs
+    if any(CELLS in node.output for node in model.graph.node):  # the cells that DETR selects, as one more output
+        model.graph.output.append(onnx.ValueInfoProto(name=CELLS))
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session: Any = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     worst = Differences(0.0, 0.0, 0.0)
     state: State = None
     carried = {name: step.inputs[name].numpy() for name in step.state_pairs}
@@ -271,20 +269,6 @@ def refuse_above(found: Differences, allowed: Differences = TOLERANCES) -> None:
             f"the graph differs from PyTorch by {', '.join(above)}; no file was written: this is a fault of the"
             " exporter or of the runtime, try another opset=N or another version of onnxruntime"
         )
-
-
-def _session(path: Path) -> Any:
-    """The file in ONNX Runtime, with the cells that DETR selects as one more output."""
-    import onnx  # noqa: PLC0415  (optional packages)
-    import onnxruntime  # noqa: PLC0415
-
-    model = onnx.load(path)
-    made = {name for node in model.graph.node for name in node.output}
-    if CELLS in made:
-        model.graph.output.append(onnx.ValueInfoProto(name=CELLS))
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def _difference(

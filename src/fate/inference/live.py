@@ -19,10 +19,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 from fate.errors import FateError, warn
-from fate.events.events import Events, Sensor
+from fate.inference.sources import LiveSource
 from fate.inference.stream_types import StreamCounts, StreamFrame
 from fate.inference.window_detector import WindowDetector
 from fate.inference.windowing import ClosedWindow, Windower
@@ -33,26 +33,6 @@ STALL_S = 1.0
 HALT_S = 0.02
 #: How long to wait for the reading thread, seconds; a thread that its source blocks ends with the process.
 JOIN_S = 2.0
-
-
-class Source(Protocol):
-    """A source of live events; iterating over it gives them in pieces.
-
-    If it also has a method ``age_s(t_us)``, the seconds since a time of its events, frames say how old they are.
-    """
-
-    @property
-    def sensor(self) -> Sensor:
-        """(height, width)."""
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """What the source itself has lost or refused, by its name for users."""
-
-    def __iter__(self) -> Iterator[Events]: ...
-
-    def close(self) -> None:
-        """End the iteration; may be called from any thread."""
 
 
 class Waiting(NamedTuple):
@@ -106,7 +86,7 @@ class LiveStream:
 
     def __init__(
         self,
-        source: Source,
+        source: LiveSource,
         windower: Windower,
         detect: WindowDetector,
         *,
@@ -115,7 +95,7 @@ class LiveStream:
         patience_us: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The arguments are those of :meth:`StreamingDetector.live`; ``clock`` gives seconds and never goes back."""
+        """Same arguments as :meth:`StreamingDetector.live`; ``clock`` gives seconds and never goes back."""
         if patience_us < 0:
             raise FateError(f"a patience of {patience_us} µs was given; expected 0 or more")
         self.source, self.counts, self.adaptation = source, windower.counts, detect.adaptation
@@ -131,7 +111,7 @@ class LiveStream:
 
     @property
     def source_counts(self) -> dict[str, int]:
-        """What the source has lost or refused."""
+        """Counts of what the source has lost or refused, by name."""
         return self.source.counts
 
     def __iter__(self) -> Iterator[StreamFrame]:

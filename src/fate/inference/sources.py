@@ -81,13 +81,7 @@ def open_source(name: str, sensor: Sequence[int] | None = None, format: str | No
 def play(
     recording: Recording | str, hz: float = 200.0, start_us: int | None = None, end_us: int | None = None
 ) -> FileSource:
-    """Play a file at its own speed, in pieces of a tenth of a window, so that windows close in time.
-
-    Args:
-        recording: an open recording, or a path.
-        hz: windows per second.
-        start_us, end_us: part of the recording, µs of its clock.
-    """
+    """Play a recording, or a part of it, at its own speed, in pieces of a tenth of a window at ``hz`` per second."""
     if not 1 <= hz <= 1000:
         raise FateError(f"{hz:g} Hz was given; expected a rate from 1 to 1000")
     piece = round(min(max(1e5 / hz, 500), 5000))
@@ -95,7 +89,11 @@ def play(
 
 
 class LiveSource:
-    """The base of all sources. Iterating yields pieces of events until the source ends or is closed."""
+    """The base of all sources. Iterating yields pieces of events until the source ends or is closed.
+
+    A class of one's own with the same members is a source too. If it also has a method ``age_s(t_us)``, the seconds
+    since a time of its events, frames say how old they are.
+    """
 
     def __init__(self, sensor: Sensor) -> None:
         self.sensor = sensor  #: (height, width)
@@ -104,14 +102,14 @@ class LiveSource:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What was lost, refused, dropped or skipped, by its name for users."""
+        """Counts of what was lost, refused, dropped or skipped, by a name that is printed."""
         return dict(self._counts)
 
     def __iter__(self) -> Iterator[Events]:
         raise NotImplementedError
 
     def close(self) -> None:
-        """End soon; a thread that waits for a pipe cannot be woken, and ends when the next bytes arrive."""
+        """End soon, from any thread. A thread that waits for a pipe cannot be woken; it ends with the next bytes."""
         self._closed.set()
 
 
@@ -136,7 +134,7 @@ class BytesToEvents:
 
     @property
     def counts(self) -> Counter[str]:
-        """What was refused, dropped, skipped or left unfinished."""
+        """Counts of what was refused, dropped, skipped or left unfinished."""
         counted = {f"{kind} passed over": number for kind, number in self.decoder.skipped().items()}
         counted["events outside the sensor"] = self.decoder.tally.outside
         counted["bytes of an unfinished word"] = self.decoder.pending_bytes

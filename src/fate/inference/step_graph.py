@@ -65,7 +65,13 @@ class StepGraph(nn.Module):
         self.timed = any(isinstance(module, S5) for module in self.detector.modules())
         self.inputs: dict[str, Tensor] = {}
         if self.encoder is not None:
-            self.inputs |= _example_events(streams)
+            events = {name: torch.zeros(EXAMPLE_EVENTS, dtype=kind) for name, kind in pillar_graph.INPUTS.items()}
+            self.inputs |= events | {
+                "t_us": torch.arange(EXAMPLE_EVENTS, dtype=torch.int32),
+                "offsets": torch.tensor([0] + [EXAMPLE_EVENTS] * streams),
+                "start_us": torch.zeros(streams, dtype=torch.int64),
+                "duration_us": torch.full((streams,), CANONICAL_US),
+            }
         else:
             self.inputs["image"] = image
             if self.timed:
@@ -77,7 +83,7 @@ class StepGraph(nn.Module):
         self.state_pairs = {f"state.{name}": f"new_state.{name}" for name in names}
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Tensors in the order of ``inputs`` to those of ``outputs``."""
+        """Compute the tensors named in ``outputs`` from tensors in the order of ``inputs``."""
         given = dict(zip(self.inputs, inputs, strict=True))
         if self.encoder is None:
             image, step_scale = given["image"], given.get("step_scale", 1.0)
@@ -165,14 +171,3 @@ def to_onnx(step: StepGraph, opset: int) -> ModelProto:
         part.ClearField("doc_string")
         del part.metadata_props[:]  # file and line of each operation
     return model
-
-
-def _example_events(streams: int) -> dict[str, Tensor]:
-    """Columns of a batch with events, for tracing."""
-    columns = {name: torch.zeros(EXAMPLE_EVENTS, dtype=kind) for name, kind in pillar_graph.INPUTS.items()}
-    columns["t_us"] = torch.arange(EXAMPLE_EVENTS, dtype=torch.int32)
-    columns["offsets"] = torch.full((streams + 1,), EXAMPLE_EVENTS)
-    columns["offsets"][0] = 0
-    columns["start_us"] = torch.zeros(streams, dtype=torch.int64)
-    columns["duration_us"] = torch.full((streams,), CANONICAL_US)
-    return columns

@@ -8,7 +8,7 @@
 
     for frame in detector.live(source, hz=200): ...              # a camera; late windows are dropped (``live.py``)
 
-The state is carried from window to window. Any rate works, not only those of the training: windows last 1 / hz, the
+The state is carried from window to window. Any rate works, not only the rates of the training: windows last 1 / hz, the
 encoder knows their length, and S5 layers scale their step with it. With ``window_us``, windows are longer and overlap,
 so that a detector sees as many events as in its training, at any rate.
 """
@@ -29,7 +29,8 @@ from fate.events.window import WindowGrid
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.inference.adapting import Adaptation, adapt
-from fate.inference.live import LiveStream, Source
+from fate.inference.live import LiveStream
+from fate.inference.sources import LiveSource
 from fate.inference.stream_types import StreamFrame, StreamKeywords, StreamOptions
 from fate.inference.streaming_step import Precision
 from fate.inference.window_detector import WindowDetector
@@ -86,7 +87,7 @@ class StreamingDetector:
         """Detect objects in all windows of a recording, as fast as the frames are asked for.
 
         Args:
-            recording: open, or a path. Its windows are those of ``recording.windows(hz)`` and of an evaluation.
+            recording: open, or a path. ``recording.windows(hz)`` and an evaluation have the same windows.
             hz: windows per second, 1 to 1000.
             start_us: start of the first window; the first event unless given.
             end_us: no window starts at or after it; the end of the recording unless given.
@@ -115,7 +116,7 @@ class StreamingDetector:
 
     def live(
         self,
-        source: Source,
+        source: LiveSource,
         hz: float = 200,
         *,
         budget_ms: float | None = None,

@@ -63,10 +63,8 @@ class StreamOptions:
             )
         if not isinstance(self.threshold, int | float) or not 0 <= self.threshold <= 1:
             raise FateError(f"a threshold of {self.threshold!r} was given; expected a score from 0 to 1")
-        if self.most < 1:
-            raise FateError(f"most={self.most} was given; expected at least 1 box in a window")
-        if self.threads is not None and self.threads < 1:
-            raise FateError(f"threads={self.threads} was given; expected 1 or more")
+        if self.most < 1 or (self.threads is not None and self.threads < 1):
+            raise FateError(f"most={self.most} and threads={self.threads} were given; expected 1 or more")
         if self.score not in get_args(Score):
             raise FateError(f"score={self.score!r} was given; expected one of {', '.join(get_args(Score))}")
         check_max_overlap(self.max_overlap)

@@ -1,4 +1,4 @@
-"""What happens after each training step, as Lightning callbacks.
+"""Lightning callbacks that run after each training step.
 
 Guard        stops the run if the loss is not finite, and saves the batch
 Metrics      writes means over some steps to metrics.jsonl and TensorBoard, and reports progress
@@ -226,7 +226,7 @@ def stepped(trainer: Trainer, batch_idx: int) -> bool:
 
 
 def training_facts(config: TrainConfig, step: int) -> dict[str, Any]:
-    """What a file of weights says about its training."""
+    """The facts about a training that a file of weights holds."""
     facts = {"step": step, "strategy": config.strategy.name, "seed": config.run.seed, "data": config.data.path}
     return {"training": facts}
 

@@ -1,10 +1,10 @@
-"""What a training run is: a small tree of frozen values with the paper's defaults, from YAML and ``key.sub=value``.
+"""The configuration of a training run: frozen values with the paper's defaults, from YAML and ``key.sub=value``.
 
     model: {name: fate-s}
     data: {path: gen1, steps: 21}
     strategy: {name: fat, labels: dense/gen1}
 
-Every field has a default from the paper's appendix or, where it is silent, from the detector's own publication; its
+Every field has a default from the paper's appendix or, if it gives none, from the detector's own publication; its
 description says which. An unknown key is refused with the nearest known one. The configurations in the package have
 names, ``sim/fate-s-nano-20hz`` or ``fate-s-nano-20hz`` as it is unique, so that ``fate train NAME`` works from any
 folder.
@@ -51,7 +51,7 @@ class _Frozen(BaseModel):
 
 
 class ModelConfig(_Frozen):
-    """Which detector."""
+    """The detector."""
 
     name: str = Field("fate-s", description="the detector; fate models lists the names")
     encoder: str | None = Field(None, description="replaces the encoder of the model; null keeps it")
@@ -69,7 +69,7 @@ class ModelConfig(_Frozen):
 
 
 class DataConfig(_Frozen):
-    """Which windows are learned from."""
+    """The dataset, and the clips of a batch."""
 
     path: str = Field(description="the dataset: a folder or a YAML file")
     train: str = Field("train", description="the split that is learned from")
@@ -95,7 +95,7 @@ class DataConfig(_Frozen):
 
 
 class StrategyConfig(_Frozen):
-    """What is learned from them: Frequency-Aware Training, or one of its ablations."""
+    """The training strategy: Frequency-Aware Training, or one of its ablations."""
 
     name: StrategyName = Field(
         "supervised", description="what is trained; docs/guides/training.md of the repository compares them"
@@ -114,7 +114,7 @@ class StrategyConfig(_Frozen):
 
 
 class OptimiserConfig(_Frozen):
-    """How weights move."""
+    """AdamW and its schedule."""
 
     lr: float = Field(2e-4, gt=0, description="highest learning rate of the OneCycle schedule; the paper's")
     weight_decay: float = Field(1e-4, ge=0, description="of AdamW; the paper's (the public peers use 0)")
@@ -130,7 +130,7 @@ class OptimiserConfig(_Frozen):
 
 
 class RunConfig(_Frozen):
-    """How long, how often, on what."""
+    """Length of the run, device, validation and checkpoints."""
 
     epochs: Positive = Field(400, description="length of the run, R of the curriculum; the paper's")
     epoch_steps: Positive = Field(1000, description="optimiser steps in an epoch (EvRT-DETR)")
@@ -248,14 +248,10 @@ def find_config(given: str | PathLike[str]) -> Path:
 
 
 def read_config(path: str | PathLike[str], overrides: Sequence[str] = ()) -> TrainConfig:
-    """A configuration, changed by ``key.sub=value`` texts; values are YAML too.
+    """Read a configuration by its name or from a YAML file, and change it by texts such as ``optimiser.lr=1e-4``.
 
     A file may name another one, ``base: fate-e.yaml``, and give only what differs: a file beside it, or a configuration
     of the package by its name. Other relative paths are relative to the working directory, as on the command line.
-
-    Args:
-        path: a name from ``list_configs`` or a YAML file.
-        overrides: changes, such as ``"optimiser.lr=1e-4"``.
     """
     return make_config(_read(find_config(path), ()), overrides, str(path))
 
@@ -337,9 +333,10 @@ def _sentence(error: Any) -> str:
     text = repr(error["input"])
     given = text if len(text) <= 80 else f"{text[:77]}…"
     if keys:
+        value = error["input"] if isinstance(error["input"], str | int | float) else "VALUE"
         return (
             f"{key} = {given} was given, but {key} is a section with the keys {', '.join(keys)}; give one of them, such"
-            f" as {key}.{keys[0]}=VALUE"
+            f" as {key}.{keys[0]}={value}"
         )
     kind = settings[key].kind
     return f"{key}{item} = {given} was given; expected {kind} (fate train --settings explains each setting)"

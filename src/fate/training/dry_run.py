@@ -72,12 +72,7 @@ class DryRun:
 
 
 def dry_run(config: TrainConfig, progress: Progress = ignore) -> DryRun:
-    """Build everything, train on one or two batches, and predict time and memory.
-
-    Args:
-        config: the configuration of the run.
-        progress: takes a text about the next step.
-    """
+    """Build everything, train on one or two batches, and predict time and memory; ``progress`` takes texts."""
     need_lightning()
     from fate.training.module import TrainingModule  # noqa: PLC0415  (Lightning takes seconds to load)
 

@@ -204,14 +204,9 @@ def train(
     begins: Callable[[int], None] | None = None,
     draw_samples: DrawSamples | None = None,
 ) -> Trained:
-    """Train, or continue the run in ``out``.
+    """Train, or continue the run in ``out``; ``fate.train`` explains the arguments that it has too.
 
     Args:
-        config: a configuration, the name of one in the package (``fate train --list``), or a YAML file.
-        out: the run's folder; see ``run_directory``.
-        overrides: ``key.sub=value`` texts.
-        progress: called with the steps done, the steps in all and a short line.
-        allow_missing: train although files or boxes of the dataset are missing; see ``fate.data.dataset.DataFaults``.
         begins: called once before the first step, after all checks, with the number of steps that are already done;
             in the first process only.
         draw_samples: draws labels and predictions after each validation; see ``callbacks.DrawSamples``.

@@ -228,7 +228,7 @@ def _images(detector: Detector, inputs: EventBatch | Tensor) -> Tensor:
 
 
 def step_scale_of_clips(clips: Sequence[Clip], steps: int, device: torch.device) -> float | Tensor:
-    """The time from one window to the next over 50 ms, which is how far the state advances.
+    """The step scale: the time from one window to the next, divided by 50 ms.
 
     It follows from the hop of the B clips, not from the length of their windows, which is greater if windows overlap.
     One number if all clips have the same rate, else [T · B] float32 for T = ``steps``.

@@ -44,12 +44,7 @@ def list_settings(model: type[BaseModel], before: str = "") -> list[Setting]:
 
 
 def settings_yaml(model: type[BaseModel], values: BaseModel | None = None) -> str:
-    """A complete configuration in YAML with a comment behind each key.
-
-    Args:
-        model: the model of the configuration.
-        values: a configuration whose values are shown in place of the defaults.
-    """
+    """A complete configuration in YAML with a comment behind each key; ``values`` replace the defaults."""
     given = None if values is None else values.model_dump(mode="json", by_alias=True)
     lines: list[str] = []
     for section, settings in groupby(list_settings(model), key=lambda setting: setting.key.rpartition(".")[0]):

@@ -1,4 +1,4 @@
-"""Several processes that train as one: what one process would do with the whole batch, they do with their shares.
+"""Several processes that train as one: each takes its share of the batch, and the result is that of one process.
 
 Lightning averages gradients. Losses are divided by counts over *all* processes where they are computed
 (``models.heads.targets``). Here, batch normalisation uses the statistics of all windows of all processes: on GPUs with
@@ -17,7 +17,7 @@ from fate.errors import FateError
 
 
 def processes() -> int:
-    """How many train together."""
+    """The number of processes that train together."""
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
@@ -73,7 +73,7 @@ class CpuSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def synchronise_norms(module: nn.Module, device: str = "cpu") -> nn.Module:
-    """The same module with every batch normalisation over all processes; weights and names stay."""
+    """Let every batch normalisation of a module span all processes; weights and names stay."""
     if device == "cuda":
         converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
         return converted

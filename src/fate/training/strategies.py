@@ -56,7 +56,7 @@ class Strategy:
         """Refuse a dataset that the strategy cannot use, before training begins."""
 
     def timing(self) -> Curriculum:
-        """What draws the rate and the window length of a clip."""
+        """The curriculum, which draws the rate and the window length of each clip."""
         run = self.config.run
         return Curriculum(self.config.rates, run.epochs, run.epoch_steps * run.accumulate, self.any_window)
 

@@ -24,21 +24,8 @@ from fate.errors import FateError
 from fate.events.events import Events
 from fate.formats.recording import Recording
 from fate.progress import Progress
-from fate.view.drawing import (
-    BAND,
-    Palette,
-    Picture,
-    class_colour,
-    draw_boxes,
-    enlarge,
-    enlargement,
-    font_of,
-    label_boxes,
-    palette_of,
-    readable_on,
-    side_by_side,
-    track_colour,
-)
+from fate.view import drawing
+from fate.view.drawing import Palette, Picture
 from fate.view.video import VideoWriter
 
 ColourBy = Literal["class", "track"]
@@ -94,7 +81,7 @@ class EventSurface:
     def __init__(self, sensor: tuple[int, int], acc_us: int, palette: str | Palette = "dark") -> None:
         if acc_us < 1:
             raise FateError(f"an accumulation time of {acc_us} µs was asked for; expected at least 1 µs")
-        colours = palette_of(palette)
+        colours = drawing.palette_of(palette)
         self.acc_us = acc_us
         self._lookup = np.array([colours.background, colours.off, colours.on], np.uint8)
         self._last_us = np.full(sensor, LONG_AGO, np.int64)
@@ -152,7 +139,7 @@ def render_video(
     Args:
         recording: see :func:`fate.open_recording`.
         path: an ``.mp4``; replaced if it exists, whole or not at all.
-        frames: detections in order of time; each picture shows those of the frame nearest before it.
+        frames: detections in order of time; each picture shows the boxes of the last frame before it.
         acc_us: each picture shows the events of this time before it, in µs.
         fps: pictures per second of the video.
         slow: seconds of video for each second of the recording; below 1 it plays faster.
@@ -178,7 +165,7 @@ def render_video(
     clock = VideoClock.over(start, end, fps, slow, recording.start_us)
     surface = EventSurface(recording.sensor, acc_us, palette)
     captions = [caption for caption, _ in runs] if any(caption for caption, _ in runs) else None
-    factor = enlargement(recording.sensor, PICTURE_WIDTH)
+    factor = drawing.enlargement(recording.sensor, PICTURE_WIDTH)
     speed = "" if slow == 1 else f" · {slow:g}x slower" if slow > 1 else f" · {1 / slow:g}x faster"
     video: VideoWriter | None = None
     read_to = clock.first_us - acc_us
@@ -187,14 +174,14 @@ def render_video(
             time = clock.time_us(index)
             surface.feed(recording.read(max(read_to, time - acc_us), time))
             read_to = time
-            plain = enlarge(surface.picture(time), factor)
+            plain = drawing.enlarge(surface.picture(time), factor)
             shown = [
                 plain
                 if (frame := lookup.at(time)) is None
                 else _paint(plain, frame, factor, threshold, classes, colour_by)
                 for lookup in lookups
             ]
-            sheet = shown[0] if captions is None and len(shown) == 1 else side_by_side(shown, captions)
+            sheet = shown[0] if captions is None and len(shown) == 1 else drawing.side_by_side(shown, captions)
             rates = [f" · boxes {lookup.hz:.3g} Hz" for lookup in lookups if lookup.hz and captions is None]
             about = _event_rate(surface.count(time) / (acc_us * 1e-6)) + "".join(rates)
             since_start = f"{(time - clock.origin_us) / 1e6:.3f} s"
@@ -214,7 +201,7 @@ def render_comparison(
 ) -> VideoClock:
     """Write a video of several detection runs side by side, such as ``[("20 Hz", slow), ("200 Hz", fast)]``.
 
-    Each run is a caption and its detections. The options are those of :func:`render_video`.
+    Each run is a caption and its detections. Same options as :func:`render_video`.
     """
     if not runs:
         raise FateError("no detection runs were given to show side by side; give at least one")
@@ -235,13 +222,13 @@ def _paint(
     kept = kept[np.argsort(scores[kept], kind="stable")]  # the highest score is drawn last, on top
     if not len(kept):
         return picture
-    colours = [class_colour(int(frame.class_ids[row])) for row in kept]
+    colours = [drawing.class_colour(int(frame.class_ids[row])) for row in kept]
     if colour_by == "track" and frame.track_ids is not None:
         tracks = [int(frame.track_ids[row]) for row in kept]
-        colours = [track_colour(track) if track >= 0 else c for track, c in zip(tracks, colours, strict=True)]
+        colours = [drawing.track_colour(track) if track >= 0 else c for track, c in zip(tracks, colours, strict=True)]
     boxes = np.asarray(frame.boxes).reshape(-1, 4)[kept]
-    labels = label_boxes(frame, kept, classes)
-    return draw_boxes(picture, boxes, labels=labels, colours=colours, thickness=max(2, factor), scale=factor)
+    labels = drawing.label_boxes(frame, kept, classes)
+    return drawing.draw_boxes(picture, boxes, labels=labels, colours=colours, thickness=max(2, factor), scale=factor)
 
 
 def _event_rate(per_s: float) -> str:
@@ -253,9 +240,9 @@ def _with_footer(picture: Picture, left: str, right: str) -> Picture:
     height, width = picture.shape[:2]
     size = max(11, min(18, width // 38))
     band = round(1.8 * size) + (height + round(1.8 * size)) % 2
-    canvas = Image.new("RGB", (width + width % 2, height + band), BAND)
+    canvas = Image.new("RGB", (width + width % 2, height + band), drawing.BAND)
     canvas.paste(Image.fromarray(picture))
-    pen, font, middle = ImageDraw.Draw(canvas), font_of(size), height + band // 2
-    pen.text((size // 2, middle), left, fill=readable_on(BAND), font=font, anchor="lm")
+    pen, font, middle = ImageDraw.Draw(canvas), drawing.font_of(size), height + band // 2
+    pen.text((size // 2, middle), left, fill=drawing.readable_on(drawing.BAND), font=font, anchor="lm")
     pen.text((width - size // 2, middle), right, fill=(165, 175, 190), font=font, anchor="rm")
     return np.asarray(canvas)

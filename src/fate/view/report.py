@@ -75,7 +75,7 @@ def write_report(
     Args:
         path: an ``.html``; replaced if it exists.
         video: an MP4 as a file or its bytes, from :func:`fate.view.rendering.render_video`; ``None`` for none.
-        frames: detections in order of time; those of ``detector.stream`` carry the latency of each stage.
+        frames: detections in order of time; frames of ``detector.stream`` have the latency of each stage.
         summary: values by name, or by section and name; shown in a table.
         title: the page's title, plain text.
         lead: a sentence under the title.
@@ -115,7 +115,7 @@ def _numbers(
     event_rate: tuple[ArrayLike, ArrayLike] | None,
     hz: float | None,
 ) -> dict[str, Any]:
-    """Return all numbers of the page; the arguments are those of :func:`write_report`."""
+    """Return all numbers of the page. Same arguments as :func:`write_report`."""
     lookup = FrameLookup(frames)
     times, rates = (np.asarray(column, np.float64) for column in event_rate or ((), ()))
     if times.ndim != 1 or times.shape != rates.shape or not np.isfinite(rates).all() or (np.diff(times) < 0).any():

@@ -43,11 +43,10 @@ class VideoWriter:
             raise FateError(f"{path}: videos are written as MP4; give a name that ends in .mp4")
         target = find_target(path, seeks=True)
         self.path = target.path
-        if not 0 < fps <= 1000:
-            raise FateError(f"a video of {fps} frames a second was asked for; expected more than 0 and at most 1000")
-        if not (0 < size[0] <= 8192 and 0 < size[1] <= 8192):
+        if not 0 < fps <= 1000 or not all(0 < side <= 8192 for side in size):
             raise FateError(
-                f"frames of (height, width) = {tuple(size)} were asked for; each side must be 1 to 8192 pixels"
+                f"a video of {fps} frames a second, (height, width) = {tuple(size)}, was asked for; expected up to 1000"
+                " frames, and sides of 1 to 8192 pixels"
             )
         self._draft = Draft(target)
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115  (output of ffmpeg; a pipe could fill up)

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Unpack
 
-from fate.inference.live import LiveStream, Source, stopping_gracefully
+from fate.inference.live import LiveStream, stopping_gracefully
+from fate.inference.sources import LiveSource
 from fate.inference.stream import StreamingDetector
 from fate.inference.stream_types import StreamFrame, StreamKeywords, StreamOptions
 from fate.text import plural, significant
@@ -50,7 +51,7 @@ def low_latency() -> Iterator[None]:
 
 
 def detect_live(
-    source: Source,
+    source: LiveSource,
     detector: StreamingDetector,
     hz: float = 200.0,
     *,

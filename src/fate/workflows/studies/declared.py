@@ -19,13 +19,13 @@ from fate.yaml_files import load_yaml
 _DECLARED = load_yaml(Path(__file__).with_name("studies.yaml"))
 #: Size → role → model and options, for the paper's datasets and for simulated drives.
 SIZES: Mapping[str, Mapping[str, dict[str, Any]]] = _DECLARED["sizes"]
-#: Row of the study of labels → rate → published figures on Gen1: those of ``table.FIGURES`` for cars, then pedestrians.
+#: Row of the study of labels → rate → published figures on Gen1: ``table.FIGURES`` of cars, then of pedestrians.
 PUBLISHED_LABELS: Mapping[str, Mapping[float, list[float]]] = _DECLARED["labels"]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one detector is trained."""
+    """The training of one detector."""
 
     role: str  #: a key of ``SIZES``
     strategy: str = "supervised"  #: a key of ``strategies.STRATEGIES``
