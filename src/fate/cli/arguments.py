@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 import typer
 from typer import Option
 
-from fate.cli.terminal import VERBOSITY, note, on_terminal
-from fate.cli.wording import with_options
+from fate.cli.terminal import VERBOSITY, note, on_terminal, with_options
 from fate.errors import FateError, FateWarning
 from fate.progress import Progress
 from fate.text import duration
@@ -75,10 +74,8 @@ def parse_columns(text: str) -> str:
 
 def parse_roi(text: str) -> tuple[int, int, int, int]:
     """``"x1,y1,x2,y2"`` as four integers."""
-    try:
-        x1, y1, x2, y2 = (int(part) for part in text.split(","))
-    except ValueError:
-        x1 = y1 = x2 = y2 = 0
+    match = re.fullmatch(",".join([r"\s*(\d{1,9})\s*"] * 4), text)
+    x1, y1, x2, y2 = map(int, match.groups()) if match else (0, 0, 0, 0)
     if not (0 <= x1 < x2 and 0 <= y1 < y2):
         raise FateError(f"{text} was given; expected x1,y1,x2,y2 in pixels, such as 0,0,640,360")
     return x1, y1, x2, y2
@@ -415,22 +412,6 @@ def progress_bar(label: str = "", *, steps: bool = False) -> Iterator[Progress |
         yield lambda done, total=1.0, text="", part="", /: bar.update(
             task, completed=done, total=total, description=f"{part or label} {text}".strip()
         )
-
-
-@contextmanager
-def status(first: str) -> Iterator[Callable[[str], None]]:
-    """Show the current step of work of unknown length: yields ``show(text)``."""
-    if VERBOSITY.quiet:
-        yield lambda text: None
-        return
-    if not on_terminal():
-        note(first)
-        yield note
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(first) as shown:
-        yield shown.update
 
 
 def write_json(file: str, content: Any) -> None:

@@ -11,6 +11,7 @@ from typer import Argument, Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
+from fate.cli.terminal import note
 from fate.errors import FateError
 from fate.text import suggest_name
 
@@ -80,8 +81,7 @@ def decode(
 
     from fate.bench.decode import bench_decode
 
-    with args.status("starting") as show:
-        result = bench_decode(files or (), against=against, num_events=events, repeats=repeats, progress=show)
+    result = bench_decode(files or (), against=against, num_events=events, repeats=repeats, progress=note)
     _print(result, json_file)
 
 
@@ -140,14 +140,13 @@ def encode(
     from fate.bench.simulate import drive_events
     from fate.formats.opening import open_recording
 
-    with args.status("starting") as show:
-        if file is None:
-            show(f"simulating a {profile} drive")
-            events = drive_events(profile, DRIVE_S[profile], seed)
-        else:
-            with open_recording(file) as recording:
-                events = recording.read(recording.start_us, recording.start_us + 1_600_000)
-        result = bench_encode(events, chosen, windows, batches, ["pillars", *against], show)
+    if file is None:
+        note(f"simulating a {profile} drive")
+        events = drive_events(profile, DRIVE_S[profile], seed)
+    else:
+        with open_recording(file) as recording:
+            events = recording.read(recording.start_us, recording.start_us + 1_600_000)
+    result = bench_encode(events, chosen, windows, batches, ["pillars", *against], note)
     _print(result, json_file)
 
 
@@ -167,12 +166,12 @@ def data(
     from fate.data.dataset import open_dataset
     from fate.simulation.writing.dataset import simulate as simulate_drives
 
-    with tempfile.TemporaryDirectory() as folder, args.status("starting") as show:
+    with tempfile.TemporaryDirectory() as folder:
         if dataset is None:
-            show("simulating drives")
+            note("simulating drives")
             dataset = f"{folder}/drives"
             simulate_drives(dataset, recordings=3, seconds=4.0, preview=False)
-        result = bench_data(open_dataset(dataset), folder, hz, workers, seconds, show)
+        result = bench_data(open_dataset(dataset), folder, hz, workers, seconds, note)
     _print(result, json_file)
 
 
@@ -200,9 +199,9 @@ def detect(
 
     with args.bad_usage():
         check_request(models or DEFAULT_MODELS, chosen, run, precision)
-    with args.status(f"simulating a {profile} drive") as show:
-        events = drive_events(profile, DRIVE_S[profile], seed)
-        result = bench_detect(events, models or DEFAULT_MODELS, chosen, hz, run, precision, show)
+    note(f"simulating a {profile} drive")
+    events = drive_events(profile, DRIVE_S[profile], seed)
+    result = bench_detect(events, models or DEFAULT_MODELS, chosen, hz, run, precision, note)
     _print(result, json_file)
 
 
@@ -238,12 +237,11 @@ def train(
 
     from fate.bench.train import bench_train
 
-    with args.status("starting") as show:
-        result = bench_train(
-            dataset, models or ("fate-s-nano", "fate-s-tiny"), clips, batch, device=chosen, precision=precision,
-            compiled=compiled, plain=plain, workers=workers, augmentation=augmentation, strategy=strategy,
-            seconds=seconds, progress=show,
-        )  # fmt: skip
+    result = bench_train(
+        dataset, models or ("fate-s-nano", "fate-s-tiny"), clips, batch, device=chosen, precision=precision,
+        compiled=compiled, plain=plain, workers=workers, augmentation=augmentation, strategy=strategy,
+        seconds=seconds, progress=note,
+    )  # fmt: skip
     _print(result, json_file)
 
 

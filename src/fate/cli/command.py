@@ -11,8 +11,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from fate.cli.terminal import VERBOSITY
-from fate.cli.wording import with_options
+from fate.cli.terminal import VERBOSITY, with_options
 
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress and no notes.")]
 Verbose = Annotated[

@@ -8,8 +8,7 @@ from typer import Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
-from fate.cli.terminal import note
-from fate.cli.wording import with_options
+from fate.cli.terminal import note, with_options
 
 
 def demo(

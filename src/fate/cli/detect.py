@@ -15,8 +15,7 @@ from typer import Argument, Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
-from fate.cli.terminal import note
-from fate.cli.wording import with_options
+from fate.cli.terminal import note, with_options
 from fate.errors import FateError
 from fate.whole_files import find_target, is_standard_output
 
@@ -213,8 +212,9 @@ def _check_names(files: list[str], outputs: dict[str, str | None]) -> None:
         )
     taken: dict[str, str] = {}
     for file in files:
-        for name in (_named(value, file, files) for value in outputs.values()):
-            if name is not None and _is_file(name) and taken.setdefault(name, file) != file:
+        for value in outputs.values():
+            name = _named(value, file, files)
+            if name is not None and name != value and taken.setdefault(name, file) != file:
                 raise FateError(f"{taken[name]} and {file} would both be written to {name}; detect them one by one")
 
 
@@ -232,15 +232,12 @@ def _check_live(files: list[str], drawn: str | None) -> None:
 
 def _named(output: str | None, file: str, files: list[str]) -> str | None:
     """The output of one of several recordings: out.mp4 becomes out_drive.mp4; a device or ``-`` takes them all."""
-    if output is None or len(files) == 1 or not _is_file(output):
+    if output is None or len(files) == 1:
         return output
+    try:
+        if find_target(output, text=True).kind != "file":
+            return output
+    except FateError:  # a path that cannot be written is refused elsewhere
+        pass
     path = Path(output)
     return str(path.with_name(f"{path.stem}_{Path(file).stem}{path.suffix}"))
-
-
-def _is_file(output: str) -> bool:
-    """Whether an output is a file, or would become one; a path that cannot be written is refused elsewhere."""
-    try:
-        return find_target(output, text=True).kind == "file"
-    except FateError:
-        return True

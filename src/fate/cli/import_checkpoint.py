@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from typer import Argument, Option
 
 from fate.cli import arguments as args
 from fate.text import format_table, plural
-
-if TYPE_CHECKING:
-    from fate.models.checkpoints.importing import Imported
 
 #: What weights of RT-DETR on COCO can go into.
 MODELS = ("evrt-detr-b", "fate-e", "evrt-detr-s")
@@ -49,10 +46,6 @@ def import_checkpoint(
     from fate.models.checkpoints.importing import import_checkpoint as read
 
     found = read(source, target, classes=classes, sensor=sensor, model=model)
-    print(_summary(found, target))
-
-
-def _summary(found: Imported, target: str) -> str:
     detector = found.detector
     number = sum(parameter.numel() for parameter in detector.parameters())
     fresh = Counter(".".join(name.split(".")[:2]) for name in found.fresh)  # by module, two levels deep
@@ -67,4 +60,4 @@ def _summary(found: Imported, target: str) -> str:
         ("unused", f"{plural(len(found.unused), 'tensor')} ({unused})" if unused else "nothing"),
         ("written", target),
     ]
-    return format_table(rows, left=(0, 1))
+    print(format_table(rows, left=(0, 1)))

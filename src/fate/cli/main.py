@@ -18,8 +18,7 @@ from typing import Any
 import typer
 
 from fate.cli.command import Quiet, Verbose, add_command, help_text
-from fate.cli.terminal import VERBOSITY, finish_output, output_failure, prepare_streams
-from fate.cli.wording import with_options
+from fate.cli.terminal import VERBOSITY, finish_output, output_failure, prepare_streams, with_options
 from fate.errors import FateError, FateWarning
 from fate.text import encodable
 from fate.yaml_files import load_yaml

@@ -51,7 +51,7 @@ from fate.models.table import MODELS
 from fate.models.zoo import build_model
 from fate.progress import Progress
 from fate.version import __version__
-from fate.whole_files import Draft, Target, disk_faults, find_target
+from fate.whole_files import Draft, disk_faults, find_target
 
 #: The first version of ONNX's operators that suffices, and the last that the exporter can write.
 FIRST_OPSET, LAST_OPSET = 18, 23
@@ -125,7 +125,18 @@ def export(
         fresh: use fresh weights although the name has bundled ones.
         progress: called with (compared windows, windows in all).
     """
-    target = _check(path, streams, hz, steps, opset)
+    if Path(path).suffix != ".onnx":
+        raise FateError(f"{path}: a graph was to be written under this name; expected one that ends in .onnx")
+    target = find_target(path, seeks=True)
+    window_us(hz)
+    for name, value, least in (("streams", streams, 1), ("steps", steps, LEAST_STEPS)):
+        if value < least:
+            raise FateError(f"{name}={value} was given; expected {least} or more")
+    if not FIRST_OPSET <= opset <= LAST_OPSET:
+        raise FateError(f"opset={opset} was given; expected {FIRST_OPSET} to {LAST_OPSET}")
+    missing = [name for name in PACKAGES["export"] if find_spec(name) is None]
+    if missing:
+        raise missing_packages("export", missing)
     found, weights = _detector(model, sensor, classes, fresh)
     detector = copy.deepcopy(found).cpu().float().eval()
     import onnx  # noqa: PLC0415  (an optional package)
@@ -159,23 +170,6 @@ def export(
         for values in (onnx_model.graph.input, onnx_model.graph.output)
     )
     return Exported(Path(path), opset, inputs, outputs, steps, hz, differences, weights)
-
-
-def _check(path: str | os.PathLike[str], streams: int, hz: float, steps: int, opset: int) -> Target:
-    """Check all arguments before anything is computed."""
-    if Path(path).suffix != ".onnx":
-        raise FateError(f"{path}: a graph was to be written under this name; expected one that ends in .onnx")
-    target = find_target(path, seeks=True)
-    window_us(hz)
-    for name, value, least in (("streams", streams, 1), ("steps", steps, LEAST_STEPS)):
-        if value < least:
-            raise FateError(f"{name}={value} was given; expected {least} or more")
-    if not FIRST_OPSET <= opset <= LAST_OPSET:
-        raise FateError(f"opset={opset} was given; expected {FIRST_OPSET} to {LAST_OPSET}")
-    missing = [name for name in PACKAGES["export"] if find_spec(name) is None]
-    if missing:
-        raise missing_packages("export", missing)
-    return target
 
 
 def _detector(

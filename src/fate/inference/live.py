@@ -17,9 +17,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from fate.errors import FateError, warn
 from fate.inference.sources import LiveSource
@@ -81,7 +81,7 @@ class NewestWins:
             self._queue[0] = following._replace(closed=following.closed._replace(restarted=reason))
 
 
-class LiveStream:
+class LiveStream(AbstractContextManager["LiveStream"]):
     """The frames of a live source; made by ``StreamingDetector.live``. Use it in a ``with`` block."""
 
     def __init__(
@@ -137,9 +137,6 @@ class LiveStream:
             frame = replace(frame, late=True)
         age_s = getattr(self.source, "age_s", None)
         return frame if age_s is None else replace(frame, age_ms=1e3 * age_s(frame.t_us))
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from os import PathLike
-from typing import Self, Unpack
+from typing import Unpack
 
 import torch
 
@@ -166,7 +166,7 @@ class Stream:
         return [self._detect(closed) for closed in self._windower.close()]
 
 
-class RecordingStream:
+class RecordingStream(AbstractContextManager["RecordingStream"]):
     """The frames of a recording; made by ``StreamingDetector.stream``. ``len`` is their number if none are skipped."""
 
     def __init__(
@@ -193,9 +193,6 @@ class RecordingStream:
 
     def __next__(self) -> StreamFrame:
         return next(self._frames)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -309,13 +309,12 @@ def _batches(parts: TrainingParts, module: Any) -> Generator[ClipBatch, None, No
 def _device(config: TrainConfig) -> str:
     """``"cpu"`` or ``"cuda"``; a GPU that was named becomes the current one."""
     requested, gpu = config.run.device, config.run.gpu
-    if requested.startswith("cuda") and not torch.cuda.is_available():
-        raise FateError(f"run.device = {requested} was given, and no GPU was found; give run.device=cpu, or auto")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if requested.startswith("cuda") and (gpu or 0) >= count:
+        raise FateError(
+            f"run.device = {requested} was given, and this machine has {count} GPUs, from cuda:0 on; give another one,"
+            " cpu or auto"
+        )
     if gpu is not None:
-        last = torch.cuda.device_count() - 1
-        if gpu > last:
-            raise FateError(
-                f"run.device = {requested} was given; expected cuda:0 to cuda:{last}, the GPUs of this machine"
-            )
         torch.cuda.set_device(gpu)
-    return "cuda" if requested != "cpu" and torch.cuda.is_available() else "cpu"
+    return "cuda" if requested != "cpu" and count else "cpu"

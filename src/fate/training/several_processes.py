@@ -22,17 +22,13 @@ def processes() -> int:
 
 
 def check_processes(devices: int, nodes: int) -> None:
-    """Refuse settings that speak of other numbers than were started: each would train by itself, or wait for ever."""
+    """Refuse settings that differ from the started processes: each would train by itself, or wait for ever."""
     started = os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", ""))
-    if nodes > 1 and not started.isdigit():
+    none_started = nodes > 1 and not started.isdigit()
+    if none_started or ("WORLD_SIZE" in os.environ and started.isdigit() and int(started) != devices * nodes):
         raise FateError(
-            f"run.nodes = {nodes} was given, and nothing has started processes on other machines; start it on each of"
-            " them with torchrun, or with srun"
-        )
-    if "WORLD_SIZE" in os.environ and started.isdigit() and int(started) != devices * nodes:
-        raise FateError(
-            f"{started} processes were started, and run.devices · run.nodes = {devices} · {nodes}; give the number of"
-            " processes on a machine as run.devices, and that of machines as run.nodes"
+            f"{'no' if none_started else started} processes were started, and run.devices · run.nodes = {devices} ·"
+            f" {nodes}; start as many with torchrun or srun: run.devices on each of run.nodes machines"
         )
 
 

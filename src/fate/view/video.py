@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from fate.whole_files import Draft, find_target
 QUALITY = 20  # x264's constant rate factor: 0 is lossless, 51 the worst; at 20 single event pixels stay single
 
 
-class VideoWriter:
+class VideoWriter(AbstractContextManager["VideoWriter"]):
     """Writes frames to an ``.mp4``. Use it in a ``with`` block; an error inside discards the file.
 
     Args:
@@ -131,9 +131,6 @@ class VideoWriter:
                 self._process.stdin.close()
         self._messages.close()
         self._draft.discard()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:

@@ -17,7 +17,7 @@ from fate.errors import FateError
 from fate.progress import Progress
 from fate.simulation.writing.dataset import simulate
 from fate.training.loop import need_lightning
-from fate.workflows.studies.declared import SCALES, Recipe, check_request
+from fate.workflows.studies.declared import SCALES, check_request
 from fate.workflows.studies.parallel import find_parts, run_parts
 from fate.workflows.studies.runner import Runner, StudyStoppedError
 from fate.workflows.studies.table import LabelStudyResult, StudyResult
@@ -75,8 +75,18 @@ def study(
     if jobs > 1 and declared.kind == "labels":
         runner.report(f"{jobs} jobs were asked for; {name} runs one at a time")
     elif jobs > 1:
-        problem = _run_in_parallel([(recipes[row], seed) for row, seed in requested], jobs, runner)
-        may_run = False
+        may_run, recipes_now = False, [(recipes[row], seed) for row, seed in requested]
+        run = runner.config(next(iter(recipes.values())), 0).run
+        if run.devices * run.nodes > 1:
+            raise FateError(
+                f"{jobs} runs at the same time were asked for, each on {run.devices * run.nodes} devices; give jobs=1,"
+                " or one device to each"
+            )
+        try:
+            if not run_parts(find_parts(recipes_now, runner), jobs, runner):
+                runner.report("stopped; the same command continues")
+        except FateError as error:
+            problem = str(error)
     cells: dict[str, dict[int, Any]] = {row.name: dict.fromkeys(range(seeds)) for row in declared.rows}
     for seed in range(seeds):
         for row in declared.rows:
@@ -92,23 +102,6 @@ def study(
     if problem:
         raise FateError(f"{problem} The results so far are in {runner.out / name}.md.")
     return result
-
-
-def _run_in_parallel(recipes: Sequence[tuple[Recipe, int]], jobs: int, runner: Runner) -> str:
-    """Run recipes with several processes; returns what went wrong, or an empty text."""
-    if recipes:
-        run = runner.config(recipes[0][0], 0).run
-        if run.devices * run.nodes > 1:
-            raise FateError(
-                f"{jobs} runs at the same time were asked for, each on {run.devices * run.nodes} devices; give jobs=1,"
-                " or one device to each"
-            )
-    try:
-        if not run_parts(find_parts(recipes, runner), jobs, runner):
-            runner.report("stopped; the same command continues")
-    except FateError as error:
-        return str(error)
-    return ""
 
 
 def _find_dataset(

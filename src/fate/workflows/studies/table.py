@@ -103,7 +103,8 @@ class StudyResult:
 
     def text(self) -> str:
         """All tables as Markdown."""
-        parts = [*(self.table(metric) for metric in METRICS), self.delay_table(), self.conditions()]
+        measured = [self.table()] if self.study.kind == "labels" else [*map(self.table, METRICS), self.delay_table()]
+        parts = [*measured, self.conditions()]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
@@ -182,10 +183,6 @@ def _key(method: str, name: str, figure: str) -> str:
 
 class LabelStudyResult(StudyResult):
     """The quality of the dense labels that each detector makes, compared with the ground truth."""
-
-    def text(self) -> str:
-        """The table and the hours as Markdown."""
-        return "\n\n".join(part for part in (self.table(), self.conditions()) if part) + "\n"
 
     def table(self, metric: str = "") -> str:
         """A line for each detector and rate, then for naive interpolation, with all figures."""
