@@ -40,9 +40,7 @@ class Adaptation:
         return f"the detector was trained on a {self.trained} sensor and runs on one of {self.sensor}{how}"
 
     def events(self, events: Events) -> Events:
-        """The events as the detector takes them."""
-        if events.sensor != self.sensor:
-            raise FateError(f"events of a {events.sensor} sensor were given to a stream of a {self.sensor} one")
+        """The events as the detector takes them; they are of ``sensor``, which the stream has checked."""
         if self.divisor == 1:
             return events
         k = np.uint16(self.divisor)

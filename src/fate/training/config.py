@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -31,7 +31,6 @@ from fate.training.settings import Accepts, list_settings
 from fate.yaml_files import load_yaml, parse_yaml, plain_tree
 
 StrategyName = Literal["supervised", "multi_frequency", "consistency", "interpolation", "fat", "any_rate"]
-STRATEGIES: tuple[str, ...] = get_args(StrategyName)
 
 #: Where the configurations of the package lie, one folder for each dataset.
 FOLDER = Path(__file__).parent.parent / "configs"

@@ -32,10 +32,9 @@ from fate.boxes.dense_labels import SAME, open_dense_labels
 from fate.errors import FateError, warn
 from fate.json_files import read_object
 from fate.processes import lock_file
-from fate.training.config import TrainConfig, make_config
+from fate.training.config import TrainConfig, read_config
 from fate.version import full_version, git_hash
 from fate.whole_files import write_whole
-from fate.yaml_files import load_yaml
 
 
 class RunDirectory:
@@ -166,10 +165,7 @@ class RunDirectory:
 
     def _compare(self, settings: Path, config: TrainConfig) -> None:
         try:
-            content = load_yaml(settings)
-            if not isinstance(content, dict):
-                raise FateError(f"{settings}: holds a {type(content).__name__}; expected the settings of a run")
-            before = make_config(content, (), str(settings))
+            before = read_config(settings)
         except FateError as error:
             raise FateError(f"{error}; repair it, or choose another out=DIR") from None
         if before.fingerprint() == config.fingerprint():

@@ -58,10 +58,19 @@ class VideoWriter(AbstractContextManager["VideoWriter"]):
             raise
 
     def _start(self, fps: float) -> subprocess.Popen[bytes]:
+        from imageio_ffmpeg import get_ffmpeg_exe  # type: ignore[import-untyped]  # noqa: PLC0415  (only for videos)
+
+        try:
+            program = str(get_ffmpeg_exe())
+        except RuntimeError:  # the wheel of imageio-ffmpeg has a program for common systems only
+            raise FateError(
+                "no ffmpeg was found to write a video; pip install imageio-ffmpeg on this system brings none, so"
+                " install ffmpeg and set IMAGEIO_FFMPEG_EXE to its path"
+            ) from None
         height, width = self.size
         # fmt: off
         command = [
-            _ffmpeg(), "-hide_banner", "-loglevel", "error", "-y",
+            program, "-hide_banner", "-loglevel", "error", "-y",
             "-f", "rawvideo", "-pixel_format", "rgb24", "-video_size", f"{width}x{height}", "-framerate", f"{fps:.6f}",
             "-i", "pipe:0",
             "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2,scale=out_color_matrix=bt709:out_range=tv",
@@ -137,16 +146,3 @@ class VideoWriter(AbstractContextManager["VideoWriter"]):
             self.close()
         else:
             self.discard()
-
-
-def _ffmpeg() -> str:
-    """Return the path of ffmpeg; the wheel of imageio-ffmpeg has a program for common systems only."""
-    from imageio_ffmpeg import get_ffmpeg_exe  # type: ignore[import-untyped]  # noqa: PLC0415  (only videos need it)
-
-    try:
-        return str(get_ffmpeg_exe())
-    except RuntimeError:
-        raise FateError(
-            "no ffmpeg was found to write a video; pip install imageio-ffmpeg on this system brings none, so install"
-            " ffmpeg and set IMAGEIO_FFMPEG_EXE to its path"
-        ) from None
