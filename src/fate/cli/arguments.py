@@ -387,9 +387,7 @@ class ProgressLines:
 def progress_bar(label: str = "", *, steps: bool = False) -> Iterator[Progress | None]:
     """Show progress as a bar on a terminal, as lines elsewhere; yields None if ``--quiet`` was given.
 
-    Args:
-        label: name of the work, for reports that do not name their part.
-        steps: whether the reports count the steps of a training; then each is a line of standard output.
+    ``label`` names work whose reports do not name their part. ``steps`` of a training are lines of standard output.
     """
     if VERBOSITY.quiet:
         yield None

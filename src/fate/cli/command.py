@@ -86,14 +86,9 @@ def add_command(app: typer.Typer, function: Callable[..., None], help: str, shor
     parameters = []
     for parameter in signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:  # **options: Unpack[SomeTypedDict]: an option for each key
-            hints = get_type_hints(get_args(parameter.annotation)[0], include_extras=True)
-            parameters += [
-                inspect.Parameter(
-                    name, inspect.Parameter.KEYWORD_ONLY, default=False if get_args(hint)[0] is bool else None,
-                    annotation=hint,
-                )
-                for name, hint in hints.items()
-            ]  # fmt: skip
+            for name, hint in get_type_hints(get_args(parameter.annotation)[0], include_extras=True).items():
+                default = False if get_args(hint)[0] is bool else None
+                parameters.append(inspect.Parameter(name, parameter.KEYWORD_ONLY, default=default, annotation=hint))
         else:
             parameters.append(parameter)
     parameters += added

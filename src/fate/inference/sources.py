@@ -62,12 +62,10 @@ def check_source(name: str, sensor: Sequence[int] | None) -> None:
 
 
 def open_source(name: str, sensor: Sequence[int] | None = None, format: str | None = None) -> LiveSource:
-    """Open a live source.
+    """Open a live source by its name: ``-``, ``tcp:PORT``, ``camera`` or ``camera:SERIAL``.
 
-    Args:
-        name: ``-``, ``tcp:PORT``, ``camera`` or ``camera:SERIAL``.
-        sensor: (height, width); needed for sockets, and for standard input without the header of a file.
-        format: of the bytes: evt3 (the default) or evt2.
+    Sockets, and standard input without the header of a file, need the ``sensor`` (height, width); the ``format`` of
+    their bytes is evt3 (the default) or evt2.
     """
     check_source(name, sensor)
     kind, _, detail = name.partition(":")

@@ -37,13 +37,7 @@ EXAMPLE_EVENTS = 64
 
 
 class StepGraph(nn.Module):
-    """One step of a detector as a function of tensors, in the order of ``inputs`` and ``outputs``.
-
-    Attributes:
-        inputs: example tensors by name.
-        outputs: names.
-        state_pairs: for each input of the state the output that is its next value.
-    """
+    """One step of a detector as a function of tensors, in the order of ``inputs`` and ``outputs``."""
 
     def __init__(self, detector: Detector, streams: int, with_encoder: bool = False) -> None:
         """The detector is copied, not changed; with ``with_encoder`` events replace images, for pillars."""
@@ -63,7 +57,7 @@ class StepGraph(nn.Module):
         self.state: State = states.mapped(torch.zeros_like, state)
         names = state_names(state)
         self.timed = any(isinstance(module, S5) for module in self.detector.modules())
-        self.inputs: dict[str, Tensor] = {}
+        self.inputs: dict[str, Tensor] = {}  #: example tensors by name
         if self.encoder is not None:
             events = {name: torch.zeros(EXAMPLE_EVENTS, dtype=kind) for name, kind in pillar_graph.INPUTS.items()}
             self.inputs |= events | {
@@ -78,6 +72,7 @@ class StepGraph(nn.Module):
                 self.inputs["step_scale"] = torch.ones(streams)
         fresh = (torch.zeros(part.shape) for part in states.tensors(state))
         self.inputs |= dict(zip((f"state.{name}" for name in names), fresh, strict=True))
+        #: names of the outputs, and for each input of the state the output that is its next value
         self.outputs = ["boxes", "class_scores"] + ["objectness"] * (outputs.objectness is not None)
         self.outputs += [f"new_state.{name}" for name in names] + [CELLS] * (choice.cells is not None)
         self.state_pairs = {f"state.{name}": f"new_state.{name}" for name in names}
@@ -99,18 +94,14 @@ class StepGraph(nn.Module):
 
 
 class Choice(TorchFunctionMode):
-    """Observes or replaces the selection of DETR's best cells (``topk`` in ``heads.rtdetr``).
-
-    Attributes:
-        cells: [N, Q] selected cells; None for other heads.
-        given: [N, Q] cells to select instead.
-        worse_by: how much lower the worst given cell scores than the worst of the best (logits), at least 0; infinite
-            if a cell is given twice.
-    """
+    """Observes or replaces the selection of DETR's best cells (``topk`` in ``heads.rtdetr``)."""
 
     def __init__(self, given: Tensor | None = None) -> None:
         super().__init__()
-        self.given, self.cells, self.worse_by = given, None, 0.0
+        self.given = given  #: [N, Q] cells to select instead
+        self.cells: Tensor | None = None  #: [N, Q] selected cells; None for other heads
+        #: how much lower the worst given cell scores than the worst of the best, logits; infinite if one is given twice
+        self.worse_by = 0.0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

@@ -103,13 +103,9 @@ class StreamingDetector:
     def open_stream(
         self, sensor: Sequence[int], hz: float = 200, *, start_us: int | None = None, **options: Unpack[StreamKeywords]
     ) -> Stream:
-        """Open a stream that is given events as they arrive.
+        """Open a stream that is given events of a sensor (height, width) as they arrive.
 
-        Args:
-            sensor: (height, width) of the events.
-            hz: windows per second, 1 to 1000.
-            start_us: start of the first window; the first event unless given.
-            options: the same as for ``stream``.
+        The other arguments are the same as for :meth:`stream`.
         """
         detect = self._window_detector(sensor, StreamOptions(hz, **options))
         return Stream(detect.windower(start_us), detect)

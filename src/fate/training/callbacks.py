@@ -50,14 +50,11 @@ class Guard(Callback):
 
     Reading a loss waits for the GPU, so there the loss of a step is read during the next one, but always before weights
     are saved.
-
-    Attributes:
-        ended: time at which the last step ended.
     """
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
-        self.ended = 0.0
+        self.ended = 0.0  #: time at which the last step ended, seconds
         self._pending: tuple[Tensor, Any, ClipBatch, int] | None = None
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: ClipBatch, batch_idx: int) -> None:

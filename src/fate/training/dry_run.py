@@ -113,11 +113,9 @@ def dry_run(config: TrainConfig, progress: Progress = ignore) -> DryRun:
 def load_tries(parts: TrainingParts) -> tuple[Mapping[int, Sequence[ClipBatch]], int, float]:
     """Load a batch of the first epoch and, with a curriculum, one of the last epoch; for a CPU only one and two clips.
 
-    A curriculum begins at 20 Hz alone, where the teacher, which costs time and memory, is not used yet.
-
-    Returns:
-        The batches by their number of clips, in rising order; the labelled windows of the first whole batch; and the
-        seconds to load a whole batch.
+    A curriculum begins at 20 Hz alone, where the teacher, which costs time and memory, is not used yet. Returns the
+    batches by their number of clips, in rising order; the labelled windows of the first whole batch; and the seconds to
+    load a whole batch.
     """
     plan, size = parts.plan, parts.config.batch_size
     last = parts.config.steps * parts.config.run.accumulate - 1

@@ -298,10 +298,7 @@ def _engine(config: TrainConfig, device: str, folder: Path, callbacks: Any) -> A
 
 
 def _batches(parts: TrainingParts, module: Any) -> Generator[ClipBatch, None, None]:
-    """Batches from the current step of the run; each process makes its own, after the checkpoint was read.
-
-    Closing the generator ends the worker processes, which could otherwise outlive the run.
-    """
+    """Batches from the current step of the run, after the checkpoint was read; closing ends the worker processes."""
     trainer = module.trainer
     yield from parts.batches(module.batches, trainer.global_rank, trainer.world_size)
 

@@ -37,23 +37,15 @@ OURS = "fate"
 
 
 class TrainingModule(LightningModule):
-    """Student, teacher and strategy.
-
-    Attributes:
-        student: the detector that is trained.
-        teacher: its moving average, which is validated and saved.
-        batches: number of batches of this process, accumulated ones included.
-        memory: the state of the streams after the last clip.
-        last_terms: the loss terms of the last batch by name, on its device.
-    """
+    """The student, which is trained, and the teacher, its moving average, which is validated and saved."""
 
     def __init__(self, detector: Detector, strategy: Strategy, config: TrainConfig) -> None:
         super().__init__()
         self.student, self.teacher = detector, make_teacher(detector)
         self.strategy, self.config = strategy, config
-        self.batches = 0
-        self.memory: states.State = None
-        self.last_terms: dict[str, Tensor] = {}
+        self.batches = 0  #: number of batches of this process, accumulated ones included
+        self.memory: states.State = None  #: the state of the streams after the last clip
+        self.last_terms: dict[str, Tensor] = {}  #: the loss terms of the last batch by name, on its device
         self._generators: dict[str, Any] | None = None
         self._ema: EmaUpdate | None = None
         self._features: Callable[..., Any] = detector.features

@@ -87,8 +87,8 @@ def _kind(annotation: Any, metadata: Sequence[Any]) -> str:
     if annotation is bool:
         return "true or false"
     if annotation in (int, float):
-        limits = [f"{sign} {value:g}" for entry in metadata for name, sign in _SIGNS.items()
-                  if (value := getattr(entry, name, None)) is not None]  # fmt: skip
+        found = [(sign, getattr(entry, name, None)) for entry in metadata for name, sign in _SIGNS.items()]
+        limits = [f"{sign} {value:g}" for sign, value in found if value is not None]
         return " ".join(["a whole number" if annotation is int else "a number", " and ".join(limits)]).rstrip()
     if annotation is str:
         return "a text"

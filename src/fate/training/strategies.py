@@ -61,12 +61,7 @@ class Strategy:
         return Curriculum(self.config.rates, run.epochs, run.epoch_steps * run.accumulate, self.any_window)
 
     def labels(self, recordings: Sequence[Any], own: LabelsOf) -> LabelsOf:
-        """Labels by recording and rate.
-
-        Args:
-            recordings: the recordings of the dataset.
-            own: the labels of the dataset, after its rules for training.
-        """
+        """Labels by recording and rate; ``own`` are the labels of the dataset, after its rules for training."""
         return own
 
     def consistency(self, detector: Detector, student: Outputs, teacher: Outputs) -> dict[str, Tensor]:
@@ -108,8 +103,8 @@ class FAT(Consistency):
                 f" {', '.join(dataset.classes)}; expected those that fate densify made of this dataset"
             )
         rates = [hz for hz in requested if hz in dense.rates or hz != requested[0]]
-        missing = [(each.name, hz) for hz in rates for each in dataset.labelled
-                   if hz not in dense.rates or not dense.has(each.name, hz)]  # fmt: skip
+        pairs = [(each.name, hz) for hz in rates for each in dataset.labelled]
+        missing = [(name, hz) for name, hz in pairs if hz not in dense.rates or not dense.has(name, hz)]
         if missing:
             name, hz = missing[0]
             number, more = (len({part[index] for part in missing}) for index in (0, 1))
@@ -159,10 +154,8 @@ def _interpolated_labels(recordings: Sequence[Any], own: LabelsOf, number: int, 
 def make_targets(labels: Labels | None) -> Targets | None:
     """The targets of one window, each with its weight w_v in the detection loss: the only place that defines it.
 
-    w_v is 1 for ground truth, and the score p_v of the label for generated labels (the paper's equation for w_v).
-
-    Args:
-        labels: the boxes of the window; None if the window is not labelled.
+    w_v is 1 for ground truth, and the score p_v of the label for generated labels (the paper's equation for w_v). A
+    window without ``labels`` (None) is not labelled.
     """
     if labels is None:
         return None

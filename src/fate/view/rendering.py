@@ -70,13 +70,7 @@ class VideoClock:
 
 
 class EventSurface:
-    """The last event of each pixel, updated chunk by chunk and drawn as pictures.
-
-    Args:
-        sensor: ``(height, width)`` in pixels.
-        acc_us: how long an event is drawn, in µs.
-        palette: a name in ``PALETTES``, or a palette.
-    """
+    """The last event of each pixel, updated chunk by chunk and drawn as pictures, for ``acc_us`` µs after the event."""
 
     def __init__(self, sensor: tuple[int, int], acc_us: int, palette: str | Palette = "dark") -> None:
         if acc_us < 1:

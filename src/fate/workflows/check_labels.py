@@ -84,8 +84,9 @@ class LabelCheck:
             cells = []
             for row in (row for row in self.rows if row["span"] == span):
                 values = [row[value] for value in COLUMNS.values()]
-                texts = ["–" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
-                         for value in values]  # fmt: skip
+                texts = [
+                    "–" if each is None else f"{each:.3f}" if isinstance(each, float) else str(each) for each in values
+                ]
                 cells.append([f"{row['hz']:g}", row["class"], row["method"], *texts])
             lines += ["", f"{span}:", "", format_markdown_table(("Hz", "class", "labels", *COLUMNS), cells)]
         return "\n".join(lines)
