@@ -19,7 +19,7 @@ from typer.main import get_command
 
 import fate
 from fate.cli.main import app
-from fate.cli.wording import OTHER_NAMES, SAME_NAMES, with_options
+from fate.cli.terminal import OTHER_NAMES, SAME_NAMES, with_options
 from fate.errors import PACKAGES, missing_packages
 from tests.conftest import make_events
 

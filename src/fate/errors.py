@@ -6,7 +6,7 @@ Every fault of an input (a broken file, impossible coordinates, a bad argument) 
 A bug in FATE itself is never wrapped: it stays a traceback.
 
 Messages name Python arguments, such as ``sensor=(height, width)``. The command line writes its own options in their
-place (``fate.cli.wording``), so that each message is written once.
+place (``fate.cli.terminal``), so that each message is written once.
 """
 
 from __future__ import annotations

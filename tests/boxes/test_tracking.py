@@ -182,8 +182,14 @@ def test_boxes_without_area_and_frames_without_boxes_do_no_harm() -> None:
     tracker.step(5_000, [[10, 10, 10, 30]], [1], [0])
     tracker.step(10_000, np.zeros((0, 4)), [], [])
     assert np.isfinite(tracker.boxes).all()
+
+
+def test_ids_are_not_given_twice_after_a_restart() -> None:
+    tracker = Tracker(begin_score=0.4)
+    arguments = ([[10, 10, 30, 40], [50, 10, 60, 40]], [0.9, 0.9], [0, 0])
+    assert tracker.step(5_000_000, *arguments).tolist() == [0, 1]
     tracker.reset()
-    assert tracker.step(0, [box(9, 9)], [1], [0]).tolist() == [0]
+    assert tracker.step(0, *arguments).tolist() == [2, 3]
 
 
 @pytest.mark.parametrize(

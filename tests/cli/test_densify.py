@@ -16,7 +16,7 @@ from fate.boxes.dense_labels import open_dense_labels
 from fate.cli.arguments import parse_rates
 from fate.cli.command import add_command, spread
 from fate.cli.densify import densify
-from fate.cli.wording import with_options
+from fate.cli.terminal import with_options
 from fate.errors import FateError
 from fate.inference import loading
 from fate.models.checkpoints import save_model

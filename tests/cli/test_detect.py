@@ -19,12 +19,13 @@ from fate.boxes.label_files import read_labels
 from fate.cli.main import app
 from fate.errors import FateError
 from fate.formats.saving import write_events
-from fate.inference.stream_frames import StreamFrame
+from fate.inference.sources import play
+from fate.inference.stream_types import StreamFrame
 from fate.models.checkpoints import save_model
 from fate.models.zoo import build_model
 from fate.view.drawing import class_colour
 from fate.workflows.detect import detect
-from fate.workflows.detect_live import detect_live, play
+from fate.workflows.detect_live import detect_live
 from tests.training.conftest import SENSOR, drive
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import fate
 from fate.boxes.predictions import read_predictions, write_predictions
 from fate.cli.main import app
-from fate.cli.wording import with_options
+from fate.cli.terminal import with_options
 from fate.errors import FateError
 from fate.inference import loading
 from fate.models.checkpoints import save_model

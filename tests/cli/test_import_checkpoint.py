@@ -142,13 +142,6 @@ def test_help_has_an_example_and_names_the_models_of_the_library() -> None:
     assert all(name in done.stdout for name in import_checkpoint.MODELS)
 
 
-def test_fresh_entries_are_told_by_the_largest_module_that_is_all_fresh() -> None:
-    every = ["memory.a.w", "memory.b.w", "head.x.0.w", "head.x.1.w", "head.y.w", "head.z.w", "head.z.b", "stem.w"]
-    fresh = ["memory.a.w", "memory.b.w", "head.x.0.w", "head.x.1.w", "head.z.b"]
-    assert import_checkpoint._modules(fresh, every) == ["memory (2)", "head.x (2)", "head.z.b"]
-    assert import_checkpoint._modules([], every) == []
-
-
 def test_a_file_of_fates_own_needs_no_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = tmp_path / "own.safetensors"
     save_model(build_model("s5-vit-nano", "car", (64, 64)), own)

@@ -19,11 +19,12 @@ import fate
 from fate.boxes.detection_files import read_detections, read_frames
 from fate.boxes.label_files import read_labels
 from fate.formats.saving import write_events
-from fate.inference.stopping import stopping_gracefully
-from fate.inference.stream_frames import StreamFrame
+from fate.inference.live import stopping_gracefully
+from fate.inference.sources import play
+from fate.inference.stream_types import StreamFrame
 from fate.models.checkpoints import save_model
 from fate.models.zoo import build_model
-from fate.workflows.detect_live import detect_live, play
+from fate.workflows.detect_live import detect_live
 from fate.workflows.summary import RunningQuantiles
 from tests.training.conftest import SENSOR, drive
 
@@ -197,19 +198,18 @@ def test_an_error_in_a_live_run_is_raised_when_the_files_are_complete(place: Pat
 
 def test_signals_mean_what_they_meant_when_the_run_is_over() -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    with stopping_gracefully() as stop:
-        told: list[str] = []
-        stop.call(told.append)
+    reasons: list[str] = []
+    with stopping_gracefully(reasons.append):
         signal.raise_signal(signal.SIGTERM)
-        assert told == [stop.reason]
+        assert reasons == ["it was stopped (SIGTERM)"]
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert {number: signal.getsignal(number) for number in before} == before
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        with stopping_gracefully() as stop:
+        with stopping_gracefully(reasons.append):
             signal.raise_signal(signal.SIGTERM)  # the program's own wish is left alone
-            assert not stop.reason
+            assert len(reasons) == 1
     finally:
         signal.signal(signal.SIGTERM, before[signal.SIGTERM])
 

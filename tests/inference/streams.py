@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fate.events.events import Events, Sensor
-from fate.inference.stream_frames import StreamCounts, StreamFrame
+from fate.inference.stream_types import StreamCounts, StreamFrame
 from fate.inference.windowing import ClosedWindow
 from fate.models.detector import Detector
 from fate.models.zoo import build_model

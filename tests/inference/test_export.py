@@ -296,7 +296,7 @@ def test_the_synthetic_clip_fits_any_sensor_and_streams_begin_one_after_another(
         ({"streams": 0}, "streams=0"),
         ({"opset": 17}, "opset=17 was given; expected 18 to 23"),
         ({"hz": 0}, "0 Hz"),
-        ({"model": "fate-q"}, "fate-q was given; expected a .safetensors file"),
+        ({"model": "fate-q"}, "fate-q: no weights are bundled under this name"),
         ({"model": "fate-s-tinny"}, "did you mean 'fate-s-tiny'?"),
         ({"model": "weights.safetensors", "sensor": (60, 90)}, "weights have their own"),
         ({"sensor": (60, 90)}, "fate-s-nano; weights have their own, pass fresh=True for fresh ones"),

@@ -17,7 +17,7 @@ from fate.events.events import Events
 from fate.events.window import Window
 from fate.inference.live import LiveStream, NewestWins
 from fate.inference.stream import StreamingDetector
-from fate.inference.stream_frames import StreamCounts
+from fate.inference.stream_types import StreamCounts
 from fate.inference.windowing import ClosedWindow, Windower
 from fate.workflows import detect_live as detecting_live
 from tests.inference.streams import SENSOR, Noted, dots, drive, small_detector

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fate
+from fate.boxes.tracking import Tracker
 from fate.data.opening import open_dataset
 from fate.errors import FateError, FateWarning
 from fate.events.events import Events, Sensor
@@ -20,8 +21,8 @@ from fate.inference.adapting import adapt, divisor_for, fit_dataset
 from fate.inference.running import predict
 from fate.inference.sources import FileSource
 from fate.inference.stream import StreamingDetector
-from fate.inference.stream_frames import StreamFrame
-from fate.inference.window_detector import TrackIds
+from fate.inference.stream_types import StreamFrame
+from fate.inference.window_detector import LEAST_OVERLAP, UNSEEN_US
 from fate.models.boxes import iou
 from fate.models.outputs import Outputs
 from fate.models.zoo import build_model
@@ -189,7 +190,7 @@ def test_what_was_done_for_another_sensor_is_said_once() -> None:
 
 def test_boxes_stay_on_a_sensor_whose_sides_the_divisor_does_not_divide() -> None:
     adaptation = adapt(small_detector(), Sensor(127, 131))
-    assert adaptation.model_sensor == (64, 66)
+    assert adaptation.model.sensor == (64, 66)
     corner = np.array([[120, 120, 132, 128]], np.float32) / 2
     assert adaptation.boxes(corner).tolist() == [[120, 120, 131, 127]]
     edge = adaptation.events(Events([0], [130], [126], [1], (127, 131)))
@@ -232,7 +233,7 @@ def test_tracking_adds_ids_and_changes_nothing_else(detector: StreamingDetector,
 
 
 def test_an_id_survives_a_short_gap_and_a_weak_moment() -> None:
-    ids = TrackIds(begin_score=0.4)
+    ids = Tracker(LEAST_OVERLAP, UNSEEN_US, 0.4)
     box = np.array([[10, 10, 30, 40]], np.float64)
     found = []
     for number in range(20):
@@ -246,7 +247,7 @@ def test_an_id_survives_a_short_gap_and_a_weak_moment() -> None:
 
 
 def test_an_object_that_was_hidden_for_less_than_half_a_second_keeps_its_id() -> None:
-    ids = TrackIds(begin_score=0.4)
+    ids = Tracker(LEAST_OVERLAP, UNSEEN_US, 0.4)
     sure, car = np.array([0.8]), np.zeros(1, np.int64)
     for number in range(10):
         assert ids.step(25_000 * number, np.array([[2.0 * number, 10, 40 + 2 * number, 30]]), sure, car) == [0]
@@ -312,15 +313,6 @@ def test_every_kind_of_stream_suppresses_duplicates_of_detr_heads_unless_told_ot
 def test_an_overlap_that_is_no_share_is_refused(detector: StreamingDetector, wrong: float) -> None:
     with pytest.raises(FateError, match=r"max_overlap=.*from 0 to 1"):
         detector.open_stream(SENSOR, max_overlap=wrong)
-
-
-def test_ids_are_not_given_twice_after_a_restart() -> None:
-    ids = TrackIds(begin_score=0.4)
-    here = np.array([[10, 10, 30, 40], [50, 10, 60, 40]], np.float64)
-    arguments = (here, np.array([0.9, 0.9]), np.zeros(2, np.int64))
-    assert ids.step(5_000_000, *arguments).tolist() == [0, 1]
-    ids.reset()
-    assert ids.step(0, *arguments).tolist() == [2, 3]
 
 
 # ---- names and paths ------------------------------------------------------------------------------------------------

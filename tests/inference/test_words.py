@@ -9,7 +9,7 @@ import pytest
 
 from fate.boxes.detection_files import DetectionLog
 from fate.events.window import Window
-from fate.inference.stream_frames import StreamFrame
+from fate.inference.stream_types import StreamFrame
 from fate.workflows.detect import Detected
 from fate.workflows.summary import RunningSummary
 

@@ -8,8 +8,9 @@ import pytest
 
 from fate.errors import FateError
 from fate.models.zoo import MODELS
-from fate.training.config import STRATEGIES, TrainConfig, list_configs, make_config, read_config
+from fate.training.config import TrainConfig, list_configs, make_config, read_config
 from fate.training.settings import list_settings, settings_table, settings_yaml
+from fate.training.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[2]
 FILES = [config.file for config in list_configs()]

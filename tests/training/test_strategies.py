@@ -89,11 +89,11 @@ def test_dense_labels_that_do_not_fit_are_refused_before_training_begins(drives:
     with pytest.raises(FateError, match="dense labels of car, and the dataset has square"):
         build(fat(drives, dense(tmp_path / "others", drives, [40], ("car",))))
     folder = dense(tmp_path / "dense", drives, [40])
-    with pytest.raises(FateError, match=r"has labels at 40 Hz, and strategy.rates wants 200 Hz too.*--hz 200"):
+    with pytest.raises(FateError, match=r"has no labels of .* at 200 Hz.*--hz 200"):
         build(fat(drives, folder, rates=[20, 40, 200]))
     build(fat(drives, folder))  # at 20 Hz the recordings' own serve
     label_file(folder, open_dataset(drives, "train").recordings[1].name, 40).unlink()
-    with pytest.raises(FateError, match=r"no labels of 1 of 2 recordings, such as .*drive_1 at 40 Hz"):
+    with pytest.raises(FateError, match=r"no labels of 1 of 2 recordings .*such as .*drive_1 at 40 Hz"):
         build(fat(drives, folder))
 
 

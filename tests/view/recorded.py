@@ -16,6 +16,11 @@ class Frame(DetectionFrame):
 
     ms: dict[str, float] | None = None
 
+    @property
+    def total_ms(self) -> float:
+        """The time of all stages."""
+        return sum((self.ms or {}).values())
+
 
 @dataclass(frozen=True)
 class Recorded:

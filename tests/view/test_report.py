@@ -12,7 +12,7 @@ import pytest
 
 from fate import FateError
 from fate.view.rendering import VideoClock
-from fate.view.report import MOST_TRACKS, TIME_BINS, latencies_of, measure_event_rate, write_report
+from fate.view.report import MOST_TRACKS, TIME_BINS, measure_event_rate, write_report
 from tests.view.recorded import Frame, drive, frame, steady
 
 CLOCK = VideoClock(first_us=1_040_000, step_us=40_000, fps=25, num_frames=10, origin_us=1_000_000)
@@ -95,13 +95,14 @@ def test_times_and_budgets_are_written_as_people_write_them(tmp_path: Path) -> N
     assert 200 < float(number.replace(" ", "")) < 4300
 
 
-def test_what_the_detector_calls_its_total_is_taken_over_and_idle_stages_are_left_out() -> None:
+def test_what_the_detector_calls_its_total_is_taken_over_and_idle_stages_are_left_out(tmp_path: Path) -> None:
     class Timed(Frame):
-        total_ms = 2.5
+        total_ms = 2.5  # type: ignore[assignment]
 
     plain = frame(0, [])
-    timed = Timed(0, plain.boxes, plain.scores, plain.class_ids, None, {"model": 2.5, "encode": 0.0, "decode": 0.5})
-    assert latencies_of([timed, timed]) == {"model": [2.5, 2.5], "decode": [0.5, 0.5], "total": [2.5, 2.5]}
+    timed = Timed(0, plain.boxes, plain.scores, plain.class_ids, None, {"model": 2.0, "encode": 0.0, "decode": 0.5})
+    stages = data_of(page_of(tmp_path, [timed, timed]))["latency"]["stages"]
+    assert [(stage["name"], stage["p50"]) for stage in stages] == [("model", 2.0), ("decode", 0.5), ("total", 2.5)]
 
 
 def test_the_event_rate_counts_every_event_once() -> None:
@@ -137,7 +138,6 @@ def test_the_summary_is_printed_as_given(tmp_path: Path) -> None:
     for cell in ("1\u202f204\u202f331", "1.5", "yes", "fate-s", "–", "20, 200", "3", "nan"):
         assert f"<td>{cell}</td>" in page
     assert "<h3>dropped</h3>" in page
-    assert data_of(page)["summary"]["events"] == 1_204_331
 
 
 def test_a_small_video_is_inside_and_a_large_one_beside_the_page(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_no_name_breaks_out_of_the_page(tmp_path: Path) -> None:
     page = page_of(tmp_path, title=evil, lead=evil, classes=[evil, evil], summary={evil: evil, "s": {evil: evil}})
     assert "<script>alert" not in page
     assert "<img" not in page
-    assert data_of(page)["title"] == evil
+    assert data_of(page)["classes"][0]["name"] == evil
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,6 @@ def test_no_name_breaks_out_of_the_page(tmp_path: Path) -> None:
         ({"video": b"x"}, "a video and its clock belong together"),
         ({"event_rate": ([0, 1], [1.0])}, "same length"),
         ({"event_rate": ([1, 0], [1.0, 2.0])}, "times in order"),
-        ({"frames": [frame(0, [], ms={"model": float("nan")})]}, "stage 'model'"),
         ({"video": Path("missing.mp4"), "clock": CLOCK}, "missing.mp4: the video cannot be read"),
     ],
 )

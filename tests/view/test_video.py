@@ -90,7 +90,7 @@ def test_an_encoder_that_dies_is_a_sentence(tmp_path: Path) -> None:
         ("missing/drive.mp4", 25, (48, 64), "does not exist; make it first"),
         ("drive.avi", 25, (48, 64), "ends in .mp4"),
         ("drive.mp4", 0, (48, 64), "0 frames a second"),
-        ("drive.mp4", 25, (0, 64), "each side must be 1 to 8192"),
+        ("drive.mp4", 25, (0, 64), "sides of 1 to 8192"),
     ],
 )
 def test_impossible_videos_get_a_sentence(

@@ -73,12 +73,12 @@ class Tracker:
                 f"got an overlap of {min_overlap} and an age of {max_age_us} µs; expected 0 to 1, and 0 or more"
             )
         self.min_overlap, self.max_age_us, self.begin_score = float(min_overlap), int(max_age_us), float(begin_score)
+        self._next_id = 0
         self.reset()
 
     def reset(self) -> None:
-        """Remove all tracks; ids start at 0 again."""
+        """Remove all tracks; their ids are not used again."""
         self._t_us: int | None = None
-        self._next_id = 0
         self._filters = np.zeros((0, FILTER_SIZE))
         self._ids, self._classes, self._seen_us = (np.zeros(0, np.int64) for _ in range(3))
 

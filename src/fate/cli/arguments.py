@@ -10,13 +10,12 @@ import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 
 import typer
 from typer import Option
 
-from fate.cli.terminal import VERBOSITY, note, on_terminal
-from fate.cli.wording import with_options
+from fate.cli.terminal import VERBOSITY, note, on_terminal, with_options
 from fate.errors import FateError, FateWarning
 from fate.progress import Progress
 from fate.text import duration
@@ -31,13 +30,6 @@ def complete_bundled(incomplete: str) -> list[str]:
     from fate.inference.loading import bundled_weights
 
     return [name for name in bundled_weights() if name.startswith(incomplete)]
-
-
-def complete_names(incomplete: str) -> list[str]:
-    """Return the names of all detectors that begin like this, for shell completion."""
-    from fate.models.table import NAMES
-
-    return [name for name in NAMES if name.startswith(incomplete)]
 
 
 class Time(NamedTuple):
@@ -82,10 +74,8 @@ def parse_columns(text: str) -> str:
 
 def parse_roi(text: str) -> tuple[int, int, int, int]:
     """``"x1,y1,x2,y2"`` as four integers."""
-    try:
-        x1, y1, x2, y2 = (int(part) for part in text.split(","))
-    except ValueError:
-        x1 = y1 = x2 = y2 = 0
+    match = re.fullmatch(",".join([r"\s*(\d{1,9})\s*"] * 4), text)
+    x1, y1, x2, y2 = map(int, match.groups()) if match else (0, 0, 0, 0)
     if not (0 <= x1 < x2 and 0 <= y1 < y2):
         raise FateError(f"{text} was given; expected x1,y1,x2,y2 in pixels, such as 0,0,640,360")
     return x1, y1, x2, y2
@@ -167,21 +157,6 @@ Sensor = Annotated[
     Any,
     Option(metavar="WIDTHxHEIGHT", parser=parse_sensor, help="Sensor size in pixels, if the file does not say it."),
 ]
-Format = Annotated[
-    str | None, Option(parser=choice(*FORMATS), help="Format of the file, if its content does not show it.")
-]
-Columns = Annotated[
-    str | None, Option(parser=parse_columns, help="Order of the columns in a table without a header, such as txyp.")
-]
-TimeUnit = Annotated[
-    str | None, Option(parser=choice("s", "ms", "us", "ns"), help="Unit of the times in a table: s, ms, us or ns.")
-]
-Strict = Annotated[bool, Option("--strict", help="Refuse a file whose end is cut off.")]
-Drop = Annotated[
-    bool, Option("--drop-out-of-bounds", help="Drop and count events outside the sensor instead of refusing the file.")
-]
-Sort = Annotated[bool, Option("--sort", help="Sort events whose times go back instead of refusing the file.")]
-NoCache = Annotated[bool, Option("--no-cache", help="Do not store the time index in the cache folder.")]
 DATASET_HELP = "Folder or YAML file of a dataset."
 MODEL_HELP = "A bundled name (see fate models) or a .safetensors file."
 Model = Annotated[str, Option(metavar="NAME|PATH", help=MODEL_HELP, autocompletion=complete_bundled)]
@@ -217,25 +192,45 @@ Shard = Annotated[
     Option(metavar="I/N", parser=parse_shard, help="Only shard I of N: every N-th recording, starting with number I."),
 ]
 Workers = Annotated[int, Option(min=0, help="Number of processes that load data; 0 loads in this process.")]
+JsonAndPicture = Annotated[
+    str | None,
+    Option(
+        "--json", metavar="FILE", help="Write all numbers as JSON, with a picture next to it; - is standard output."
+    ),
+]
 JsonFile = Annotated[
     str | None, Option("--json", metavar="FILE", help="Write all numbers as JSON to this file; - is standard output.")
 ]
 
 
-def open_options(
-    sensor: Any = None,
-    format: str | None = None,
-    columns: str | None = None,
-    time_unit: str | None = None,
-    strict: bool = False,
-    drop: bool = False,
-    sort: bool = False,
-    no_cache: bool = False,
-) -> dict[str, Any]:
-    """Command-line values as arguments of :func:`fate.open_recording`."""
+class Reading(TypedDict, total=False):
+    """Options for reading files. A command with ``**reading: Unpack[Reading]`` has these options."""
+
+    sensor: Sensor
+    format: Annotated[
+        str | None, Option(parser=choice(*FORMATS), help="Format of the file, if its content does not show it.")
+    ]
+    columns: Annotated[
+        str | None, Option(parser=parse_columns, help="Order of the columns in a table without a header, such as txyp.")
+    ]
+    time_unit: Annotated[
+        str | None, Option(parser=choice("s", "ms", "us", "ns"), help="Unit of the times in a table: s, ms, us or ns.")
+    ]
+    strict: Annotated[bool, Option("--strict", help="Refuse a file whose end is cut off.")]
+    drop: Annotated[
+        bool,
+        Option("--drop-out-of-bounds", help="Drop and count events outside the sensor instead of refusing the file."),
+    ]
+    sort: Annotated[bool, Option("--sort", help="Sort events whose times go back instead of refusing the file.")]
+    no_cache: Annotated[bool, Option("--no-cache", help="Do not store the time index in the cache folder.")]
+
+
+def open_options(reading: Reading) -> dict[str, Any]:
+    """Convert options of the command line to arguments of :func:`fate.open_recording`."""
+    options: dict[str, Any] = {**reading}
+    drop, sort, no_cache = (options.pop(name, False) for name in ("drop", "sort", "no_cache"))
     bounds, order = "drop" if drop else "raise", "sort" if sort else "raise"
-    return {"sensor": sensor, "format": format, "columns": columns, "time_unit": time_unit, "strict": strict,
-            "out_of_bounds": bounds, "unsorted": order, "cache": not no_cache}  # fmt: skip
+    return {**options, "out_of_bounds": bounds, "unsorted": order, "cache": not no_cache}
 
 
 # ---- checks before the work -----------------------------------------------------------------------------------------
@@ -281,12 +276,12 @@ def check_outputs(
                 refuse_file_of_dataset(option, target.path, dataset)
         if target.kind == "device" and not target.is_standard_output:
             continue  # such as /dev/null, which may take several
-        location = "standard output" if target.is_standard_output else str(target.path)
-        same = next((other for other in taken if taken[other] == location), None)
-        if same:
-            what = location if target.is_standard_output else f"the file {file}"
-            raise typer.BadParameter(f"{same} and {option} both name {what}; give one of them another file")
-        taken[option] = location
+        location = "standard output" if target.is_standard_output else f"the file {target.path}"
+        if location in taken:
+            raise typer.BadParameter(
+                f"{taken[location]} and {option} both name {location}; give one of them another file"
+            )
+        taken[location] = option
 
 
 def refuse_file_of_dataset(
@@ -301,16 +296,14 @@ def refuse_file_of_dataset(
     if not dataset or not location.is_file():
         return
     inside = _is_within(location, dataset)
-    held = inside and location.suffix.lower() not in written
-    if not held:
-        from fate.inspection.reports import holds_file
+    from fate.inspection.reports import holds_file
 
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FateWarning)  # the command itself opens the dataset and warns
-                held = holds_file(dataset, location)
-        except FateError:
-            held = inside  # what cannot be listed is not replaced
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FateWarning)  # the command itself opens the dataset and warns
+            held = (inside and location.suffix.lower() not in written) or holds_file(dataset, location)
+    except FateError:
+        held = inside  # what cannot be listed is not replaced
     if held:
         raise typer.BadParameter(
             f"{option} {file}: would replace what is read, a file of the dataset {dataset}; give another file"
@@ -350,11 +343,11 @@ def check_inputs(*files: str | os.PathLike[str] | None) -> None:
 
 
 @contextmanager
-def opened(file: str, options: dict[str, Any]) -> Iterator[Recording]:
+def opened(file: str, reading: Reading) -> Iterator[Recording]:
     """Open a recording, show the progress of its index, and refuse it if it has no events."""
     from fate.formats.opening import open_recording
 
-    with open_recording(file, **options) as recording:
+    with open_recording(file, **open_options(reading)) as recording:
         with progress_bar("indexing") as update:
             recording.index(update)
         recording.refuse_empty()
@@ -364,55 +357,47 @@ def opened(file: str, options: dict[str, Any]) -> Iterator[Recording]:
 class ProgressLines:
     """Progress without a bar: lines on standard error, for log files.
 
-    The time counts from the first call. Work of less than two seconds prints nothing. After that a line
-    comes when a new part begins, and otherwise at least ten seconds after the last one: when a tenth of the work was
-    done since then, or a minute has passed.
+    Work of less than two seconds prints nothing. After that a line comes when a part of the work begins, ten seconds
+    later, and then whenever the time spent on the part has doubled, but at least every minute.
     """
 
-    FIRST_S, GAP_S, LONGEST_GAP_S, SHARE = 2.0, 10.0, 60.0, 0.1
+    FIRST_S, GAP_S, LONGEST_GAP_S = 2.0, 10.0, 60.0
 
     def __init__(self, label: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._label, self._clock = label, clock
-        self._began: float | None = None
-        self._last_s: float | None = None  # when the last line was printed
-        self._last_share = 0.0
+        self._began: float | None = None  # when the work and its current part began, and when the next line is due
+        self._part_began = self._due = self._share = 0.0
         self._part: str | None = None
 
     def __call__(self, done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
         """Print a line if one is due; see :class:`fate.progress.Progress` for the arguments."""
-        part = part or self._label
-        now = self._clock()
-        if self._began is None:
-            self._began = now
-        share = done / total if total else 0.0
-        if not self._is_due(now - self._began, part, share):
+        part, share, now = part or self._label, done / total if total else 0.0, self._clock()
+        self._began = now if self._began is None else self._began
+        if part != self._part or share < self._share:  # another part, or the same one begins again
+            self._part, self._part_began, self._due = part, now, max(now, self._began + self.FIRST_S)
+        self._share = share
+        if now < self._due or share >= 1:  # the result says that it is done
             return
-        self._last_s, self._last_share, self._part = now - self._began, share, part
+        self._due = now + min(max(now - self._part_began, self.GAP_S), self.LONGEST_GAP_S)
         words = [f"{100 * share:.0f} %" if total else "", text, f"after {duration(now - self._began)}"]
         note(f"{part}: {', '.join(word for word in words if word)}")
-
-    def _is_due(self, now_s: float, part: str, share: float) -> bool:
-        if now_s < self.FIRST_S or share >= 1:  # the result says that it is done
-            return False
-        if self._last_s is None or part != self._part or share < self._last_share:  # it began again: another part
-            return True
-        since = now_s - self._last_s
-        return since >= self.LONGEST_GAP_S or (since >= self.GAP_S and share - self._last_share >= self.SHARE)
 
 
 @contextmanager
 def progress_bar(label: str = "", *, steps: bool = False) -> Iterator[Progress | None]:
     """Show progress as a bar on a terminal, as lines elsewhere; yields None if ``--quiet`` was given.
 
-    Args:
-        label: name of the work, for reports that do not name their part.
-        steps: whether the reports count the steps of a training; then each is a line of standard output.
+    ``label`` names work whose reports do not name their part. ``steps`` of a training are lines of standard output.
     """
     if VERBOSITY.quiet:
         yield None
         return
     if not on_terminal():
-        yield _print_step if steps else ProgressLines(label)
+
+        def print_step(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
+            print(f"step {done} of {total}: {text}", flush=True)
+
+        yield print_step if steps else ProgressLines(label)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -425,26 +410,6 @@ def progress_bar(label: str = "", *, steps: bool = False) -> Iterator[Progress |
         yield lambda done, total=1.0, text="", part="", /: bar.update(
             task, completed=done, total=total, description=f"{part or label} {text}".strip()
         )
-
-
-def _print_step(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
-    print(f"step {done} of {total}: {text}", flush=True)
-
-
-@contextmanager
-def status(first: str) -> Iterator[Callable[[str], None]]:
-    """Show the current step of work of unknown length: yields ``show(text)``."""
-    if VERBOSITY.quiet:
-        yield lambda text: None
-        return
-    if not on_terminal():
-        note(first)
-        yield note
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(first) as shown:
-        yield shown.update
 
 
 def write_json(file: str, content: Any) -> None:

@@ -1,4 +1,4 @@
-"""``fate bench``: measurements, each compared with peers in the same run. The docstrings are the help."""
+"""``fate bench``: measurements, each compared with peers in the same run; ``help.yaml`` explains them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,13 @@ import typer
 from typer import Argument, Option
 
 from fate.cli import arguments as args
-from fate.cli.command import add_command, help_text
 from fate.cli.device import Device, pick_device
+from fate.cli.terminal import note
 from fate.errors import FateError
 from fate.text import suggest_name
 
 if TYPE_CHECKING:
     from fate.bench.harness import BenchResult
-
-app = typer.Typer(
-    help=help_text("""Measure speed and memory, and compare with other programs in the same run.
-
-Example:
-
-  fate bench detect fate-s-nano --hz 20,200
-"""),
-    no_args_is_help=True,
-)
 
 #: Encoders that ``fate bench encode`` compares with ours; repeated here because torch takes seconds to load.
 ENCODER_PEERS = ("dense", "dense-compiled", "histogram", "evrt-histogram")
@@ -34,17 +24,9 @@ ENCODER_PEERS = ("dense", "dense-compiled", "histogram", "evrt-histogram")
 DRIVE_S = {"gen1": 1.6, "1mpx": 0.4}
 
 
-def names(text: str) -> list[str]:
-    """Return the names of a comma-separated list."""
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def encoders(text: str) -> list[str]:
-    """The same for encoders to compare with."""
-    unknown = [name for name in names(text) if name not in ENCODER_PEERS]
-    if unknown:
-        raise FateError(f"{unknown[0]!r} was given; choose among {', '.join(ENCODER_PEERS)}")
-    return names(text)
+def names(text: str, parse: Callable[[str], str] = str) -> list[str]:
+    """Return the names of a comma-separated list, each parsed by ``parse``."""
+    return [parse(name.strip()) for name in text.split(",") if name.strip()]
 
 
 def numbers(least: float, kind: Callable[[float], float] = float) -> Callable[[str], list[Any]]:
@@ -63,19 +45,21 @@ def numbers(least: float, kind: Callable[[float], float] = float) -> Callable[[s
     return parse
 
 
+def complete_names(incomplete: str) -> list[str]:
+    """Return the names of all detectors that begin like this, for shell completion."""
+    from fate.models.table import NAMES
+
+    return [name for name in NAMES if name.startswith(incomplete)]
+
+
 Models = Annotated[
     list[str] | None,
-    Argument(metavar="MODEL", help="Names of detectors; see fate models.", autocompletion=args.complete_names),
+    Argument(metavar="MODEL", help="Names of detectors; see fate models.", autocompletion=complete_names),
 ]
 Profile = Annotated[str, Option(parser=args.choice(*DRIVE_S), help="Camera of the simulated drive: gen1 or 1mpx.")]
 Rates = Annotated[Any, Option(metavar="RATES", parser=numbers(1), help="Rates in Hz, comma-separated.")]
 Seconds = Annotated[float, Option(min=0.1, max=3600, help="Length of each measurement in seconds.")]
 Seed = Annotated[int, Option(min=0, help="Seed of the simulated drive.")]
-
-
-@app.callback()
-def _group() -> None:
-    pass
 
 
 def decode(
@@ -92,22 +76,12 @@ def decode(
     repeats: int = Option(3, min=1, help="How often each whole file is read; the median is reported."),
     json_file: args.JsonFile = None,
 ) -> None:
-    """Measure how fast recordings are read: as a whole, in consecutive windows of 5 and 50 ms, and at random
-    times. Without FILE, recordings are generated. Other decoders are measured if they are installed.
-
-    Example:
-
-      fate bench decode drive.raw night.dat --against evt3,faery
-
-      fate bench decode --events 20000000 --json decode.json
-    """
     args.check_inputs(*(files or ()))
     args.check_outputs({"--json": json_file}, *(files or ()))
 
     from fate.bench.decode import bench_decode
 
-    with args.status("starting") as show:
-        result = bench_decode(files or (), against=against, num_events=events, repeats=repeats, progress=show)
+    result = bench_decode(files or (), against=against, num_events=events, repeats=repeats, progress=note)
     _print(result, json_file)
 
 
@@ -120,16 +94,6 @@ def simulate(
         None, min=1, help="Number of CPU threads or processes; the default is all processors."
     ),
 ) -> None:
-    """Measure how many seconds of recording the simulator makes per second, including the boxes at 200 Hz but
-    without writing files, and how fast the pixel model alone is on frames in memory. The pixel model of eventcv is
-    measured too if it is installed.
-
-    Example:
-
-      fate bench simulate
-
-      fate bench simulate --device cuda --recordings 240 --seconds 20
-    """
     from fate.simulation.writing.request import Request
 
     with args.bad_usage():  # before torch is loaded, which takes seconds
@@ -158,22 +122,12 @@ def encode(
     against: Any = Option(
         ",".join(ENCODER_PEERS),
         metavar="NAMES",
-        parser=encoders,
+        parser=lambda text: names(text, args.choice(*ENCODER_PEERS)),
         help="Other encoders to measure, comma-separated; empty for none.",
     ),
     seed: Seed = 2,
     json_file: args.JsonFile = None,
 ) -> None:
-    """Measure time and memory of Pillar Encoding, from events to image, and compare it with the dense tensor of
-    the paper (plain and compiled) and the histograms of RVT and EvRT-DETR. The windows come from FILE or from a
-    simulated drive.
-
-    Example:
-
-      fate bench encode --profile gen1
-
-      fate bench encode drive.raw --device cuda --windows 5,50 --json encode.json
-    """
     if file is None and max(windows) > 1000 * DRIVE_S[profile]:
         raise typer.BadParameter(
             f"--windows {max(windows):g} was given; the simulated drive lasts {1000 * DRIVE_S[profile]:g} ms"
@@ -186,14 +140,13 @@ def encode(
     from fate.bench.simulate import drive_events
     from fate.formats.opening import open_recording
 
-    with args.status("starting") as show:
-        if file is None:
-            show(f"simulating a {profile} drive")
-            events = drive_events(profile, DRIVE_S[profile], seed)
-        else:
-            with open_recording(file) as recording:
-                events = recording.read(recording.start_us, recording.start_us + 1_600_000)
-        result = bench_encode(events, chosen, windows, batches, ["pillars", *against], show)
+    if file is None:
+        note(f"simulating a {profile} drive")
+        events = drive_events(profile, DRIVE_S[profile], seed)
+    else:
+        with open_recording(file) as recording:
+            events = recording.read(recording.start_us, recording.start_us + 1_600_000)
+    result = bench_encode(events, chosen, windows, batches, ["pillars", *against], note)
     _print(result, json_file)
 
 
@@ -206,16 +159,6 @@ def data(
     seconds: Seconds = 5.0,
     json_file: args.JsonFile = None,
 ) -> None:
-    """Measure how fast windows of events are loaded from disk, by rate and number of loading processes, and
-    compare with blosc-compressed histograms of the same recordings in the layout of RVT. Without DATASET, a few drives
-    are simulated first.
-
-    Example:
-
-      fate bench data drives --hz 20,200 --workers 0,2
-
-      fate bench data --json data.json
-    """
     args.check_outputs({"--json": json_file}, datasets=(dataset,))
     args.check_inputs(dataset)
 
@@ -223,12 +166,12 @@ def data(
     from fate.data.opening import open_dataset
     from fate.simulation.writing.dataset import simulate as simulate_drives
 
-    with tempfile.TemporaryDirectory() as folder, args.status("starting") as show:
+    with tempfile.TemporaryDirectory() as folder:
         if dataset is None:
-            show("simulating drives")
+            note("simulating drives")
             dataset = f"{folder}/drives"
             simulate_drives(dataset, recordings=3, seconds=4.0, preview=False)
-        result = bench_data(open_dataset(dataset), folder, hz, workers, seconds, show)
+        result = bench_data(open_dataset(dataset), folder, hz, workers, seconds, note)
     _print(result, json_file)
 
 
@@ -247,15 +190,6 @@ def detect(
     seed: Seed = 2,
     json_file: args.JsonFile = None,
 ) -> None:
-    """Measure how long detectors take from events to boxes, window by window and stage by stage: decoding the
-    file, encoding, the model, and post-processing. The weights are fresh, since they do not change the time.
-
-    Example:
-
-      fate bench detect fate-s-nano fate-s-tiny --hz 20,200
-
-      fate bench detect fate-s s5-vit-b --device cuda --run eager,streaming,compiled
-    """
     _check_models(models)
     args.check_outputs({"--json": json_file})
     chosen = pick_device(device)
@@ -265,9 +199,9 @@ def detect(
 
     with args.bad_usage():
         check_request(models or DEFAULT_MODELS, chosen, run, precision)
-    with args.status(f"simulating a {profile} drive") as show:
-        events = drive_events(profile, DRIVE_S[profile], seed)
-        result = bench_detect(events, models or DEFAULT_MODELS, chosen, hz, run, precision, show)
+    note(f"simulating a {profile} drive")
+    events = drive_events(profile, DRIVE_S[profile], seed)
+    result = bench_detect(events, models or DEFAULT_MODELS, chosen, hz, run, precision, note)
     _print(result, json_file)
 
 
@@ -294,13 +228,6 @@ def train(
     seconds: Seconds = 10.0,
     json_file: args.JsonFile = None,
 ) -> None:
-    """Measure how fast detectors train: windows per second of a whole step (loading, encoding, forward,
-    backward, optimiser, teacher), the share of time spent waiting for data, and memory.
-
-    Example:
-
-      fate bench train drives fate-s-nano fate-s-tiny --clips 10,21 --batch 64 --device cuda --compile
-    """
     if strategy == "fat":
         raise typer.BadParameter("--strategy fat was given; expected a strategy that needs no dense labels")
     _check_models(models)
@@ -310,12 +237,11 @@ def train(
 
     from fate.bench.train import bench_train
 
-    with args.status("starting") as show:
-        result = bench_train(
-            dataset, models or ("fate-s-nano", "fate-s-tiny"), clips, batch, device=chosen, precision=precision,
-            compiled=compiled, plain=plain, workers=workers, augmentation=augmentation, strategy=strategy,
-            seconds=seconds, progress=show,
-        )  # fmt: skip
+    result = bench_train(
+        dataset, models or ("fate-s-nano", "fate-s-tiny"), clips, batch, device=chosen, precision=precision,
+        compiled=compiled, plain=plain, workers=workers, augmentation=augmentation, strategy=strategy,
+        seconds=seconds, progress=note,
+    )  # fmt: skip
     _print(result, json_file)
 
 
@@ -333,15 +259,3 @@ def _check_models(models: list[str] | None) -> None:
 def _print(result: BenchResult, json_file: str | None) -> None:
     """Write all numbers to the file of ``--json``, if it is given, and print the table."""
     args.write_and_print(result.table(), json_file, lambda file: args.write_json(file, result.to_dict()))
-
-
-_COMMANDS: dict[Callable[..., None], str] = {
-    decode: "Measure how fast recordings are read.",
-    simulate: "Measure how fast the simulator is.",
-    encode: "Measure how fast events become an image.",
-    data: "Measure how fast windows are loaded from disk.",
-    detect: "Measure the latency of detectors, stage by stage.",
-    train: "Measure how fast detectors train.",
-}
-for _function, _short_help in _COMMANDS.items():
-    add_command(app, _function, _function.__doc__, _short_help)

@@ -1,4 +1,4 @@
-"""What every command has: the options ``--quiet`` and ``--verbose``, help with examples, errors that name the value."""
+"""Adds commands to the command line, with ``--quiet``, ``--verbose``, examples, and errors that name the value."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
-from fate.cli.terminal import VERBOSITY
-from fate.cli.wording import with_options
+from fate.cli.terminal import VERBOSITY, with_options
 
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress and no notes.")]
 Verbose = Annotated[
@@ -68,23 +67,31 @@ def spread(args: Sequence[str]) -> list[str]:
     return made
 
 
-def help_text(text: str | None) -> str:
+def help_text(text: str) -> str:
     """Return the help of a command in which paragraphs that are indented, its examples, are never wrapped.
 
     A wrapped example cannot be copied into a shell.
     """
-    paragraphs = inspect.cleandoc(text or "").split("\n\n")
+    paragraphs = text.rstrip().split("\n\n")
     return "\n\n".join(f"\b\n{part}" if part.startswith("  ") else part for part in paragraphs)
 
 
-def add_command(app: typer.Typer, function: Callable[..., None], text: str | None, short_help: str) -> None:
+def add_command(app: typer.Typer, function: Callable[..., None], help: str, short: str) -> None:
     """Add a function and its help to a group of commands, with ``--quiet`` and ``--verbose``, which it does not see."""
     signature = inspect.signature(function, eval_str=True)
     added = [
         inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet),
         inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=0, annotation=Verbose),
     ]
-    parameters = [*signature.parameters.values(), *added]
+    parameters = []
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:  # **options: Unpack[SomeTypedDict]: an option for each key
+            for name, hint in get_type_hints(get_args(parameter.annotation)[0], include_extras=True).items():
+                default = False if get_args(hint)[0] is bool else None
+                parameters.append(inspect.Parameter(name, parameter.KEYWORD_ONLY, default=default, annotation=hint))
+        else:
+            parameters.append(parameter)
+    parameters += added
 
     @functools.wraps(function)
     def run(*args: Any, quiet: bool = False, verbose: int = 0, **options: Any) -> None:
@@ -93,4 +100,4 @@ def add_command(app: typer.Typer, function: Callable[..., None], text: str | Non
 
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    app.command(function.__name__.replace("_", "-"), help=help_text(text), short_help=short_help, cls=Command)(run)
+    app.command(function.__name__.replace("_", "-"), help=help_text(help), short_help=short, cls=Command)(run)

@@ -1,16 +1,8 @@
-"""Copy a recording, or a part of it, to another format. The suffix of OUT selects the format: .dat, .raw
-(EVT3), .hdf5 (Prophesee), .h5 (the layout of RVT), .npz, .npy or .csv.
-
-Example:
-
-  fate convert drive.raw drive.h5
-
-  fate convert drive.aedat4 part.dat --start +2s --end +4s --roi 0,0,320,240 --zero-time
-"""
+"""``fate convert``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from typer import Argument, Option
 
@@ -37,17 +29,9 @@ def convert(
         parser=args.choice(*args.WRITABLE),
         help=f"Format of OUT, if its suffix does not show it: {', '.join(args.WRITABLE[:-1])} or {args.WRITABLE[-1]}.",
     ),
-    sensor: args.Sensor = None,
-    format: args.Format = None,
-    columns: args.Columns = None,
-    time_unit: args.TimeUnit = None,
-    strict: args.Strict = False,
-    drop: args.Drop = False,
-    sort: args.Sort = False,
-    no_cache: args.NoCache = False,
+    **reading: Unpack[args.Reading],
 ) -> None:
     args.check_part(start, end)
-    options = args.open_options(sensor, format, columns, time_unit, strict, drop, sort, no_cache)
 
     from fate.formats.converting import convert as copy
     from fate.formats.saving import find_writer
@@ -55,7 +39,7 @@ def convert(
 
     writer = find_writer(target, to)
     find_target(target, text=writer.text, seeks=writer.seeks)  # refused before the recording is read
-    with args.opened(source, options) as recording, args.progress_bar("converting") as update:
+    with args.opened(source, reading) as recording, args.progress_bar("converting") as update:
         first, last = args.times_in(recording, start, end)
         done = copy(
             recording, target, start_us=first, end_us=last, roi=roi, zero_time=zero_time, output_format=to,

@@ -1,12 +1,4 @@
-"""Simulate a short drive, detect objects in it at 20 Hz and at 200 Hz, and write a video of both side by
-side and a report page. It needs no data and no network.
-
-Example:
-
-  fate demo
-
-  fate demo --out rain --seed 12 --seconds 6 --model runs/mine/best.safetensors
-"""
+"""``fate demo``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 
@@ -16,8 +8,7 @@ from typer import Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
-from fate.cli.terminal import note
-from fate.cli.wording import with_options
+from fate.cli.terminal import note, with_options
 
 
 def demo(

@@ -1,25 +1,9 @@
-"""Make labels at every time of several rates: the detector runs at these times, its boxes are tracked, short
-tracks are removed, gaps are filled, and existing labels are kept. Run the command again to continue where it was
-stopped, or to add rates. Shards can run at the same time on several machines.
-
-With --check, compare labels with the exact boxes of a simulated dataset and with plain interpolation: precision,
-recall and overlap by class and rate; --json also writes a picture. For a recorded dataset, labels near an annotated
-time are compared with its boxes; make them --without-truth for a fair comparison.
-
-Example:
-
-  fate densify fate-s.safetensors gen1 --hz 40 80 100 200 --out gen1-dense --device cuda
-
-  fate densify fate-s.safetensors gen1 --out gen1-dense --shard 1/4
-
-  fate densify --check drives --labels drives-dense --json quality.json
-"""
+"""``fate densify``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from typer import Argument, BadParameter, Option
 
@@ -28,9 +12,6 @@ from fate.cli.device import Device, pick_device
 from fate.errors import FateError
 from fate.rates import PAPER_RATES
 from fate.text import plural
-
-if TYPE_CHECKING:
-    from fate.densify.making import Densified
 
 
 def densify(
@@ -71,12 +52,7 @@ def densify(
     device: Device = "auto",
     batch: int = Option(64, min=1, help="About how many windows are detected at the same time."),
     workers: args.Workers = 0,
-    json_file: str | None = Option(
-        None,
-        "--json",
-        metavar="FILE",
-        help="Write the result of --check as JSON, with a picture next to it; - is standard output.",
-    ),
+    json_file: args.JsonAndPicture = None,
     kind: args.Kind = None,
     sensor: args.Sensor = None,
 ) -> None:
@@ -105,33 +81,34 @@ def densify(
             options = paper_options({**THRESHOLDS, **thresholds})
 
     from fate.data.opening import as_dataset
-    from fate.inference.loading import find_weights, load_trained
+    from fate.inference.loading import as_detector, find_weights
 
     find_weights(model)
     args.check_inputs(dataset)
     opened = as_dataset(dataset, split, kind=kind, usual="train", sensor=sensor)
     chosen = pick_device(device)
 
-    from fate.densify.making import densify as run
-    from fate.densify.making import with_classes
-    from fate.inference.adapting import fit_dataset
+    from fate.workflows.commands import densify as run
 
-    trained = load_trained(model)
-    opened = with_classes(opened, trained.classes)
-    unknown = [name for name in thresholds if name not in opened.classes]
+    detector = as_detector(model)
+    unknown = [name for name in thresholds if name not in detector.classes]
     if unknown:
         raise BadParameter(
-            f"--output-threshold {unknown[0]}=…: {dataset} has {', '.join(opened.classes)}; expected one of these"
+            f"--output-threshold {unknown[0]}=…: {model} has {', '.join(detector.classes)}; expected one of these"
         )
-    detector, note = fit_dataset(trained, opened.sensor, opened.name)
-    if note:
-        print(f"note: {note}", flush=True)
     with args.progress_bar("densifying") as update:
         done = run(
             detector, opened, out, rates, options=options, shard=shard, device=chosen, batch_size=batch,
             workers=workers, progress=update,
         )  # fmt: skip
-    print(_summary(out, done))
+    print(
+        f"{out}: {plural(done.recordings, 'recording')}, {done.skipped} of them done before,"
+        f" {plural(done.windows, 'window')} detected"
+    )
+    for rate, counts in sorted(done.boxes.items()):
+        made = f"{counts['tracked']} tracked, {counts['interpolated']} interpolated"
+        truth = plural(counts["ground_truth"], "box", "boxes")
+        print(f"{rate:g} Hz: {plural(counts['times'], 'time')}, {truth} of the truth, {made}")
 
 
 def _check(
@@ -148,18 +125,6 @@ def _check(
     with args.progress_bar("checking") as update:
         done = check_labels(labels, truth, rates or None, split=split, kind=kind, progress=update)
     args.write_and_print(done.table(), json_file, done.save)
-
-
-def _summary(out: str, done: Densified) -> str:
-    done_before = f"{done.skipped} of them done before, {plural(done.windows, 'window')} detected"
-    lines = [f"{out}: {plural(done.recordings, 'recording')}, {done_before}"]
-    lines += [
-        f"{hz:g} Hz: {plural(counts['times'], 'time')}, {plural(counts['ground_truth'], 'box', 'boxes')} of the truth,"
-        f" {counts['tracked']} tracked,"
-        f" {counts['interpolated']} interpolated"
-        for hz, counts in sorted(done.boxes.items())
-    ]
-    return "\n".join(lines)
 
 
 def _thresholds(given: list[str] | None) -> dict[str, float]:

@@ -1,29 +1,4 @@
-"""Detect objects in recordings at any rate from 1 to 1000 Hz. The boxes can be written as a video, as a page
-with the video and plots, and as JSON, CSV or COCO files.
-
-Example:
-
-  fate detect drive.raw --hz 200 --save drive.mp4 --slow 4
-
-  fate detect drive.raw --hz 100 --track --report drive.html --json drive.json
-
-  fate detect drive.raw --model trained-at-20hz.safetensors --hz 200 --window 50ms --save drive.mp4
-
-  fate detect *.dat --model fate-s.safetensors --csv boxes.csv --start +2s --end +4s
-
-Live sources: a file played at its own speed (--realtime), standard input with EVT3 words (-), a socket on this
-machine (tcp:PORT), or a camera. Windows that cannot be detected in time are dropped and counted; on a CPU,
-fate-s-nano is the fastest detector. Ctrl-C or SIGTERM stops: all files are completed, and the exit code is 0. Files of
---jsonl and --csv can be read while they grow.
-
-  fate detect drive.raw --realtime --hz 50 --model fate-s-nano
-
-  camera-program | fate detect - --hz 50 --model fate-s-nano --jsonl - | robot-program
-
-  fate detect tcp:9000 --sensor 640x480
-
-  fate detect camera
-"""
+"""``fate detect``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 
@@ -31,16 +6,16 @@ import logging
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import typer
 from typer import Argument, Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
-from fate.cli.terminal import note
-from fate.cli.wording import with_options
+from fate.cli.terminal import note, with_options
 from fate.errors import FateError
 from fate.whole_files import find_target, is_standard_output
 
@@ -82,21 +57,13 @@ def detect(
     start: args.Start = None,
     end: args.End = None,
     device: Device = "auto",
-    sensor: args.Sensor = None,
-    format: args.Format = None,
-    columns: args.Columns = None,
-    time_unit: args.TimeUnit = None,
-    drop: args.Drop = False,
-    sort: args.Sort = False,
+    **reading: Unpack[args.Reading],
 ) -> None:
     args.check_part(start, end)
-    options = args.open_options(sensor, format, columns, time_unit, drop=drop, sort=sort)
-    outputs = {
-        "--save": save, "--report": report, "--json": json_file, "--jsonl": jsonl_file, "--csv": csv_file,
-        "--coco": coco_file,
-    }  # fmt: skip
+    boxes = {"--json": json_file, "--jsonl": jsonl_file, "--csv": csv_file, "--coco": coco_file}
+    outputs = {"--save": save, "--report": report, **boxes}
     from fate.inference.loading import find_weights
-    from fate.inference.source_names import check_source, is_live
+    from fate.inference.sources import check_source, is_live
     from fate.view.drawing import PALETTES
 
     live = any(is_live(file) for file in files)
@@ -111,52 +78,70 @@ def detect(
         if live or realtime:
             _check_live(files, "--save" if save else "--report" if report else None)
         if live:
-            for_files = {"--start": start, "--end": end, "--columns": columns, "--time-unit": time_unit,
-                         "--drop-out-of-bounds": drop or None, "--sort": sort or None}  # fmt: skip
-            given = [option for option, value in for_files.items() if value is not None]
-            if given:
-                raise FateError(f"{given[0]} was given for a live source; it is for files")
-            check_source(files[0], sensor)
+            given = {"start": start, "end": end, **reading}
+            for_files = [name for name, value in given.items() if value and name not in ("sensor", "format")]
+            if for_files:
+                option = for_files[0].replace("_", "-").replace("drop", "drop-out-of-bounds")
+                raise FateError(f"--{option} was given for a live source; it is for files")
+            check_source(files[0], reading.get("sensor"))
     for file in files:
         named = {option: _named(value, file, files) for option, value in outputs.items()}
         args.check_outputs(named, file, binary=("--save",), seeks=("--save",))
     if not live and len(files) == 1:  # of several files, the others are still detected
         args.check_inputs(*files)
     find_weights(model)
+    load = cache(partial(_load, model, device))
     asked = {"hz": hz, "window_us": window, "threshold": threshold, "track": track, "max_overlap": max_overlap}
     if live or realtime:
-        _live(files[0], outputs, model, device, asked, options, (start, end), show_live=live)
+        _live(files[0], live, load, boxes, asked, reading, (start, end))
     else:
         look = {"acc_us": acc, "fps": fps, "slow": slow, "palette": palette}
-        _files(files, outputs, (model, device), options, (start, end), asked, look)
+        _files(files, load, outputs, asked, look, reading, (start, end))
+
+
+def _load(model: str, device: str) -> Any:
+    """Load the detector; say what bundled weights were trained on, since they are the first thing that a user tries."""
+    from fate.inference.loading import bundled_weights, find_weights, load_detector
+
+    detector = load_detector(model, pick_device(device))
+    logging.getLogger("fate.cli").info("weights of %s: %s", model, find_weights(model))
+    if model in bundled_weights():
+        note(
+            f"note: {model} was trained on simulated streets (304×240 pixels, cars and pedestrians) only; expect false"
+            " boxes on other scenes (fate train trains a detector on your own recordings)"
+        )
+    return detector
 
 
 def _files(
-    files: list[str], outputs: dict[str, str | None], model: tuple[str, str], options: dict[str, Any],
-    part: tuple[Any, Any], asked: dict[str, Any], look: dict[str, Any],
+    files: list[str], load: Callable[[], Any], outputs: dict[str, str | None], asked: dict[str, Any],
+    look: dict[str, Any], reading: args.Reading, part: tuple[Any, Any],
 ) -> None:  # fmt: skip
     """Detect one file after another; after an error the next file follows.
 
     torch and the detector are loaded when the first recording has been opened, so that a wrong file is refused at once.
     """
-    failed, detector = 0, None
+    failed = 0
     for file in files:
-        given = {name: _named(value, file, files) for name, value in outputs.items()}
-        print_line = args.printer(*given.values())
+        named = {option: _named(value, file, files) for option, value in outputs.items()}
         try:
-            with args.opened(file, options) as recording:
+            with args.opened(file, reading) as recording:
                 first, last = args.times_in(recording, *part)
-                detector = detector or _load(*model)
+                detector = load()
                 from fate.workflows.detect import Look
                 from fate.workflows.detect import detect as run
 
                 with args.progress_bar() as progress:
                     done = run(
-                        recording, detector, progress=progress, start_us=first, end_us=last, save=given["--save"],
-                        report=given["--report"], look=Look(**look), **_results(given), **asked,
+                        recording, detector, progress=progress, start_us=first, end_us=last, look=Look(**look),
+                        **asked, **_keywords(named),
                     )  # fmt: skip
         except KeyboardInterrupt:
-            _print_stopped(file, given)
+            given = {option: path for option, path in named.items() if path is not None}
+            growing = [given.pop(option) for option in ("--jsonl", "--csv") if option in given]
+            so_far = [f"boxes so far are in {', '.join(growing)}"] if growing else []
+            missing = [f"not written: {', '.join(given.values())}"] if given else []
+            print("; ".join([f"{file}: was not detected to its end", *so_far, *missing]), file=sys.stderr)
             raise
         except FateError as error:
             if len(files) == 1:
@@ -165,78 +150,52 @@ def _files(
             print(f"error: {with_options(str(error))}", file=sys.stderr)
             continue
         if len(files) > 1:
-            print_line(f"{file}:")
-        _print_summary(done, given, print_line)
+            args.printer(*named.values())(f"{file}:")
+        _print_summary(done, named)
     if failed:
         print(f"error: {failed} of {len(files)} files could not be detected, see above", file=sys.stderr)
         raise typer.Exit(1)
 
 
 def _live(
-    file: str, outputs: dict[str, str | None], model: str, device: str, asked: dict[str, Any],
-    options: dict[str, Any], part: tuple[Any, Any], show_live: bool,
+    file: str, live: bool, load: Callable[[], Any], outputs: dict[str, str | None], asked: dict[str, Any],
+    reading: args.Reading, part: tuple[Any, Any],
 ) -> None:  # fmt: skip
-    detector = _load(model, device)
+    """Detect a live source or, unless ``live``, a file that is played at its own speed."""
+    detector = load()
+    from fate.inference.sources import open_source, play
     from fate.text import plural
     from fate.workflows.detect import part_of
-    from fate.workflows.detect_live import detect_live, open_source, play
+    from fate.workflows.detect_live import detect_live
 
     with ExitStack() as closing, args.progress_bar() as progress:
-        if show_live:
-            shown = "standard input" if file == "-" else file
-            waiting = f"waiting for events from {shown}; Ctrl-C stops, and the results so far are kept"
-            if file == "-":  # opening it waits for the first bytes
-                note(waiting)
-            source = open_source(file, options["sensor"], options["format"])
-            if file != "-":
-                note(waiting)
+        if live:
+            name = "standard input" if file == "-" else file
+            note(f"waiting for events from {name}; Ctrl-C stops, and the results so far are kept")
+            source = open_source(file, reading.get("sensor"), reading.get("format"))
         else:
-            recording = closing.enter_context(args.opened(file, options))
+            recording = closing.enter_context(args.opened(file, reading))
             source = play(recording, asked["hz"], *part_of(recording, *args.times_in(recording, *part)))
 
-        def tell(frame: Any) -> None:
+        def show(frame: Any) -> None:
             if progress is not None:
                 boxes = plural(len(frame.boxes), "box", "boxes")
                 progress(0, None, f"{frame.t_us / 1e6:.2f} s, {boxes}, {frame.total_ms:.1f} ms", "live")
 
-        done = detect_live(source, detector, name=file, on_frame=tell, **_results(outputs), **asked)
-    _print_summary(done, outputs, args.printer(*outputs.values()))
+        done = detect_live(source, detector, name=file, on_frame=show, **_keywords(outputs), **asked)
+    _print_summary(done, outputs)
 
 
-def _results(given: dict[str, str | None]) -> dict[str, Any]:
-    """The files of boxes, as arguments of ``detect`` and ``detect_live``, which write them as boxes come."""
-    return {name: given[f"--{name}"] for name in ("json", "jsonl", "csv", "coco")}
+def _keywords(outputs: dict[str, str | None]) -> dict[str, Any]:
+    """Files by option as keyword arguments of ``detect`` and ``detect_live``."""
+    return {option.removeprefix("--"): file for option, file in outputs.items()}
 
 
-def _print_summary(done: Any, given: dict[str, str | None], print_line: Callable[[str], None]) -> None:
+def _print_summary(done: Any, outputs: dict[str, str | None]) -> None:
     """Print the summary after all files are written."""
-    written = [path for path in given.values() if path not in (None, "-")]
-    print_line("\n".join([*done.lines(), *([f"written: {', '.join(map(str, written))}"] if written else [])]))
-
-
-def _print_stopped(file: str, given: dict[str, str | None]) -> None:
-    """Say after Ctrl-C which files hold the boxes so far, and which do not exist."""
-    growing = [path for option, path in given.items() if path not in (None, "-") and option in ("--jsonl", "--csv")]
-    whole = [path for option, path in given.items() if path is not None and option not in ("--jsonl", "--csv")]
-    parts = [f"{file}: was not detected to its end"]
-    parts += [f"boxes so far are in {', '.join(map(str, growing))}"] if growing else []
-    parts += [f"not written: {', '.join(map(str, whole))}"] if whole else []
-    print("; ".join(parts), file=sys.stderr)
-
-
-def _load(model: str, device: str) -> Any:
-    """Load the detector; say what bundled weights were trained on, since they are the first thing that a user tries."""
-    from fate.inference.loading import bundled_weights, find_weights, load_detector
-
-    chosen = pick_device(device)
-    detector = load_detector(model, chosen)
-    logging.getLogger("fate.cli").info("weights of %s: %s", model, find_weights(model))
-    if model in bundled_weights():
-        note(
-            f"note: {model} was trained on simulated streets (304×240 pixels, cars and pedestrians) only; expect false"
-            " boxes on other scenes (fate train trains a detector on your own recordings)"
-        )
-    return detector
+    written = [path for path in outputs.values() if path not in (None, "-")]
+    lines = [*done.lines(), *([f"written: {', '.join(map(str, written))}"] if written else [])]
+    args.printer(*outputs.values())("\n".join(lines))
 
 
 def _check_names(files: list[str], outputs: dict[str, str | None]) -> None:
@@ -253,8 +212,9 @@ def _check_names(files: list[str], outputs: dict[str, str | None]) -> None:
         )
     taken: dict[str, str] = {}
     for file in files:
-        for name in (_named(value, file, files) for value in outputs.values()):
-            if name is not None and _is_file(name) and taken.setdefault(name, file) != file:
+        for value in outputs.values():
+            name = _named(value, file, files)
+            if name is not None and name != value and taken.setdefault(name, file) != file:
                 raise FateError(f"{taken[name]} and {file} would both be written to {name}; detect them one by one")
 
 
@@ -272,15 +232,12 @@ def _check_live(files: list[str], drawn: str | None) -> None:
 
 def _named(output: str | None, file: str, files: list[str]) -> str | None:
     """The output of one of several recordings: out.mp4 becomes out_drive.mp4; a device or ``-`` takes them all."""
-    if output is None or len(files) == 1 or not _is_file(output):
+    if output is None or len(files) == 1:
         return output
+    try:
+        if find_target(output, text=True).kind != "file":
+            return output
+    except FateError:  # a path that cannot be written is refused elsewhere
+        pass
     path = Path(output)
     return str(path.with_name(f"{path.stem}_{Path(file).stem}{path.suffix}"))
-
-
-def _is_file(output: str) -> bool:
-    """Whether an output is a file, or would become one; a path that cannot be written is refused elsewhere."""
-    try:
-        return find_target(output, text=True).kind == "file"
-    except FateError:
-        return True

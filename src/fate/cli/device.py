@@ -24,16 +24,6 @@ def check_device(device: str) -> str:
     return device
 
 
-def check_unnumbered(device: str) -> str:
-    """The same for a command that cannot use a GPU by its number."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise FateError(
-            f"{device} was given; expected auto, cpu or cuda; the environment variable CUDA_VISIBLE_DEVICES selects one"
-            " of several GPUs"
-        )
-    return device
-
-
 Device = Annotated[
     str,
     typer.Option(
@@ -54,15 +44,24 @@ def pick_device(device: str, *, announce: bool = True) -> str:
     idle, began = idle_seconds(), time.perf_counter()
     import torch
 
-    number = _gpu(device, torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0)
-    if number is not None:
+    there = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
+    match = _CUDA.fullmatch(device)
+    if match is not None and int(match[1] or 0) >= there:
+        known = f"this machine has cuda:0 to cuda:{there - 1}" if there else "torch finds no CUDA GPU on this machine"
+        raise FateError(f"--device {device} was given; {known}; give another one, cpu or auto")
+    if match is not None or (device == "auto" and there):
+        number = int(match[1] or 0) if match else 0
         torch.cuda.set_device(number)
         if announce:
             note(f"device: cuda:{number} ({torch.cuda.get_device_name(number)})")
         return "cuda"
-    usual = torch.get_num_threads()
-    took_s = time.perf_counter() - began
-    threads = _threads(usual, idle, took_s)
+    took_s, idle_after = time.perf_counter() - began, idle_seconds()
+    usual = threads = torch.get_num_threads()
+    if not os.environ.get("OMP_NUM_THREADS"):
+        threads = min(usual, allowed_processors())
+        if idle is not None and idle_after is not None and took_s >= 0.2:  # else it is too short to measure
+            free = round((idle_after - idle) / took_s) + 1  # this process itself kept one busy
+            threads = max(1, min(threads, free))
     logging.getLogger("fate.cli").info("torch %s, loaded in %.1f s, %d threads", torch.__version__, took_s, threads)
     if threads < usual:
         torch.set_num_threads(threads)
@@ -70,28 +69,3 @@ def pick_device(device: str, *, announce: bool = True) -> str:
         few = f", {threads} of {usual} threads because the other processors are busy (OMP_NUM_THREADS sets the number)"
         note(f"device: cpu{few if threads < usual else ''}")
     return "cpu"
-
-
-def _gpu(device: str, there: int) -> int | None:
-    """Return the number of the GPU to take among ``there``, or None for the CPU."""
-    match = _CUDA.fullmatch(device)
-    if match is None:
-        return 0 if device == "auto" and there else None
-    if not there:
-        raise FateError(f"--device {device} was given; torch finds no CUDA GPU on this machine; give cpu or auto")
-    number = int(match[1] or 0)
-    if number >= there:
-        raise FateError(f"--device {device} was given; this machine has cuda:0 to cuda:{there - 1}")
-    return number
-
-
-def _threads(usual: int, idle_before_s: float | None, took_s: float) -> int:
-    """Return how many threads to use: no more than processors that are allowed and free."""
-    if os.environ.get("OMP_NUM_THREADS"):
-        return usual
-    threads = min(usual, allowed_processors())
-    idle_after_s = idle_seconds()
-    if idle_before_s is None or idle_after_s is None or took_s < 0.2:  # too short to measure
-        return threads
-    free = round((idle_after_s - idle_before_s) / took_s) + 1  # this process itself kept one busy
-    return max(1, min(threads, free))

@@ -1,42 +1,17 @@
-"""Measure a detector on a dataset at several rates: AP under a printed protocol, how much of it is kept as
-windows get shorter, false positives, time per window, and on simulated data the time to detection.
-
-MODEL is a bundled name (see fate models) or a checkpoint (.safetensors). PREDICTIONS are those of any detector: a
-file or folder of npz files of FATE, COCO results, or Prophesee box files.
-
-Example:
-
-  fate evaluate fate-s-nano drives --hz 20 200
-
-  fate evaluate fate-s.safetensors drives --hz 20 40 80 100 200 --json result.json
-
-  fate evaluate trained-at-20hz.safetensors drives --hz 200 --window 50ms
-
-  fate evaluate their_boxes.json gen1 --split test --hz 20
-
-To share the work among four machines, run this with 1/4 to 4/4, then evaluate the folder of predictions:
-
-  fate evaluate fate-s.safetensors gen1 --shard 1/4 --predictions boxes
-
-  fate evaluate boxes gen1
-"""
+"""``fate evaluate``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typer import Argument, Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
 from fate.errors import FateWarning
-
-if TYPE_CHECKING:
-    from fate.data.dataset import Dataset
 
 
 def evaluate(
@@ -88,12 +63,7 @@ def evaluate(
     images: str | None = Option(
         None, metavar="FILE", help="COCO file with the images that a plain list of COCO results refers to."
     ),
-    json_file: str | None = Option(
-        None,
-        "--json",
-        metavar="FILE",
-        help="Write all numbers as JSON, with a picture next to it; - is standard output.",
-    ),
+    json_file: args.JsonAndPicture = None,
     kind: args.Kind = None,
 ) -> None:
     from fate.evaluation.protocols import named_protocol
@@ -110,7 +80,13 @@ def evaluate(
     if is_model or not (Path(what).suffix or os.path.lexists(what)):
         find_weights(what)  # which lists the bundled names
     args.check_inputs(dataset, images, None if is_model else what)
-    opened = _open(dataset, split, kind, args.printer(json_file))
+    from fate.data.opening import as_dataset
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FateWarning)  # the faults below include what is left out
+        opened = as_dataset(dataset, split, kind=kind, usual="test").checked()
+    for fault in opened.faults:
+        args.printer(json_file)(f"dataset: {fault}")
     chosen = pick_device(device)
 
     from fate.view.evaluation_pictures import save_with_picture
@@ -123,15 +99,3 @@ def evaluate(
             streams=streams, workers=workers, score=score, max_overlap=max_overlap,
         )  # fmt: skip
     args.write_and_print(done.table(), json_file, lambda path: save_with_picture(done, path))
-
-
-def _open(dataset: str, split: str | None, kind: str | None, print_line: Callable[[str], None]) -> Dataset:
-    """Open the dataset and print all its faults."""
-    from fate.data.opening import as_dataset
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FateWarning)  # the faults below include what is left out
-        opened = as_dataset(dataset, split, kind=kind, usual="test").checked()
-    for fault in opened.faults:
-        print_line(f"dataset: {fault}")
-    return opened

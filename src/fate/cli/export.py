@@ -1,26 +1,12 @@
-"""Write one step of a detector as an ONNX file: its inputs are one window of each stream and the state, its
-outputs are boxes, scores and the next state. The file is compared with PyTorch on a recording, window by window,
-and is kept only if both agree.
-
-Example:
-
-  fate export fate-s-nano nano.onnx
-
-  fate export fate-s.safetensors fate-s.onnx
-
-  fate export fate-e.safetensors fate-e.onnx --with-encoder --recording drive.raw --hz 100
-"""
+"""``fate export``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typer import Argument, Option
 
 from fate.cli import arguments as args
-
-if TYPE_CHECKING:
-    from fate.inference.export import Exported
 
 
 def export(
@@ -54,19 +40,18 @@ def export(
     ),
     fresh: bool = Option(False, "--fresh", help="Use fresh weights although the name has bundled ones."),
 ) -> None:
+    from fate.events.window import window_us
     from fate.inference.loading import find_weights
     from fate.models.table import NAMES
 
     with args.bad_usage():
-        from fate.events.window import window_us
-
         window_us(hz)
     args.check_inputs(recording)
     if model not in NAMES:
         find_weights(model)
-    for source in (model, *([recording] if recording else [])):
-        args.check_outputs({"OUT": out}, source, binary=("OUT",), seeks=("OUT",))
+    args.check_outputs({"OUT": out}, model, recording, binary=("OUT",), seeks=("OUT",))
 
+    from fate.inference.export import TOLERANCES
     from fate.inference.export import export as write
 
     with args.progress_bar("comparing") as update:
@@ -74,19 +59,14 @@ def export(
             model, out, streams=streams, with_encoder=with_encoder, recording=recording, hz=hz, steps=steps,
             opset=opset, sensor=sensor, classes=classes, fresh=fresh, progress=update,
         )  # fmt: skip
-    print(_summary(done, recording or "a simulated drive"))
-
-
-def _summary(done: Exported, clip: str) -> str:
-    from fate.inference.export import TOLERANCES
-
     lines = [f"{done.path}: {done.path.stat().st_size / 1e6:.1f} MB, opset {done.opset}", f"weights: {done.weights}"]
     for title, values in (("in ", done.inputs), ("out", done.outputs)):
         names = [f"{name} [{', '.join(map(str, shape))}]" for name, shape in values.items()]
         lines += [f"  {title if number == 0 else '   '}  {name}" for number, name in enumerate(names)]
+    clip = recording or "a simulated drive"
     lines.append(f"largest differences from PyTorch over {done.steps} windows at {done.hz:g} Hz of {clip}:")
     units = {"boxes": "pixels", "scores": "", "states": "", "choice": "logits"}
     for name, value in done.differences._asdict().items():
         if name != "choice" or "objectness" not in done.outputs:
             lines.append(f"  {name:<7} {value:.1e} {units[name]:<6}  (allowed: {getattr(TOLERANCES, name):g})")
-    return "\n".join(lines)
+    print("\n".join(lines))

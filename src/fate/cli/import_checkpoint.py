@@ -1,34 +1,15 @@
-"""Convert a checkpoint of a public project to a .safetensors file of FATE. No code in a checkpoint is run.
-SRC is
-
-- RVT or ssms_event_cameras (S5-ViT): one .ckpt file;
-
-- EvRT-DETR: the folder with its net_*.pth files;
-
-- RT-DETR trained on COCO, in the layout of transformers: one file. Layers that fit are loaded, the others start
-with fresh weights.
-
-Example:
-
-  fate import-checkpoint gen1_base.ckpt s5-vit-b.safetensors
-
-  fate import-checkpoint rtdetr_r50vd/model.safetensors start.safetensors --model fate-e --classes car,pedestrian
-"""
+"""``fate import-checkpoint``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import Any
 
 import typer
 from typer import Argument, Option
 
 from fate.cli import arguments as args
 from fate.text import format_table, plural
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from fate.models.checkpoints.importing import Imported
 
 #: What weights of RT-DETR on COCO can go into.
 MODELS = ("evrt-detr-b", "fate-e", "evrt-detr-s")
@@ -65,12 +46,9 @@ def import_checkpoint(
     from fate.models.checkpoints.importing import import_checkpoint as read
 
     found = read(source, target, classes=classes, sensor=sensor, model=model)
-    print(_summary(found, target))
-
-
-def _summary(found: Imported, target: str) -> str:
     detector = found.detector
     number = sum(parameter.numel() for parameter in detector.parameters())
+    fresh = Counter(".".join(name.split(".")[:2]) for name in found.fresh)  # by module, two levels deep
     unused = ", ".join([*found.unused[:SHOWN], *(["…"] if len(found.unused) > SHOWN else [])])
     rows = [
         ("layout", found.layout),
@@ -78,20 +56,8 @@ def _summary(found: Imported, target: str) -> str:
         ("classes", ", ".join(detector.classes)),
         ("sensor", f"{detector.sensor.width}×{detector.sensor.height}"),
         ("taken", plural(found.taken, "tensor")),
-        ("fresh", ", ".join(_modules(found.fresh, detector.state_dict())) or "nothing"),
+        ("fresh", ", ".join(f"{module} ({count})" for module, count in fresh.items()) or "nothing"),
         ("unused", f"{plural(len(found.unused), 'tensor')} ({unused})" if unused else "nothing"),
         ("written", target),
     ]
-    return format_table(rows, left=(0, 1))
-
-
-def _modules(fresh: Sequence[str], every: Iterable[str]) -> list[str]:
-    """Names of entries; a module of which all entries are fresh is named once, with their number."""
-    kept = set(every) - set(fresh)
-    found: dict[str, int] = {}
-    for name in fresh:
-        steps = name.split(".")
-        modules = (".".join(steps[:depth]) for depth in range(1, len(steps) + 1))
-        module = next(module for module in modules if not any(other.startswith(f"{module}.") for other in kept))
-        found[module] = found.get(module, 0) + 1
-    return [f"{module} ({number})" if module not in fresh else module for module, number in found.items()]
+    print(format_table(rows, left=(0, 1)))

@@ -1,48 +1,25 @@
-"""Print what a recording holds: format, sensor size, number of events, times, event rate, and what was
-skipped or dropped.
-
-Example:
-
-  fate info drive.raw
-
-  fate info night.dat --json - --drop-out-of-bounds
-"""
+"""``fate info``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from typer import Argument
 
 from fate.cli import arguments as args
 from fate.text import format_table, grouped
 
-if TYPE_CHECKING:
-    from fate.formats.summary import Info
-
 
 def info(
     file: str = Argument(..., metavar="FILE", help="A recording of any supported format."),
     json_file: args.JsonFile = None,
-    sensor: args.Sensor = None,
-    format: args.Format = None,
-    columns: args.Columns = None,
-    time_unit: args.TimeUnit = None,
-    strict: args.Strict = False,
-    drop: args.Drop = False,
-    sort: args.Sort = False,
-    no_cache: args.NoCache = False,
+    **reading: Unpack[args.Reading],
 ) -> None:
     from fate.formats.summary import info as summarise
 
-    options = args.open_options(sensor, format, columns, time_unit, strict, drop, sort, no_cache)
     args.check_outputs({"--json": json_file}, file)
-    with args.opened(file, options) as recording, args.progress_bar("counting") as update:
+    with args.opened(file, reading) as recording, args.progress_bar("counting") as update:
         found = summarise(recording, progress=update)
-    args.write_and_print(_table(found), json_file, lambda target: args.write_json(target, found.to_dict()))
-
-
-def _table(found: Info) -> str:
     rows = [
         ("file", found.path),
         ("format", found.format),
@@ -58,7 +35,8 @@ def _table(found: Info) -> str:
         ("time steps back", grouped(found.time_steps_back)),
         ("bytes", f"{grouped(found.bytes_consumed)} of {grouped(found.bytes)} read"),
     ]
-    return format_table(rows, left=(0, 1))
+    table = format_table(rows, left=(0, 1))
+    args.write_and_print(table, json_file, lambda target: args.write_json(target, found.to_dict()))
 
 
 def _counts(counts: dict[str, int]) -> str:

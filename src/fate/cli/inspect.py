@@ -1,22 +1,8 @@
-"""Measure the events and labels of a dataset: event rates, polarity, pillars in windows of 5, 10 and 50 ms, box
-sizes and speeds, and boxes that look wrong. Recordings with the sensor of Gen1 or 1Mpx are compared with these real
-datasets; for other sensors, only the page (--report) has the comparison. DATASET is
-a folder of recordings with labels in any known layout, a YAML file that describes one, or one recording. The files of
-a simulated dataset are compared with its manifest; its box speeds and wrong boxes are measured on the exact boxes at
-200 Hz.
-
-Example:
-
-  fate inspect gen1 --split test
-
-  fate inspect my-drives --report page.html --json figures.json
-
-  fate inspect dataset.yaml --split train
-"""
+"""``fate inspect``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from typer import Argument, Option
 
@@ -31,10 +17,7 @@ def inspect(
     report: str | None = Option(None, metavar="FILE", help="Write an HTML page with plots and pictures."),
     json_file: args.JsonFile = None,
     windows: int = Option(200, min=1, help="Largest number of windows of each length to measure in each recording."),
-    sensor: args.Sensor = None,
-    drop: args.Drop = False,
-    sort: args.Sort = False,
-    no_cache: args.NoCache = False,
+    **reading: Unpack[args.Reading],
 ) -> None:
     args.check_inputs(dataset)
     args.check_outputs({"--report": report, "--json": json_file}, datasets=(dataset,))
@@ -43,8 +26,7 @@ def inspect(
     from fate.workflows.inspection_page import write_inspection_page
 
     with args.progress_bar("inspecting") as update:
-        options = args.open_options(sensor, drop=drop, sort=sort, no_cache=no_cache)
-        found = look(dataset, split=split, windows=windows, progress=update, **options)
+        found = look(dataset, split=split, windows=windows, progress=update, **args.open_options(reading))
     say = args.printer(report, json_file)
     try:
         if json_file is not None:

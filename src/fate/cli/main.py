@@ -12,16 +12,16 @@ import os
 import sys
 import traceback
 import warnings
+from pathlib import Path
 from typing import Any
 
 import typer
 
-from fate.cli import bench
-from fate.cli.command import Quiet, Verbose, add_command
-from fate.cli.terminal import VERBOSITY, finish_output, output_failure, prepare_streams
-from fate.cli.wording import with_options
+from fate.cli.command import Quiet, Verbose, add_command, help_text
+from fate.cli.terminal import VERBOSITY, finish_output, output_failure, prepare_streams, with_options
 from fate.errors import FateError, FateWarning
 from fate.text import encodable
+from fate.yaml_files import load_yaml
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 
@@ -35,28 +35,14 @@ app = typer.Typer(
 )
 
 
-#: Each file has one command, a function of its name. The docstring of the file is the help; this is its short form.
-COMMANDS = {
-    "demo": "Simulate a drive and detect objects at 20 and 200 Hz.",
-    "detect": "Detect objects in recordings or in a live stream.",
-    "view": "Show a recording in the rerun 3-D viewer.",
-    "info": "Print format, sensor size, events and times of a file.",
-    "convert": "Copy a recording, or a part of it, to another format.",
-    "inspect": "Measure the events and labels of a dataset.",
-    "prepare": "Check and index a public dataset before training.",
-    "train": "Train a detector, or continue a stopped training.",
-    "study": "Run a study of the paper and write its table.",
-    "densify": "Make labels at high rates from sparse labels.",
-    "evaluate": "Measure the accuracy of a detector at several rates.",
-    "simulate": "Make a labelled dataset of simulated drives.",
-    "models": "List the detectors, their sizes and bundled weights.",
-    "import_checkpoint": "Convert weights of RVT, S5-ViT, EvRT-DETR or RT-DETR.",
-    "export": "Write a detector as an ONNX file.",
-}
-for _name, _short_help in COMMANDS.items():
-    _module = importlib.import_module(f"fate.cli.{_name}")
-    add_command(app, getattr(_module, _name), _module.__doc__, _short_help)
-app.add_typer(bench.app, name="bench", short_help="Measure speed and memory, compared with other programs.")
+bench_app = typer.Typer(no_args_is_help=True)
+for _name, _text in load_yaml(Path(__file__).with_name("help.yaml")).items():
+    if _name == "bench":
+        app.add_typer(bench_app, name="bench", help=help_text(_text["help"]), short_help=_text["short"])
+    else:  # a file has one command, a function of its name; bench.py has several
+        _group, _, _function = _name.replace("-", "_").rpartition(" ")
+        _module = importlib.import_module(f"fate.cli.{_group or _function}")
+        add_command(bench_app if _group else app, getattr(_module, _function), **_text)
 
 
 def _version(show: bool) -> None:

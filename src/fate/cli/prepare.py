@@ -1,18 +1,4 @@
-"""Go through a public dataset once: check every file (size, hash, boxes against events), make the time
-indexes that reading uses, and write DST/manifest.json. Nothing is converted or copied: SRC stays as it is, and DST
-holds only the manifest. Missing and broken files are listed on the screen and in the manifest, and the command exits
-with 1 unless --allow-missing is given; the other files can be used. Run the command again to check files that have
-changed. Datasets also work without this command; it finds faults before training does.
-
-KIND is gen1 or 1mpx (folders train, val and test with _td.dat and _bbox.npy files) or rvt (the preprocessed layout
-of RVT).
-
-Example:
-
-  fate prepare gen1 /data/gen1 gen1-prepared
-
-  fate prepare 1mpx /data/1mpx 1mpx-prepared --no-hash --workers 8
-"""
+"""``fate prepare``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 

@@ -1,18 +1,8 @@
-"""Make a dataset of simulated drives in the layout of the public datasets: events in DIR/train, val and
-test, boxes at the rate of the public labels, exact boxes at 200 Hz, a manifest, and a preview video for each split.
-Run the command again to continue where it was stopped; a larger --recordings adds recordings.
-
-Example:
-
-  fate simulate drives --recordings 12 --seconds 10
-
-  fate simulate crossing --at-rest 1 --recordings 20 --seconds 5
-
-  fate simulate night-and-day --profile 1mpx --recordings 100 --seconds 60 --seed 7 --device cuda
-"""
+"""``fate simulate``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from typer import Argument, Option
@@ -40,12 +30,18 @@ def simulate(
     threads: int | None = Option(None, min=1, help="Number of CPU threads; the default is all processors."),
     no_preview: bool = Option(False, "--no-preview", help="Do not write preview videos."),
 ) -> None:
+    from fate.simulation.writing.manifest import load_manifest
     from fate.simulation.writing.request import Request, check_folder
 
     with args.bad_usage():
         Request(profile, seed, seconds, recordings, at_rest=at_rest)
     check_folder(folder)
-    chosen = _device(device, folder)
+    # CPU and GPU draw different noise: auto continues a dataset on the device on which it was begun. Without triton,
+    # which the simulator needs on a GPU, auto is the CPU, and torch need not be loaded.
+    begun = load_manifest(folder) if device == "auto" else None
+    begun_on_cpu = begun is not None and any(entry.device == "cpu" for entry in begun.recordings)
+    on_cpu = device == "cpu" or (device == "auto" and (begun_on_cpu or find_spec("triton") is None))
+    chosen = "cpu" if on_cpu else pick_device(device, announce=False)
 
     from fate.simulation.writing.dataset import simulate as make
 
@@ -55,23 +51,6 @@ def simulate(
             at_rest=at_rest, progress=update,
         )  # fmt: skip
     print(_summary(folder, done, chosen))
-
-
-def _device(device: str, folder: str) -> str:
-    """Return where to simulate.
-
-    CPU and GPU draw different noise: auto continues a dataset on the device on which it was begun. Without triton,
-    which the simulator needs on a GPU, auto is the CPU, and torch need not be loaded.
-    """
-    from importlib.util import find_spec
-
-    from fate.simulation.writing.manifest import load_manifest
-
-    begun = load_manifest(folder) if device == "auto" else None
-    begun_on_cpu = begun is not None and any(entry.device == "cpu" for entry in begun.recordings)
-    if device == "cpu" or (device == "auto" and (begun_on_cpu or find_spec("triton") is None)):
-        return "cpu"
-    return pick_device(device, announce=False)
 
 
 def _summary(folder: str, done: Manifest, device: str) -> str:

@@ -1,19 +1,4 @@
-"""Run one study of the paper: train the detectors that are missing, make dense labels, evaluate at every
-rate, and write the table (Markdown, CSV, JSON) and a picture of it. For Gen1 and 1Mpx the published numbers stand
-next to the measured ones. The same command continues a stopped study; cells that were not run are marked.
-
-Studies: frequency, components, components-s, components-e, strategies, tracking, moments, pillar-size, channels,
-labels, smoke. The study smoke takes a few minutes on a CPU and simulates its own drives. Each row is trained as its
-configuration file says; fate study --list prints the rows and their configurations.
-
-Example:
-
-  fate study smoke
-
-  fate study frequency --dataset gen1 --weights rvt-b=rvt-b-gen1.safetensors --score class --dry-run
-
-  fate study components --dataset sim --seeds 3 --device cuda --jobs 6 --out studies
-"""
+"""``fate study``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 
@@ -23,7 +8,6 @@ from typing import Any
 from typer import Argument, Option
 
 from fate.cli import arguments as args
-from fate.cli.device import check_unnumbered
 from fate.cli.terminal import note
 from fate.errors import FateError
 
@@ -41,8 +25,8 @@ def study(
     device: str = Option(
         "auto",
         metavar="auto|cpu|cuda",
-        parser=check_unnumbered,
-        help="Where to compute: auto takes a CUDA GPU if there is one.",
+        parser=args.choice("auto", "cpu", "cuda"),
+        help="Where to compute: auto takes a CUDA GPU if there is one; CUDA_VISIBLE_DEVICES selects one of several.",
     ),
     workers: int = Option(4, min=0, help="Number of processes that load data for each run."),
     jobs: int = Option(

@@ -1,7 +1,10 @@
-"""Standard output and standard error of the command: how much is printed, and streams that cannot take it.
+"""Standard output and standard error of the command: how much is printed, in which words, and streams that fail.
 
 Results go to standard output. Progress, notes, warnings and errors go to standard error, and never make a command fail:
 where standard error is closed or full, they are lost and the work goes on.
+
+Errors and warnings are written for Python, with its arguments: ``pass sensor=(height, width)``. Whoever runs a command
+has options instead: ``pass --sensor WIDTHxHEIGHT``. Commands print every message through :func:`with_options`.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import codecs
 import errno
 import logging
 import os
+import re
 import sys
 from dataclasses import dataclass
 from typing import Any, TextIO, cast
@@ -107,7 +111,11 @@ def finish_output() -> str:
     try:
         sys.stdout.flush()
     except OSError as error:
-        _discard()
+        handle = os.open(
+            os.devnull, os.O_WRONLY
+        )  # takes the text that is left, or Python complains about it at its end
+        os.dup2(handle, 1)
+        os.close(handle)
         failure = output_failure(error)
         return str(error) if failure is None else failure
     except ValueError:  # it was closed, by typer after a broken pipe
@@ -127,13 +135,6 @@ def output_failure(error: OSError) -> str | None:
     return error.strerror if known else None
 
 
-def _discard() -> None:
-    """Let the text that could not be written go to the null device, or Python complains about it at its end."""
-    handle = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(handle, 1)
-    os.close(handle)
-
-
 def _replace(error: UnicodeError) -> tuple[str, int]:
     """Error handler of codecs: ASCII for the characters that cannot be encoded."""
     if not isinstance(error, UnicodeEncodeError):
@@ -141,3 +142,42 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
     failed = error.object[error.start : error.end]
     plain = "".join(PLAIN.get(char, char) for char in encodable(failed))
     return plain.encode("ascii", "backslashreplace").decode("ascii"), error.end
+
+
+#: Arguments that the command line has under another name, or as a flag.
+OTHER_NAMES = {
+    'out_of_bounds="drop"': "--drop-out-of-bounds",
+    'unsorted="sort"': "--sort",
+    "format=NAME": "--to NAME",
+    "label_tolerance_us=5000": "--label-tolerance 5ms",
+    "sensor=(height, width)": "--sensor WIDTHxHEIGHT",
+}
+#: Arguments that are options of the same name.
+SAME_NAMES = (
+    "against", "allow_missing", "columns", "device", "format", "fresh", "hz", "images", "jobs", "kind", "model",
+    "opset", "out", "palette", "roi", "sensor", "steps", "streams", "strict", "threads", "time_unit", "zero_time",
+)  # fmt: skip
+
+_OTHER = re.compile("|".join(re.escape(argument) for argument in OTHER_NAMES))
+# not behind a dot or a slash: run.device=cpu is a setting of a configuration, a/out=b a path
+_SAME = re.compile(rf"""(?<![\w./=-])({"|".join(SAME_NAMES)})=("[^"]*"|'[^']*'|\([^()]*\)|[\w.]*\w)""")
+
+
+def with_options(message: str) -> str:
+    """The message with options of commands in place of Python arguments.
+
+    Example:
+        >>> with_options('a.csv: pass columns="txyp" or sensor=(260, 346); run.device=cpu')
+        'a.csv: pass --columns txyp or --sensor 346x260; run.device=cpu'
+    """
+    return _SAME.sub(_option, _OTHER.sub(lambda found: OTHER_NAMES[found[0]], message))
+
+
+def _option(found: re.Match[str]) -> str:
+    name, value = found[1], found[2].strip("\"'")
+    if value == "True":
+        return f"--{name.replace('_', '-')}"
+    if value.startswith("("):
+        parts = [part.strip() for part in value[1:-1].split(",") if part.strip()]
+        value = "x".join(reversed(parts)) if name == "sensor" else (" " if name == "hz" else ",").join(parts)
+    return f"--{name.replace('_', '-')} {value}"

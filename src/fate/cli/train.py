@@ -1,24 +1,4 @@
-"""Train a detector, or continue a run that was stopped: supervised, or with Frequency-Aware Training and its
-ablations.
-
-CONFIG is the name of a configuration in the package (fate train --list) or a YAML file. Every setting can be changed
-after it as KEY=VALUE (fate train --settings). A run has one folder: the same command continues where it stopped, and
-other settings are refused.
-
-Example:
-
-  fate train fate-s-nano-20hz data.path=drives
-
-  fate train fate-s-nano-20hz data.path=drives --device cpu
-
-  fate train gen1/fate-s data.path=gen1 strategy.labels=dense/gen1 --out runs/fate-s
-
-  fate train gen1/fate-s data.path=gen1 --dry-run   (check everything, try a step, print time and memory)
-
-  fate train --settings > mine.yaml   (all settings with their defaults, as a configuration of your own)
-
-  torchrun --nproc-per-node 4 -m fate.cli train gen1/fate-s data.path=gen1 run.devices=4
-"""
+"""``fate train``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 
@@ -58,11 +38,14 @@ def train(
     ),
 ) -> None:
     changes = [*(settings or ()), *([f"run.device={device}"] if device is not None else [])]
-    if list_all:
-        _list_configs()
-        return
-    from fate.training.config import TrainConfig, read_config
+    from fate.training.config import TrainConfig, list_configs, read_config
 
+    if list_all:
+        configs = list_configs()
+        width = max(len(config.name) for config in configs) + 2
+        for each in configs:
+            print(f"{each.name:<{width}}{each.about}")
+        return
     if show_settings:
         from fate.training.settings import settings_yaml
 
@@ -71,46 +54,26 @@ def train(
     if config is None:
         raise typer.BadParameter("give CONFIG: a name that fate train --list prints, or a YAML file")
     requested = read_config(config, changes)
-    _check_dataset(requested.data.path)
-    if own_rank() == 0:
-        say(
-            f"building {requested.model.name}, reading {requested.data.path}"
-        )  # before torch, which takes seconds to load
-    if dry_run:
-        _dry_run(requested, allow_missing)
-    else:
+    if not Path(requested.data.path).exists():
+        raise FateError(
+            f"{requested.data.path}: no such dataset; give data.path=DATASET, a folder or a YAML file (fate simulate"
+            " DIR makes one)"
+        )
+    if own_rank() == 0:  # before torch, which takes seconds to load
+        say(f"building {requested.model.name}, reading {requested.data.path}")
+    if not dry_run:
         _train(requested, out or Path("runs") / Path(config).stem, allow_missing)
+        return
+    from fate.training.dry_run import dry_run as try_steps
+
+    tried = try_steps(requested, progress=lambda done, total=1.0, text="", part="", /: say(text))
+    print("\n".join(tried.lines()), flush=True)
+    tried.faults.refuse(allow_missing)
 
 
 def say(text: str) -> None:
     """Print a line about the training to standard error, also with ``--quiet``."""
     print(text, file=sys.stderr, flush=True)
-
-
-def _list_configs() -> None:
-    from fate.training.config import list_configs
-
-    configs = list_configs()
-    width = max(len(config.name) for config in configs) + 2
-    for config in configs:
-        print(f"{config.name:<{width}}{config.about}")
-
-
-def _check_dataset(path: str) -> None:
-    if not Path(path).exists():
-        raise FateError(
-            f"{path}: no such dataset; give data.path=DATASET, a folder or a YAML file (fate simulate DIR makes one)"
-        )
-
-
-def _dry_run(config: TrainConfig, allow_missing: bool) -> None:
-    """Print what to expect of the training."""
-    from fate.training.dry_run import dry_run
-
-    done = dry_run(config, progress=lambda done, total=1.0, text="", part="", /: say(text))
-    for line in done.lines():
-        print(line, flush=True)
-    done.faults.refuse(allow_missing)
 
 
 def _train(requested: TrainConfig, folder: Path, allow_missing: bool) -> None:

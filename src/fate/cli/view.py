@@ -1,17 +1,9 @@
-"""Show a recording in the rerun viewer: its events as a cloud in x, y and time, the boxes, and the event
-rate. Needs pip install rerun-sdk.
-
-Example:
-
-  fate view drive.raw
-
-  fate view drive.raw --detections drive.json --start +2s --end +4s --save drive.rrd
-"""
+"""``fate view``; ``help.yaml`` explains it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from typer import Argument, Option
 
@@ -30,24 +22,20 @@ def view(
     end: args.End = None,
     threshold: args.Threshold = 0.0,
     save: Path | None = Option(None, metavar="OUT.rrd", help="Write a rerun file instead of opening a window."),
-    sensor: args.Sensor = None,
-    format: args.Format = None,
+    **reading: Unpack[args.Reading],
 ) -> None:
     args.check_part(start, end)
 
-    from fate.boxes.detection_files import read_frames
     from fate.view.rerun_view import TELEMETRY, import_rerun, show_recording
 
     args.check_inputs(file, detections)
     import_rerun()
 
-    frames, classes = (None, None) if detections is None else read_frames(detections)
-    with args.opened(file, args.open_options(sensor, format)) as recording:
+    with args.opened(file, reading) as recording:
         first, last = args.times_in(recording, start, end)
         note(TELEMETRY)
         shown = show_recording(
-            recording, frames, acc_us=acc.us, threshold=threshold, classes=classes, save=save, start_us=first,
-            end_us=last,
+            recording, detections, acc_us=acc.us, threshold=threshold, save=save, start_us=first, end_us=last
         )  # fmt: skip
     print(
         f"{plural(shown.events, 'event')}, {shown.events_left_out} left out, {plural(shown.frames, 'frame')},"

@@ -27,31 +27,24 @@ from fate.models.zoo import rebuild
 class Adaptation:
     """Maps events of a sensor to a detector, and its boxes back."""
 
-    model: Detector  #: built for ``model_sensor``
+    model: Detector  #: built for the size of the events that it takes, ``model.sensor``
     sensor: Sensor  #: of the events and of the returned boxes
     trained: Sensor  #: of the training
     divisor: int  #: k
-
-    @property
-    def model_sensor(self) -> Sensor:
-        """Size of the events that the detector takes."""
-        return self.model.sensor
 
     def describe(self) -> str:
         """One sentence on what was changed; empty if nothing was."""
         if self.sensor == self.trained:
             return ""
-        how = f", each {self.divisor}×{self.divisor} pixels as one ({self.model_sensor})" if self.divisor > 1 else ""
+        how = f", each {self.divisor}×{self.divisor} pixels as one ({self.model.sensor})" if self.divisor > 1 else ""
         return f"the detector was trained on a {self.trained} sensor and runs on one of {self.sensor}{how}"
 
     def events(self, events: Events) -> Events:
-        """The events as the detector takes them."""
-        if events.sensor != self.sensor:
-            raise FateError(f"events of a {events.sensor} sensor were given to a stream of a {self.sensor} one")
+        """The events as the detector takes them; they are of ``sensor``, which the stream has checked."""
         if self.divisor == 1:
             return events
         k = np.uint16(self.divisor)
-        return Events.trusted(events.t_us, events.x // k, events.y // k, events.p, self.model_sensor)
+        return Events.trusted(events.t_us, events.x // k, events.y // k, events.p, self.model.sensor)
 
     def boxes(self, boxes: NDArray[np.float32]) -> NDArray[np.float32]:
         """[M, 4] xyxy of the detector in pixels of the sensor."""

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -50,13 +50,8 @@ from fate.models.state import State
 from fate.models.table import MODELS
 from fate.models.zoo import build_model
 from fate.progress import Progress
-from fate.text import suggest_name
 from fate.version import __version__
-from fate.whole_files import Draft, Target, disk_faults, find_target
-
-if TYPE_CHECKING:
-    import onnx
-    from onnx import ModelProto
+from fate.whole_files import Draft, disk_faults, find_target
 
 #: The first version of ONNX's operators that suffices, and the last that the exporter can write.
 FIRST_OPSET, LAST_OPSET = 18, 23
@@ -64,9 +59,7 @@ FIRST_OPSET, LAST_OPSET = 18, 23
 LEAST_STEPS = 20
 #: Classes and sensor of a model with fresh weights unless given.
 CLASSES, SENSOR = ("car", "pedestrian"), (240, 304)
-
-
-#: Of the synthetic events that are used without a recording.
+#: Seed of the synthetic events that are used without a recording.
 SEED = 2
 
 
@@ -132,26 +125,6 @@ def export(
         fresh: use fresh weights although the name has bundled ones.
         progress: called with (compared windows, windows in all).
     """
-    target = _check(path, streams, hz, steps, opset)
-    found, weights = _detector(model, sensor, classes, fresh)
-    detector = copy.deepcopy(found).cpu().float().eval()
-    import onnx  # noqa: PLC0415  (an optional package)
-
-    with Draft(target) as draft:
-        batches = clip(recording, detector.sensor, hz, steps, streams)
-        step = StepGraph(detector, streams, with_encoder)
-        onnx_model = _with_metadata(to_onnx(step, opset), step, detector)
-        with disk_faults(target):
-            onnx.save(onnx_model, draft.path)
-        onnx.checker.check_model(draft.path, full_check=True)
-        differences = compare(draft.path, step, detector, batches, progress)
-        refuse_above(differences)
-    graph = onnx_model.graph
-    return Exported(Path(path), opset, _shapes(graph.input), _shapes(graph.output), steps, hz, differences, weights)
-
-
-def _check(path: str | os.PathLike[str], streams: int, hz: float, steps: int, opset: int) -> Target:
-    """Check all arguments before anything is computed."""
     if Path(path).suffix != ".onnx":
         raise FateError(f"{path}: a graph was to be written under this name; expected one that ends in .onnx")
     target = find_target(path, seeks=True)
@@ -164,7 +137,39 @@ def _check(path: str | os.PathLike[str], streams: int, hz: float, steps: int, op
     missing = [name for name in PACKAGES["export"] if find_spec(name) is None]
     if missing:
         raise missing_packages("export", missing)
-    return target
+    found, weights = _detector(model, sensor, classes, fresh)
+    detector = copy.deepcopy(found).cpu().float().eval()
+    import onnx  # noqa: PLC0415  (an optional package)
+
+    with Draft(target) as draft:
+        batches = clip(recording, detector.sensor, hz, steps, streams)
+        step = StepGraph(detector, streams, with_encoder)
+        onnx_model = to_onnx(step, opset)
+        outputs_kept = [output for output in onnx_model.graph.output if output.name != CELLS]
+        del onnx_model.graph.output[:]
+        onnx_model.graph.output.extend(outputs_kept)
+        onnx_model.producer_name, onnx_model.producer_version, onnx_model.graph.name = "fate", __version__, "step"
+        facts = {
+            "fate.model": detector.description,
+            "fate.classes": list(detector.classes),
+            "fate.sensor": list(detector.sensor),
+            "fate.canonical_hz": 1e6 / CANONICAL_US,
+            "fate.state_pairs": step.state_pairs,
+        }
+        onnx.helper.set_model_props(onnx_model, {name: json.dumps(fact) for name, fact in facts.items()})
+        with disk_faults(target):
+            onnx.save(onnx_model, draft.path)
+        onnx.checker.check_model(draft.path, full_check=True)
+        differences = compare(draft.path, step, detector, batches, progress)
+        refuse_above(differences)
+    inputs, outputs = (
+        {
+            value.name: tuple(side.dim_param or side.dim_value for side in value.type.tensor_type.shape.dim)
+            for value in values
+        }
+        for values in (onnx_model.graph.input, onnx_model.graph.output)
+    )
+    return Exported(Path(path), opset, inputs, outputs, steps, hz, differences, weights)
 
 
 def _detector(
@@ -185,39 +190,8 @@ def _detector(
         way = "pass fresh=True for fresh ones" if bundled else "only a model's name takes them"
         raise FateError(f"a sensor or classes were given for {name}; weights have their own, {way}")
     if isinstance(model, Detector):
-        return model, "those of the detector given"
-    if not bundled and not Path(model).exists():
-        raise FateError(
-            f"{model} was given; expected a .safetensors file, or the name of a model: {', '.join(MODELS)}"
-            f"{suggest_name(name, MODELS)}"
-        )
+        return model, "the weights of the given detector"
     return load_trained(model), f"{name}, trained and bundled" if bundled else name
-
-
-def _with_metadata(model: ModelProto, step: StepGraph, detector: Detector) -> ModelProto:
-    """The model with metadata that its users need, as JSON under a few names."""
-    import onnx  # noqa: PLC0415  (an optional package)
-
-    kept = [output for output in model.graph.output if output.name != CELLS]
-    del model.graph.output[:]
-    model.graph.output.extend(kept)
-    model.producer_name, model.producer_version, model.graph.name = "fate", __version__, "step"
-    facts = {
-        "fate.model": detector.description,
-        "fate.classes": list(detector.classes),
-        "fate.sensor": list(detector.sensor),
-        "fate.canonical_hz": 1e6 / CANONICAL_US,
-        "fate.state_pairs": step.state_pairs,
-    }
-    onnx.helper.set_model_props(model, {name: json.dumps(fact) for name, fact in facts.items()})
-    return model
-
-
-def _shapes(values: Sequence[onnx.ValueInfoProto]) -> dict[str, tuple[int | str, ...]]:
-    return {
-        value.name: tuple(side.dim_param or side.dim_value for side in value.type.tensor_type.shape.dim)
-        for value in values
-    }
 
 
 def clip(
@@ -246,17 +220,29 @@ def compare(
     path: Path, step: StepGraph, detector: Detector, batches: Sequence[EventBatch], progress: Progress | None = None
 ) -> Differences:
     """Compare the file at ``path`` in ONNX Runtime with its detector in PyTorch, on the same windows."""
-    session, names = _session(path), step.outputs
+    import onnx  # noqa: PLC0415  (optional packages)
+    import onnxruntime  # noqa: PLC0415
+
+    model, names = onnx.load(path), step.outputs
+    if any(CELLS in node.output for node in model.graph.node):  # the cells that DETR selects, as one more output
+        model.graph.output.append(onnx.ValueInfoProto(name=CELLS))
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session: Any = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     worst = Differences(0.0, 0.0, 0.0)
     state: State = None
     carried = {name: step.inputs[name].numpy() for name in step.state_pairs}
     for number, batch in enumerate(batches):
         with torch.inference_mode():
-            image = detector.encoder(batch)
-            found = dict(zip(names, session.run(names, _feed(step, batch, image) | carried), strict=True))
+            image, step_scale = detector.encoder(batch), batch.duration_us / CANONICAL_US
+            feed = {name: getattr(batch, name).numpy() for name in pillar_graph.INPUTS}
+            if step.encoder is None:
+                feed = {"image": np.ascontiguousarray(image.numpy())}
+                feed |= {"step_scale": step_scale.float().numpy()} if step.timed else {}
+            found = dict(zip(names, session.run(names, feed | carried), strict=True))
             cells = torch.from_numpy(found[CELLS]) if CELLS in found else None
             with Choice(cells) as choice:
-                outputs, state = detector(image, state, step_scale=batch.duration_us / CANONICAL_US)
+                outputs, state = detector(image, state, step_scale=step_scale)
         carried = {name: found[after] for name, after in step.state_pairs.items()}
         parts = zip(carried.values(), states.tensors(state), strict=True)
         worst = worst.largest(_difference(found, outputs, parts, detector.sensor)._replace(choice=choice.worse_by))
@@ -277,30 +263,6 @@ def refuse_above(found: Differences, allowed: Differences = TOLERANCES) -> None:
             f"the graph differs from PyTorch by {', '.join(above)}; no file was written: this is a fault of the"
             " exporter or of the runtime, try another opset=N or another version of onnxruntime"
         )
-
-
-def _session(path: Path) -> Any:
-    """The file in ONNX Runtime, with the cells that DETR selects as one more output."""
-    import onnx  # noqa: PLC0415  (optional packages)
-    import onnxruntime  # noqa: PLC0415
-
-    model = onnx.load(path)
-    made = {name for node in model.graph.node for name in node.output}
-    if CELLS in made:
-        model.graph.output.append(onnx.ValueInfoProto(name=CELLS))
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-def _feed(step: StepGraph, batch: EventBatch, image: Tensor) -> dict[str, NDArray[Any]]:
-    """The inputs of a step without its state."""
-    if step.encoder is not None:
-        return {name: getattr(batch, name).numpy() for name in pillar_graph.INPUTS}
-    feed = {"image": np.ascontiguousarray(image.numpy())}
-    if step.timed:
-        feed["step_scale"] = (batch.duration_us / CANONICAL_US).float().numpy()
-    return feed
 
 
 def _difference(

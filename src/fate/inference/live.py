@@ -12,16 +12,18 @@ reason.
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple
 
 from fate.errors import FateError, warn
-from fate.events.events import Events, Sensor
-from fate.inference.stream_frames import StreamCounts, StreamFrame
+from fate.inference.sources import LiveSource
+from fate.inference.stream_types import StreamCounts, StreamFrame
 from fate.inference.window_detector import WindowDetector
 from fate.inference.windowing import ClosedWindow, Windower
 
@@ -31,26 +33,6 @@ STALL_S = 1.0
 HALT_S = 0.02
 #: How long to wait for the reading thread, seconds; a thread that its source blocks ends with the process.
 JOIN_S = 2.0
-
-
-class Source(Protocol):
-    """A source of live events; iterating over it gives them in pieces.
-
-    If it also has a method ``age_s(t_us)``, the seconds since a time of its events, frames say how old they are.
-    """
-
-    @property
-    def sensor(self) -> Sensor:
-        """(height, width)."""
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """What the source itself has lost or refused, by its name for users."""
-
-    def __iter__(self) -> Iterator[Events]: ...
-
-    def close(self) -> None:
-        """End the iteration; may be called from any thread."""
 
 
 class Waiting(NamedTuple):
@@ -99,12 +81,12 @@ class NewestWins:
             self._queue[0] = following._replace(closed=following.closed._replace(restarted=reason))
 
 
-class LiveStream:
+class LiveStream(AbstractContextManager["LiveStream"]):
     """The frames of a live source; made by ``StreamingDetector.live``. Use it in a ``with`` block."""
 
     def __init__(
         self,
-        source: Source,
+        source: LiveSource,
         windower: Windower,
         detect: WindowDetector,
         *,
@@ -113,7 +95,7 @@ class LiveStream:
         patience_us: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The arguments are those of :meth:`StreamingDetector.live`; ``clock`` gives seconds and never goes back."""
+        """Same arguments as :meth:`StreamingDetector.live`; ``clock`` gives seconds and never goes back."""
         if patience_us < 0:
             raise FateError(f"a patience of {patience_us} µs was given; expected 0 or more")
         self.source, self.counts, self.adaptation = source, windower.counts, detect.adaptation
@@ -129,7 +111,7 @@ class LiveStream:
 
     @property
     def source_counts(self) -> dict[str, int]:
-        """What the source has lost or refused."""
+        """Counts of what the source has lost or refused, by name."""
         return self.source.counts
 
     def __iter__(self) -> Iterator[StreamFrame]:
@@ -141,7 +123,12 @@ class LiveStream:
             self._reader.start()
         taken = self._next_window()
         if taken is None:
-            self._finish()
+            self.source.close()
+            if (fault := self._fault) is not None:
+                self._fault = None
+                raise fault
+            if self.ended.startswith("the source failed"):
+                warn(f"{self.ended}; all events before were detected")
             raise StopIteration
         waited = self._clock() - taken.at
         frame = self._detect(taken.closed, waited_ms=1e3 * waited)
@@ -150,9 +137,6 @@ class LiveStream:
             frame = replace(frame, late=True)
         age_s = getattr(self.source, "age_s", None)
         return frame if age_s is None else replace(frame, age_ms=1e3 * age_s(frame.t_us))
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -218,7 +202,13 @@ class LiveStream:
                 with self._change:
                     if self._stopping:
                         break
-                    self._add_events(events)
+                    now = self._clock()
+                    for closed in self._windower.add(events):
+                        self._waiting.put(closed, now)
+                    if len(events):
+                        self._note_stall(0.0 if self._latest is None else now - self._latest[1])
+                        self._latest, self._stalled = (int(events.t_us[-1]), now), False
+                    self._change.notify_all()
         except (FateError, OSError) as error:
             ended = f"the source failed: {error}"
         except Exception as error:  # a defect: the caller's thread raises it
@@ -230,19 +220,29 @@ class LiveStream:
             self.ended = self.ended or ended
             self._change.notify_all()
 
-    def _add_events(self, events: Events) -> None:
-        now = self._clock()
-        for closed in self._windower.add(events):
-            self._waiting.put(closed, now)
-        if len(events):
-            self._note_stall(0.0 if self._latest is None else now - self._latest[1])
-            self._latest, self._stalled = (int(events.t_us[-1]), now), False
-        self._change.notify_all()
 
-    def _finish(self) -> None:
-        self.source.close()
-        fault, self._fault = self._fault, None
-        if fault is not None:
-            raise fault
-        if self.ended.startswith("the source failed"):
-            warn(f"{self.ended}; all events before were detected")
+@contextmanager
+def stopping_gracefully(stop: Callable[[str], object]) -> Iterator[None]:
+    """Call ``stop`` with a reason at Ctrl-C or SIGTERM while the block runs; a second signal interrupts at once.
+
+    ``stop``, such as :meth:`LiveStream.stop`, runs inside the signal handler: it must be quick and take no lock.
+    Handlers that the program has set itself stay, and so does everything outside the main thread, where signals do not
+    arrive. ``docs/guides/live.md`` has an example.
+    """
+    usual: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before, is_asked = {}, False
+
+    def ask(number: int, frame: object) -> None:
+        nonlocal is_asked
+        if is_asked:
+            raise KeyboardInterrupt
+        is_asked = True
+        stop(f"it was stopped ({'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'})")
+
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, ask) for number in usual if signal.getsignal(number) == usual[number]}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

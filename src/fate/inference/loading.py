@@ -108,9 +108,17 @@ def find_weights(name_or_path: str | PathLike[str]) -> Path:
         return bundled[given]
     path = Path(given)
     if not path.exists():
-        if not path.suffix and path.name == given:
-            raise FateError(_not_bundled(given, bundled))
-        raise FateError(f"{given}: there is no such file; expected a bundled name (fate models) or a .safetensors file")
+        if path.suffix or path.name != given:
+            raise FateError(
+                f"{given}: there is no such file; expected a bundled name (fate models) or a .safetensors file"
+            )
+        known = given in NAMES
+        asked = "weights of this model were asked for" if known else "no weights are bundled under this name"
+        near = "" if known else suggest_name(given, [*bundled, *NAMES])
+        raise FateError(
+            f"{given}: {asked}, and no file has it; there are {', '.join(bundled) or 'none'}; train one (fate train"
+            f" --help) and give its .safetensors file{near}"
+        )
     return path
 
 
@@ -122,12 +130,3 @@ def bundled_weights() -> dict[str, Path]:
 def names_a_model(text: str) -> bool:
     """Whether a text is the name of a detector, with or without bundled weights, and not a file."""
     return text in bundled_weights() or (text in NAMES and not Path(text).exists())
-
-
-def _not_bundled(name: str, bundled: dict[str, Path]) -> str:
-    there = f"there are {', '.join(bundled)}" if bundled else "none are bundled"
-    train = "train one (fate train --help) and give its .safetensors file"
-    if name in NAMES:
-        return f"{name}: weights of this model were asked for, and {there}; {train}"
-    near = suggest_name(name, [*bundled, *NAMES])
-    return f"{name}: no weights are bundled under this name, and no file has it; {there}; {train}{near}"

@@ -31,7 +31,6 @@ from fate.inference.fusing import fused
 from fate.models import state as states
 from fate.models.detector import CANONICAL_US, Detector
 from fate.models.nms import Detections, Score
-from fate.models.outputs import Outputs
 from fate.progress import Progress
 
 STAGES = ("load", "encode", "model", "post")
@@ -61,7 +60,7 @@ class Runner:
     def __init__(
         self, detector: Detector, device: str | torch.device, hop_us: int, run: Run | None = None, **options: Any
     ) -> None:
-        """The state is advanced by ``hop_us`` with each window; ``options`` are those of ``nms.detections``.
+        """The state advances by ``hop_us`` with each window; ``options`` are arguments of ``nms.detections``.
 
         Windows, events and the time of each stage are counted in ``run``. Without it a GPU never waits for the clock.
         """
@@ -91,7 +90,14 @@ class Runner:
             for row, clip in enumerate(batch.clips)
             for t in range(clip.steps)
         ]
-        self._count(batch, outputs, len(windows))
+        if (run := self._run) is not None:
+            run.windows += len(windows)
+            run.score = self.options.get("score") if outputs.objectness is not None else None
+            if isinstance(batch.events, EventBatch):
+                run.events += batch.events.num_events
+                if (counts := getattr(self.model.encoder, "last_stats", None)) is not None:
+                    run.events_dropped += counts.events_dropped + counts.events_dropped_with_pillars
+                    run.pillars_dropped += counts.pillars_dropped
         self._add_time("post")
         return windows
 
@@ -104,19 +110,6 @@ class Runner:
         self._run.seconds[stage] += now - self._last
         self._last = now
 
-    def _count(self, batch: ClipBatch, outputs: Outputs, windows: int) -> None:
-        run = self._run
-        if run is None:
-            return
-        run.windows += windows
-        run.score = self.options.get("score") if outputs.objectness is not None else None
-        if isinstance(batch.events, EventBatch):
-            run.events += batch.events.num_events
-            counts = getattr(self.model.encoder, "last_stats", None)
-            if counts is not None:
-                run.events_dropped += counts.events_dropped + counts.events_dropped_with_pillars
-                run.pillars_dropped += counts.pillars_dropped
-
 
 class DetectionCollector:
     """Collects detections window by window, and makes a table for each recording."""
@@ -128,7 +121,7 @@ class DetectionCollector:
         sensor: Sensor | None = None,
         source: LabelSource | None = None,
     ) -> None:
-        """Keeps the best ``most`` detections of a window; ``sensor`` and ``source`` are those of the tables."""
+        """Keep the best ``most`` detections of each window; the tables get ``sensor`` and ``source``."""
         self.most, self.source = most, source
         self._facts: dict[str, Any] = {"classes": tuple(classes), "sensor": sensor}
         self._windows: dict[Hashable, list[tuple[int, Detections]]] = {}
@@ -172,24 +165,18 @@ def predict(
     progress: Progress | None = None,
     **options: Any,
 ) -> Run:
-    """Run a detector over recordings at one rate.
+    """Run a detector, which is copied, over the recordings of a dataset at one rate.
 
     Args:
-        detector: it is copied, not changed.
-        recordings: of a dataset (``name``, ``start_us``, ``end_us``, ``open()``).
-        hz: rate; window and hop are 1 / hz.
-        device: where the detector runs.
-        streams: recordings that run side by side.
-        steps: windows of a recording in one call.
-        window_us: length of the windows if it is not 1 / hz; they may overlap.
-        confidence: lowest confidence of a detection.
+        hz: windows per second; window and hop are 1 / hz, unless ``window_us`` gives another length of the windows.
+        streams, steps: recordings that run side by side, and windows of each in one call.
         keep: selects the windows whose predictions are kept, by the recording's name and their ends [W]; None for all.
         most: most predictions of a window.
         score: what ranks predictions of heads with objectness: "product", objectness · class; or "class" alone, as in
             the public evaluation of RVT. Nothing in training keeps the class low where there is no object.
         workers: processes that load events.
         progress: called with the share that is done, 0 to 1.
-        options: of ``nms.detections``.
+        options: of ``nms.detections``, like ``confidence``, ``most`` and ``score``.
     """
     for recording in recordings:
         if tuple(recording.sensor) != tuple(detector.sensor):
@@ -229,6 +216,6 @@ def check_histograms(detector: Detector, recording: Any) -> None:
 
 
 def at_once(dataset: Dataset, windows: int) -> tuple[int, int]:
-    """How many recordings a GPU runs side by side, and how many windows of each in one call, ``windows`` in all."""
+    """The number of recordings that a GPU runs side by side, and of windows of each in one call: ``windows`` in all."""
     streams = max(1, min(64, len(dataset.labelled)))
     return streams, max(1, windows // streams)

@@ -1,9 +1,13 @@
-"""Live sources: a file at real speed, standard input, TCP, and a camera."""
+"""Live sources: a file at real speed, standard input (``-``), a socket (``tcp:PORT``), and a ``camera``.
+
+Nothing here loads torch, which takes seconds, so that a wrong name of a source is refused at once.
+"""
 
 from __future__ import annotations
 
 import copy
 import importlib
+import re
 import selectors
 import socket
 import sys
@@ -24,6 +28,8 @@ from fate.formats.opening import decoder_for, open_recording
 from fate.formats.prophesee.header import MAX_HEADER_BYTES, Header, parse_header
 from fate.formats.recording import Recording
 
+#: The name of a socket on this machine.
+PORT = re.compile(r"tcp:([0-9]{1,5})")
 #: Formats of pipes and sockets.
 BYTE_FORMATS = ("evt3", "evt2")
 #: Bytes that are read at once.
@@ -39,8 +45,53 @@ IDLE_S = 10.0
 MAX_WAITING = 16
 
 
+def is_live(name: str) -> bool:
+    """Whether a name means a live source and not a file."""
+    return name in ("-", "camera") or name.startswith("camera:") or PORT.fullmatch(name) is not None
+
+
+def check_source(name: str, sensor: Sequence[int] | None) -> None:
+    """Refuse a name that :func:`open_source` cannot open; ``sensor`` is (height, width) if it was given."""
+    if not is_live(name):
+        raise FateError(f"{name}: expected -, tcp:PORT, camera or camera:SERIAL; a file is played by play")
+    if port := PORT.fullmatch(name):
+        if not 0 < int(port[1]) < 1 << 16:
+            raise FateError(f"{name}: there is no such port; expected tcp:1 to tcp:65535")
+        if sensor is None:
+            raise FateError(f"{name}: a socket does not say how large the sensor is; give sensor=(height, width)")
+
+
+def open_source(name: str, sensor: Sequence[int] | None = None, format: str | None = None) -> LiveSource:
+    """Open a live source by its name: ``-``, ``tcp:PORT``, ``camera`` or ``camera:SERIAL``.
+
+    Sockets, and standard input without the header of a file, need the ``sensor`` (height, width); the ``format`` of
+    their bytes is evt3 (the default) or evt2.
+    """
+    check_source(name, sensor)
+    kind, _, detail = name.partition(":")
+    if kind == "camera":
+        return CameraSource(detail or None)
+    if kind == "tcp":  # clients are refused until the detector is ready
+        return TcpSource(int(detail), sensor or (), format=format or "evt3", listens=False)
+    return StandardInput(sensor, format or "evt3")
+
+
+def play(
+    recording: Recording | str, hz: float = 200.0, start_us: int | None = None, end_us: int | None = None
+) -> FileSource:
+    """Play a recording, or a part of it, at its own speed, in pieces of a tenth of a window at ``hz`` per second."""
+    if not 1 <= hz <= 1000:
+        raise FateError(f"{hz:g} Hz was given; expected a rate from 1 to 1000")
+    piece = round(min(max(1e5 / hz, 500), 5000))
+    return FileSource(recording, piece_us=piece, start_us=start_us, end_us=end_us)
+
+
 class LiveSource:
-    """What all sources have: iterating gives pieces of events until the source ends or is closed."""
+    """The base of all sources. Iterating yields pieces of events until the source ends or is closed.
+
+    A class of one's own with the same members is a source too. If it also has a method ``age_s(t_us)``, the seconds
+    since a time of its events, frames say how old they are.
+    """
 
     def __init__(self, sensor: Sensor) -> None:
         self.sensor = sensor  #: (height, width)
@@ -49,11 +100,14 @@ class LiveSource:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What was lost, refused, dropped or skipped, by its name for users."""
+        """Counts of what was lost, refused, dropped or skipped, by a name that is printed."""
         return dict(self._counts)
 
+    def __iter__(self) -> Iterator[Events]:
+        raise NotImplementedError
+
     def close(self) -> None:
-        """End soon; a thread that waits for a pipe cannot be woken, and ends when the next bytes arrive."""
+        """End soon, from any thread. A thread that waits for a pipe cannot be woken; it ends with the next bytes."""
         self._closed.set()
 
 
@@ -66,29 +120,23 @@ class BytesToEvents:
         self.sensor = Sensor.of(sensor)
         self.decoder = decoder_for(format, self.sensor, out_of_bounds="drop")
         decoder_for(format, self.sensor).feed(bytes(16))  # compiles the decoder before the first bytes arrive
-        self._settled: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
 
     def feed(self, data: bytes) -> Events:
         """The events that these bytes complete; none if they are refused."""
         try:
             return self.decoder.feed(data)
         except FormatError:  # time went back: this piece is lost, and the next one begins at a new time
-            self._settled["refused pieces"] += 1
-            self._settled["refused bytes"] += len(data)
+            self._refused += Counter({"refused pieces": 1, "refused bytes": len(data)})
             return Events.empty(self.sensor)
-
-    def reset(self) -> None:
-        """Forget the decoder's state, for another sender."""
-        self._settled = self.counts
-        self.decoder = self.decoder.fresh()
 
     @property
     def counts(self) -> Counter[str]:
-        """What was refused, dropped, skipped or left unfinished."""
+        """Counts of what was refused, dropped, skipped or left unfinished."""
         counted = {f"{kind} passed over": number for kind, number in self.decoder.skipped().items()}
         counted["events outside the sensor"] = self.decoder.tally.outside
         counted["bytes of an unfinished word"] = self.decoder.pending_bytes
-        return self._settled + Counter(counted)
+        return self._refused + Counter(counted)
 
 
 class FileSource(LiveSource):
@@ -130,13 +178,17 @@ class FileSource(LiveSource):
         with self._recording, ThreadPoolExecutor(1, "fate-file") as ahead:
             self._recording.read(self._start, min(self._start + self._piece_us, self._end))  # compiles the reader
             ends = range(self._start + self._block_us, self._end + self._block_us, self._block_us)
-            coming = [ahead.submit(self._block, end) for end in ends[:1]]
+
+            def read_block(end_us: int) -> Events:
+                return self._recording.read(end_us - self._block_us, min(end_us, self._end))
+
+            coming = [ahead.submit(read_block, end) for end in ends[:1]]
             wait(coming)
             self._began = self._clock()
             for end in ends:
                 block = coming.pop().result()
                 if end < self._end:
-                    coming.append(ahead.submit(self._block, end + self._block_us))
+                    coming.append(ahead.submit(read_block, end + self._block_us))
                 for first in range(end - self._block_us, min(end, self._end), self._piece_us):
                     last = min(first + self._piece_us, self._end)
                     if (early := -self.age_s(last)) > 0:
@@ -144,10 +196,6 @@ class FileSource(LiveSource):
                     if self._closed.is_set():
                         return
                     yield block.between(first, last)
-
-    def _block(self, end_us: int) -> Events:
-        """The block that ends at ``end_us``; another thread reads it while the one before is played."""
-        return self._recording.read(end_us - self._block_us, min(end_us, self._end))
 
     def age_s(self, t_us: int) -> float:
         """Seconds since this time of the recording was played; negative before."""
@@ -171,8 +219,7 @@ class StandardInput(LiveSource):
         """
         # unbuffered: a thread that waits for bytes would hold the lock of the buffer when the process ends
         self._stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer) if stream is None else stream
-        header, self._begun = self._header()
-        _refuse_files(header, self._begun)
+        header, self._begun = self._read_header()
         size = header.sensor(Path("standard input")) if sensor is None else Sensor.of(sensor)
         if size is None:
             raise FateError("standard input: no header says how large the sensor is; pass sensor=(height, width)")
@@ -195,8 +242,8 @@ class StandardInput(LiveSource):
         data: bytes = read(PIECE_BYTES)
         return data
 
-    def _header(self) -> tuple[Header, bytes]:
-        """The header, which may be empty, and the first bytes after it."""
+    def _read_header(self) -> tuple[Header, bytes]:
+        """The header, which may be empty, and the first bytes after it; the file of another format is refused."""
         data = b""
         while True:
             more = self._read()
@@ -208,46 +255,25 @@ class StandardInput(LiveSource):
                 break
         if not rest and not more:
             raise FateError("standard input: it ended before the first event; check the program that writes it")
+        kinds = {b"#!AER-DAT": "AEDAT", b"PK": "an archive", b"\x89HDF": "HDF5", b"#ROSBAG": "a bag"}
+        kind = next((kinds[begin] for begin in kinds if rest.startswith(begin)), "")
+        if "version" in header.fields and header.event_format() is None:
+            kind = "DAT"
+        if kind:
+            raise FateError(
+                f"standard input: begins like {kind}, and only words of {' or '.join(BYTE_FORMATS)} are read from a"
+                " pipe; give the file itself"
+            )
         return header, rest
 
 
-def _refuse_files(header: Header, begun: bytes) -> None:
-    """Refuse a pipe that begins like a file of another format."""
-    if begun.startswith(b"#!AER-DAT"):
-        kind = "AEDAT"
-    elif "version" in header.fields and header.event_format() is None:
-        kind = "DAT"
-    elif begun.startswith((b"PK", b"\x89HDF", b"#ROSBAG")):
-        kind = "an archive, HDF5 or a bag"
-    else:
-        return
-    raise FateError(
-        f"standard input: begins like {kind}, and only words of {' or '.join(BYTE_FORMATS)} are read from a pipe; give"
-        " the file itself"
-    )
-
-
-class _Client:
+class _Client(BytesToEvents):
     """One connection and its decoder."""
 
-    def __init__(self, connection: socket.socket, decoding: BytesToEvents, now: float) -> None:
-        self.connection, self.decoding = connection, decoding
-        self.heard = now  # when the last bytes arrived, seconds
-        self.gave_events = now  # when the last events arrived
-
-    def receive(self, now: float) -> Events | None:
-        """The events of the bytes that arrived; None if the client has closed the connection."""
-        try:
-            data = self.connection.recv(PIECE_BYTES)
-        except BlockingIOError:
-            return Events.empty(self.decoding.sensor)
-        if not data:
-            return None
-        self.heard = now
-        events = self.decoding.feed(data)
-        if len(events):
-            self.gave_events = now
-        return events
+    def __init__(self, connection: socket.socket, format: str, sensor: Sensor, now: float) -> None:
+        super().__init__(format, sensor)
+        self.connection = connection
+        self.heard = self.gave_events = now  # when the last bytes and the last events arrived, seconds
 
 
 class TcpSource(LiveSource):
@@ -286,7 +312,16 @@ class TcpSource(LiveSource):
         clock: seconds.
         """
         super().__init__(BytesToEvents(format, sensor).sensor)  # checks both, and compiles the decoder
-        self._format, self._listener = format, _bind(host, port)
+        self._format, self._listener = format, socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._listener.bind((host, port))
+        except (OSError, OverflowError) as error:
+            self._listener.close()
+            reason = getattr(error, "strerror", None) or error
+            raise FateError(
+                f"{host}:{port}: cannot be listened on ({reason}); choose another port or address"
+            ) from None
         if listens:
             self._listener.listen(MAX_WAITING)
         self._once, self._idle_s, self._clock = once, idle_s, clock
@@ -299,7 +334,7 @@ class TcpSource(LiveSource):
     def counts(self) -> dict[str, int]:
         """Clients, and what was refused, dropped or skipped."""
         active = self._active
-        return dict(self._counts + (active.decoding.counts if active else Counter()))
+        return dict(self._counts + (active.counts if active else Counter()))
 
     def __iter__(self) -> Iterator[Events]:
         with self._listener, self._ready:
@@ -309,11 +344,11 @@ class TcpSource(LiveSource):
                 while not self._closed.is_set():
                     able = {key.fileobj for key, _ in self._ready.select(POLL_S)}
                     for client in list(self._clients):
-                        if client.connection in able:
-                            yield from self._received(client)
+                        events = self._receive(client) if client.connection in able else None
+                        if events is not None:
+                            yield events
                         elif client in self._clients and self._clock() - client.heard > self._idle_s:
-                            self._counts["silent clients dropped"] += 1
-                            self._leave(client)
+                            self._leave(client, "silent clients dropped")
                     if self._once and self._active is None and self._counts["clients"]:
                         return
                     if self._listener in able:  # last, because the client before may have just closed
@@ -322,33 +357,39 @@ class TcpSource(LiveSource):
                 for client in list(self._clients):
                     self._leave(client)
 
-    def _received(self, client: _Client) -> Iterator[Events]:
-        """The events of a client if it has the stream or takes it over; a client that has closed is removed."""
-        if client not in self._clients:  # another client has taken the stream meanwhile
-            return
-        try:
-            events = client.receive(self._clock())
-        except ConnectionError:
-            self._counts["connections broken"] += 1
-            events = None
-        if events is None:
-            self._leave(client)
-        elif client is self._active or (len(events) and self._takes_over(client)):
-            yield events
+    def _receive(self, client: _Client) -> Events | None:
+        """The events of a client that has the stream or takes it over; a client that has closed is removed.
 
-    def _takes_over(self, client: _Client) -> bool:
-        """Give the stream to a client with its first event, unless another has it and still sends events."""
-        if self._is_busy():
-            self._counts["clients refused"] += 1
+        A client takes over the stream with its first event, unless another has it and still sends events.
+        """
+        if client not in self._clients:  # another client has just taken the stream
+            return None
+        try:
+            data = client.connection.recv(PIECE_BYTES)
+        except BlockingIOError:
+            return None
+        except ConnectionError:
+            self._leave(client, "connections broken")
+            return None
+        if not data:
             self._leave(client)
-            return False
-        for other in list(self._clients):
-            if other is not client:
-                self._counts["silent clients dropped" if other is self._active else "clients refused"] += 1
-                self._leave(other)
-        self._active = client
-        self._counts["clients"] += 1
-        return True
+            return None
+        client.heard = self._clock()
+        events = client.feed(data)
+        if client is not self._active:
+            if not len(events):
+                return None
+            if self._is_busy():
+                self._leave(client, "clients refused")
+                return None
+            for other in list(self._clients):
+                if other is not client:
+                    self._leave(other, "silent clients dropped" if other is self._active else "clients refused")
+            self._active = client
+            self._counts["clients"] += 1
+        if len(events):
+            client.gave_events = client.heard
+        return events
 
     def _is_busy(self) -> bool:
         """Whether a client has the stream and its last event is recent."""
@@ -366,34 +407,23 @@ class TcpSource(LiveSource):
             return
         waiting = [client for client in self._clients if client is not self._active]
         if len(waiting) >= MAX_WAITING:
-            self._counts["silent clients dropped"] += 1
-            self._leave(waiting[0])
+            self._leave(waiting[0], "silent clients dropped")
         connection.setblocking(False)
-        self._clients.append(_Client(connection, BytesToEvents(self._format, self.sensor), self._clock()))
+        self._clients.append(_Client(connection, self._format, self.sensor, self._clock()))
         self._ready.register(connection, selectors.EVENT_READ)
 
-    def _leave(self, client: _Client) -> None:
-        """Close a connection, and keep the counts of a client that sent events."""
+    def _leave(self, client: _Client, reason: str | None = None) -> None:
+        """Close a connection, count the reason, and keep the counts of a client that sent events."""
+        if reason is not None:
+            self._counts[reason] += 1
         self._ready.unregister(client.connection)
         client.connection.close()
         self._clients.remove(client)
         if client is self._active:
-            self._counts += client.decoding.counts
+            self._counts += client.counts
             self._active = None
         else:
             self._counts["clients without events"] += 1
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        made.bind((host, port))
-    except (OSError, OverflowError) as error:
-        made.close()
-        reason = getattr(error, "strerror", None) or error
-        raise FateError(f"{host}:{port}: cannot be listened on ({reason}); choose another port or address") from None
-    return made
 
 
 class CameraSource(LiveSource):
@@ -425,23 +455,23 @@ class CameraSource(LiveSource):
 
     def __iter__(self) -> Iterator[Events]:
         with self._device:
-            for status, packet in self._packets():
-                self._count(status, packet)
+            packets = iter(self._device)
+            while not self._closed.is_set():
+                try:
+                    status, packet = next(packets)
+                except StopIteration:
+                    return
+                except Exception as error:  # as above
+                    raise FateError(f"the camera failed ({error}); check its cable and power") from error
+                # a version of the package that does not report losses counts none
+                dropped = getattr(getattr(status, "ring", None), "dropped_packets", 0)
+                overflows = getattr(packet, "polarity_events_overflow_indices", None)
+                lost = {"packets dropped by the driver": int(dropped or 0)}
+                lost["overflows of the driver"] = 0 if overflows is None else len(overflows)
+                self._counts += Counter(lost)
                 events = None if packet is None else packet.polarity_events
                 if events is not None and len(events):
                     yield self._checked(events)
-
-    def _packets(self) -> Iterator[tuple[Any, Any]]:
-        """Packets until the camera is closed or unplugged."""
-        packets = iter(self._device)
-        while not self._closed.is_set():
-            try:
-                packet = next(packets)
-            except StopIteration:
-                return
-            except Exception as error:  # as above
-                raise FateError(f"the camera failed ({error}); check its cable and power") from error
-            yield packet
 
     def _checked(self, events: Any) -> Events:
         """A copy of the driver's rows (t, x, y, on), because it reuses their memory."""
@@ -450,15 +480,5 @@ class CameraSource(LiveSource):
                 events["t"].astype(np.int64), events["x"], events["y"], events["on"].astype(np.uint8), self.sensor
             )
         except FateError:
-            self._counts["refused packets"] += 1
-            self._counts["events in refused packets"] += len(events)
+            self._counts += Counter({"refused packets": 1, "events in refused packets": len(events)})
             return Events.empty(self.sensor)
-
-    def _count(self, status: Any, packet: Any) -> None:
-        """Count losses; a version of the package that does not report them counts none."""
-        dropped = getattr(getattr(status, "ring", None), "dropped_packets", 0)
-        if dropped:
-            self._counts["packets dropped by the driver"] += int(dropped)
-        overflows = getattr(packet, "polarity_events_overflow_indices", None)
-        if overflows is not None and len(overflows):
-            self._counts["overflows of the driver"] += len(overflows)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,13 +37,7 @@ EXAMPLE_EVENTS = 64
 
 
 class StepGraph(nn.Module):
-    """One step of a detector as a function of tensors, in the order of ``inputs`` and ``outputs``.
-
-    Attributes:
-        inputs: example tensors by name.
-        outputs: names.
-        state_pairs: for each input of the state the output that is its next value.
-    """
+    """One step of a detector as a function of tensors, in the order of ``inputs`` and ``outputs``."""
 
     def __init__(self, detector: Detector, streams: int, with_encoder: bool = False) -> None:
         """The detector is copied, not changed; with ``with_encoder`` events replace images, for pillars."""
@@ -57,27 +50,35 @@ class StepGraph(nn.Module):
                 kind = type(encoder).__name__
                 raise FateError(f"a graph that begins with events was asked for; {kind} has none, only pillars have")
             self.encoder = PillarGraph(encoder, streams)
-        image = torch.zeros(streams, int(encoder.channels), *image_size(detector))  # type: ignore[arg-type]
+        size = (-(-side // detector.frame.encoder_stride) for side in detector.sensor)
+        image = torch.zeros(streams, int(encoder.channels), *size)  # type: ignore[arg-type]
         with torch.no_grad(), Choice() as choice:
             outputs, state = self.detector(image, step_scale=torch.ones(streams))
         self.state: State = states.mapped(torch.zeros_like, state)
         names = state_names(state)
         self.timed = any(isinstance(module, S5) for module in self.detector.modules())
-        self.inputs: dict[str, Tensor] = {}
+        self.inputs: dict[str, Tensor] = {}  #: example tensors by name
         if self.encoder is not None:
-            self.inputs |= _example_events(detector, streams)
+            events = {name: torch.zeros(EXAMPLE_EVENTS, dtype=kind) for name, kind in pillar_graph.INPUTS.items()}
+            self.inputs |= events | {
+                "t_us": torch.arange(EXAMPLE_EVENTS, dtype=torch.int32),
+                "offsets": torch.tensor([0] + [EXAMPLE_EVENTS] * streams),
+                "start_us": torch.zeros(streams, dtype=torch.int64),
+                "duration_us": torch.full((streams,), CANONICAL_US),
+            }
         else:
             self.inputs["image"] = image
             if self.timed:
                 self.inputs["step_scale"] = torch.ones(streams)
         fresh = (torch.zeros(part.shape) for part in states.tensors(state))
         self.inputs |= dict(zip((f"state.{name}" for name in names), fresh, strict=True))
+        #: names of the outputs, and for each input of the state the output that is its next value
         self.outputs = ["boxes", "class_scores"] + ["objectness"] * (outputs.objectness is not None)
         self.outputs += [f"new_state.{name}" for name in names] + [CELLS] * (choice.cells is not None)
         self.state_pairs = {f"state.{name}": f"new_state.{name}" for name in names}
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Tensors in the order of ``inputs`` to those of ``outputs``."""
+        """Compute the tensors named in ``outputs`` from tensors in the order of ``inputs``."""
         given = dict(zip(self.inputs, inputs, strict=True))
         if self.encoder is None:
             image, step_scale = given["image"], given.get("step_scale", 1.0)
@@ -93,18 +94,14 @@ class StepGraph(nn.Module):
 
 
 class Choice(TorchFunctionMode):
-    """Observes or replaces the selection of DETR's best cells (``topk`` in ``heads.rtdetr``).
-
-    Attributes:
-        cells: [N, Q] selected cells; None for other heads.
-        given: [N, Q] cells to select instead.
-        worse_by: how much lower the worst given cell scores than the worst of the best (logits), at least 0; infinite
-            if a cell is given twice.
-    """
+    """Observes or replaces the selection of DETR's best cells (``topk`` in ``heads.rtdetr``)."""
 
     def __init__(self, given: Tensor | None = None) -> None:
         super().__init__()
-        self.given, self.cells, self.worse_by = given, None, 0.0
+        self.given = given  #: [N, Q] cells to select instead
+        self.cells: Tensor | None = None  #: [N, Q] selected cells; None for other heads
+        #: how much lower the worst given cell scores than the worst of the best, logits; infinite if one is given twice
+        self.worse_by = 0.0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -117,12 +114,6 @@ class Choice(TorchFunctionMode):
         twice = bool((self.given.sort(dim=1).values.diff(dim=1) == 0).any())
         self.worse_by = float("inf") if twice else float((result.values.amin(1) - scores.amin(1)).clamp(min=0).max())
         return type(result)((scores, self.given))
-
-
-def image_size(detector: Detector) -> tuple[int, int]:
-    """(H', W') of the encoder's image."""
-    stride = detector.frame.encoder_stride
-    return -(-detector.sensor.height // stride), -(-detector.sensor.width // stride)
 
 
 def state_names(state: State) -> list[str]:
@@ -145,7 +136,10 @@ def to_onnx(step: StepGraph, opset: int) -> ModelProto:
 
     events = torch.export.Dim("events")
     lengths = tuple({0: events} if name in pillar_graph.EVENT_COLUMNS else None for name in step.inputs)
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), warnings.catch_warnings(), ExitStack() as closing:
+        warnings.simplefilter("ignore")  # warnings of the exporter are expected; errors are still raised
+        closing.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.WARNING)
         program = torch.onnx.export(
             step,
             tuple(step.inputs.values()),
@@ -168,30 +162,3 @@ def to_onnx(step: StepGraph, opset: int) -> ModelProto:
         part.ClearField("doc_string")
         del part.metadata_props[:]  # file and line of each operation
     return model
-
-
-def _example_events(detector: Detector, streams: int) -> dict[str, Tensor]:
-    """Columns of a batch with events, for tracing."""
-    columns = {name: torch.zeros(EXAMPLE_EVENTS, dtype=kind) for name, kind in pillar_graph.INPUTS.items()}
-    columns["t_us"] = torch.arange(EXAMPLE_EVENTS, dtype=torch.int32)
-    columns["offsets"] = torch.full((streams + 1,), EXAMPLE_EVENTS)
-    columns["offsets"][0] = 0
-    columns["start_us"] = torch.zeros(streams, dtype=torch.int64)
-    columns["duration_us"] = torch.full((streams,), CANONICAL_US)
-    return columns
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide the exporter's warnings; errors are still raised."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

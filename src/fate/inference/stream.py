@@ -8,7 +8,7 @@
 
     for frame in detector.live(source, hz=200): ...              # a camera; late windows are dropped (``live.py``)
 
-The state is carried from window to window. Any rate works, not only those of the training: windows last 1 / hz, the
+The state is carried from window to window. Any rate works, not only the rates of the training: windows last 1 / hz, the
 encoder knows their length, and S5 layers scale their step with it. With ``window_us``, windows are longer and overlap,
 so that a detector sees as many events as in its training, at any rate.
 """
@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack
-from itertools import islice
+from contextlib import AbstractContextManager, ExitStack
 from os import PathLike
-from typing import Self, Unpack
+from typing import Unpack
 
 import torch
 
@@ -30,9 +29,9 @@ from fate.events.window import WindowGrid
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.inference.adapting import Adaptation, adapt
-from fate.inference.live import LiveStream, Source
-from fate.inference.stream_frames import StreamFrame
-from fate.inference.stream_options import StreamKeywords, StreamOptions
+from fate.inference.live import LiveStream
+from fate.inference.sources import LiveSource
+from fate.inference.stream_types import StreamFrame, StreamKeywords, StreamOptions
 from fate.inference.streaming_step import Precision
 from fate.inference.window_detector import WindowDetector
 from fate.inference.windowing import ClosedWindow, Windower
@@ -55,18 +54,10 @@ class StreamingDetector:
     ) -> None:
         """``model`` is not changed. ``name`` is shown in results; the name of the model unless given."""
         self.model, self.device, self.precision = model, device, precision
+        self.classes = model.classes  #: names of the classes, in the order of class ids
+        self.sensor = model.sensor  #: (height, width) of the training; see ``adapting.py`` for other sensors
         self.name = name or str(model.description.get("name", "detector"))
         self._adapted: dict[Sensor, Adaptation] = {}
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of class ids."""
-        return self.model.classes
-
-    @property
-    def sensor(self) -> Sensor:
-        """(height, width) of the sensor that it was trained on; see ``adapting.py`` for other sensors."""
-        return self.model.sensor
 
     def __repr__(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
@@ -96,7 +87,7 @@ class StreamingDetector:
         """Detect objects in all windows of a recording, as fast as the frames are asked for.
 
         Args:
-            recording: open, or a path. Its windows are those of ``recording.windows(hz)`` and of an evaluation.
+            recording: open, or a path. ``recording.windows(hz)`` and an evaluation have the same windows.
             hz: windows per second, 1 to 1000.
             start_us: start of the first window; the first event unless given.
             end_us: no window starts at or after it; the end of the recording unless given.
@@ -112,20 +103,16 @@ class StreamingDetector:
     def open_stream(
         self, sensor: Sequence[int], hz: float = 200, *, start_us: int | None = None, **options: Unpack[StreamKeywords]
     ) -> Stream:
-        """Open a stream that is given events as they arrive.
+        """Open a stream that is given events of a sensor (height, width) as they arrive.
 
-        Args:
-            sensor: (height, width) of the events.
-            hz: windows per second, 1 to 1000.
-            start_us: start of the first window; the first event unless given.
-            options: the same as for ``stream``.
+        The other arguments are the same as for :meth:`stream`.
         """
         detect = self._window_detector(sensor, StreamOptions(hz, **options))
         return Stream(detect.windower(start_us), detect)
 
     def live(
         self,
-        source: Source,
+        source: LiveSource,
         hz: float = 200,
         *,
         budget_ms: float | None = None,
@@ -175,7 +162,7 @@ class Stream:
         return [self._detect(closed) for closed in self._windower.close()]
 
 
-class RecordingStream:
+class RecordingStream(AbstractContextManager["RecordingStream"]):
     """The frames of a recording; made by ``StreamingDetector.stream``. ``len`` is their number if none are skipped."""
 
     def __init__(
@@ -203,9 +190,6 @@ class RecordingStream:
     def __next__(self) -> StreamFrame:
         return next(self._frames)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -225,7 +209,8 @@ class RecordingStream:
                 spent = 1e3 * (time.perf_counter() - started)
                 if not len(events) and index:
                     if silent_until <= window.start_us:
-                        silent_until = self._next_event(window.start_us)
+                        later = self.recording.chunks(1, start_us=window.start_us, end_us=self.end_us)
+                        silent_until = next((int(chunk.t_us[0]) for chunk in later), self.end_us)
                     gap = silent_until - window.start_us
                     if gap > self._detect.options.gap_us:
                         reason = self.counts.restart(f"no events for {gap / 1e6:g} s before {silent_until} µs")
@@ -233,9 +218,3 @@ class RecordingStream:
                         continue
                 yield self._detect(ClosedWindow(window, events, reason), decode_ms=spent)
                 index, reason = index + 1, ""
-
-    def _next_event(self, start_us: int) -> int:
-        """Time of the first event from ``start_us`` on; the end of the stream if there is none before it."""
-        for events in islice(self.recording.chunks(1, start_us=start_us, end_us=self.end_us), 1):
-            return int(events.t_us[0])
-        return self.end_us

@@ -33,24 +33,16 @@ from fate.errors import FateError
 from fate.events.events import Events
 from fate.events.window import Window
 from fate.inference.fusing import fused, lay_out_for_cpu_
+from fate.models import nms
 from fate.models import state as states
 from fate.models.backbones.maxvit import MaxViT
 from fate.models.detector import CANONICAL_US, Detector, step_scale_of
 from fate.models.heads.yolox import YOLOXHead
-from fate.models.nms import (
-    Candidates,
-    Detections,
-    Score,
-    best_classes,
-    best_proposals,
-    check_max_overlap,
-    finished,
-    kept,
-)
+from fate.models.nms import Detections, Score
 from fate.models.state import State
 
-#: Of matrix products: "float32"; "tf32" rounds inputs to 10 bits of mantissa (tensor cores of a GPU); "bfloat16" to 7
-#: bits where that is safe (S5 layers, boxes and scores stay in float32).
+#: Precision of matrix products: "float32"; "tf32" rounds inputs to 10 bits of mantissa (tensor cores); "bfloat16"
+#: rounds to 7 bits where that is safe (S5 layers, boxes and scores stay in float32).
 Precision = Literal["float32", "tf32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 #: Events that the smallest graph can take, and the ratio of the capacities of two neighbouring graphs.
@@ -103,20 +95,18 @@ def compile_for_streaming(
         kind = torch.device(device).type
     except RuntimeError:
         kind = ""
-    if kind not in ("cpu", "cuda"):
-        raise FateError(f"device {str(device)!r} was asked for; expected cpu or cuda")
+    if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
+        raise FateError(f"device {str(device)!r} was asked for; expected cpu or cuda, with a GPU that torch can use")
     if streams < 1:
         raise FateError(f"streams={streams} was given; expected 1 or more")
     chosen = ("tf32" if kind == "cuda" else "float32") if precision is None else precision
     possible = PRECISIONS if kind == "cuda" else ("float32",)
     if chosen not in possible:
         raise FateError(f"precision={precision!r} was given for {kind}; expected one of {', '.join(possible)}")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise FateError("device cuda was asked for; this machine has no GPU that torch can use")
     if score not in get_args(Score):
         raise FateError(f"score={score!r} was given; expected one of {', '.join(get_args(Score))}")
     if max_overlap is not None:
-        check_max_overlap(max_overlap)
+        nms.check_max_overlap(max_overlap)
     options = {"confidence": confidence, "score": score, "max_overlap": max_overlap, "most": most}
     model = fused(detector).to(device)
     if kind == "cuda":
@@ -214,7 +204,7 @@ class _Recorded(NamedTuple):
 
 
 class GraphStep(StreamingStep):
-    """The same on a GPU, as CUDA graphs."""
+    """A :class:`StreamingStep` on a GPU, which replays CUDA graphs."""
 
     def __init__(self, *arguments: Any, compiler: bool) -> None:
         super().__init__(*arguments)
@@ -253,7 +243,7 @@ class GraphStep(StreamingStep):
                 self._graph_for(capacity, scale)
 
     def stages(self, batches: Sequence[EventBatch]) -> dict[str, list[float]]:
-        """The same; the encoder, one graph with the model, is measured by a graph of its own."""
+        """Milliseconds of each window by stage; the encoder is measured by a graph of its own."""
         times: dict[str, list[float]] = {"encode": [], "model": [], "post": []}
         with torch.inference_mode(), torch.cuda.device(self.device):
             before, encoding = None, {}
@@ -330,9 +320,9 @@ class GraphStep(StreamingStep):
     def _propose(self, images: Tensor, state: State, step_scale: float | Tensor) -> tuple[Tensor, State]:
         outputs, after = self.detector(images, state, step_scale=step_scale)
         if outputs.objectness is None:
-            found = best_classes(outputs, self.options["confidence"], self.options["most"])
+            found = nms.best_classes(outputs, self.options["confidence"], self.options["most"])
         else:
-            found = best_proposals(outputs, self.options["confidence"], CANDIDATES)
+            found = nms.best_proposals(outputs, self.options["confidence"], CANDIDATES)
         objectness = found.scores if found.objectness is None else found.objectness
         columns = (found.confidences, found.scores, found.class_ids.to(found.scores.dtype), objectness)
         return torch.cat([found.boxes, torch.stack(columns, -1)], -1), after
@@ -347,11 +337,11 @@ class GraphStep(StreamingStep):
         columns = torch.from_numpy(rows[:, :most])
         confidences, scores, class_ids, objectness = columns[..., 4:].unbind(-1)
         has_objectness = isinstance(self.detector.head, YOLOXHead)
-        candidates = Candidates(
+        candidates = nms.Candidates(
             columns[..., :4], confidences, scores, class_ids.long(), objectness if has_objectness else None
         )
-        stays = kept(candidates, self.options["max_overlap"])
-        return finished(candidates, stays, self.detector.sensor, self.options["score"])
+        stays = nms.kept(candidates, self.options["max_overlap"])
+        return nms.finished(candidates, stays, self.detector.sensor, self.options["score"])
 
 
 def _constant(scale: float | Tensor) -> float | None:

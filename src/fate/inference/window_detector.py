@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fate.boxes.tracking import Tracker
 from fate.encoding.batch import EventBatch
 from fate.events.events import Events
 from fate.events.window import Window
 from fate.inference.adapting import Adaptation
-from fate.inference.stream_frames import StreamCounts, StreamFrame
-from fate.inference.stream_options import StreamOptions
+from fate.inference.stream_types import StreamCounts, StreamFrame, StreamOptions
 from fate.inference.streaming_step import MIN_CAPACITY, GraphStep, Precision, compile_for_streaming
 from fate.inference.windowing import ClosedWindow, LookBack, Windower
 
@@ -27,28 +24,6 @@ UNSEEN_US = 500_000
 LEAST_OVERLAP = 0.2
 #: Windows that are detected before the first one that counts, to fill caches and allocate memory.
 WARM_UP = 3
-
-
-class TrackIds:
-    """A tracker that never uses an id twice, also after a restart."""
-
-    def __init__(self, begin_score: float) -> None:
-        self._tracker = Tracker(LEAST_OVERLAP, UNSEEN_US, begin_score)
-        self._first = self._next = 0
-
-    def step(
-        self, t_us: int, boxes: NDArray[Any], scores: NDArray[Any], class_ids: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """Track ids [M] of the boxes; -1 for a box that is too weak to start a track."""
-        ids = self._tracker.step(t_us, boxes, scores, class_ids)
-        ids[ids >= 0] += self._first
-        self._next = max(self._next, int(ids.max(initial=-1)) + 1)
-        return ids
-
-    def reset(self) -> None:
-        """End all tracks."""
-        self._tracker.reset()
-        self._first = self._next
 
 
 class WindowDetector:
@@ -63,7 +38,7 @@ class WindowDetector:
             adaptation.model, device, precision=precision, confidence=options.confidence, hop_us=options.hop_us,
             score=options.score, max_overlap=options.max_overlap, most=options.most,
         )  # fmt: skip
-        self.ids = TrackIds(begin_score=float(options.threshold)) if options.track else None
+        self.tracker = Tracker(LEAST_OVERLAP, UNSEEN_US, float(options.threshold)) if options.track else None
         self.back = LookBack(options.length_us) if options.length_us > options.hop_us else None
         self._warm_up()
 
@@ -90,9 +65,13 @@ class WindowDetector:
             confidences = scores * found.objectness.numpy()[best]
         boxes = self.adaptation.boxes(found.boxes.numpy()[best])
         shown = confidences >= np.float32(self.options.threshold)
-        if self.ids is not None:
-            track_ids = self.ids.step(closed.window.end_us, boxes, confidences, class_ids)[shown]
-        ms = {"decode": decode_ms, **self._stages(begin, time.perf_counter())}
+        if self.tracker is not None:  # a box that is too weak to start a track has the id -1
+            track_ids = self.tracker.step(closed.window.end_us, boxes, confidences, class_ids)[shown]
+        end = time.perf_counter()
+        # the stages of a graph cannot be measured from outside
+        encoded, predicted = (begin, end) if self.step.marks is None else self.step.marks
+        spent = {"encode": encoded - begin, "model": predicted - encoded, "post": end - predicted}
+        ms = {"decode": decode_ms, **{stage: 1e3 * seconds for stage, seconds in spent.items()}}
         self.counts.windows += 1
         self.counts.empty_windows += not len(closed.events)
         self.counts.events += len(closed.events)
@@ -107,8 +86,8 @@ class WindowDetector:
         self.step.reset()
         if self.back is not None:
             self.back.reset()
-        if self.ids is not None:
-            self.ids.reset()
+        if self.tracker is not None:
+            self.tracker.reset()
 
     def _warm_up(self) -> None:
         duration_us = self.options.length_us
@@ -120,14 +99,7 @@ class WindowDetector:
         for _ in range(WARM_UP):
             self.step(batch)
         self.step.reset()
-        if self.ids is not None:
-            ids = TrackIds(begin_score=0.0)
+        if self.tracker is not None:
+            tracker = Tracker(LEAST_OVERLAP, UNSEEN_US, 0.0)
             for t_us in range(WARM_UP):
-                ids.step(t_us, np.array([[0, 0, 9, 9]], np.float32), np.ones(1, np.float32), np.zeros(1, np.int64))
-
-    def _stages(self, begin: float, end: float) -> dict[str, float]:
-        if self.step.marks is None:  # the stages of a graph cannot be measured from outside
-            return {"encode": 0.0, "model": 1e3 * (end - begin), "post": 0.0}
-        encoded, predicted = self.step.marks
-        spent = {"encode": encoded - begin, "model": predicted - encoded, "post": end - predicted}
-        return {stage: 1e3 * seconds for stage, seconds in spent.items()}
+                tracker.step(t_us, np.array([[0, 0, 9, 9]], np.float32), np.ones(1, np.float32), np.zeros(1, np.int64))

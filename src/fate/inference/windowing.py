@@ -20,10 +20,8 @@ import numpy as np
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
 from fate.events.window import Window, WindowGrid, clip_time
-from fate.inference.stream_frames import StreamCounts
+from fate.inference.stream_types import MAX_BACK_US, MAX_GAP_US, StreamCounts
 
-#: How far time may go back before it counts as a restart, and how long there may be no events, µs.
-MAX_BACK_US, MAX_GAP_US = 1_000_000, 10_000_000
 #: The most events in a window, about 400 MB; no camera sends more.
 MAX_EVENTS = 1 << 25
 
@@ -82,7 +80,12 @@ class Windower:
 
     def add(self, events: Events) -> list[ClosedWindow]:
         """Windows that the next events close; they may begin before the last ones of the call before."""
-        self._check(events)
+        if self._closed:
+            raise FateError("events were given to a stream that is closed; open another")
+        if not isinstance(events, Events):
+            raise FateError(f"a {type(events).__name__} was given to a stream; expected fate.Events")
+        if events.sensor != self.sensor:
+            raise FateError(f"events of a {events.sensor} sensor were given to a stream of a {self.sensor} one")
         if not len(events):
             return []
         first, last = int(events.t_us[0]), int(events.t_us[-1])
@@ -100,7 +103,11 @@ class Windower:
             t = int(rest.t_us[0])
             closed += self._close_until(t, f"no events for {{}} s before {t} µs")
             end = int(rest.t_us.searchsorted(self._open.end_us))
-            self._keep(rest[:end])
+            taken = min(end, self.max_events - self._num_events)
+            self.counts.excess_events += end - taken
+            self._num_events += taken
+            if taken:
+                self._pieces.append(rest[:taken])
             rest = rest[end:]
         if last >= self._open.start_us:  # times before the requested start do not count
             self._last = last if self._last is None else max(self._last, last)
@@ -121,27 +128,11 @@ class Windower:
         self._closed = True
         return closed
 
-    def _check(self, events: Events) -> None:
-        if self._closed:
-            raise FateError("events were given to a stream that is closed; open another")
-        if not isinstance(events, Events):
-            raise FateError(f"a {type(events).__name__} was given to a stream; expected fate.Events")
-        if events.sensor != self.sensor:
-            raise FateError(f"events of a {events.sensor} sensor were given to a stream of a {self.sensor} one")
-
     def _begin_grid(self, start_us: int) -> Window:
         """Begin a new grid, and open its first window."""
         self._grid, self._index = WindowGrid(start_us, self.duration_us, self.duration_us), 0
         self._open = self._grid.window(0)
         return self._open
-
-    def _keep(self, events: Events) -> None:
-        """Add events to the open window, up to the most that a window may have."""
-        taken = min(len(events), self.max_events - self._num_events)
-        self.counts.excess_events += len(events) - taken
-        self._num_events += taken
-        if taken:
-            self._pieces.append(events[:taken])
 
     def _close_until(self, now: int, reason: str) -> list[ClosedWindow]:
         """Close the windows that end at ``now`` or before; of a long gap only the first one.

@@ -1,4 +1,4 @@
-"""What happens after each training step, as Lightning callbacks.
+"""Lightning callbacks that run after each training step.
 
 Guard        stops the run if the loss is not finite, and saves the batch
 Metrics      writes means over some steps to metrics.jsonl and TensorBoard, and reports progress
@@ -13,8 +13,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from torch import Tensor, distributed
 
 from fate.data.dataset import Dataset
 from fate.data.loading import ClipBatch
+from fate.encoding.batch import COLUMNS, EventBatch
 from fate.errors import FateError
 from fate.evaluation.evaluate import AtRate, Evaluation, evaluate
 from fate.inference.running import at_once
@@ -34,7 +36,7 @@ from fate.progress import Progress
 from fate.training.config import TrainConfig
 from fate.training.module import TrainingModule
 from fate.training.run_directory import RunDirectory
-from fate.training.several_processes import patient_group, processes
+from fate.training.several_processes import processes
 
 #: Longest time between two reports of progress, in seconds.
 SHOW_EVERY_S = 10.0
@@ -48,22 +50,23 @@ class Guard(Callback):
 
     Reading a loss waits for the GPU, so there the loss of a step is read during the next one, but always before weights
     are saved.
-
-    Attributes:
-        ended: time at which the last step ended.
     """
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
-        self.ended = 0.0
+        self.ended = 0.0  #: time at which the last step ended, seconds
         self._pending: tuple[Tensor, Any, ClipBatch, int] | None = None
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: ClipBatch, batch_idx: int) -> None:
         """Check the previous loss and keep this one."""
         self.check()
-        loss = outputs["loss"].detach()
-        self._pending = (*_copy_to_cpu(torch.isfinite(loss).all()), batch, trainer.global_step)
-        if loss.device.type != "cuda":
+        finite, arrived = torch.isfinite(outputs["loss"].detach()).all(), None
+        if finite.device.type == "cuda":
+            finite = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(finite, non_blocking=True)
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record()
+        self._pending = finite, arrived, batch, trainer.global_step
+        if arrived is None:
             self.check()
         self.ended = time.perf_counter()
 
@@ -96,36 +99,23 @@ class Guard(Callback):
 
 def save_batch(path: Path, batch: ClipBatch) -> None:
     """Write a batch as plain arrays: its events or images, its clips, and a row for each label."""
-    given = {window: labels for window, labels in enumerate(batch.labels) if labels is not None}
-    windows, labels = np.array(list(given), np.int64), list(given.values())
-    names = ("t_us", "x", "y", "p", "offsets", "start_us", "duration_us")
-    events: Any = batch.events
-    columns: dict[str, Any] = (
-        {"images": events} if isinstance(events, Tensor) else {name: getattr(events, name) for name in names}
-    )
+    labels = {window: table for window, table in enumerate(batch.labels) if table is not None}
+    columns: dict[str, Any] = {"images": batch.events}
+    if isinstance(batch.events, EventBatch):
+        columns = {name: getattr(batch.events, name) for name in COLUMNS}
+    clips = [[clip.recording, clip.hz, clip.first, clip.steps, clip.begins] for clip in batch.clips]
+    counts = [len(table) for table in labels.values()]
     np.savez_compressed(
         path,
         steps=batch.steps,
-        clips=np.array(
-            [[clip.recording, clip.hz, clip.first, clip.steps, clip.begins] for clip in batch.clips], np.float64
-        ),
-        labelled_windows=windows,
-        label_window=np.repeat(windows, np.array([len(each) for each in labels], np.int64)),
-        label_boxes=np.concatenate([np.zeros((0, 4), np.float32), *(each.boxes for each in labels)]),
-        label_class=np.concatenate([np.zeros(0, np.int32), *(each.class_id for each in labels)]),
-        label_score=np.concatenate([np.zeros(0, np.float32), *(each.score for each in labels)]),
+        clips=np.array(clips, np.float64),
+        labelled_windows=np.array(list(labels), np.int64),
+        label_window=np.repeat(np.array(list(labels), np.int64), np.array(counts, np.int64)),
+        label_boxes=np.concatenate([np.zeros((0, 4), np.float32), *(table.boxes for table in labels.values())]),
+        label_class=np.concatenate([np.zeros(0, np.int32), *(table.class_id for table in labels.values())]),
+        label_score=np.concatenate([np.zeros(0, np.float32), *(table.score for table in labels.values())]),
         **{name: column.cpu().numpy() for name, column in columns.items()},
     )
-
-
-def _copy_to_cpu(flag: Tensor) -> tuple[Tensor, Any]:
-    """Start to copy a flag to the CPU; returns the copy and the event to wait for before reading it."""
-    if flag.device.type != "cuda":
-        return flag, None
-    home = torch.empty((), dtype=flag.dtype, pin_memory=True).copy_(flag, non_blocking=True)
-    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    arrived.record()
-    return home, arrived
 
 
 class Metrics(Callback):
@@ -136,7 +126,8 @@ class Metrics(Callback):
 
     def __init__(self, run: RunDirectory, config: TrainConfig, guard: Guard, progress: Progress | None = None) -> None:
         self.run, self.config, self.guard, self.progress = run, config, guard, progress
-        self.board = _Board(run)
+        self._board: Any = None  # writes for TensorBoard
+        self._has_board = True
         self._shown = time.perf_counter()
         self._begin()
 
@@ -174,8 +165,9 @@ class Metrics(Callback):
         self._last = time.perf_counter()
 
     def teardown(self, trainer: Trainer, module: Any, stage: str) -> None:
-        """Close TensorBoard, also if training failed."""
-        self.board.close()
+        """Close TensorBoard, also if training failed; its thread would lose the last lines when Python ends."""
+        if self._board is not None:
+            self._use_board(lambda board: board.close())
 
     def _write(self, trainer: Trainer) -> None:
         now = time.perf_counter()
@@ -196,10 +188,27 @@ class Metrics(Callback):
         }
         if trainer.is_global_zero:
             self.run.add_metrics(line)
-            self.board.write(trainer.global_step, line)
+            numbers = {name: value for name, value in line.items() if isinstance(value, float)}
+            self._use_board(lambda board: [board.add_scalar(name, numbers[name], line["step"]) for name in numbers])
         speed = f"{line['step_s']:.2f} s a step, {line['waiting_for_data']:.0%} for data"
         self._report(trainer, f"loss {means['loss']:.3f} · {speed}")
         self._begin()
+
+    def _use_board(self, use: Callable[[Any], object]) -> None:
+        """Use TensorBoard if it is installed; a failure is printed once and never stops training."""
+        if not self._has_board:
+            return
+        try:
+            if self._board is None:
+                from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (it is optional)
+
+                self._board = SummaryWriter(str(self.run.folder / "tensorboard"))
+            use(self._board)
+        except ModuleNotFoundError:
+            self._has_board = False
+        except Exception as error:
+            self._has_board = False
+            print(f"TensorBoard failed ({error}); training goes on without it", flush=True)
 
     def _report(self, trainer: Trainer, text: str) -> None:
         """Report progress; on a slow machine also between two lines of metrics."""
@@ -213,41 +222,10 @@ def stepped(trainer: Trainer, batch_idx: int) -> bool:
     return (batch_idx + 1) % trainer.accumulate_grad_batches == 0
 
 
-class _Board:
-    """Writes numbers for TensorBoard if it is installed. An error in it is reported once and never stops training."""
-
-    def __init__(self, run: RunDirectory) -> None:
-        self._folder = run.folder / "tensorboard"
-        self._writer: Any = None
-        self._used = True
-
-    @contextmanager
-    def _never_stop(self) -> Iterator[None]:
-        try:
-            yield
-        except ModuleNotFoundError:  # it is optional
-            self._used = False
-        except Exception as error:
-            self._used = False
-            print(f"TensorBoard failed ({error}); training goes on without it", flush=True)
-
-    def write(self, step: int, line: dict[str, Any]) -> None:
-        """Write all floats of a line of metrics."""
-        if self._used:
-            with self._never_stop():
-                if self._writer is None:
-                    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
-
-                    self._writer = SummaryWriter(str(self._folder))
-                for name, value in line.items():
-                    if isinstance(value, float):
-                        self._writer.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        """Flush to the disk; TensorBoard's thread would lose the last lines when Python ends."""
-        if self._used and self._writer is not None:
-            with self._never_stop():
-                self._writer.close()
+def training_facts(config: TrainConfig, step: int) -> dict[str, Any]:
+    """The facts about a training that a file of weights holds."""
+    facts = {"step": step, "strategy": config.strategy.name, "seed": config.run.seed, "data": config.data.path}
+    return {"training": facts}
 
 
 class Checkpoints(Callback):
@@ -294,15 +272,14 @@ class Checkpoints(Callback):
                 with draft.open("r+b") as written:  # Windows refuses to sync a file that is open for reading only
                     os.fsync(written.fileno())  # or a power cut after the rename could leave an empty file
                 os.replace(draft, checkpoint)
-                facts = {"step": trainer.global_step, "strategy": self.config.strategy.name,
-                         "seed": self.config.run.seed, "data": self.config.data.path,
-                         "fingerprint": self.config.fingerprint()}  # fmt: skip
-                save_model(module.teacher, self.run.folder / "last.safetensors", facts={"training": facts})
+                facts = training_facts(self.config, trainer.global_step)
+                facts["training"]["fingerprint"] = self.config.fingerprint()
+                save_model(module.teacher, self.run.folder / "last.safetensors", facts=facts)
         except (OSError, RuntimeError, FateError) as error:
             if isinstance(error, RuntimeError) and "file" not in str(error).lower():
                 raise
             self.failed = " ".join(str(error).split())
-            self._print(
+            self.run.announce(
                 f"step {trainer.global_step}: no checkpoint could be written ({self.failed}); the last good one stays"
             )
         else:
@@ -312,16 +289,14 @@ class Checkpoints(Callback):
                 with suppress(OSError):
                     draft.unlink(missing_ok=True)
 
-    def _print(self, text: str) -> None:
-        print(text, flush=True)
-        self.run.log(text)
-
     def on_train_end(self, trainer: Trainer, module: Any) -> None:
         """Queue the job again if SLURM has announced its end (``--signal=USR1@90``)."""
         job = os.environ.get("SLURM_JOB_ID")
         if self.queue_again and job and trainer.is_global_zero and self.saved_at == trainer.global_step:
             done = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, check=False)
-            self._print(f"job {job} queues again" if done.returncode == 0 else f"scontrol requeue {job}: {done.stderr}")
+            self.run.announce(
+                f"job {job} queues again" if done.returncode == 0 else f"scontrol requeue {job}: {done.stderr}"
+            )
 
     def _asked(self, number: int, frame: Any) -> None:
         if number == signal.SIGINT:
@@ -344,8 +319,12 @@ class Validation(Callback):
         self._everyone: distributed.ProcessGroup | None = None
 
     def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
-        """Make the group in which the other processes wait for the first."""
-        self._everyone = patient_group()
+        """Make the group in which the other processes wait for the first, which may validate for hours on 1Mpx.
+
+        Steps keep the shorter limit of Lightning (half an hour), so that a process that hangs ends the run earlier.
+        """
+        if processes() > 1:
+            self._everyone = distributed.new_group(timeout=timedelta(hours=12))
 
     def state_dict(self) -> dict[str, Any]:
         """State for the checkpoint."""
@@ -386,16 +365,14 @@ class Validation(Callback):
         self.run.log(f"step {step}: " + ", ".join(f"{hz} Hz {METRIC} {score}" for hz, score in shown.items()))
         try:
             if is_best:
-                facts = {"training": {"step": step, "strategy": self.config.strategy.name,
-                                      "data": self.config.data.path, "seed": self.config.run.seed},
-                         "validation": figures, "protocol": found.protocol.to_dict()}  # fmt: skip
+                facts = training_facts(self.config, step)
+                facts |= {"validation": figures, "protocol": found.protocol.to_dict()}
                 save_model(module.teacher, self.run.folder / "best.safetensors", facts=facts)
                 self.best = score  # only after the weights are saved
             if self.draw_samples is not None:
                 for at in found.rates:
                     self.draw_samples(at, self.dataset, self.run.pictures / f"step-{step:07d}-{at.hz:g}hz.png")
         except (OSError, FateError) as error:
-            text = f"step {step}: not all of the validation could be kept ({' '.join(str(error).split())})"
-            print(f"{text}; training goes on", flush=True)
-            self.run.log(text)
+            fault = " ".join(str(error).split())
+            self.run.announce(f"step {step}: not all of the validation could be kept ({fault}); training goes on")
         return found

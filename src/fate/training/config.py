@@ -1,10 +1,10 @@
-"""What a training run is: a small tree of frozen values with the paper's defaults, from YAML and ``key.sub=value``.
+"""The configuration of a training run: frozen values with the paper's defaults, from YAML and ``key.sub=value``.
 
     model: {name: fate-s}
     data: {path: gen1, steps: 21}
     strategy: {name: fat, labels: dense/gen1}
 
-Every field has a default from the paper's appendix or, where it is silent, from the detector's own publication; its
+Every field has a default from the paper's appendix or, if it gives none, from the detector's own publication; its
 description says which. An unknown key is refused with the nearest known one. The configurations in the package have
 names, ``sim/fate-s-nano-20hz`` or ``fate-s-nano-20hz`` as it is unique, so that ``fate train NAME`` works from any
 folder.
@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -31,7 +31,6 @@ from fate.training.settings import Accepts, list_settings
 from fate.yaml_files import load_yaml, parse_yaml, plain_tree
 
 StrategyName = Literal["supervised", "multi_frequency", "consistency", "interpolation", "fat", "any_rate"]
-STRATEGIES: tuple[str, ...] = get_args(StrategyName)
 
 #: Where the configurations of the package lie, one folder for each dataset.
 FOLDER = Path(__file__).parent.parent / "configs"
@@ -51,7 +50,7 @@ class _Frozen(BaseModel):
 
 
 class ModelConfig(_Frozen):
-    """Which detector."""
+    """The detector."""
 
     name: str = Field("fate-s", description="name of the detector; fate models lists all names")
     encoder: str | None = Field(None, description="another encoder for the model; null uses the model's own encoder")
@@ -69,7 +68,7 @@ class ModelConfig(_Frozen):
 
 
 class DataConfig(_Frozen):
-    """Which windows are learned from."""
+    """The dataset, and the clips of a batch."""
 
     path: str = Field(description="the dataset: a folder or a YAML file")
     train: str = Field("train", description="the split for training")
@@ -97,7 +96,7 @@ class DataConfig(_Frozen):
 
 
 class StrategyConfig(_Frozen):
-    """What is learned from them: Frequency-Aware Training, or one of its ablations."""
+    """The training strategy: Frequency-Aware Training, or one of its ablations."""
 
     name: StrategyName = Field(
         "supervised", description="the training strategy; docs/guides/training.md of the repository compares them"
@@ -121,7 +120,7 @@ class StrategyConfig(_Frozen):
 
 
 class OptimiserConfig(_Frozen):
-    """How weights move."""
+    """AdamW and its schedule."""
 
     lr: float = Field(2e-4, gt=0, description="highest learning rate of the OneCycle schedule; as in the paper")
     weight_decay: float = Field(
@@ -146,7 +145,7 @@ class OptimiserConfig(_Frozen):
 
 
 class RunConfig(_Frozen):
-    """How long, how often, on what."""
+    """Length of the run, device, validation and checkpoints."""
 
     epochs: Positive = Field(400, description="length of the run in epochs, R of the curriculum; as in the paper")
     epoch_steps: Positive = Field(1000, description="optimiser steps per epoch; as in EvRT-DETR")
@@ -234,24 +233,17 @@ class NamedConfig(NamedTuple):
 
 
 def list_configs() -> list[NamedConfig]:
-    """All configurations of the package, sorted by name."""
-    found = []
-    for file in sorted(FOLDER.glob("*/*.yaml")):
-        first = file.read_text(encoding="utf-8").split("\n", 1)[0]
-        about = first.removeprefix("#").strip() if first.startswith("#") else ""
-        found.append(NamedConfig(f"{file.parent.name}/{file.stem}", file, about))
-    return found
+    """All configurations of the package, sorted by name; the first line of each file is a comment about it."""
+    files = {f"{file.parent.name}/{file.stem}": file for file in sorted(FOLDER.glob("*/*.yaml"))}
+    first_lines = (file.read_text(encoding="utf-8").partition("\n")[0] for file in files.values())
+    return [NamedConfig(*each, line.lstrip("# ")) for each, line in zip(files.items(), first_lines, strict=True)]
 
 
 def find_config(given: str | PathLike[str]) -> Path:
     """The file of a configuration.
 
-    Args:
-        given: a name from :func:`list_configs`, its last part if only one configuration has it, or the path of a YAML
-            file. A name wins over a file that is called the same; write ``./NAME`` for the file.
-
-    Raises:
-        FateError: no file or configuration is called that, or several configurations are.
+    ``given`` is a name from :func:`list_configs`, its last part if only one configuration has it, or the path of a YAML
+    file. A name wins over a file that is called the same; write ``./NAME`` for the file.
     """
     known = {config.name: config.file for config in list_configs()}
     text = str(given)
@@ -268,21 +260,17 @@ def find_config(given: str | PathLike[str]) -> Path:
     requested = text.removeprefix("configs/").removesuffix(".yaml")
     short = {name if "/" in requested else name.split("/")[1]: name for name in reversed(known)}
     near = nearest_name(requested, short)
-    hint = f"; did you mean {short[near]}?" if near is not None else ""
     raise FateError(
-        f"{text}: no such configuration; expected a name that fate train --list prints, or a YAML file{hint}"
+        f"{text}: no such configuration; expected a name that fate train --list prints, or a YAML file"
+        f"{'' if near is None else f'; did you mean {short[near]}?'}"
     )
 
 
 def read_config(path: str | PathLike[str], overrides: Sequence[str] = ()) -> TrainConfig:
-    """A configuration, changed by ``key.sub=value`` texts; values are YAML too.
+    """Read a configuration by its name or from a YAML file, and change it by texts such as ``optimiser.lr=1e-4``.
 
     A file may name another one, ``base: fate-e.yaml``, and give only what differs: a file beside it, or a configuration
     of the package by its name. Other relative paths are relative to the working directory, as on the command line.
-
-    Args:
-        path: a name from ``list_configs`` or a YAML file.
-        overrides: changes, such as ``"optimiser.lr=1e-4"``.
     """
     return make_config(_read(find_config(path), ()), overrides, str(path))
 
@@ -364,11 +352,10 @@ def _sentence(error: Any) -> str:
     text = repr(error["input"])
     given = text if len(text) <= 80 else f"{text[:77]}…"
     if keys:
-        leading = next((name for name in keys if name in ("name", "path")), keys[0])
         value = error["input"] if isinstance(error["input"], str | int | float) else "VALUE"
         return (
             f"{key} = {given} was given, but {key} is a section with the keys {', '.join(keys)}; give one of them, such"
-            f" as {key}.{leading}={value}"
+            f" as {key}.{keys[0]}={value}"
         )
     kind = settings[key].kind
     return f"{key}{item} = {given} was given; expected {kind} (fate train --settings explains each setting)"
@@ -382,7 +369,7 @@ def _keys_of(settings: Mapping[str, Any], section: str) -> list[str]:
 
 
 def _check(config: TrainConfig, source: str) -> None:
-    """What no single field can know."""
+    """Refuse values that contradict each other."""
     run, data, strategy = config.run, config.data, config.strategy
     processes = run.devices * run.nodes
     faults = {
@@ -391,12 +378,8 @@ def _check(config: TrainConfig, source: str) -> None:
         ),
         "run.validate_hz = [] was given; expected at least one rate, such as [20]": not run.validate_hz,
         "data.random = 0 and data.streams = 0 were given; expected at least one clip a batch": not config.batch_size,
-        f"data.random = {data.random} clips cannot be divided among {processes} processes; give a multiple": (
-            data.random % processes
-        ),
-        f"data.streams = {data.streams} clips cannot be divided among {processes} processes; give a multiple": (
-            data.streams % processes
-        ),
+        f"data.random = {data.random} and data.streams = {data.streams} clips were given for {processes} processes;"
+        " expected multiples of the number of processes": data.random % processes or data.streams % processes,
         f"run.device = {run.device} names one GPU and {processes} processes were asked for; give run.device=cuda, and"
         " choose GPUs with CUDA_VISIBLE_DEVICES": run.gpu is not None and processes > 1,
         f"strategy.labels is missing; {strategy.name} learns from dense labels: make them with fate densify MODEL"

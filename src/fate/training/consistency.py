@@ -76,12 +76,8 @@ def select_teacher_predictions(outputs: Outputs, score: float, max_overlap: floa
 def match(teacher: TeacherPredictions, student: Outputs, size: Sequence[int]) -> Tensor:
     """Match each prediction of the teacher with one of the student, at the least cost in each of N windows.
 
-    Args:
-        teacher, student: of the same windows.
-        size: (height, width) of the padded frame, pixels.
-
-    Returns:
-        [3, K] for K pairs: the window, the slot of the teacher, and the prediction of the student.
+    ``size`` is (height, width) of the padded frame in pixels. Returns [3, K] for K pairs: the window, the slot of the
+    teacher, and the prediction of the student.
     """
     chances = probabilities(student)
     of_class = -(teacher.probabilities @ chances.transpose(1, 2))
@@ -116,11 +112,9 @@ def consistency(
 
 
 def divergence(teacher_probabilities: Tensor, class_logits: Tensor, objectness: Tensor | None = None) -> Tensor:
-    """KL divergence of binary decisions, summed over classes: [K, classes], [K, classes], [K] → [K].
+    """KL divergence of binary decisions of the teacher and the student, summed over classes.
 
-    Args:
-        teacher_probabilities: the teacher's probabilities.
-        class_logits, objectness: the student's.
+    The probabilities of the teacher are [K, classes], the logits of the student [K, classes] and [K]; returns [K].
     """
     yes = functional.logsigmoid(class_logits.float())
     if objectness is None:

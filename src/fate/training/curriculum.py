@@ -28,18 +28,12 @@ class Curriculum:
     Windows are as long as the hop, the paper's case. With ``any_window`` their length is drawn too, independently of
     the rate: half of the clips have the canonical 50 ms, which is what overlapping windows have at every rate; a
     quarter have windows as long as the hop; the others lie between, evenly in the logarithm of the length.
-
-    Attributes:
-        rates: F in rising order, Hz.
-        epochs: R.
-        epoch_batches: batches in an epoch.
-        any_window: draw the length of windows, hop ≤ window ≤ 50 ms.
     """
 
-    rates: Sequence[float]
-    epochs: int
-    epoch_batches: int
-    any_window: bool = False
+    rates: Sequence[float]  #: F in rising order, Hz
+    epochs: int  #: R
+    epoch_batches: int  #: batches in an epoch
+    any_window: bool = False  #: draw the length of windows, hop ≤ window ≤ 50 ms
 
     def probabilities(self, epoch: float) -> NDArray[np.float64]:
         """Probability p_r of every rate in epoch r, 0 to R - 1."""
@@ -52,10 +46,8 @@ class Curriculum:
     def __call__(self, batch: int, rate_quantile: float, window_quantile: float) -> Timing:
         """The timing of one clip in the batch of that index.
 
-        Args:
-            batch: index of the batch.
-            rate_quantile: in [0, 1); the rate is the inverse of the cumulative p_r there.
-            window_quantile: in [0, 1); draws the length of windows with ``any_window``.
+        The quantiles are in [0, 1). The rate is the inverse of the cumulative p_r at the first one; with ``any_window``
+        the second one draws the length of windows.
         """
         sums = np.cumsum(self.probabilities(batch // self.epoch_batches))
         index = int(np.searchsorted(sums, rate_quantile * sums[-1], side="right"))

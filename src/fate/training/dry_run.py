@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fate.data.clips import Clip, canonical_steps
+from fate.data.clips import canonical_steps
 from fate.data.dataset import DataFaults, data_faults
 from fate.data.loading import ClipBatch
 from fate.processes import peak_memory_mb
@@ -72,12 +72,7 @@ class DryRun:
 
 
 def dry_run(config: TrainConfig, progress: Progress = ignore) -> DryRun:
-    """Build everything, train on one or two batches, and predict time and memory.
-
-    Args:
-        config: the configuration of the run.
-        progress: takes a text about the next step.
-    """
+    """Build everything, train on one or two batches, and predict time and memory; ``progress`` takes texts."""
     need_lightning()
     from fate.training.module import TrainingModule  # noqa: PLC0415  (Lightning takes seconds to load)
 
@@ -92,7 +87,13 @@ def dry_run(config: TrainConfig, progress: Progress = ignore) -> DryRun:
     for clips, batches in tries.items():
         progress(0, None, f"training on {clips} of {size} clips")
         module.memory = None  # its batch size was another
-        step_s = sum(_fastest(module, optimiser, batch, parts.device) for batch in batches) / len(batches)
+        fastest = []
+        for batch in batches:
+            spent: list[float] = []
+            while len(spent) < TRIED and not (parts.device == "cpu" and sum(spent) > ENOUGH_S):
+                spent.append(time_step(module, optimiser, batch))
+            fastest.append(min(spent))
+        step_s = sum(fastest) / len(fastest)
         peak = peak_gb(parts.device)
         if peak is not None:
             memory[clips] = peak
@@ -112,11 +113,9 @@ def dry_run(config: TrainConfig, progress: Progress = ignore) -> DryRun:
 def load_tries(parts: TrainingParts) -> tuple[Mapping[int, Sequence[ClipBatch]], int, float]:
     """Load a batch of the first epoch and, with a curriculum, one of the last epoch; for a CPU only one and two clips.
 
-    A curriculum begins at 20 Hz alone, where the teacher, which costs time and memory, is not used yet.
-
-    Returns:
-        The batches by their number of clips, in rising order; the labelled windows of the first whole batch; and the
-        seconds to load a whole batch.
+    A curriculum begins at 20 Hz alone, where the teacher, which costs time and memory, is not used yet. Returns the
+    batches by their number of clips, in rising order; the labelled windows of the first whole batch; and the seconds to
+    load a whole batch.
     """
     plan, size = parts.plan, parts.config.batch_size
     last = parts.config.steps * parts.config.run.accumulate - 1
@@ -126,26 +125,16 @@ def load_tries(parts: TrainingParts) -> tuple[Mapping[int, Sequence[ClipBatch]],
     began = time.perf_counter()
     whole = [reader.batch(clips) for clips in planned]
     seconds = (time.perf_counter() - began) / len(whole)
-    tries: dict[int, Sequence[ClipBatch]] = {size: whole}
+    tries: dict[int, list[ClipBatch]] = {size: whole}
     if parts.device == "cpu" and size > 2:
-        tries = {count: [reader.batch(_pair(clips)[:count]) for clips in planned] for count in (1, 2)}
+        tries = {1: [], 2: []}
+        for clips in planned:  # a random clip and a stream, those with the most windows of the teacher
+            busiest = sorted(clips, key=lambda clip: canonical_steps([clip], 0), reverse=True)
+            others = [clip for clip in busiest if clip.stream != busiest[0].stream] or busiest[1:]
+            for count in tries:
+                tries[count].append(reader.batch([busiest[0], others[0]][:count]))
     reader.close()
     return tries, sum(labels is not None for labels in whole[0].labels), seconds
-
-
-def _pair(clips: Sequence[Clip]) -> list[Clip]:
-    """Two clips that represent the batch: a random clip and a stream, those with the most windows of the teacher."""
-    busiest = sorted(clips, key=lambda clip: canonical_steps([clip], 0), reverse=True)
-    others = [clip for clip in busiest if clip.stream != busiest[0].stream]
-    return [busiest[0], (others or busiest[1:])[0]]
-
-
-def _fastest(module: Any, optimiser: torch.optim.Optimizer, batch: ClipBatch, device: str) -> float:
-    """The shortest time of a few steps, in seconds."""
-    spent: list[float] = []
-    while len(spent) < TRIED and not (device == "cpu" and sum(spent) > ENOUGH_S):
-        spent.append(time_step(module, optimiser, batch))
-    return min(spent)
 
 
 def time_step(module: Any, optimiser: torch.optim.Optimizer, batch: ClipBatch) -> float:

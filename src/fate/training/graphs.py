@@ -128,14 +128,10 @@ class _Room:
             if buffer is None or len(buffer) < size:
                 length = size if buffer is None else max(size, 2 * len(buffer))
                 buffer = self._buffers[number, part.dtype] = torch.empty(length, dtype=part.dtype, device=part.device)
-            own = buffer[:size].as_strided(part.shape, _dense_strides(part)).copy_(part.detach())
+            strides = torch.empty_like(part, device="meta").stride()  # a copy keeps channels last
+            own = buffer[:size].as_strided(part.shape, strides).copy_(part.detach())
             found.append(own.requires_grad_(part.requires_grad and torch.is_grad_enabled()))
         return found
-
-
-def _dense_strides(given: Tensor) -> tuple[int, ...]:
-    """The strides of a copy, which keeps channels last."""
-    return torch.empty_like(given, device="meta").stride()
 
 
 def leave_default_stream() -> None:

@@ -118,9 +118,7 @@ def build(config: TrainConfig) -> TrainingParts:
     if limit := config.run.validate_recordings:
         validation = replace(validation, recordings=validation.labelled[:limit])
     dataset.refuse_without_classes()
-    detector = _new_detector(config.model, dataset)
-    if config.model.weights is not None:
-        start_from(detector, config.model.weights)
+    detector = _make_detector(config.model, dataset)
     strategy = STRATEGIES[config.strategy.name](config)
     if dataset.holds == "histograms" and dataset.labelled:  # they have one rate, and some detectors need events
         check_histograms(detector, dataset.labelled[0])
@@ -128,7 +126,7 @@ def build(config: TrainConfig) -> TrainingParts:
             for recording, hz in product(recordings.labelled[:1], rates):
                 Grid.of(recording, hz)
     strategy.check(dataset)
-    own = RuledLabels(dataset.labelled, _rules(dataset))
+    own = own_labels(dataset)
     labelled = [own(number).labelled_us for number in range(len(dataset.labelled))]
     plan = TrainingPlan(
         dataset.labelled, labelled, config.data.steps, config.data.random, config.data.streams, strategy.timing(),
@@ -137,10 +135,13 @@ def build(config: TrainConfig) -> TrainingParts:
     return TrainingParts(config, dataset, validation, detector, strategy, plan, device)
 
 
-def _new_detector(requested: ModelConfig, dataset: Dataset) -> Detector:
-    """The detector of the configuration with random weights."""
+def _make_detector(requested: ModelConfig, dataset: Dataset) -> Detector:
+    """The detector of the configuration, with random weights or with those of another run.
+
+    A detector with a memory may start from one without (EvRT-DETR's second stage).
+    """
     try:
-        return build_model(
+        detector = build_model(
             requested.name, dataset.classes, dataset.sensor, encoder=requested.encoder,
             encoder_options=requested.encoder_options, stem=requested.stem, **requested.options,
         )  # fmt: skip
@@ -151,9 +152,23 @@ def _new_detector(requested: ModelConfig, dataset: Dataset) -> Detector:
             f"model.options = {requested.options} and model.encoder_options = {requested.encoder_options} were given;"
             f" expected values of other types ({error})"
         ) from None
+    path = requested.weights
+    if path is None:
+        return detector
+    given = load_trained(path)
+    for name in ("classes", "sensor"):
+        theirs, ours = tuple(getattr(given, name)), tuple(getattr(detector, name))
+        if theirs != ours:
+            raise FateError(f"{path}: made for {name} {theirs}, the dataset has {ours}; expected the same")
+    weights, expected = given.state_dict(), detector.state_dict()
+    if given.memory is None:
+        weights |= {name: value for name, value in expected.items() if name.startswith("memory.")}
+    check_entries(path, weights, expected)
+    detector.load_state_dict(weights)
+    return detector
 
 
-def own_labels(dataset: Dataset) -> LabelsOf:
+def own_labels(dataset: Dataset) -> RuledLabels:
     """The labels of the dataset after its rules for training."""
     return RuledLabels(dataset.labelled, _rules(dataset))
 
@@ -169,21 +184,6 @@ def _ruled(
     """Labels of any source after the rules for training."""
     labels, recording = labels_of(number, hz), recordings[number]
     return None if labels is None else rules.apply(labels, split=recording.split, downscale=recording.downscale)
-
-
-def start_from(detector: Detector, path: str) -> None:
-    """Load the weights of another run; a detector with a memory may start from one without (EvRT-DETR's stage 2)."""
-    given = load_trained(path)
-    for name in ("classes", "sensor"):
-        theirs, ours = tuple(getattr(given, name)), tuple(getattr(detector, name))
-        if theirs != ours:
-            raise FateError(f"{path}: made for {name} {theirs}, the dataset has {ours}; expected the same")
-    weights, expected = given.state_dict(), detector.state_dict()
-    for name, value in expected.items():
-        if name.startswith("memory.") and given.memory is None:
-            weights[name] = value
-    check_entries(path, weights, expected)
-    detector.load_state_dict(weights)
 
 
 def need_lightning() -> None:
@@ -204,14 +204,9 @@ def train(
     begins: Callable[[int], None] | None = None,
     draw_samples: DrawSamples | None = None,
 ) -> Trained:
-    """Train, or continue the run in ``out``.
+    """Train, or continue the run in ``out``; ``fate.train`` explains the arguments that it has too.
 
     Args:
-        config: a configuration, the name of one in the package (``fate train --list``), or a YAML file.
-        out: the run's folder; see ``run_directory``.
-        overrides: ``key.sub=value`` texts.
-        progress: called with the steps done, the steps in all and a short line.
-        allow_missing: train although files or boxes of the dataset are missing; see ``fate.data.dataset.DataFaults``.
         begins: called once before the first step, after all checks, with the number of steps that are already done;
             in the first process only.
         draw_samples: draws labels and predictions after each validation; see ``callbacks.DrawSamples``.
@@ -303,10 +298,7 @@ def _engine(config: TrainConfig, device: str, folder: Path, callbacks: Any) -> A
 
 
 def _batches(parts: TrainingParts, module: Any) -> Generator[ClipBatch, None, None]:
-    """Batches from the current step of the run; each process makes its own, after the checkpoint was read.
-
-    Closing the generator ends the worker processes, which could otherwise outlive the run.
-    """
+    """Batches from the current step of the run, after the checkpoint was read; closing ends the worker processes."""
     trainer = module.trainer
     yield from parts.batches(module.batches, trainer.global_rank, trainer.world_size)
 
@@ -314,13 +306,12 @@ def _batches(parts: TrainingParts, module: Any) -> Generator[ClipBatch, None, No
 def _device(config: TrainConfig) -> str:
     """``"cpu"`` or ``"cuda"``; a GPU that was named becomes the current one."""
     requested, gpu = config.run.device, config.run.gpu
-    if requested.startswith("cuda") and not torch.cuda.is_available():
-        raise FateError(f"run.device = {requested} was given, and no GPU was found; give run.device=cpu, or auto")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if requested.startswith("cuda") and (gpu or 0) >= count:
+        raise FateError(
+            f"run.device = {requested} was given, and this machine has {count} GPUs, from cuda:0 on; give another one,"
+            " cpu or auto"
+        )
     if gpu is not None:
-        last = torch.cuda.device_count() - 1
-        if gpu > last:
-            raise FateError(
-                f"run.device = {requested} was given; expected cuda:0 to cuda:{last}, the GPUs of this machine"
-            )
         torch.cuda.set_device(gpu)
-    return "cuda" if requested != "cpu" and torch.cuda.is_available() else "cpu"
+    return "cuda" if requested != "cpu" and count else "cpu"

@@ -1,8 +1,8 @@
-"""One step of training: a batch of clips through the student, what it should have seen, and the teacher beside it.
+"""One step of training: a batch of clips through the student, its losses, and the mean teacher.
 
-The engine around it is PyTorch Lightning: devices, processes, precision, accumulation. What it cannot know is kept
-here: each stream's memory from clip to clip (back-propagation ends where a clip begins), the mean teacher, and, for
-going on after a stop, the number of batches seen and the state of every random generator, of each process.
+PyTorch Lightning handles devices, processes, precision and accumulation. This module keeps the rest: the state of each
+stream from clip to clip (back-propagation ends where a clip begins), the mean teacher, and, to continue after a stop,
+the number of batches and the state of every random generator, for each process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fate.models.detector import CANONICAL_US, Detector
 from fate.models.outputs import Outputs, to_device
 from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.graphs import RecordedFeatures, leave_default_stream, return_to_default_stream
-from fate.training.several_processes import check_same_batch, processes, synchronise_norms
+from fate.training.several_processes import processes, synchronise_norms
 from fate.training.strategies import Strategy, make_targets
 from fate.training.teacher import EmaUpdate, decay_at, make_teacher
 
@@ -36,23 +36,15 @@ OURS = "fate"
 
 
 class TrainingModule(LightningModule):
-    """Student, teacher and strategy.
-
-    Attributes:
-        student: the detector that is trained.
-        teacher: its moving average, which is validated and saved.
-        batches: number of batches of this process, accumulated ones included.
-        memory: the state of the streams after the last clip.
-        last_terms: the loss terms of the last batch by name, on its device.
-    """
+    """The student, which is trained, and the teacher, its moving average, which is validated and saved."""
 
     def __init__(self, detector: Detector, strategy: Strategy, config: TrainConfig) -> None:
         super().__init__()
         self.student, self.teacher = detector, make_teacher(detector)
         self.strategy, self.config = strategy, config
-        self.batches = 0
-        self.memory: states.State = None
-        self.last_terms: dict[str, Tensor] = {}
+        self.batches = 0  #: number of batches of this process, accumulated ones included
+        self.memory: states.State = None  #: the state of the streams after the last clip
+        self.last_terms: dict[str, Tensor] = {}  #: the loss terms of the last batch by name, on its device
         self._generators: dict[str, Any] | None = None
         self._ema: EmaUpdate | None = None
         self._features: Callable[..., Any] = detector.features
@@ -127,7 +119,11 @@ class TrainingModule(LightningModule):
         images = _images(student, batch.inputs(self.device))
         scale = step_scale_of_clips(batch.clips, batch.steps, self.device)
         targets = [make_targets(labels) for labels in batch.labels]
-        memory = self._initial_state(batch, images)
+        if self.memory is None and self.config.run.compile:  # compiled for tensors at once, not for None first
+            with torch.no_grad():
+                _, begun = student.features(images[: len(batch.clips)])
+            self.memory = states.mapped(torch.zeros_like, begun)
+        memory = None if self.memory is None else states.reset(self.memory, to_device(batch.begins, images.device))
         features, memory = self._features(images, memory, batch.steps, scale)
         self.memory = states.detach(memory)
         outputs = student.predictions(features, targets)
@@ -137,14 +133,6 @@ class TrainingModule(LightningModule):
         self.batches += 1
         self.last_terms = {name: term.detach() for name, term in terms.items()}
         return torch.stack(list(terms.values())).sum()
-
-    def _initial_state(self, batch: ClipBatch, images: Tensor) -> states.State:
-        """The state after the previous clips, reset for clips that begin."""
-        if self.memory is None and self.config.run.compile:  # compiled for tensors at once, not for None first
-            with torch.no_grad():
-                _, begun = self.student.features(images[: len(batch.clips)])
-            self.memory = states.mapped(torch.zeros_like, begun)
-        return None if self.memory is None else states.reset(self.memory, to_device(batch.begins, images.device))
 
     def optimizer_step(self, *given: Any, **options: Any) -> None:
         """A step of the optimiser, then of the teacher."""
@@ -207,7 +195,14 @@ class TrainingModule(LightningModule):
 
     def on_train_start(self) -> None:
         """Check that all processes begin at the same batch, and give each its own random numbers."""
-        check_same_batch(self.batches)
+        if processes() > 1:
+            found: list[Any] = [None] * processes()
+            distributed.all_gather_object(found, self.batches)
+            if len(set(found)) > 1:  # some processes have found the checkpoint of the run, others have not
+                raise FateError(
+                    f"processes are at batches {' and '.join(map(str, sorted(set(found))))}; expected a run's folder on"
+                    " a disk that all machines share"
+                )
         if self.trainer.global_rank:
             torch.manual_seed(self.config.run.seed + 1_000_003 * self.trainer.global_rank)
 
@@ -224,7 +219,7 @@ def _images(detector: Detector, inputs: EventBatch | Tensor) -> Tensor:
 
 
 def step_scale_of_clips(clips: Sequence[Clip], steps: int, device: torch.device) -> float | Tensor:
-    """The time from one window to the next over 50 ms, which is how far the state advances.
+    """The step scale: the time from one window to the next, divided by 50 ms.
 
     It follows from the hop of the B clips, not from the length of their windows, which is greater if windows overlap.
     One number if all clips have the same rate, else [T · B] float32 for T = ``steps``.

@@ -32,10 +32,9 @@ from fate.boxes.dense_labels import SAME, open_dense_labels
 from fate.errors import FateError, warn
 from fate.json_files import read_object
 from fate.processes import lock_file
-from fate.training.config import TrainConfig, make_config
+from fate.training.config import TrainConfig, read_config
 from fate.version import full_version, git_hash
 from fate.whole_files import write_whole
-from fate.yaml_files import load_yaml
 
 
 class RunDirectory:
@@ -43,27 +42,33 @@ class RunDirectory:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
+        self.checkpoint = self.folder / "last.ckpt"  #: the checkpoint that training continues from
+        self.pictures = self.folder / "pictures"  #: folder of sample pictures
         self._lock: IO[str] | None = None
         self.metrics_failed = False
-
-    @property
-    def checkpoint(self) -> Path:
-        """The checkpoint that training continues from."""
-        return self.folder / "last.ckpt"
-
-    @property
-    def pictures(self) -> Path:
-        """Folder of sample pictures."""
-        return self.folder / "pictures"
 
     def begin(self, config: TrainConfig) -> bool:
         """Make the folder, or check that the run in it has these settings; returns whether it has a checkpoint."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.pictures.mkdir(exist_ok=True)
+            self._lock = (self.folder / ".lock").open("w")
         except OSError as error:
-            raise FateError(f"{self.folder}: cannot be made ({error.strerror}); choose another out=DIR") from None
-        self._lock_folder()
+            raise FateError(
+                f"{self.folder}: cannot be made or written to ({error.strerror}); choose another out=DIR"
+            ) from None
+        try:
+            lock_file(self._lock.fileno())
+        except BlockingIOError:
+            self.close()
+            raise FateError(
+                f"{self.folder}: another process trains here; wait for it, or choose another out=DIR"
+            ) from None
+        except OSError as error:
+            warn(
+                f"{self.folder}: this disk cannot lock the folder for one run ({error.strerror}); start no second run"
+                " in it"
+            )
         settings = self.folder / "config.yaml"
         begun = self.checkpoint.exists() or (self.folder / "metrics.jsonl").exists()
         if begun and settings.exists():
@@ -83,14 +88,34 @@ class RunDirectory:
                     f" {before.get('hash')}; now {content['recordings']}, {content['hash']}); choose another out=DIR"
                 )
         write_whole(known, json.dumps(content, indent=1).encode())
-        write_whole(self.folder / "environment.json", json.dumps(environment(config, device), indent=1).encode())
+        import torch  # noqa: PLC0415  (it takes seconds to load)
+
+        environment = {
+            "fate": full_version(),
+            "git": git_hash(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "seed": config.run.seed,
+            "fingerprint": config.fingerprint(),
+            "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+        }
+        write_whole(self.folder / "environment.json", json.dumps(environment, indent=1).encode())
 
     def saved_step(self) -> int:
         """The step of ``last.ckpt``; the whole file is checked first."""
         import torch  # noqa: PLC0415
 
-        fault = _damage(self.checkpoint)
-        if fault is None:
+        try:
+            with zipfile.ZipFile(self.checkpoint) as archive:
+                fault = "has been changed since it was written (its checksums do not fit)" if archive.testzip() else ""
+        except OSError as error:
+            fault = f"cannot be read ({error.strerror})"
+        except Exception:  # a damaged table of contents raises many kinds of errors
+            size = self.checkpoint.stat().st_size
+            fault = f"has been cut short or overwritten (its {size} bytes do not end as a checkpoint does)"
+        if not fault:
             try:
                 return int(torch.load(self.checkpoint, map_location="cpu", weights_only=True, mmap=True)["global_step"])
             except Exception:  # torch raises many kinds of errors
@@ -103,6 +128,11 @@ class RunDirectory:
         """Write a message with its time to log.txt; errors of the disk are ignored, so that training continues."""
         with suppress(OSError), (self.folder / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+    def announce(self, text: str) -> None:
+        """Print a message, and write it to log.txt."""
+        print(text, flush=True)
+        self.log(text)
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
         """Add a line to metrics.jsonl; an error of the disk is printed once, and training continues."""
@@ -133,30 +163,9 @@ class RunDirectory:
         if self._lock is not None:
             self._lock.close()
 
-    def _lock_folder(self) -> None:
-        try:
-            self._lock = (self.folder / ".lock").open("w")
-        except OSError as error:
-            raise FateError(f"{self.folder}: cannot be written to ({error.strerror}); choose another out=DIR") from None
-        try:
-            lock_file(self._lock.fileno())
-        except BlockingIOError:
-            self.close()
-            raise FateError(
-                f"{self.folder}: another process trains here; wait for it, or choose another out=DIR"
-            ) from None
-        except OSError as error:
-            warn(
-                f"{self.folder}: this disk cannot lock the folder for one run ({error.strerror}); start no second run"
-                " in it"
-            )
-
     def _compare(self, settings: Path, config: TrainConfig) -> None:
         try:
-            content = load_yaml(settings)
-            if not isinstance(content, dict):
-                raise FateError(f"{settings}: holds a {type(content).__name__}; expected the settings of a run")
-            before = make_config(content, (), str(settings))
+            before = read_config(settings)
         except FateError as error:
             raise FateError(f"{error}; repair it, or choose another out=DIR") from None
         if before.fingerprint() == config.fingerprint():
@@ -187,36 +196,3 @@ def data_facts(recordings: Sequence[Any], dense: str | None = None) -> dict[str,
         seen.update(json.dumps({part: made_by[part] for part in SAME}, sort_keys=True).encode())
     return {"recordings": len(recordings), "boxes": boxes, "hash": seen.hexdigest()[:16],
             "names": [recording.name for recording in recordings]}  # fmt: skip
-
-
-def environment(config: TrainConfig, device: str) -> dict[str, Any]:
-    """Versions, device and seed of the run."""
-    import torch  # noqa: PLC0415
-
-    return {
-        "fate": full_version(),
-        "git": git_hash(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "seed": config.run.seed,
-        "fingerprint": config.fingerprint(),
-        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-    }
-
-
-def _damage(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint file; None if all its checksums are correct."""
-    try:
-        size = checkpoint.stat().st_size
-        with checkpoint.open("rb") as file:
-            if not zipfile.is_zipfile(file):
-                return f"has been cut short or overwritten (its {size} bytes do not end as a checkpoint does)"
-            with zipfile.ZipFile(file) as archive:
-                sound = archive.testzip() is None
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
-    except Exception:  # a damaged table of contents raises many kinds of errors
-        sound = False
-    return None if sound else "has been changed since it was written (its checksums do not fit)"

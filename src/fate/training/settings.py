@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import yaml
@@ -43,40 +44,33 @@ def list_settings(model: type[BaseModel], before: str = "") -> list[Setting]:
 
 
 def settings_yaml(model: type[BaseModel], values: BaseModel | None = None) -> str:
-    """A complete configuration in YAML with a comment behind each key.
-
-    Args:
-        model: the model of the configuration.
-        values: a configuration whose values are shown in place of the defaults.
-    """
+    """A complete configuration in YAML with a comment behind each key; ``values`` replace the defaults."""
     given = None if values is None else values.model_dump(mode="json", by_alias=True)
     lines: list[str] = []
-    section = ""
-    for setting in list_settings(model):
-        head, _, name = setting.key.rpartition(".")
-        if head != section:
-            lines.append(f"{head}:")
-            section = head
-        shown = setting.default if given is None else given[head][name]
-        text = "" if setting.required and given is None else _inline(shown)
-        kind = f"required, {setting.kind}" if setting.required else setting.kind
-        lines.append(f"{f'  {name}: {text}'.rstrip():<34}  # ({kind}) {setting.meaning}")
+    for section, settings in groupby(list_settings(model), key=lambda setting: setting.key.rpartition(".")[0]):
+        lines.append(f"{section}:")
+        for setting in settings:
+            name = setting.key.rpartition(".")[2]
+            shown = setting.default if given is None else given[section][name]
+            text = "" if setting.required and given is None else _inline(shown)
+            kind = f"required, {setting.kind}" if setting.required else setting.kind
+            lines.append(f"{f'  {name}: {text}'.rstrip():<34}  # ({kind}) {setting.meaning}")
     return "\n".join(lines) + "\n"
 
 
 def settings_table(model: type[BaseModel]) -> str:
     """A Markdown table of all settings, one section after the other."""
     parts: list[str] = []
-    section = None
-    for setting in list_settings(model):
-        head = setting.key.rpartition(".")[0]
-        if head != section:
-            parts += ["", f"## `{head}`", "", "| key | default | accepts | meaning |", "|---|---|---|---|"]
-            section = head
-        default = "required" if setting.required else f"`{_inline(setting.default)}`"
-        cells = (f"`{setting.key}`", default, setting.kind, setting.meaning)
-        parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    for section, settings in groupby(list_settings(model), key=lambda setting: setting.key.rpartition(".")[0]):
+        parts += ["", f"## `{section}`", "", "| key | default | accepts | meaning |", "|---|---|---|---|"]
+        for setting in settings:
+            default = "required" if setting.required else f"`{_inline(setting.default)}`"
+            cells = (f"`{setting.key}`", default, setting.kind, setting.meaning)
+            parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(parts[1:]) + "\n"
+
+
+_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
 def _kind(annotation: Any, metadata: Sequence[Any]) -> str:
@@ -93,16 +87,12 @@ def _kind(annotation: Any, metadata: Sequence[Any]) -> str:
     if annotation is bool:
         return "true or false"
     if annotation in (int, float):
-        return _number("a whole number" if annotation is int else "a number", metadata)
+        found = [(sign, getattr(entry, name, None)) for entry in metadata for name, sign in _SIGNS.items()]
+        limits = [f"{sign} {value:g}" for sign, value in found if value is not None]
+        return " ".join(["a whole number" if annotation is int else "a number", " and ".join(limits)]).rstrip()
     if annotation is str:
         return "a text"
     return "keys with values" if origin is dict or annotation is dict else str(annotation)
-
-
-def _number(what: str, metadata: Sequence[Any]) -> str:
-    limits = {sign: value for entry in metadata for name, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
-              if (value := getattr(entry, name, None)) is not None}  # fmt: skip
-    return what + "".join(f"{' and' if number else ''} {sign} {limits[sign]:g}" for number, sign in enumerate(limits))
 
 
 def _one_of(words: list[str]) -> str:

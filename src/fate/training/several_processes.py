@@ -1,4 +1,4 @@
-"""Several processes that train as one: what one process would do with the whole batch, they do with their shares.
+"""Several processes that train as one: each takes its share of the batch, and the result is that of one process.
 
 Lightning averages gradients. Losses are divided by counts over *all* processes where they are computed
 (``models.outputs``). Here, batch normalisation uses the statistics of all windows of all processes: on GPUs with
@@ -8,56 +8,28 @@ torch's own layer, on CPUs, where torch has none, with the one below. The others
 from __future__ import annotations
 
 import os
-from datetime import timedelta
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, distributed, nn
 
 from fate.errors import FateError
 
-#: How long the others wait for what the first process does alone: it may validate for hours on 1Mpx.
-PATIENCE = timedelta(hours=12)
-
 
 def processes() -> int:
-    """How many train together."""
+    """The number of processes that train together."""
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
 def check_processes(devices: int, nodes: int) -> None:
-    """Refuse settings that speak of other numbers than were started: each would train by itself, or wait for ever."""
+    """Refuse settings that differ from the started processes: each would train by itself, or wait for ever."""
     started = os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", ""))
-    if nodes > 1 and not started.isdigit():
+    none_started = nodes > 1 and not started.isdigit()
+    if none_started or ("WORLD_SIZE" in os.environ and started.isdigit() and int(started) != devices * nodes):
         raise FateError(
-            f"run.nodes = {nodes} was given, and nothing has started processes on other machines; start it on each of"
-            " them with torchrun, or with srun"
+            f"{'no' if none_started else started} processes were started, and run.devices · run.nodes = {devices} ·"
+            f" {nodes}; start as many with torchrun or srun: run.devices on each of run.nodes machines"
         )
-    if "WORLD_SIZE" in os.environ and started.isdigit() and int(started) != devices * nodes:
-        raise FateError(
-            f"{started} processes were started, and run.devices · run.nodes = {devices} · {nodes}; give the number of"
-            " processes on a machine as run.devices, and that of machines as run.nodes"
-        )
-
-
-def check_same_batch(batches: int) -> None:
-    """Refuse processes that are not at the same batch: some have found the run's checkpoint, others not."""
-    if processes() > 1:
-        found: list[Any] = [None] * processes()
-        distributed.all_gather_object(found, batches)
-        if len(set(found)) > 1:
-            raise FateError(
-                f"processes are at batches {' and '.join(map(str, sorted(set(found))))}; expected a run's folder on a"
-                " disk that all machines share"
-            )
-
-
-def patient_group() -> distributed.ProcessGroup | None:
-    """A group of all processes, which all call this, whose barrier waits up to ``PATIENCE``; None for one process.
-
-    Steps keep the shorter limit of Lightning (half an hour), so that a process that hangs ends the run earlier.
-    """
-    return distributed.new_group(timeout=PATIENCE) if processes() > 1 else None
 
 
 class CpuSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -97,7 +69,7 @@ class CpuSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def synchronise_norms(module: nn.Module, device: str = "cpu") -> nn.Module:
-    """The same module with every batch normalisation over all processes; weights and names stay."""
+    """Let every batch normalisation of a module span all processes; weights and names stay."""
     if device == "cuda":
         converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
         return converted

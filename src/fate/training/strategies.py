@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fate.boxes.dense_labels import DenseLabels, open_dense_labels
+from fate.boxes.dense_labels import open_dense_labels
 from fate.boxes.labels import Labels, LabelSource
 from fate.data.clips import Grid
 from fate.data.dataset import Dataset
@@ -55,17 +55,12 @@ class Strategy:
         """Refuse a dataset that the strategy cannot use, before training begins."""
 
     def timing(self) -> Curriculum:
-        """What draws the rate and the window length of a clip."""
+        """The curriculum, which draws the rate and the window length of each clip."""
         run = self.config.run
         return Curriculum(self.config.rates, run.epochs, run.epoch_steps * run.accumulate, self.any_window)
 
     def labels(self, recordings: Sequence[Any], own: LabelsOf) -> LabelsOf:
-        """Labels by recording and rate.
-
-        Args:
-            recordings: the recordings of the dataset.
-            own: the labels of the dataset, after its rules for training.
-        """
+        """Labels by recording and rate; ``own`` are the labels of the dataset, after its rules for training."""
         return own
 
     def consistency(self, detector: Detector, student: Outputs, teacher: Outputs) -> dict[str, Tensor]:
@@ -106,20 +101,16 @@ class FAT(Consistency):
                 f"{dense.root}: dense labels of {', '.join(dense.classes)}, and the dataset has"
                 f" {', '.join(dataset.classes)}; expected those that fate densify made of this dataset"
             )
-        lacking = [hz for hz in requested[1:] if hz not in dense.rates]
-        if lacking:
-            there, more = (" ".join(f"{hz:g}" for hz in rates) for rates in (dense.rates, lacking))
-            raise FateError(
-                f"{dense.root}: has labels at {there or 'no'} Hz, and strategy.rates wants {more} Hz too; run fate"
-                f" densify again with --hz {more}, or give strategy.rates"
-            )
-        rates = [hz for hz in requested if hz in dense.rates]
-        missing = [(each.name, hz) for each in dataset.labelled for hz in rates if not dense.has(each.name, hz)]
+        rates = [hz for hz in requested if hz in dense.rates or hz != requested[0]]
+        pairs = [(each.name, hz) for hz in rates for each in dataset.labelled]
+        missing = [(name, hz) for name, hz in pairs if hz not in dense.rates or not dense.has(name, hz)]
         if missing:
             name, hz = missing[0]
+            number, more = (len({part[index] for part in missing}) for index in (0, 1))
             raise FateError(
-                f"{dense.root}: has no labels of {len({name for name, _ in missing})} of {len(dataset.labelled)}"
-                f" recordings, such as {name} at {hz:g} Hz; run fate densify on this dataset again, with all its shards"
+                f"{dense.root}: has no labels of {number} of {len(dataset.labelled)} recordings at {more} of the"
+                f" strategy.rates, such as {name} at {hz:g} Hz; run fate densify on this dataset again with --hz {hz:g}"
+                " and all its shards, or give strategy.rates"
             )
 
 
@@ -139,9 +130,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
 }
 
 
-@lru_cache(maxsize=4)
-def _opened(folder: str) -> DenseLabels:
-    return open_dense_labels(folder)
+_opened = lru_cache(maxsize=4)(open_dense_labels)
 
 
 def _dense_labels(folder: str, recordings: Sequence[Any], own: LabelsOf, number: int, hz: float) -> Labels | None:
@@ -164,10 +153,8 @@ def _interpolated_labels(recordings: Sequence[Any], own: LabelsOf, number: int, 
 def make_targets(labels: Labels | None) -> Targets | None:
     """The targets of one window, each with its weight w_v in the detection loss: the only place that defines it.
 
-    w_v is 1 for ground truth, and the score p_v of the label for generated labels (the paper's equation for w_v).
-
-    Args:
-        labels: the boxes of the window; None if the window is not labelled.
+    w_v is 1 for ground truth, and the score p_v of the label for generated labels (the paper's equation for w_v). A
+    window without ``labels`` (None) is not labelled.
     """
     if labels is None:
         return None

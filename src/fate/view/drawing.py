@@ -121,12 +121,10 @@ def draw_boxes(
             raise FateError(f"{len(given)} {name} were given for {count} boxes; give one for each box")
     if colours is None:
         colours = CLASS_COLOURS[0] if class_ids is None else [class_colour(int(each)) for each in class_ids]
-    table = np.asarray(colours, np.int64)
-    if table.shape not in ((3,), (count, 3)) and (count or table.size):
-        raise FateError(
-            f"colours of shape {table.shape} were given for {count} boxes; give one colour, or one for each"
-        )
-    shades: list[Any] = [tuple(row) for row in np.broadcast_to(table.reshape(-1, 3), (count, 3)).tolist()]
+    table = np.asarray(colours, np.int64).reshape(-1, 3)
+    if count and len(table) not in (1, count):
+        raise FateError(f"{len(table)} colours were given for {count} boxes; give one colour, or one for each")
+    shades: list[Any] = [tuple(row) for row in np.broadcast_to(table if count else table[:0], (count, 3)).tolist()]
     canvas = Image.fromarray(picture)
     pen = ImageDraw.Draw(canvas)
     height, width = picture.shape[:2]

@@ -24,21 +24,8 @@ from fate.errors import FateError
 from fate.events.events import Events
 from fate.formats.recording import Recording
 from fate.progress import Progress
-from fate.view.drawing import (
-    BAND,
-    Palette,
-    Picture,
-    class_colour,
-    draw_boxes,
-    enlarge,
-    enlargement,
-    font_of,
-    label_boxes,
-    palette_of,
-    readable_on,
-    side_by_side,
-    track_colour,
-)
+from fate.view import drawing
+from fate.view.drawing import Palette, Picture
 from fate.view.video import VideoWriter
 
 ColourBy = Literal["class", "track"]
@@ -65,10 +52,11 @@ class VideoClock:
     @classmethod
     def over(cls, start_us: int, end_us: int, fps: float, slow: float, origin_us: int = 0) -> VideoClock:
         """Return a clock for ``[start_us, end_us)``; the first picture shows the first step, the last one the end."""
-        if not 0 < fps <= 1000:
-            raise FateError(f"{fps:g} pictures a second were asked for; expected more than 0 and at most 1000")
-        if not 0 < slow < math.inf:
-            raise FateError(f"slow = {slow:g} was given; expected a factor above 0: 4 plays four times slower")
+        if not 0 < fps <= 1000 or not 0 < slow < math.inf:
+            raise FateError(
+                f"{fps:g} pictures a second and slow = {slow:g} were asked for; expected up to 1000 pictures, and a"
+                " factor above 0: 4 plays four times slower"
+            )
         if end_us <= start_us:
             raise FateError(f"a video from {start_us} to {end_us} µs was asked for; it must end after it starts")
         step_us = 1e6 / (fps * slow)
@@ -82,18 +70,12 @@ class VideoClock:
 
 
 class EventSurface:
-    """The last event of each pixel, updated chunk by chunk and drawn as pictures.
-
-    Args:
-        sensor: ``(height, width)`` in pixels.
-        acc_us: how long an event is drawn, in µs.
-        palette: a name in ``PALETTES``, or a palette.
-    """
+    """The last event of each pixel, updated chunk by chunk and drawn as pictures, for ``acc_us`` µs after the event."""
 
     def __init__(self, sensor: tuple[int, int], acc_us: int, palette: str | Palette = "dark") -> None:
         if acc_us < 1:
             raise FateError(f"an accumulation time of {acc_us} µs was asked for; expected at least 1 µs")
-        colours = palette_of(palette)
+        colours = drawing.palette_of(palette)
         self.acc_us = acc_us
         self._lookup = np.array([colours.background, colours.off, colours.on], np.uint8)
         self._last_us = np.full(sensor, LONG_AGO, np.int64)
@@ -151,7 +133,7 @@ def render_video(
     Args:
         recording: see :func:`fate.open_recording`.
         path: an ``.mp4``; replaced if it exists, whole or not at all.
-        frames: detections in order of time; each picture shows those of the frame nearest before it.
+        frames: detections in order of time; each picture shows the boxes of the last frame before it.
         acc_us: each picture shows the events of this time before it, in µs.
         fps: pictures per second of the video.
         slow: seconds of video for each second of the recording; below 1 it plays faster.
@@ -177,7 +159,7 @@ def render_video(
     clock = VideoClock.over(start, end, fps, slow, recording.start_us)
     surface = EventSurface(recording.sensor, acc_us, palette)
     captions = [caption for caption, _ in runs] if any(caption for caption, _ in runs) else None
-    factor = enlargement(recording.sensor, PICTURE_WIDTH)
+    factor = drawing.enlargement(recording.sensor, PICTURE_WIDTH)
     speed = "" if slow == 1 else f" · {slow:g}x slower" if slow > 1 else f" · {1 / slow:g}x faster"
     video: VideoWriter | None = None
     read_to = clock.first_us - acc_us
@@ -186,14 +168,14 @@ def render_video(
             time = clock.time_us(index)
             surface.feed(recording.read(max(read_to, time - acc_us), time))
             read_to = time
-            plain = enlarge(surface.picture(time), factor)
+            plain = drawing.enlarge(surface.picture(time), factor)
             shown = [
                 plain
                 if (frame := lookup.at(time)) is None
                 else _paint(plain, frame, factor, threshold, classes, colour_by)
                 for lookup in lookups
             ]
-            sheet = shown[0] if captions is None and len(shown) == 1 else side_by_side(shown, captions)
+            sheet = shown[0] if captions is None and len(shown) == 1 else drawing.side_by_side(shown, captions)
             rates = [f" · boxes {lookup.hz:.3g} Hz" for lookup in lookups if lookup.hz and captions is None]
             about = _event_rate(surface.count(time) / (acc_us * 1e-6)) + "".join(rates)
             since_start = f"{(time - clock.origin_us) / 1e6:.3f} s"
@@ -213,7 +195,7 @@ def render_comparison(
 ) -> VideoClock:
     """Write a video of several detection runs side by side, such as ``[("20 Hz", slow), ("200 Hz", fast)]``.
 
-    Each run is a caption and its detections. The options are those of :func:`render_video`.
+    Each run is a caption and its detections. Same options as :func:`render_video`.
     """
     if not runs:
         raise FateError("no detection runs were given to show side by side; give at least one")
@@ -234,13 +216,13 @@ def _paint(
     kept = kept[np.argsort(scores[kept], kind="stable")]  # the highest score is drawn last, on top
     if not len(kept):
         return picture
-    colours = [class_colour(int(frame.class_ids[row])) for row in kept]
+    colours = [drawing.class_colour(int(frame.class_ids[row])) for row in kept]
     if colour_by == "track" and frame.track_ids is not None:
         tracks = [int(frame.track_ids[row]) for row in kept]
-        colours = [track_colour(track) if track >= 0 else c for track, c in zip(tracks, colours, strict=True)]
+        colours = [drawing.track_colour(track) if track >= 0 else c for track, c in zip(tracks, colours, strict=True)]
     boxes = np.asarray(frame.boxes).reshape(-1, 4)[kept]
-    labels = label_boxes(frame, kept, classes)
-    return draw_boxes(picture, boxes, labels=labels, colours=colours, thickness=max(2, factor), scale=factor)
+    labels = drawing.label_boxes(frame, kept, classes)
+    return drawing.draw_boxes(picture, boxes, labels=labels, colours=colours, thickness=max(2, factor), scale=factor)
 
 
 def _event_rate(per_s: float) -> str:
@@ -252,9 +234,9 @@ def _with_footer(picture: Picture, left: str, right: str) -> Picture:
     height, width = picture.shape[:2]
     size = max(11, min(18, width // 38))
     band = round(1.8 * size) + (height + round(1.8 * size)) % 2
-    canvas = Image.new("RGB", (width + width % 2, height + band), BAND)
+    canvas = Image.new("RGB", (width + width % 2, height + band), drawing.BAND)
     canvas.paste(Image.fromarray(picture))
-    pen, font, middle = ImageDraw.Draw(canvas), font_of(size), height + band // 2
-    pen.text((size // 2, middle), left, fill=readable_on(BAND), font=font, anchor="lm")
+    pen, font, middle = ImageDraw.Draw(canvas), drawing.font_of(size), height + band // 2
+    pen.text((size // 2, middle), left, fill=drawing.readable_on(drawing.BAND), font=font, anchor="lm")
     pen.text((width - size // 2, middle), right, fill=(165, 175, 190), font=font, anchor="rm")
     return np.asarray(canvas)

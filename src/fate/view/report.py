@@ -75,7 +75,7 @@ def write_report(
     Args:
         path: an ``.html``; replaced if it exists.
         video: an MP4 as a file or its bytes, from :func:`fate.view.rendering.render_video`; ``None`` for none.
-        frames: detections in order of time; those of ``detector.stream`` carry the latency of each stage.
+        frames: detections in order of time; frames of ``detector.stream`` have the latency of each stage.
         summary: values by name, or by section and name; shown in a table.
         title: the page's title, plain text.
         lead: a sentence under the title.
@@ -92,10 +92,18 @@ def write_report(
     beside = find_target(path, text=True).kind == "file"  # a device or a pipe has no folder for a video
     if (video is None) != (clock is None):
         raise FateError("a video and its clock belong together; give write_report both, or neither")
-    data = {**_numbers(frames, clock, classes, event_rate, hz), "title": title, "summary": _plain(summary)}
+    data = _numbers(frames, clock, classes, event_rate, hz)
+    stages, budget = [], (data["latency"] or {}).get("budget_ms")
+    for stage in (data["latency"] or {}).get("stages", ()):
+        share = (stage["p99"] / budget,) if budget else ()  # from ten times the budget on, as a multiple
+        shares = [f"{significant(n)} ×" if n >= 9.95 else f"{significant(100 * n)} %" for n in share]
+        stages.append([stage["name"], *(significant(stage[key], 3) for key in ("p50", "p99", "max")), *shares])
+    single = {name: value for name, value in summary.items() if not isinstance(value, Mapping)}
+    tables = {"": single, **{name: value for name, value in summary.items() if isinstance(value, Mapping)}}
+    sections = [(name, [(key, _value(value)) for key, value in rows.items()]) for name, rows in tables.items() if rows]
     write_page(
-        target, "report.html", title=title, lead=lead, data=data, cards=_cards(data), stages=_stages(data["latency"]),
-        sections=_sections(data["summary"]), number=_number, rate=_rate,
+        target, "report.html", title=title, lead=lead, data=data, stages=stages, sections=sections, number=_number,
+        rate=_rate, time=_time,
         player=None if video is None else _player(target, video, embed_limit if beside else None),
     )  # fmt: skip
 
@@ -107,7 +115,7 @@ def _numbers(
     event_rate: tuple[ArrayLike, ArrayLike] | None,
     hz: float | None,
 ) -> dict[str, Any]:
-    """Return all numbers of the page; the arguments are those of :func:`write_report`."""
+    """Return all numbers of the page. Same arguments as :func:`write_report`."""
     lookup = FrameLookup(frames)
     times, rates = (np.asarray(column, np.float64) for column in event_rate or ((), ()))
     if times.ndim != 1 or times.shape != rates.shape or not np.isfinite(rates).all() or (np.diff(times) < 0).any():
@@ -133,24 +141,9 @@ def _numbers(
         "frames": {
             "count": len(frames), "hz": round(hz or lookup.hz, 3), "boxes": sum(len(frame.scores) for frame in frames)
         },
-        "latency": _latency(latencies_of(frames), hz or lookup.hz or None),
+        "latency": _latency(frames, hz or lookup.hz),
         "tracks": _tracks(frames, classes),
     }  # fmt: skip
-
-
-def latencies_of(frames: Sequence[DetectionFrame]) -> dict[str, list[float]]:
-    """Return milliseconds by stage from the frames' ``ms``, and ``total`` from their ``total_ms``, if they have them.
-
-    A stage whose times are all 0 is left out: on a GPU several stages run as one.
-    """
-    stages: dict[str, list[float]] = {}
-    for frame in frames:
-        for stage, ms in (getattr(frame, "ms", None) or {}).items():
-            stages.setdefault(stage, []).append(float(ms))
-        if (total := getattr(frame, "total_ms", None)) is not None:
-            stages.setdefault("total", []).append(float(total))
-    in_order = sorted(stages, key=lambda stage: stage == "total")  # the total last
-    return {stage: stages[stage] for stage in in_order if any(stages[stage])}
 
 
 def _classes(frames: Sequence[DetectionFrame], names: Sequence[str] | None) -> list[dict[str, Any]]:
@@ -187,28 +180,25 @@ def _boxes_over_time(
     return {"t_us": middles.tolist(), "by_class": by_class}
 
 
-def _latency(by_stage: Mapping[str, Sequence[float]], hz: float | None) -> dict[str, Any] | None:
-    """Return a histogram of each stage and of the total over common logarithmic bins."""
-    stages = {name: np.asarray(ms, np.float64) for name, ms in by_stage.items() if len(ms)}
+def _latency(frames: Sequence[Any], hz: float) -> dict[str, Any] | None:
+    """Return a histogram of each stage and of the total over common logarithmic bins; None without times.
+
+    Frames of ``detector.stream`` have times. A stage whose times are all 0 is left out: on a GPU several run as one.
+    """
+    timed = [frame for frame in frames if getattr(frame, "ms", None)]
+    times = {name: np.array([frame.ms[name] for frame in timed]) for name in (timed[0].ms if timed else ())}
+    times["total"] = np.array([frame.total_ms for frame in timed])
+    stages = {name: ms for name, ms in times.items() if ms.any()}
     if not stages:
         return None
-    total_is = "what the detector reports for a whole window"
-    if "total" not in stages and len({len(ms) for ms in stages.values()}) == 1 and len(stages) > 1:
-        stages["total"] = np.sum(list(stages.values()), axis=0)
-        total_is = "the sum of the stages"
-    for name, ms in stages.items():
-        if not np.isfinite(ms).all() or (ms < 0).any():
-            raise FateError(f"latencies of stage {name!r} are not all finite and at least 0; expected milliseconds")
     every = np.concatenate(list(stages.values()))
-    low = max(1e-3, float(every[every > 0].min(initial=np.inf)) if (every > 0).any() else 1e-3)
+    low = max(1e-3, float(every[every > 0].min()))
     edges = np.geomspace(low * 0.99, max(low, float(every.max())) * 1.01, LATENCY_BINS + 1)
     budget = 1000 / hz if hz else None
-    whole = stages.get("total", next(iter(stages.values())) if len(stages) == 1 else np.zeros(0))
     return {
         "budget_ms": budget,
-        "windows": len(whole),
-        "total_is": total_is if "total" in stages else "",
-        "over_budget": int((whole > budget).sum()) if budget else None,
+        "windows": len(timed),
+        "over_budget": int((times["total"] > budget).sum()) if budget else None,
         "edges_ms": [float(f"{edge:.5g}") for edge in edges],
         "stages": [
             {
@@ -264,61 +254,9 @@ def _player(target: Path, video: str | os.PathLike[str] | bytes, limit: int | No
     return {"href": quote(os.fsencode(href)), "note": note, "content": ""}
 
 
-def _cards(data: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Return the most important numbers: name, value and a remark."""
-    frames, latency, tracks = data["frames"], data["latency"], data["tracks"]
-    cards = [
-        ("Length", f"{(data['end_us'] - data['start_us']) / 1e6:.2f} s", ""),
-        ("Detection rate", f"{frames['hz']:g} Hz", f"{_number(frames['count'])} windows"),
-        ("Boxes", _number(frames["boxes"]), f"{frames['boxes'] / max(1, frames['count']):.2f} a window"),
-        *((each["name"], _number(each["count"]), "boxes") for each in data["classes"][:6]),
-    ]
-    if data["rate"]:
-        rates = data["rate"]["per_s"]
-        cards.append(("Event rate", _rate(sum(rates) / len(rates)), f"at most {_rate(max(rates))}"))
-    if tracks:
-        cards.append(("Tracks", _number(tracks["total"]), ""))
-    if latency:
-        last = latency["stages"][-1]
-        budget = f"; budget {latency['budget_ms']:.4g} ms" if latency["budget_ms"] else ""
-        cards.append((f"Latency ({last['name']})", _time(last["p50"]), f"median; p99 {_time(last['p99'])}{budget}"))
-    return cards
-
-
-def _stages(latency: dict[str, Any] | None) -> list[list[str]]:
-    """Return the rows of the table of latencies: stage, p50, p99, maximum, and p99 as a share of the budget."""
-    if not latency:
-        return []
-    budget = latency["budget_ms"]
-    return [
-        [stage["name"], *(significant(stage[key], 3) for key in ("p50", "p99", "max"))]
-        + ([_share(stage["p99"] / budget)] if budget else [])
-        for stage in latency["stages"]
-    ]
-
-
-def _sections(summary: dict[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the tables of the summary: one without a name for single values, and one for each section."""
-    single = {name: value for name, value in summary.items() if not isinstance(value, dict)}
-    sections = {"": single, **{name: value for name, value in summary.items() if isinstance(value, dict)}}
-    return [(name, [(key, _value(value)) for key, value in rows.items()]) for name, rows in sections.items() if rows]
-
-
-def _plain(value: Any) -> Any:
-    """Return the summary as values that JSON can hold: numpy numbers become plain ones, unknown objects their text."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if hasattr(value, "tolist"):  # numpy's numbers and arrays
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON cannot hold these
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
-
-
 def _value(value: Any) -> str:
     """Return a value of the summary as text."""
+    value = value.tolist() if hasattr(value, "tolist") else value  # numbers of numpy
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -326,10 +264,10 @@ def _value(value: Any) -> str:
     if isinstance(value, int):
         return _number(value)
     if isinstance(value, float):
-        return f"{value:.5g}" if abs(value) < 1e5 else _number(round(value))
-    if isinstance(value, list):
+        return _number(round(value)) if 1e5 <= abs(value) < math.inf else f"{value:.5g}"
+    if isinstance(value, list | tuple):
         return ", ".join(_value(each) for each in value) or "–"
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return ", ".join(f"{key} {_value(each)}" for key, each in value.items()) or "–"
     return str(value)
 
@@ -341,11 +279,6 @@ def _number(value: int) -> str:
 def _time(ms: float) -> str:
     """Return a time in ms as text with a fitting unit: 48.3 ms, 1.27 s."""
     return f"{significant(ms / 1e3, 3)} s" if ms >= 999.5 else f"{significant(ms, 3)} ms"
-
-
-def _share(share: float) -> str:
-    """Return a share of the budget in percent, or as a multiple from ten times the budget on."""
-    return f"{significant(share)} ×" if share >= 9.95 else f"{significant(100 * share)} %"
 
 
 def _rate(per_s: float) -> str:

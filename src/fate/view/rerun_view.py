@@ -81,7 +81,7 @@ def show_recording(
         start_us: where to start; the recording's start unless given.
         end_us: where to end; the recording's end unless given.
         threshold: boxes with a lower score are left out.
-        classes: names of the class ids; those of the file of detections unless given.
+        classes: names of the class ids; the names in the file of detections unless given.
         max_events: points of the cloud at most; above, each step's events are thinned evenly, and counted.
         save: write this ``.rrd`` file, whole or not at all, instead of opening the viewer.
         sensor, format: see ``fate.open_recording``; for a file only.
@@ -93,24 +93,22 @@ def show_recording(
                 opened, detections, acc_us=acc_us, step_us=step_us, palette=palette, start_us=start_us, end_us=end_us,
                 threshold=threshold, classes=classes, max_events=max_events, save=save,
             )  # fmt: skip
-    frames: Sequence[DetectionFrame] | None
     if isinstance(detections, str | os.PathLike):
-        frames, named = read_frames(detections)
+        detections, named = read_frames(detections)
         classes = classes or named
-    else:
-        frames = detections
     rerun = import_rerun()
     start = recording.start_us if start_us is None else start_us
     end = recording.end_us if end_us is None else end_us
-    if end <= start:
-        raise FateError(f"a view from {start} to {end} µs was asked for; it must end after it starts")
-    if step_us < 1 or max_events < 1:
-        raise FateError(f"step_us = {step_us} and max_events = {max_events} were given; both must be at least 1")
+    if end <= start or step_us < 1 or max_events < 1:
+        raise FateError(
+            f"a view from {start} to {end} µs, step_us = {step_us} and max_events = {max_events} were asked for; it"
+            " must end after it starts, and the others must be at least 1"
+        )
     if save is not None and Path(save).suffix.lower() != ".rrd":
         raise FateError(f"{save}: the viewer's files end in .rrd; give such a name")
     stream = rerun.RecordingStream("fate")
     scene = _Scene(rerun, stream, recording, palette_of(palette), classes, threshold)
-    kept = [frame for frame in FrameLookup(frames or ()).frames if start <= frame.t_us <= end]
+    kept = [frame for frame in FrameLookup(detections or ()).frames if start <= frame.t_us <= end]
     blueprint = _blueprint(rerun, scene.palette)
     draft = None if save is None else Draft(find_target(save, seeks=True))
     try:

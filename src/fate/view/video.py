@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from fate.whole_files import Draft, find_target
 QUALITY = 20  # x264's constant rate factor: 0 is lossless, 51 the worst; at 20 single event pixels stay single
 
 
-class VideoWriter:
+class VideoWriter(AbstractContextManager["VideoWriter"]):
     """Writes frames to an ``.mp4``. Use it in a ``with`` block; an error inside discards the file.
 
     Args:
@@ -43,11 +43,10 @@ class VideoWriter:
             raise FateError(f"{path}: videos are written as MP4; give a name that ends in .mp4")
         target = find_target(path, seeks=True)
         self.path = target.path
-        if not 0 < fps <= 1000:
-            raise FateError(f"a video of {fps} frames a second was asked for; expected more than 0 and at most 1000")
-        if not (0 < size[0] <= 8192 and 0 < size[1] <= 8192):
+        if not 0 < fps <= 1000 or not all(0 < side <= 8192 for side in size):
             raise FateError(
-                f"frames of (height, width) = {tuple(size)} were asked for; each side must be 1 to 8192 pixels"
+                f"a video of {fps} frames a second, (height, width) = {tuple(size)}, was asked for; expected up to 1000"
+                " frames, and sides of 1 to 8192 pixels"
             )
         self._draft = Draft(target)
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115  (output of ffmpeg; a pipe could fill up)
@@ -59,10 +58,19 @@ class VideoWriter:
             raise
 
     def _start(self, fps: float) -> subprocess.Popen[bytes]:
+        from imageio_ffmpeg import get_ffmpeg_exe  # type: ignore[import-untyped]  # noqa: PLC0415  (only for videos)
+
+        try:
+            program = str(get_ffmpeg_exe())
+        except RuntimeError:  # the wheel of imageio-ffmpeg has a program for common systems only
+            raise FateError(
+                "no ffmpeg was found to write a video; pip install imageio-ffmpeg on this system brings none, so"
+                " install ffmpeg and set IMAGEIO_FFMPEG_EXE to its path"
+            ) from None
         height, width = self.size
         # fmt: off
         command = [
-            _ffmpeg(), "-hide_banner", "-loglevel", "error", "-y",
+            program, "-hide_banner", "-loglevel", "error", "-y",
             "-f", "rawvideo", "-pixel_format", "rgb24", "-video_size", f"{width}x{height}", "-framerate", f"{fps:.6f}",
             "-i", "pipe:0",
             "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2,scale=out_color_matrix=bt709:out_range=tv",
@@ -133,24 +141,8 @@ class VideoWriter:
         self._messages.close()
         self._draft.discard()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:
             self.discard()
-
-
-def _ffmpeg() -> str:
-    """Return the path of ffmpeg; the wheel of imageio-ffmpeg has a program for common systems only."""
-    from imageio_ffmpeg import get_ffmpeg_exe  # type: ignore[import-untyped]  # noqa: PLC0415  (only videos need it)
-
-    try:
-        return str(get_ffmpeg_exe())
-    except RuntimeError:
-        raise FateError(
-            "no ffmpeg was found to write a video; pip install imageio-ffmpeg on this system brings none, so install"
-            " ffmpeg and set IMAGEIO_FFMPEG_EXE to its path"
-        ) from None

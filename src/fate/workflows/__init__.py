@@ -1,1 +1,1 @@
-"""What combines the library and its tools: detect, demo, checks of labels, studies."""
+"""Functions that combine the library and its tools: detect, demo, checks of labels, studies."""

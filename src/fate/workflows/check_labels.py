@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +38,9 @@ from fate.errors import FateError
 from fate.evaluation.protocols import named_protocol
 from fate.progress import Progress, scale
 from fate.text import format_markdown_table, plural
-from fate.view.page import write_figure
+from fate.view.evaluation_pictures import COLOURS
+from fate.view.page import new_figure, write_figure
 from fate.whole_files import find_target, write_whole
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Curves = dict[str, dict[str, list[float | None]]]
 
@@ -84,10 +82,14 @@ class LabelCheck:
             " Same recall: precision of the surest labels that find as much as interpolation does.",
         ]
         for span in dict.fromkeys(row["span"] for row in self.rows):
-            table = format_markdown_table(
-                ("Hz", "class", "labels", *COLUMNS), [_cells(row) for row in self.rows if row["span"] == span]
-            )
-            lines += ["", f"{span}:", "", table]
+            cells = []
+            for row in (row for row in self.rows if row["span"] == span):
+                values = [row[value] for value in COLUMNS.values()]
+                texts = [
+                    "–" if each is None else f"{each:.3f}" if isinstance(each, float) else str(each) for each in values
+                ]
+                cells.append([f"{row['hz']:g}", row["class"], row["method"], *texts])
+            lines += ["", f"{span}:", "", format_markdown_table(("Hz", "class", "labels", *COLUMNS), cells)]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -166,7 +168,11 @@ def _measure_rate(
         sparse, dense, truth = truth_of(recording, dataset), folder.labels(recording.name, hz), recording.truth
         seen = folder.predictions(recording.name, streams_of(hz).step_us)
         if truth is not None:
-            times = _free_times(sparse, recording, hz)
+            grid = Grid.of(recording, hz)
+            count = grid.count(recording.end_us)
+            taken = [index for index in grid.labelled(sparse.labelled_us) if index < count]
+            # the times of the rate that represent no annotated time
+            times = np.setdiff1d(np.delete(grid.ends_us(count), taken), sparse.labelled_us)
             naive = interpolate(sparse, times)
             blind = interpolate(replace(sparse, track_id=np.full(len(sparse), -1)), times)
             for span, compared in zip(SPANS, (naive.labelled_us, times), strict=True):
@@ -216,40 +222,21 @@ def annotated_boxes_near(
     return moved, ends
 
 
-def _free_times(sparse: Labels, recording: LabelledRecording, hz: float) -> NDArray[np.int64]:
-    """Times of the rate that represent no annotated time."""
-    grid = Grid.of(recording, hz)
-    count = grid.count(recording.end_us)
-    times = grid.ends_us(count)
-    taken = [number for number in grid.labelled(sparse.labelled_us) if number < count]
-    return np.setdiff1d(np.delete(times, taken), sparse.labelled_us)
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    values = [row[value] for value in COLUMNS.values()]
-    numbers = ["–" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value) for value in values]
-    return [f"{row['hz']:g}", row["class"], row["method"], *numbers]
-
-
-#: Colours that colour-blind readers can distinguish (Okabe and Ito).
-COLOURS = BLUE, ORANGE, _ = "#0072b2", "#e69f00", "#009e73"
 #: Precision is drawn from this recall on; below, it is that of a few boxes.
 LEAST_RECALL = 0.005
 
 
 def draw_check(check: LabelCheck, path: str | Path) -> None:
     """Draw a row for each class: detections over the threshold, precision over recall, and labels over the rate."""
-    from matplotlib.figure import Figure  # noqa: PLC0415  (a second to load)
-
     names, span, highest = list(check.thresholds), check.rows[0]["span"], max(check.detections)
-    figure = Figure(figsize=(13, 3.6 * len(names)), layout="constrained")
+    figure = new_figure(13, 3.6 * len(names))
     for name, (scores, recalls, rates) in zip(names, figure.subplots(len(names), 3, squeeze=False), strict=True):
         curve = check.detections[highest][name]
         draw_over_scores(scores, curve, check.thresholds[name])
         scores.set(xlabel="score threshold", ylabel="share", title=f"{name}: detections, {highest:g} Hz")
         recalls.plot(_numbers(curve["recall"]), _numbers(curve["precision"]), color="0.4", label="detections")
         hz: list[float] = []
-        for method, colour, marker in zip(METHODS, COLOURS, "osv", strict=True):
+        for method, colour, marker in zip(METHODS, COLOURS[:3], "osv", strict=True):
             rows = [row for row in check.rows if (row["span"], row["method"], row["class"]) == (span, method, name)]
             if not rows:
                 continue
@@ -275,12 +262,12 @@ def draw_check(check: LabelCheck, path: str | Path) -> None:
     write_figure(figure, path, dpi=130)
 
 
-def draw_over_scores(axes: Axes, curve: Mapping[str, list[float | None]], threshold: float) -> None:
+def draw_over_scores(axes: Any, curve: Mapping[str, list[float | None]], threshold: float) -> None:
     """Draw precision and recall of detections over their lowest score, and the threshold of labels."""
     recall, precision = _numbers(curve["recall"]), _numbers(curve["precision"])
     precision[~(recall >= LEAST_RECALL)] = np.nan
-    axes.plot(_numbers(curve["threshold"]), precision, color=BLUE, label="precision")
-    axes.plot(_numbers(curve["threshold"]), recall, color=ORANGE, label="recall")
+    axes.plot(_numbers(curve["threshold"]), precision, color=COLOURS[0], label="precision")
+    axes.plot(_numbers(curve["threshold"]), recall, color=COLOURS[1], label="recall")
     axes.axvline(threshold, color="0.5", linestyle=":", label="threshold of labels")
     axes.set(ylim=(0, 1.02), xlim=(0, 1))
     axes.grid(alpha=0.3)

@@ -55,20 +55,17 @@ def train(
     Example:
         >>> fate.train("fate-s-nano-20hz", "runs/nano", ["run.epochs=2"], dataset="drives")   # doctest: +SKIP
     """
-    if isinstance(config, TrainConfig):
-        if out is None:
-            raise FateError("a configuration without a file was given; expected a folder for the run too: out=DIR")
-        if overrides or dataset is not None:
-            raise FateError("overrides or a dataset were given with a configuration object; change the object instead")
-        return run_training(
-            config, Path(out), progress=progress, allow_missing=allow_missing, draw_samples=draw_samples
+    if isinstance(config, TrainConfig) and (out is None or overrides or dataset is not None):
+        raise FateError(
+            "a configuration object was given; expected out=DIR too, and neither overrides nor a dataset: change the"
+            " object instead"
         )
     if dataset is not None:
         path, split = path_of(dataset)
         if split is not None:
             raise FateError(f"{path}: only the split {split} was given; training needs the whole dataset")
         overrides = [*overrides, f"data.path={path}"]
-    folder = Path("runs") / Path(config).stem if out is None else Path(out)
+    folder = Path("runs") / Path(str(config)).stem if out is None else Path(out)
     return run_training(
         config, folder, overrides, progress=progress, allow_missing=allow_missing, draw_samples=draw_samples
     )

@@ -6,8 +6,6 @@ The drive is of the test split: half of its cars, people and houses are of model
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -101,13 +99,18 @@ def demo(
     )  # fmt: skip
     recording = open_dataset(drives).recordings[0].events_file
     runs = {}
-    with _threads_for(detector):
+    threads = torch.get_num_threads()
+    if sum(parameter.numel() for parameter in detector.model.parameters()) < SMALL:
+        torch.set_num_threads(1)
+    try:
         for hz in RATES:
             page = target / "report.html" if hz == RATES[-1] else None
             boxes = target / f"detections-{hz:g}hz.json"
             runs[hz] = detect(
                 recording, detector, hz, track=True, report=page, json=boxes, look=LOOK, progress=progress
             )
+    finally:
+        torch.set_num_threads(threads)
     # without track ids, because the two runs number objects differently
     shown = [(f"{hz:g} Hz", [replace(frame, track_ids=None) for frame in run.frames]) for hz, run in runs.items()]
     with open_recording(recording) as opened:
@@ -116,15 +119,3 @@ def demo(
             progress=name_part(progress, "drawing"),
         )  # fmt: skip
     return Demo(target, recording, runs, detector.name, str(detector.device))
-
-
-@contextmanager
-def _threads_for(detector: StreamingDetector) -> Iterator[None]:
-    """Use one CPU thread for a small detector: on a busy machine several threads are slower."""
-    before = torch.get_num_threads()
-    small = sum(parameter.numel() for parameter in detector.model.parameters()) < SMALL
-    torch.set_num_threads(1 if small else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

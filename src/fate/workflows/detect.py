@@ -9,7 +9,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from fate.boxes.detection_files import DetectionFiles, DetectionLog
 from fate.errors import FateError
@@ -18,8 +18,7 @@ from fate.formats.recording import Recording
 from fate.inference.live import LiveStream
 from fate.inference.loading import DEFAULT_DETECTOR, Model, load_detector
 from fate.inference.stream import RecordingStream, StreamingDetector
-from fate.inference.stream_frames import StreamFrame
-from fate.inference.stream_options import THRESHOLD, StreamOptions
+from fate.inference.stream_types import THRESHOLD, StreamFrame, StreamOptions
 from fate.models.nms import MAX_OVERLAP
 from fate.progress import Progress, name_part
 from fate.text import encodable, frequency, significant
@@ -60,8 +59,8 @@ class Detected:
         return summary_lines(self.summary)
 
 
-class ResultRecorder:
-    """Takes the frames of a run, writes its files of boxes and makes its summary. Use it in a ``with`` block."""
+class ResultRecorder(DetectionFiles):
+    """Writes the files of boxes of a run, and makes its summary. Use it in a ``with`` block."""
 
     def __init__(
         self,
@@ -78,26 +77,19 @@ class ResultRecorder:
         size, classes = (sensor[0], sensor[1]), tuple(detector.classes)
         self._log = DetectionLog(encodable(name), size, classes, options.hz, facts=self.facts)
         self._summary = RunningSummary(detector.classes, options.hz, options.threshold)
-        self._files = DetectionFiles(self._log, **files)
+        super().__init__(self._log, **files)
 
-    def __enter__(self) -> Self:
-        self._files.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._files.__exit__(*error)
-
-    def add(self, frame: StreamFrame) -> None:
-        """Take the next frame."""
+    def add(self, frame: Any) -> None:
+        """Take the next :class:`StreamFrame`."""
         self._summary.add(frame)
-        self._files.add(frame)
+        super().add(frame)
 
-    def finish(
+    def result(
         self,
         stream: RecordingStream | LiveStream,
         took_s: float,
+        frames: Sequence[StreamFrame] = (),
         notes: Sequence[str] = (),
-        frames: list[StreamFrame] | None = None,
         counted: Sequence[str] = (),
     ) -> Detected:
         """Complete the files and return the result of a stream that has ended.
@@ -110,12 +102,10 @@ class ResultRecorder:
             overlap = f"windows of {options.window_us / 1000:g} ms, one every {1000 / options.hz:g} ms"
         said = [note for note in (adaptation, overlap, *notes) if note]
         summary = self._summary.result(took_s, counts, said)
-        summary |= {name: counts[name] for name in counted}
-        summary["adaptation"] = adaptation
-        self._files.finish({"summary": summary})
-        kept = [] if frames is None else frames
-        log = replace(self._log, frames=kept, facts={**self.facts, "summary": summary})
-        return Detected(log, kept, summary)
+        summary |= {name: counts[name] for name in counted} | {"adaptation": adaptation}
+        self.finish({"summary": summary})
+        log = replace(self._log, frames=list(frames), facts={**self.facts, "summary": summary})
+        return Detected(log, list(frames), summary)
 
 
 def detect(
@@ -172,7 +162,7 @@ def detect(
                     speed = len(frames) / max(time.perf_counter() - began, 1e-9)
                     text = f"{frequency(speed, 'window')}, {significant(speed / hz)} × real time"
                     progress(len(frames), len(stream), text, "detecting")
-            done = recorder.finish(stream, time.perf_counter() - began, frames=frames)
+            done = recorder.result(stream, time.perf_counter() - began, frames)
         if save is not None or report is not None:
             _write_pages(opened, done, detector, part, save, report, look or Look(), name_part(progress, "drawing"))
     return done

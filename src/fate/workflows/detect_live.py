@@ -6,20 +6,15 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Unpack
 
-from fate.errors import FateError
-from fate.formats.recording import Recording
-from fate.inference.live import LiveStream, Source
-from fate.inference.source_names import PORT, check_source
-from fate.inference.sources import CameraSource, FileSource, StandardInput, TcpSource
-from fate.inference.stopping import stopping_gracefully
+from fate.inference.live import LiveStream, stopping_gracefully
+from fate.inference.sources import LiveSource
 from fate.inference.stream import StreamingDetector
-from fate.inference.stream_frames import StreamFrame
-from fate.inference.stream_options import StreamKeywords, StreamOptions
+from fate.inference.stream_types import StreamFrame, StreamKeywords, StreamOptions
 from fate.text import plural, significant
 from fate.workflows.detect import BoxFiles, Detected, ResultRecorder
 
@@ -31,42 +26,6 @@ _BEFORE: list[float] = []  # the switch interval before each live run that is un
 
 class LiveKeywords(StreamKeywords, BoxFiles, total=False):
     """The keywords of :func:`detect_live`."""
-
-
-def play(
-    recording: Recording | str, hz: float = 200.0, start_us: int | None = None, end_us: int | None = None
-) -> FileSource:
-    """Play a file at its own speed, in pieces of a tenth of a window, so that windows close in time.
-
-    Args:
-        recording: an open recording, or a path.
-        hz: windows per second.
-        start_us, end_us: part of the recording, µs of its clock.
-    """
-    if not 1 <= hz <= 1000:
-        raise FateError(f"{hz:g} Hz was given; expected a rate from 1 to 1000")
-    piece = round(min(max(1e5 / hz, 500), 5000))
-    return FileSource(recording, piece_us=piece, start_us=start_us, end_us=end_us)
-
-
-def open_source(name: str, sensor: Sequence[int] | None = None, format: str | None = None) -> Source:
-    """Open a live source.
-
-    Args:
-        name: ``-``, ``tcp:PORT``, ``camera`` or ``camera:SERIAL``.
-        sensor: (height, width); needed for sockets, and for standard input without the header of a file.
-        format: of the bytes: evt3 (the default) or evt2.
-    """
-    check_source(name, sensor)
-    if name == "-":
-        return StandardInput(sensor, format or "evt3")
-    if name == "camera" or name.startswith("camera:"):
-        return CameraSource(name.partition(":")[2] or None)
-    port = PORT.fullmatch(name)
-    if port is None or sensor is None:
-        raise FateError(f"{name}: expected -, tcp:PORT, camera or camera:SERIAL; a file is played by play")
-    # clients are refused until the detector is ready
-    return TcpSource(int(port[1]), sensor, format=format or "evt3", listens=False)
 
 
 @contextmanager
@@ -92,7 +51,7 @@ def low_latency() -> Iterator[None]:
 
 
 def detect_live(
-    source: Source,
+    source: LiveSource,
     detector: StreamingDetector,
     hz: float = 200.0,
     *,
@@ -108,7 +67,7 @@ def detect_live(
     take them from ``on_frame`` or from a file.
 
     Args:
-        source: from ``open_source`` or ``play``.
+        source: from ``inference.sources``: ``open_source``, ``play``, or an object with the same methods.
         detector: from ``load_detector``.
         hz: windows per second.
         name: of the source, for the files.
@@ -122,12 +81,11 @@ def detect_live(
     chosen = StreamOptions(hz, **given)
     stream = detector.live(source, budget_ms=budget_ms, **asdict(chosen))
     with (
-        stopping_gracefully() as stop,
+        stopping_gracefully(stream.stop),
         ResultRecorder(name, source.sensor, detector, chosen, files, live=True) as recorder,
         stream as live,
         low_latency(),
     ):
-        stop.call(live.stop)
         began, ended, failure = time.perf_counter(), "", None
         try:
             for frame in live:
@@ -143,7 +101,7 @@ def detect_live(
         took = time.perf_counter() - began
         notes = [ended or live.ended, *_notes(live, hz, took)]
         try:
-            done = recorder.finish(live, took, notes, counted=("windows_late", "stalls", "restarts"))
+            done = recorder.result(live, took, notes=notes, counted=("windows_late", "stalls", "restarts"))
         finally:
             if failure is not None:
                 raise failure

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fate.inference.stream_frames import STAGES, StreamFrame
+from fate.inference.stream_types import STAGES, StreamFrame
 from fate.text import duration, frequency, plural, significant
 
 #: Number of values that are kept; quantiles of more values come from a histogram.

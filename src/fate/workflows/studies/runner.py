@@ -158,12 +158,12 @@ class Runner:
         if labels is not None:
             self.make_labels(labels, seed, as_paper=as_paper)
 
-        def report(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
-            self.report(f"  step {done} of {total}: {text}")
-
         self.report(f"{recipe}, seed {seed}: training for {config.steps} steps in {folder}")
         with self._timed(recipe, seed, "training"):
-            done = train(config, folder, progress=report, draw_samples=draw_samples)
+            done = train(
+                config, folder, draw_samples=draw_samples,
+                progress=lambda step, total=1.0, text="", part="", /: self.report(f"  step {step} of {total}: {text}"),
+            )  # fmt: skip
         if not done.finished:
             raise StudyStoppedError
         return weights

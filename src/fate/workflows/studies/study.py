@@ -87,8 +87,18 @@ def study(
     if jobs > 1 and declared.kind == "labels":
         runner.report(f"{jobs} jobs were asked for; {name} runs one at a time")
     elif jobs > 1:
-        problem = _run_in_parallel([(recipes[row], seed) for row, seed in requested], jobs, runner)
         may_run = False
+        run = runner.config(next(iter(recipes.values())), 0).run
+        if run.devices * run.nodes > 1:
+            raise FateError(
+                f"{jobs} runs at the same time were asked for, each on {run.devices * run.nodes} devices; give jobs=1,"
+                " or one device to each"
+            )
+        try:
+            if not run_parts(find_parts([(recipes[row], seed) for row, seed in requested], runner), jobs, runner):
+                runner.report("stopped; the same command continues")
+        except FateError as error:
+            problem = str(error)
     cells: dict[str, dict[int, Any]] = {row.name: dict.fromkeys(range(seeds)) for row in declared.rows}
     for seed in range(seeds):
         for row, recipe in recipes.items():
@@ -174,23 +184,6 @@ def _given(weights: Mapping[str, str | os.PathLike[str]], recipes: Mapping[str, 
         check_regular(Path(file), "weights")
         found[known[short]] = Path(file)
     return found
-
-
-def _run_in_parallel(recipes: Sequence[tuple[str, int]], jobs: int, runner: Runner) -> str:
-    """Run recipes with several processes; returns what went wrong, or an empty text."""
-    if recipes:
-        run = runner.config(recipes[0][0], 0).run
-        if run.devices * run.nodes > 1:
-            raise FateError(
-                f"{jobs} runs at the same time were asked for, each on {run.devices * run.nodes} devices; give jobs=1,"
-                " or one device to each"
-            )
-    try:
-        if not run_parts(find_parts(recipes, runner), jobs, runner):
-            runner.report("stopped; the same command continues")
-    except FateError as error:
-        return str(error)
-    return ""
 
 
 def _find_dataset(

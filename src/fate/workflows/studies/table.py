@@ -10,13 +10,14 @@ import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fate.text import format_markdown_table, plural
-from fate.view.page import write_figure
+from fate.view.page import new_figure, write_figure
 from fate.whole_files import write_whole
 from fate.workflows.check_labels import BESIDE, METHODS, SPANS, draw_over_scores
 from fate.workflows.studies.declared import PUBLISHED_LABELS, Row, Study
@@ -96,16 +97,14 @@ class StudyResult:
         found = self.mean(row.name, hz, metric)
         if found is None:
             return "not run"
-        mean, spread, count = found
-        text = f"{mean:.1f}" + (f" ± {spread / 2:.1f}" if count > 1 else "")
-        if count < len(self.seeds):
-            text += f" ({count} of {len(self.seeds)})"
         published = row.published.get(self.kind, {}).get(hz) if metric == METRICS[0] else None
-        return text if published is None else f"{text} [paper {published:.1f}, {mean - published:+.1f}]"
+        count = f" ({found[2]} of {len(self.seeds)})" if found[2] < len(self.seeds) else ""
+        return _beside_paper(found[0], found[1] if found[2] > 1 else None, published, 1, count)
 
     def text(self) -> str:
         """All tables as Markdown."""
-        parts = [*(self.table(metric) for metric in METRICS), self.delay_table(), self.conditions()]
+        measured = [self.table()] if self.study.kind == "labels" else [*map(self.table, METRICS), self.delay_table()]
+        parts = [*measured, self.conditions()]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,9 +138,7 @@ class StudyResult:
 
     def draw(self, path: Path) -> None:
         """Draw AP50:95 over the rate, mean and spread over seeds, without rows that were not run."""
-        from matplotlib.figure import Figure  # noqa: PLC0415  (a second to load)
-
-        figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+        figure = new_figure(7.5, 4.5)
         axes = figure.subplots()
         rates = self.study.rates
         for row, colour in zip(self.study.rows, COLOURS, strict=False):
@@ -187,10 +184,6 @@ def _key(method: str, name: str, figure: str) -> str:
 class LabelStudyResult(StudyResult):
     """The quality of the dense labels that each detector makes, compared with the ground truth."""
 
-    def text(self) -> str:
-        """The table and the hours as Markdown."""
-        return "\n\n".join(part for part in (self.table(), self.conditions()) if part) + "\n"
-
     def table(self, metric: str = "") -> str:
         """A line for each detector and rate, then for naive interpolation, with all figures."""
         words = [f"{name}: {word}" if number == 0 else word
@@ -226,13 +219,11 @@ class LabelStudyResult(StudyResult):
 
     def draw(self, path: Path) -> None:
         """Draw precision and recall of detections over their score; a dotted line marks the threshold of labels."""
-        from matplotlib.figure import Figure  # noqa: PLC0415  (a second to load)
-
         drawn = {name: at for name, _, at in reversed(list(self._known())) if "curves" in at}  # of the first seed
         rows, classes = [row.name for row in self.study.rows if row.name in drawn], self._classes()
         if not rows or not classes:
             return
-        figure = Figure(figsize=(4.2 * len(classes), 3.2 * len(rows)), layout="constrained")
+        figure = new_figure(4.2 * len(classes), 3.2 * len(rows))
         panels = figure.subplots(len(rows), len(classes), squeeze=False, sharex=True, sharey=True)
         for row, line in zip(rows, panels, strict=True):
             for name, axes in zip(classes, line, strict=True):
@@ -255,17 +246,22 @@ class LabelStudyResult(StudyResult):
         return list(dict.fromkeys(name for _, _, at in self._known() for name in at["thresholds"]))
 
     def _shares(self, row: str, hz: float, method: str) -> list[str]:
-        """A cell for each class and figure."""
-        return [self._share(row, hz, method, name, figure) for name in self._classes() for figure in FIGURES]
+        """A cell for each class and figure; dense labels on Gen1 are followed by the number of the paper."""
+        cells = []
+        paper = PUBLISHED_LABELS.get(row, {}).get(hz) if self.kind == "gen1" and method == METHODS[0] else None
+        columns = [(name, figure) for name in _PUBLISHED_CLASSES for figure in FIGURES]
+        for name, figure in product(self._classes(), FIGURES):
+            found = self.mean(row, hz, _key(method, name, figure))
+            published = paper[columns.index((name, figure))] if paper and (name, figure) in columns else None
+            if found is None:
+                cells.append("–")
+            else:
+                spread = found[1] / 100 if found[2] > 1 and method == METHODS[0] else None
+                cells.append(_beside_paper(found[0] / 100, spread, published, 2))
+        return cells
 
-    def _share(self, row: str, hz: float, method: str, name: str, figure: str) -> str:
-        found = self.mean(row, hz, _key(method, name, figure))
-        if found is None:
-            return "–"
-        mean, spread, count = found[0] / 100, found[1] / 100, found[2]
-        text = f"{mean:.2f}" + (f" ± {spread / 2:.2f}" if count > 1 and method == METHODS[0] else "")
-        if self.kind != "gen1" or name not in _PUBLISHED_CLASSES or method != METHODS[0]:
-            return text
-        column = _PUBLISHED_CLASSES.index(name) * len(FIGURES) + list(FIGURES).index(figure)
-        published = PUBLISHED_LABELS.get(row, {}).get(hz)
-        return text if published is None else f"{text} [paper {published[column]:.2f}, {mean - published[column]:+.2f}]"
+
+def _beside_paper(mean: float, spread: float | None, published: float | None, digits: int, more: str = "") -> str:
+    """A mean with half the spread over seeds, if there are several, then the paper's number and the difference."""
+    text = f"{mean:.{digits}f}" + ("" if spread is None else f" ± {spread / 2:.{digits}f}") + more
+    return text if published is None else f"{text} [paper {published:.{digits}f}, {mean - published:+.{digits}f}]"
