@@ -22,10 +22,10 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
@@ -308,7 +308,7 @@ def _write_file(path: PathLike, format: str, log: DetectionLog) -> Steps:
         yield from _FORMATS[format](log, write, target.path.parent if target.kind == "file" else None)
 
 
-class DetectionFiles(AbstractContextManager["DetectionFiles"]):
+class DetectionFiles:
     """The files of one run: :meth:`add` every frame, then :meth:`finish`. Use it in a ``with`` block.
 
     Args:
@@ -351,6 +351,9 @@ class DetectionFiles(AbstractContextManager["DetectionFiles"]):
         """Give up unfinished files: drafts are discarded, growing files keep their content."""
         while self._open:
             self._open.pop().close()
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

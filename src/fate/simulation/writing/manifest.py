@@ -95,15 +95,19 @@ class Manifest:
     def still_there(self, folder: Path) -> Manifest:
         """Return the manifest without the recordings and previews whose files are gone or have another size."""
 
-        def is_whole(entry: RecordingEntry) -> bool:
-            return not any(file.size_fault(folder / name) for name, file in entry.files.items())
+        def is_whole(file: FileFacts, path: Path) -> bool:
+            return path.is_file() and path.stat().st_size == file.bytes
 
-        kept = tuple(filter(is_whole, self.recordings))
+        kept = tuple(
+            entry
+            for entry in self.recordings
+            if all(is_whole(file, folder / name) for name, file in entry.files.items())
+        )
         names = {entry.name for entry in kept}
         previews = {
             split: preview
             for split, preview in self.previews.items()
-            if names.issuperset(preview.of) and not preview.file.size_fault(preview_path(folder, split))
+            if names.issuperset(preview.of) and is_whole(preview.file, preview_path(folder, split))
         }
         return replace(self, recordings=kept, previews=previews)
 
