@@ -127,3 +127,13 @@ def test_rates_whose_windows_never_end_together_at_a_label_are_refused(dataset: 
         write_predictions(tmp_path / f"{hz}hz.npz", {recording.name: moving_box(ends(hz, 15_000 + shift))}, {"hz": hz})
     with pytest.raises(FateError, match=r"20 40 Hz.*2 ms.*label_tolerance_us"):
         evaluate(tmp_path, dataset)
+
+
+def test_a_rate_alone_uses_the_labels_that_it_uses_beside_20_hz(dataset: fate.Dataset, tmp_path: Path) -> None:
+    detector = small_detector("s5", sensor=(240, 304))
+    alone = evaluate(detector, dataset, (40,), predictions_to=tmp_path)
+    beside = evaluate(detector, dataset, (20, 40))
+    assert alone.rates[0].scores.num_frames == beside.rates[1].scores.num_frames
+    again = evaluate(tmp_path, dataset)  # predictions that were kept at these labels only
+    assert again.rates[0].scores.to_dict()["metrics"] == alone.rates[0].scores.to_dict()["metrics"]
+    assert again.label_times == alone.label_times

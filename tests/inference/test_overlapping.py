@@ -17,7 +17,7 @@ from fate.events.events import Events
 from fate.events.window import Window
 from fate.inference.stream import StreamingDetector
 from fate.inference.windowing import LookBack
-from fate.models.detector import CANONICAL_US
+from fate.rates import CANONICAL_US
 from tests.inference.streams import SENSOR, dots, drive, pieces, same, small_detector
 
 HOP, SPAN = 5_000, 20_000

@@ -14,9 +14,10 @@ from fate.events.events import Events
 from fate.events.window import Window
 from fate.inference.streaming_step import compile_for_streaming
 from fate.models import state as states
-from fate.models.detector import CANONICAL_US, Detector
+from fate.models.detector import Detector
 from fate.models.outputs import Outputs
 from fate.models.state import State
+from fate.rates import CANONICAL_US
 from tests.models.small_detectors import (
     FAMILIES,
     SENSOR,

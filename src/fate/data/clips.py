@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from fate.data.labelled_recording import LabelledRecording
 from fate.errors import FateError
 from fate.events.window import WindowGrid, window_us
+from fate.rates import CANONICAL_HZ, CANONICAL_US
 
 
 class Clip(NamedTuple):
@@ -47,9 +48,6 @@ class Clip(NamedTuple):
         return self.recording < 0
 
 
-#: The rate of the windows that detectors are first trained on, and that a teacher sees.
-CANONICAL_HZ = 20.0
-CANONICAL_US = window_us(CANONICAL_HZ)
 NOTHING = Clip(-1, 20.0, 0, 0, True, 0)
 
 

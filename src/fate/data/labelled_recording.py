@@ -23,7 +23,6 @@ import numpy as np
 from fate.boxes.labels import Labels
 from fate.data.box_files import Boxes, Clock, load_boxes, read_box_file, small_sensor
 from fate.data.class_maps import ClassMap
-from fate.data.clips import CANONICAL_US
 from fate.errors import FateError, FormatError
 from fate.events.events import Events, Sensor
 from fate.events.window import Window, align_start
@@ -31,6 +30,7 @@ from fate.formats.opening import open_recording, open_source
 from fate.formats.recording import Recording, describe_tail
 from fate.formats.source import Bookmark, Options
 from fate.json_files import whole_number
+from fate.rates import CANONICAL_US
 
 #: A file is refused if a larger share of its events lies outside the sensor.
 MAX_OUTSIDE_SHARE = 0.1

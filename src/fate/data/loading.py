@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from fate.boxes.labels import Labels
-from fate.data.clips import CANONICAL_HZ, Clip, Grid, canonical_numbers, canonical_steps, shared_rows
+from fate.data.clips import Clip, Grid, canonical_numbers, canonical_steps, shared_rows
 from fate.data.labelled_recording import EventReader, LabelledRecording
 from fate.data.rvt_layout import RvtSequence
 from fate.data.transforms import Augmentation, Matrix, Rectangle, Transform
@@ -34,6 +34,7 @@ from fate.errors import FateError
 from fate.events.events import Events
 from fate.events.window import Window
 from fate.processes import worker_context
+from fate.rates import CANONICAL_HZ
 
 MAX_OPEN = 16  # recordings that a worker keeps open
 MAX_LABEL_ROWS = 1_000_000  # rows of labels that a worker keeps, about 40 MB

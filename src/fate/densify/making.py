@@ -25,10 +25,10 @@ from fate.densify.sweep import FLOOR, Streams, streams_of, sweep
 from fate.densify.tracklets import TrackletOptions, dense_labels
 from fate.errors import FateError
 from fate.events.window import WindowGrid
-from fate.models.detector import CANONICAL_US, Detector
+from fate.models.detector import Detector
 from fate.processes import worker_context
 from fate.progress import Progress
-from fate.rates import PAPER_RATES
+from fate.rates import CANONICAL_US, PAPER_RATES
 from fate.version import __version__
 
 #: Most processes that make labels; one keeps up with a GPU that processes some thousand windows per second.

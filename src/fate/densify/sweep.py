@@ -22,14 +22,15 @@ import numpy as np
 import torch
 
 from fate.boxes.labels import Labels, LabelSource
-from fate.data.clips import CANONICAL_HZ, Clip, Grid, evaluation_batches
+from fate.data.clips import Clip, Grid, evaluation_batches
 from fate.data.loading import ClipBatch, load
 from fate.encoding.batch import EventBatch
 from fate.events.events import Events
 from fate.events.window import Window, WindowGrid, window_us
 from fate.inference.running import DetectionCollector, Runner
-from fate.models.detector import CANONICAL_US, Detector
+from fate.models.detector import Detector
 from fate.models.nms import Detections
+from fate.rates import CANONICAL_HZ, CANONICAL_US
 
 #: Lowest score of the predictions that are kept; far below the score of tracking, for curves over thresholds.
 FLOOR = 0.1

@@ -17,11 +17,12 @@ from fate.boxes.labels import Labels, label_rate_hz
 from fate.boxes.predictions import Predictions, fit_predictions, merge_predictions, read_predictions
 from fate.boxes.predictions import write_predictions as write_npz
 from fate.data.class_maps import plain
-from fate.data.clips import CANONICAL_HZ, CANONICAL_US, Grid
+from fate.data.clips import Grid
 from fate.data.dataset import Dataset, sharded
 from fate.data.labelled_recording import LabelledRecording
+from fate.data.loading import holds_images
 from fate.errors import FateError, list_names
-from fate.evaluation.labelled_frames import times_at_window_ends
+from fate.evaluation.labelled_frames import times_at_window_ends, window_ends_at
 from fate.evaluation.protocols import Protocol, named_protocol
 from fate.evaluation.scores import Scores, evaluate_boxes
 from fate.evaluation.time_to_detection import DenseTruth, DetectionDelays, read_dense_truth, time_to_detection
@@ -30,7 +31,7 @@ from fate.inference.running import Run, predict
 from fate.json_files import finite_number
 from fate.models.detector import Detector
 from fate.progress import Progress, scale
-from fate.rates import PAPER_RATES
+from fate.rates import CANONICAL_HZ, CANONICAL_US, PAPER_RATES
 from fate.text import format_markdown_table
 from fate.text import plural as counted
 from fate.whole_files import write_whole
@@ -279,23 +280,26 @@ def _shared_times(
 ) -> dict[str, NDArray[np.int64]]:
     """The labelled times of each recording at which a window ends at every rate, so that all rates are compared fairly.
 
-    Windows end where those of a detector do, or at the times of ``given`` predictions.
+    Windows end where those of a detector do, or at the times of ``given`` predictions. Rates whose hop divides 50 ms
+    use the labels at the ends of 20 Hz windows, also without 20 Hz among them, so that separate evaluations agree.
     """
-    ends_at = {*rates}
-    if given is None and all(CANONICAL_US % hop_of(hz) == 0 for hz in rates):
-        ends_at.add(CANONICAL_HZ)  # an evaluation at 200 Hz alone uses the labels of one at 20 and 200 Hz
+    is_canonical = not holds_images(recordings) and all(CANONICAL_US % hop_of(hz) == 0 for hz in rates)
     shared = {}
     for recording in recordings:
-        times = truth[recording.name].labelled_us
-        for hz in sorted(ends_at):  # the slowest rate has the fewest ends
+        name, times, ends = recording.name, truth[recording.name].labelled_us, None
+        if given is not None:
+            ends = {hz: given[hz][name].labelled_us for hz in rates if name in given[hz]}
+        if is_canonical:
+            grid = Grid.of(recording, CANONICAL_HZ)
+            if ends is None or all(_has_end(ends_us, grid.end_us(0), hop_of(hz)) for hz, ends_us in ends.items()):
+                times = _times_at(grid, times, rules.at(CANONICAL_HZ).time_tolerance_us())
+        for hz in sorted(rates):  # the slowest rate has the fewest ends
             tolerance_us = rules.at(hz).time_tolerance_us()
-            grid = Grid.of(recording, hz) if given is None else None
-            if grid is not None:
-                times = np.array(sorted(grid.labelled(times, tolerance_us).values()), np.int64)
-            elif given is not None and recording.name in given[hz]:
-                ends = given[hz][recording.name].labelled_us
-                times = times_at_window_ends(times, ends, hop_of(hz), tolerance_us)
-        shared[recording.name] = times
+            if ends is None:
+                times = _times_at(Grid.of(recording, hz), times, tolerance_us)
+            elif hz in ends:
+                times = times_at_window_ends(times, ends[hz], hop_of(hz), tolerance_us)
+        shared[name] = times
     if any(len(labels.labelled_us) for labels in truth.values()) and not any(map(len, shared.values())):
         listed = " ".join(f"{hz:g}" for hz in sorted(rates))
         raise FateError(
@@ -303,6 +307,17 @@ def _shared_times(
             " evaluate rates one by one, or allow more with label_tolerance_us=5000"
         )
     return shared
+
+
+def _times_at(grid: Grid, times_us: NDArray[np.int64], tolerance_us: int) -> NDArray[np.int64]:
+    """The times at which a window of the grid ends."""
+    return np.array(sorted(grid.labelled(times_us, tolerance_us).values()), np.int64)
+
+
+def _has_end(ends_us: NDArray[np.int64], end_us: int, hop_us: int) -> bool:
+    """Whether predictions at ``ends_us`` have a window that ends at a time, or would if none had been left out."""
+    time = np.array([end_us])
+    return len(ends_us) > 0 and bool(window_ends_at(time, ends_us, hop_us, 0)[0] == end_us)
 
 
 def _labelled_windows(

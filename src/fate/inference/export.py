@@ -44,12 +44,13 @@ from fate.inference.step_graph import CELLS, Choice, StepGraph, to_onnx
 from fate.inference.stream import StreamingDetector
 from fate.models import state as states
 from fate.models.boxes import clip_boxes
-from fate.models.detector import CANONICAL_US, Detector
+from fate.models.detector import Detector
 from fate.models.outputs import Outputs
 from fate.models.state import State
 from fate.models.table import MODELS
 from fate.models.zoo import build_model
 from fate.progress import Progress
+from fate.rates import CANONICAL_US
 from fate.version import __version__
 from fate.whole_files import Draft, disk_faults, find_target
 

@@ -29,9 +29,10 @@ from fate.events.events import Sensor
 from fate.events.window import window_us as hop_of
 from fate.inference.fusing import fused
 from fate.models import state as states
-from fate.models.detector import CANONICAL_US, Detector
+from fate.models.detector import Detector
 from fate.models.nms import Detections, Score
 from fate.progress import Progress
+from fate.rates import CANONICAL_US
 
 STAGES = ("load", "encode", "model", "post")
 

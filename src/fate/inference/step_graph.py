@@ -23,9 +23,10 @@ from fate.inference import pillar_graph
 from fate.inference.fusing import fused
 from fate.inference.pillar_graph import PillarGraph
 from fate.models import state as states
-from fate.models.detector import CANONICAL_US, Detector
+from fate.models.detector import Detector
 from fate.models.layers.s5 import S5
 from fate.models.state import State
+from fate.rates import CANONICAL_US
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -36,10 +36,11 @@ from fate.inference.fusing import fused, lay_out_for_cpu_
 from fate.models import nms
 from fate.models import state as states
 from fate.models.backbones.maxvit import MaxViT
-from fate.models.detector import CANONICAL_US, Detector, step_scale_of
+from fate.models.detector import Detector, step_scale_of
 from fate.models.heads.yolox import YOLOXHead
 from fate.models.nms import Detections, Score
 from fate.models.state import State
+from fate.rates import CANONICAL_US
 
 #: Precision of matrix products: "float32"; "tf32" rounds inputs to 10 bits of mantissa (tensor cores); "bfloat16"
 #: rounds to 7 bits where that is safe (S5 layers, boxes and scores stay in float32).

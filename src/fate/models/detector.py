@@ -34,9 +34,8 @@ from fate.models import state as states
 from fate.models.nms import Detections
 from fate.models.outputs import Outputs, Targets, check_class_ids, to_device
 from fate.models.state import State
+from fate.rates import CANONICAL_US
 
-#: Duration of the canonical window (20 Hz), for which detectors are trained and S5's step is 1.
-CANONICAL_US = 50_000
 #: "native" divides the stem's stride by the encoder's; "upsample" repeats each cell over its pixels instead.
 Stem = Literal["native", "upsample"]
 COARSEST = 32

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.data.clips import CANONICAL_US, Timing
+from fate.data.clips import Timing
 from fate.events.window import window_us
+from fate.rates import CANONICAL_US
 
 #: Shares of clips whose windows are 50 ms long, and as long as the hop, where lengths are drawn.
 CANONICAL_SHARE, HOP_SHARE = 0.5, 0.25

@@ -23,8 +23,9 @@ from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.events.window import window_us
 from fate.models import state as states
-from fate.models.detector import CANONICAL_US, Detector
+from fate.models.detector import Detector
 from fate.models.outputs import Outputs, to_device
+from fate.rates import CANONICAL_US
 from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.graphs import RecordedFeatures, leave_default_stream, return_to_default_stream
 from fate.training.several_processes import processes, synchronise_norms

@@ -21,9 +21,10 @@ from torch import Tensor
 from fate.errors import FateError
 from fate.files import MissingFileError
 from fate.models.checkpoints.public_files import kind_of
-from fate.models.detector import CANONICAL_US, Detector
+from fate.models.detector import Detector
 from fate.models.table import MODELS
 from fate.models.zoo import rebuild
+from fate.rates import CANONICAL_US
 from fate.text import suggest_name
 from fate.version import full_version, git_hash
 from fate.whole_files import write_whole
