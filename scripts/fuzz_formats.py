@@ -165,9 +165,9 @@ def ros_codecs(_: Path) -> list[bytes]:
 
 def try_ros_codecs(data: bytes) -> str:
     """Every decoder takes any bytes: no content of a message may make it fail."""
-    from fate.formats.columns import Tally, check
+    from fate.formats.decoder import Tally, check
     from fate.formats.ros.bags import DECODERS
-    from fate.formats.ros.codecs import BasedDecoder
+    from fate.formats.ros.messages import BasedDecoder
 
     for cls, _ in DECODERS.values():
         decoder = cls()
