@@ -22,14 +22,20 @@ def rates(batch: ClipBatch) -> set[float]:
 
 
 def test_a_dry_run_tries_the_rates_of_the_end_and_the_teacher_too(drives: Path) -> None:
-    config = small_config(drives, strategy={"name": "consistency", "rates": [20, 200]}, data={"random": 4})
+    strategy, data = {"name": "consistency", "rates": [20, 200]}, {"random": 4}
+    config = small_config(drives, strategy=strategy, data=data, run={"validate_hz": [20, 200]})
     for device in ("cpu", "cuda"):
         for first, last in load_tries(replace(build(config), device=device))[0].values():
             assert rates(first) == {20.0}
             assert first.teacher is None
             assert 200.0 in rates(last)
             assert last.teacher is not None
-    assert any("20, 200 Hz" in line for line in dry_run(config).lines())
+    found = dry_run(config)
+    assert any("20, 200 Hz" in line for line in found.lines())
+    # one recording of a second: 20 windows at 20 Hz and 200 at 200 Hz
+    assert found.validation_windows == 220
+    assert found.validation_s == pytest.approx(found.validations * 220 * found.window_s)
+    assert any(f"{found.validations} validation" in line and "220 windows" in line for line in found.lines())
 
 
 def test_a_gpu_tries_whole_batches_and_a_cpu_pieces_that_need_as_long_a_teacher(drives: Path) -> None:

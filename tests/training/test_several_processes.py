@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fate.data.clips import Clip, TrainingPlan
 from fate.errors import FateError
+from fate.evaluation.evaluate import Evaluation
 from fate.training.callbacks import Validation
 from fate.training.config import TrainConfig
 from fate.training.curriculum import Curriculum
@@ -111,12 +113,25 @@ def gradients(drives: Path, rank: int, world: int, case: str) -> dict[str, Tenso
     return {name: weight.grad.clone() for name, weight in module.student.named_parameters() if weight.grad is not None}
 
 
+def validated(drives: Path, folder: Path) -> Evaluation | None:
+    """The validation of a fresh detector on the recordings to learn from, which are two; each process takes one."""
+    config = small_config(drives, data={"validate": "train"}, run={"validate_hz": [20, 40]})
+    parts = build(config)
+    validation = Validation(RunDirectory(folder / "run"), config, parts.validation)
+    validation.setup(None, None, "fit")  # type: ignore[arg-type]
+    return validation.evaluate(TrainingModule(parts.detector, parts.strategy, config))
+
+
 def work(rank: int, folder: str, drives: str) -> None:
     torch.set_num_threads(1)
     meeting, patience = f"file://{folder}/meeting", timedelta(seconds=PATIENCE_S / 2)
     distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2, timeout=patience)
     for case in (*CASES, NOISY):
         torch.save(gradients(Path(drives), rank, 2, case), f"{folder}/{case} {rank}.pt")
+    found = validated(Path(drives), Path(folder))
+    assert (found is None) == (rank == 1)
+    if found is not None:
+        Path(folder, "validated").write_text(json.dumps([at.scores.to_dict() for at in found.rates]))
     distributed.destroy_process_group()
     wait_for_the_first(rank, folder)
 
@@ -155,6 +170,17 @@ def test_noise_beside_a_process_without_boxes_gives_both_the_same_gradient(toget
     assert all(torch.equal(value, second[name]) and value.isfinite().all() for name, value in first.items())
 
 
+@pytest.mark.slow
+def test_two_processes_validate_as_one(drives: Path, together: Path, tmp_path: Path) -> None:
+    alone = validated(drives, tmp_path)
+    assert alone is not None
+    expected = json.loads(json.dumps([at.scores.to_dict() for at in alone.rates]))
+    found = json.loads((together / "validated").read_text())
+    assert [at["metrics"] for at in found] == [at["metrics"] for at in expected]
+    assert [at["counts"] for at in found] == [at["counts"] for at in expected]
+    assert found[0]["counts"]["recordings"] == 2
+
+
 def wait_for_the_first(rank: int, folder: str) -> None:
     """A validation that takes longer than steps are waited for; then the same wait without patience."""
     place, patience = Path(folder), timedelta(seconds=SHORT_S)
@@ -165,7 +191,7 @@ def wait_for_the_first(rank: int, folder: str) -> None:
                                    timeout=patience)  # fmt: skip
     config = small_config(place)
     validation = Validation(RunDirectory(place), config, None)  # type: ignore[arg-type]
-    validation.validate = lambda *_: time.sleep(2 * SHORT_S)  # type: ignore[assignment, method-assign, return-value]
+    validation.evaluate = lambda *_: time.sleep(0 if rank else 2 * SHORT_S)  # type: ignore[assignment, method-assign]
     trainer: Any = SimpleNamespace(is_global_zero=rank == 0, global_step=config.steps, accumulate_grad_batches=1)
     validation.setup(trainer, None, "fit")
     began = time.monotonic()

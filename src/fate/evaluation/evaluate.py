@@ -169,7 +169,7 @@ class Evaluation:
 
 
 def evaluate(
-    what: Detector | str | os.PathLike[str],
+    what: Detector | str | os.PathLike[str] | Mapping[float, Mapping[str, Labels]],
     dataset: Dataset,
     hz: Sequence[float] | None = None,
     *,
@@ -184,7 +184,8 @@ def evaluate(
     """Evaluate a detector, or given predictions.
 
     Args:
-        what: a detector, or a file or folder of predictions (``fate.boxes.predictions`` lists the formats).
+        what: a detector, a file or folder of predictions (``fate.boxes.predictions`` lists the formats), or predictions
+            by rate and recording.
         dataset: its labelled recordings are used.
         hz: rates; by default 20, 40, 80, 100 and 200, for histograms 20, and for predictions those of their files.
             Predictions without a rate need exactly one.
@@ -217,9 +218,15 @@ def evaluate(
     starts_us = None if dataset.kind in PUBLIC else {each.name: each.start_us for each in recordings}
     dense = {recording.name: _dense(recording) for recording in recordings if recording.truth_file is not None}
     dense_labels = {name: truth.labels for name, truth in dense.items()} or None
-    given = None if isinstance(what, Detector) else _given(what, recordings, dataset, hz, images)
+    given: Mapping[float, Mapping[str, Labels]] | None = None
+    if isinstance(what, Mapping):
+        given = what
+    elif not isinstance(what, Detector):
+        given = _given(what, recordings, dataset, hz, images)
     rates = tuple(given) if given is not None else _rates(dataset, recordings, hz)
     times = _shared_times(recordings, truth, rates, given, rules)
+    made_by: Mapping[str, Any] = what.description if isinstance(what, Detector) else {}
+    shown = os.fspath(what) if isinstance(what, str | os.PathLike) else made_by.get("name", "predictions")
     found: list[AtRate] = []
     notes: list[str] = []
     if max_overlap is not None:
@@ -235,7 +242,7 @@ def evaluate(
             run, predictions = None, (given or {})[rate]
             notes += list(predictions.notes) if isinstance(predictions, Predictions) else []
         if predictions_to is not None:
-            _write(predictions_to, predictions, rate, shard, what)
+            _write(predictions_to, predictions, rate, shard, made_by or shown)
         applied = rules.at(rate, window_us) if run is not None else replace(rules.at(rate), window_us=None)
         scores = evaluate_boxes(
             truth,
@@ -249,7 +256,6 @@ def evaluate(
         )
         delays = time_to_detection(dense, predictions, dataset.classes, protocol=applied) if dense else None
         found.append(AtRate(rate, scores, run, delays))
-    shown = what.description.get("name", "detector") if isinstance(what, Detector) else str(what)
     rules = replace(rules, time_rule="nearest", tolerance_us=None)
     label_hz = {name: rate for name, labels in truth.items() if (rate := label_rate_hz(labels))}
     label_times = sum(map(len, times.values())), sum(len(labels.labelled_us) for labels in truth.values())
@@ -275,7 +281,7 @@ def _shared_times(
     recordings: Sequence[LabelledRecording],
     truth: Mapping[str, Labels],
     rates: Sequence[float],
-    given: Mapping[float, Predictions] | None,
+    given: Mapping[float, Mapping[str, Labels]] | None,
     rules: Protocol,
 ) -> dict[str, NDArray[np.int64]]:
     """The labelled times of each recording at which a window ends at every rate, so that all rates are compared fairly.
@@ -372,11 +378,11 @@ def _given(
     return {rate: fit_predictions(merge_predictions(by_rate[rate]), spans) for rate in rates}
 
 
-def _write(folder: str | os.PathLike[str], predictions: Mapping[str, Labels], hz: float, shard: tuple[int, int],
-           what: Detector | str | os.PathLike[str]) -> None:  # fmt: skip
+def _write(
+    folder: str | os.PathLike[str], predictions: Mapping[str, Labels], hz: float, shard: tuple[int, int], model: Any
+) -> None:
     part = "" if shard == (1, 1) else f"_{shard[0]}of{shard[1]}"
-    facts: dict[str, Any] = {"hz": hz, "shard": f"{shard[0]}/{shard[1]}"}
-    facts["model"] = what.description if isinstance(what, Detector) else str(what)
+    facts = {"hz": hz, "shard": f"{shard[0]}/{shard[1]}", "model": model}
     with naming_errors(Path(folder), "a folder for predictions"):
         Path(folder).mkdir(parents=True, exist_ok=True)
     write_npz(Path(folder) / f"{hz:g}hz{part}.npz", predictions, facts)

@@ -13,8 +13,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import torch
 from pytorch_lightning import Callback, Trainer
 from torch import Tensor, distributed
 
+from fate.boxes.labels import Labels
 from fate.data.dataset import Dataset
 from fate.data.loading import ClipBatch
 from fate.encoding.batch import COLUMNS, EventBatch
@@ -309,7 +311,9 @@ class Checkpoints(Callback):
 
 
 class Validation(Callback):
-    """Evaluates in the first process while the others wait; it leaves the generators of training unchanged."""
+    """Evaluates the teacher. Each process detects in its share of the recordings, and the first one compares the
+    predictions with the labels. Validation leaves the generators of training unchanged.
+    """
 
     def __init__(
         self, run: RunDirectory, config: TrainConfig, dataset: Dataset, draw_samples: DrawSamples | None = None
@@ -319,12 +323,12 @@ class Validation(Callback):
         self._everyone: distributed.ProcessGroup | None = None
 
     def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
-        """Make the group in which the other processes wait for the first, which may validate for hours on 1Mpx.
+        """Make the group that exchanges predictions and waits for the slowest process, which may take hours on 1Mpx.
 
         Steps keep the shorter limit of Lightning (half an hour), so that a process that hangs ends the run earlier.
         """
         if processes() > 1:
-            self._everyone = distributed.new_group(timeout=timedelta(hours=12))
+            self._everyone = distributed.new_group(timeout=timedelta(hours=12), backend="gloo")
 
     def state_dict(self) -> dict[str, Any]:
         """State for the checkpoint."""
@@ -340,22 +344,41 @@ class Validation(Callback):
         if not stepped(trainer, batch_idx):
             return
         if step % (run.validate_every * run.epoch_steps) == 0 or step == self.config.steps:
-            if trainer.is_global_zero:
-                self.validate(module, step)
+            found = self.evaluate(module)
+            if found is not None:
+                self.keep(found, module, step)
             if self._everyone is not None:
                 distributed.barrier(self._everyone)
 
-    def validate(self, module: TrainingModule, step: int) -> Evaluation:
-        """Evaluate the teacher, write the figures and a picture, and keep the best weights."""
-        run, device = self.config.run, module.device
-        cuda = [device] if device.type == "cuda" else []
-        with torch.random.fork_rng(devices=cuda):
-            many = device.type == "cuda"
-            streams, steps = at_once(self.dataset, self.config.batch_size * self.config.data.steps) if many else (8, 1)
-            found = evaluate(
-                module.teacher, self.dataset, run.validate_hz, device=device, streams=streams, steps=steps,
-                workers=self.config.data.workers if many else 0,
-            )  # fmt: skip
+    def evaluate(self, module: TrainingModule) -> Evaluation | None:
+        """Evaluate the teacher; None in all processes but the first."""
+        device, hz = module.device, self.config.run.validate_hz
+        many, count = device.type == "cuda", processes()
+        streams, steps = at_once(self.dataset, self.config.batch_size * self.config.data.steps) if many else (8, 1)
+        own = (distributed.get_rank() + 1 if count > 1 else 1, count)
+        done: Evaluation | None = None
+        with torch.random.fork_rng(devices=[device] if many else []):
+            if own[0] <= len(self.dataset.labelled):
+                done = evaluate(
+                    module.teacher, self.dataset, hz, shard=own, device=device, streams=streams, steps=steps,
+                    workers=self.config.data.workers if many else 0,
+                )  # fmt: skip
+        if count == 1:
+            return done
+        predictions: dict[float, Mapping[str, Labels]] = {rate: {} for rate in hz}
+        predictions |= {at.hz: at.run.predictions for at in (done.rates if done else ()) if at.run is not None}
+        everyones: list[Any] | None = [None] * count if own[0] == 1 else None
+        distributed.gather_object(predictions, everyones, group=self._everyone)
+        if everyones is None or done is None:
+            return None
+        merged = {rate: {name: boxes for part in everyones for name, boxes in part[rate].items()} for rate in hz}
+        whole = evaluate(merged, self.dataset, hz)
+        # The pictures show recordings of the first process.
+        both = zip(whole.rates, done.rates, strict=True)
+        return replace(whole, rates=tuple(replace(at, run=ours.run) for at, ours in both))
+
+    def keep(self, found: Evaluation, module: TrainingModule, step: int) -> None:
+        """Write the figures and a picture, and keep the best weights."""
         figures = {f"{at.hz:g}": {name: at.scores[name] for name in (METRIC, "AP50", "AP75")} for at in found.rates}
         known = [value for at in found.rates if (value := at.scores[METRIC]) is not None]
         score = float(np.mean(known)) if known else None
@@ -375,4 +398,3 @@ class Validation(Callback):
         except (OSError, FateError) as error:
             fault = " ".join(str(error).split())
             self.run.announce(f"step {step}: not all of the validation could be kept ({fault}); training goes on")
-        return found

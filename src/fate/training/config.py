@@ -173,7 +173,9 @@ class RunConfig(_Frozen):
         (20.0, 200.0),
         description="rates in Hz for validation; the best weights have the highest mean AP50:95 over these rates",
     )
-    validate_recordings: Count = Field(0, description="largest number of recordings for validation; 0 uses all")
+    validate_recordings: Count = Field(
+        32, description="largest number of recordings for validation, spread evenly over the split; 0 uses all"
+    )
     save_every: Positive = Field(500, description="number of steps between two checkpoints")
     log_every: Positive = Field(20, description="number of steps between two lines of metrics.jsonl")
 

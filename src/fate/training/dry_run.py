@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fate.data.clips import canonical_steps
+from fate.data.clips import Grid, canonical_steps
 from fate.data.dataset import DataFaults, data_faults
 from fate.data.loading import ClipBatch
 from fate.processes import peak_memory_mb
@@ -38,7 +38,26 @@ class DryRun:
     tried: int  #: clips that a step was tried with
     load_s: float  #: of a batch, in one process
     step_s: float  #: as it would be with all clips, like memory
+    window_s: float  #: time to detect in one window, in validation
     memory_gb: float | None  #: None where the system does not tell it
+
+    @property
+    def validations(self) -> int:
+        """How often the run validates."""
+        run = self.parts.config.run
+        return -(-run.epochs // run.validate_every)
+
+    @property
+    def validation_windows(self) -> int:
+        """Windows of one validation, at all its rates."""
+        rates, recordings = self.parts.config.run.validate_hz, self.parts.validation.labelled
+        return sum(Grid.of(each, hz).count(each.end_us) for each in recordings for hz in rates)
+
+    @property
+    def validation_s(self) -> float:
+        """Seconds of all validations; all processes share the work."""
+        run = self.parts.config.run
+        return self.validations * self.validation_windows * self.window_s / (run.devices * run.nodes)
 
     def lines(self) -> list[str]:
         """A human-readable summary."""
@@ -62,6 +81,8 @@ class DryRun:
             f" {self.labelled_windows} labelled in the first batch",
             f"{self.step_s:.2f} s a step on {parts.device}, {self.load_s:.2f} s to load a batch in one process"
             f" ({data.workers} load): about {duration(config.steps * max(self.step_s, waiting))} in all",
+            f"{plural(self.validations, 'validation')} of {plural(self.validation_windows, 'window')},"
+            f" {1000 * self.window_s:.1f} ms each: about {duration(self.validation_s)} more",
         ]
         if self.memory_gb is not None:
             lines.append(f"{self.memory_gb:.1f} GB of {'GPU' if parts.device == 'cuda' else 'main'} memory")
@@ -106,6 +127,7 @@ def dry_run(config: TrainConfig, progress: Progress = ignore) -> DryRun:
         tried=most,
         load_s=load_s,
         step_s=step_s * size / most * config.run.accumulate,
+        window_s=time_window(module, tries[most][0]),
         memory_gb=memory[most] + growth * (size - most) if memory else None,
     )
 
@@ -144,6 +166,21 @@ def time_step(module: Any, optimiser: torch.optim.Optimizer, batch: ClipBatch) -
     if module.device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - began
+
+
+def time_window(module: Any, batch: ClipBatch) -> float:
+    """The time of one window in validation, in seconds: the teacher detects, many windows at the same time."""
+    detector = module.teacher.eval()
+    inputs = batch.inputs(module.device)
+    spent = []
+    with torch.inference_mode():
+        for _ in range(2):
+            began = time.perf_counter()
+            detector(inputs, None, batch.steps)
+            if module.device.type == "cuda":
+                torch.cuda.synchronize()
+            spent.append(time.perf_counter() - began)
+    return min(spent) / len(batch.labels)
 
 
 def peak_gb(device: str) -> float | None:

@@ -116,7 +116,8 @@ def build(config: TrainConfig) -> TrainingParts:
     dataset = open_dataset(config.data.path, config.data.train).checked()
     validation = open_dataset(config.data.path, config.data.validate_on).checked()
     if limit := config.run.validate_recordings:
-        validation = replace(validation, recordings=validation.labelled[:limit])
+        every = max(len(validation.labelled) // limit, 1)
+        validation = replace(validation, recordings=validation.labelled[::every][:limit])
     dataset.refuse_without_classes()
     detector = _make_detector(config.model, dataset)
     strategy = STRATEGIES[config.strategy.name](config)
