@@ -170,6 +170,18 @@ def test_the_plan_names_what_is_left_and_given_weights_are_not_trained(tmp_path:
         assert CliRunner().invoke(app, [*words, "--weights", wrong]).exit_code != 0
 
 
+def test_the_plan_keeps_to_the_seed_and_the_kind_of_the_study(tmp_path: Path) -> None:
+    words = ["--dataset", "sim", "--out", str(tmp_path / "out"), "--dry-run"]
+    plan = CliRunner().invoke(app, ["study", "moments", *words, "--seeds", "2", "--seed", "1"], catch_exceptions=False)
+    assert "seed 1" in plan.output
+    assert "seed 0" not in plan.output
+    plan = CliRunner().invoke(app, ["study", "labels", *words], catch_exceptions=False)
+    assert "label the split test with sim/fate-s-nano-20hz" in plan.output
+    assert "evaluate" not in plan.output
+    missing = CliRunner().invoke(app, ["study", "moments", "--dataset", str(tmp_path / "gone"), "--dry-run"])
+    assert missing.exit_code != 0
+
+
 def test_a_list_names_every_study_and_configuration() -> None:
     listed = CliRunner().invoke(app, ["study", "--list"], catch_exceptions=False).output
     for study in STUDIES.values():

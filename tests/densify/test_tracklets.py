@@ -154,8 +154,9 @@ def test_truth_in_the_tracker_helps() -> None:
             found = dense_labels(predictions, known, grid, 300, 100, options)
             quality.add(found, truth, np.setdiff1d(at, known.labelled_us))
         figures[with_truth] = quality.figures()["car"]
-    for name in ("precision", "recall"):
+    for name in ("precision", "median_iou"):
         assert getattr(figures[True], name) > getattr(figures[False], name)
+    assert figures[True].recall >= figures[False].recall
 
 
 def test_the_result_does_not_depend_on_the_order_of_detections() -> None:
@@ -210,5 +211,7 @@ def test_as_in_the_paper_truth_neither_removes_nor_confirms_nor_moves_tracks() -
     at = np.isin(seen_boxes.t_us, found.t_us)
     assert len(found) == 28
     assert found.boxes == pytest.approx(seen_boxes.boxes[at])
+    six = dense_labels(one_object([0.9] * 12 + [None] * 18), truth_at((100_000, None)), GRID, 30, HZ, paper_options())
+    assert len(six) == 11  # tracks continue at the annotated time, which keeps its ground truth
     short = one_object([0.9] * 11 + [None] * 19)
     assert len(dense_labels(short, truth_at((100_000, 30.0)), GRID, 30, HZ, paper_options())) == 0

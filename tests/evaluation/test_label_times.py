@@ -137,3 +137,62 @@ def test_a_rate_alone_uses_the_labels_that_it_uses_beside_20_hz(dataset: fate.Da
     again = evaluate(tmp_path, dataset)  # predictions that were kept at these labels only
     assert again.rates[0].scores.to_dict()["metrics"] == alone.rates[0].scores.to_dict()["metrics"]
     assert again.label_times == alone.label_times
+
+
+def test_predictions_on_another_clock_are_refused_whatever_their_phase() -> None:
+    truth = {"a": moving_box(ends(20))}
+    for found in (ends(20) + 10**12 + 20_000, ends(20) // 1000):
+        with pytest.raises(FateError, match="first label at 50000 µs"):
+            evaluate_boxes(truth, {"a": moving_box(found)}, named_protocol("gen1").at(20), ["car"], (240, 304))
+
+
+def test_windows_that_were_left_out_are_found_between_times_that_are_not_whole_microseconds_apart() -> None:
+    times = np.round(np.arange(1, 30 * 600) * 1e6 / 30).astype(np.int64)  # ten minutes at 30 Hz
+    labels, half = times[29::30], np.delete(times, np.arange(29, len(times), 60))
+    truth, found = {"a": moving_box(labels)}, {"a": moving_box(half)}
+    scores = evaluate_boxes(truth, found, named_protocol("gen1").at(30), ["car"], (240, 304))
+    assert scores.num_frames == len(labels)
+    assert scores["AR100"] == pytest.approx(np.isin(labels, half).mean())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_alignment_holds_as_many_labels_as_any_shift(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    labels = np.sort(random.integers(0, 3_000_000, 12))
+    aligned = WindowGrid(align_start(0, 50_000, labels), 50_000, 50_000)
+
+    def held(grid: WindowGrid) -> int:
+        return int(np.sum(np.abs(labels - [grid.end_us(int(index)) for index in grid.nearest(labels)]) <= 2_000))
+
+    assert held(aligned) >= max(held(WindowGrid(shift - 50_000, 50_000, 50_000)) for shift in range(0, 50_000, 1_000))
+
+
+def test_written_predictions_do_not_depend_on_the_other_rates_of_a_command(
+    dataset: fate.Dataset, tmp_path: Path
+) -> None:
+    detector = small_detector("s5", sensor=(240, 304))
+    evaluate(detector, dataset, (10, 15), predictions_to=tmp_path)
+    again = evaluate(tmp_path, dataset, (10,)).rates[0].scores
+    assert again.to_dict()["metrics"] == evaluate(detector, dataset, (10,)).rates[0].scores.to_dict()["metrics"]
+    assert again.notes == ()
+
+
+def test_a_recording_with_an_empty_table_of_predictions_has_the_frames_of_any_other(dataset: fate.Dataset) -> None:
+    (recording,) = dataset.recordings
+    grid = Grid.of(recording, 20)
+    whole = moving_box(grid.ends_us(grid.count(recording.end_us)))
+    nothing = evaluate({20.0: {recording.name: Labels.empty(classes=("car",), sensor=(240, 304))}}, dataset)
+    assert (
+        nothing.rates[0].scores.num_frames
+        == evaluate({20.0: {recording.name: whole}}, dataset).rates[0].scores.num_frames
+    )
+
+
+def test_predictions_at_uneven_times_are_compared_at_their_times(dataset: fate.Dataset) -> None:
+    (recording,) = dataset.recordings
+    labels = recording.labels.labelled_us[40:]
+    uneven = labels[np.cumsum(np.random.default_rng(0).integers(4, 9, 20))]
+    scores = evaluate({20.0: {recording.name: moving_box(uneven)}}, dataset).rates[0].scores
+    assert scores.num_truth > 0
+    assert scores["AP50"] is not None
+    assert scores["AP50"] > 0.15

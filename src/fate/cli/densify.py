@@ -67,7 +67,7 @@ def densify(
         raise BadParameter("--labels and --json go with --check; labels are made in --out")
 
     if as_paper and (without_truth or as_detected or track_score != 0.3):
-        raise BadParameter("--as-paper goes without --without-truth, --as-detected and --track-score")
+        raise BadParameter("--as-paper cannot be combined with --without-truth, --as-detected and --track-score")
 
     from fate.densify.tracklets import THRESHOLDS, TrackletOptions, paper_options
 

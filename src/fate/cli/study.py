@@ -68,13 +68,13 @@ def study(
     from fate.workflows.studies.study import plan_study
     from fate.workflows.studies.study import study as run
 
-    chosen: dict[str, Any] = {"scale": scale, "seeds": seeds, "rows": row or (), "settings": setting or ()}
-    chosen["weights"] = given
+    chosen: dict[str, Any] = {"scale": scale, "seeds": seeds, "only": seed or (), "rows": row or ()}
+    chosen |= {"settings": setting or (), "weights": given, "score": score}
     if dry_run:
         print(plan_study(name, dataset, out, **chosen))
         return
     result = run(
-        name, dataset, out, only=seed or (), device=device, workers=workers, jobs=jobs, score=score,
+        name, dataset, out, device=device, workers=workers, jobs=jobs,
         progress=lambda done, total=1.0, text="", part="", /: note(text), **chosen,
     )  # fmt: skip
     print(f"\n{result.text()}\nwritten: {out / name}.md, .csv, .json")

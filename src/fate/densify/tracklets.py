@@ -109,9 +109,11 @@ def dense_labels(
     free = np.setdiff1d(np.delete(times, taken), truth.labelled_us)
     lowest: NDArray[np.float64] | float = options.track_score
     if options.filter_first:
-        lowest = options.threshold(truth.classes or ())[predictions.class_id]
-    seen = predictions.select((predictions.score >= lowest) & np.isin(predictions.t_us, free))
-    seen = replace(seen, labelled_us=free, classes=truth.classes, sensor=truth.sensor)
+        names = truth.classes or [""] * (int(predictions.class_id.max(initial=0)) + 1)
+        lowest = options.threshold(names)[predictions.class_id]
+    tracked = free if options.with_truth else times  # without ground truth, tracks continue at annotated times too
+    seen = predictions.select((predictions.score >= lowest) & np.isin(predictions.t_us, tracked))
+    seen = replace(seen, labelled_us=tracked, classes=truth.classes, sensor=truth.sensor)
     parts = [seen, replace(truth, score=np.ones_like(truth.score))] if options.with_truth else [seen]
     annotated = truth.labelled_us if options.with_truth else np.zeros(0, np.int64)
     tracks = _track(Labels.concatenate(parts), options)

@@ -22,7 +22,7 @@ from fate.data.dataset import Dataset, sharded
 from fate.data.labelled_recording import LabelledRecording
 from fate.data.loading import holds_images
 from fate.errors import FateError, list_names
-from fate.evaluation.labelled_frames import times_at_window_ends, window_ends_at
+from fate.evaluation.labelled_frames import times_at_window_ends
 from fate.evaluation.protocols import Protocol, named_protocol
 from fate.evaluation.scores import Scores, evaluate_boxes
 from fate.evaluation.time_to_detection import DenseTruth, DetectionDelays, read_dense_truth, time_to_detection
@@ -235,7 +235,7 @@ def evaluate(
         if isinstance(what, Detector):
             part = None if progress is None else scale(progress, number / len(rates), (number + 1) / len(rates))
             # where only sparse labels are known, predictions elsewhere are of no use and are not kept
-            keep = None if dense else _labelled_windows(recordings, times, rate)
+            keep = None if dense else _labelled_windows(recordings, truth, rate)
             run = predict(what, recordings, rate, keep=keep, progress=part, window_us=window_us, **running)
             predictions: Mapping[str, Labels] = run.predictions
         else:
@@ -258,7 +258,7 @@ def evaluate(
         found.append(AtRate(rate, scores, run, delays))
     rules = replace(rules, time_rule="nearest", tolerance_us=None)
     label_hz = {name: rate for name, labels in truth.items() if (rate := label_rate_hz(labels))}
-    label_times = sum(map(len, times.values())), sum(len(labels.labelled_us) for labels in truth.values())
+    label_times = (found[0].scores.num_frames, found[0].scores.num_labelled) if found else (0, 0)
     return Evaluation(shown, dataset.name, rules, tuple(found), tuple(dict.fromkeys(notes)), label_hz, label_times)
 
 
@@ -292,21 +292,28 @@ def _shared_times(
     is_canonical = not holds_images(recordings) and all(CANONICAL_US % hop_of(hz) == 0 for hz in rates)
     shared = {}
     for recording in recordings:
-        name, times, ends = recording.name, truth[recording.name].labelled_us, None
-        if given is not None:
-            ends = {hz: given[hz][name].labelled_us for hz in rates if name in given[hz]}
-        if is_canonical:
-            grid = Grid.of(recording, CANONICAL_HZ)
-            if ends is None or all(_has_end(ends_us, grid.end_us(0), hop_of(hz)) for hz, ends_us in ends.items()):
-                times = _times_at(grid, times, rules.at(CANONICAL_HZ).time_tolerance_us())
+        name, times, ends = recording.name, truth[recording.name].labelled_us, {}
+        if given is not None:  # a recording without predictions is evaluated like one of a detector
+            ends = {
+                hz: given[hz][name].labelled_us
+                for hz in rates
+                if name in given[hz] and len(given[hz][name].labelled_us)
+            }
+        grids = {hz: Grid.of(recording, hz) for hz in (*rates, CANONICAL_HZ)} if is_canonical or not ends else {}
+        if is_canonical and all(_are_ends_of(grids[hz], ends_us) for hz, ends_us in ends.items()):
+            times = _times_at(grids[CANONICAL_HZ], recording.end_us, times, rules.at(CANONICAL_HZ).time_tolerance_us())
         for hz in sorted(rates):  # the slowest rate has the fewest ends
             tolerance_us = rules.at(hz).time_tolerance_us()
-            if ends is None:
-                times = _times_at(Grid.of(recording, hz), times, tolerance_us)
-            elif hz in ends:
+            if hz in ends:
                 times = times_at_window_ends(times, ends[hz], hop_of(hz), tolerance_us)
+            elif not ends:
+                times = _times_at(grids[hz], recording.end_us, times, tolerance_us)
         shared[name] = times
-    if any(len(labels.labelled_us) for labels in truth.values()) and not any(map(len, shared.values())):
+    if (
+        len(rates) > 1
+        and any(len(labels.labelled_us) for labels in truth.values())
+        and not any(map(len, shared.values()))
+    ):
         listed = " ".join(f"{hz:g}" for hz in sorted(rates))
         raise FateError(
             f"at no label do windows of all rates ({listed} Hz) end within {rules.label_tolerance_us / 1000:g} ms;"
@@ -315,23 +322,28 @@ def _shared_times(
     return shared
 
 
-def _times_at(grid: Grid, times_us: NDArray[np.int64], tolerance_us: int) -> NDArray[np.int64]:
-    """The times at which a window of the grid ends."""
-    return np.array(sorted(grid.labelled(times_us, tolerance_us).values()), np.int64)
+def _times_at(grid: Grid, end_us: int, times_us: NDArray[np.int64], tolerance_us: int) -> NDArray[np.int64]:
+    """The times at which a window ends, of a recording up to ``end_us``."""
+    found = grid.labelled(times_us, tolerance_us)
+    return np.array(sorted(time for index, time in found.items() if index < grid.count(end_us)), np.int64)
 
 
-def _has_end(ends_us: NDArray[np.int64], end_us: int, hop_us: int) -> bool:
-    """Whether predictions at ``ends_us`` have a window that ends at a time, or would if none had been left out."""
-    time = np.array([end_us])
-    return len(ends_us) > 0 and bool(window_ends_at(time, ends_us, hop_us, 0)[0] == end_us)
+def _are_ends_of(grid: Grid, ends_us: NDArray[np.int64]) -> bool:
+    """Whether nearly all predictions are at ends of windows of the grid; others come from another program."""
+    return bool(np.mean((ends_us - grid.start_us) % grid.hop_us == 0) > 0.9)
 
 
 def _labelled_windows(
-    recordings: Sequence[LabelledRecording], times: Mapping[str, NDArray[np.int64]], hz: float
+    recordings: Sequence[LabelledRecording], truth: Mapping[str, Labels], hz: float
 ) -> Callable[[str, NDArray[np.int64]], NDArray[np.bool_]]:
-    """Selects the windows that represent a labelled time, by the recording's name and their ends [W]."""
+    """Selects the windows that represent a labelled time, by the recording's name and their ends [W].
+
+    These are more than one command may evaluate: its other rates do not matter for predictions that are written.
+    """
     grids = {recording.name: Grid.of(recording, hz) for recording in recordings}
-    ends = {name: [grid.end_us(number) for number in grid.labelled(times[name])] for name, grid in grids.items()}
+    ends = {
+        name: [grid.end_us(number) for number in grid.labelled(truth[name].labelled_us)] for name, grid in grids.items()
+    }
     return lambda name, ends_us: np.isin(ends_us, ends[name])
 
 

@@ -241,7 +241,8 @@ class Frames:
         if self.protocol.time_rule != "nearest" or hop_us is None or not len(times) or not len(ends_us):
             return times
         distance = np.abs(times - window_ends_at(times, ends_us, hop_us, self.tolerance_us))
-        self._nearest_us = min(int(distance.min()), self._nearest_us or int(distance.min()))
+        nearest_us = int(distance.min())
+        self._nearest_us = nearest_us if self._nearest_us is None else min(nearest_us, self._nearest_us)
         return times_at_window_ends(times, ends_us, hop_us, self.tolerance_us)
 
     def _prediction_rows(
@@ -276,17 +277,17 @@ class Frames:
 
     def check_times(self) -> None:
         """Refuse predictions whose times never meet those of the labels."""
-        if self.num_labelled and not self.num_frames and self._nearest_us is not None and self._apart is None:
-            raise FateError(
-                f"no label lies within {self.tolerance_us / 1000:g} ms of the end of a window; the nearest one is"
-                f" {self._nearest_us / 1000:g} ms away; make predictions at the times of the labels, or allow more with"
-                " label_tolerance_us=5000"
-            )
-        if self.num_frames and self._apart is not None and not self._spans_meet:
+        if self.num_labelled and self._apart is not None and not self._spans_meet:
             prediction, label = self._apart
             raise FateError(
                 f"no prediction lies in the time of the labels: the first one is at {prediction} µs, the first label "
                 f"at {label} µs; expected whole microseconds from the same origin"
+            )
+        if self.num_labelled and not self.num_frames and self._nearest_us is not None:
+            raise FateError(
+                f"no label lies within {self.tolerance_us / 1000:g} ms of the end of a window; the nearest one is"
+                f" {self._nearest_us / 1000:g} ms away; make predictions at the times of the labels, or allow more with"
+                " label_tolerance_us=5000"
             )
 
 
@@ -314,13 +315,11 @@ def window_ends_at(
 ) -> NDArray[np.int64]:
     """The end of a window that is nearest to each time [N]: one of ``ends_us`` [W], W ≥ 1, if it is near enough.
 
-    Otherwise it is the nearest end of the regular windows that most of ``ends_us`` belong to.
+    Otherwise it is a whole number of hops away from the nearest of ``ends_us``: there a window was left out.
     """
-    phases, counts = np.unique(ends_us % hop_us, return_counts=True)
-    phase = int(phases[counts.argmax()])
-    regular = (times_us - phase + hop_us // 2) // hop_us * hop_us + phase
-    nearest = nearest_times(ends_us, times_us, tolerance_us)
-    return np.where(nearest >= 0, ends_us[nearest], regular)
+    nearest = ends_us[nearest_times(ends_us, times_us, np.iinfo(np.int64).max)]
+    left_out = nearest + (times_us - nearest + hop_us // 2) // hop_us * hop_us
+    return np.where(np.abs(times_us - nearest) <= tolerance_us, nearest, left_out)
 
 
 def nearest_times(times_us: NDArray[np.int64], requested_us: NDArray[np.int64], tolerance_us: int) -> NDArray[np.int64]:

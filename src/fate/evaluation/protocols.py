@@ -121,7 +121,8 @@ class Protocol:
     def _times_in_words(self) -> str:
         if self.tolerance_us is None:
             limit = self.label_tolerance_us if self.hop_us is None else self.time_tolerance_us()
-            return f"at each window the nearest label within ± {limit / 1000:g} ms of its end"
+            most = ", at most half a hop," if self.hop_us is None and limit > LABEL_TOLERANCE_US else ""
+            return f"at each window the nearest label within ± {limit / 1000:g} ms{most} of its end"
         which = "every" if self.time_rule == "window" else "the nearest"
         return f"{which} prediction within ± {self.tolerance_us / 1000:g} ms of a label"
 

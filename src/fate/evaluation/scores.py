@@ -237,6 +237,8 @@ def _notes(
     notes = []
     if protocol.sensor is not None and sensor is not None and protocol.sensor != sensor:
         notes.append(f"limits of size are meant for boxes of {protocol.sensor} pixels; these are of {sensor}")
+    if not frames.num_labelled:
+        notes.append(f"no label is later than {protocol.skip_us / 1e6:g} s after the start; nothing was evaluated")
     if frames.num_several:
         notes.append(
             f"{frames.num_several} of {frames.num_frames} frames hold predictions of several times, which count as "

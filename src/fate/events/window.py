@@ -145,5 +145,6 @@ def align_start(start_us: int, hop_us: int, times_us: NDArray[np.int64]) -> int:
     best = int(counts.argmax()) if len(times_us) else 0
     if best == 0 or counts[best] == counts[0]:
         return start_us
-    shift = int(shifts[best] + np.median(distance[near[:, best], best]))
+    held = distance[near[:, best], best]
+    shift = int(shifts[best] + (held.min() + held.max()) // 2)  # keeps all of them within the tolerance
     return start_us + shift % hop_us - hop_us

@@ -126,7 +126,7 @@ def check_request(
     if unknown is not None:
         raise FateError(f"row {unknown!r} was given; {name} has {', '.join(known)}{suggest_name(unknown, known)}")
     if any(seed not in range(seeds) for seed in only):
-        raise FateError(f"seed {max(only)} was given; there are {seeds}, from 0 to {seeds - 1}: give seeds too")
+        raise FateError(f"seed {max(only)} was given; seeds are counted from 0: give seeds={max(only) + 1} too")
     if jobs < 1:
         raise FateError(f"jobs={jobs} was given; expected 1 or more")
     return STUDIES[name]

@@ -1,8 +1,8 @@
 """Run the parts of a study in parallel, each in its own process.
 
-One small detector does not use a large GPU fully; six at the same time do (docs/performance.md). A study is cut into
-parts: train a recipe, make its dense labels, evaluate it. A part starts when the parts it depends on are done. A part
-that fails stops only the parts that depend on it.
+One small detector does not use a large GPU fully; six at the same time do (docs/results/performance.md). A study is
+cut into parts: train a recipe, make its dense labels, evaluate it. A part starts when the parts it depends on are done.
+A part that fails stops only the parts that depend on it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def find_parts(recipes: Iterable[tuple[str, int]], runner: Runner) -> dict[Part,
         return part
 
     for recipe, seed in recipes:
-        if not runner.measured(recipe, seed).keys() >= set(runner.study.rates):
+        if not runner.is_measured(recipe, seed):
             add(Part("evaluate", recipe, seed), add_training(recipe, seed))
     return parts
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class StudyStoppedError(Exception):
     """A run was asked to stop; the study ends with the results so far."""
 
 
+@cache
 def _hash(file: Path) -> str:
     """Eight digits that tell files of weights apart."""
     with file.open("rb") as opened:
@@ -95,6 +96,12 @@ class Runner:
             self.folder(recipe, seed).mkdir(parents=True, exist_ok=True)
             write_whole(self.folder(recipe, seed) / self._evaluation_file, text.encode())
         return {hz: known[hz] for hz in self.study.rates if hz in known} or None
+
+    def is_measured(self, recipe: str, seed: int) -> bool:
+        """Whether all figures of a recipe are on the disk."""
+        if self.study.kind == "labels":
+            return bool(self._stored(recipe, seed, "labels.json"))
+        return self.measured(recipe, seed).keys() >= set(self.study.rates)
 
     def measured(self, recipe: str, seed: int) -> dict[float, Any]:
         """Figures by rate that are on the disk; none if the run there has other settings."""

@@ -16,7 +16,7 @@ import torch
 from fate.data.dataset import Dataset
 from fate.data.opening import open_dataset, path_of
 from fate.errors import FateError
-from fate.files import check_regular
+from fate.models.checkpoints import read_card
 from fate.models.nms import Score
 from fate.progress import Progress
 from fate.simulation.writing.dataset import simulate
@@ -122,28 +122,28 @@ def plan_study(
     *,
     scale: str | None = None,
     seeds: int = 1,
+    only: Sequence[int] = (),
     rows: Sequence[str] = (),
     settings: Sequence[str] = (),
     weights: Mapping[str, str | os.PathLike[str]] | None = None,
+    score: Score = "product",
 ) -> str:
     """Human-readable plan of a study: what is left to train, to label and to evaluate. Nothing is run or simulated.
 
     Same arguments as :func:`study`.
     """
-    declared = check_request(name, scale, seeds, (), rows)
-    path = path_of(dataset or "smoke")[0]
-    is_simulated = str(path) in ("sim", "smoke") and not path.exists()
-    if is_simulated:
+    declared = check_request(name, scale, seeds, only, rows)
+    path = _dataset_path(name, dataset)
+    lines = [f"{name}: {declared.title}"]
+    if _is_simulated(path):
         path = Path(out) / f"{path}-drives"
-    kind = open_dataset(path).kind if path.exists() else "sim"
+        lines += [] if path.exists() else [f"simulate drives in {path}"]
+    kind = open_dataset(path).kind if len(lines) == 1 else "sim"
     recipes, changes = _recipes(declared, kind, scale, rows)
     given = _given(weights or {}, recipes)
-    runner = Runner(declared, str(path), Path(out), settings=(*changes, *settings), weights=given)
+    runner = Runner(declared, str(path), Path(out), settings=(*changes, *settings), weights=given, score=score)
     requested = [recipe for row, recipe in recipes.items() if not rows or row in rows]
-    parts = find_parts([(recipe, seed) for seed in range(seeds) for recipe in requested], runner)
-    lines = [f"{name}: {declared.title}"]
-    if is_simulated and not path.exists():
-        lines.append(f"simulate drives in {path}")
+    parts = find_parts([(recipe, seed) for seed in only or range(seeds) for recipe in requested], runner)
     lines += [_describe(part, runner) for part in TopologicalSorter(parts).static_order()]
     steps = sum(runner.config(part.recipe, part.seed).steps for part in parts if part.work == "train")
     lines.append(f"{plural(steps, 'step')} of training are left" if parts else "everything is done")
@@ -156,8 +156,10 @@ def _describe(part: Part, runner: Runner) -> str:
     if part.work == "train":
         clips = f"{config.batch_size} clips of {plural(config.data.steps, 'window')}"
         return f"train {part.name}: {config.model.name}, {config.strategy.name}, {config.steps} steps of {clips}"
-    rates = config.strategy.rates if part.work.startswith("label") else runner.study.rates
-    return f"{part.work} {part.name}: at {', '.join(f'{hz:g}' for hz in rates)} Hz"
+    is_label = part.work.startswith("label") or runner.study.kind == "labels"
+    rates = config.strategy.rates if is_label else runner.study.rates
+    work = "label the split test with" if runner.study.kind == "labels" else part.work
+    return f"{work} {part.name}: at {', '.join(f'{hz:g}' for hz in rates)} Hz"
 
 
 def _recipes(
@@ -181,21 +183,32 @@ def _given(weights: Mapping[str, str | os.PathLike[str]], recipes: Mapping[str, 
             raise FateError(
                 f"weights of {name!r} were given; the study trains {', '.join(known)}{suggest_name(short, known)}"
             )
-        check_regular(Path(file), "weights")
+        read_card(Path(file))  # refuses files that are no weights
         found[known[short]] = Path(file)
     return found
+
+
+def _dataset_path(name: str, dataset: str | os.PathLike[str] | Dataset | None) -> Path:
+    """The path that was given as the dataset, or ``sim`` or ``smoke``."""
+    if dataset is None and name != "smoke":
+        raise FateError(f"the study {name} was asked for without a dataset; give a folder, or sim for simulated drives")
+    path, split = path_of(dataset or "smoke")
+    if split is not None:
+        raise FateError(f"{path}: only the split {split} was given; a study needs train, val and test")
+    return path
+
+
+def _is_simulated(path: Path) -> bool:
+    """Whether this means drives that the study simulates."""
+    return str(path) in ("sim", "smoke") and not path.exists()
 
 
 def _find_dataset(
     name: str, dataset: str | os.PathLike[str] | Dataset | None, out: Path, device: str, progress: Progress | None
 ) -> Path:
     """The path of the dataset of a study. The drives of ``sim`` and ``smoke`` are simulated, unless they are there."""
-    if dataset is None and name != "smoke":
-        raise FateError(f"the study {name} was asked for without a dataset; give a folder, or sim for simulated drives")
-    path, split = path_of(dataset or "smoke")
-    if split is not None:
-        raise FateError(f"{path}: only the split {split} was given; a study needs train, val and test")
-    if str(path) not in ("sim", "smoke") or path.exists():
+    path = _dataset_path(name, dataset)
+    if not _is_simulated(path):
         return path
     folder = out / f"{path}-drives"
     if progress is not None:
