@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Container, Iterable, Sequence
 
 
@@ -150,7 +151,9 @@ def nearest_name(given: object, known: Iterable[str]) -> str | None:
         >>> nearest_name("fate_s", ["fate-s", "fate-e"]), nearest_name("bicycle", ["car"])
         ('fate-s', None)
     """
-    return next(iter(difflib.get_close_matches(str(given).lower(), known, n=1, cutoff=0.4)), None)
+    simple = {re.sub(r"[\s_-]", "", name.lower()): name for name in reversed([*known])}
+    near = difflib.get_close_matches(re.sub(r"[\s_-]", "", str(given).lower()), simple, n=1, cutoff=0.4)
+    return simple[near[0]] if near else None
 
 
 def suggest_name(given: object, known: Iterable[str]) -> str:

@@ -114,7 +114,7 @@ def test_the_table_says_which_rule_was_applied_and_what_was_dropped(dataset: Pat
     _, text = run("evaluate", str(at_two_rates), str(dataset), "--kind", "own")
     assert "the nearest label within ± 2 ms of its end" in text
     _, text = run("evaluate", str(at_two_rates), str(dataset), "--kind", "own", "--label-tolerance", "3ms")
-    assert "the nearest label within ± 3 ms of its end" in text
+    assert "the nearest label within ± 3 ms, at most half a hop, of its end" in text
 
 
 def test_windows_that_overlap_are_in_the_rules_and_are_for_detectors(dataset: Path, at_two_rates: Path) -> None:
@@ -124,7 +124,7 @@ def test_windows_that_overlap_are_in_the_rules_and_are_for_detectors(dataset: Pa
     assert code == 0, text
     assert "50 ms of events, every 25 ms (40 Hz)" in text
     _, text = run("evaluate", own, *of_set, "--hz", "20", "40")
-    assert "50 ms of events, every 1 / Hz" in text
+    assert "50 ms long, one every 1 / rate" in text
     code, text = run("evaluate", str(at_two_rates), *of_set)
     assert code == 1
     assert "they are for a detector" in text
@@ -224,7 +224,8 @@ def test_a_bundled_name_is_measured_as_its_file_is(
     assert figures[0]["rates"][0]["scores"] == figures[1]["rates"][0]["scores"]
     code, text = run("evaluate", "fate-s", *rest)
     assert code == 1
-    assert "fate-s: weights of this model were asked for, and there are small; train one" in text
+    for part in ("fate-s: ", "there are small", "fate train", ".safetensors"):
+        assert part in text
 
 
 def test_a_detector_for_a_much_smaller_sensor_is_refused_with_what_to_do(dataset: Path, tmp_path: Path) -> None:

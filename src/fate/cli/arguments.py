@@ -100,7 +100,7 @@ def parse_duration(text: str) -> int:
         time = parse_time(text)
         if time.us >= 1 and not time.from_start:
             return time.us
-    raise FateError(f"{text} was given; expected a time with its unit, such as 50ms")
+    raise FateError(f"{text} was given; expected more than 0, with a unit, such as 50ms")
 
 
 def parse_shard(text: str) -> tuple[int, int]:

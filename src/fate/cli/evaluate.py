@@ -27,7 +27,7 @@ def evaluate(
     ),
     window: args.Window = None,
     split: str | None = Option(
-        None, help="Split of the dataset: train, val or test; the default is test if there is one, otherwise all."
+        None, help="Split of the dataset: train, val, test or all; the default is test if there is one, otherwise all."
     ),
     protocol: str | None = Option(
         None,

@@ -116,8 +116,10 @@ class Evaluation:
             lines = replace(self.protocol, classes=self.rates[0].scores.classes).lines()
             if all(rate.run is not None for rate in self.rates):
                 lengths = {rate.scores.protocol.window_us for rate in self.rates}
-                length = f"{(lengths.pop() or 0) / 1000:g} ms" if len(lengths) == 1 else "1 / Hz"
-                lines[-1] = f"  windows  {length} of events, every 1 / Hz, stamped at their end"
+                length = (
+                    f"{(lengths.pop() or 0) / 1000:g} ms long" if len(lengths) == 1 else "as long as their distance"
+                )
+                lines[-1] = f"  windows  {length}, one every 1 / rate, stamped at their end"
         lines.append(f"  labels   {self._label_rate()}")
         by = {rate.run.score for rate in self.rates if rate.run is not None and rate.run.score is not None}
         return lines + [f"  ranked   by {RANKED[score]}" for score in sorted(by)]
@@ -125,10 +127,10 @@ class Evaluation:
     def _label_rate(self) -> str:
         """How often the recordings are labelled, in words."""
         rates = sorted(self.label_hz.values())
-        if not rates:
-            return "no recording has two labelled times, so they have no rate"
-        spread = f", {rates[0]:.3g} to {rates[-1]:.3g} Hz" if f"{rates[0]:.3g}" != f"{rates[-1]:.3g}" else ""
         used, all_times = self.label_times
+        if not rates:
+            return f"{used} of {all_times} times are used; no recording has two labelled times, so the rate is unknown"
+        spread = f", {rates[0]:.3g} to {rates[-1]:.3g} Hz" if f"{rates[0]:.3g}" != f"{rates[-1]:.3g}" else ""
         return (
             f"at {float(np.median(rates)):.3g} Hz (median of {counted(len(rates), 'recording')}{spread});"
             f" {used} of {all_times} times are used, the same at every rate: those at which windows end"

@@ -2,9 +2,11 @@
 
     model = build_model("fate-s", classes=("car", "pedestrian"), sensor=(240, 304))
 
-``models.yaml`` is the only list of detectors. To add one, add an entry with its family (a function below) and its
-options. ``fate-s`` is ``s5-vit-b`` with pillars; any detector can be built with another encoder (``encoder="voxel"``)
-and its arguments (``encoder_options={"bins": 9}``). The ablations of the paper are arguments of the pillar encoder.
+``models.yaml`` is the only list of detectors. To add one, add an entry with its family and its options. A new family
+is a function below, with an entry in ``FAMILIES`` and in ``table.Family``.
+
+``fate-s`` is ``s5-vit-b`` with pillars; any detector can be built with another encoder (``encoder="voxel"``) and its
+arguments (``encoder_options={"bins": 9}``). The ablations of the paper are arguments of the pillar encoder.
 """
 
 from __future__ import annotations

@@ -153,8 +153,9 @@ def _interpolated_labels(recordings: Sequence[Any], own: LabelsOf, number: int, 
 def make_targets(labels: Labels | None) -> Targets | None:
     """The targets of one window, each with its weight w_v in the detection loss: the only place that defines it.
 
-    w_v is 1 for ground truth, and the score p_v of the label for generated labels (the paper's equation for w_v). A
-    window without ``labels`` (None) is not labelled.
+    w_v is 1 for ground truth, and the score p_v of the label for generated labels (the paper's equation for w_v). The
+    losses in ``models/heads/yolox.py`` and ``models/heads/rtdetr.py`` multiply their terms by it. A window without
+    ``labels`` (None) is not labelled.
     """
     if labels is None:
         return None
