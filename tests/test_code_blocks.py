@@ -27,13 +27,8 @@ PAGES = [
     for page in ("README.md", *sorted(file.relative_to(ROOT).as_posix() for file in (ROOT / "docs").rglob("*.md")))
     if BLOCK.search((ROOT / page).read_text(encoding="utf-8"))
 ]
-#: Pages whose code makes many labels, exports models or runs streams for a while.
-SLOW = {
-    "docs/reference/commands.md",
-    "docs/guides/export.md",
-    "docs/guides/dense-labels.md",
-    "docs/guides/streaming.md",
-}
+#: The page whose code always runs; that of all others is in slow tests.
+FAST = "README.md"
 #: What a block says → why it cannot run here.
 NEEDS_MORE = {
     "sockets": "needs a program at the other end of a socket",
@@ -106,7 +101,7 @@ def blocks(page: str) -> list[tuple[int, str]]:
     return [(line + 1, "\n" * line + code) for line, code in found]
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, marks=pytest.mark.slow if page in SLOW else ()) for page in PAGES])
+@pytest.mark.parametrize("page", [pytest.param(page, marks=() if page == FAST else pytest.mark.slow) for page in PAGES])
 @pytest.mark.filterwarnings("ignore::fate.errors.FateWarning")
 def test_the_code_of_a_page_runs_as_it_stands(
     page: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -126,10 +121,6 @@ def test_the_code_of_a_page_runs_as_it_stands(
         exec(compile(code, str(ROOT / page), "exec"), namespace)
         ran += 1
     assert ran
-
-
-def test_slow_pages_exist() -> None:
-    assert set(PAGES) >= SLOW
 
 
 def test_only_what_needs_more_than_this_machine_is_left_out() -> None:

@@ -24,6 +24,7 @@ def drives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_drives(tmp_path_factory.mktemp("drives"))
 
 
+@pytest.mark.slow
 def test_a_run_a_second_look_at_it_and_a_dry_run(drives: Path, tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
     file.write_text(small_config(drives, run={"epochs": 1}).to_yaml())

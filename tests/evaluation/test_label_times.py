@@ -83,6 +83,27 @@ def test_windows_stay_where_they_are_if_their_ends_meet_the_labels() -> None:
     assert align_start(100, 50_000, np.zeros(0, np.int64)) == 100
 
 
+SMALL = (24, 32)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> fate.Dataset:
+    """The same, small and short, for a detector."""
+    folder = tmp_path_factory.mktemp("small")
+    (folder / "classes.txt").write_text("car\n")
+    random = np.random.default_rng(0)
+    t = np.sort(random.integers(3_000, 1_600_000, 2_000))
+    t[0] = 3_000
+    columns = (random.integers(0, top, len(t)) for top in (32, 24, 2))
+    fate.write_events(folder / "a.dat", fate.Events(t, *columns, SMALL))
+    times = 15_000 + np.round(np.arange(1, 90) * 1e6 / 60).astype(np.int64)
+    ones = np.ones(len(times), np.float32)
+    fate.write_labels(
+        folder / "a_bbox.npz", Labels(times, ones, ones, 20 * ones, 22 * ones, 0 * times, classes=("car",))
+    )
+    return fate.open_dataset(folder, kind="own")
+
+
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> fate.Dataset:
     """One recording with labels at 60 Hz, 12 ms off the 50 ms after its first event."""
@@ -114,8 +135,8 @@ def test_all_rates_use_the_same_labels_and_a_perfect_detector_is_perfect(dataset
     assert "at 60 Hz" in result.table()
 
 
-def test_a_detector_is_compared_at_the_ends_of_its_windows(dataset: fate.Dataset) -> None:
-    result = evaluate(small_detector("s5", sensor=(240, 304)), dataset, (10, 20))
+def test_a_detector_is_compared_at_the_ends_of_its_windows(small: fate.Dataset) -> None:
+    result = evaluate(small_detector("s5", sensor=SMALL), small, (10, 20))
     slow, fast = (rate.scores for rate in result.rates)
     assert slow.num_frames == fast.num_frames > 0
     assert not any("no prediction near" in note for rate in result.rates for note in rate.scores.notes)
@@ -129,12 +150,12 @@ def test_rates_whose_windows_never_end_together_at_a_label_are_refused(dataset: 
         evaluate(tmp_path, dataset)
 
 
-def test_a_rate_alone_uses_the_labels_that_it_uses_beside_20_hz(dataset: fate.Dataset, tmp_path: Path) -> None:
-    detector = small_detector("s5", sensor=(240, 304))
-    alone = evaluate(detector, dataset, (40,), predictions_to=tmp_path)
-    beside = evaluate(detector, dataset, (20, 40))
+def test_a_rate_alone_uses_the_labels_that_it_uses_beside_20_hz(small: fate.Dataset, tmp_path: Path) -> None:
+    detector = small_detector("s5", sensor=SMALL)
+    alone = evaluate(detector, small, (40,), predictions_to=tmp_path)
+    beside = evaluate(detector, small, (20, 40))
     assert alone.rates[0].scores.num_frames == beside.rates[1].scores.num_frames
-    again = evaluate(tmp_path, dataset)  # predictions that were kept at these labels only
+    again = evaluate(tmp_path, small)  # predictions that were kept at these labels only
     assert again.rates[0].scores.to_dict()["metrics"] == alone.rates[0].scores.to_dict()["metrics"]
     assert again.label_times == alone.label_times
 
@@ -167,13 +188,11 @@ def test_alignment_holds_as_many_labels_as_any_shift(seed: int) -> None:
     assert held(aligned) >= max(held(WindowGrid(shift - 50_000, 50_000, 50_000)) for shift in range(0, 50_000, 1_000))
 
 
-def test_written_predictions_do_not_depend_on_the_other_rates_of_a_command(
-    dataset: fate.Dataset, tmp_path: Path
-) -> None:
-    detector = small_detector("s5", sensor=(240, 304))
-    evaluate(detector, dataset, (10, 15), predictions_to=tmp_path)
-    again = evaluate(tmp_path, dataset, (10,)).rates[0].scores
-    assert again.to_dict()["metrics"] == evaluate(detector, dataset, (10,)).rates[0].scores.to_dict()["metrics"]
+def test_written_predictions_do_not_depend_on_the_other_rates_of_a_command(small: fate.Dataset, tmp_path: Path) -> None:
+    detector = small_detector("s5", sensor=SMALL)
+    evaluate(detector, small, (10, 15), predictions_to=tmp_path)
+    again = evaluate(tmp_path, small, (10,)).rates[0].scores
+    assert again.to_dict()["metrics"] == evaluate(detector, small, (10,)).rates[0].scores.to_dict()["metrics"]
     assert again.notes == ()
 
 

@@ -69,7 +69,10 @@ def number_of(value: Tensor) -> int:
     ("data", "classes", "sensor", "parameters"),
     [
         ("gen1", ("car", "pedestrian"), (240, 304), {"rvt_b": 18_536_469, "s5vit_b": 18_192_149}),
-        ("gen4", ("pedestrian", "two wheeler", "car"), (360, 640), {"rvt_b": 18_536_856, "s5vit_b": 18_192_536}),
+        pytest.param(
+            *("gen4", ("pedestrian", "two wheeler", "car"), (360, 640), {"rvt_b": 18_536_856, "s5vit_b": 18_192_536}),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_every_public_entry_becomes_one_of_ours(

@@ -66,6 +66,7 @@ def test_every_public_name_becomes_one_of_ours(golden_weights: Callable[..., dic
     assert {name: value.shape for name, value in given.items()} == {name: ours[name].shape for name in ours}
 
 
+@pytest.mark.slow
 def test_a_whole_evrt_detr_gives_the_public_outputs(
     golden: Callable[..., dict[str, Any]],
     golden_weights: Callable[..., dict[str, Tensor]],

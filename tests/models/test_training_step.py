@@ -109,7 +109,7 @@ def test_a_first_step_from_fresh_weights_goes_well(family: str) -> None:
         ("s5", "a hundred boxes"),
         ("s5", "nothing labelled"),
         ("lstm", "labelled, but no box"),
-        ("evrt", "a hundred boxes"),
+        pytest.param("evrt", "a hundred boxes", marks=pytest.mark.slow),
     ],
 )
 def test_bfloat16_makes_no_numbers_that_are_not_finite(

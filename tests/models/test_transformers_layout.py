@@ -85,7 +85,11 @@ def numbers_of(value: Tensor) -> list[int]:
 
 @pytest.mark.parametrize(
     ("depth", "model", "layout"),
-    [(50, None, dict), (50, "fate-e", as_before_version_5), (18, None, heads_at_the_top)],
+    [
+        (50, None, dict),
+        pytest.param(50, "fate-e", as_before_version_5, marks=pytest.mark.slow),
+        (18, None, heads_at_the_top),
+    ],
 )
 def test_every_entry_but_those_of_colours_and_classes_is_taken(
     tmp_path: Path, depth: int, model: str | None, layout: Callable[[Entries], Entries]

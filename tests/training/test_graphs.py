@@ -126,7 +126,10 @@ def trained_on(
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-@pytest.mark.parametrize("name", ["fate-s-nano", "s5-vit-nano", "fate-e-tiny", "fate-e-tiny without memory"])
+@pytest.mark.parametrize(
+    "name",
+    ["fate-s-nano", "s5-vit-nano", "fate-e-tiny", pytest.param("fate-e-tiny without memory", marks=pytest.mark.slow)],
+)
 def test_graphs_change_nothing(drives: Path, device: str, name: str, precision: str) -> None:
     if device == "cpu" and precision == "bf16":
         pytest.skip("16 bits are for GPUs")

@@ -29,7 +29,7 @@ def plain_descent(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.optim.SGD(weights, lr)
 
     monkeypatch.setattr(module, "AdamW", descent)
-    monkeypatch.setattr(callbacks.Validation, "validate", lambda *_: None)
+    monkeypatch.setattr(callbacks.Validation, "evaluate", lambda *_: None)
 
 
 def one_step(drives: Path, clip_norm: float, accumulate: int) -> TrainConfig:

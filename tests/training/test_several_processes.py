@@ -205,6 +205,7 @@ def wait_for_the_first(rank: int, folder: str) -> None:
         (place / f"gave up {rank}").touch()
 
 
+@pytest.mark.slow
 def test_a_validation_may_take_longer_than_a_step_is_waited_for(together: Path) -> None:
     assert float((together / "waited 1").read_text()) >= SHORT_S
     assert (together / "gave up 1").exists(), "steps are waited for as long: nothing was tried"

@@ -209,7 +209,7 @@ def predict(
 def check_histograms(detector: Detector, recording: Any) -> None:
     """Refuse a detector whose encoder does not make RVT's histograms; EvRT-DETR's have another order of channels."""
     encoder = detector.encoder
-    if not isinstance(encoder, StackedHistogram) or encoder.stride != 1:
+    if type(encoder) is not StackedHistogram or encoder.stride != 1:
         raise FateError(
             f"{recording.name} holds RVT's histograms, and the detector sees events through {encoder}; give one whose"
             " encoder is RVT's histogram (rvt-b, s5-vit-b), or the recordings that the histograms were made from"

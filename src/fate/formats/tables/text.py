@@ -242,7 +242,8 @@ class TextDecoder(Decoder):
                 NOT_WHOLE: f"a {role} that is no whole number{unit}",
                 TOO_LARGE: f"a {role} that is more than 64-bit integers carry",
             }[int(fault[0])]
-            raise FormatError(f"{where}, has {reason}; expected the {len(self.columns)} columns {self.columns}")
+            order = self.columns if len(self.columns) < 20 else f"{self.columns[:20]}…"
+            raise FormatError(f"{where}, has {reason}; expected the {len(self.columns)} columns {order}")
         return Columns(*table[:, :n]), used
 
 
