@@ -1,27 +1,114 @@
 """FATE: object detection with event cameras at any rate from 20 to 200 Hz.
 
-``__init__.pyi`` lists the public names. They are imported on first use, so that ``import fate`` and ``fate --help``
-stay fast.
+The names below are the public face. They are imported on first use, so that ``import fate`` and
+``fate --help`` stay fast.
 """
 
 from __future__ import annotations
 
 import importlib
-import re
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fate.version import __version__ as __version__
 
-_LISTED = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-#: Packages that have the name of a command, and can be called like it.
-_PACKAGES = ("densify", "models", "view")
-#: The module of each public name.
-_HOME = {
-    name: module
-    for module, name in re.findall(r"^from (\S+) import \w+ as (\w+)$", _LISTED, re.MULTILINE)
-    if name not in (*_PACKAGES, "__version__")
+if TYPE_CHECKING:  # "as" makes a name public for type checkers
+    from fate.bench.data_loading import bench_data as bench_data
+    from fate.bench.decode import bench_decode as bench_decode
+    from fate.bench.detect import bench_detect as bench_detect
+    from fate.bench.encode import bench_encode as bench_encode
+    from fate.bench.simulate import bench_simulate as bench_simulate
+    from fate.bench.train import bench_train as bench_train
+    from fate.boxes.label_files import read_labels as read_labels
+    from fate.boxes.label_files import write_labels as write_labels
+    from fate.boxes.labels import Labels as Labels
+    from fate.boxes.labels import LabelSource as LabelSource
+    from fate.data.opening import open_dataset as open_dataset
+    from fate.encoding.batch import EventBatch as EventBatch
+    from fate.encoding.grids import build_grid as build_grid
+    from fate.encoding.pillars import PillarEncoder as PillarEncoder
+    from fate.errors import FateError as FateError
+    from fate.errors import FateWarning as FateWarning
+    from fate.errors import FormatError as FormatError
+    from fate.errors import MissingDependencyError as MissingDependencyError
+    from fate.events.events import Events as Events
+    from fate.events.events import Sensor as Sensor
+    from fate.events.window import Window as Window
+    from fate.formats.converting import convert as convert
+    from fate.formats.opening import decoder_for as decoder_for
+    from fate.formats.opening import open_recording as open_recording
+    from fate.formats.recording import Recording as Recording
+    from fate.formats.saving import open_writer as open_writer
+    from fate.formats.saving import write_events as write_events
+    from fate.formats.summary import info as info
+    from fate.inference.export import export as export
+    from fate.inference.loading import load_detector as load_detector
+    from fate.inference.streaming_step import compile_for_streaming as compile_for_streaming
+    from fate.inspection.inspect import inspect as inspect
+    from fate.inspection.prepare import prepare as prepare
+    from fate.models.checkpoints import load_model as load_model
+    from fate.models.checkpoints import save_model as save_model
+    from fate.models.checkpoints.importing import import_checkpoint as import_checkpoint
+    from fate.models.zoo import build_model as build_model
+    from fate.models.zoo import list_models as list_models
+    from fate.simulation.camera.camera_model import CameraModel as CameraModel
+    from fate.simulation.camera.camera_model import camera_preset as camera_preset
+    from fate.simulation.camera.event_camera import EventCamera as EventCamera
+    from fate.simulation.render.scene import Scene as Scene
+    from fate.simulation.writing.dataset import simulate as simulate
+    from fate.view.rerun_view import show_recording
+    from fate.workflows.check_labels import check_labels as check_labels
+    from fate.workflows.commands import densify as densify
+    from fate.workflows.commands import evaluate as evaluate
+    from fate.workflows.commands import train as train
+    from fate.workflows.demo import demo as demo
+    from fate.workflows.detect import detect as detect
+    from fate.workflows.studies.study import study as study
+
+    models, view = list_models, show_recording
+
+#: The names of each module.
+_MODULES = {
+    "bench.data_loading": ("bench_data",),
+    "bench.decode": ("bench_decode",),
+    "bench.detect": ("bench_detect",),
+    "bench.encode": ("bench_encode",),
+    "bench.simulate": ("bench_simulate",),
+    "bench.train": ("bench_train",),
+    "boxes.label_files": ("read_labels", "write_labels"),
+    "boxes.labels": ("LabelSource", "Labels"),
+    "data.opening": ("open_dataset",),
+    "encoding.batch": ("EventBatch",),
+    "encoding.grids": ("build_grid",),
+    "encoding.pillars": ("PillarEncoder",),
+    "errors": ("FateError", "FateWarning", "FormatError", "MissingDependencyError"),
+    "events.events": ("Events", "Sensor"),
+    "events.window": ("Window",),
+    "formats.converting": ("convert",),
+    "formats.opening": ("decoder_for", "open_recording"),
+    "formats.recording": ("Recording",),
+    "formats.saving": ("open_writer", "write_events"),
+    "formats.summary": ("info",),
+    "inference.export": ("export",),
+    "inference.loading": ("load_detector",),
+    "inference.streaming_step": ("compile_for_streaming",),
+    "inspection.inspect": ("inspect",),
+    "inspection.prepare": ("prepare",),
+    "models.checkpoints": ("load_model", "save_model"),
+    "models.checkpoints.importing": ("import_checkpoint",),
+    "models.zoo": ("build_model", "list_models"),
+    "simulation.camera.camera_model": ("CameraModel", "camera_preset"),
+    "simulation.camera.event_camera": ("EventCamera",),
+    "simulation.render.scene": ("Scene",),
+    "simulation.writing.dataset": ("simulate",),
+    "workflows.check_labels": ("check_labels",),
+    "workflows.commands": ("evaluate", "train"),
+    "workflows.demo": ("demo",),
+    "workflows.detect": ("detect",),
+    "workflows.studies.study": ("study",),
 }
+#: Packages that are called like a command, and can be called.
+_PACKAGES = ("densify", "models", "view")
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = sorted({*_HOME, *_PACKAGES})  # noqa: PLE0605  (a list of texts)
 
@@ -31,7 +118,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"fate.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'fate' has no attribute {name!r}")
-    globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = getattr(importlib.import_module(f"fate.{_HOME[name]}"), name)
     return globals()[name]
 
 
