@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from functools import partial
@@ -19,12 +18,8 @@ from fate.errors import FateError
 from fate.formats.opening import FORMATS
 from fate.formats.saving import WRITERS
 from fate.formats.summary import count_duplicates
+from tests.cli.running import fate
 from tests.conftest import make_events
-
-
-def fate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fate.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
 
 
 @pytest.fixture

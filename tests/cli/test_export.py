@@ -12,7 +12,7 @@ from fate import FateError
 from fate.cli.main import app
 from fate.inference import export as exporting
 from fate.inference.export import Differences, Exported
-from tests.cli.test_commands import fate
+from tests.cli.running import fate
 
 
 def test_the_largest_differences_are_printed_beside_what_is_allowed(

@@ -15,7 +15,7 @@ from fate.cli.main import main
 from fate.models.checkpoints import read_card, save_model
 from fate.models.checkpoints.importing import TRANSFORMERS_DETECTORS as DETECTORS
 from fate.models.zoo import build_model
-from tests.cli.test_commands import fate
+from tests.cli.running import fate
 from tests.models.conftest import FOLDER
 
 

@@ -10,7 +10,7 @@ import pytest
 from fate import Labels, open_dataset, write_events, write_labels
 from fate.cli import prepare as command
 from fate.inspection.prepare import KINDS
-from tests.cli.test_commands import fate
+from tests.cli.running import fate
 from tests.conftest import make_events
 from tests.data.test_rvt_layout import write_sequence
 

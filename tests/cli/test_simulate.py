@@ -11,7 +11,7 @@ from fate.cli.main import app
 from fate.simulation.writing import request
 from fate.simulation.writing.manifest import load_manifest
 from fate.simulation.writing.request import DEVICES, PROFILES
-from tests.cli.test_commands import fate
+from tests.cli.running import fate
 
 
 def test_a_dataset_is_made_and_summed_up_and_nothing_is_left_to_do_the_second_time(tmp_path: Path) -> None:

@@ -138,6 +138,7 @@ class PartsOfGet(nn.Module):
         return tuple(after)
 
 
+@pytest.mark.slow
 def test_the_parts_of_get_agree_on_maps_of_odd_size() -> None:
     torch.manual_seed(0)
     step = PartsOfGet()

@@ -287,7 +287,9 @@ def every_query_twice(_: object, __: object, result: tuple[Outputs, object]) -> 
     return Outputs(boxes, logits, None), state
 
 
-@pytest.mark.parametrize("how", [pytest.param("stream", marks=pytest.mark.slow), "open_stream", "live"])
+@pytest.mark.parametrize(
+    "how", [pytest.param("stream", marks=pytest.mark.slow), pytest.param("open_stream", marks=pytest.mark.slow), "live"]
+)
 def test_every_kind_of_stream_suppresses_duplicates_of_detr_heads_unless_told_otherwise(folder: Path, how: str) -> None:
     model = small_detector("fate-e-tiny")
     model.register_forward_hook(every_query_twice)

@@ -67,6 +67,7 @@ def gate_by_gate(cell: PeepholeConvLSTM, maps: Tensor, hidden: Tensor, memory: T
     return o * torch.tanh(memory), memory
 
 
+@pytest.mark.slow
 def test_outputs_are_those_of_the_public_model(
     golden: Callable[[str], dict[str, np.ndarray]],
     golden_weights: Callable[..., dict[str, Tensor]],

@@ -129,6 +129,7 @@ def test_s5_vit_gives_the_known_outputs_of_a_clip_and_of_single_steps(
         same_predictions(prediction(outputs), known, f"step_t{t}")
 
 
+@pytest.mark.slow
 def test_evrt_detr_gives_the_known_predictions_with_the_state_it_carries(
     imported: Import, images: Tensor, golden: Callable[[str], Arrays], close_to_golden: Close
 ) -> None:
